@@ -1,0 +1,372 @@
+#include "agent/arena/arena.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "agent/arena/keeper_client.h"
+#include "agent/arena/segment.h"
+#include "storage/base/clock.h"
+#include "storage/base/config.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+#include "storage/base/random.h"
+
+namespace holdfast::agent {
+namespace {
+constexpr auto kPredecessorWait = std::chrono::seconds(2);
+constexpr uint64_t kSlotBytesMax = 1ULL << 46;
+
+using RankKey = std::pair<std::string, uint32_t>;
+RankKey KeyOf(const SegmentOwner& owner) { return {owner.job, owner.rank.value}; }
+
+Result<UniqueFd> LockRunDir(const std::string& run_dir) {
+  std::string path = run_dir + "/arena.lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.valid() && errno == ENOENT) {
+    return Fail(NotFoundError(
+        fmt::format("the run directory {} does not exist: create it or change run_dir", run_dir)));
+  }
+  if (!fd.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  Clock& clock = Clock::Real();
+  const auto deadline = clock.Now() + kPredecessorWait;
+  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return Fail(ErrnoStatus(errno, "flock " + path));
+    if (clock.Now() >= deadline) {
+      return Fail(AlreadyExistsError(fmt::format(
+          "another agent uses {}: stop it, or give this one another run_dir", run_dir)));
+    }
+    clock.SleepFor(std::chrono::milliseconds(5));
+  }
+  return fd;
+}
+
+class NodeArena : public Arena {
+ public:
+  NodeArena(ArenaOptions options, UniqueFd lock, KeeperClient keeper)
+      : options_(std::move(options)), lock_(std::move(lock)), keeper_(std::move(keeper)) {}
+
+  Status AdoptAll();
+
+  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) override;
+  Segment* Find(const std::string& job, Rank rank) override;
+  std::vector<Segment*> segments() override;
+  Status Release(Segment* segment) override;
+  ArenaUsage usage() const override;
+  Status EnsureKeeper() override;
+
+ private:
+  using Segments = std::map<RankKey, std::unique_ptr<MappedSegment>>;
+
+  Status AdoptOne(KeptEntry entry);
+  /// These work on an owner that the caller has put into busy_.
+  Result<Segment*> ReserveFor(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
+  Status ReleaseBusy(const RankKey& key);
+  std::optional<RankKey> KeyOfSegment(const Segment* segment) const HOLDFAST_REQUIRES(mutex_);
+  Result<Segment*> CreateFor(const SegmentShape& shape);
+  Status TakeBudget(const SegmentShape& shape);
+  Status PutWithKeeper(const MappedSegment& segment) HOLDFAST_REQUIRES(keeper_mutex_);
+  Status ReconcileKeeper() HOLDFAST_REQUIRES(keeper_mutex_);
+  Status DropAtKeeper(const std::string& name);
+
+  const ArenaOptions options_;
+  const UniqueFd lock_;
+
+  // Taken before mutex_ where both are needed. Held while the keeper is asked and while a segment
+  // leaves segments_, so that reconciling sees a stable set.
+  Mutex keeper_mutex_;
+  KeeperClient keeper_ HOLDFAST_GUARDED_BY(keeper_mutex_);
+
+  mutable Mutex mutex_;
+  CondVar idle_;
+  std::set<RankKey> busy_ HOLDFAST_GUARDED_BY(mutex_);  // being reserved or released
+  Segments segments_ HOLDFAST_GUARDED_BY(mutex_);
+  uint64_t reserved_bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // also of segments being made
+};
+
+Status NodeArena::AdoptAll() {
+  std::string last;
+  for (;;) {
+    Result<std::optional<KeptEntry>> entry = Fail(InternalError("not asked"));
+    {
+      MutexLock lock(keeper_mutex_);
+      entry = keeper_.Next(last);
+    }
+    HOLDFAST_RETURN_IF_ERROR(entry ? Status::Ok() : entry.error());
+    if (!entry->has_value()) break;
+    last = (*entry)->name;
+    HOLDFAST_RETURN_IF_ERROR(AdoptOne(**std::move(entry)));
+  }
+  ArenaUsage now = usage();
+  if (now.reserved_bytes > now.budget_bytes) {
+    Log(LogLevel::kWarn, "ArenaOverBudget",
+        {Kv("reserved", FormatBytes(now.reserved_bytes)),
+         Kv("budget", FormatBytes(now.budget_bytes))});
+  }
+  return Status::Ok();
+}
+
+Status NodeArena::AdoptOne(KeptEntry entry) {
+  std::string name = entry.name;
+  std::string note = entry.note;
+  auto adopted = MappedSegment::Adopt(std::move(entry));
+  if (!adopted && adopted.error().code() == ErrorCode::kUnsupported) {
+    // Never deleted: the newer version that made it can still use it.
+    return adopted.error().WithContext(fmt::format(
+        "the keeper holds the memory of {}; start that newer version, or end the keeper to give "
+        "the memory up",
+        note));
+  }
+  Status status = adopted ? Status::Ok() : adopted.error();
+  if (status.ok()) {
+    MutexLock lock(mutex_);
+    auto& place = segments_[KeyOf((*adopted)->owner())];
+    if (place == nullptr) {
+      reserved_bytes_ += (*adopted)->bytes();
+      Log(LogLevel::kInfo, "SegmentAdopted",
+          {Kv("segment", note), Kv("bytes", (*adopted)->bytes()),
+           Kv("holds", (*adopted)->DescribeHeld())});
+      place = *std::move(adopted);
+      return Status::Ok();
+    }
+    status = DataLossError("a second segment of the same rank");
+  }
+  Log(LogLevel::kError, "SegmentReleased",
+      {Kv("segment", note), Kv("name", name), Kv("error", status.ToString())});
+  return DropAtKeeper(name);
+}
+
+Result<Segment*> NodeArena::Reserve(const SegmentOwner& owner, uint32_t slots,
+                                    uint64_t slot_bytes) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("the job's name", owner.job));
+  if (slots == 0 || slots > kSlotsMax || slot_bytes == 0 || slot_bytes > kSlotBytesMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("{} slots of {} bytes; there may be 1 to {} of 1 to {} bytes", slots,
+                    slot_bytes, kSlotsMax, kSlotBytesMax)));
+  }
+  RankKey key = KeyOf(owner);
+  {
+    MutexLock lock(mutex_);
+    while (busy_.count(key) != 0) idle_.Wait(mutex_);
+    busy_.insert(key);
+  }
+  Result<Segment*> segment = ReserveFor(owner, slots, RoundUp(slot_bytes, kSlotAlign));
+  MutexLock lock(mutex_);
+  busy_.erase(key);
+  idle_.NotifyAll();
+  return segment;
+}
+
+Result<Segment*> NodeArena::ReserveFor(const SegmentOwner& owner, uint32_t slots,
+                                       uint64_t slot_bytes) {
+  MappedSegment* existing = nullptr;
+  {
+    MutexLock lock(mutex_);
+    auto found = segments_.find(KeyOf(owner));
+    if (found != segments_.end()) existing = found->second.get();
+  }
+  if (existing != nullptr) {
+    if (existing->owner().uid != owner.uid) {
+      return Fail(
+          PermissionDeniedError(fmt::format("{} belongs to user {}, not to user {}",
+                                            existing->note(), existing->owner().uid, owner.uid)));
+    }
+    if (existing->slot_count() >= slots && existing->slot_bytes() >= slot_bytes) return existing;
+    std::string held = existing->DescribeHeld();
+    if (!held.empty()) {
+      return Fail(FailedPreconditionError(
+          fmt::format("{} has {} slots of {} and needs {} of {}, but still holds {}",
+                      existing->note(), existing->slot_count(), FormatBytes(existing->slot_bytes()),
+                      slots, FormatBytes(slot_bytes), held)));
+    }
+    HOLDFAST_RETURN_IF_ERROR(ReleaseBusy(KeyOf(owner)));
+  }
+  uint64_t id = RandomSeed();
+  return CreateFor({.id = id, .owner = owner, .slots = slots, .slot_bytes = slot_bytes});
+}
+
+Status NodeArena::TakeBudget(const SegmentShape& shape) {
+  MutexLock lock(mutex_);
+  uint64_t wanted = shape.segment_bytes();
+  if (reserved_bytes_ <= options_.budget_bytes &&
+      wanted <= options_.budget_bytes - reserved_bytes_) {
+    reserved_bytes_ += wanted;
+    return Status::Ok();
+  }
+  return ResourceExhaustedError(fmt::format(
+      "{}/rank-{} needs {} ({} slots of {} and {} of control), but of the arena's {} other ranks "
+      "have reserved {}: raise [arena] bytes to at least {}, or use fewer slots",
+      shape.owner.job, shape.owner.rank.value, FormatBytes(wanted), shape.slots,
+      FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes), FormatBytes(options_.budget_bytes),
+      FormatBytes(reserved_bytes_), reserved_bytes_ + wanted));
+}
+
+Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
+  HOLDFAST_RETURN_IF_ERROR(TakeBudget(shape));
+  auto created = MappedSegment::Create(shape);
+  Status status = created ? Status::Ok() : created.error();
+  MutexLock keeper_lock(keeper_mutex_);
+  if (status.ok()) status = PutWithKeeper(**created);
+  if (status.ok()) HOLDFAST_CRASH_POINT("arena.after_reserve");
+  MutexLock lock(mutex_);
+  if (!status.ok()) {
+    reserved_bytes_ -= shape.segment_bytes();
+    return Fail(std::move(status));
+  }
+  Segment* segment = created->get();
+  Log(LogLevel::kInfo, "SegmentReserved",
+      {Kv("segment", (*created)->note()), Kv("slots", shape.slots),
+       Kv("slot_bytes", shape.slot_bytes), Kv("reserved_bytes", reserved_bytes_)});
+  segments_[KeyOf(shape.owner)] = *std::move(created);
+  return segment;
+}
+
+Segment* NodeArena::Find(const std::string& job, Rank rank) {
+  MutexLock lock(mutex_);
+  auto found = segments_.find({job, rank.value});
+  return found == segments_.end() ? nullptr : found->second.get();
+}
+
+std::vector<Segment*> NodeArena::segments() {
+  MutexLock lock(mutex_);
+  std::vector<Segment*> all;
+  for (const auto& [key, segment] : segments_) all.push_back(segment.get());
+  return all;
+}
+
+std::optional<RankKey> NodeArena::KeyOfSegment(const Segment* segment) const {
+  for (const auto& [key, each] : segments_) {
+    if (each.get() == segment) return key;
+  }
+  return std::nullopt;
+}
+
+Status NodeArena::Release(Segment* segment) {
+  RankKey key;
+  {
+    MutexLock lock(mutex_);
+    for (;;) {
+      auto found = KeyOfSegment(segment);
+      if (!found) return NotFoundError("this arena has no such segment");
+      key = *std::move(found);
+      if (busy_.insert(key).second) break;
+      idle_.Wait(mutex_);
+    }
+  }
+  Status status = ReleaseBusy(key);
+  MutexLock lock(mutex_);
+  busy_.erase(key);
+  idle_.NotifyAll();
+  return status;
+}
+
+Status NodeArena::ReleaseBusy(const RankKey& key) {
+  MutexLock keeper_lock(keeper_mutex_);
+  std::string name;
+  {
+    MutexLock lock(mutex_);
+    name = segments_.at(key)->kept_name();
+  }
+  // First at the keeper: if it stays there, the memory is not given back and the budget not free.
+  Status status = keeper_.Drop(name);
+  if (!status.ok()) {
+    HOLDFAST_RETURN_IF_ERROR(ReconcileKeeper());
+    HOLDFAST_RETURN_IF_ERROR(keeper_.Drop(name));
+  }
+  std::unique_ptr<MappedSegment> gone;
+  {
+    MutexLock lock(mutex_);
+    gone = std::move(segments_.at(key));
+    segments_.erase(key);
+  }
+  uint64_t bytes = gone->bytes();
+  std::string note = gone->note();
+  gone.reset();  // unmapping takes its time: not under the mutex, and before the budget is free
+  MutexLock lock(mutex_);
+  reserved_bytes_ -= bytes;
+  Log(LogLevel::kInfo, "SegmentGivenBack",
+      {Kv("segment", note), Kv("reserved_bytes", reserved_bytes_)});
+  return Status::Ok();
+}
+
+ArenaUsage NodeArena::usage() const {
+  MutexLock lock(mutex_);
+  return {.budget_bytes = options_.budget_bytes,
+          .reserved_bytes = reserved_bytes_,
+          .segments = static_cast<uint32_t>(segments_.size())};
+}
+
+Status NodeArena::PutWithKeeper(const MappedSegment& segment) {
+  int fds[2] = {segment.fd(), segment.ledger_fd()};
+  Status status = keeper_.Put(segment.kept_name(), segment.note(), fds);
+  if (status.ok()) return status;
+  HOLDFAST_RETURN_IF_ERROR(ReconcileKeeper());
+  return keeper_.Put(segment.kept_name(), segment.note(), fds);
+}
+
+Status NodeArena::DropAtKeeper(const std::string& name) {
+  MutexLock lock(keeper_mutex_);
+  return keeper_.Drop(name);
+}
+
+Status NodeArena::EnsureKeeper() {
+  MutexLock lock(keeper_mutex_);
+  return ReconcileKeeper();
+}
+
+// Always connects anew: only that shows that the next agent, too, would find this keeper.
+Status NodeArena::ReconcileKeeper() {
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,
+                            KeeperClient::ConnectOrStart(options_.run_dir, options_.keeper_binary));
+  keeper_ = std::move(keeper);
+  std::set<std::string> kept;
+  for (std::string last;;) {
+    HOLDFAST_ASSIGN_OR_RETURN(std::optional<KeptEntry> entry, keeper_.Next(last));
+    if (!entry) break;
+    last = entry->name;
+    kept.insert(last);
+  }
+  std::vector<MappedSegment*> all;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, segment] : segments_) all.push_back(segment.get());
+  }
+  for (const MappedSegment* segment : all) {
+    if (kept.erase(segment->kept_name()) != 0) continue;
+    int fds[2] = {segment->fd(), segment->ledger_fd()};
+    HOLDFAST_RETURN_IF_ERROR(keeper_.Put(segment->kept_name(), segment->note(), fds));
+    Log(LogLevel::kWarn, "SegmentHandedToNewKeeper", {Kv("segment", segment->note())});
+  }
+  // What is left belongs to no segment: the answer to a drop, or to a put that was given up, got
+  // lost. This arena has the run directory to itself.
+  for (const std::string& name : kept) HOLDFAST_RETURN_IF_ERROR(keeper_.Drop(name));
+  return Status::Ok();
+}
+}  // namespace
+
+Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
+  ArenaOptions chosen = options;
+  if (chosen.run_dir.empty() || chosen.run_dir[0] != '/') {
+    return Fail(InvalidArgumentError(
+        fmt::format("run_dir must be an absolute path, not \"{}\"", chosen.run_dir)));
+  }
+  if (chosen.keeper_binary.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, KeeperBesideThisExecutable());
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir));
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,
+                            KeeperClient::ConnectOrStart(chosen.run_dir, chosen.keeper_binary));
+  auto arena = std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper));
+  HOLDFAST_RETURN_IF_ERROR(arena->AdoptAll());
+  return arena;
+}
+
+}  // namespace holdfast::agent

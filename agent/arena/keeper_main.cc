@@ -1,0 +1,150 @@
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "agent/arena/keeper.h"
+
+// holdfast-keeper: see keeper.h. Started by the agent; reads no configuration but its arguments.
+
+namespace {
+constexpr int kUsageError = 64;
+constexpr char kHelp[] =
+    "usage: holdfast-keeper --run-dir DIR\n"
+    "\n"
+    "Holds the memory of a node's checkpoints while the agent restarts. The agent starts it;\n"
+    "SIGTERM ends it and gives the memory back.\n"
+    "\n"
+    "  --run-dir DIR    where keeper.sock, keeper.lock (with the pid) and keeper.log are\n"
+    "  --version        print version, commit, compiler and features\n"
+    "  --print-config   print the effective configuration as TOML\n"
+    "  --check-config   check the arguments and exit\n"
+    "  --help           this text\n";
+
+struct Arguments {
+  std::string run_dir;
+  bool version = false;
+  bool help = false;
+  bool print_config = false;
+  bool check_config = false;
+};
+
+/// The argument that is wrong, or empty.
+std::string ParseArguments(int argc, char** argv, Arguments& arguments) {
+  for (int i = 1; i < argc; ++i) {
+    std::string_view argument = argv[i];
+    if (argument == "--version") {
+      arguments.version = true;
+    } else if (argument == "--help" || argument == "-h") {
+      arguments.help = true;
+    } else if (argument == "--print-config") {
+      arguments.print_config = true;
+    } else if (argument == "--check-config") {
+      arguments.check_config = true;
+    } else if (argument == "--run-dir" && i + 1 < argc) {
+      arguments.run_dir = argv[++i];
+    } else {
+      return std::string(argument);
+    }
+  }
+  return {};
+}
+
+std::string BuildText() {
+  std::string text = HOLDFAST_VERSION " (commit " HOLDFAST_COMMIT ", ";
+#if defined(__clang__)
+  text += "clang " __clang_version__;
+#else
+  text += "gcc " __VERSION__;
+#endif
+#if defined(HOLDFAST_CRASH_POINTS)
+  text += ", crash points";
+#endif
+  return text + ")";
+}
+
+/// Nothing that was open in the starter may stay open here for the life of the node.
+void CloseInherited() {
+  if (::syscall(SYS_close_range, 3U, UINT_MAX, 0U) == 0) return;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  int end = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1U << 20));
+  for (int fd = 3; fd < end; ++fd) ::close(fd);
+}
+
+void RaiseLimits() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  // The kernel should end others first; lowering needs a privilege, doing without is fine.
+  holdfast::UniqueFd fd(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  constexpr std::string_view kScore = "-900";
+  if (fd.valid() && ::write(fd.get(), kScore.data(), kScore.size()) < 0) {
+    std::fprintf(stderr, "keeper: oom_score_adj stays as it is: %s\n", std::strerror(errno));
+  }
+}
+
+/// Becomes readable on SIGTERM or SIGINT.
+holdfast::UniqueFd StopSignals() {
+  // An ignored signal, inherited so, would never reach the signalfd.
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+  return holdfast::UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC));
+}
+
+int Serve(const std::string& run_dir) {
+  CloseInherited();
+  RaiseLimits();
+  ::setsid();  // fails when the starter did it already
+  holdfast::UniqueFd stop = StopSignals();
+  auto keeper = holdfast::agent::Keeper::Open(run_dir);
+  if (!keeper) {
+    std::fprintf(stderr, "keeper: %s\n", keeper.error().ToString().c_str());
+    return 1;
+  }
+  holdfast::Status status = (*keeper)->Run(stop.get());
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "keeper: %s\n", status.ToString().c_str());
+  return 1;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  std::string wrong = ParseArguments(argc, argv, arguments);
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "holdfast-keeper: unknown or incomplete argument %s\n%s", wrong.c_str(),
+                 kHelp);
+    return kUsageError;
+  }
+  if (arguments.help) return std::fputs(kHelp, stdout) < 0;
+  if (arguments.version) return std::printf("holdfast-keeper %s\n", BuildText().c_str()) < 0;
+  if (arguments.run_dir.empty() || arguments.run_dir[0] != '/') {
+    std::fprintf(stderr, "holdfast-keeper: --run-dir needs an absolute path\n");
+    return kUsageError;
+  }
+  if (arguments.print_config) {
+    return std::printf("run_dir = \"%s\"\n", arguments.run_dir.c_str()) < 0;
+  }
+  if (arguments.check_config) return std::puts("configuration ok") < 0;
+  return Serve(arguments.run_dir);
+}

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+#include "storage/format/seal.h"
+
+// How the pipeline speaks to the coordinator and to other agents. agent/server does it over gRPC,
+// the tests with a small coordinator in the same process.
+
+namespace holdfast::agent {
+
+// ---- facts: agent → coordinator ----
+
+/// This node has the shard, complete and checksummed, at `tier`.
+struct Holding {
+  ShardIdentity identity;
+  Tier tier = Tier::kMemory;
+  uint64_t digest = 0;
+  uint64_t image_bytes = 0;
+};
+
+/// This rank's shard of a version will never be at `tier`.
+struct Missing {
+  ShardKey key;
+  Tier tier = Tier::kMemory;
+  std::string why;
+};
+
+/// The shard was here and is no more.
+struct Gone {
+  ShardKey key;
+  Tier tier = Tier::kMemory;
+};
+
+/// The end of a PrepareShard.
+struct Prepared {
+  uint64_t request = 0;
+  Status outcome;
+};
+
+// ---- directives: coordinator → agent ----
+
+/// The coordinator's word on a job, whole.
+struct JobState {
+  std::string job;
+  Incarnation incarnation;
+  std::optional<VersionId> memory_committed;  // newest
+  std::optional<VersionId> disk_committed;    // newest
+  std::vector<VersionId> aborted;             // never to be committed
+  Step disk_target_step;
+  std::optional<VersionId> restore;  // what the current incarnation restores from
+};
+
+/// Bring a shard into its rank's memory, verified, and say so with Prepared.
+struct PrepareShard {
+  uint64_t request = 0;  // 0: nobody waits for a Prepared
+  ShardIdentity identity;
+  Tier tier = Tier::kMemory;  // where the source has it
+  std::string source_node;
+  std::string source_address;
+  uint64_t digest = 0;  // 0: any
+};
+
+/// Delete what this node has of a version at a tier.
+struct RemoveVersion {
+  std::string job;
+  VersionId version;
+  Tier tier = Tier::kDisk;
+};
+
+// ---- questions: agent → coordinator ----
+
+struct JoinQuestion {
+  std::string job;
+  std::string run_id;
+  Rank rank;
+  uint32_t world = 0;
+  uint32_t uid = 0;
+};
+
+struct RestoreQuestion {
+  std::string job;
+  Incarnation incarnation;
+  Rank rank;
+  std::optional<VersionId> wanted;  // nothing: the newest restorable
+  int64_t timeout_ms = 0;
+};
+
+struct RestoreDecision {
+  VersionId version;
+  Tier tier = Tier::kMemory;  // where this rank's shard came from
+};
+
+/// The pipeline's side of the conversation. Thread-safe; no call blocks. Facts are kept until the
+/// coordinator has acknowledged them and are repeated after a reconnect. `done` is called exactly
+/// once, from any thread, also when the link stops (Cancelled).
+class CoordinatorLink {
+ public:
+  virtual ~CoordinatorLink() = default;
+
+  virtual void Report(Holding holding) = 0;
+  virtual void Report(Missing missing) = 0;
+  virtual void Report(Gone gone) = 0;
+  virtual void Report(Prepared prepared) = 0;
+  /// Replaces the conditions of this node that an operator should see.
+  virtual void SetWarnings(std::vector<std::string> warnings) = 0;
+
+  /// Unavailable: the coordinator cannot be reached now.
+  virtual void Join(const JoinQuestion& question,
+                    std::function<void(Result<Incarnation>)> done) = 0;
+  virtual void DecideRestore(const RestoreQuestion& question,
+                             std::function<void(Result<RestoreDecision>)> done) = 0;
+};
+
+/// What the link calls when a directive arrives; the calls return at once.
+class DirectiveHandler {
+ public:
+  virtual ~DirectiveHandler() = default;
+  virtual void OnJobState(JobState state) = 0;
+  virtual void OnPrepareShard(PrepareShard prepare) = 0;
+  virtual void OnRemoveVersion(RemoveVersion remove) = 0;
+};
+
+/// A shard that is being read from another agent.
+class ShardStream {
+ public:
+  virtual ~ShardStream() = default;
+  virtual const ShardSeal& seal() const = 0;
+  /// Reads the image into `into` (at least seal().image_bytes), each chunk checked against the seal
+  /// as it comes; `progress` gets the bytes verified. DataLoss names the chunk that differs.
+  virtual Status ReadInto(std::span<std::byte> into,
+                          const std::function<void(uint64_t)>& progress) = 0;
+};
+
+/// Reads shards from other agents. Thread-safe.
+class ShardFetcher {
+ public:
+  virtual ~ShardFetcher() = default;
+  virtual Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
+                                                    Tier tier) = 0;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "storage/base/mutex.h"
+
+namespace holdfast::agent {
+
+/// A fixed number of threads that run tasks in the order they were posted. Thread-safe.
+class Executor {
+ public:
+  explicit Executor(uint32_t threads);
+  ~Executor();
+
+  /// False when the queue is full or the executor stops; the task is dropped then.
+  [[nodiscard]] bool Post(std::function<void()> task);
+  /// Drops what has not begun and waits for what has. Idempotent.
+  void Stop();
+  bool stopping();
+
+ private:
+  void Run();
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,405 @@
+#include "agent/pipeline/node.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "storage/base/log.h"
+#include "storage/format/checksum.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr uint32_t kWorkers = 4;
+constexpr size_t kSessionsMax = 512;
+constexpr int kTickMs = 100;
+// So many packets of one trainer in a row before the others get their turn.
+constexpr int kPacketsPerTurn = 16;
+
+class MemoryReader final : public ShardReader {
+ public:
+  MemoryReader(std::shared_ptr<RankPipeline> rank, uint32_t slot, ShardSeal seal)
+      : rank_(std::move(rank)), slot_(slot), seal_(std::move(seal)) {}
+  ~MemoryReader() override { rank_->slots.Unpin(slot_); }
+  const ShardSeal& seal() const override { return seal_; }
+  Status ReadChunk(uint64_t index, std::vector<std::byte>* into) override {
+    if (index >= seal_.chunk_crcs.size()) {
+      return Status(ErrorCode::kInvalidArgument, "no such chunk");
+    }
+    const uint64_t offset = index * kChunkBytes;
+    const uint64_t bytes = std::min(kChunkBytes, seal_.image_bytes - offset);
+    const auto chunk = rank_->segment.slot(slot_).subspan(offset, bytes);
+    into->assign(chunk.begin(), chunk.end());
+    if (Crc32c(*into) == seal_.chunk_crcs[index]) return Status::Ok();
+    return Status(ErrorCode::kDataLoss,
+                  fmt::format("{} in memory: chunk {} does not match its checksum",
+                              ToString(seal_.identity.key()), index));
+  }
+
+ private:
+  std::shared_ptr<RankPipeline> rank_;  // keeps the mapping alive while it is read
+  uint32_t slot_;
+  ShardSeal seal_;
+};
+
+}  // namespace
+
+Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& link,
+           ShardFetcher& fetcher, Clock& clock)
+    : options_(std::move(options)),
+      arena_(arena),
+      volume_(volume),
+      link_(link),
+      clock_(clock),
+      restore_tools_{volume, fetcher,       link,
+                     clock,  options_.node, [this] { return workers_.stopping(); }},
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      workers_(kWorkers),
+      retention_(1) {}
+
+Node::~Node() { Stop(); }
+
+void Node::Stop() {
+  {
+    MutexLock lock(posted_mutex_);
+    stopping_ = true;
+    posted_.clear();
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
+  if (loop_.joinable()) loop_.join();
+  workers_.Stop();
+  retention_.Stop();
+  sessions_.clear();
+  std::map<RankKey, std::shared_ptr<RankPipeline>> ranks;
+  {
+    MutexLock lock(ranks_mutex_);
+    ranks.swap(ranks_);
+  }
+  for (auto& [key, rank] : ranks) {
+    volume_.UnregisterMemory(rank->segment.memory());
+    rank.reset();
+  }
+}
+
+// ---- adoption ----
+
+void Node::Adopt() {
+  for (const StoredShard& shard : volume_.recovery().shards) {
+    link_.Report(Holding{shard.identity, Tier::kDisk, shard.digest, shard.image_bytes});
+  }
+  struct Found {
+    VersionId version;
+    std::shared_ptr<RankPipeline> rank;
+  };
+  std::vector<Found> found;
+  for (Segment* segment : arena_.segments()) {
+    std::shared_ptr<RankPipeline> rank = MakeRank(*segment);
+    for (const auto& [version, verified] : rank->slots.SealedVersions()) {
+      found.push_back({version, rank});
+    }
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Found& a, const Found& b) { return a.version > b.version; });
+  {
+    MutexLock lock(adopt_mutex_);
+    adopting_ = static_cast<uint32_t>(found.size());
+  }
+  for (const Found& one : found) {
+    const bool posted = workers_.Post([this, one] { VerifyAdopted(one.rank, one.version); });
+    if (!posted) VerifyAdopted(one.rank, one.version);
+  }
+}
+
+void Node::VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version) {
+  const SegmentOwner& owner = rank->segment.owner();
+  const ShardKey key{owner.job, version, owner.rank};
+  auto slot = rank->slots.Pin(version, /*unverified_too=*/true);
+  if (slot) {
+    Status status = VerifySlot(rank->segment, *slot);
+    auto seal = rank->segment.seal(*slot);
+    if (status.ok() && seal) {
+      auto stored = volume_.ReadSeal(key);
+      rank->slots.Verified(*slot, stored && stored->digest() == seal->digest());
+      link_.Report(Holding{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes});
+      Log(LogLevel::kInfo, "SlotAdopted",
+          {Kv("shard", ToString(key)), Kv("bytes", seal->image_bytes)});
+    } else {
+      Log(LogLevel::kError, "SlotDamaged",
+          {Kv("shard", ToString(key)), Kv("error", status.ToString())});
+      Status discarded = rank->slots.Discard(version);
+      if (!discarded.ok()) {
+        Log(LogLevel::kError, "SlotNotFreed", {Kv("error", discarded.ToString())});
+      }
+    }
+    rank->slots.Unpin(*slot);
+    OnSlotsChanged(owner.job, owner.rank);
+  }
+  MutexLock lock(adopt_mutex_);
+  --adopting_;
+  adopted_.NotifyAll();
+}
+
+bool Node::AwaitAdopted(int64_t timeout_ms) {
+  const Clock::TimePoint deadline = clock_.Now() + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(adopt_mutex_);
+  while (adopting_ > 0) {
+    const auto left = deadline - clock_.Now();
+    if (left <= Clock::Duration::zero()) return false;
+    adopted_.WaitFor(adopt_mutex_, left);
+  }
+  return true;
+}
+
+std::shared_ptr<RankPipeline> Node::FindRank(const std::string& job, Rank rank) {
+  MutexLock lock(ranks_mutex_);
+  auto found = ranks_.find({job, rank});
+  return found == ranks_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
+  volume_.RegisterMemory(segment.memory());
+  RankEvents& events = *this;
+  auto rank =
+      std::make_shared<RankPipeline>(segment, options_.disk_every_steps, volume_, events, clock_);
+  MutexLock lock(ranks_mutex_);
+  ranks_[{segment.owner().job, segment.owner().rank}] = rank;
+  return rank;
+}
+
+// ---- the loop ----
+
+Status Node::Serve(UniqueFd listener) {
+  if (!wake_fd_.valid()) return ErrnoStatus(errno, "eventfd");
+  listener_ = std::move(listener);
+  if (!options_.trainers_file.empty()) LoadTrainers();
+  loop_ = std::thread([this] { RunLoop(); });
+  return Status::Ok();
+}
+
+void Node::Post(std::function<void()> task) {
+  {
+    MutexLock lock(posted_mutex_);
+    if (stopping_) return;
+    posted_.push_back(std::move(task));
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
+}
+
+void Node::RunPosted() {
+  uint64_t count = 0;
+  [[maybe_unused]] ssize_t got = ::read(wake_fd_.get(), &count, sizeof(count));
+  std::vector<std::function<void()>> tasks;
+  {
+    MutexLock lock(posted_mutex_);
+    tasks.swap(posted_);
+  }
+  for (const std::function<void()>& task : tasks) task();
+}
+
+void Node::RunLoop() {
+  Clock::TimePoint next_tick = clock_.Now();
+  for (;;) {
+    {
+      MutexLock lock(posted_mutex_);
+      if (stopping_) return;
+    }
+    std::vector<pollfd> polled;
+    std::vector<uint64_t> ids;
+    polled.push_back({wake_fd_.get(), POLLIN, 0});
+    polled.push_back({sessions_.size() < kSessionsMax ? listener_.get() : -1, POLLIN, 0});
+    for (const auto& [id, session] : sessions_) {
+      // A trainer that is being joined is not listened to, only watched.
+      const bool reads = session->state != Session::State::kJoining;
+      const int events = (reads ? POLLIN : 0) | (session->has_backlog() ? POLLOUT : 0);
+      ids.push_back(id);
+      polled.push_back({session->socket(), static_cast<int16_t>(events), 0});
+      polled.push_back({session->pid_fd(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), kTickMs);
+    RunPosted();
+    if (polled[1].revents != 0) AcceptTrainers();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      Session* session = FindSession(ids[i]);
+      if (session == nullptr || session->state == Session::State::kClosing) continue;
+      const int16_t on_socket = polled[2 + 2 * i].revents;
+      if ((on_socket & POLLOUT) != 0 && !session->FlushBacklog()) {
+        EndSession(*session, "it does not take packets");
+        continue;
+      }
+      const bool dead = (polled[3 + 2 * i].revents & POLLIN) != 0;
+      const bool hung_up = (on_socket & (POLLHUP | POLLERR)) != 0;
+      // What it sent before its end still counts.
+      if ((on_socket & POLLIN) != 0 || dead || hung_up) ReadPackets(*session);
+      if ((dead || hung_up) && session->state != Session::State::kClosing) {
+        EndSession(*session, dead ? "its process is gone" : "it hung up");
+      }
+    }
+    if (clock_.Now() >= next_tick) {
+      next_tick = clock_.Now() + std::chrono::milliseconds(kTickMs);
+      TickLoop();
+    }
+    SweepClosed();
+  }
+}
+
+void Node::AcceptTrainers() {
+  while (sessions_.size() < kSessionsMax) {
+    auto accepted = AcceptUnix(listener_.get());
+    if (!accepted) {
+      Log(LogLevel::kWarn, "AcceptFailed", {Kv("error", accepted.error().ToString())});
+      return;
+    }
+    if (!accepted->has_value()) return;
+    UniqueFd socket = std::move(**accepted);
+    auto peer = CredentialsOf(socket.get());
+    if (!peer) continue;
+    auto pid_fd = PidFdOf(peer->pid);
+    if (!pid_fd) continue;  // gone already
+    const uint64_t id = next_session_++;
+    sessions_[id] = std::make_unique<Session>(
+        id, std::move(socket), std::move(*pid_fd), *peer,
+        clock_.Now() + std::chrono::milliseconds(options_.hello_timeout_ms));
+  }
+}
+
+void Node::ReadPackets(Session& session) {
+  const bool ending = ProcessGone(session.pid_fd());
+  for (int i = 0; ending || i < kPacketsPerTurn; ++i) {
+    if (session.state == Session::State::kJoining || session.state == Session::State::kClosing) {
+      return;
+    }
+    auto packet = ReceivePacket(session.socket(), kMessageBytesMax, 0);
+    if (!packet) {
+      if (packet.error().code() == ErrorCode::kDeadlineExceeded) return;
+      if (packet.error().code() == ErrorCode::kInvalidArgument) {
+        Refuse(session, packet.error());
+        return;
+      }
+      EndSession(session, packet.error().message());
+      return;
+    }
+    if (packet->bytes.empty()) {
+      EndSession(session, "it closed the connection");
+      return;
+    }
+    HandlePacket(session, packet->bytes);
+  }
+}
+
+void Node::TickLoop() {
+  const Clock::TimePoint now = clock_.Now();
+  for (const auto& [id, session] : sessions_) {
+    if (session->state == Session::State::kHello && now >= session->deadline) {
+      EndSession(*session, "it said no Hello");
+    }
+    if (session->state == Session::State::kReady) RetryWaiting(*session);
+  }
+  std::vector<ParkedPrepare> expired;
+  for (size_t i = 0; i < parked_.size();) {
+    if (now < parked_[i].deadline) {
+      ++i;
+      continue;
+    }
+    expired.push_back(std::move(parked_[i]));
+    parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (const ParkedPrepare& parked : expired) {
+    const ShardIdentity& identity = parked.prepare.identity;
+    link_.Report(Prepared{
+        parked.prepare.request,
+        {ErrorCode::kUnavailable, fmt::format("rank {} of {} has not connected to node {}",
+                                              identity.rank.value, identity.job, options_.node)}});
+  }
+  std::erase_if(trainers_,
+                [](const auto& trainer) { return ProcessGone(trainer.second.pid_fd.get()); });
+}
+
+void Node::EndSession(Session& session, std::string_view why) {
+  if (session.state == Session::State::kClosing) return;
+  session.state = Session::State::kClosing;
+  if (session.job.empty()) return;
+  Log(LogLevel::kInfo, "TrainerLeft",
+      {Kv("job", session.job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
+       Kv("why", why)});
+  if (session.said_goodbye) {
+    trainers_.erase({session.job, session.rank});
+    StoreTrainers();
+  }
+  if (session.pipeline == nullptr) return;
+  session.pipeline->connected.store(false);
+  RankSlots& slots = session.pipeline->slots;
+  for (uint32_t slot : session.pins) slots.Unpin(slot);
+  session.pins.clear();
+  const std::string reason = fmt::format("the trainer left before its copy was complete: {}", why);
+  for (VersionId version : slots.AbortUnended({ErrorCode::kAborted, reason})) {
+    ReportNotSaved({session.job, version, session.rank}, reason);
+  }
+}
+
+void Node::SweepClosed() {
+  std::erase_if(sessions_,
+                [](const auto& entry) { return entry.second->state == Session::State::kClosing; });
+  session_count_.store(static_cast<uint32_t>(sessions_.size()), std::memory_order_relaxed);
+}
+
+Session* Node::FindSession(uint64_t id) {
+  auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+Session* Node::FindSession(const std::string& job, Rank rank) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->state != Session::State::kJoining && session->state != Session::State::kReady) {
+      continue;
+    }
+    if (session->job == job && session->rank == rank) return session.get();
+  }
+  return nullptr;
+}
+
+// ---- the data service ----
+
+Result<std::unique_ptr<ShardReader>> Node::OpenInMemory(const ShardKey& key) {
+  std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  if (rank == nullptr) {
+    return Fail({ErrorCode::kNotFound, fmt::format("node {} has no memory of rank {} of {}",
+                                                   options_.node, key.rank.value, key.job)});
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, rank->slots.Pin(key.version));
+  auto seal = rank->segment.seal(slot);
+  if (!seal) {
+    rank->slots.Unpin(slot);
+    return Fail(seal.error());
+  }
+  return std::make_unique<MemoryReader>(std::move(rank), slot, *std::move(seal));
+}
+
+Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto reader, OpenInMemory(key));
+  *seal = reader->seal();
+  std::vector<std::byte> chunk;
+  for (uint64_t i = 0; deep && i < seal->chunk_crcs.size(); ++i) {
+    HOLDFAST_RETURN_IF_ERROR(reader->ReadChunk(i, &chunk));
+  }
+  return Status::Ok();
+}
+
+std::vector<Node::RankStatus> Node::Snapshot() {
+  std::vector<std::shared_ptr<RankPipeline>> ranks;
+  {
+    MutexLock lock(ranks_mutex_);
+    for (const auto& [key, rank] : ranks_) ranks.push_back(rank);
+  }
+  std::vector<RankStatus> result;
+  for (const auto& rank : ranks) {
+    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), rank->slots.Snapshot()});
+  }
+  return result;
+}
+
+}  // namespace holdfast::agent

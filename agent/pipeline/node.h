@@ -1,0 +1,215 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/api/messages.h"
+#include "agent/api/socket.h"
+#include "agent/arena/arena.h"
+#include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/executor.h"
+#include "agent/pipeline/persister.h"
+#include "agent/pipeline/rank_events.h"
+#include "agent/pipeline/rank_slots.h"
+#include "agent/pipeline/restore.h"
+#include "agent/pipeline/sealer.h"
+#include "agent/pipeline/session.h"
+#include "storage/base/clock.h"
+#include "storage/volume/volume.h"
+
+namespace holdfast::agent {
+
+struct NodeOptions {
+  std::string node;
+  uint64_t disk_every_steps = 0;  // 0: follow the coordinator's target
+  std::string trainers_file;      // see trainer_record.h; empty: none
+  int64_t hello_timeout_ms = 5'000;
+  int64_t prepare_wait_ms = 30'000;  // for the rank that is to be restored to connect
+};
+
+/// One rank's slots with the threads that follow them.
+struct RankPipeline {
+  RankPipeline(Segment& segment_in, uint64_t disk_every_steps, Volume& volume, RankEvents& events,
+               Clock& clock)
+      : segment(segment_in),
+        slots(segment_in, disk_every_steps),
+        sealer(slots, events, clock),
+        persister(slots, volume, events) {}
+  ~RankPipeline() { slots.Stop(); }
+
+  Segment& segment;
+  std::atomic<bool> connected{false};  // a trainer has the memory mapped
+  RankSlots slots;
+  Sealer sealer;
+  Persister persister;
+};
+
+/// A shard being read out of memory or disk for somebody else.
+class ShardReader {
+ public:
+  virtual ~ShardReader() = default;
+  virtual const ShardSeal& seal() const = 0;
+  /// Copies chunk `index` out, checked: DataLoss when it does not match the seal.
+  virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
+};
+
+/// The node's whole pipeline: trainers in, facts out, directives carried out. One loop thread owns
+/// sessions and job states and never blocks; each rank has a sealer and a persister thread; joins'
+/// reservations, restores and checks run on a few workers, retention on one of its own. Memory
+/// beside the arena is bounded: counts of sessions, packets, tasks and parked restores all are.
+class Node final : public DirectiveHandler, private RankEvents {
+ public:
+  /// The arguments outlive it.
+  Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& link,
+       ShardFetcher& fetcher, Clock& clock);
+  ~Node() override;
+
+  /// Reports what the disks hold, and starts to check the sealed slots that were found in memory,
+  /// newest first; each is reported once it passed.
+  void Adopt();
+  /// Waits until Adopt()'s checks are done. False: not yet.
+  bool AwaitAdopted(int64_t timeout_ms);
+  /// Serves trainers that connect to `listener`, until Stop().
+  Status Serve(UniqueFd listener);
+  /// Ends everything: no trainer, directive or rank thread is served afterwards. Idempotent.
+  void Stop();
+
+  // DirectiveHandler. Threads: any.
+  void OnJobState(JobState state) override;
+  void OnPrepareShard(PrepareShard prepare) override;
+  void OnRemoveVersion(RemoveVersion remove) override;
+
+  // The data service. Threads: any.
+  Result<std::unique_ptr<ShardReader>> OpenInMemory(const ShardKey& key);
+  Status VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal);
+
+  struct RankStatus {
+    SegmentOwner owner;
+    uint64_t slot_bytes = 0;
+    std::vector<RankSlots::SlotStatus> slots;
+  };
+  std::vector<RankStatus> Snapshot();
+  uint32_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
+
+ private:
+  using RankKey = std::pair<std::string, Rank>;
+  /// The process that last had a rank's memory mapped.
+  struct Trainer {
+    pid_t pid = 0;
+    UniqueFd pid_fd;
+    uint64_t start_ticks = 0;
+  };
+  struct ParkedPrepare {
+    PrepareShard prepare;
+    Clock::TimePoint deadline;
+  };
+
+  // RankEvents
+  void OnSealed(const ShardSeal& seal) override;
+  void OnSaveFailed(const ShardKey& key, const Status& why) override;
+  void OnStored(const ShardSeal& seal) override;
+  void OnNotStored(const ShardKey& key, const Status& why) override;
+  void OnSlotsChanged(const std::string& job, Rank rank) override;
+
+  // ---- loop (node.cc); everything named …Loop or taking a Session runs on the loop thread ----
+  void RunLoop();
+  void Post(std::function<void()> task);
+  void RunPosted();
+  void AcceptTrainers();
+  void ReadPackets(Session& session);
+  void TickLoop();
+  void EndSession(Session& session, std::string_view why);
+  void SweepClosed();
+  Session* FindSession(const std::string& job, Rank rank);
+  Session* FindSession(uint64_t id);
+  std::shared_ptr<RankPipeline> FindRank(const std::string& job, Rank rank);
+  std::shared_ptr<RankPipeline> MakeRank(Segment& segment);
+  void VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version);
+
+  // ---- trainers (node_sessions.cc) ----
+  void HandlePacket(Session& session, std::span<const std::byte> packet);
+  void HandleHello(Session& session, const HelloMessage& hello);
+  Status CheckHello(Session& session, const HelloMessage& hello);
+  Status ClaimRank(Session& session);
+  void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);
+  void ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
+                       uint64_t slot_bytes);
+  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
+  /// Takes a rank's memory away from its threads, emptied. FailedPrecondition when it may not.
+  Status Retire(const std::shared_ptr<RankPipeline>& rank);
+  void OnReserved(uint64_t session_id, const Result<Segment*>& segment);
+  void RememberTrainer(Session& session, UniqueFd pid_fd);
+  void LoadTrainers();
+  void StoreTrainers();
+  void Refuse(Session& session, const Status& status);
+  void HandleBeginSave(Session& session, const BeginSaveMessage& message);
+  /// False: it has to wait.
+  bool TryBeginSave(Session& session, const WaitingSave& save, bool last_chance);
+  void HandleEndSave(Session& session, const EndSaveMessage& message);
+  void HandleFindRestore(Session& session, const FindRestoreMessage& message);
+  void AskRestore(Session& session);
+  void OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& decision);
+  bool TryAnswerRestore(Session& session, const WaitingRestore& restore);
+  void HandleEndRestore(Session& session, const EndSaveMessage& message);
+  void RetryWaiting(Session& session);
+  void Reply(Session& session, uint64_t ticket, const Status& status);
+  void Notify(Session& session, NoticeKind kind, VersionId version, Tier tier,
+              const Status& status = Status::Ok());
+  void NotifyCommitted(Session& session, const JobState* before, const JobState& now);
+  void ReportNotSaved(const ShardKey& key, const std::string& why);
+
+  // ---- directives (node_directives.cc) ----
+  void ApplyJobState(JobState state);
+  void ApplyPrepare(PrepareShard prepare);
+  void StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank);
+  void FinishPrepare(const ShardKey& key, const Status& status);
+  void ApplyRemove(const RemoveVersion& remove);
+  void SetWarning(const std::string& key, const std::string& text);
+
+  const NodeOptions options_;
+  Arena& arena_;
+  Volume& volume_;
+  CoordinatorLink& link_;
+  Clock& clock_;
+  RestoreTools restore_tools_;
+
+  // Ranks live until the node stops, or until their memory is given to something else.
+  Mutex reserve_mutex_;  // one reservation at a time; taken before ranks_mutex_
+  Mutex ranks_mutex_;
+  std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+
+  Mutex adopt_mutex_;
+  CondVar adopted_;
+  uint32_t adopting_ HOLDFAST_GUARDED_BY(adopt_mutex_) = 0;
+
+  Mutex warnings_mutex_;
+  std::map<std::string, std::string> warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);
+
+  // Loop thread only.
+  UniqueFd listener_;
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  uint64_t next_session_ = 1;
+  std::map<RankKey, Trainer> trainers_;
+  std::map<std::string, JobState> jobs_;
+  std::map<std::pair<std::string, std::string>, Incarnation> joined_;  // by job and run id
+  std::map<ShardKey, std::vector<uint64_t>> preparing_;                // who waits for each
+  std::vector<ParkedPrepare> parked_;
+  std::atomic<uint32_t> session_count_{0};
+
+  Mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_ HOLDFAST_GUARDED_BY(posted_mutex_);
+  bool stopping_ HOLDFAST_GUARDED_BY(posted_mutex_) = false;
+  UniqueFd wake_fd_;
+
+  Executor workers_;
+  Executor retention_;
+  std::thread loop_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,211 @@
+#include <fmt/format.h>
+
+#include "agent/pipeline/node.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+
+// What the coordinator directs and what the ranks' threads tell.
+
+namespace holdfast::agent {
+namespace {
+constexpr size_t kParkedMax = 4096;
+constexpr size_t kJobsMax = 4096;
+}  // namespace
+
+void Node::OnJobState(JobState state) {
+  Post([this, state = std::move(state)]() mutable { ApplyJobState(std::move(state)); });
+}
+
+void Node::OnPrepareShard(PrepareShard prepare) {
+  Post([this, prepare = std::move(prepare)]() mutable { ApplyPrepare(std::move(prepare)); });
+}
+
+void Node::OnRemoveVersion(RemoveVersion remove) {
+  Post([this, remove = std::move(remove)] { ApplyRemove(remove); });
+}
+
+void Node::ApplyJobState(JobState state) {
+  auto known = jobs_.find(state.job);
+  if (known == jobs_.end() && jobs_.size() >= kJobsMax) {
+    Log(LogLevel::kError, "TooManyJobs", {Kv("job", state.job)});
+    return;
+  }
+  const JobState before = known == jobs_.end() ? JobState{} : known->second;
+  const JobState& now = jobs_.insert_or_assign(state.job, std::move(state)).first->second;
+
+  std::vector<std::shared_ptr<RankPipeline>> ranks;
+  {
+    MutexLock lock(ranks_mutex_);
+    for (const auto& [key, rank] : ranks_) {
+      if (key.first == now.job) ranks.push_back(rank);
+    }
+  }
+  const std::string fenced =
+      fmt::format("incarnation {} of {} has started", now.incarnation.value, now.job);
+  for (const auto& rank : ranks) {
+    rank->slots.SetJobState(now);
+    for (VersionId version :
+         rank->slots.AbortOlder(now.incarnation, {ErrorCode::kFenced, fenced})) {
+      ReportNotSaved({now.job, version, rank->segment.owner().rank}, fenced);
+    }
+  }
+  for (const auto& [id, session] : sessions_) {
+    if (session->state != Session::State::kReady || session->job != now.job) continue;
+    if (session->incarnation < now.incarnation && !session->fenced) {
+      session->fenced = true;
+      Notify(*session, NoticeKind::kFenced, {now.incarnation, Step{}}, Tier::kMemory,
+             {ErrorCode::kFenced, fenced});
+    }
+    NotifyCommitted(*session, &before, now);
+    if (session->state == Session::State::kReady) RetryWaiting(*session);
+  }
+}
+
+void Node::ApplyPrepare(PrepareShard prepare) {
+  const ShardKey key = prepare.identity.key();
+  if (auto running = preparing_.find(key); running != preparing_.end()) {
+    running->second.push_back(prepare.request);
+    return;
+  }
+  std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  if (rank != nullptr) {
+    StartPrepare(std::move(prepare), std::move(rank));
+    return;
+  }
+  if (parked_.size() >= kParkedMax) parked_.erase(parked_.begin());
+  const Clock::TimePoint deadline =
+      clock_.Now() + std::chrono::milliseconds(options_.prepare_wait_ms);
+  parked_.push_back({std::move(prepare), deadline});
+}
+
+void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank) {
+  const ShardKey key = prepare.identity.key();
+  preparing_[key].push_back(prepare.request);
+  const bool posted = workers_.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
+    Status status = BringIntoMemory(restore_tools_, rank->slots, prepare);
+    Post([this, key = prepare.identity.key(), status] { FinishPrepare(key, status); });
+  });
+  if (!posted) FinishPrepare(key, {ErrorCode::kUnavailable, "the agent is overloaded or stopping"});
+}
+
+void Node::FinishPrepare(const ShardKey& key, const Status& status) {
+  auto waiting = preparing_.extract(key);
+  if (waiting.empty()) return;
+  Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarn, "ShardPrepared",
+      {Kv("shard", ToString(key)), Kv("outcome", status.ToString())});
+  for (uint64_t request : waiting.mapped()) {
+    if (request != 0) link_.Report(Prepared{request, status});
+  }
+  if (Session* session = FindSession(key.job, key.rank);
+      session != nullptr && session->state == Session::State::kReady) {
+    RetryWaiting(*session);
+  }
+}
+
+void Node::ApplyRemove(const RemoveVersion& remove) {
+  if (remove.tier == Tier::kMemory) {
+    std::vector<std::shared_ptr<RankPipeline>> ranks;
+    {
+      MutexLock lock(ranks_mutex_);
+      for (const auto& [key, rank] : ranks_) {
+        if (key.first == remove.job) ranks.push_back(rank);
+      }
+    }
+    for (const auto& rank : ranks) {
+      if (!rank->slots.Discard(remove.version).ok()) continue;
+      const Rank number = rank->segment.owner().rank;
+      link_.Report(Gone{{remove.job, remove.version, number}, Tier::kMemory});
+      OnSlotsChanged(remove.job, number);
+    }
+    return;
+  }
+  if (remove.tier != Tier::kDisk) return;
+  const bool posted = retention_.Post([this, remove] {
+    std::vector<ShardKey> keys;
+    for (const StoredShard& shard : volume_.List()) {
+      if (shard.identity.job == remove.job && shard.identity.version == remove.version) {
+        keys.push_back(shard.identity.key());
+      }
+    }
+    Status status = volume_.RemoveVersion(remove.job, remove.version);
+    if (!status.ok() && status.code() != ErrorCode::kNotFound) {
+      Log(LogLevel::kWarn, "VersionNotRemoved",
+          {Kv("job", remove.job), Kv("version", ToString(remove.version)),
+           Kv("error", status.ToString())});
+      return;
+    }
+    Log(LogLevel::kDebug, "VersionRemoved",
+        {Kv("job", remove.job), Kv("version", ToString(remove.version))});
+    for (const ShardKey& key : keys) link_.Report(Gone{key, Tier::kDisk});
+  });
+  if (!posted) Log(LogLevel::kWarn, "RemovalDropped", {Kv("version", ToString(remove.version))});
+}
+
+// ---- from the ranks' threads ----
+
+void Node::OnSealed(const ShardSeal& seal) {
+  HOLDFAST_CRASH_POINT("agent.before_report_memory");
+  link_.Report(Holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes});
+  Post([this, key = seal.identity.key()] {
+    Session* session = FindSession(key.job, key.rank);
+    if (session == nullptr || session->state != Session::State::kReady) return;
+    Notify(*session, NoticeKind::kSealed, key.version, Tier::kMemory);
+  });
+}
+
+void Node::OnSaveFailed(const ShardKey& key, const Status& why) {
+  // Aborts were reported by whoever gave the save up.
+  if (why.code() == ErrorCode::kAborted || why.code() == ErrorCode::kFenced ||
+      why.code() == ErrorCode::kCancelled) {
+    return;
+  }
+  Log(LogLevel::kWarn, "SaveFailed", {Kv("shard", ToString(key)), Kv("error", why.ToString())});
+  ReportNotSaved(key, why.message());
+  Post([this, key, why] {
+    Session* session = FindSession(key.job, key.rank);
+    if (session == nullptr || session->state != Session::State::kReady) return;
+    Notify(*session, NoticeKind::kFailed, key.version, Tier::kMemory, why);
+  });
+}
+
+void Node::OnStored(const ShardSeal& seal) {
+  SetWarning("disk", "");
+  HOLDFAST_CRASH_POINT("agent.before_report_disk");
+  link_.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+}
+
+void Node::OnNotStored(const ShardKey& key, const Status& why) {
+  link_.Report(Missing{key, Tier::kDisk, why.message()});
+  const bool full = why.code() == ErrorCode::kOutOfSpace;
+  SetWarning("disk", fmt::format("{}: {}", full ? "disk full" : "disk failed", why.message()));
+  Post([this, key, why] {
+    Session* session = FindSession(key.job, key.rank);
+    if (session == nullptr || session->state != Session::State::kReady) return;
+    Notify(*session, NoticeKind::kFailed, key.version, Tier::kDisk, why);
+  });
+}
+
+void Node::OnSlotsChanged(const std::string& job, Rank rank) {
+  Post([this, job, rank] {
+    Session* session = FindSession(job, rank);
+    if (session != nullptr && session->state == Session::State::kReady) RetryWaiting(*session);
+  });
+}
+
+void Node::SetWarning(const std::string& key, const std::string& text) {
+  MutexLock lock(warnings_mutex_);
+  const auto known = warnings_.find(key);
+  if (text.empty() ? known == warnings_.end() : known != warnings_.end() && known->second == text) {
+    return;
+  }
+  if (text.empty()) {
+    warnings_.erase(key);
+  } else {
+    warnings_[key] = text;
+  }
+  std::vector<std::string> all;
+  for (const auto& [name, warning] : warnings_) all.push_back(warning);
+  link_.SetWarnings(std::move(all));
+}
+
+}  // namespace holdfast::agent

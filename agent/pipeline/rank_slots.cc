@@ -1,0 +1,475 @@
+#include "agent/pipeline/rank_slots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+
+RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps)
+    : segment_(segment), entries_(segment.slot_count()), pace_(disk_every_steps) {
+  for (uint32_t slot = 0; slot < segment.slot_count(); ++slot) {
+    const SlotRecord record = segment.record(slot);
+    if (record.state != SlotState::kSealed) continue;
+    Entry& entry = entries_[slot];
+    entry.phase = Phase::kSealed;
+    entry.version = record.version;
+    entry.world = record.world;
+    entry.image_bytes = record.image_bytes;
+    entry.checksummed = record.image_bytes;
+    newest_sealed_ = std::max(newest_sealed_, record.version);
+  }
+}
+
+void RankSlots::SetJobState(const JobState& job) {
+  MutexLock lock(mutex_);
+  job_ = job;
+  const bool past_restore =
+      job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
+  if (job.restore.has_value() || past_restore) held_.reset();
+  changed_.NotifyAll();
+}
+
+// ---- saves ----
+
+Status RankSlots::CheckNewer(VersionId version) const {
+  VersionId newest = newest_sealed_;
+  if (job_ && job_->memory_committed) newest = std::max(newest, *job_->memory_committed);
+  for (const Entry& entry : entries_) {
+    if (entry.phase == Phase::kCopying && entry.given_up.ok()) {
+      newest = std::max(newest, entry.version);
+    }
+  }
+  if (newest.incarnation != version.incarnation || newest.step < version.step) return Status::Ok();
+  if (newest.step == version.step) {
+    return Status(ErrorCode::kAlreadyExists,
+                  fmt::format("step {} is saved already", version.step.value));
+  }
+  return Status(
+      ErrorCode::kAlreadyExists,
+      fmt::format("step {} is not newer than step {}, which this run saved already; steps of one "
+                  "run only grow: to go back, restore in a new run (a new run id)",
+                  version.step.value, newest.step.value));
+}
+
+Result<uint32_t> RankSlots::BeginSave(VersionId version, uint32_t world, uint64_t image_bytes,
+                                      std::vector<FreedSlot>* freed) {
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(CheckNewer(version));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed));
+  entries_[slot].phase = Phase::kCopying;
+  changed_.NotifyAll();
+  return slot;
+}
+
+Result<uint32_t> RankSlots::Lease(VersionId version, uint32_t world, uint64_t image_bytes,
+                                  std::vector<FreedSlot>* freed) {
+  auto slot = segment_.Lease(version, world, image_bytes);
+  if (!slot && slot.error().code() == ErrorCode::kResourceExhausted) {
+    const std::vector<uint32_t> freeable = FreeableSlots(Views(), job());
+    if (freeable.empty()) {
+      return Fail({ErrorCode::kResourceExhausted,
+                   fmt::format("all {} slots are in use: each is being written, or holds a version "
+                               "that nothing newer has replaced yet",
+                               entries_.size())});
+    }
+    Entry& oldest = entries_[freeable.front()];
+    const bool unwritten = oldest.disk == Disk::kNone && oldest.verified;
+    const bool missed = unwritten && pace_.Due(oldest.version, job());
+    HOLDFAST_RETURN_IF_ERROR(segment_.Free(freeable.front()));
+    freed->push_back({oldest.version, missed, unwritten && pace_.Wanted(oldest.version)});
+    oldest = Entry{};
+    slot = segment_.Lease(version, world, image_bytes);
+  }
+  if (!slot) return slot;
+  Entry& entry = entries_[*slot];
+  entry = Entry{};
+  entry.version = version;
+  entry.world = world;
+  entry.image_bytes = image_bytes;
+  return slot;
+}
+
+Status RankSlots::CheckOpenSave(uint32_t slot, VersionId version) const {
+  if (slot >= entries_.size()) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("slot {} does not exist: this rank has {} slots", slot, entries_.size()));
+  }
+  const Entry& entry = entries_[slot];
+  if (entry.phase != Phase::kCopying || entry.version != version || entry.ended) {
+    return Status(ErrorCode::kFailedPrecondition,
+                  fmt::format("slot {} is not being saved as version {}", slot, ToString(version)));
+  }
+  return entry.given_up;
+}
+
+Status RankSlots::EndSave(uint32_t slot, VersionId version) {
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(CheckOpenSave(slot, version));
+  entries_[slot].ended = true;
+  changed_.NotifyAll();
+  return Status::Ok();
+}
+
+Status RankSlots::AbandonSave(uint32_t slot, VersionId version, const Status& why) {
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(CheckOpenSave(slot, version));
+  GiveUp(slot, why);
+  return Status::Ok();
+}
+
+std::vector<VersionId> RankSlots::AbortUnended(const Status& why) {
+  MutexLock lock(mutex_);
+  std::vector<VersionId> versions;
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    if (entry.phase != Phase::kCopying || entry.ended || !entry.given_up.ok()) continue;
+    versions.push_back(entry.version);
+    GiveUp(slot, why);
+  }
+  return versions;
+}
+
+std::vector<VersionId> RankSlots::AbortOlder(Incarnation current, const Status& why) {
+  MutexLock lock(mutex_);
+  std::vector<VersionId> versions;
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    if (entry.phase != Phase::kCopying || !entry.given_up.ok()) continue;
+    if (entry.version.incarnation >= current) continue;
+    versions.push_back(entry.version);
+    GiveUp(slot, why);
+  }
+  return versions;
+}
+
+bool RankSlots::HasRoom() {
+  MutexLock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.phase == Phase::kFree) return true;
+  }
+  return !FreeableSlots(Views(), job()).empty();
+}
+
+void RankSlots::GiveUp(uint32_t slot, const Status& why) {
+  Entry& entry = entries_[slot];
+  if (entry.given_up.ok()) entry.given_up = why;
+  FreeIfUnused(slot);
+  changed_.NotifyAll();
+}
+
+void RankSlots::FreeIfUnused(uint32_t slot) {
+  Entry& entry = entries_[slot];
+  if (entry.users > 0) return;
+  Status status;
+  if (entry.phase == Phase::kCopying && !entry.given_up.ok()) {
+    status = segment_.Abandon(slot);
+  } else if (entry.phase == Phase::kSealed && entry.discard) {
+    status = segment_.Free(slot);
+  } else {
+    return;
+  }
+  if (!status.ok()) {
+    Log(LogLevel::kError, "SlotNotFreed", {Kv("slot", slot), Kv("error", status.ToString())});
+  }
+  entry = Entry{};
+  changed_.NotifyAll();
+}
+
+void RankSlots::Release(uint32_t slot) {
+  --entries_[slot].users;
+  FreeIfUnused(slot);
+  changed_.NotifyAll();
+}
+
+std::vector<SlotView> RankSlots::Views() const {
+  std::vector<SlotView> views;
+  views.reserve(entries_.size());
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    SlotView view;
+    view.slot = slot;
+    view.version = entry.version;
+    view.in_use = entry.users > 0 || (entry.phase == Phase::kSealed && !entry.verified);
+    view.held = held_ == entry.version;
+    switch (entry.phase) {
+      case Phase::kFree:
+        view.state = SlotState::kFree;
+        break;
+      case Phase::kCopying:
+      case Phase::kFilling:
+        view.state = SlotState::kLeased;
+        break;
+      case Phase::kSealed:
+        view.state = SlotState::kSealed;
+        break;
+    }
+    views.push_back(view);
+  }
+  return views;
+}
+
+SaveJob RankSlots::JobOf(uint32_t slot) const {
+  const Entry& entry = entries_[slot];
+  SaveJob job;
+  job.slot = slot;
+  job.identity = {segment_.owner().job, entry.version, segment_.owner().rank, entry.world};
+  job.image_bytes = entry.image_bytes;
+  return job;
+}
+
+// ---- sealer ----
+
+std::optional<SaveJob> RankSlots::TakeSave() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (stopping_) return std::nullopt;
+    std::optional<uint32_t> oldest;
+    for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      const Entry& entry = entries_[slot];
+      if (entry.phase != Phase::kCopying || entry.sealer_took || !entry.given_up.ok()) continue;
+      if (!oldest || entry.version < entries_[*oldest].version) oldest = slot;
+    }
+    if (oldest) {
+      entries_[*oldest].sealer_took = true;
+      ++entries_[*oldest].users;
+      return JobOf(*oldest);
+    }
+    changed_.Wait(mutex_);
+  }
+}
+
+RankSlots::SaveSignal RankSlots::Signal(uint32_t slot) {
+  MutexLock lock(mutex_);
+  if (stopping_) return {false, {ErrorCode::kCancelled, "the agent is stopping"}};
+  return {entries_[slot].ended, entries_[slot].given_up};
+}
+
+bool RankSlots::PublishChecksummed(uint32_t slot, uint64_t bytes) {
+  MutexLock lock(mutex_);
+  entries_[slot].checksummed = bytes;
+  changed_.NotifyAll();
+  return !stopping_ && entries_[slot].given_up.ok();
+}
+
+Status RankSlots::AwaitEnd(uint32_t slot) {
+  MutexLock lock(mutex_);
+  while (!stopping_ && !entries_[slot].ended && entries_[slot].given_up.ok()) {
+    changed_.Wait(mutex_);
+  }
+  if (!entries_[slot].given_up.ok()) return entries_[slot].given_up;
+  if (!entries_[slot].ended) return Status(ErrorCode::kCancelled, "the agent is stopping");
+  return Status::Ok();
+}
+
+Status RankSlots::SealSave(uint32_t slot, const ShardSeal& seal) {
+  MutexLock lock(mutex_);
+  Entry& entry = entries_[slot];
+  if (!entry.given_up.ok()) return entry.given_up;
+  HOLDFAST_RETURN_IF_ERROR(segment_.Seal(slot, seal));
+  entry.phase = Phase::kSealed;
+  entry.verified = true;
+  newest_sealed_ = std::max(newest_sealed_, entry.version);
+  Release(slot);
+  return Status::Ok();
+}
+
+void RankSlots::DropSave(uint32_t slot, const Status& why) {
+  MutexLock lock(mutex_);
+  Entry& entry = entries_[slot];
+  if (entry.given_up.ok()) entry.given_up = why;
+  Release(slot);
+}
+
+// ---- persister ----
+
+std::vector<DiskCandidate> RankSlots::DiskCandidates() const {
+  std::vector<DiskCandidate> candidates;
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    if (entry.disk != Disk::kNone || entry.discard || !entry.given_up.ok()) continue;
+    if (job_ && std::find(job_->aborted.begin(), job_->aborted.end(), entry.version) !=
+                    job_->aborted.end()) {
+      continue;
+    }
+    const bool sealed = entry.phase == Phase::kSealed && entry.verified;
+    if (sealed || entry.phase == Phase::kCopying) candidates.push_back({slot, entry.version});
+  }
+  return candidates;
+}
+
+std::optional<SaveJob> RankSlots::TakeDisk() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (stopping_) return std::nullopt;
+    if (const auto slot = pace_.Choose(DiskCandidates(), job())) {
+      Entry& entry = entries_[*slot];
+      entry.disk = Disk::kWriting;
+      ++entry.users;
+      return JobOf(*slot);
+    }
+    changed_.Wait(mutex_);
+  }
+}
+
+RankSlots::DiskFollow RankSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    const Entry& entry = entries_[slot];
+    DiskFollow follow;
+    follow.checksummed = entry.checksummed;
+    follow.sealed = entry.phase == Phase::kSealed;
+    follow.given_up = stopping_ || !entry.given_up.ok();
+    if (follow.sealed || follow.given_up || follow.checksummed > seen) return follow;
+    changed_.Wait(mutex_);
+  }
+}
+
+void RankSlots::FinishDisk(const SaveJob& job, bool given_up) {
+  MutexLock lock(mutex_);
+  if (given_up) pace_.GiveUp(job.identity.version);
+  entries_[job.slot].disk = Disk::kDone;
+  Release(job.slot);
+}
+
+// ---- restores, checks, readers ----
+
+Result<uint32_t> RankSlots::LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
+                                            std::vector<FreedSlot>* freed) {
+  MutexLock lock(mutex_);
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed));
+  entries_[slot].phase = Phase::kFilling;
+  return slot;
+}
+
+Status RankSlots::SealRestored(uint32_t slot, const ShardSeal& seal) {
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(segment_.Seal(slot, seal));
+  Entry& entry = entries_[slot];
+  entry.phase = Phase::kSealed;
+  entry.verified = true;
+  entry.checksummed = entry.image_bytes;
+  entry.disk = Disk::kDone;
+  changed_.NotifyAll();
+  return Status::Ok();
+}
+
+void RankSlots::DropRestore(uint32_t slot) {
+  MutexLock lock(mutex_);
+  Status status = segment_.Abandon(slot);
+  if (!status.ok()) {
+    Log(LogLevel::kError, "SlotNotFreed", {Kv("slot", slot), Kv("error", status.ToString())});
+  }
+  entries_[slot] = Entry{};
+  changed_.NotifyAll();
+}
+
+Result<uint32_t> RankSlots::Pin(VersionId version, bool unverified_too) {
+  MutexLock lock(mutex_);
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    Entry& entry = entries_[slot];
+    if (entry.phase != Phase::kSealed || entry.version != version || entry.discard) continue;
+    if (!entry.verified && !unverified_too) continue;
+    ++entry.users;
+    return slot;
+  }
+  return Fail(
+      {ErrorCode::kNotFound, fmt::format("version {} of rank {} is not in this node's memory",
+                                         ToString(version), segment_.owner().rank.value)});
+}
+
+void RankSlots::Unpin(uint32_t slot) {
+  MutexLock lock(mutex_);
+  Release(slot);
+}
+
+void RankSlots::Verified(uint32_t slot, bool on_disk) {
+  MutexLock lock(mutex_);
+  entries_[slot].verified = true;
+  if (on_disk) entries_[slot].disk = Disk::kDone;
+  changed_.NotifyAll();
+}
+
+Status RankSlots::Discard(VersionId version) {
+  MutexLock lock(mutex_);
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    Entry& entry = entries_[slot];
+    if (entry.phase != Phase::kSealed || entry.version != version || entry.discard) continue;
+    entry.discard = true;
+    FreeIfUnused(slot);
+    return Status::Ok();
+  }
+  return Status(ErrorCode::kNotFound, "memory does not hold version " + ToString(version));
+}
+
+Result<std::vector<VersionId>> RankSlots::Vacate() {
+  MutexLock lock(mutex_);
+  const std::vector<SlotView> views = Views();
+  const std::vector<uint32_t> freeable = FreeableSlots(views, job());
+  for (const SlotView& view : views) {
+    if (view.state == SlotState::kFree) continue;
+    const std::string version = ToString(view.version);
+    if (view.state == SlotState::kLeased || view.in_use || view.held) {
+      return Fail(FailedPreconditionError("version " + version + " is in use"));
+    }
+    const bool on_disk = job_ && job_->disk_committed && view.version <= *job_->disk_committed;
+    const bool may_go = std::find(freeable.begin(), freeable.end(), view.slot) != freeable.end();
+    if (!on_disk && !may_go) {
+      return Fail(FailedPreconditionError("version " + version + " is only in memory"));
+    }
+  }
+  std::vector<VersionId> freed;
+  for (const SlotView& view : views) {
+    if (view.state == SlotState::kFree) continue;
+    HOLDFAST_RETURN_IF_ERROR(segment_.Free(view.slot));
+    freed.push_back(view.version);
+    entries_[view.slot] = Entry{};
+  }
+  return freed;
+}
+
+void RankSlots::HoldForRestore(VersionId version) {
+  MutexLock lock(mutex_);
+  held_ = version;
+}
+
+std::vector<RankSlots::SlotStatus> RankSlots::Snapshot() {
+  MutexLock lock(mutex_);
+  std::vector<SlotStatus> result;
+  for (const SlotView& view : Views()) {
+    const Entry& entry = entries_[view.slot];
+    SlotStatus status;
+    status.view = view;
+    status.image_bytes = entry.image_bytes;
+    status.checksummed = entry.checksummed;
+    status.verified = entry.verified;
+    status.disk = entry.disk == Disk::kNone      ? "none"
+                  : entry.disk == Disk::kWriting ? "writing"
+                                                 : "done";
+    result.push_back(status);
+  }
+  return result;
+}
+
+std::vector<std::pair<VersionId, bool>> RankSlots::SealedVersions() {
+  MutexLock lock(mutex_);
+  std::vector<std::pair<VersionId, bool>> result;
+  for (const Entry& entry : entries_) {
+    if (entry.phase == Phase::kSealed && !entry.discard) {
+      result.emplace_back(entry.version, entry.verified);
+    }
+  }
+  std::sort(result.rbegin(), result.rend());
+  return result;
+}
+
+void RankSlots::Stop() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  changed_.NotifyAll();
+}
+
+}  // namespace holdfast::agent

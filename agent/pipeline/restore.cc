@@ -1,0 +1,173 @@
+#include "agent/pipeline/restore.h"
+
+#include <fmt/format.h>
+
+#include "agent/pipeline/sealer.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+#include "storage/format/checksum.h"
+
+namespace holdfast::agent {
+namespace {
+
+// A write to disk holds its slot only for a while: worth waiting for.
+constexpr std::chrono::seconds kSlotWait(20);
+constexpr std::chrono::milliseconds kSlotPoll(20);
+
+Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+  if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
+  return Status(ErrorCode::kDataLoss,
+                fmt::format("the copy of {} has digest {:016x}, the committed one {:016x}",
+                            ToString(prepare.identity.key()), seal.digest(), prepare.digest));
+}
+
+// Nothing: memory has no (good) copy, look elsewhere.
+std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
+                                      const PrepareShard& prepare) {
+  const ShardKey key = prepare.identity.key();
+  auto slot = slots.Pin(key.version, /*unverified_too=*/true);
+  if (!slot) return std::nullopt;
+  Status status = VerifySlot(slots.segment(), *slot);
+  if (status.ok()) {
+    auto seal = slots.segment().seal(*slot);
+    status = seal ? CheckDigest(prepare, *seal) : seal.error();
+  }
+  if (status.ok()) {
+    slots.Verified(*slot, /*on_disk=*/false);
+    slots.HoldForRestore(key.version);
+  } else {
+    Log(LogLevel::kError, "SlotDamaged",
+        {Kv("shard", ToString(key)), Kv("error", status.ToString())});
+    Status discarded = slots.Discard(key.version);
+    if (discarded.ok()) tools.link.Report(Gone{key, Tier::kMemory});
+  }
+  slots.Unpin(*slot);
+  if (!status.ok() && prepare.tier != Tier::kMemory) return std::nullopt;
+  return status;
+}
+
+Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
+                           const ShardIdentity& identity, uint64_t image_bytes) {
+  const Clock::TimePoint deadline = tools.clock.Now() + kSlotWait;
+  for (;;) {
+    std::vector<FreedSlot> freed;
+    auto slot = slots.LeaseForRestore(identity.version, identity.world, image_bytes, &freed);
+    for (const FreedSlot& old : freed) {
+      tools.link.Report(Gone{{identity.job, old.version, identity.rank}, Tier::kMemory});
+    }
+    if (slot || slot.error().code() != ErrorCode::kResourceExhausted) return slot;
+    if (tools.clock.Now() >= deadline) return slot;
+    if (tools.stopping()) return Fail({ErrorCode::kCancelled, "the agent is stopping"});
+    tools.clock.SleepFor(kSlotPoll);
+  }
+}
+
+// A slot that is free again unless it was sealed.
+class FillingSlot {
+ public:
+  FillingSlot(RankSlots& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
+  ~FillingSlot() {
+    if (!sealed_) slots_.DropRestore(slot_);
+  }
+  FillingSlot(const FillingSlot&) = delete;
+  FillingSlot& operator=(const FillingSlot&) = delete;
+  std::span<std::byte> memory() { return slots_.segment().slot(slot_); }
+  Status Seal(const ShardSeal& seal) {
+    Status status = slots_.SealRestored(slot_, seal);
+    sealed_ = status.ok();
+    return status;
+  }
+
+ private:
+  RankSlots& slots_;
+  uint32_t slot_;
+  bool sealed_ = false;
+};
+
+// Checks what was read, seals and reports it.
+Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+                  FillingSlot& filling, ShardSeal seal) {
+  seal.parts.clear();
+  seal.image_header.clear();
+  HOLDFAST_RETURN_IF_ERROR(
+      CheckImageIdentity(filling.memory().first(seal.image_bytes), prepare.identity));
+  HOLDFAST_RETURN_IF_ERROR(filling.Seal(seal));
+  slots.HoldForRestore(prepare.identity.version);
+  tools.link.Report(Holding{prepare.identity, Tier::kMemory, seal.digest(), seal.image_bytes});
+  return Status::Ok();
+}
+
+std::function<void(uint64_t)> Progress() {
+  return [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); };
+}
+
+Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  const ShardKey key = prepare.identity.key();
+  Status status;
+  auto stored = tools.volume.ReadSeal(key);
+  if (!stored) {
+    status = stored.error();
+  } else {
+    status = CheckDigest(prepare, *stored);
+    if (status.ok()) {
+      HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
+                                LeaseSlot(tools, slots, prepare.identity, stored->image_bytes));
+      FillingSlot filling(slots, slot);
+      const std::span<std::byte> into =
+          filling.memory().first(RoundUp(stored->image_bytes, kBlockBytes));
+      auto seal = tools.volume.ReadShard(key, into, Progress());
+      status = seal ? SealFilled(tools, slots, prepare, filling, *seal) : seal.error();
+    }
+  }
+  if (status.code() == ErrorCode::kNotFound) {
+    tools.link.Report(Gone{key, Tier::kDisk});
+    return Status(ErrorCode::kDataLoss, status.message());
+  }
+  if (status.code() != ErrorCode::kDataLoss) return status;
+  Log(LogLevel::kError, "ShardDamaged",
+      {Kv("shard", ToString(key)), Kv("error", status.message())});
+  Status moved = tools.volume.Quarantine(key, status.message());
+  if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
+  tools.link.Report(Gone{key, Tier::kDisk});
+  return status;
+}
+
+Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  const ShardIdentity& identity = prepare.identity;
+  HOLDFAST_ASSIGN_OR_RETURN(
+      auto stream, tools.fetcher.Open(prepare.source_address, identity.key(), prepare.tier));
+  const ShardSeal seal = stream->seal();
+  if (seal.identity != identity) {
+    return Status(ErrorCode::kDataLoss,
+                  fmt::format("node {} sent {} when asked for {}", prepare.source_node,
+                              ToString(seal.identity.key()), ToString(identity.key())));
+  }
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
+  FillingSlot filling(slots, slot);
+  Status status = stream->ReadInto(filling.memory(), Progress());
+  if (!status.ok()) return status.WithContext("from node " + prepare.source_node);
+  return SealFilled(tools, slots, prepare, filling, seal);
+}
+
+}  // namespace
+
+Status VerifySlot(Segment& segment, uint32_t slot) {
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, segment.seal(slot));
+  const uint64_t bad = FirstBadChunk(segment.slot(slot).first(seal.image_bytes), seal.chunk_crcs);
+  if (bad == kNoChunk) return Status::Ok();
+  return Status(ErrorCode::kDataLoss,
+                fmt::format("{} in memory (slot {}): chunk {} does not match its checksum",
+                            ToString(seal.identity.key()), slot, bad));
+}
+
+Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  if (std::optional<Status> done = UseSlotInMemory(tools, slots, prepare)) return *done;
+  if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
+  if (prepare.tier == Tier::kDisk) return ReadFromDisk(tools, slots, prepare);
+  tools.link.Report(Gone{prepare.identity.key(), Tier::kMemory});
+  return Status(ErrorCode::kDataLoss, fmt::format("{} is no longer in this node's memory",
+                                                  ToString(prepare.identity.key())));
+}
+
+}  // namespace holdfast::agent

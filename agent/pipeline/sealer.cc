@@ -1,0 +1,121 @@
+#include "agent/pipeline/sealer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+#include "storage/format/checksum.h"
+#include "storage/format/image.h"
+
+namespace holdfast::agent {
+namespace {
+// How soon a stop or an abort is noticed while the trainer publishes nothing.
+constexpr int kProgressWaitMs = 20;
+}  // namespace
+
+Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected) {
+  // A trainer may still change the bytes: nothing is parsed in place.
+  std::array<std::byte, 8> first8{};
+  if (image.size() < first8.size()) {
+    return Status(ErrorCode::kDataLoss,
+                  fmt::format("an image of {} bytes has no header", image.size()));
+  }
+  std::memcpy(first8.data(), image.data(), first8.size());
+  HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(first8, image.size()));
+  if (header_bytes > image.size()) {
+    return Status(ErrorCode::kDataLoss, "the image header is longer than the image");
+  }
+  std::vector<std::byte> head(image.begin(), image.begin() + static_cast<ptrdiff_t>(header_bytes));
+  std::memcpy(head.data(), first8.data(), first8.size());
+  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, ParseImage(head, image.size()));
+  if (parsed.identity == expected) return Status::Ok();
+  return Status(ErrorCode::kInvalidArgument,
+                fmt::format("the image says it is {} of {} ranks, expected {} of {}",
+                            ToString(parsed.identity.key()), parsed.identity.world,
+                            ToString(expected.key()), expected.world));
+}
+
+Sealer::Sealer(RankSlots& slots, RankEvents& events, Clock& clock)
+    : slots_(slots), events_(events), clock_(clock), thread_([this] { Run(); }) {}
+
+Sealer::~Sealer() { thread_.join(); }
+
+void Sealer::Run() {
+  while (std::optional<SaveJob> job = slots_.TakeSave()) {
+    Result<ShardSeal> seal = Follow(*job);
+    Status status = seal ? Status::Ok() : seal.error();
+    if (status.ok()) {
+      HOLDFAST_CRASH_POINT("agent.before_seal");
+      status = slots_.SealSave(job->slot, *seal);
+    }
+    if (status.ok()) {
+      HOLDFAST_CRASH_POINT("agent.after_seal");
+      Log(LogLevel::kDebug, "SlotSealed",
+          {Kv("shard", ToString(job->identity.key())), Kv("bytes", job->image_bytes)});
+      events_.OnSealed(*seal);
+    } else {
+      slots_.DropSave(job->slot, status);
+      events_.OnSaveFailed(job->identity.key(), status);
+    }
+    events_.OnSlotsChanged(job->identity.job, job->identity.rank);
+  }
+}
+
+Result<ShardSeal> Sealer::Follow(const SaveJob& job) {
+  Segment& segment = slots_.segment();
+  SlotProgress& progress = segment.progress(job.slot);
+  const std::span<const std::byte> image = segment.slot(job.slot).first(job.image_bytes);
+  ShardSeal seal;
+  seal.identity = job.identity;
+  seal.image_bytes = job.image_bytes;
+  seal.chunk_crcs.reserve(ChunkCount(job.image_bytes));
+  uint64_t done = 0;
+  uint64_t seen = 0;
+  while (done < job.image_bytes) {
+    AwaitProgress(progress, seen, kProgressWaitMs);
+    const RankSlots::SaveSignal signal = slots_.Signal(job.slot);
+    HOLDFAST_RETURN_IF_ERROR(signal.given_up);
+    // The end is told after the last progress: with it, this value is the final one.
+    const uint64_t copied = progress.copied.load(std::memory_order_acquire);
+    HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
+    seen = copied;
+    while (done < copied && (copied - done >= kChunkBytes || copied == job.image_bytes)) {
+      const uint64_t bytes = std::min(kChunkBytes, job.image_bytes - done);
+      seal.chunk_crcs.push_back(Crc32c(image.subspan(done, bytes)));
+      done += bytes;
+      if (!slots_.PublishChecksummed(job.slot, done)) break;
+      HOLDFAST_CRASH_POINT("agent.mid_copy");
+    }
+  }
+  HOLDFAST_RETURN_IF_ERROR(slots_.AwaitEnd(job.slot));
+  HOLDFAST_RETURN_IF_ERROR(
+      CheckProgress(job, seen, progress.copied.load(std::memory_order_acquire), /*ended=*/true));
+  HOLDFAST_RETURN_IF_ERROR(CheckImageIdentity(image, job.identity));
+  seal.wall_nanos = clock_.WallNanos();
+  return seal;
+}
+
+Status Sealer::CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const {
+  if (copied > job.image_bytes) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("the trainer says it copied {} bytes of an image of {}", copied,
+                              job.image_bytes));
+  }
+  if (copied < seen) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the trainer's progress went back from {} to {} bytes", seen, copied));
+  }
+  if (ended && copied != job.image_bytes) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the save was ended with {} of {} bytes copied", copied, job.image_bytes));
+  }
+  return Status::Ok();
+}
+
+}  // namespace holdfast::agent

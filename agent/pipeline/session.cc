@@ -1,0 +1,37 @@
+#include "agent/pipeline/session.h"
+
+#include <poll.h>
+
+namespace holdfast::agent {
+namespace {
+// Packets kept for a trainer that does not read; a stopped one misses far fewer.
+constexpr size_t kBacklogMax = 512;
+}  // namespace
+
+bool Session::Send(std::span<const std::byte> packet, std::span<const int> fds) {
+  if (backlog_.empty()) {
+    Status status = SendPacket(socket_.get(), packet, fds);
+    if (status.ok()) return true;
+    if (status.code() != ErrorCode::kResourceExhausted || !fds.empty()) return false;
+  }
+  if (backlog_.size() >= kBacklogMax || !fds.empty()) return false;
+  backlog_.emplace_back(packet.begin(), packet.end());
+  return true;
+}
+
+bool Session::FlushBacklog() {
+  while (!backlog_.empty()) {
+    Status status = SendPacket(socket_.get(), backlog_.front());
+    if (status.code() == ErrorCode::kResourceExhausted) return true;
+    if (!status.ok()) return false;
+    backlog_.pop_front();
+  }
+  return true;
+}
+
+bool ProcessGone(int pid_fd) {
+  pollfd entry{pid_fd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & POLLIN) != 0;
+}
+
+}  // namespace holdfast::agent

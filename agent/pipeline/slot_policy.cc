@@ -1,0 +1,44 @@
+#include "agent/pipeline/slot_policy.h"
+
+#include <algorithm>
+
+namespace holdfast::agent {
+namespace {
+
+// Lower goes first; 0 means that the slot must stay.
+int FreeOrder(const SlotView& slot, const JobState& job) {
+  const VersionId version = slot.version;
+  if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
+  if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
+  if (job.memory_committed == version) return 0;
+  const bool restored_and_past =
+      job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
+  if (job.restore == version && !restored_and_past) return 0;
+  const bool newer_committed = job.memory_committed.has_value() && *job.memory_committed > version;
+  if (version.incarnation < job.incarnation && !newer_committed) return 2;
+  return newer_committed ? 3 : 0;
+}
+
+}  // namespace
+
+std::vector<uint32_t> FreeableSlots(std::span<const SlotView> slots, const JobState* job) {
+  if (job == nullptr) return {};
+  struct Candidate {
+    int order;
+    VersionId version;
+    uint32_t slot;
+    auto operator<=>(const Candidate&) const = default;
+  };
+  std::vector<Candidate> candidates;
+  for (const SlotView& slot : slots) {
+    int order = FreeOrder(slot, *job);
+    if (order > 0) candidates.push_back({order, slot.version, slot.slot});
+  }
+  std::sort(candidates.begin(), candidates.end());
+  std::vector<uint32_t> result;
+  result.reserve(candidates.size());
+  for (const Candidate& candidate : candidates) result.push_back(candidate.slot);
+  return result;
+}
+
+}  // namespace holdfast::agent

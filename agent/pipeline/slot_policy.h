@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "agent/arena/arena.h"
+#include "agent/pipeline/coordinator_link.h"
+
+namespace holdfast::agent {
+
+/// What the policy needs to know about one slot.
+struct SlotView {
+  uint32_t slot = 0;
+  SlotState state = SlotState::kFree;
+  VersionId version;
+  bool in_use = false;  // being written to disk, read by a restore, checked or sent
+  bool held = false;    // prepared for a restore that is not decided yet
+};
+
+/// The sealed slots that may be freed now, in the order in which they should go: a floor that never
+/// opens. `job` is the coordinator's latest word, null when there is none yet (then nothing is
+/// freed). A slot that is in use or held never is. Otherwise it may go when
+///   - its version is aborted, or
+///   - a newer version is committed at memory; the version that the current incarnation restores
+///     from stays until that incarnation has committed one of its own, or
+///   - it belongs to an older incarnation and is neither the newest committed version nor the
+///     restore version.
+/// Pure.
+std::vector<uint32_t> FreeableSlots(std::span<const SlotView> slots, const JobState* job);
+
+}  // namespace holdfast::agent

@@ -1,0 +1,259 @@
+#include "agent/server/application.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "agent/api/socket.h"
+#include "agent/arena/arena.h"
+#include "agent/pipeline/node.h"
+#include "agent/server/data_service.h"
+#include "agent/server/fetcher.h"
+#include "agent/server/grpc_link.h"
+#include "coordinator/api/endpoint.h"
+#include "storage/base/fd.h"
+#include "storage/base/log.h"
+#include "storage/volume/volume.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr mode_t kRunDirMode = 0755;
+constexpr mode_t kTrainerSocketMode = 0666;  // who may do what is decided by SO_PEERCRED
+// So long the coordinator is not told what this node holds while memory is still being checked.
+constexpr int64_t kAdoptWaitMs = 30'000;
+// A predecessor that was just killed may take a moment to let go.
+constexpr int kLockAttempts = 20;
+
+Status MakeRunDir(const std::string& path) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string prefix = path.substr(0, slash);
+    if (::mkdir(prefix.c_str(), kRunDirMode) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, "run_dir: mkdir " + prefix);
+    }
+    if (slash == std::string::npos) break;
+  }
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "run_dir: stat " + path);
+  if (!S_ISDIR(info.st_mode)) return InvalidArgumentError("run_dir " + path + " is no directory");
+  if (info.st_uid != ::geteuid()) {
+    return PermissionDeniedError(fmt::format(
+        "run_dir {} belongs to uid {}, the agent runs as uid {}", path, info.st_uid, ::geteuid()));
+  }
+  // Trainers of other users reach the socket through it, and must not put anything there.
+  if (::chmod(path.c_str(), kRunDirMode) != 0) return ErrnoStatus(errno, "run_dir: chmod " + path);
+  return Status::Ok();
+}
+
+Result<UniqueFd> LockRunDir(const std::string& run_dir) {
+  const std::string path = run_dir + "/agent.lock";
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!lock.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  for (int attempt = 1; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (errno != EWOULDBLOCK) return Fail(ErrnoStatus(errno, "flock " + path));
+    if (attempt >= kLockAttempts) {
+      char pid[32] = {};
+      [[maybe_unused]] ssize_t got = ::pread(lock.get(), pid, sizeof(pid) - 1, 0);
+      return Fail(AlreadyExistsError(
+          fmt::format("another agent (process {}) runs with run_dir {}: stop it, or give this one "
+                      "a run_dir of its own",
+                      pid, run_dir)));
+    }
+    Clock::Real().SleepFor(std::chrono::milliseconds(100));
+  }
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(lock.get(), 0) != 0 ||
+      ::pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return Fail(ErrnoStatus(errno, "write " + path));
+  }
+  return lock;
+}
+
+uint32_t DiskFreePercent(const std::vector<std::string>& dirs) {
+  uint64_t least = 100;
+  for (const std::string& dir : dirs) {
+    struct statvfs info {};
+    if (::statvfs(dir.c_str(), &info) != 0 || info.f_blocks == 0) continue;
+    least = std::min<uint64_t>(least, info.f_bavail * 100 / info.f_blocks);
+  }
+  return static_cast<uint32_t>(least);
+}
+
+class AgentApplication final : public Application {
+ public:
+  explicit AgentApplication(const AgentConfig& config) : config_(config) {}
+  ~AgentApplication() override { Stop(); }
+
+  Status Open();
+  Status Serve();
+  void Tick() override;
+  const std::string& data_address() const override { return data_address_; }
+  void Stop() override;
+
+ private:
+  Status OpenVolume();
+
+  const AgentConfig config_;
+  UniqueFd lock_;
+  std::unique_ptr<Volume> volume_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<GrpcCoordinatorLink> link_;
+  std::unique_ptr<GrpcShardFetcher> fetcher_;
+  std::unique_ptr<Node> node_;
+  std::unique_ptr<DataService> data_;
+  std::unique_ptr<grpc::Server> data_server_;
+  std::string data_address_;
+  bool keeper_failed_ = false;
+};
+
+Status AgentApplication::OpenVolume() {
+  IoOptions io;
+  io.io_uring = config_.io_uring;
+  io.direct = config_.direct;
+  io.queue_depth = static_cast<uint32_t>(config_.queue_depth);
+  std::vector<std::unique_ptr<Directory>> dirs;
+  for (const std::string& path : config_.data_dirs) {
+    HOLDFAST_ASSIGN_OR_RETURN(auto dir, OpenDirectory(path, io));
+    dirs.push_back(std::move(dir));
+  }
+  VolumeOptions options{config_.cluster, config_.node, io};
+  HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, Clock::Real()));
+  for (const std::string& text : volume_->recovery().quarantined) {
+    Log(LogLevel::kWarn, "Quarantined", {Kv("what", text)});
+  }
+  return Status::Ok();
+}
+
+Status AgentApplication::Open() {
+  HOLDFAST_RETURN_IF_ERROR(config_.Check());
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint,
+                            coord::ParseEndpoint(config_.coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel, coord::MakeChannel(endpoint, config_.tls));
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint listen,
+                            coord::ParseEndpoint(config_.data_listen));
+  // Refused before anything is touched.
+  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] auto credentials,
+                            coord::MakeServerCredentials(listen, config_.tls, "data_listen"));
+  HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
+  HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
+  HOLDFAST_RETURN_IF_ERROR(OpenVolume());
+  ArenaOptions arena;
+  arena.budget_bytes = config_.arena_bytes;
+  arena.run_dir = config_.run_dir;
+  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena));
+
+  GrpcLinkOptions link;
+  link.cluster = config_.cluster;
+  link.node = config_.node;
+  // Orders the agents of a node, also over a reboot.
+  link.agent_start = static_cast<uint64_t>(Clock::Real().WallNanos());
+  link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
+  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
+  fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
+  NodeOptions node;
+  node.node = config_.node;
+  node.trainers_file = config_.run_dir + "/trainers";
+  node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
+  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, Clock::Real());
+  return Status::Ok();
+}
+
+Status AgentApplication::Serve() {
+  node_->Adopt();
+  HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint listen, coord::ParseEndpoint(config_.data_listen));
+  data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      data_server_,
+      coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax));
+  data_address_ = listen.ToString();
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
+                            ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));
+  HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
+  if (!node_->AwaitAdopted(kAdoptWaitMs)) {
+    Log(LogLevel::kWarn, "AdoptionSlow",
+        {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unchecked slots are offered later")});
+  }
+  link_->Start(*node_, data_address_);
+  const ArenaUsage usage = arena_->usage();
+  Log(LogLevel::kInfo, "AgentReady",
+      {Kv("cluster", config_.cluster), Kv("node", config_.node), Kv("run_dir", config_.run_dir),
+       Kv("data_address", data_address_), Kv("coordinator", config_.coordinator),
+       Kv("arena_bytes", usage.budget_bytes), Kv("segments", usage.segments),
+       Kv("disk_shards", volume_->recovery().shards.size()), Kv("pid", ::getpid())});
+  return Status::Ok();
+}
+
+void AgentApplication::Tick() {
+  Status status = arena_->EnsureKeeper();
+  if (status.ok() == keeper_failed_) {
+    keeper_failed_ = !status.ok();
+    if (keeper_failed_) {
+      Log(LogLevel::kError, "KeeperLost", {Kv("error", status.ToString())});
+    } else {
+      Log(LogLevel::kInfo, "KeeperBack");
+    }
+  }
+}
+
+void AgentApplication::Stop() {
+  // From the outside in: who is called goes after who calls.
+  if (link_ != nullptr) link_->Stop();
+  if (data_server_ != nullptr) {
+    data_server_->Shutdown(std::chrono::system_clock::time_point());
+    data_server_.reset();
+  }
+  data_.reset();
+  node_.reset();
+  fetcher_.reset();
+  link_.reset();
+  arena_.reset();
+  volume_.reset();
+  lock_.Reset();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config) {
+  auto application = std::make_unique<AgentApplication>(config);
+  HOLDFAST_RETURN_IF_ERROR(application->Open());
+  HOLDFAST_RETURN_IF_ERROR(application->Serve());
+  return application;
+}
+
+int RunAgent(const AgentConfig& config) {
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  ::sigaddset(&ends, SIGTERM);
+  ::sigaddset(&ends, SIGINT);
+  // Before any thread exists, so that all of them leave these signals to this one.
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  if (auto level = ParseLogLevel(config.log_level)) ConfigureLog("agent", *level);
+  auto application = Application::Start(config);
+  if (!application) {
+    Log(LogLevel::kError, "AgentNotStarted", {Kv("error", application.error().ToString())});
+    std::fprintf(stderr, "holdfast-agent: %s\n", application.error().message().c_str());
+    return 1;
+  }
+  const timespec tick{1, 0};
+  for (;;) {
+    const int signal = ::sigtimedwait(&ends, nullptr, &tick);
+    if (signal > 0) {
+      Log(LogLevel::kInfo, "AgentStopping", {Kv("signal", signal)});
+      break;
+    }
+    (*application)->Tick();
+  }
+  (*application)->Stop();
+  Log(LogLevel::kInfo, "AgentStopped");
+  return 0;
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,99 @@
+#include "agent/server/config.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <set>
+
+#include "agent/api/segment_layout.h"
+#include "coordinator/api/endpoint.h"
+#include "storage/base/ids.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr uint64_t kArenaBytesLeast = 16ULL << 20;
+constexpr size_t kSocketPathMax = 107;
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
+  return name.data();
+}
+
+Status CheckEndpoint(std::string_view key, const std::string& text) {
+  auto endpoint = coord::ParseEndpoint(text);
+  return endpoint ? Status::Ok() : endpoint.error().WithContext(key);
+}
+
+}  // namespace
+
+AgentConfig::AgentConfig() : node(HostName()) {}
+
+void AgentConfig::Bind(ConfigSchema& schema) {
+  schema.Add("cluster", &cluster, "Name of the cluster; data directories of another are refused.");
+  schema.Add("node", &node, "Name of this node, unique in the cluster.");
+  schema.Add("coordinator", &coordinator,
+             "Where the coordinator listens: host:port or unix:/path.");
+  schema.Add("data_listen", &data_listen,
+             "Where other agents and operators read shards: host:port (0: any) or unix:/path.");
+  schema.Add("run_dir", &run_dir,
+             "Sockets live here: agent.sock for trainers, keeper.sock for the keeper.");
+  schema.Add("data_dirs", &data_dirs,
+             "Where versions are stored, one directory a device; shards are cut over all of them.");
+  schema.Add("log_level", &log_level, "debug, info, warn or error.");
+  schema.AddBytes("arena.bytes", &arena_bytes,
+                  "Memory for checkpoints on this node, over all ranks and their slots.");
+  schema.Add("disk.every", &disk_every_steps,
+             "Write every k-th step to disk; 0: as fast as the disks follow.", 0, 1'000'000'000);
+  schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
+  schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
+  schema.Add("io.queue_depth", &queue_depth, "Operations under way a file.", 1, 1024);
+  schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
+  schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
+  schema.Add("tls.key", &tls.key, "PEM file of its private key.");
+}
+
+Status AgentConfig::Check() const {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
+  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
+  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
+  if (run_dir.empty() || run_dir.front() != '/') {
+    return InvalidArgumentError(fmt::format("run_dir '{}' is not an absolute path", run_dir));
+  }
+  if (run_dir.size() + std::string_view("/keeper.sock").size() > kSocketPathMax) {
+    return InvalidArgumentError(
+        fmt::format("run_dir '{}' is too long: the sockets in it may have {} characters", run_dir,
+                    kSocketPathMax));
+  }
+  if (data_dirs.empty()) return InvalidArgumentError("data_dirs: at least one is needed");
+  std::set<std::string> unique;
+  for (const std::string& dir : data_dirs) {
+    if (dir.empty() || dir.front() != '/') {
+      return InvalidArgumentError(fmt::format("data_dirs: '{}' is not an absolute path", dir));
+    }
+    if (!unique.insert(dir).second) {
+      return InvalidArgumentError(fmt::format("data_dirs: '{}' is given twice", dir));
+    }
+  }
+  if (arena_bytes < kArenaBytesLeast) {
+    return InvalidArgumentError(fmt::format("arena.bytes {} is too small: at least {}",
+                                            FormatBytes(arena_bytes),
+                                            FormatBytes(kArenaBytesLeast)));
+  }
+  auto level = ParseLogLevel(log_level);
+  return level ? Status::Ok() : level.error();
+}
+
+Result<LogLevel> ParseLogLevel(const std::string& text) {
+  if (text == "debug") return LogLevel::kDebug;
+  if (text == "info") return LogLevel::kInfo;
+  if (text == "warn") return LogLevel::kWarn;
+  if (text == "error") return LogLevel::kError;
+  return Fail(InvalidArgumentError(
+      fmt::format("log_level '{}' is none of debug, info, warn, error", text)));
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/api/channel.h"
+#include "storage/base/config.h"
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+
+/// What an agent is told. Defaults suit one machine.
+struct AgentConfig {
+  AgentConfig();
+
+  std::string cluster = "holdfast";
+  std::string node;  // the host's name
+  std::string coordinator = "127.0.0.1:7070";
+  std::string data_listen = "127.0.0.1:0";
+  std::string run_dir = "/run/holdfast";
+  std::vector<std::string> data_dirs = {"/var/lib/holdfast/data"};
+  std::string log_level = "info";
+  uint64_t arena_bytes = 4ULL << 30;
+  int64_t disk_every_steps = 0;
+  bool io_uring = true;
+  bool direct = true;
+  int64_t queue_depth = 16;
+  coord::TlsFiles tls;
+
+  /// Binds every field; the config outlives the schema.
+  void Bind(ConfigSchema& schema);
+  /// What the schema cannot check: names, endpoints, paths, levels.
+  Status Check() const;
+};
+
+Result<LogLevel> ParseLogLevel(const std::string& text);
+
+}  // namespace holdfast::agent

@@ -1,0 +1,194 @@
+#include "agent/server/data_service.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "coordinator/api/convert.h"
+#include "storage/base/log.h"
+#include "storage/format/checksum.h"
+
+namespace holdfast::agent {
+namespace {
+
+// Calls that read shards at once; each has a few MiB under way.
+constexpr int kCallsMax = 6;
+
+template <typename Request>
+Result<ShardKey> KeyOf(const Request& request) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job()));
+  if (request.incarnation() == 0) {
+    return Fail(InvalidArgumentError("a version needs an incarnation from 1"));
+  }
+  if (request.rank() >= kWorldMax) {
+    return Fail(
+        InvalidArgumentError(fmt::format("rank {} is not below {}", request.rank(), kWorldMax)));
+  }
+  return ShardKey{request.job(),
+                  {Incarnation{request.incarnation()}, Step{request.step()}},
+                  Rank{request.rank()}};
+}
+
+Result<Tier> LocalTier(uint32_t number) {
+  HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(number));
+  if (tier == Tier::kMemory || tier == Tier::kDisk) return tier;
+  return Fail(
+      InvalidArgumentError(fmt::format("an agent keeps shards in memory and on disk, not "
+                                       "at tier {}",
+                                       ToString(tier))));
+}
+
+class CallCount {
+ public:
+  explicit CallCount(std::atomic<int>& running) : running_(running), mine_(++running) {}
+  ~CallCount() { --running_; }
+  CallCount(const CallCount&) = delete;
+  CallCount& operator=(const CallCount&) = delete;
+  Status Check() const {
+    if (mine_ <= kCallsMax) return Status::Ok();
+    return UnavailableError(fmt::format("{} shards are being read already; try again", kCallsMax));
+  }
+
+ private:
+  std::atomic<int>& running_;
+  int mine_;
+};
+
+Status Gone() { return CancelledError("the reader went away"); }
+
+Status SendSeal(ShardSeal seal, grpc::ServerWriter<ShardPiece>* writer) {
+  // Parts are this volume's business; the image is the same everywhere.
+  seal.parts.clear();
+  seal.image_header.clear();
+  ShardPiece piece;
+  piece.set_seal(EncodeSeal(seal));
+  return writer->Write(piece) ? Status::Ok() : Gone();
+}
+
+Status SendChunk(uint64_t offset, std::span<const std::byte> chunk,
+                 grpc::ServerWriter<ShardPiece>* writer) {
+  ShardPiece piece;
+  piece.set_offset(offset);
+  piece.set_data(chunk.data(), chunk.size());
+  return writer->Write(piece) ? Status::Ok() : Gone();
+}
+
+std::string_view NameOf(SlotState state) {
+  switch (state) {
+    case SlotState::kFree:
+      return "free";
+    case SlotState::kLeased:
+      return "leased";
+    case SlotState::kSealed:
+      return "sealed";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name)
+    : node_(node), volume_(volume), arena_(arena), node_name_(node_name) {}
+
+grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
+                                    const ReadShardRequest* request,
+                                    grpc::ServerWriter<ShardPiece>* writer) {
+  CallCount count(running_);
+  Status status = count.Check();
+  if (!status.ok()) return coord::ToGrpc(status);
+  auto key = KeyOf(*request);
+  if (!key) return coord::ToGrpc(key.error());
+  auto tier = LocalTier(request->tier());
+  if (!tier) return coord::ToGrpc(tier.error());
+  status = *tier == Tier::kMemory ? SendFromMemory(*key, writer) : SendFromDisk(*key, writer);
+  if (!status.ok() && status.code() != ErrorCode::kCancelled) {
+    Log(LogLevel::kWarn, "ShardNotSent",
+        {Kv("shard", ToString(*key)), Kv("error", status.ToString())});
+  }
+  return coord::ToGrpc(status);
+}
+
+Status DataService::SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto reader, node_.OpenInMemory(key));
+  HOLDFAST_RETURN_IF_ERROR(SendSeal(reader->seal(), writer));
+  std::vector<std::byte> chunk;
+  for (uint64_t index = 0; index < reader->seal().chunk_crcs.size(); ++index) {
+    HOLDFAST_RETURN_IF_ERROR(reader->ReadChunk(index, &chunk));
+    HOLDFAST_RETURN_IF_ERROR(SendChunk(index * kChunkBytes, chunk, writer));
+  }
+  return Status::Ok();
+}
+
+Status DataService::SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer) {
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, volume_.ReadSeal(key));
+  HOLDFAST_RETURN_IF_ERROR(SendSeal(seal, writer));
+  return volume_.StreamShard(seal, [writer](uint64_t offset, std::span<const std::byte> chunk) {
+    return SendChunk(offset, chunk, writer);
+  });
+}
+
+grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
+                                      const VerifyShardRequest* request, VerifyShardReply* reply) {
+  CallCount count(running_);
+  const auto verify = [&]() -> Status {
+    HOLDFAST_RETURN_IF_ERROR(count.Check());
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardKey key, KeyOf(*request));
+    HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, LocalTier(request->tier()));
+    ShardSeal seal;
+    if (tier == Tier::kMemory) {
+      HOLDFAST_RETURN_IF_ERROR(node_.VerifyInMemory(key, request->deep(), &seal));
+    } else {
+      HOLDFAST_ASSIGN_OR_RETURN(seal, volume_.ReadSeal(key));
+      HOLDFAST_RETURN_IF_ERROR(volume_.VerifyShard(key, request->deep()));
+    }
+    reply->set_image_bytes(seal.image_bytes);
+    reply->set_digest(seal.digest());
+    return Status::Ok();
+  };
+  const Status status = verify();
+  reply->set_code(static_cast<uint32_t>(status.code()));
+  reply->set_message(status.message());
+  return grpc::Status::OK;
+}
+
+grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpRequest* /*request*/,
+                               DumpReply* reply) {
+  using nlohmann::json;
+  const ArenaUsage usage = arena_.usage();
+  json ranks = json::array();
+  for (const Node::RankStatus& rank : node_.Snapshot()) {
+    json slots = json::array();
+    for (const RankSlots::SlotStatus& slot : rank.slots) {
+      slots.push_back({{"slot", slot.view.slot},
+                       {"state", NameOf(slot.view.state)},
+                       {"version", ToString(slot.view.version)},
+                       {"in_use", slot.view.in_use},
+                       {"held", slot.view.held},
+                       {"verified", slot.verified},
+                       {"image_bytes", slot.image_bytes},
+                       {"checksummed_bytes", slot.checksummed},
+                       {"disk", slot.disk}});
+    }
+    ranks.push_back({{"job", rank.owner.job},
+                     {"rank", rank.owner.rank.value},
+                     {"uid", rank.owner.uid},
+                     {"slot_bytes", rank.slot_bytes},
+                     {"slots", std::move(slots)}});
+  }
+  const json dump = {{"schema", 1},
+                     {"node", node_name_},
+                     {"sessions", node_.session_count()},
+                     {"arena",
+                      {{"budget_bytes", usage.budget_bytes},
+                       {"reserved_bytes", usage.reserved_bytes},
+                       {"segments", usage.segments}}},
+                     {"disk",
+                      {{"shards", volume_.List().size()},
+                       {"free_bytes", volume_.FreeBytes()},
+                       {"directories", volume_.Describe()}}},
+                     {"ranks", std::move(ranks)}};
+  reply->set_json(dump.dump());
+  return grpc::Status::OK;
+}
+
+}  // namespace holdfast::agent

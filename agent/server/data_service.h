@@ -1,0 +1,38 @@
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "agent/api/agent.grpc.pb.h"
+#include "agent/pipeline/node.h"
+#include "storage/volume/volume.h"
+
+namespace holdfast::agent {
+
+/// Shards out, for operators and other agents; reads only. Names, numbers and tiers of requests are
+/// checked; bytes leave only after their chunk's checksum was. At most a few calls at once, each
+/// with a few MiB, so that memory stays bounded.
+class DataService final : public Agent::Service {
+ public:
+  /// The arguments outlive it.
+  DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
+
+  grpc::Status ReadShard(grpc::ServerContext* context, const ReadShardRequest* request,
+                         grpc::ServerWriter<ShardPiece>* writer) override;
+  grpc::Status VerifyShard(grpc::ServerContext* context, const VerifyShardRequest* request,
+                           VerifyShardReply* reply) override;
+  grpc::Status Dump(grpc::ServerContext* context, const DumpRequest* request,
+                    DumpReply* reply) override;
+
+ private:
+  Status SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
+  Status SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
+
+  Node& node_;
+  Volume& volume_;
+  Arena& arena_;
+  const std::string node_name_;
+  std::atomic<int> running_{0};
+};
+
+}  // namespace holdfast::agent

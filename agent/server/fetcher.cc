@@ -1,0 +1,150 @@
+#include "agent/server/fetcher.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <thread>
+
+#include "agent/api/agent.grpc.pb.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/endpoint.h"
+#include "storage/base/clock.h"
+#include "storage/base/mutex.h"
+#include "storage/format/checksum.h"
+
+namespace holdfast::agent {
+namespace {
+
+// A peer that sends nothing for so long (frozen, or cut off) is given up: a worker waits for it.
+constexpr std::chrono::seconds kStall(40);
+
+/// Cancels a call that makes no progress. Its own thread; lives as long as the call.
+class StallGuard {
+ public:
+  explicit StallGuard(grpc::ClientContext& context)
+      : context_(context), thread_([this] { Run(); }) {}
+  ~StallGuard() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+  void Progress() {
+    MutexLock lock(mutex_);
+    deadline_ = Clock::Real().Now() + kStall;
+  }
+
+ private:
+  void Run() {
+    MutexLock lock(mutex_);
+    for (;;) {
+      const auto left = deadline_ - Clock::Real().Now();
+      if (stopping_) return;
+      if (left <= Clock::Duration::zero()) break;
+      changed_.WaitFor(mutex_, left);
+    }
+    context_.TryCancel();
+  }
+
+  grpc::ClientContext& context_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  Clock::TimePoint deadline_ HOLDFAST_GUARDED_BY(mutex_) = Clock::Real().Now() + kStall;
+  std::thread thread_;
+};
+
+class GrpcShardStream final : public ShardStream {
+ public:
+  GrpcShardStream(std::string address, std::shared_ptr<grpc::Channel> channel)
+      : address_(std::move(address)),
+        channel_(std::move(channel)),
+        stub_(Agent::NewStub(channel_)),
+        guard_(context_) {}
+  ~GrpcShardStream() override {
+    context_.TryCancel();
+    if (reader_ != nullptr) reader_->Finish();
+  }
+
+  Status Begin(const ShardKey& key, Tier tier) {
+    ReadShardRequest request;
+    request.set_job(key.job);
+    request.set_incarnation(key.version.incarnation.value);
+    request.set_step(key.version.step.value);
+    request.set_rank(key.rank.value);
+    request.set_tier(static_cast<uint32_t>(tier));
+    reader_ = stub_->ReadShard(&context_, request);
+    if (!reader_->Read(&piece_)) return Ended();
+    auto seal = DecodeSeal(std::as_bytes(std::span(piece_.seal())));
+    if (!seal) return seal.error().WithContext("seal from " + address_);
+    seal_ = *std::move(seal);
+    guard_.Progress();
+    return Status::Ok();
+  }
+
+  const ShardSeal& seal() const override { return seal_; }
+
+  Status ReadInto(std::span<std::byte> into,
+                  const std::function<void(uint64_t)>& progress) override {
+    if (into.size() < seal_.image_bytes) {
+      return InvalidArgumentError(
+          fmt::format("an image of {} bytes does not fit into {}", seal_.image_bytes, into.size()));
+    }
+    uint64_t done = 0;
+    for (uint64_t chunk = 0; done < seal_.image_bytes; ++chunk) {
+      if (piece_.data().empty() && !reader_->Read(&piece_)) return Ended();
+      const std::span<const std::byte> data = std::as_bytes(std::span(piece_.data()));
+      const uint64_t expected = std::min(kChunkBytes, seal_.image_bytes - done);
+      if (piece_.offset() != done || data.size() != expected) {
+        return DataLossError(fmt::format("{} sent {} bytes at {} in place of {} at {}", address_,
+                                         data.size(), piece_.offset(), expected, done));
+      }
+      if (Crc32c(data) != seal_.chunk_crcs[chunk]) {
+        return DataLossError(fmt::format("chunk {} of {} as sent by {} does not match its checksum",
+                                         chunk, ToString(seal_.identity.key()), address_));
+      }
+      std::memcpy(into.data() + done, data.data(), data.size());
+      done += data.size();
+      guard_.Progress();
+      piece_.Clear();
+      if (progress) progress(done);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Status Ended() {
+    const grpc::Status finished = reader_->Finish();
+    reader_.reset();
+    if (finished.error_code() == grpc::StatusCode::CANCELLED) {
+      return UnavailableError(fmt::format("{} sent nothing for {} s", address_, kStall.count()));
+    }
+    if (finished.ok()) return DataLossError(address_ + " ended the shard before its last chunk");
+    return coord::FromGrpc(finished, address_);
+  }
+
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;  // gRPC's own ownership model
+  std::unique_ptr<Agent::Stub> stub_;
+  grpc::ClientContext context_;
+  StallGuard guard_;
+  std::unique_ptr<grpc::ClientReader<ShardPiece>> reader_;
+  ShardPiece piece_;
+  ShardSeal seal_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ShardStream>> GrpcShardFetcher::Open(const std::string& address,
+                                                            const ShardKey& key, Tier tier) {
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(address));
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel,
+                            coord::MakeChannel(endpoint, tls_, coord::kDataMessageBytesMax));
+  auto stream = std::make_unique<GrpcShardStream>(address, std::move(channel));
+  HOLDFAST_RETURN_IF_ERROR(stream->Begin(key, tier));
+  return stream;
+}
+
+}  // namespace holdfast::agent

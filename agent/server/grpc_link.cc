@@ -1,0 +1,409 @@
+#include "agent/server/grpc_link.h"
+
+#include <fmt/format.h>
+#include <grpc/support/time.h>
+
+#include <algorithm>
+
+#include "coordinator/api/convert.h"
+#include "storage/base/clock.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+namespace {
+
+namespace pb = ::holdfast::coordinator;
+
+constexpr int64_t kRetryLeastMs = 100;
+constexpr int64_t kRetryMostMs = 1000;
+constexpr int64_t kReportTimeoutMs = 5'000;
+constexpr int64_t kJoinTimeoutMs = 5'000;
+constexpr std::chrono::milliseconds kSilentStream(50);
+
+gpr_timespec After(int64_t ms) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
+}
+
+coord::Holding ToCoord(const Holding& holding) {
+  return {
+      holding.identity.job, holding.identity.version, holding.identity.rank, holding.identity.world,
+      holding.tier,         holding.digest,           holding.image_bytes};
+}
+
+std::optional<VersionId> Named(VersionId version) {
+  if (version.incarnation.value == 0) return std::nullopt;
+  return version;
+}
+
+JobState FromCoord(coord::JobWord word) {
+  JobState state;
+  state.job = std::move(word.job);
+  state.incarnation = word.incarnation;
+  state.memory_committed = Named(word.memory_committed);
+  state.disk_committed = Named(word.disk_committed);
+  state.aborted = std::move(word.aborted);
+  state.disk_target_step = word.disk_target_step;
+  state.restore = Named(word.restore);
+  return state;
+}
+
+PrepareShard FromCoord(coord::PrepareOrder order) {
+  PrepareShard prepare;
+  prepare.request = order.request;
+  prepare.identity = {std::move(order.job), order.version, order.rank, order.world};
+  prepare.tier = order.tier;
+  prepare.source_node = std::move(order.source_node);
+  prepare.source_address = std::move(order.source_address);
+  prepare.digest = order.digest;
+  return prepare;
+}
+
+// A call of the callback interface, alive until it is answered.
+template <typename Request, typename Response>
+struct Call {
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+};
+
+}  // namespace
+
+GrpcCoordinatorLink::GrpcCoordinatorLink(GrpcLinkOptions options,
+                                         std::shared_ptr<grpc::Channel> channel)
+    : options_(std::move(options)),
+      channel_(std::move(channel)),
+      stub_(pb::Coordinator::NewStub(channel_)) {}
+
+GrpcCoordinatorLink::~GrpcCoordinatorLink() { Stop(); }
+
+void GrpcCoordinatorLink::Start(DirectiveHandler& handler, const std::string& data_address) {
+  handler_ = &handler;
+  data_address_ = data_address;
+  attach_thread_ = std::thread([this] { AttachLoop(); });
+  send_thread_ = std::thread([this] { SendLoop(); });
+}
+
+void GrpcCoordinatorLink::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+    changed_.NotifyAll();
+  }
+  facts_.Wake();
+  if (attach_thread_.joinable()) attach_thread_.join();
+  if (send_thread_.joinable()) send_thread_.join();
+  MutexLock lock(mutex_);
+  while (!calls_.empty()) changed_.Wait(mutex_);
+}
+
+bool GrpcCoordinatorLink::attached() {
+  MutexLock lock(mutex_);
+  return attached_;
+}
+
+bool GrpcCoordinatorLink::AwaitAttached(int64_t timeout_ms) {
+  const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(mutex_);
+  while (!attached_ && !stopping_) {
+    const auto left = deadline - Clock::Real().Now();
+    if (left <= Clock::Duration::zero()) return false;
+    changed_.WaitFor(mutex_, left);
+  }
+  return attached_;
+}
+
+bool GrpcCoordinatorLink::Pause(int64_t ms) {
+  MutexLock lock(mutex_);
+  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::milliseconds(ms));
+  return !stopping_;
+}
+
+bool GrpcCoordinatorLink::BeginCall(grpc::ClientContext* context) {
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  calls_.insert(context);
+  return true;
+}
+
+void GrpcCoordinatorLink::EndCall(grpc::ClientContext* context) {
+  MutexLock lock(mutex_);
+  calls_.erase(context);
+  changed_.NotifyAll();
+}
+
+// ---- attach ----
+
+void GrpcCoordinatorLink::AttachLoop() {
+  int64_t wait_ms = kRetryLeastMs;
+  std::string last_error;
+  for (;;) {
+    Status status = AttachOnce();
+    bool was_attached = false;
+    {
+      MutexLock lock(mutex_);
+      was_attached = std::exchange(attached_, false);
+      stream_ = nullptr;
+      if (stopping_) return;
+    }
+    if (was_attached || status.ToString() != last_error) {
+      last_error = status.ToString();
+      Log(LogLevel::kWarn, was_attached ? "CoordinatorLost" : "CoordinatorNotReached",
+          {Kv("error", last_error)});
+    }
+    wait_ms = was_attached ? kRetryLeastMs : std::min(wait_ms * 2, kRetryMostMs);
+    if (!Pause(wait_ms)) return;
+  }
+}
+
+Status GrpcCoordinatorLink::AttachOnce() {
+  pb::AttachRequest request;
+  request.set_cluster(options_.cluster);
+  request.set_node(options_.node);
+  request.set_agent_start(options_.agent_start);
+  request.set_data_address(data_address_);
+  request.set_disk_free_percent(options_.disk_free_percent());
+  const FactBatch inventory = facts_.Inventory();
+  for (const Holding& holding : inventory.holdings) {
+    coord::ToProto(ToCoord(holding), request.add_holdings());
+  }
+  for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
+  {
+    MutexLock lock(mutex_);
+    request.set_epoch_seen(epoch_.value);
+  }
+  grpc::ClientContext context;
+  if (!BeginCall(&context)) return CancelledError("the agent is stopping");
+  {
+    MutexLock lock(mutex_);
+    stream_ = &context;
+    stream_since_ = Clock::Real().Now();
+  }
+  auto reader = stub_->Attach(&context, request);
+  pb::Directive directive;
+  while (reader->Read(&directive)) {
+    if (!Handle(directive)) {
+      context.TryCancel();
+      break;
+    }
+  }
+  const grpc::Status finished = reader->Finish();
+  {
+    MutexLock lock(mutex_);
+    stream_ = nullptr;
+  }
+  EndCall(&context);
+  Status status = coord::FromGrpc(finished, "the coordinator");
+  return status.ok() ? UnavailableError("the coordinator ended the connection") : status;
+}
+
+bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return false;
+    if (Epoch{directive.epoch()} < epoch_) {
+      Log(LogLevel::kError, "StaleCoordinator",
+          {Kv("epoch", directive.epoch()), Kv("seen", epoch_.value)});
+      return false;
+    }
+    epoch_ = Epoch{directive.epoch()};
+    first = !attached_;
+    attached_ = true;
+    changed_.NotifyAll();
+  }
+  if (first) {
+    Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", directive.epoch())});
+    facts_.Wake();
+  }
+  const auto bad = [](const Status& status) {
+    Log(LogLevel::kError, "DirectiveRefused", {Kv("error", status.ToString())});
+  };
+  switch (directive.kind_case()) {
+    case pb::Directive::kJob: {
+      auto word = coord::FromProto(directive.job());
+      word ? handler_->OnJobState(FromCoord(*std::move(word))) : bad(word.error());
+      break;
+    }
+    case pb::Directive::kPrepare: {
+      auto order = coord::FromProto(directive.prepare());
+      order ? handler_->OnPrepareShard(FromCoord(*std::move(order))) : bad(order.error());
+      break;
+    }
+    case pb::Directive::kRemove: {
+      auto order = coord::FromProto(directive.remove());
+      order ? handler_->OnRemoveVersion({order->job, order->version, order->tier})
+            : bad(order.error());
+      break;
+    }
+    case pb::Directive::KIND_NOT_SET:
+      break;  // only says which epoch it is
+  }
+  return true;
+}
+
+// ---- facts ----
+
+void GrpcCoordinatorLink::SendLoop() {
+  for (;;) {
+    facts_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
+    if (!AwaitAttachedToSend()) return;
+    FactBatch batch = facts_.Take();
+    const bool disk = std::any_of(batch.holdings.begin(), batch.holdings.end(),
+                                  [](const Holding& one) { return one.tier == Tier::kDisk; });
+    Status status = SendBatch(batch);
+    if (status.ok()) {
+      if (disk) HOLDFAST_CRASH_POINT("agent.after_report_disk");
+      continue;
+    }
+    facts_.Return(std::move(batch));
+    Log(LogLevel::kDebug, "ReportRepeated", {Kv("error", status.ToString())});
+    // No answer in time: the connection may be dead without anybody having said so.
+    if (status.code() == ErrorCode::kFenced || status.code() == ErrorCode::kDeadlineExceeded) {
+      MutexLock lock(mutex_);
+      attached_ = false;
+      if (stream_ != nullptr) stream_->TryCancel();
+    }
+    if (!Pause(kRetryLeastMs)) return;
+  }
+}
+
+bool GrpcCoordinatorLink::AwaitAttachedToSend() {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return false;
+      if (attached_) return true;
+      const bool silent =
+          stream_ != nullptr && Clock::Real().Now() - stream_since_ >= kSilentStream;
+      if (!silent) {
+        changed_.WaitFor(mutex_, kSilentStream);
+        continue;
+      }
+    }
+    AskEpoch();
+    if (!Pause(kSilentStream.count())) return false;
+  }
+}
+
+void GrpcCoordinatorLink::AskEpoch() {
+  pb::GetStatusRequest request;
+  request.set_job("-");  // no job's status is wanted
+  pb::GetStatusReply reply;
+  grpc::ClientContext context;
+  context.set_deadline(After(kReportTimeoutMs));
+  if (!BeginCall(&context)) return;
+  const grpc::Status sent = stub_->GetStatus(&context, request, &reply);
+  EndCall(&context);
+  MutexLock lock(mutex_);
+  if (!sent.ok() || stream_ == nullptr || attached_ || reply.epoch() == 0) return;
+  if (Epoch{reply.epoch()} < epoch_) {
+    stream_->TryCancel();
+    return;
+  }
+  epoch_ = Epoch{reply.epoch()};
+  attached_ = true;
+  changed_.NotifyAll();
+  Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", reply.epoch())});
+}
+
+Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
+  pb::ReportRequest request;
+  request.set_node(options_.node);
+  request.set_agent_start(options_.agent_start);
+  {
+    MutexLock lock(mutex_);
+    request.set_epoch(epoch_.value);
+  }
+  for (const Holding& holding : batch.holdings) {
+    coord::ToProto(ToCoord(holding), request.add_holdings());
+  }
+  for (const Missing& one : batch.missing) {
+    coord::ToProto(coord::Missing{one.key.job, one.key.version, one.key.rank, one.tier, one.why},
+                   request.add_missing());
+  }
+  for (const Gone& one : batch.gone) {
+    coord::ToProto(coord::Gone{one.key.job, one.key.version, one.key.rank, one.tier},
+                   request.add_gone());
+  }
+  for (const Prepared& one : batch.prepared) {
+    coord::ToProto(coord::Prepared{one.request, one.outcome}, request.add_prepared());
+  }
+  for (const std::string& warning : batch.warnings) request.add_warnings(warning);
+  request.set_disk_free_percent(options_.disk_free_percent());
+
+  grpc::ClientContext context;
+  context.set_deadline(After(kReportTimeoutMs));
+  if (!BeginCall(&context)) return CancelledError("the agent is stopping");
+  pb::ReportReply reply;
+  const grpc::Status sent = stub_->Report(&context, request, &reply);
+  EndCall(&context);
+  if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
+  return coord::FromProto(reply.outcome());
+}
+
+// ---- questions ----
+
+void GrpcCoordinatorLink::Join(const JoinQuestion& question,
+                               std::function<void(Result<Incarnation>)> done) {
+  // Alive until gRPC has called back, whoever else is gone by then.
+  auto call = std::make_shared<Call<pb::JoinRequest, pb::JoinReply>>();
+  call->request.set_node(options_.node);
+  call->request.set_agent_start(options_.agent_start);
+  call->request.set_job(question.job);
+  call->request.set_run_id(question.run_id);
+  call->request.set_rank(question.rank.value);
+  call->request.set_world(question.world);
+  call->request.set_uid(question.uid);
+  call->context.set_deadline(After(kJoinTimeoutMs));
+  if (!BeginCall(&call->context)) {
+    done(Fail(CancelledError("the agent is stopping")));
+    return;
+  }
+  stub_->async()->Join(&call->context, &call->request, &call->response,
+                       [this, call, done = std::move(done)](const grpc::Status& sent) {
+                         Status status = sent.ok() ? coord::FromProto(call->response.outcome())
+                                                   : coord::FromGrpc(sent, "the coordinator");
+                         if (status.code() == ErrorCode::kDeadlineExceeded) {
+                           status = UnavailableError(status.message());
+                         }
+                         if (status.ok()) {
+                           done(Incarnation{call->response.incarnation()});
+                         } else {
+                           done(Fail(status));
+                         }
+                         EndCall(&call->context);
+                       });
+}
+
+void GrpcCoordinatorLink::DecideRestore(const RestoreQuestion& question,
+                                        std::function<void(Result<RestoreDecision>)> done) {
+  auto call = std::make_shared<Call<pb::DecideRestoreRequest, pb::DecideRestoreReply>>();
+  call->request.set_node(options_.node);
+  call->request.set_job(question.job);
+  call->request.set_incarnation(question.incarnation.value);
+  call->request.set_rank(question.rank.value);
+  coord::ToProto(question.wanted.value_or(VersionId{}), call->request.mutable_wanted());
+  call->context.set_deadline(After(question.timeout_ms));
+  if (!BeginCall(&call->context)) {
+    done(Fail(CancelledError("the agent is stopping")));
+    return;
+  }
+  const auto finish = [call](const grpc::Status& sent) -> Result<RestoreDecision> {
+    if (!sent.ok()) return Fail(coord::FromGrpc(sent, "the coordinator"));
+    HOLDFAST_RETURN_IF_ERROR(coord::FromProto(call->response.outcome()));
+    RestoreDecision decision;
+    HOLDFAST_ASSIGN_OR_RETURN(decision.version, coord::NamedVersion(call->response.version()));
+    HOLDFAST_ASSIGN_OR_RETURN(decision.tier, coord::TierFromNumber(call->response.tier()));
+    return decision;
+  };
+  stub_->async()->DecideRestore(
+      &call->context, &call->request, &call->response,
+      [this, call, finish, done = std::move(done)](const grpc::Status& sent) {
+        done(finish(sent));
+        EndCall(&call->context);
+      });
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "storage/base/status.h"
+
+namespace holdfast::bench {
+
+/// One figure: ours beside a reference measured in the same run, alternating with it.
+struct BenchResult {
+  std::string name;
+  double ratio = 0;
+  double ours = 0;
+  double reference = 0;
+  std::string unit;
+  std::string goal;  // ">=0.95", "<=1.15", or "" where none is set
+  std::string note;  // what was compared, or which stage costs what
+};
+
+struct BenchOptions {
+  bool quick = false;
+  std::string dir;  // on the disk to measure; exists and is empty
+};
+
+struct Bench {
+  std::string name;
+  std::string what;
+  std::function<Result<std::vector<BenchResult>>(const BenchOptions&)> run;
+};
+
+/// Implemented one a file.
+Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options);
+
+/// Seconds that `work` takes.
+double SecondsOf(const std::function<void()>& work);
+double Median(std::vector<double> values);
+/// `bytes` of pseudo-random data at `into`; reproducible.
+void FillRandom(void* into, uint64_t bytes, uint64_t seed);
+
+}  // namespace holdfast::bench

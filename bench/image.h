@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "storage/base/status.h"
+#include "storage/format/seal.h"
+
+namespace holdfast::bench {
+
+struct Unmap {
+  uint64_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+/// A shard's image in memory as in a sealed slot: one big F32 tensor of pseudo-random bytes.
+class SealedImage {
+ public:
+  /// About `bytes` in all. Job "bench", incarnation 1, step 0.
+  static Result<SealedImage> Make(uint32_t rank, uint32_t world, uint64_t bytes);
+  /// Makes it the image of another step: new header, first chunk checksummed again.
+  Status Restamp(uint64_t step);
+
+  std::span<const std::byte> bytes() const { return {memory_.get(), seal_.image_bytes}; }
+  /// The whole mapping, a multiple of 2 MiB.
+  std::span<std::byte> memory() { return {memory_.get(), capacity_}; }
+  const ShardSeal& seal() const { return seal_; }
+
+ private:
+  std::unique_ptr<std::byte, Unmap> memory_;
+  uint64_t capacity_ = 0;
+  uint64_t elements_ = 0;
+  ShardSeal seal_;
+};
+
+}  // namespace holdfast::bench

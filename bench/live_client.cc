@@ -1,0 +1,50 @@
+#include "bench/live_client.h"
+
+namespace holdfast::bench {
+
+Status FromClient(const v1::Status& status) {
+  return {ErrorFromNumber(static_cast<uint32_t>(status.code())), status.message()};
+}
+
+Result<LiveClient> LiveClient::Start(const std::string& dir, uint64_t bytes, int tensor_count,
+                                     int disk_every) {
+  LiveClient live;
+  local::ClusterOptions options;
+  // Socket paths are short by law: the sockets live in /tmp, the data on the disk to measure.
+  HOLDFAST_ASSIGN_OR_RETURN(options.root, local::MakeTempDir("hf-bench"));
+  options.data_dir_of[0] = dir + "/data";
+  options.nodes = 1;
+  options.disk_every = disk_every;
+  options.arena_bytes = bytes * 4 + (256ULL << 20);
+  live.cluster = std::make_unique<local::Cluster>(options);
+  HOLDFAST_RETURN_IF_ERROR(live.cluster->Start());
+  uint64_t elements = bytes / 4 / static_cast<uint64_t>(tensor_count);
+  for (int i = 0; i < tensor_count; ++i) {
+    live.tensors.emplace_back(elements);
+    FillRandom(live.tensors.back().data(), elements * 4, static_cast<uint64_t>(i) + 1);
+  }
+  for (int i = 0; i < tensor_count; ++i) {
+    live.state.push_back(
+        v1::Whole("t" + std::to_string(i), live.tensors[static_cast<size_t>(i)], {elements}));
+  }
+  return live;
+}
+
+uint64_t LiveClient::bytes() const {
+  uint64_t total = 0;
+  for (const auto& tensor : tensors) total += tensor.size() * sizeof(float);
+  return total;
+}
+
+Result<v1::Client> LiveClient::Open(const std::string& run_id) {
+  v1::Options options;
+  options.job = "bench";
+  options.run_id = run_id;
+  options.socket_path = cluster->AgentSocket(0);
+  options.connect_timeout = std::chrono::seconds(60);
+  auto client = v1::Client::Open(options, state);
+  if (!client.ok()) return Fail(FromClient(client.status()));
+  return std::move(*client);
+}
+
+}  // namespace holdfast::bench

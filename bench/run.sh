@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds and runs the benchmarks. Every figure is a ratio to a reference measured in the same run.
+#
+#   bench/run.sh [--quick] [--json FILE] [--dir DIR] [NAME…]     (--help lists the names)
+#
+# Exit code 0 whatever the ratios; 1 when a benchmark could not run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deploy/install-deps.sh
+deploy/install-deps.sh --bench
+cmake --preset release >/dev/null
+ninja -C build/release --quiet >&2
+exec build/release/bin/holdfast-bench --dir build "$@"

@@ -1,0 +1,157 @@
+#include "client/cli/cli.h"
+
+#include <grpc/support/log.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "storage/base/log.h"
+#include "storage/base/program.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kDescription =
+    "holdfast - see, check and bring back the checkpoints of training jobs";
+
+constexpr const char* kFooter = R"(
+Examples:
+  holdfast status                                 is everything well?
+  holdfast versions my-job                        which checkpoints are there?
+  holdfast restore my-job --to ./out --dry-run    where would each shard come from?
+  holdfast verify my-job --deep                   read and check every byte
+  holdfast inspect rank-00000-of-00004.safetensors
+  holdfast verify --data-dir /data/holdfast       without a coordinator
+
+Exit codes: 0 ok, 1 error, 2 a finding (damage, degraded), 3 partial, 4 not found,
+  5 coordinator or agent unreachable, 6 fenced, 64 usage, 124 time-out, 130 interrupted.
+Data goes to stdout; progress and messages to stderr. NO_COLOR is honoured.
+)";
+
+/// The text form of options whose value is not text.
+struct RawOptions {
+  std::string timeout = "10s";
+  std::string format = "table";
+};
+
+Format FormatOf(const std::string& name) {
+  if (name == "json") return Format::kJson;
+  return name == "wide" ? Format::kWide : Format::kTable;
+}
+
+void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
+  app.add_option("--endpoint", options.endpoint, "The coordinator: HOST:PORT or unix:/PATH")
+      ->envname(kEndpointVariable)
+      ->capture_default_str();
+  auto check = [](std::string& value) -> std::string {
+    Result<int64_t> ms = ParseDurationMs(value);
+    return ms ? "" : ms.error().message();
+  };
+  app.add_option("--timeout", raw.timeout,
+                 "Longest wait for an answer, and longest silence of a transfer")
+      ->type_name("DURATION")
+      ->check(CLI::Validator(check, "", ""))
+      ->capture_default_str();
+  app.add_option("-o,--output", raw.format, "table, wide (all columns, nothing cut) or json")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"table", "wide", "json"}).description(""))
+      ->capture_default_str();
+  app.add_option("--tls-ca", options.tls_ca, "PEM file of the authority that signed the servers");
+  app.add_option("--tls-cert", options.tls_cert, "PEM file of this operator's certificate");
+  app.add_option("--tls-key", options.tls_key, "PEM file of that certificate's key");
+}
+
+/// gRPC reports what we report better.
+void DropGrpcLog(gpr_log_func_args*) {}
+
+/// What lives as long as the process: CLI11 keeps references to the values.
+struct Program {
+  CLI::App app{kDescription, "holdfast"};
+  GlobalOptions options;
+  RawOptions raw;
+  std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
+  CLI::App* completion = nullptr;
+};
+
+/// Declares every command and option.
+void Describe(Program& program) {
+  CLI::App& app = program.app;
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  app.set_help_flag("-h,--help", "Explain, with examples, and exit");
+  app.set_version_flag("--version", "holdfast " + BuildInfo(),
+                       "Print version, commit and compiler");
+  AddGlobalOptions(app, program.options, program.raw);
+  auto add = [&](std::unique_ptr<Command> command) {
+    CLI::App* subcommand = command->AddTo(app);
+    program.commands.emplace_back(subcommand, std::move(command));
+  };
+  add(MakeStatusCommand());
+  add(MakeVersionsCommand());
+  add(MakeVerifyCommand());
+  add(MakeInspectCommand());
+  add(MakeRestoreCommand());
+  add(MakePinCommand(true));
+  add(MakePinCommand(false));
+  add(MakeDumpCommand());
+  program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
+  program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");
+  static std::string shell;
+  program.completion->add_option("SHELL", shell, "bash")
+      ->required()
+      ->check(CLI::IsMember({"bash"}).description(""));
+}
+
+/// parse() has seen to it that exactly one was chosen.
+Result<ExitCode> RunChosen(Program& program, Output& output) {
+  if (program.completion->parsed()) {
+    output.Write(BashCompletion(program.app));
+    return ExitCode::kOk;
+  }
+  Context context{program.options, output, Clock::Real()};
+  for (auto& [subcommand, command] : program.commands) {
+    if (subcommand->parsed()) return command->Run(context);
+  }
+  return Fail(InternalError("no command was chosen"));
+}
+
+}  // namespace
+
+int RunCli(int argc, char** argv) {
+  Interrupt::Install();
+  gpr_set_log_function(DropGrpcLog);
+  ConfigureLog("holdfast", LogLevel::kError);
+  Program program;
+  Describe(program);
+  try {
+    program.app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    int code = program.app.exit(error, std::cout, std::cerr);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  program.options.timeout_ms = ParseDurationMs(program.raw.timeout).value_or(10'000);
+  program.options.format = FormatOf(program.raw.format);
+  Environment environment = ReadEnvironment();
+  Output output(program.options.format,
+                StdoutSurface(environment.no_colour, environment.dumb_terminal));
+  Result<ExitCode> result = RunChosen(program, output);
+  Status flushed = output.Flush();
+  if (Interrupt::requested()) return static_cast<int>(ExitCode::kInterrupted);
+  if (!result) {
+    SayError(result.error());
+    return static_cast<int>(ExitCodeOf(result.error()));
+  }
+  if (!flushed.ok()) {
+    // A pager that was closed early wants no complaint.
+    if (flushed.code() != ErrorCode::kCancelled) SayError(flushed);
+    return static_cast<int>(ExitCode::kError);
+  }
+  return static_cast<int>(*result);
+}
+
+}  // namespace holdfast::cli

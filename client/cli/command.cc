@@ -1,0 +1,75 @@
+#include "client/cli/command.h"
+
+#include "client/cli/interrupt.h"
+
+namespace holdfast::cli {
+
+namespace {
+/// CLI11 wants an empty string for a good value, the complaint otherwise.
+std::string Complaint(const Status& status) { return status.ok() ? "" : status.message(); }
+}  // namespace
+
+CLI::Validator NameCheck(const std::string& what) {
+  return {[what](std::string& value) { return Complaint(ValidateName(what, value)); }, "", ""};
+}
+
+CLI::Validator VersionCheck() {
+  return {[](std::string& value) -> std::string {
+            Result<VersionId> version = ParseVersionId(value);
+            if (!version) return version.error().message();
+            return version->incarnation.value > 0 ? ""
+                                                  : "incarnations count from 1: write e.g. 1-120";
+          },
+          "", ""};
+}
+
+CLI::Validator TierCheck() {
+  return {[](std::string& value) -> std::string {
+            Result<Tier> tier = ParseTier(value);
+            return tier ? "" : tier.error().message();
+          },
+          "", ""};
+}
+
+VersionId VersionOf(const std::string& text) {
+  return text.empty() ? VersionId{} : ParseVersionId(text).value_or(VersionId{});
+}
+
+void WatchOptions::AddTo(CLI::App& app) {
+  app.add_flag("-w,--watch", watch,
+               "Show it again and again until interrupted; JSON lines under -o json");
+  auto check = [](std::string& value) -> std::string {
+    Result<int64_t> ms = ParseDurationMs(value);
+    return ms ? "" : ms.error().message();
+  };
+  app.add_option("--interval", interval, "Pause between two pictures of --watch")
+      ->type_name("DURATION")
+      ->check(CLI::Validator(check, "", ""))
+      ->capture_default_str();
+  app.add_option("--count", count, "Stop --watch after this many pictures")->type_name("N");
+}
+
+Result<ExitCode> RunWatched(Context& context, const WatchOptions& watch,
+                            const std::function<Result<ExitCode>()>& frame) {
+  if (!watch.watch) return frame();
+  Output& output = context.output;
+  output.set_json_lines(true);
+  Result<ExitCode> last = ExitCode::kOk;
+  for (uint64_t shown = 1;; ++shown) {
+    output.BeginFrame();
+    last = frame();
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    bool final = watch.count > 0 && shown >= watch.count;
+    if (!last && output.json()) {
+      output.WriteJson("error", {{"time", FormatUtc(context.clock.WallNanos())},
+                                 {"code", ErrorName(last.error().code())},
+                                 {"message", last.error().message()}});
+    }
+    if (!last && !final) SayError(last.error());
+    HOLDFAST_RETURN_IF_ERROR(output.Flush());
+    if (final) return last;
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(ParseDurationMs(watch.interval).value_or(2000)));
+  }
+}
+
+}  // namespace holdfast::cli

@@ -1,0 +1,100 @@
+#include "client/cli/coordinator_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "client/cli/interrupt.h"
+#include "client/cli/rpc.h"
+
+namespace holdfast::cli {
+
+namespace {
+const std::string kHint = std::string("is holdfast-coordinator running? (--endpoint or ") +
+                          kEndpointVariable + " says where)";
+using coordinator::Coordinator;
+}  // namespace
+
+Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.endpoint, options));
+  return CoordinatorClient(Coordinator::NewStub(channel), "the coordinator at " + options.endpoint,
+                           options.timeout_ms);
+}
+
+template <typename Request, typename Reply>
+Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Request& request) {
+  Reply reply;
+  grpc::Status finished;
+  Clock& clock = Clock::Real();
+  Clock::TimePoint until = clock.Now() + std::chrono::milliseconds(timeout_ms_);
+  for (int64_t left_ms = timeout_ms_; left_ms > 0;) {
+    grpc::ClientContext call;
+    SilenceGuard guard(call, left_ms);
+    OnInterrupt cancel([&call] { call.TryCancel(); });
+    finished = (stub_.get()->*method)(&call, request, &reply);
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    if (!guard.expired() && !IsSlowHandshake(finished)) break;
+    finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
+    left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
+  }
+  HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kHint));
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
+  return reply;
+}
+
+Result<coordinator::GetStatusReply> CoordinatorClient::GetStatus(const std::string& job) {
+  coordinator::GetStatusRequest request;
+  request.set_job(job);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::GetStatus, request));
+  if (!job.empty() && reply.jobs_size() == 0)
+    return Fail(NotFoundError("the coordinator knows no job '" + job + "'"));
+  return reply;
+}
+
+Result<coordinator::ListVersionsReply> CoordinatorClient::ListVersions(const std::string& job,
+                                                                       bool restorable_only) {
+  coordinator::ListVersionsRequest request;
+  request.set_job(job);
+  request.set_restorable_only(restorable_only);
+  return Call(&Coordinator::Stub::ListVersions, request);
+}
+
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::string& job,
+                                                                     VersionId version,
+                                                                     uint32_t tier) {
+  coordinator::PlanRestoreRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_tier(tier);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  bool whole = reply.world() > 0 && reply.world() <= kWorldMax &&
+               static_cast<uint32_t>(reply.sources_size()) == reply.world();
+  for (uint32_t rank = 0; whole && rank < reply.world(); ++rank) {
+    const auto& source = reply.sources(static_cast<int>(rank));
+    whole = source.rank() == rank && coord::TierFromNumber(source.tier()).has_value();
+  }
+  if (!whole)
+    return Fail(InternalError(peer_ + " sent a plan without exactly one source for each rank"));
+  return reply;
+}
+
+Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
+  coordinator::PinRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_pinned(pinned);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::Pin, request));
+  static_cast<void>(reply);
+  return Status::Ok();
+}
+
+Result<std::vector<std::string>> CoordinatorClient::Jobs(const std::string& job) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, GetStatus(job));
+  std::vector<std::string> jobs;
+  for (const auto& one : reply.jobs()) jobs.push_back(one.job());
+  return jobs;
+}
+
+}  // namespace holdfast::cli

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/options.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/coordinator.grpc.pb.h"
+#include "storage/base/ids.h"
+
+namespace holdfast::cli {
+
+/// The operator's calls of the coordinator. Each waits at most the --timeout, ends early when the
+/// command is interrupted, and returns one error whether the transport or the coordinator failed.
+/// Nothing is sent before the first call. Thread-safe.
+class CoordinatorClient {
+ public:
+  /// InvalidArgument for a malformed endpoint, or one of another machine without TLS files.
+  static Result<CoordinatorClient> Open(const GlobalOptions& options);
+
+  /// `job` empty: all jobs; otherwise NotFound when the coordinator does not know it.
+  Result<coordinator::GetStatusReply> GetStatus(const std::string& job);
+  Result<coordinator::ListVersionsReply> ListVersions(const std::string& job, bool restorable_only);
+  /// `version` 0-0: the newest restorable; `tier` 0: the nearest a shard. The reply has one source
+  /// for each rank, in order.
+  Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
+                                                    uint32_t tier);
+  Status Pin(const std::string& job, VersionId version, bool pinned);
+
+  /// The named job, or all jobs when `job` is empty.
+  Result<std::vector<std::string>> Jobs(const std::string& job);
+
+ private:
+  CoordinatorClient(std::unique_ptr<coordinator::Coordinator::Stub> stub, std::string peer,
+                    int64_t timeout_ms)
+      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+
+  template <typename Request, typename Reply>
+  using Method = grpc::Status (coordinator::Coordinator::Stub::*)(grpc::ClientContext*,
+                                                                  const Request&, Reply*);
+  template <typename Request, typename Reply>
+  Result<Reply> Call(Method<Request, Reply> method, const Request& request);
+
+  std::unique_ptr<coordinator::Coordinator::Stub> stub_;
+  std::string peer_;
+  int64_t timeout_ms_;
+};
+
+using coord::FromProto;
+using coord::ToProto;
+
+}  // namespace holdfast::cli

@@ -1,0 +1,60 @@
+#include "client/cli/agent_client.h"
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+The fields are the agent's own and may change between releases: for people, not for scripts.
+
+Examples:
+  holdfast dump n1
+  holdfast dump n1 | jq .
+)";
+
+class DumpCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("dump", "An agent's live state as JSON");
+    command->footer(kFooter);
+    command->add_option("NODE", node_, "The node, as in `holdfast status`")
+        ->required()
+        ->check(NameCheck("node"));
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(auto status, client.GetStatus(""));
+    std::string address;
+    bool known = false;
+    for (const auto& node : status.nodes()) {
+      if (node.node() != node_) continue;
+      known = true;
+      if (node.alive()) address = node.data_address();
+    }
+    if (!known)
+      return Fail(NotFoundError("no node '" + node_ + "'; `holdfast status` lists the nodes"));
+    if (address.empty())
+      return Fail(UnavailableError("node " + node_ + " is down: its agent does not answer"));
+    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
+                              AgentClient::Open(node_, address, context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(std::string text, agent.Dump());
+    Json dump = Json::parse(text, nullptr, false);
+    if (dump.is_discarded())
+      return Fail(InternalError("the agent of node " + node_ + " sent a dump that is not JSON"));
+    context.output.WriteJson("dump", {{"node", node_}, {"dump", dump}});
+    return ExitCode::kOk;
+  }
+
+ private:
+  std::string node_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDumpCommand() { return std::make_unique<DumpCommand>(); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,175 @@
+#include "client/cli/health.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "client/cli/coordinator_client.h"
+#include "client/cli/text.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+using coordinator::JobStatus;
+using coordinator::NodeStatus;
+
+constexpr uint32_t kDiskLowPercent = 10;
+
+bool IsSet(const coordinator::Version& version) { return version.incarnation() != 0; }
+
+std::string Name(const coordinator::Version& version) { return ToString(FromProto(version)); }
+
+/// Agents say it in words; "disk full" is how theirs begin.
+bool SaysFull(const std::string& warning) {
+  std::string lower;
+  for (char c : warning) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower.find("disk full") != std::string::npos ||
+         lower.find("outofspace") != std::string::npos ||
+         lower.find("no space left") != std::string::npos;
+}
+
+/// The stable code of a condition that an agent reports.
+std::string CodeOf(const std::string& warning) {
+  if (SaysFull(warning)) return "DISK_FULL";
+  return warning.rfind("disk failed", 0) == 0 ? "DISK_FAILED" : "NODE_WARNING";
+}
+
+void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vector<Finding>& out) {
+  std::string subject = "node " + node.node();
+  if (!node.alive()) {
+    std::string since = node.seen_wall_nanos() > 0
+                            ? "last seen " + FormatAge(now - node.seen_wall_nanos()) + " ago"
+                            : "not seen since the coordinator started";
+    out.push_back({"NODE_DOWN", any_alive ? HealthLevel::kWarn : HealthLevel::kError, subject,
+                   "its agent does not answer, " + since});
+    return;
+  }
+  bool full = false;
+  for (const std::string& warning : node.warnings()) {
+    full = full || SaysFull(warning);
+    out.push_back({CodeOf(warning), HealthLevel::kWarn, subject, warning});
+  }
+  // 0 with no warning is an agent without data directories.
+  if (!full && node.disk_free_percent() > 0 && node.disk_free_percent() < kDiskLowPercent) {
+    out.push_back({"DISK_LOW", HealthLevel::kWarn, subject,
+                   fmt::format("{}% of its data directories is free", node.disk_free_percent())});
+  }
+}
+
+/// Can what was promised be kept now?
+void ExamineRestorable(const JobStatus& job, std::vector<Finding>& out) {
+  std::string subject = "job " + job.job();
+  VersionId newest = std::max(FromProto(job.memory_committed()), FromProto(job.disk_committed()));
+  if (newest == VersionId{}) return;
+  const std::string& why = job.not_restorable_why();
+  if (!IsSet(job.restorable())) {
+    out.push_back(
+        {"NOT_RESTORABLE", HealthLevel::kError, subject,
+         "no committed version can be brought back now" + (why.empty() ? "" : ": " + why)});
+  } else if (FromProto(job.restorable()) < newest) {
+    out.push_back(
+        {"RESTORE_BEHIND", HealthLevel::kWarn, subject,
+         fmt::format("{} is committed, but a restart now would begin at {}{}", ToString(newest),
+                     Name(job.restorable()), why.empty() ? "" : ": " + why)});
+  }
+}
+
+/// Do commits come in? The coordinator does not know whether a job has ended, so the sentence for a
+/// stale one leaves that open.
+void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_after_nanos,
+                 std::vector<Finding>& out) {
+  JobView seen = ViewOf(view, job);
+  if (seen.phase == "waiting") return;
+  std::string subject = "job " + job.job();
+  if (job.ranks_joined() < job.world()) {
+    out.push_back({"RANKS_MISSING", HealthLevel::kWarn, subject,
+                   fmt::format("{} of {} ranks have joined", job.ranks_joined(), job.world())});
+  }
+  if (job.committed_total() == 0) {
+    out.push_back({"NO_CHECKPOINT", HealthLevel::kWarn, subject,
+                   "nothing is committed yet: a failure now would start from nothing"});
+  }
+  int64_t committed = std::max({seen.memory_committed_wall_nanos, seen.disk_committed_wall_nanos,
+                                job.committed_wall_nanos()});
+  int64_t age = view.now_wall_nanos - committed;
+  if (committed > 0 && age > stale_after_nanos) {
+    out.push_back(
+        {"CHECKPOINT_STALE", HealthLevel::kWarn, subject,
+         "the last commit was " + FormatAge(age) + " ago: its saves fail, or it has ended"});
+    return;
+  }
+  int64_t disk_age = view.now_wall_nanos - seen.disk_committed_wall_nanos;
+  if (seen.disk_committed_wall_nanos > 0 && disk_age > stale_after_nanos) {
+    out.push_back({"DISK_STALE", HealthLevel::kWarn, subject,
+                   "the last commit at tier disk was " + FormatAge(disk_age) + " ago"});
+  }
+}
+
+}  // namespace
+
+JobView ViewOf(const ClusterView& view, const JobStatus& job) {
+  JobView seen;
+  seen.job = &job;
+  seen.phase = "joined";
+  if (job.ranks_joined() < job.world()) seen.phase = "joining";
+  if (job.ranks_joined() == 0) seen.phase = "waiting";
+  auto versions = view.versions.find(job.job());
+  if (versions == view.versions.end()) return seen;
+  for (const auto& version : versions->second.versions()) {
+    VersionId id = FromProto(version.version());
+    if (IsSet(job.memory_committed()) && id == FromProto(job.memory_committed()))
+      seen.memory_committed_wall_nanos = version.wall_nanos();
+    if (IsSet(job.disk_committed()) && id == FromProto(job.disk_committed()))
+      seen.disk_committed_wall_nanos = version.wall_nanos();
+    if (version.state() == "pending") seen.pending_bytes += version.bytes();
+  }
+  return seen;
+}
+
+std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos) {
+  std::vector<Finding> findings;
+  const auto& nodes = view.status.nodes();
+  bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
+  for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, view.now_wall_nanos, findings);
+  for (const JobStatus& job : view.status.jobs()) {
+    ExamineRestorable(job, findings);
+    ExaminePace(view, job, stale_after_nanos, findings);
+  }
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.level > b.level; });
+  return findings;
+}
+
+HealthLevel Gravest(const std::vector<Finding>& findings) {
+  HealthLevel level = HealthLevel::kOk;
+  for (const Finding& finding : findings) level = std::max(level, finding.level);
+  return level;
+}
+
+std::string NameOf(HealthLevel level) {
+  switch (level) {
+    case HealthLevel::kOk:
+      return "HOLDFAST_OK";
+    case HealthLevel::kWarn:
+      return "HOLDFAST_WARN";
+    case HealthLevel::kError:
+      return "HOLDFAST_ERR";
+  }
+  return "HOLDFAST_ERR";
+}
+
+Tone ToneOf(HealthLevel level) {
+  switch (level) {
+    case HealthLevel::kOk:
+      return Tone::kGood;
+    case HealthLevel::kWarn:
+      return Tone::kWarn;
+    case HealthLevel::kError:
+      return Tone::kBad;
+  }
+  return Tone::kBad;
+}
+
+}  // namespace holdfast::cli

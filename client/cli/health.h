@@ -1,0 +1,58 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/cli/table.h"
+#include "coordinator/api/coordinator.pb.h"
+
+namespace holdfast::cli {
+
+enum class HealthLevel { kOk, kWarn, kError };
+
+/// One thing that is not well. `code` is stable: alerts match on it.
+struct Finding {
+  std::string code;
+  HealthLevel level = HealthLevel::kWarn;
+  std::string subject;  // "node n2", "job lm"
+  std::string message;
+};
+
+/// What `status` knows: the coordinator's answer, and each job's versions.
+struct ClusterView {
+  coordinator::GetStatusReply status;
+  std::map<std::string, coordinator::ListVersionsReply> versions;
+  int64_t now_wall_nanos = 0;
+};
+
+/// The age of a job's newest version committed at a tier, and what is on its way.
+struct JobView {
+  const coordinator::JobStatus* job = nullptr;
+  std::string phase;  // of the current incarnation: "waiting", "joining", "joined"
+  int64_t memory_committed_wall_nanos = 0;  // 0: not known
+  int64_t disk_committed_wall_nanos = 0;
+  uint64_t pending_bytes = 0;
+};
+JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
+
+/// Everything that is not well, gravest first. Codes:
+///   NODE_DOWN        a node does not answer (an error when none does)
+///   DISK_FULL        a node's data directories have no room left
+///   DISK_FAILED      a node cannot write to its data directories
+///   DISK_LOW         less than a tenth is left
+///   NODE_WARNING     another condition that an agent reports
+///   RANKS_MISSING    fewer ranks of a job have joined than its world has
+///   NO_CHECKPOINT    ranks have joined and nothing of the job is committed yet
+///   NOT_RESTORABLE   a job has committed versions and none can be brought back now
+///   RESTORE_BEHIND   what can be brought back is older than what was committed
+///   CHECKPOINT_STALE a job committed nothing for `stale_after_nanos`
+///   DISK_STALE       the same for tier disk
+std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos);
+
+HealthLevel Gravest(const std::vector<Finding>& findings);
+/// "HOLDFAST_OK", "HOLDFAST_WARN", "HOLDFAST_ERR"
+std::string NameOf(HealthLevel level);
+Tone ToneOf(HealthLevel level);
+
+}  // namespace holdfast::cli

@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "client/cli/command.h"
+#include "client/cli/data_dirs.h"
+#include "client/cli/inspect.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+PATH may be a shard's image or part (any safetensors file, also of other makers), a seal, a
+version's directory, a job's directory or a whole data directory. No service is needed and nothing
+is changed. With --deep, bytes are compared with the checksums of the seals beside them; the exit
+code is 2 when something does not match.
+
+Examples:
+  holdfast inspect out/rank-00000-of-00004.safetensors
+  holdfast inspect /nvme0/hf/my-job/v3-120/rank-0.seal
+  holdfast inspect /nvme0/hf/my-job/v3-120 --deep
+  holdfast inspect /nvme0/hf
+  holdfast inspect model.safetensors -o json | jq '.tensors | length'
+)";
+
+class InspectCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command =
+        app.add_subcommand("inspect", "What is in a file or directory, without any service");
+    command->footer(kFooter);
+    command->add_option("PATH", path_, "A safetensors file, a seal, a version or a data directory")
+        ->required();
+    command->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    struct stat info {};
+    if (::stat(path_.c_str(), &info) != 0)
+      return Fail(ErrnoStatus(errno, "cannot look at " + path_));
+    // "dir/" and "dir" are the same.
+    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+    InspectRequest request{path_, deep_};
+    return S_ISDIR(info.st_mode) ? InspectDirectory(context, request)
+                                 : InspectFile(context, request);
+  }
+
+ private:
+  std::string path_;
+  bool deep_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInspectCommand() { return std::make_unique<InspectCommand>(); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,53 @@
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kPinFooter = R"(
+A pinned version is never taken by retention, on any tier that has it.
+
+Examples:
+  holdfast pin my-job 3-120
+  holdfast versions my-job            shows it under PINNED
+  holdfast unpin my-job 3-120
+)";
+
+class PinCommand : public Command {
+ public:
+  explicit PinCommand(bool pin) : pin_(pin) {}
+
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = pin_ ? app.add_subcommand("pin", "Keep a version until it is unpinned")
+                             : app.add_subcommand("unpin", "Leave a version to retention again");
+    command->footer(kPinFooter);
+    command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
+    command->add_option("VERSION", version_, "As in `holdfast versions`, e.g. 3-120")
+        ->required()
+        ->check(VersionCheck());
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_), pin_));
+    if (context.output.json()) {
+      context.output.WriteJson("pin", {{"job", job_}, {"version", version_}, {"pinned", pin_}});
+    } else {
+      context.output.Write(job_ + "/" + version_ + (pin_ ? " is pinned\n" : " is not pinned\n"));
+    }
+    return ExitCode::kOk;
+  }
+
+ private:
+  const bool pin_;
+  std::string job_;
+  std::string version_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePinCommand(bool pin) { return std::make_unique<PinCommand>(pin); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,251 @@
+#include <fmt/format.h>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/health.h"
+#include "client/cli/text.h"
+#include "client/cli/version_json.h"
+#include "storage/base/config.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+The first line is the verdict: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR; each finding below it
+starts with a code that never changes (docs/cli.md lists them). The exit code is 2 unless all is ok.
+
+Examples:
+  holdfast status                     once
+  holdfast status -w                  redrawn every 2 s
+  holdfast status -o json -w          one JSON document a line, for a script
+  holdfast status my-job -o wide      one job, with counters
+)";
+
+/// Machine form of the nodes: whole numbers of bytes, null for what is not known.
+Json NodesJson(const coordinator::GetStatusReply& status) {
+  Json nodes = Json::array();
+  for (const auto& node : status.nodes()) {
+    nodes.push_back(
+        {{"node", node.node()},
+         {"alive", node.alive()},
+         {"address", node.data_address()},
+         {"memory_bytes", node.held_memory_bytes()},
+         {"disk_bytes", node.held_disk_bytes()},
+         {"disk_free_percent", node.disk_free_percent()},
+         {"seen_at", TimeJson(node.seen_wall_nanos())},
+         {"warnings", std::vector<std::string>(node.warnings().begin(), node.warnings().end())}});
+  }
+  return nodes;
+}
+
+/// Machine form of the jobs. deploy/local and scripts read it: add fields, rename none.
+Json JobsJson(const ClusterView& view) {
+  Json jobs = Json::array();
+  for (const auto& job : view.status.jobs()) {
+    JobView seen = ViewOf(view, job);
+    jobs.push_back({{"job", job.job()},
+                    {"uid", job.uid()},
+                    {"phase", seen.phase},
+                    {"incarnation", job.incarnation()},
+                    {"world", job.world()},
+                    {"ranks_joined", job.ranks_joined()},
+                    {"memory_committed", VersionJson(FromProto(job.memory_committed()))},
+                    {"memory_committed_at", TimeJson(seen.memory_committed_wall_nanos)},
+                    {"disk_committed", VersionJson(FromProto(job.disk_committed()))},
+                    {"disk_committed_at", TimeJson(seen.disk_committed_wall_nanos)},
+                    {"committed_at", TimeJson(job.committed_wall_nanos())},
+                    {"restorable", VersionJson(FromProto(job.restorable()))},
+                    {"restorable_tier", TierJson(job.restorable_tier())},
+                    {"not_restorable_why", job.not_restorable_why()},
+                    {"pending_versions", job.pending_versions()},
+                    {"pending_bytes", seen.pending_bytes},
+                    {"committed_total", job.committed_total()},
+                    {"aborted_total", job.aborted_total()},
+                    {"newest_seen_step", job.newest_seen_step()}});
+  }
+  return jobs;
+}
+
+/// A node that is down keeps its row: what was there is as telling as what is.
+void WriteNodes(Output& output, const ClusterView& view) {
+  std::vector<Column> columns = {{"NODE", false, true},
+                                 {"STATE", false, false},
+                                 {"MEMORY", true, false},
+                                 {"DISK", true, false},
+                                 {"FREE", true, false}};
+  if (output.wide())
+    columns.insert(columns.end(), {{"SEEN", true, false}, {"ADDRESS", false, true}});
+  Table table(columns);
+  for (const auto& node : view.status.nodes()) {
+    std::string free = node.alive() ? fmt::format("{}%", node.disk_free_percent()) : "-";
+    std::vector<Cell> row = {{node.node()},
+                             node.alive() ? Cell{"up", Tone::kGood} : Cell{"DOWN", Tone::kBad},
+                             {FormatBytes(node.held_memory_bytes())},
+                             {FormatBytes(node.held_disk_bytes())},
+                             {free}};
+    if (output.wide()) {
+      row.push_back({AgeText(node.seen_wall_nanos(), view.now_wall_nanos)});
+      row.push_back({node.data_address()});
+    }
+    table.Add(std::move(row));
+  }
+  if (table.empty()) {
+    output.Write("no node has attached yet\n");
+  } else {
+    output.WriteTable(table);
+  }
+}
+
+/// "3-120 (2s)"
+std::string Committed(const coordinator::Version& version, int64_t wall_nanos, int64_t now) {
+  std::string text = VersionText(FromProto(version));
+  return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
+}
+
+/// The farthest tier a restart would need, since it decides how long one takes.
+Cell RestorableCell(const coordinator::JobStatus& job) {
+  VersionId version = FromProto(job.restorable());
+  if (version == VersionId{}) return {"none", Tone::kBad};
+  std::string text = ToString(version);
+  if (job.restorable_tier() != 0)
+    text += " (" + std::string(ToString(static_cast<Tier>(job.restorable_tier()))) + ")";
+  return {text, Tone::kGood};
+}
+
+/// One row a job; counters only in wide output.
+void WriteJobs(Output& output, const ClusterView& view) {
+  std::vector<Column> columns = {{"JOB", false, true},         {"PHASE", false, false},
+                                 {"INC", true, false},         {"RANKS", true, false},
+                                 {"MEMORY", false, false},     {"DISK", false, false},
+                                 {"RESTORABLE", false, false}, {"PENDING", true, false}};
+  if (output.wide()) {
+    columns.insert(columns.end(), {{"COMMITTED", true, false},
+                                   {"ABORTED", true, false},
+                                   {"NEWEST STEP", true, false},
+                                   {"UID", true, false}});
+  }
+  Table table(columns);
+  for (const auto& job : view.status.jobs()) {
+    JobView seen = ViewOf(view, job);
+    int64_t now = view.now_wall_nanos;
+    std::vector<Cell> row = {
+        {job.job()},
+        {seen.phase},
+        {std::to_string(job.incarnation())},
+        {fmt::format("{}/{}", job.ranks_joined(), job.world())},
+        {Committed(job.memory_committed(), seen.memory_committed_wall_nanos, now)},
+        {Committed(job.disk_committed(), seen.disk_committed_wall_nanos, now)},
+        RestorableCell(job),
+        {seen.pending_bytes > 0
+             ? fmt::format("{} ({})", job.pending_versions(), FormatBytes(seen.pending_bytes))
+             : std::to_string(job.pending_versions())}};
+    if (output.wide()) {
+      row.push_back({std::to_string(job.committed_total())});
+      row.push_back({std::to_string(job.aborted_total())});
+      row.push_back({std::to_string(job.newest_seen_step())});
+      row.push_back({std::to_string(job.uid())});
+    }
+    table.Add(std::move(row));
+  }
+  if (table.empty()) {
+    output.Write("no job has connected yet\n");
+  } else {
+    output.WriteTable(table);
+  }
+}
+
+class StatusCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command =
+        app.add_subcommand("status", "Is everything well? Nodes, jobs, what can be restored");
+    command->footer(kFooter);
+    command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
+    auto check = [](std::string& value) -> std::string {
+      Result<int64_t> ms = ParseDurationMs(value);
+      return ms ? "" : ms.error().message();
+    };
+    command
+        ->add_option("--stale-after", stale_after_,
+                     "Age from which the newest commit of a job is a finding")
+        ->type_name("DURATION")
+        ->check(CLI::Validator(check, "", ""))
+        ->capture_default_str();
+    watch_.AddTo(*command);
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    return RunWatched(context, watch_, [&]() { return Frame(context, client); });
+  }
+
+ private:
+  /// One picture: the answers are taken one after another, so a busy job may be a step further in
+  /// its versions than in its status.
+  Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
+    ClusterView view;
+    HOLDFAST_ASSIGN_OR_RETURN(view.status, client.GetStatus(job_));
+    for (const auto& job : view.status.jobs()) {
+      HOLDFAST_ASSIGN_OR_RETURN(view.versions[job.job()], client.ListVersions(job.job(), false));
+    }
+    view.now_wall_nanos = context.clock.WallNanos();
+    int64_t stale_after_nanos = ParseDurationMs(stale_after_).value_or(600'000) * 1'000'000;
+    std::vector<Finding> findings = Examine(view, stale_after_nanos);
+    HealthLevel level = Gravest(findings);
+    if (context.output.json()) {
+      WriteJson(context.output, view, findings, level);
+    } else {
+      WriteText(context.output, view, findings, level);
+    }
+    return level == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
+  }
+
+  static void WriteJson(Output& output, const ClusterView& view,
+                        const std::vector<Finding>& findings, HealthLevel level) {
+    Json found = Json::array();
+    for (const Finding& finding : findings) {
+      found.push_back({{"code", finding.code},
+                       {"level", NameOf(finding.level)},
+                       {"subject", finding.subject},
+                       {"message", finding.message}});
+    }
+    output.WriteJson("status", {{"time", FormatUtc(view.now_wall_nanos)},
+                                {"health", NameOf(level)},
+                                {"findings", found},
+                                {"cluster", view.status.cluster()},
+                                {"epoch", view.status.epoch()},
+                                {"nodes", NodesJson(view.status)},
+                                {"jobs", JobsJson(view)}});
+  }
+
+  static void WriteText(Output& output, const ClusterView& view,
+                        const std::vector<Finding>& findings, HealthLevel level) {
+    int64_t alive = 0;
+    for (const auto& node : view.status.nodes()) alive += node.alive() ? 1 : 0;
+    std::string line =
+        fmt::format("{}  cluster {}, coordinator epoch {}, {} of {} nodes up, {}", NameOf(level),
+                    Printable(view.status.cluster()), view.status.epoch(), alive,
+                    view.status.nodes_size(), Count(view.status.jobs_size(), "job"));
+    output.Write(output.Tint(line, ToneOf(level)) + "\n");
+    for (const Finding& finding : findings) {
+      output.Write("  " + output.Tint(finding.code, ToneOf(finding.level)) + " " +
+                   Printable(finding.subject + ": " + finding.message) + "\n");
+    }
+    output.Write("\n");
+    WriteNodes(output, view);
+    output.Write("\n");
+    WriteJobs(output, view);
+  }
+
+  std::string job_;
+  std::string stale_after_ = "10m";
+  WatchOptions watch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStatusCommand() { return std::make_unique<StatusCommand>(); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,175 @@
+#include <algorithm>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/text.h"
+#include "client/cli/version_json.h"
+#include "storage/base/config.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
+RESTORABLE says whether a restart could begin there; -o wide adds why not.
+
+Examples:
+  holdfast versions                         every job
+  holdfast versions my-job --restorable     only what can be brought back now
+  holdfast versions my-job --sort size      the largest first
+  holdfast versions my-job -o json | jq -r '.versions[0].version'
+)";
+
+/// A version and whose it is: VersionInfo itself does not say.
+struct Listed {
+  std::string job;
+  coordinator::VersionInfo info;
+};
+
+/// Machine form of one version; ages are of this machine's clock, never negative.
+Json ToJson(const Listed& listed, int64_t now) {
+  const auto& info = listed.info;
+  VersionId version = FromProto(info.version());
+  int64_t age = info.wall_nanos() == 0 ? 0 : std::max<int64_t>(0, now - info.wall_nanos());
+  return {{"job", listed.job},
+          {"version", ToString(version)},
+          {"incarnation", version.incarnation.value},
+          {"step", version.step.value},
+          {"state", info.state()},
+          {"abandoned", info.abandoned()},
+          {"tiers", TiersJson(info.committed_tiers())},
+          {"available", TiersJson(info.available_tiers())},
+          {"bytes", info.bytes()},
+          {"world", info.world()},
+          {"time", TimeJson(info.wall_nanos())},
+          {"age_seconds", age / 1'000'000'000},
+          {"pinned", info.pinned()},
+          {"restorable", info.restorable()},
+          {"why_not", info.why_not()}};
+}
+
+/// Only committed versions that still count are shown at full strength.
+Cell StateCell(const coordinator::VersionInfo& info) {
+  std::string text = info.state() + (info.abandoned() ? " (abandoned)" : "");
+  return {text, info.state() == "committed" && !info.abandoned() ? Tone::kPlain : Tone::kFaint};
+}
+
+class VersionsCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("versions", "The checkpoints of a job, newest first");
+    command->footer(kFooter);
+    command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
+    command->add_flag("--restorable", restorable_, "Only versions that can be brought back now");
+    command
+        ->add_option("--sort", sort_,
+                     "version (newest first), age (youngest first), size (largest first), state")
+        ->type_name("KEY")
+        ->check(CLI::IsMember({"version", "age", "size", "state"}).description(""))
+        ->capture_default_str();
+    command->add_flag("-r,--reverse", reverse_, "The other way round");
+    watch_.AddTo(*command);
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    return RunWatched(context, watch_, [&]() { return Frame(context, client); });
+  }
+
+ private:
+  Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
+    HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::string> jobs, client.Jobs(job_));
+    std::vector<Listed> listed;
+    for (const std::string& job : jobs) {
+      HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListVersions(job, restorable_));
+      for (auto& info : *reply.mutable_versions()) {
+        if (!restorable_ || info.restorable()) listed.push_back({job, std::move(info)});
+      }
+    }
+    Sort(listed);
+    Write(context, listed);
+    return ExitCode::kOk;
+  }
+
+  /// Ties are newest first, whatever the key.
+  void Sort(std::vector<Listed>& listed) const {
+    auto newer = [](const Listed& a, const Listed& b) {
+      if (a.job != b.job) return a.job < b.job;
+      return FromProto(a.info.version()) > FromProto(b.info.version());
+    };
+    std::stable_sort(listed.begin(), listed.end(), newer);
+    if (sort_ == "age") {
+      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
+        return a.info.wall_nanos() > b.info.wall_nanos();
+      });
+    } else if (sort_ == "size") {
+      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
+        return a.info.bytes() > b.info.bytes();
+      });
+    } else if (sort_ == "state") {
+      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
+        return a.info.state() < b.info.state();
+      });
+    }
+    if (reverse_) std::reverse(listed.begin(), listed.end());
+  }
+
+  void Write(Context& context, const std::vector<Listed>& listed) const {
+    Output& output = context.output;
+    int64_t now = context.clock.WallNanos();
+    if (output.json()) {
+      Json versions = Json::array();
+      for (const Listed& one : listed) versions.push_back(ToJson(one, now));
+      output.WriteJson("versions", {{"time", FormatUtc(now)}, {"versions", versions}});
+      return;
+    }
+    std::vector<Column> columns;
+    if (job_.empty()) columns.push_back({"JOB", false, true});
+    columns.insert(columns.end(), {{"VERSION", false, false},
+                                   {"STATE", false, false},
+                                   {"TIERS", false, true},
+                                   {"AVAILABLE", false, true},
+                                   {"SIZE", true, false},
+                                   {"WORLD", true, false},
+                                   {"AGE", true, false},
+                                   {"PINNED", false, false},
+                                   {"RESTORABLE", false, false}});
+    if (output.wide()) columns.push_back({"WHY NOT", false, true});
+    Table table(columns);
+    for (const Listed& one : listed) {
+      const auto& info = one.info;
+      std::vector<Cell> row;
+      if (job_.empty()) row.push_back({one.job});
+      row.insert(row.end(), {{ToString(FromProto(info.version()))},
+                             StateCell(info),
+                             {TiersText(info.committed_tiers())},
+                             {TiersText(info.available_tiers())},
+                             {FormatBytes(info.bytes())},
+                             {std::to_string(info.world())},
+                             {AgeText(info.wall_nanos(), now)},
+                             {info.pinned() ? "yes" : "no"},
+                             info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"}});
+      if (output.wide()) row.push_back({info.why_not()});
+      table.Add(std::move(row));
+    }
+    if (table.empty()) {
+      output.Write(restorable_ ? "no version can be brought back now\n" : "no versions yet\n");
+    } else {
+      output.WriteTable(table);
+    }
+  }
+
+  std::string job_;
+  bool restorable_ = false;
+  bool reverse_ = false;
+  std::string sort_ = "version";
+  WatchOptions watch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeVersionsCommand() { return std::make_unique<VersionsCommand>(); }
+
+}  // namespace holdfast::cli

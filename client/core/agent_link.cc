@@ -1,0 +1,428 @@
+#include "client/core/agent_link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "agent/api/socket.h"
+
+namespace holdfast::client {
+namespace {
+constexpr uint64_t kBackoffMinMs = 100;
+constexpr uint64_t kBackoffMaxMs = 2000;
+
+/// Will waiting help? What the agent or the file system says about the caller's own input will not
+/// change; a missing agent, or an older process that still holds our place, may.
+bool IsDefinite(const Status& status, bool refused) {
+  switch (status.code()) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kDeadlineExceeded:
+    case ErrorCode::kFailedPrecondition:
+    case ErrorCode::kAlreadyExists:
+    case ErrorCode::kAborted:
+    case ErrorCode::kCancelled:
+      return false;
+    case ErrorCode::kPermissionDenied:
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kInternal:
+      return true;
+    default:
+      return refused;
+  }
+}
+
+template <typename Message>
+Message As(std::span<const std::byte> bytes) {
+  Message message;
+  std::memcpy(&message, bytes.data(), sizeof message);
+  return message;
+}
+
+Status StatusOf(const agent::ReplyMessage& reply) {
+  return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
+}
+
+/// The agent's side of this socket is not speaking our protocol.
+Status Garbage(const std::string& path, const Status& why) {
+  return UnavailableError("what listens on " + path +
+                          " is not a Holdfast agent of this version: " + why.message());
+}
+}  // namespace
+
+AgentLink::AgentLink(std::string socket_path, const agent::HelloMessage& hello,
+                     LinkObserver& observer)
+    : socket_path_(std::move(socket_path)),
+      hello_(hello),
+      observer_(observer),
+      status_(UnavailableError("not connected to the agent yet")) {}
+
+AgentLink::~AgentLink() { Stop(); }
+
+Status AgentLink::Start() {
+  stop_event_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_event_.valid()) return ErrnoStatus(errno, "eventfd");
+  HOLDFAST_ASSIGN_OR_RETURN(thread_, StartThread("holdfast-link", [this] { Run(); }));
+  return Status::Ok();
+}
+
+void AgentLink::Interrupt() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  epoch_.fetch_add(1, std::memory_order_release);
+  for (auto& [ticket, call] : calls_) {
+    if (!call.failure) call.failure = CancelledError("the client is being closed");
+  }
+  changed_.NotifyAll();
+}
+
+void AgentLink::Stop() {
+  if (!thread_.joinable()) return;
+  Interrupt();
+  {
+    MutexLock lock(mutex_);
+    agent::MessageHeader goodbye{.type = agent::MessageType::kGoodbye, .ticket = NextTicket()};
+    if (connected_) {
+      static_cast<void>(agent::SendPacket(socket_.get(), std::as_bytes(std::span(&goodbye, 1))));
+    }
+  }
+  uint64_t one = 1;
+  static_cast<void>(!::write(stop_event_.get(), &one, sizeof one));
+  thread_.join();
+  if (mapping_.valid()) observer_.OnUnmapping(mapping_.base());
+  mapping_ = SegmentMapping();
+}
+
+Status AgentLink::status() const {
+  MutexLock lock(mutex_);
+  return connected_ ? Status::Ok() : status_;
+}
+
+Status AgentLink::AwaitConnected(MonotonicTime deadline) {
+  MutexLock lock(mutex_);
+  while (!connected_) {
+    if (stopping_) return CancelledError("the client is being closed");
+    if (definite_) return status_;
+    auto left = deadline - MonotonicNow();
+    if (left <= left.zero()) {
+      ErrorCode code = status_.code();
+      bool missing = code == ErrorCode::kNotFound || code == ErrorCode::kDeadlineExceeded;
+      return Status(missing ? ErrorCode::kUnavailable : code, status_.message());
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  return Status::Ok();
+}
+
+uint64_t AgentLink::silent_ms() const {
+  MutexLock lock(mutex_);
+  uint64_t longest = 0;
+  MonotonicTime now = MonotonicNow();
+  for (const auto& [ticket, call] : calls_) {
+    if (!call.abandoned) continue;
+    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - call.abandoned_at);
+    longest = std::max(longest, static_cast<uint64_t>(std::max<int64_t>(ms.count(), 0)) + 1);
+  }
+  return longest;
+}
+
+Result<AgentLink::Use> AgentLink::Enter() {
+  MutexLock lock(mutex_);
+  if (stopping_) return Fail(CancelledError("the client is being closed"));
+  if (!connected_) {
+    ErrorCode code = definite_ ? status_.code() : ErrorCode::kUnavailable;
+    return Fail(Status(code, status_.message()));
+  }
+  ++users_;
+  return Use(this, epoch_.load(std::memory_order_relaxed));
+}
+
+void AgentLink::Leave() {
+  MutexLock lock(mutex_);
+  if (--users_ == 0) changed_.NotifyAll();
+}
+
+Status AgentLink::SendLocked(uint64_t epoch, std::span<const std::byte> bytes) {
+  if (!connected_ || epoch_.load(std::memory_order_relaxed) != epoch) {
+    return UnavailableError("the agent went away");
+  }
+  Status sent = agent::SendPacket(socket_.get(), bytes);
+  if (sent.code() == ErrorCode::kResourceExhausted) {
+    return UnavailableError("the agent does not read its messages");
+  }
+  return sent;
+}
+
+Status AgentLink::Send(const Use& use, const agent::EndSaveMessage& message) {
+  MutexLock lock(mutex_);
+  return SendLocked(use.epoch_, std::as_bytes(std::span(&message, 1)));
+}
+
+Result<agent::ReplyMessage> AgentLink::CallBytes(const Use& use, std::span<const std::byte> bytes,
+                                                 const agent::MessageHeader& header, uint64_t step,
+                                                 MonotonicTime deadline) {
+  MutexLock lock(mutex_);
+  PendingCall& call = calls_[header.ticket];
+  call.type = header.type;
+  call.step = step;
+  Status sent = SendLocked(use.epoch_, bytes);
+  if (!sent.ok()) call.failure = std::move(sent);
+  while (!call.reply && !call.failure) {
+    auto left = deadline - MonotonicNow();
+    if (left <= left.zero()) {
+      // The entry stays, so that a late answer can be undone.
+      call.abandoned = true;
+      call.abandoned_at = MonotonicNow();
+      return Fail(
+          DeadlineExceededError("the agent did not answer in time; is it overloaded or "
+                                "stopped?"));
+    }
+    changed_.WaitFor(mutex_, left);
+  }
+  PendingCall finished = std::move(call);
+  calls_.erase(header.ticket);
+  if (finished.failure) return Fail(*std::move(finished.failure));
+  return *std::move(finished.reply);
+}
+
+// ---- the link's thread -------------------------------------------------------------------------
+
+void AgentLink::Run() {
+  uint64_t backoff_ms = kBackoffMinMs;
+  for (;;) {
+    bool refused = false;
+    uint64_t epoch_before = epoch_.load(std::memory_order_relaxed);
+    Status ended;
+    try {
+      ended = RunConnection(&refused);
+    } catch (const std::exception& error) {
+      ended = ResourceExhaustedError(std::string("no memory for the agent's messages: ") +
+                                     error.what());
+    }
+    bool was_connected = epoch_.load(std::memory_order_relaxed) != epoch_before;
+    Disconnect(ended);
+    bool final = false;
+    NoteFailure(ended, refused, &final);
+    if (was_connected) backoff_ms = kBackoffMinMs;
+    if (AwaitStop(final ? ~uint64_t{0} : backoff_ms)) return;
+    backoff_ms = std::min(backoff_ms * 2, kBackoffMaxMs);
+  }
+}
+
+void AgentLink::NoteFailure(const Status& reason, bool refused, bool* final) {
+  bool log = false;
+  {
+    MutexLock lock(mutex_);
+    *final = reason.code() == ErrorCode::kFenced;
+    bool definite = IsDefinite(reason, refused);
+    log = !stopping_ && reason != logged_;
+    if (log) logged_ = reason;
+    status_ = reason;
+    // A client that has been connected keeps trying: its input was right once.
+    definite_ = *final || (definite && !ever_connected_);
+    changed_.NotifyAll();
+  }
+  if (log) {
+    observer_.OnLog(HOLDFAST_LOG_WARN, "not connected to the agent: " + reason.ToString() +
+                                           (*final ? "" : "; trying again in the background"));
+  }
+}
+
+bool AgentLink::AwaitStop(uint64_t timeout_ms) {
+  MonotonicTime deadline = After(timeout_ms);
+  for (;;) {
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+    if (left <= 0) return false;
+    pollfd waiting{.fd = stop_event_.get(), .events = POLLIN, .revents = 0};
+    int ready = ::poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
+    if (ready > 0) return true;
+  }
+}
+
+bool AgentLink::AwaitReadable(int socket) {
+  for (;;) {
+    pollfd waiting[2] = {{.fd = stop_event_.get(), .events = POLLIN, .revents = 0},
+                         {.fd = socket, .events = POLLIN, .revents = 0}};
+    if (::poll(waiting, 2, -1) < 0) continue;
+    if (waiting[0].revents != 0) return false;
+    if (waiting[1].revents != 0) return true;
+  }
+}
+
+Status AgentLink::RunConnection(bool* refused) {
+  auto connected = agent::ConnectUnix(socket_path_);
+  if (!connected) {
+    const Status& why = connected.error();
+    if (why.code() != ErrorCode::kNotFound) return why;
+    return Status(
+        ErrorCode::kNotFound,
+        why.message() + " Set HOLDFAST_SOCKET or the option socket_path to its agent.sock");
+  }
+  UniqueFd fd = *std::move(connected);
+  int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus(errno, "fcntl(O_NONBLOCK)");
+  }
+  HOLDFAST_RETURN_IF_ERROR(agent::SendPacket(fd.get(), std::as_bytes(std::span(&hello_, 1))));
+  agent::WelcomeMessage welcome;
+  UniqueFd memory;
+  HOLDFAST_RETURN_IF_ERROR(AwaitWelcome(fd.get(), &welcome, &memory, refused));
+  HOLDFAST_RETURN_IF_ERROR(TakeSegment(welcome, memory));
+  memory.Reset();
+
+  int socket = fd.get();
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return CancelledError("the client is being closed");
+    socket_ = std::move(fd);
+    connected_ = true;
+    first = !std::exchange(ever_connected_, true);
+    incarnation_.store(welcome.incarnation, std::memory_order_relaxed);
+    logged_ = Status::Ok();
+    epoch_.fetch_add(1, std::memory_order_release);
+    changed_.NotifyAll();
+  }
+  observer_.OnConnected(welcome.incarnation, first);
+  for (;;) {
+    if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
+    HOLDFAST_RETURN_IF_ERROR(Dispatch(socket));
+  }
+}
+
+Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, UniqueFd* memory,
+                               bool* refused) {
+  {
+    MutexLock lock(mutex_);
+    if (!ever_connected_) {
+      status_ = DeadlineExceededError("the agent at " + socket_path_ +
+                                      " took the connection but has not answered yet; it may be "
+                                      "reserving memory, overloaded or stopped");
+    }
+  }
+  // Without a limit: a stopped agent would otherwise collect one dead connection per attempt.
+  if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
+  auto received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
+  if (!received) return Garbage(socket_path_, received.error());
+  if (received->bytes.empty()) {
+    return UnavailableError("the agent at " + socket_path_ + " closed the connection at once");
+  }
+  auto header = agent::CheckPacket(received->bytes);
+  if (!header) return Garbage(socket_path_, header.error());
+  if (header->type == agent::MessageType::kReply) {
+    *refused = true;
+    Status status = StatusOf(As<agent::ReplyMessage>(received->bytes));
+    return status.ok() ? InternalError("the agent refused without a reason") : status;
+  }
+  if (header->type != agent::MessageType::kWelcome) {
+    return Garbage(socket_path_, InternalError("its first message is a " +
+                                               std::string(agent::NameOf(header->type))));
+  }
+  *welcome = As<agent::WelcomeMessage>(received->bytes);
+  if (welcome->protocol != agent::kProtocolVersion) {
+    return UnsupportedError("the agent at " + socket_path_ + " speaks protocol " +
+                            std::to_string(welcome->protocol) + ", this library " +
+                            std::to_string(agent::kProtocolVersion) +
+                            ": install the same release of both");
+  }
+  if (received->fds.size() != 1) {
+    return Garbage(socket_path_,
+                   InternalError("its Welcome brings " + std::to_string(received->fds.size()) +
+                                 " descriptors, expected 1"));
+  }
+  *memory = std::move(received->fds.front());
+  return Status::Ok();
+}
+
+Status AgentLink::TakeSegment(const agent::WelcomeMessage& welcome, const UniqueFd& memory) {
+  if (mapping_.IsSame(memory.get()) && mapping_.bytes() == welcome.segment_bytes &&
+      mapping_.slots() == welcome.slots) {
+    return Status::Ok();
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(SegmentMapping mapping,
+                            SegmentMapping::Map(memory.get(), welcome, hello_.slot_bytes));
+  if (mapping_.valid()) observer_.OnUnmapping(mapping_.base());
+  mapping_ = std::move(mapping);
+  observer_.OnMapped(mapping_.base(), mapping_.bytes());
+  return Status::Ok();
+}
+
+Status AgentLink::Dispatch(int socket) {
+  auto received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
+  if (!received) {
+    if (received.error().code() == ErrorCode::kDeadlineExceeded) return Status::Ok();
+    return received.error();
+  }
+  if (received->bytes.empty()) return UnavailableError("the agent went away");
+  auto header = agent::CheckPacket(received->bytes);
+  if (!header) return Garbage(socket_path_, header.error());
+  switch (header->type) {
+    case agent::MessageType::kReply:
+      OnReply(As<agent::ReplyMessage>(received->bytes));
+      return Status::Ok();
+    case agent::MessageType::kNotice:
+      observer_.OnNotice(As<agent::NoticeMessage>(received->bytes));
+      return Status::Ok();
+    default:
+      return Garbage(socket_path_,
+                     InternalError("unexpected " + std::string(agent::NameOf(header->type))));
+  }
+}
+
+void AgentLink::OnReply(const agent::ReplyMessage& reply) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(reply.header.ticket);
+  if (found == calls_.end()) return;
+  PendingCall& call = found->second;
+  if (!call.abandoned) {
+    call.reply = reply;
+    changed_.NotifyAll();
+    return;
+  }
+  if (reply.code == 0) {
+    bool save = call.type == agent::MessageType::kBeginSave;
+    agent::EndSaveMessage undo;
+    undo.header.type = save ? agent::MessageType::kAbandonSave : agent::MessageType::kEndRestore;
+    undo.slot = reply.slot;
+    undo.step = save ? call.step : reply.step;
+    static_cast<void>(
+        SendLocked(epoch_.load(std::memory_order_relaxed), std::as_bytes(std::span(&undo, 1))));
+  }
+  calls_.erase(found);
+}
+
+void AgentLink::Disconnect(const Status& reason) {
+  bool was_connected = false;
+  {
+    MutexLock lock(mutex_);
+    was_connected = std::exchange(connected_, false);
+    if (was_connected) epoch_.fetch_add(1, std::memory_order_release);
+    status_ = reason;
+    socket_.Reset();
+    for (auto call = calls_.begin(); call != calls_.end();) {
+      if (call->second.abandoned) {
+        call = calls_.erase(call);
+        continue;
+      }
+      if (!call->second.failure && !call->second.reply) {
+        call->second.failure = UnavailableError("the agent went away: " + reason.message());
+      }
+      ++call;
+    }
+    changed_.NotifyAll();
+  }
+  if (was_connected) observer_.OnDisconnected(reason);
+  // Copies notice within a chunk; the slots must not be written over the next connection.
+  MutexLock lock(mutex_);
+  while (users_ > 0) changed_.Wait(mutex_);
+}
+
+}  // namespace holdfast::client

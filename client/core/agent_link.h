@@ -1,0 +1,149 @@
+#pragma once
+
+#include <holdfast/holdfast.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "agent/api/messages.h"
+#include "client/core/segment_mapping.h"
+#include "client/core/threads.h"
+#include "storage/base/fd.h"
+#include "storage/base/mutex.h"
+#include "storage/base/status.h"
+
+namespace holdfast::client {
+
+/// What the link tells its owner. All calls come from the link's thread, with no lock held, except
+/// OnMapped and OnUnmapping, which may also come from the thread that stops the link.
+class LinkObserver {
+ public:
+  virtual ~LinkObserver() = default;
+  virtual void OnConnected(uint64_t incarnation, bool first) = 0;
+  /// The connection is gone. Calls made over it have failed; copies over it are being cancelled.
+  virtual void OnDisconnected(const Status& reason) = 0;
+  virtual void OnNotice(const agent::NoticeMessage& notice) = 0;
+  virtual void OnMapped(std::byte* base, uint64_t bytes) = 0;
+  virtual void OnUnmapping(std::byte* base) = 0;
+  virtual void OnLog(int level, const std::string& text) = 0;
+};
+
+/// The connection to this node's agent: a thread that connects, says Hello, maps the segment,
+/// dispatches what arrives, and starts again with a growing pause when the agent goes away. The
+/// mapping is kept when the same memory comes back. Thread-safe.
+class AgentLink {
+ public:
+  /// `observer` outlives the link. `hello` is sent at every connection.
+  AgentLink(std::string socket_path, const agent::HelloMessage& hello, LinkObserver& observer);
+  ~AgentLink();
+
+  Status Start();
+  /// Makes every call and copy give up (Cancelled); for an owner that is about to close.
+  void Interrupt();
+  /// Says goodbye, joins the thread and unmaps. No Use exists any more.
+  void Stop();
+
+  /// OK while connected; otherwise why not.
+  Status status() const;
+  /// OK once connected. A refusal that waiting cannot mend comes back at once; when the time is
+  /// over, Unavailable with the last reason.
+  Status AwaitConnected(MonotonicTime deadline);
+  /// How long an answer that was given up on has been missing; zero when none is.
+  uint64_t silent_ms() const;
+
+  /// The right to touch the segment over the connection of now. The mapping stays while it exists;
+  /// when the connection goes, alive() turns false and the holder stops soon.
+  class Use {
+   public:
+    Use(Use&& other) noexcept : link_(std::exchange(other.link_, nullptr)), epoch_(other.epoch_) {}
+    Use& operator=(Use&&) = delete;
+    ~Use() {
+      if (link_ != nullptr) link_->Leave();
+    }
+    bool alive() const { return link_->epoch_.load(std::memory_order_acquire) == epoch_; }
+    const SegmentMapping& segment() const { return link_->mapping_; }
+    uint64_t incarnation() const { return link_->incarnation_.load(std::memory_order_relaxed); }
+
+   private:
+    friend class AgentLink;
+    Use(AgentLink* link, uint64_t epoch) : link_(link), epoch_(epoch) {}
+    AgentLink* link_;
+    uint64_t epoch_;
+  };
+  /// Unavailable (or what refused us) when not connected.
+  Result<Use> Enter();
+
+  /// Sends a request and waits for its answer, whatever code that carries. DeadlineExceeded: none
+  /// came; should it come later after all, a slot it grants is given back. Unavailable: the
+  /// connection went away.
+  template <typename Message>
+  Result<agent::ReplyMessage> Call(const Use& use, Message message, MonotonicTime deadline) {
+    message.header.ticket = NextTicket();
+    uint64_t step = 0;
+    if constexpr (requires { message.step; }) step = message.step;
+    return CallBytes(use, std::as_bytes(std::span(&message, 1)), message.header, step, deadline);
+  }
+  /// Sends a message that has no answer.
+  Status Send(const Use& use, const agent::EndSaveMessage& message);
+
+ private:
+  struct PendingCall {
+    agent::MessageType type = agent::MessageType::kBeginSave;
+    uint64_t step = 0;
+    bool abandoned = false;
+    MonotonicTime abandoned_at;
+    std::optional<Status> failure;
+    std::optional<agent::ReplyMessage> reply;
+  };
+
+  uint64_t NextTicket() { return ticket_.fetch_add(1, std::memory_order_relaxed); }
+  Result<agent::ReplyMessage> CallBytes(const Use& use, std::span<const std::byte> bytes,
+                                        const agent::MessageHeader& header, uint64_t step,
+                                        MonotonicTime deadline);
+  Status SendLocked(uint64_t epoch, std::span<const std::byte> bytes) HOLDFAST_REQUIRES(mutex_);
+  void Leave();
+
+  void Run();
+  /// One connection from connect to hang-up; why it ended. `refused` when the agent said no.
+  Status RunConnection(bool* refused);
+  Status AwaitWelcome(int socket, agent::WelcomeMessage* welcome, UniqueFd* memory, bool* refused);
+  Status TakeSegment(const agent::WelcomeMessage& welcome, const UniqueFd& memory);
+  Status Dispatch(int socket);
+  void OnReply(const agent::ReplyMessage& reply);
+  void Disconnect(const Status& reason);
+  /// Waits for the stop signal; false when the time ran out first.
+  bool AwaitStop(uint64_t timeout_ms);
+  /// False when stopping instead.
+  bool AwaitReadable(int socket);
+  void NoteFailure(const Status& reason, bool refused, bool* final);
+
+  const std::string socket_path_;
+  const agent::HelloMessage hello_;
+  LinkObserver& observer_;
+  UniqueFd stop_event_;
+  std::thread thread_;
+  std::atomic<uint64_t> ticket_{1};
+  std::atomic<uint64_t> epoch_{0};  // changes at every connect, disconnect and interrupt
+  std::atomic<uint64_t> incarnation_{0};
+  SegmentMapping mapping_;  // changed by the link's thread, and only while there are no users
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  UniqueFd socket_ HOLDFAST_GUARDED_BY(mutex_);
+  bool connected_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool ever_connected_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool definite_ HOLDFAST_GUARDED_BY(mutex_) = false;  // status_ will not mend by waiting
+  Status status_ HOLDFAST_GUARDED_BY(mutex_);
+  Status logged_ HOLDFAST_GUARDED_BY(mutex_);  // a reason is logged once, not at every attempt
+  uint32_t users_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, PendingCall> calls_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast::client

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/core/agent_link.h"
+#include "client/core/copier.h"
+#include "client/core/options.h"
+#include "storage/base/ids.h"
+#include "storage/base/mutex.h"
+#include "storage/base/status.h"
+#include "storage/format/image.h"
+
+namespace holdfast::client {
+
+/// An outcome with what the caller must know about background work: `asynchronous` says that the
+/// call itself did its work and that `status` is of an earlier save, of `step`.
+struct Outcome {
+  Status status;
+  bool asynchronous = false;
+  uint64_t step = 0;
+};
+
+struct RestoredState {
+  VersionId version;
+  Tier tier = Tier::kMemory;
+  uint64_t bytes = 0;
+  std::vector<ExtraBytes> extras;
+};
+
+/// One rank's client: what holdfast.h promises, in C++. A worker thread asks the agent for slots
+/// and copies; the link's thread keeps the connection and reports what became of each save.
+/// Thread-safe except for Close().
+class Client : private LinkObserver {
+ public:
+  static Result<std::unique_ptr<Client>> Open(const ClientOptions& options, StateDescription state);
+  /// For Open().
+  Client(const ClientOptions& options, StateDescription state, ImageLayout layout);
+  ~Client() override;
+
+  /// `wait_ms` 0: as the options say.
+  Outcome Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream, uint32_t wait_ms);
+  Outcome Guard(void* stream);
+  /// `tier` is a Tier's number, or HOLDFAST_SEALED.
+  Status Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms);
+  Result<VersionId> Latest(Tier tier);
+  Result<RestoredState> Restore(std::optional<VersionId> wanted, uint64_t timeout_ms);
+  /// The i-th difference the latest Restore() found; nullptr beyond the last.
+  const char* Difference(size_t index);
+  size_t DifferenceCount();
+  Status Connection();
+  holdfast_stats Stats();
+  /// Flushes with a bound and stops all threads; then only the destructor may follow.
+  Status Close(uint64_t timeout_ms);
+
+  /// FailedPrecondition in a process that was forked from the one that opened the client.
+  Status CheckProcess() const;
+
+ private:
+  enum class SaveState { kQueued, kAsking, kCopying, kCopied, kSealed, kSkipped, kFailed };
+  /// What is known about one step's save.
+  struct SaveRecord {
+    SaveState state = SaveState::kQueued;
+    Status status;  // why it was skipped or failed
+    std::map<uint32_t, Status> tier_failures;
+  };
+  struct SaveTask {
+    uint64_t step = 0;
+    std::vector<ExtraBytes> extras;
+    std::unique_ptr<SaveCopy> copy;
+    uint32_t wait_ms = 0;    // for a slot
+    bool granted = false;    // a slot is leased: the copy will run or is running
+    bool released = false;   // host tensors are read, device copies are enqueued
+    bool cancelled = false;  // the caller no longer waits for it
+  };
+
+  // client.cc
+  Status Start();
+  Status AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) HOLDFAST_REQUIRES(mutex_);
+  Outcome TakeAsyncError() HOLDFAST_REQUIRES(mutex_);
+  void RaiseAsyncError(uint64_t step, const Status& status) HOLDFAST_REQUIRES(mutex_);
+  /// May the tensors change? The number says how long saves without a slot may still be waited for;
+  /// nothing when there are none.
+  bool AllReleasedLocked(std::optional<uint64_t>* ungranted_wait_ms) HOLDFAST_REQUIRES(mutex_);
+  Status RecordStatusLocked(uint64_t step, const SaveRecord& record, uint32_t tier, bool* known)
+      HOLDFAST_REQUIRES(mutex_);
+  std::string UnflushedLocked() HOLDFAST_REQUIRES(mutex_);
+  void Log(int level, const std::string& text);
+
+  // client_save.cc: the worker
+  void RunWorker();
+  void RunTask(SaveTask& task);
+  Result<uint32_t> LeaseSlot(SaveTask& task, const AgentLink::Use& use, uint64_t image_bytes);
+  Status CopyInto(SaveTask& task, const AgentLink::Use& use, uint32_t slot,
+                  const std::string& header);
+  void Finish(const SaveTask& task, SaveState state, const Status& status, bool raise);
+  void SetState(SaveRecord& record, SaveState state) HOLDFAST_REQUIRES(mutex_);
+
+  // client_restore.cc
+  Result<RestoredState> RestoreOnce(std::optional<VersionId> wanted, MonotonicTime deadline,
+                                    bool* again);
+  Result<RestoredState> RestoreSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply,
+                                    bool* again);
+  Status CheckImage(const ParsedImage& image, const agent::ReplyMessage& reply);
+
+  // LinkObserver
+  void OnConnected(uint64_t incarnation, bool first) override;
+  void OnDisconnected(const Status& reason) override;
+  void OnNotice(const agent::NoticeMessage& notice) override;
+  void OnMapped(std::byte* base, uint64_t bytes) override;
+  void OnUnmapping(std::byte* base) override;
+  void OnLog(int level, const std::string& text) override;
+
+  const ClientOptions options_;
+  const pid_t pid_;
+  const StateDescription state_;
+  const ImageLayout layout_;
+  const CopyPlan plan_;
+  std::unique_ptr<DeviceCopier> device_;  // only with device tensors
+  std::byte* pinned_ = nullptr;           // the link's thread
+  std::unique_ptr<AgentLink> link_;
+  std::thread worker_;
+  Mutex restoring_;  // one Restore() at a time
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::list<SaveTask> tasks_ HOLDFAST_GUARDED_BY(mutex_);  // the worker's, in order
+  std::map<uint64_t, SaveRecord> records_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<uint32_t, VersionId> latest_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> differences_ HOLDFAST_GUARDED_BY(mutex_);
+  std::optional<Outcome> async_error_ HOLDFAST_GUARDED_BY(mutex_);
+  uint32_t async_more_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  Status first_error_ HOLDFAST_GUARDED_BY(mutex_);
+  Status fenced_ HOLDFAST_GUARDED_BY(mutex_);
+  std::optional<uint64_t> last_step_ HOLDFAST_GUARDED_BY(mutex_);
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  holdfast_stats stats_ HOLDFAST_GUARDED_BY(mutex_) = {};
+};
+
+}  // namespace holdfast::client

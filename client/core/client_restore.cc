@@ -1,0 +1,138 @@
+// Restore: which version is the agent's to say; the way back into the tensors is ours.
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "client/core/client.h"
+
+namespace holdfast::client {
+namespace {
+constexpr auto kRetryPause = std::chrono::milliseconds(200);
+// The agent keeps the time-out; this is how long its answer may take on top.
+constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
+
+uint64_t MillisecondsUntil(MonotonicTime deadline) {
+  auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 0;
+}
+}  // namespace
+
+Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t timeout_ms) {
+  MonotonicTime deadline = After(timeout_ms);
+  MutexLock one(restoring_);
+  {
+    MutexLock lock(mutex_);
+    differences_.clear();
+    while (!tasks_.empty()) {
+      auto left = deadline - MonotonicNow();
+      if (left <= left.zero()) {
+        return Fail(DeadlineExceededError("a save is still copying the tensors; nothing restored"));
+      }
+      changed_.WaitFor(mutex_, left);
+    }
+  }
+  for (;;) {
+    HOLDFAST_RETURN_IF_ERROR(link_->AwaitConnected(deadline));
+    bool again = false;
+    auto restored = RestoreOnce(wanted, deadline, &again);
+    if (restored || !again || MonotonicNow() + kRetryPause >= deadline) return restored;
+    Log(HOLDFAST_LOG_WARN, "restore is tried again: " + restored.error().ToString());
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, MonotonicTime deadline,
+                                          bool* again) {
+  auto use = link_->Enter();
+  if (!use) {
+    *again = use.error().code() == ErrorCode::kUnavailable;
+    return Fail(use.error());
+  }
+  agent::FindRestoreMessage find;
+  if (wanted) {
+    find.wanted_incarnation = wanted->incarnation.value;
+    find.wanted_step = wanted->step.value;
+  }
+  find.timeout_ms = std::max<uint64_t>(MillisecondsUntil(deadline), 1);
+  auto reply = link_->Call(*use, find, deadline + kAnswerSlack);
+  if (!reply) {
+    *again = reply.error().code() == ErrorCode::kUnavailable;
+    return Fail(reply.error());
+  }
+  if (reply->code != 0) {
+    Status status(ErrorFromNumber(reply->code), agent::GetText(reply->text));
+    *again = status.code() == ErrorCode::kUnavailable;
+    return Fail(status);
+  }
+  auto restored = RestoreSlot(*use, *reply, again);
+  agent::EndSaveMessage end;
+  end.header.type = agent::MessageType::kEndRestore;
+  end.slot = reply->slot;
+  end.step = reply->step;
+  static_cast<void>(link_->Send(*use, end));
+  return restored;
+}
+
+Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& reply) {
+  VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
+  const ShardIdentity& saved = image.identity;
+  if (saved.job != options_.job || saved.rank.value != options_.rank || saved.version != version) {
+    return InternalError("asked for " +
+                         ToString(ShardKey{options_.job, version, Rank{options_.rank}}) +
+                         ", the agent brought " + ToString(saved.key()));
+  }
+  if (saved.world != options_.world) {
+    return InvalidArgumentError("version " + ToString(version) + " was saved by a world of " +
+                                std::to_string(saved.world) + " ranks, this is one of " +
+                                std::to_string(options_.world) + ": start the job with " +
+                                std::to_string(saved.world) + " ranks");
+  }
+  std::vector<std::string> differences = DescribeDifferences(image.tensors, state_.specs);
+  if (differences.empty()) return Status::Ok();
+  Status status = InvalidArgumentError(
+      "version " + ToString(version) + " does not fit the described state, nothing was restored; " +
+      std::to_string(differences.size()) + " differences: " + JoinDefects(differences));
+  MutexLock lock(mutex_);
+  differences_ = std::move(differences);
+  return status;
+}
+
+Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
+                                          const agent::ReplyMessage& reply, bool* again) {
+  const SegmentMapping& segment = use.segment();
+  if (reply.slot >= segment.slots() || reply.image_bytes > segment.slot(reply.slot).size() ||
+      reply.image_bytes < 8 || reply.tier < 1 ||
+      reply.tier > static_cast<uint32_t>(Tier::kRemote)) {
+    return Fail(InternalError("the agent offers slot " + std::to_string(reply.slot) + " with " +
+                              std::to_string(reply.image_bytes) + " bytes from tier " +
+                              std::to_string(reply.tier)));
+  }
+  std::span<const std::byte> bytes = segment.slot(reply.slot).first(reply.image_bytes);
+  HOLDFAST_ASSIGN_OR_RETURN(uint64_t header_bytes, HeaderBytes(bytes.first(8), bytes.size()));
+  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(bytes.first(header_bytes), bytes.size()));
+  HOLDFAST_RETURN_IF_ERROR(CheckImage(image, reply));
+
+  std::span<const std::byte> data = bytes.subspan(image.data_offset);
+  CopyPlan plan = PlanRestore(image, state_.specs, state_.memory);
+  RestoredState restored{.version = image.identity.version,
+                         .tier = static_cast<Tier>(reply.tier),
+                         .bytes = data.size(),
+                         .extras = {}};
+  for (const PlacedExtra& extra : image.extras) {
+    auto* from = reinterpret_cast<const char*>(data.data() + extra.begin);
+    restored.extras.push_back({extra.name, std::string(from, extra.bytes())});
+  }
+  Status copied =
+      CopyOut(plan, data, device_.get(), options_.copy_threads, [&] { return use.alive(); });
+  if (copied.code() == ErrorCode::kCancelled) {
+    *again = true;
+    copied = UnavailableError(
+        "the agent went away during the restore: the tensors hold a mixture until one succeeds");
+  }
+  if (!copied.ok()) return Fail(copied);
+  return restored;
+}
+
+}  // namespace holdfast::client

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "agent/api/messages.h"
+#include "agent/api/segment_layout.h"
+#include "storage/base/status.h"
+
+namespace holdfast::client {
+
+/// This rank's segment, mapped into the trainer. A forked child does not inherit the mapping.
+/// Movable; unmaps when destroyed.
+class SegmentMapping {
+ public:
+  SegmentMapping() = default;
+  SegmentMapping(SegmentMapping&& other) noexcept { *this = std::move(other); }
+  SegmentMapping& operator=(SegmentMapping&& other) noexcept;
+  ~SegmentMapping();
+
+  /// Maps `fd` as `welcome` describes it, after checking every number against the descriptor's real
+  /// size, that the memory is sealed against shrinking (so that touching it cannot fault), and that
+  /// slots of `slot_bytes` fit. `fd` stays the caller's.
+  static Result<SegmentMapping> Map(int fd, const agent::WelcomeMessage& welcome,
+                                    uint64_t slot_bytes);
+  /// Does `fd` name the memory that is mapped here?
+  bool IsSame(int fd) const;
+
+  bool valid() const { return base_ != nullptr; }
+  std::byte* base() const { return base_; }
+  uint64_t bytes() const { return bytes_; }
+  uint32_t slots() const { return slots_; }
+  std::span<std::byte> slot(uint32_t index) const {
+    return {base_ + control_bytes_ + index * slot_bytes_, slot_bytes_};
+  }
+  agent::SlotProgress& progress(uint32_t index) const {
+    return reinterpret_cast<agent::SegmentControl*>(base_)->slots[index];
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  uint64_t bytes_ = 0;
+  uint64_t control_bytes_ = 0;
+  uint64_t slot_bytes_ = 0;
+  uint32_t slots_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+}  // namespace holdfast::client

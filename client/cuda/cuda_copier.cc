@@ -1,0 +1,351 @@
+// The device copier over CUDA's driver API. One non-blocking copy stream a device; every save is
+// ordered after the training stream by an event and the guard makes the training stream wait for
+// the last copy's event, so the host is never blocked by either.
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/core/device_copier.h"
+#include "client/cuda/copy_groups.h"
+#include "client/cuda/driver.h"
+#include "storage/base/mutex.h"
+#include "storage/base/status.h"
+
+using holdfast::ErrorCode;
+using holdfast::cuda::CopyGroup;
+using holdfast::cuda::Driver;
+
+namespace {
+constexpr uint64_t kGroupBytesMax = 16ULL << 20;
+constexpr size_t kGroupPiecesMax = 1024;
+
+int32_t Number(ErrorCode code) { return static_cast<int32_t>(code); }
+
+int32_t Say(ErrorCode code, const std::string& message, char* text, size_t text_bytes) {
+  if (text != nullptr && text_bytes > 0) std::snprintf(text, text_bytes, "%s", message.c_str());
+  return Number(code);
+}
+
+/// Makes a context current for a scope; the caller's own is back afterwards.
+class CurrentContext {
+ public:
+  CurrentContext(const Driver& driver, CUcontext context) : driver_(driver) {
+    pushed_ = context != nullptr && driver_.CtxPush(context) == CUDA_SUCCESS;
+  }
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (pushed_) driver_.CtxPop(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const Driver& driver_;
+  bool pushed_ = false;
+};
+
+struct Device {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+};
+
+}  // namespace
+
+struct holdfast_device_context {
+  const Driver* driver = nullptr;
+  std::map<int32_t, Device> devices;
+  holdfast::Mutex mutex;
+  std::set<void*> pinned HOLDFAST_GUARDED_BY(mutex);
+
+  /// The context that `stream` belongs to; for the default stream that of the first device.
+  CUcontext ContextOf(CUstream stream) const {
+    CUcontext context = nullptr;
+    if (stream != nullptr && driver->StreamGetCtx(stream, &context) == CUDA_SUCCESS) return context;
+    return devices.begin()->second.context;
+  }
+};
+
+struct holdfast_device_mark {
+  CUevent event = nullptr;
+};
+
+struct holdfast_device_copy {
+  holdfast_device_context* context = nullptr;
+  std::vector<CopyGroup> groups;
+  std::vector<CUevent> events;  // one a group, recorded after its copies
+  CUevent mark = nullptr;
+};
+
+namespace {
+
+int32_t Close(holdfast_device_context* context) {
+  const Driver& driver = *context->driver;
+  for (auto& [index, device] : context->devices) {
+    CurrentContext current(driver, device.context);
+    if (device.stream != nullptr) {
+      driver.StreamSynchronize(device.stream);
+      driver.StreamDestroy(device.stream);
+    }
+  }
+  for (auto& [index, device] : context->devices) {
+    if (device.context != nullptr) driver.PrimaryCtxRelease(device.device);
+  }
+  delete context;
+  return 0;
+}
+
+/// Retains the device's primary context (the one the CUDA runtime and torch use) and makes its
+/// stream.
+CUresult OpenDevice(const Driver& driver, int32_t index, Device* device) {
+  CUresult result = driver.DeviceGet(&device->device, index);
+  if (result == CUDA_SUCCESS) result = driver.PrimaryCtxRetain(&device->context, device->device);
+  if (result != CUDA_SUCCESS) return result;
+  CurrentContext current(driver, device->context);
+  return driver.StreamCreate(&device->stream, CU_STREAM_NON_BLOCKING);
+}
+
+int32_t Open(const int32_t* indices, size_t count, holdfast_device_context** context, char* text,
+             size_t text_bytes) {
+  *context = nullptr;
+  std::string why;
+  const Driver* driver = Driver::Load(&why);
+  if (driver == nullptr) return Say(ErrorCode::kUnsupported, why, text, text_bytes);
+  auto made = std::make_unique<holdfast_device_context>();
+  made->driver = driver;
+  for (size_t i = 0; i < count; ++i) {
+    CUresult result = OpenDevice(*driver, indices[i], &made->devices[indices[i]]);
+    if (result == CUDA_SUCCESS) continue;
+    why = driver->Text(("CUDA device " + std::to_string(indices[i])).c_str(), result);
+    Close(made.release());
+    return Say(ErrorCode::kUnsupported, why, text, text_bytes);
+  }
+  *context = made.release();
+  return 0;
+}
+
+int32_t Pin(holdfast_device_context* context, void* memory, uint64_t bytes, char* text,
+            size_t text_bytes) {
+  const Driver& driver = *context->driver;
+  CurrentContext current(driver, context->devices.begin()->second.context);
+  CUresult result = driver.HostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  if (result != CUDA_SUCCESS) {
+    return Say(ErrorCode::kResourceExhausted, driver.Text("cuMemHostRegister", result), text,
+               text_bytes);
+  }
+  holdfast::MutexLock lock(context->mutex);
+  context->pinned.insert(memory);
+  return 0;
+}
+
+void Unpin(holdfast_device_context* context, void* memory) {
+  holdfast::MutexLock lock(context->mutex);
+  if (context->pinned.erase(memory) == 0) return;
+  CurrentContext current(*context->driver, context->devices.begin()->second.context);
+  context->driver->HostUnregister(memory);
+}
+
+int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mark** mark,
+             char* text, size_t text_bytes) {
+  const Driver& driver = *context->driver;
+  auto* training_stream = static_cast<CUstream>(stream);
+  CurrentContext current(driver, context->ContextOf(training_stream));
+  auto made = std::make_unique<holdfast_device_mark>();
+  CUresult result = driver.EventCreate(&made->event, CU_EVENT_DISABLE_TIMING);
+  if (result == CUDA_SUCCESS) {
+    result = driver.EventRecord(made->event, training_stream);
+    if (result != CUDA_SUCCESS) driver.EventDestroy(made->event);
+  }
+  if (result != CUDA_SUCCESS) {
+    return Say(ErrorCode::kIoError, driver.Text("marking the training stream", result), text,
+               text_bytes);
+  }
+  *mark = made.release();
+  return 0;
+}
+
+void DropMark(holdfast_device_context* context, holdfast_device_mark* mark) {
+  context->driver->EventDestroy(mark->event);
+  delete mark;
+}
+
+enum class Direction { kToHost, kToDevice };
+
+/// Enqueues the pieces of one group on the device's stream: one call where the driver has batches.
+CUresult Enqueue(const Driver& driver, const Device& device, const holdfast_device_piece* pieces,
+                 const CopyGroup& group, std::byte* slot, Direction direction) {
+  size_t count = group.end - group.begin;
+  if (driver.CopyBatch != nullptr && count > 1) {
+    std::vector<CUdeviceptr> to(count);
+    std::vector<CUdeviceptr> from(count);
+    std::vector<size_t> sizes(count);
+    for (size_t i = 0; i < count; ++i) {
+      const holdfast_device_piece& piece = pieces[group.begin + i];
+      auto on_device = reinterpret_cast<CUdeviceptr>(piece.device_memory);
+      auto on_host = reinterpret_cast<CUdeviceptr>(slot + piece.slot_offset);
+      to[i] = direction == Direction::kToHost ? on_host : on_device;
+      from[i] = direction == Direction::kToHost ? on_device : on_host;
+      sizes[i] = piece.bytes;
+    }
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+    size_t first = 0;
+    return driver.CopyBatch(to.data(), from.data(), sizes.data(), count, &attributes, &first, 1,
+                            device.stream);
+  }
+  for (size_t i = group.begin; i < group.end; ++i) {
+    auto on_device = reinterpret_cast<CUdeviceptr>(pieces[i].device_memory);
+    std::byte* on_host = slot + pieces[i].slot_offset;
+    CUresult result = direction == Direction::kToHost
+                          ? driver.CopyToHost(on_host, on_device, pieces[i].bytes, device.stream)
+                          : driver.CopyToDevice(on_device, on_host, pieces[i].bytes, device.stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Finish(holdfast_device_copy* copy) {
+  const Driver& driver = *copy->context->driver;
+  for (auto& [index, device] : copy->context->devices) {
+    CurrentContext current(driver, device.context);
+    driver.StreamSynchronize(device.stream);
+  }
+  for (CUevent event : copy->events) driver.EventDestroy(event);
+  if (copy->mark != nullptr) driver.EventDestroy(copy->mark);
+  delete copy;
+}
+
+CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pieces,
+                     std::byte* slot) {
+  const Driver& driver = *copy->context->driver;
+  for (auto& [index, device] : copy->context->devices) {
+    CurrentContext current(driver, device.context);
+    CUresult result = driver.StreamWaitEvent(device.stream, copy->mark, 0);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  for (const CopyGroup& group : copy->groups) {
+    auto found = copy->context->devices.find(group.device_index);
+    if (found == copy->context->devices.end()) return CUDA_ERROR_INVALID_DEVICE;
+    const Device& device = found->second;
+    CurrentContext current(driver, device.context);
+    CUevent event = nullptr;
+    CUresult result = driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (result != CUDA_SUCCESS) return result;
+    copy->events.push_back(event);
+    result = Enqueue(driver, device, pieces, group, slot, Direction::kToHost);
+    if (result == CUDA_SUCCESS) result = driver.EventRecord(event, device.stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
+              const holdfast_device_piece* pieces, size_t count, void* slot,
+              holdfast_device_copy** copy, char* text, size_t text_bytes) {
+  auto made = std::make_unique<holdfast_device_copy>();
+  made->context = context;
+  made->mark = mark->event;
+  delete mark;
+  made->groups = holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax);
+  CUresult result = StartGroups(made.get(), pieces, static_cast<std::byte*>(slot));
+  if (result != CUDA_SUCCESS) {
+    // What was enqueued still reads the tensors: Finish waits for it.
+    Finish(made.release());
+    return Say(ErrorCode::kIoError, context->driver->Text("copying from the device", result), text,
+               text_bytes);
+  }
+  *copy = made.release();
+  return 0;
+}
+
+int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
+                   size_t text_bytes) {
+  const Driver& driver = *copy->context->driver;
+  size_t group = 0;
+  while (group + 1 < copy->groups.size() && copy->groups[group].end < want) ++group;
+  if (copy->groups.empty()) {
+    *done = want;
+    return 0;
+  }
+  // Groups before it may be on other devices; each must be done for the count to have no gap.
+  for (size_t i = 0; i <= group; ++i) {
+    CUresult result = driver.EventSynchronize(copy->events[i]);
+    if (result != CUDA_SUCCESS) {
+      return Say(ErrorCode::kIoError, driver.Text("copying from the device", result), text,
+                 text_bytes);
+    }
+  }
+  *done = copy->groups[group].end;
+  return 0;
+}
+
+int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes) {
+  const Driver& driver = *copy->context->driver;
+  auto* training_stream = static_cast<CUstream>(stream);
+  CurrentContext current(driver, copy->context->ContextOf(training_stream));
+  // Events on one stream complete in order: the last of each device stands for all.
+  std::map<int32_t, CUevent> last;
+  for (size_t i = 0; i < copy->groups.size(); ++i) {
+    last[copy->groups[i].device_index] = copy->events[i];
+  }
+  for (const auto& [index, event] : last) {
+    CUresult result = driver.StreamWaitEvent(training_stream, event, 0);
+    if (result != CUDA_SUCCESS) {
+      return Say(ErrorCode::kIoError, driver.Text("guarding the training stream", result), text,
+                 text_bytes);
+    }
+  }
+  return 0;
+}
+
+int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* pieces, size_t count,
+                const void* slot, char* text, size_t text_bytes) {
+  const Driver& driver = *context->driver;
+  auto* from = const_cast<std::byte*>(static_cast<const std::byte*>(slot));
+  CUresult result = CUDA_SUCCESS;
+  for (const CopyGroup& group :
+       holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax)) {
+    auto found = context->devices.find(group.device_index);
+    result = found == context->devices.end() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) break;
+    CurrentContext current(driver, found->second.context);
+    result = Enqueue(driver, found->second, pieces, group, from, Direction::kToDevice);
+    if (result != CUDA_SUCCESS) break;
+  }
+  for (auto& [index, device] : context->devices) {
+    CurrentContext current(driver, device.context);
+    CUresult done = driver.StreamSynchronize(device.stream);
+    if (result == CUDA_SUCCESS) result = done;
+  }
+  if (result == CUDA_SUCCESS) return 0;
+  return Say(ErrorCode::kIoError, driver.Text("copying to the device", result), text, text_bytes);
+}
+
+constexpr holdfast_device_copier kTable = {
+    HOLDFAST_DEVICE_COPIER_ABI,
+    sizeof(holdfast_device_copier),
+    Open,
+    [](holdfast_device_context* context) { Close(context); },
+    Pin,
+    Unpin,
+    Mark,
+    DropMark,
+    Start,
+    WaitPieces,
+    Guard,
+    Finish,
+    Restore,
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const holdfast_device_copier*
+holdfast_device_copier_table(void) {
+  return &kTable;
+}

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+#include <type_traits>
+
+namespace holdfast::cuda {
+
+/// The driver's functions that the copier uses, resolved at run time: nothing here links libcuda,
+/// so the plugin can be built and loaded on a machine without a driver and say so.
+struct Driver {
+#define HOLDFAST_DRIVER_FUNCTIONS(X)                                                  \
+  X(Init, cuInit, CUresult(unsigned))                                                 \
+  X(GetErrorString, cuGetErrorString, CUresult(CUresult, const char**))               \
+  X(DeviceGet, cuDeviceGet, CUresult(CUdevice*, int))                                 \
+  X(DeviceGetCount, cuDeviceGetCount, CUresult(int*))                                 \
+  X(PrimaryCtxRetain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))       \
+  X(PrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))              \
+  X(CtxPush, cuCtxPushCurrent_v2, CUresult(CUcontext))                                \
+  X(CtxPop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                 \
+  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                      \
+  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                            \
+  X(StreamGetCtx, cuStreamGetCtx, CUresult(CUstream, CUcontext*))                     \
+  X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))        \
+  X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                       \
+  X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                         \
+  X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))                               \
+  X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                          \
+  X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                          \
+  X(HostRegister, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))            \
+  X(HostUnregister, cuMemHostUnregister, CUresult(void*))                             \
+  X(CopyToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream)) \
+  X(CopyToDevice, cuMemcpyHtoDAsync_v2, CUresult(CUdeviceptr, const void*, size_t, CUstream))
+#define X(name, symbol, type) std::add_pointer_t<type> name = nullptr;
+  HOLDFAST_DRIVER_FUNCTIONS(X)
+#undef X
+  /// Many copies with one call; nullptr where the driver is older than CUDA 13.
+  CUresult (*CopyBatch)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*,
+                        size_t, CUstream) = nullptr;
+
+  /// Loads and initialises the driver once a process. nullptr, with the reason in `why`, when there
+  /// is none or it is too old.
+  static const Driver* Load(std::string* why);
+  /// "cuEventCreate: out of memory" for people; empty for success.
+  std::string Text(const char* what, CUresult result) const;
+};
+
+}  // namespace holdfast::cuda

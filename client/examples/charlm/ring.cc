@@ -1,0 +1,238 @@
+#include "charlm/ring.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+namespace charlm {
+namespace {
+using SteadyClock = std::chrono::steady_clock;
+constexpr auto kLookAgain = std::chrono::milliseconds(20);
+
+/// What a rank says when it connects.
+struct Greeting {
+  char magic[8] = {'c', 'h', 'a', 'r', 'l', 'm', '0', '1'};
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  char run_id[128] = {};
+};
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+void Close(int* fd) {
+  if (*fd >= 0) ::close(*fd);
+  *fd = -1;
+}
+
+void Prepare(int fd) {
+  int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/// Runs `attempt` until it is true or the time is over.
+template <typename Attempt>
+bool Until(SteadyClock::time_point deadline, Attempt attempt) {
+  while (!attempt()) {
+    if (SteadyClock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  return true;
+}
+
+std::string PortFile(const RingOptions& options, uint32_t rank) {
+  std::string run = options.run_id;
+  for (char& c : run) {
+    if (c == '/') c = '_';
+  }
+  return options.rendezvous + "/" + (run.empty() ? "run" : run) + "-rank-" + std::to_string(rank);
+}
+
+Greeting GreetingOf(const RingOptions& options, uint32_t rank) {
+  Greeting greeting;
+  greeting.rank = rank;
+  greeting.world = options.world;
+  std::strncpy(greeting.run_id, options.run_id.c_str(), sizeof greeting.run_id - 1);
+  return greeting;
+}
+}  // namespace
+
+Ring::~Ring() {
+  Close(&listener_);
+  Close(&next_);
+  Close(&previous_);
+}
+
+bool Ring::Fail(const std::string& what) {
+  error_ = what;
+  Close(&next_);
+  Close(&previous_);
+  return false;
+}
+
+bool Ring::Connect(const RingOptions& options) {
+  options_ = options;
+  if (options_.world == 1) return true;
+  int port = options_.port_base == 0 ? 0 : options_.port_base + static_cast<int>(options_.rank);
+  if (!Listen(&port)) return false;
+  if (!options_.rendezvous.empty()) {
+    // Written aside and renamed: a reader never sees half a number.
+    std::string path = PortFile(options_, options_.rank);
+    std::ofstream(path + ".new") << port << "\n";
+    if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
+      return Fail("cannot write " + path + ": " + std::strerror(errno));
+    }
+  }
+  return ConnectNext() && AcceptPrevious();
+}
+
+bool Ring::Listen(int* port) {
+  listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int on = 1;
+  ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address = Loopback(*port);
+  socklen_t bytes = sizeof address;
+  if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      ::listen(listener_, 8) != 0 ||
+      ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+    return Fail("cannot listen on 127.0.0.1:" + std::to_string(*port) + ": " +
+                std::strerror(errno) + "; choose another --port-base");
+  }
+  *port = ntohs(address.sin_port);
+  return true;
+}
+
+int Ring::FindNextPort() {
+  uint32_t next = (options_.rank + 1) % options_.world;
+  if (options_.rendezvous.empty()) return options_.port_base + static_cast<int>(next);
+  int port = 0;
+  std::ifstream(PortFile(options_, next)) >> port;
+  return port;
+}
+
+bool Ring::ConnectNext() {
+  auto deadline = SteadyClock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  bool connected = Until(deadline, [&] {
+    int port = FindNextPort();
+    if (port == 0) return false;
+    next_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = Loopback(port);
+    if (::connect(next_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return true;
+    Close(&next_);
+    return false;
+  });
+  if (!connected) return Fail("the next rank did not come within the time");
+  Greeting greeting = GreetingOf(options_, options_.rank);
+  if (::send(next_, &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting) {
+    return Fail("the next rank is gone");
+  }
+  Prepare(next_);
+  return true;
+}
+
+bool Ring::AcceptPrevious() {
+  auto deadline = SteadyClock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  Greeting expected = GreetingOf(options_, Back(1));
+  bool accepted = Until(deadline, [&] {
+    previous_ = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (previous_ < 0) return false;
+    timeval limit{.tv_sec = 5, .tv_usec = 0};
+    ::setsockopt(previous_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    Greeting greeting;
+    if (::recv(previous_, &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting &&
+        std::memcmp(&greeting, &expected, sizeof greeting) == 0) {
+      return true;
+    }
+    Close(&previous_);  // a rank of another start, or no rank at all
+    return false;
+  });
+  if (!accepted) return Fail("the previous rank did not come within the time");
+  Prepare(previous_);
+  Close(&listener_);
+  return true;
+}
+
+bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
+  while (!out.empty() || !in.empty()) {
+    pollfd ends[2] = {{.fd = out.empty() ? -1 : next_, .events = POLLOUT, .revents = 0},
+                      {.fd = in.empty() ? -1 : previous_, .events = POLLIN, .revents = 0}};
+    int ready = ::poll(ends, 2, options_.timeout_ms);
+    if (ready == 0)
+      return Fail("no rank has moved for " + std::to_string(options_.timeout_ms) + " ms");
+    if (ready < 0) continue;
+    if (ends[0].revents != 0) {
+      ssize_t sent = ::send(next_, out.data(), out.size(), MSG_NOSIGNAL);
+      if (sent > 0) out = out.subspan(static_cast<size_t>(sent));
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        return Fail("rank " + std::to_string((options_.rank + 1) % options_.world) + " is gone");
+      }
+    }
+    if (ends[1].revents != 0) {
+      ssize_t received = ::recv(previous_, in.data(), in.size(), 0);
+      if (received > 0) in = in.subspan(static_cast<size_t>(received));
+      if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
+        return Fail("rank " + std::to_string(Back(1)) + " is gone");
+      }
+    }
+  }
+  return true;
+}
+
+bool Ring::ReduceScatter(std::span<float> values, std::span<const uint64_t> bounds) {
+  auto block = [&](uint32_t rank) {
+    return values.subspan(bounds[rank], bounds[rank + 1] - bounds[rank]);
+  };
+  // Block b starts at rank b + 1 and collects one rank's values a turn until it is home.
+  for (uint32_t turn = 1; turn < options_.world; ++turn) {
+    std::span<float> in = block(Back(turn + 1));
+    incoming_.resize(in.size());
+    if (!Swap(std::as_bytes(block(Back(turn))), std::as_writable_bytes(std::span(incoming_)))) {
+      return false;
+    }
+    for (size_t i = 0; i < in.size(); ++i) in[i] += incoming_[i];
+  }
+  return true;
+}
+
+bool Ring::AllGather(std::span<float> values, std::span<const uint64_t> bounds) {
+  auto block = [&](uint32_t rank) {
+    return values.subspan(bounds[rank], bounds[rank + 1] - bounds[rank]);
+  };
+  for (uint32_t turn = 0; turn + 1 < options_.world; ++turn) {
+    if (!Swap(std::as_bytes(block(Back(turn))), std::as_writable_bytes(block(Back(turn + 1))))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Ring::Exchange(uint64_t mine, std::vector<uint64_t>* all) {
+  all->assign(options_.world, 0);
+  (*all)[options_.rank] = mine;
+  for (uint32_t turn = 0; turn + 1 < options_.world; ++turn) {
+    if (!Swap(std::as_bytes(std::span(&(*all)[Back(turn)], 1)),
+              std::as_writable_bytes(std::span(&(*all)[Back(turn + 1)], 1)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace charlm

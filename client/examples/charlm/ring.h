@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+// The ranks in a ring over TCP on this machine: each sends to the next and receives from the one
+// before. Sums are always taken in the same order, so a run can be repeated bit for bit.
+
+namespace charlm {
+
+struct RingOptions {
+  uint32_t rank = 0;
+  uint32_t world = 1;
+  std::string run_id;      // keeps a rank of an earlier start out
+  std::string rendezvous;  // folder where each rank leaves its port, or
+  int port_base = 0;       // rank r listens at port_base + r
+  int timeout_ms = 60'000;
+};
+
+/// All functions return false when a neighbour is gone or the time is over; error() says which.
+/// Then the ring is closed for good, and so are the neighbours' rings a moment later.
+class Ring {
+ public:
+  Ring() = default;
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  bool Connect(const RingOptions& options);
+
+  /// `bounds` cut `values` into one block a rank (world + 1 numbers). Afterwards this rank's block
+  /// holds the sum over all ranks; the others hold partial sums.
+  bool ReduceScatter(std::span<float> values, std::span<const uint64_t> bounds);
+  /// Afterwards every rank has every rank's block.
+  bool AllGather(std::span<float> values, std::span<const uint64_t> bounds);
+  /// One number of each rank, in rank order.
+  bool Exchange(uint64_t mine, std::vector<uint64_t>* all);
+
+  const std::string& error() const { return error_; }
+
+ private:
+  bool Fail(const std::string& what);
+  bool Listen(int* port);
+  int FindNextPort();
+  bool ConnectNext();
+  bool AcceptPrevious();
+  /// Sends and receives at the same time, so that no ring of full buffers can stand still.
+  bool Swap(std::span<const std::byte> out, std::span<std::byte> in);
+  uint32_t Back(uint32_t by) const {
+    return (options_.rank + 2 * options_.world - by) % options_.world;
+  }
+
+  RingOptions options_;
+  int listener_ = -1;
+  int next_ = -1;
+  int previous_ = -1;
+  std::string error_;
+  std::vector<float> incoming_;
+};
+
+}  // namespace charlm

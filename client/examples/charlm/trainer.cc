@@ -1,0 +1,330 @@
+#include "charlm/trainer.h"
+
+#include <bit>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+namespace charlm {
+namespace {
+using std::chrono::milliseconds;
+using SteadyClock = std::chrono::steady_clock;
+constexpr int kLastWaitMs = 15'000;  // for the last version's slot, and for its commit
+
+double MillisecondsSince(SteadyClock::time_point start) {
+  return std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
+}
+
+/// FNV-1a over the bits of all weights: two runs ended alike iff it is the same.
+std::string HashOf(std::vector<Parameter>& parameters) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const Parameter& parameter : parameters) {
+    for (float value : parameter.value) {
+      hash = (hash ^ std::bit_cast<uint32_t>(value)) * 0x100000001b3;
+    }
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
+  return text;
+}
+}  // namespace
+
+Trainer::Trainer(const Options& options)
+    : options_(options),
+      model_(Model::HiddenFor(options.parameters), options.seed),
+      data_order_(options.seed * 1'000'003 + options.rank) {
+  for (const Parameter& parameter : model_.parameters()) {
+    adam_.emplace_back(parameter, options_.rank, options_.world);
+  }
+}
+
+int Trainer::Run() {
+  std::string problem;
+  if (!events_.Open(options_.events, options_.rank)) return Fail("cannot write " + options_.events);
+  if (!corpus_.Load(options_.text, &problem)) return Fail(problem);
+  if (!ring_.Connect({.rank = options_.rank,
+                      .world = options_.world,
+                      .run_id = options_.run_id,
+                      .rendezvous = options_.rendezvous,
+                      .port_base = options_.rendezvous.empty() ? options_.port_base : 0})) {
+    return Fail(ring_.error(), kPeerGone);
+  }
+  if (!options_.no_checkpoint && !(OpenCheckpoints() && Restore())) return kError;
+  if (!AllAgree()) return ring_.error().empty() ? kError : kPeerGone;
+  while (step_ < options_.steps) {
+    if (!TrainStep()) return Fail(ring_.error() + "; start all ranks again", kPeerGone);
+  }
+  return Finish() ? kDone : kError;
+}
+
+// ---- Holdfast ----------------------------------------------------------------------------------
+
+/// This rank's rows of each parameter and of its two moments. Holdfast is told where they lie in
+/// the whole, so that the tools can show and reassemble the model.
+std::vector<holdfast::Tensor> Trainer::DescribeState() {
+  std::vector<holdfast::Tensor> state;
+  for (size_t i = 0; i < adam_.size(); ++i) {
+    Parameter& parameter = model_.parameters()[i];
+    AdamShard& adam = adam_[i];
+    holdfast::Shape shape = {adam.rows, parameter.columns};
+    holdfast::Shape whole = {parameter.rows, parameter.columns};
+    holdfast::Shape offset = {adam.first_row, 0};
+    float* mine = parameter.value.data() + adam.first_row * parameter.columns;
+    state.push_back(holdfast::Slice(parameter.name, mine, shape, whole, offset));
+    state.push_back(
+        holdfast::Slice(parameter.name + ".moment1", adam.moment1, shape, whole, offset));
+    state.push_back(
+        holdfast::Slice(parameter.name + ".moment2", adam.moment2, shape, whole, offset));
+  }
+  return state;
+}
+
+bool Trainer::OpenCheckpoints() {
+  holdfast::Options options;
+  options.job = options_.job;
+  options.rank = options_.rank;
+  options.world = options_.world;
+  options.run_id = options_.run_id;
+  options.socket_path = options_.socket;
+  options.slots = options_.slots;
+  options.connect_timeout = milliseconds(options_.connect_timeout_ms);
+  options.start_offline = options_.allow_fresh;
+  options.when_full =
+      options_.when_full == "wait" ? holdfast::WhenFull::kWait : holdfast::WhenFull::kSkip;
+  options.log = [this](holdfast::LogLevel level, std::string_view text) {
+    if (level >= holdfast::LogLevel::kInfo) Say(std::string(text));
+  };
+  auto opened = holdfast::Client::Open(options, DescribeState());
+  if (!opened.ok()) {
+    Fail("cannot open checkpoints: " + opened.status().ToString());
+    return false;
+  }
+  checkpoints_.emplace(std::move(*opened));
+  return true;
+}
+
+bool Trainer::Restore() {
+  SteadyClock::time_point start = SteadyClock::now();
+  auto restored = checkpoints_->Restore(std::nullopt, milliseconds(options_.restore_timeout_ms));
+  if (restored.ok()) {
+    if (!LoadProgress(restored->extra("progress"))) {
+      Fail("version " + restored->version.ToString() + " has no usable progress");
+      return false;
+    }
+    std::string tier(holdfast::ToString(restored->tier));
+    Say("restored version " + restored->version.ToString() + " from " + tier);
+    events_.Emit("restored", {{"step", step_},
+                              {"version", restored->version.ToString()},
+                              {"tier", tier},
+                              {"bytes", restored->bytes},
+                              {"ms", MillisecondsSince(start)}});
+    return true;
+  }
+  // Only "there is nothing" means a fresh start. Not having been able to ask does not.
+  bool nothing = restored.status().code() == holdfast::Code::kNotFound;
+  bool unknown = restored.status().code() == holdfast::Code::kUnavailable;
+  if (nothing || (unknown && options_.allow_fresh)) {
+    Say("starting fresh: " + restored.status().message());
+    events_.Emit("fresh", {{"step", 0}, {"tier", "none"}, {"ms", MillisecondsSince(start)}});
+    return true;
+  }
+  Fail("cannot restore: " + restored.status().ToString());
+  for (const std::string& difference : checkpoints_->Differences()) Say("  " + difference);
+  return false;
+}
+
+void Trainer::Save() {
+  if (!checkpoints_ || options_.save_every == 0 || step_ % options_.save_every != 0) return;
+  std::string progress = Progress();
+  // A version may be passed over when all slots are busy, the last one not.
+  milliseconds wait(step_ == options_.steps ? kLastWaitMs : 0);
+  holdfast::Status status = checkpoints_->Save(step_, {{"progress", progress}}, nullptr, wait);
+  if (status.ok() || status.asynchronous()) events_.Emit("saved", {{"step", step_}});
+  Report("save", status);
+}
+
+/// The steps that were passed over since the last call.
+void Trainer::ReportSkipped() {
+  holdfast_stats stats = checkpoints_->Stats();
+  if (stats.skipped > skipped_) events_.Emit("skipped", {{"step", step_}, {"all", stats.skipped}});
+  skipped_ = stats.skipped;
+}
+
+/// A failed checkpoint is worth a line, never the end of training.
+void Trainer::Report(const char* what, const holdfast::Status& status) {
+  // A lasting failure is said once, not at every step.
+  holdfast::Code before = std::exchange(last_report_[what], status.code());
+  if (status.ok() || status.code() == before) return;
+  Say(std::string(what) + ": " + status.ToString());
+  events_.Emit("warning", {{"step", step_}, {"what", what}, {"error", status.ToString()}});
+}
+
+// ---- training ----------------------------------------------------------------------------------
+
+/// After a restore every rank has its own rows only; and all must stand at the same step.
+bool Trainer::AllAgree() {
+  std::vector<uint64_t> steps;
+  if (!ring_.Exchange(step_, &steps)) {
+    Fail(ring_.error() + "; start all ranks again", kPeerGone);
+    return false;
+  }
+  for (uint32_t rank = 0; rank < options_.world; ++rank) {
+    if (steps[rank] == step_) continue;
+    Fail("rank " + std::to_string(rank) + " is at step " + std::to_string(steps[rank]) +
+         ", this one at " + std::to_string(step_));
+    return false;
+  }
+  SpreadWeights();
+  return ring_.error().empty();
+}
+
+bool Trainer::TrainStep() {
+  SteadyClock::time_point start = SteadyClock::now();
+  uint64_t step = step_ + 1;
+  std::vector<Example> batch = corpus_.Sample(options_.batch, data_order_);
+  examples_seen_ += batch.size();
+  double my_loss = model_.ComputeGradients(batch);
+  if (options_.step_sleep_ms > 0) {
+    std::this_thread::sleep_for(milliseconds(options_.step_sleep_ms));
+  }
+  if (step == options_.pause_at_step) {
+    events_.Emit("paused", {{"step", step}});
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  std::vector<uint64_t> losses;
+  if (!SumGradients() || !ring_.Exchange(std::bit_cast<uint64_t>(my_loss), &losses)) return false;
+
+  // From here on the weights and moments change: no copy may read them any more.
+  if (checkpoints_) {
+    Report("guard", checkpoints_->Guard());
+    ReportSkipped();
+  }
+  for (size_t i = 0; i < adam_.size(); ++i) {
+    adam_[i].Apply(model_.parameters()[i], step, options_.learning_rate);
+  }
+  step_ = step;
+  Save();
+
+  SpreadWeights();  // writes the other ranks' rows, which this rank does not save
+  if (!ring_.error().empty()) return false;
+  loss_ = 0;
+  for (uint64_t bits : losses) loss_ += std::bit_cast<double>(bits) / options_.world;
+  double ms = MillisecondsSince(start);
+  events_.Emit("step", {{"step", step_}, {"loss", loss_}, {"ms", ms}});
+  if (options_.rank == 0 && options_.log_every > 0 && step_ % options_.log_every == 0) {
+    char line[96];
+    std::snprintf(line, sizeof line, "step %" PRIu64 "  loss %.4f  %.1f ms", step_, loss_, ms);
+    Say(line);
+  }
+  return true;
+}
+
+bool Trainer::SumGradients() {
+  for (Parameter& parameter : model_.parameters()) {
+    if (!ring_.ReduceScatter(parameter.gradient, Bounds(parameter))) return false;
+  }
+  // The mean over ranks, for the rows that this rank owns.
+  float share = 1 / static_cast<float>(options_.world);
+  for (size_t i = 0; i < adam_.size(); ++i) {
+    Parameter& parameter = model_.parameters()[i];
+    uint64_t first = adam_[i].first_row * parameter.columns;
+    for (uint64_t k = 0; k < adam_[i].moment1.size(); ++k) parameter.gradient[first + k] *= share;
+  }
+  return true;
+}
+
+void Trainer::SpreadWeights() {
+  for (Parameter& parameter : model_.parameters()) {
+    if (!ring_.AllGather(parameter.value, Bounds(parameter))) return;
+  }
+}
+
+std::vector<uint64_t> Trainer::Bounds(const Parameter& parameter) const {
+  std::vector<uint64_t> bounds;
+  for (uint32_t rank = 0; rank <= options_.world; ++rank) {
+    bounds.push_back(FirstRow(parameter.rows, rank, options_.world) * parameter.columns);
+  }
+  return bounds;
+}
+
+/// What a rank must know besides its tensors to go on as if nothing had happened.
+std::string Trainer::Progress() const {
+  return nlohmann::json{
+      {"step", step_}, {"examples_seen", examples_seen_}, {"data_order", data_order_.state()}}
+      .dump();
+}
+
+bool Trainer::LoadProgress(const std::string* text) {
+  if (text == nullptr) return false;
+  auto progress = nlohmann::json::parse(*text, nullptr, false);
+  if (!progress.is_object()) return false;
+  for (const char* key : {"step", "examples_seen", "data_order"}) {
+    if (!progress.contains(key) || !progress[key].is_number_unsigned()) return false;
+  }
+  step_ = progress["step"].get<uint64_t>();
+  examples_seen_ = progress["examples_seen"].get<uint64_t>();
+  data_order_ = Random(progress["data_order"].get<uint64_t>());
+  return true;
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+bool Trainer::Finish() {
+  nlohmann::json fields = {{"step", step_}, {"loss", loss_}, {"weights", model_.size()}};
+  if (checkpoints_) {
+    bool saved_last = options_.save_every > 0 && options_.steps % options_.save_every == 0;
+    if (saved_last && options_.wait_at_end != "none") {
+      bool disk = options_.wait_at_end == "disk";
+      Report("last version",
+             checkpoints_->Wait(step_, disk ? holdfast::Tier::kDisk : holdfast::Tier::kMemory,
+                                milliseconds(kLastWaitMs)));
+    }
+    holdfast_stats stats = checkpoints_->Stats();
+    fields["saves"] = stats.saves;
+    fields["sealed"] = stats.sealed;
+    fields["skipped"] = stats.skipped;
+    fields["failed"] = stats.failed;
+    fields["guard_ms"] = static_cast<double>(stats.guard_ns) / 1e6;
+    Say(std::to_string(stats.sealed) + " of " + std::to_string(stats.saves) + " saves kept, " +
+        std::to_string(stats.skipped) + " passed over, " + std::to_string(stats.failed) +
+        " failed");
+    Report("close", checkpoints_->Close(milliseconds(10'000)));
+  }
+  std::string hash = HashOf(model_.parameters());
+  fields["hash"] = hash;
+  if (!WriteFinal()) return false;
+  events_.Emit("done", fields);
+  Say("done: step " + std::to_string(step_) + ", weights " + hash);
+  return true;
+}
+
+bool Trainer::WriteFinal() {
+  if (options_.final_file.empty() || options_.rank != 0) return true;
+  std::string aside = options_.final_file + ".new";
+  std::FILE* file = std::fopen(aside.c_str(), "wb");
+  bool written = file != nullptr;
+  for (const Parameter& parameter : model_.parameters()) {
+    written = written && std::fwrite(parameter.value.data(), sizeof(float), parameter.value.size(),
+                                     file) == parameter.value.size();
+  }
+  if (file != nullptr) written = std::fclose(file) == 0 && written;
+  if (written && std::rename(aside.c_str(), options_.final_file.c_str()) == 0) return true;
+  Fail("cannot write " + options_.final_file);
+  return false;
+}
+
+int Trainer::Fail(const std::string& message, int code) {
+  std::fprintf(stderr, "rank %u: %s\n", options_.rank, message.c_str());
+  events_.Emit("failed", {{"step", step_}, {"error", message}});
+  return code;
+}
+
+void Trainer::Say(const std::string& message) const {
+  std::FILE* to = options_.events == "-" ? stderr : stdout;
+  std::fprintf(to, "rank %u: %s\n", options_.rank, message.c_str());
+  std::fflush(to);
+}
+
+}  // namespace charlm

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <holdfast/holdfast.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "charlm/adam.h"
+#include "charlm/corpus.h"
+#include "charlm/events.h"
+#include "charlm/model.h"
+#include "charlm/options.h"
+#include "charlm/random.h"
+#include "charlm/ring.h"
+
+namespace charlm {
+
+/// Exit codes.
+inline constexpr int kDone = 0;
+inline constexpr int kError = 1;
+inline constexpr int kPeerGone = 3;
+
+/// One rank of the job: a full copy of the weights, its share of the optimizer, and a Holdfast
+/// client that saves this rank's rows of everything.
+class Trainer {
+ public:
+  explicit Trainer(const Options& options);
+  /// Trains to the end; an exit code.
+  int Run();
+
+ private:
+  std::vector<holdfast::Tensor> DescribeState();
+  bool OpenCheckpoints();
+  bool Restore();
+  bool AllAgree();
+  bool TrainStep();
+  bool SumGradients();
+  void SpreadWeights();
+  void Save();
+  void ReportSkipped();
+  bool Finish();
+  bool WriteFinal();
+
+  std::vector<uint64_t> Bounds(const Parameter& parameter) const;
+  std::string Progress() const;
+  bool LoadProgress(const std::string* text);
+  int Fail(const std::string& message, int code = kError);
+  void Say(const std::string& message) const;
+  void Report(const char* what, const holdfast::Status& status);
+
+  const Options options_;
+  Events events_;
+  Corpus corpus_;
+  Ring ring_;
+  Model model_;
+  std::vector<AdamShard> adam_;
+  Random data_order_;  // saved with the weights: the data go on where they stopped
+  uint64_t step_ = 0;
+  uint64_t examples_seen_ = 0;
+  double loss_ = 0;
+  uint64_t skipped_ = 0;
+  std::map<std::string, holdfast::Code> last_report_;
+  std::optional<holdfast::Client> checkpoints_;  // last: it reads the state above
+};
+
+}  // namespace charlm

@@ -1,0 +1,79 @@
+# holdfast_room(<target> SOURCES ... HEADERS ... [DEPENDS ...] [PRIVATE_DEPENDS ...])
+#
+# Makes one room: a static library, a check that each header compiles alone, and a link test that
+# links the whole archive against nothing but the declared dependencies, so that a use of an
+# undeclared room is a build failure.
+function(holdfast_room target)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  add_library(${target} STATIC ${ROOM_SOURCES})
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE_DEPENDS})
+
+  set(header_sources)
+  foreach(header IN LISTS ROOM_HEADERS)
+    file(RELATIVE_PATH from_root ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    string(MAKE_C_IDENTIFIER ${from_root} id)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/header_check/${id}.cc)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${from_root}\"\n")
+    list(APPEND header_sources ${source})
+  endforeach()
+  if(header_sources)
+    add_library(${target}_headers OBJECT ${header_sources})
+    target_link_libraries(${target}_headers PRIVATE ${target})
+  endif()
+
+  set(link_main ${CMAKE_CURRENT_BINARY_DIR}/link_check/${target}.cc)
+  file(CONFIGURE OUTPUT ${link_main} CONTENT "int main() { return 0; }\n")
+  add_executable(${target}_link ${link_main})
+  set_target_properties(${target}_link PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/link_check)
+  target_link_libraries(${target}_link PRIVATE
+    -Wl,--whole-archive $<TARGET_FILE:${target}> -Wl,--no-whole-archive
+    ${ROOM_DEPENDS} ${ROOM_PRIVATE_DEPENDS})
+  add_dependencies(${target}_link ${target})
+endfunction()
+
+# holdfast_proto(<target> <file.proto> [DEPENDS ...]): a library of the messages and gRPC stubs. The
+# generated code is not ours to warn about.
+function(holdfast_proto target proto)
+  cmake_parse_arguments(PROTO "" "" "DEPENDS" ${ARGN})
+  file(RELATIVE_PATH from_root ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+  string(REGEX REPLACE "\\.proto$" "" stem ${from_root})
+  set(out ${CMAKE_BINARY_DIR}/generated)
+  set(sources ${out}/${stem}.pb.cc ${out}/${stem}.grpc.pb.cc)
+  set(headers ${out}/${stem}.pb.h ${out}/${stem}.grpc.pb.h)
+  add_custom_command(
+    OUTPUT ${sources} ${headers}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
+    COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR} --cpp_out=${out} --grpc_out=${out}
+            --plugin=protoc-gen-grpc=${HOLDFAST_GRPC_PLUGIN} ${from_root}
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+    VERBATIM)
+  add_library(${target} STATIC ${sources} ${headers})
+  target_include_directories(${target} SYSTEM PUBLIC ${out})
+  target_link_libraries(${target} PUBLIC PkgConfig::grpc protobuf::libprotobuf ${PROTO_DEPENDS})
+  target_compile_options(${target} PRIVATE -w)
+endfunction()
+
+# holdfast_test(<name> SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...] [SERIAL]): one GoogleTest
+# binary, one ctest entry.
+function(holdfast_test name)
+  cmake_parse_arguments(TEST "SERIAL" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  add_executable(${name} ${TEST_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  if(name IN_LIST HOLDFAST_QUICK_TESTS)
+    list(APPEND TEST_LABELS quick)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
+    ENVIRONMENT "HOLDFAST_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  if(TEST_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()

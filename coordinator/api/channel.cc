@@ -1,0 +1,142 @@
+#include "coordinator/api/channel.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "storage/base/fd.h"
+
+namespace holdfast::coord {
+namespace {
+constexpr int kBackoffMinMs = 100;
+constexpr int kBackoffMaxMs = 1000;
+constexpr size_t kPemBytesMax = 1 << 20;
+
+Result<std::string> ReadPem(const std::string& path, std::string_view key) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return Fail(InvalidArgumentError(fmt::format("tls.{}: cannot read '{}'", key, path)));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  std::string pem = std::move(text).str();
+  if (pem.size() > kPemBytesMax || pem.find("-----BEGIN ") == std::string::npos) {
+    return Fail(InvalidArgumentError(fmt::format("tls.{}: '{}' is not a PEM file", key, path)));
+  }
+  return pem;
+}
+
+struct Pems {
+  std::string ca, cert, key;
+};
+
+Result<Pems> ReadPems(const TlsFiles& tls) {
+  if (tls.ca.empty() || tls.cert.empty() || tls.key.empty()) {
+    return Fail(InvalidArgumentError("tls needs all three of tls.ca, tls.cert and tls.key"));
+  }
+  Pems pems;
+  HOLDFAST_ASSIGN_OR_RETURN(pems.ca, ReadPem(tls.ca, "ca"));
+  HOLDFAST_ASSIGN_OR_RETURN(pems.cert, ReadPem(tls.cert, "cert"));
+  HOLDFAST_ASSIGN_OR_RETURN(pems.key, ReadPem(tls.key, "key"));
+  return pems;
+}
+
+Status RefuseInsecure(const Endpoint& endpoint, std::string_view what) {
+  return InvalidArgumentError(fmt::format(
+      "{} '{}' is reachable from other machines and no TLS is configured; set tls.ca, tls.cert and "
+      "tls.key, or use a loopback address or unix:/path",
+      what, endpoint.ToString()));
+}
+}  // namespace
+
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
+                                                   int message_bytes_max) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kBackoffMinMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Channels of one process would share one connection and one back-off.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(message_bytes_max);
+  arguments.SetMaxSendMessageSize(message_bytes_max);
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (tls.configured()) {
+    HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
+    credentials = grpc::SslCredentials({pems.ca, pems.key, pems.cert});
+  } else if (endpoint.IsLocal()) {
+    credentials = grpc::InsecureChannelCredentials();
+  } else {
+    return Fail(RefuseInsecure(endpoint, "address"));
+  }
+  return grpc::CreateCustomChannel(endpoint.ToGrpcTarget(), credentials, arguments);
+}
+
+Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
+                                                                       const TlsFiles& tls,
+                                                                       std::string_view key) {
+  if (!tls.configured()) {
+    if (!endpoint.IsLocal()) return Fail(RefuseInsecure(endpoint, key));
+    return grpc::InsecureServerCredentials();
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = pems.ca;
+  options.pem_key_cert_pairs.push_back({pems.key, pems.cert});
+  return grpc::SslServerCredentials(options);
+}
+
+bool IsListening(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kUnix) {
+    UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (endpoint.path.size() > kUnixPathBytesMax) return false;
+    std::memcpy(address.sun_path, endpoint.path.data(), endpoint.path.size());
+    return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  if (endpoint.port == 0) return false;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(endpoint.port);
+  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4.sin_addr) != 1) return false;
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4)) != 0 && errno == EADDRINUSE;
+}
+
+Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
+                                                  const TlsFiles& tls, std::string_view key,
+                                                  int message_bytes_max) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
+  Status in_use = UnavailableError(fmt::format(
+      "address {} is in use by another process; choose another with {}", endpoint.ToString(), key));
+  if (IsListening(endpoint)) return Fail(in_use);
+  int bound_port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(message_bytes_max);
+  builder.SetMaxSendMessageSize(message_bytes_max);
+  builder.AddListeningPort(endpoint.ToGrpcListen(), credentials, &bound_port);
+  builder.RegisterService(&service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || bound_port == 0) {
+    if (IsListening(endpoint)) return Fail(in_use);
+    return Fail(UnavailableError(fmt::format(
+        "cannot listen on {}: the address is not this machine's, not permitted, or taken; choose "
+        "another with {}",
+        endpoint.ToString(), key)));
+  }
+  if (endpoint.kind == Endpoint::Kind::kTcp) endpoint.port = static_cast<uint16_t>(bound_port);
+  return server;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,101 @@
+#include "coordinator/api/endpoint.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace holdfast::coord {
+namespace {
+constexpr std::string_view kForms =
+    "use HOST:PORT such as 127.0.0.1:7070 or [::1]:7070, or unix:/path/to/socket";
+
+Status Bad(std::string_view text, std::string_view why) {
+  return InvalidArgumentError(fmt::format("address '{}': {}; {}", text, why, kForms));
+}
+
+Result<Endpoint> ParseUnix(std::string_view text) {
+  Endpoint endpoint;
+  endpoint.kind = Endpoint::Kind::kUnix;
+  endpoint.path = text.substr(5);
+  if (endpoint.path.empty() || endpoint.path[0] != '/') {
+    return Fail(Bad(text, "the socket's path must be absolute"));
+  }
+  if (endpoint.path.find('\0') != std::string::npos) return Fail(Bad(text, "a NUL in the path"));
+  if (endpoint.path.size() > kUnixPathBytesMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("address '{}': the socket's path has {} bytes, the kernel allows {}; choose a "
+                    "shorter directory",
+                    text, endpoint.path.size(), kUnixPathBytesMax)));
+  }
+  return endpoint;
+}
+
+bool IsHostName(std::string_view host) {
+  if (host.empty() || host.size() > 253) return false;
+  for (char c : host) {
+    bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                c == '-' || c == '.' || c == '_';
+    if (!good) return false;
+  }
+  return true;
+}
+
+bool IsIpv6(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+}  // namespace
+
+bool Endpoint::IsLocal() const {
+  if (kind == Kind::kUnix || host == "localhost") return true;
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+std::string Endpoint::ToString() const {
+  if (kind == Kind::kUnix) return "unix:" + path;
+  return ToGrpcListen();
+}
+
+std::string Endpoint::ToGrpcListen() const {
+  if (kind == Kind::kUnix) return "unix:" + path;
+  bool v6 = host.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
+}
+
+std::string Endpoint::ToGrpcTarget() const {
+  if (kind == Kind::kUnix) return "unix:" + path;
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return "ipv4:" + ToGrpcListen();
+  if (IsIpv6(host)) return "ipv6:" + ToGrpcListen();
+  return "dns:///" + ToGrpcListen();
+}
+
+Result<Endpoint> ParseEndpoint(std::string_view text) {
+  if (text.substr(0, 5) == "unix:") return ParseUnix(text);
+  size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return Fail(Bad(text, "no port"));
+  std::string_view host = text.substr(0, colon);
+  std::string_view port = text.substr(colon + 1);
+  Endpoint endpoint;
+  auto parsed = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
+  if (port.empty() || parsed.ec != std::errc() || parsed.ptr != port.data() + port.size()) {
+    return Fail(Bad(text, "the port must be a number from 0 to 65535"));
+  }
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    endpoint.host = host.substr(1, host.size() - 2);
+    if (!IsIpv6(endpoint.host)) return Fail(Bad(text, "no IPv6 address in the brackets"));
+    return endpoint;
+  }
+  if (host.find(':') != std::string_view::npos) {
+    return Fail(Bad(text, "an IPv6 address needs brackets"));
+  }
+  if (!IsHostName(host)) return Fail(Bad(text, "no such form of host"));
+  endpoint.host = host;
+  return endpoint;
+}
+
+}  // namespace holdfast::coord

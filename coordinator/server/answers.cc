@@ -1,0 +1,114 @@
+#include "coordinator/server/answers.h"
+
+#include "coordinator/api/convert.h"
+
+namespace holdfast::coord {
+namespace {
+const char* NameOf(Phase phase) {
+  switch (phase) {
+    case Phase::kPending:
+      return "pending";
+    case Phase::kCommitted:
+      return "committed";
+    case Phase::kAborted:
+      return "aborted";
+    case Phase::kRemoving:
+      return "removing";
+  }
+  return "unknown";
+}
+
+void Fill(const NodeView& view, pb::NodeStatus* node) {
+  node->set_node(view.name);
+  node->set_alive(view.alive);
+  node->set_data_address(view.data_address);
+  node->set_held_memory_bytes(view.held_memory_bytes);
+  node->set_held_disk_bytes(view.held_disk_bytes);
+  for (const std::string& warning : view.health.warnings) node->add_warnings(warning);
+  node->set_disk_free_percent(view.health.disk_free_percent);
+  node->set_seen_wall_nanos(view.seen_wall_nanos);
+}
+
+void Fill(const JobView& view, pb::JobStatus* job) {
+  job->set_job(view.name);
+  job->set_uid(view.uid);
+  job->set_incarnation(view.incarnation.value);
+  job->set_world(view.world);
+  job->set_ranks_joined(view.ranks_joined);
+  ToProto(view.memory_committed, job->mutable_memory_committed());
+  ToProto(view.disk_committed, job->mutable_disk_committed());
+  ToProto(view.restorable, job->mutable_restorable());
+  if (view.restorable.incarnation.value != 0) {
+    job->set_restorable_tier(static_cast<uint32_t>(view.restorable_tier));
+  }
+  job->set_not_restorable_why(view.not_restorable_why);
+  job->set_committed_wall_nanos(view.committed_wall_nanos);
+  job->set_committed_total(view.committed_total);
+  job->set_aborted_total(view.aborted_total);
+  job->set_pending_versions(view.pending_versions);
+  job->set_newest_seen_step(view.newest_seen.value);
+}
+
+void Fill(const VersionView& view, pb::VersionInfo* info) {
+  ToProto(view.version, info->mutable_version());
+  info->set_state(NameOf(view.phase));
+  info->set_committed_tiers(view.committed_tiers);
+  info->set_available_tiers(view.available_tiers);
+  info->set_world(view.world);
+  info->set_bytes(view.bytes);
+  info->set_wall_nanos(view.wall_nanos);
+  info->set_pinned(view.pinned);
+  info->set_restorable(view.restorable);
+  info->set_why_not(view.why_not);
+  info->set_abandoned(view.abandoned);
+}
+}  // namespace
+
+void FillStatus(const State& state, const std::string& cluster, Epoch epoch, const std::string& job,
+                pb::GetStatusReply* reply) {
+  reply->set_cluster(cluster);
+  reply->set_epoch(epoch.value);
+  for (const NodeView& view : state.Nodes()) Fill(view, reply->add_nodes());
+  auto jobs = state.Jobs(job);
+  ToProto(jobs ? Status::Ok() : jobs.error(), reply->mutable_outcome());
+  if (!jobs) return;
+  for (const JobView& view : *jobs) Fill(view, reply->add_jobs());
+}
+
+void FillVersions(const State& state, const pb::ListVersionsRequest& request,
+                  pb::ListVersionsReply* reply) {
+  auto versions = state.Versions(request.job());
+  ToProto(versions ? Status::Ok() : versions.error(), reply->mutable_outcome());
+  if (!versions) return;
+  for (const VersionView& view : *versions) {
+    if (request.restorable_only() && !view.restorable) continue;
+    Fill(view, reply->add_versions());
+  }
+}
+
+void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
+                     pb::PlanRestoreReply* reply) {
+  auto fill = [&]() -> Status {
+    std::optional<Tier> tier;
+    if (request.tier() != 0) {
+      HOLDFAST_ASSIGN_OR_RETURN(tier, TierFromNumber(request.tier()));
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(RestoreView view,
+                              state.PlanRestore(request.job(), FromProto(request.version()), tier));
+    ToProto(view.version, reply->mutable_version());
+    reply->set_world(view.world);
+    for (const SourceView& source : view.sources) {
+      pb::ShardSource* wire = reply->add_sources();
+      wire->set_rank(source.rank.value);
+      wire->set_node(source.node);
+      wire->set_address(source.address);
+      wire->set_tier(static_cast<uint32_t>(source.tier));
+      wire->set_image_bytes(source.image_bytes);
+      wire->set_digest(source.digest);
+    }
+    return Status::Ok();
+  };
+  ToProto(fill(), reply->mutable_outcome());
+}
+
+}  // namespace holdfast::coord

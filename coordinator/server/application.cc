@@ -1,0 +1,73 @@
+#include "coordinator/server/application.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "coordinator/server/coordinator_server.h"
+#include "storage/base/clock.h"
+#include "storage/base/fd.h"
+#include "storage/base/log.h"
+
+namespace holdfast::coord {
+namespace {
+Result<LogLevel> ParseLogLevel(const std::string& text) {
+  if (text == "debug") return LogLevel::kDebug;
+  if (text == "info") return LogLevel::kInfo;
+  if (text == "warn") return LogLevel::kWarn;
+  if (text == "error") return LogLevel::kError;
+  return Fail(InvalidArgumentError("log_level '" + text + "': use debug, info, warn or error"));
+}
+
+/// Tells scripts which port was taken: the file appears whole, under its final name.
+Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoint) {
+  const std::string path = data_dir + "/endpoint";
+  const std::string temporary = path + ".tmp";
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, "create " + temporary);
+  const std::string text = endpoint + "\n";
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return ErrnoStatus(errno, "write " + temporary);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, "rename " + path);
+  return Status::Ok();
+}
+
+Status Serve(const CoordinatorConfig& config, const sigset_t& signals) {
+  HOLDFAST_ASSIGN_OR_RETURN(LogLevel level, ParseLogLevel(config.log_level));
+  ConfigureLog("coordinator", level);
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint wanted, ParseEndpoint(config.listen));
+  ::unlink((config.data_dir + "/endpoint").c_str());  // of an earlier start
+  HOLDFAST_ASSIGN_OR_RETURN(auto server, CoordinatorServer::Start(config, Clock::Real()));
+  const std::string endpoint = server->endpoint().ToString();
+  if (wanted.kind == Endpoint::Kind::kTcp && wanted.port == 0) {
+    HOLDFAST_RETURN_IF_ERROR(WriteEndpointFile(config.data_dir, endpoint));
+  }
+  Log(LogLevel::kInfo, "CoordinatorListening",
+      {Kv("endpoint", endpoint), Kv("epoch", server->epoch().value),
+       Kv("cluster", config.cluster)});
+  int signal = 0;
+  ::sigwait(&signals, &signal);
+  Log(LogLevel::kInfo, "CoordinatorStopping", {Kv("signal", signal)});
+  return Status::Ok();
+}
+}  // namespace
+
+int Application::Run() {
+  // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  Status status = Serve(config_, signals);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "holdfast-coordinator: %s\n", status.message().c_str());
+  return 1;
+}
+
+}  // namespace holdfast::coord

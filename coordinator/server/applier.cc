@@ -1,0 +1,268 @@
+#include "coordinator/server/applier.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+
+namespace holdfast::coord {
+namespace {
+constexpr auto kLoadAgainPause = std::chrono::milliseconds(200);
+
+/// What of a batch the crash points and the log care about.
+struct BatchMarks {
+  bool commit = false;
+  bool join = false;
+  bool decision = false;
+};
+
+BatchMarks MarksOf(const std::vector<Effect>& effects) {
+  BatchMarks marks;
+  for (const Effect& effect : effects) {
+    if (const auto* put = std::get_if<PutVersion>(&effect)) {
+      marks.commit = marks.commit || put->committed_tier_bit != 0;
+    } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
+      const bool decided = lineage->record.decision != Decision::kNone;
+      marks.decision = marks.decision || decided;
+      marks.join = marks.join || !decided;
+    }
+  }
+  return marks;
+}
+
+void LogEffect(const Effect& effect) {
+  if (const auto* put = std::get_if<PutVersion>(&effect)) {
+    const VersionRecord& record = put->record;
+    if (put->committed_tier_bit == 0) return;
+    const bool disk = put->committed_tier_bit == TierBit(Tier::kDisk);
+    Log(LogLevel::kDebug, "VersionCommitted",
+        {Kv("job", record.job), Kv("version", ToString(record.version)),
+         Kv("tier", disk ? "disk" : "memory"), Kv("bytes", record.bytes)});
+  } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
+    const LineageRecord& record = lineage->record;
+    if (record.decision == Decision::kNone) {
+      Log(LogLevel::kInfo, "IncarnationOpened",
+          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
+           Kv("run_id", record.run_id), Kv("world", record.world)});
+    } else {
+      Log(LogLevel::kInfo, "RestoreDecided",
+          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
+           Kv("version", record.decision == Decision::kFresh ? std::string("fresh")
+                                                             : ToString(record.restored))});
+    }
+  } else if (const auto* finding = std::get_if<Finding>(&effect)) {
+    const ErrorCode code = finding->what.code();
+    Log(code == ErrorCode::kAborted ? LogLevel::kDebug : LogLevel::kWarn, "Finding",
+        {Kv("job", finding->job), Kv("node", finding->node), Kv("code", ErrorName(code)),
+         Kv("what", finding->what.message())});
+  }
+}
+}  // namespace
+
+Applier::Applier(std::string cluster, StateOptions options, StoreOpener opener, Clock& clock)
+    : cluster_(std::move(cluster)),
+      options_(options),
+      opener_(std::move(opener)),
+      clock_(clock),
+      tick_(std::clamp<std::chrono::nanoseconds>(
+          options.node_lease / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(100))) {
+}
+
+Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
+                                                StoreOpener opener, Clock& clock) {
+  std::unique_ptr<Applier> applier(
+      new Applier(std::move(cluster), options, std::move(opener), clock));
+  HOLDFAST_RETURN_IF_ERROR(applier->Load());
+  applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
+  return applier;
+}
+
+Applier::~Applier() { Stop(); }
+
+void Applier::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Applier::Load() {
+  state_.reset();
+  catalog_.reset();
+  HOLDFAST_ASSIGN_OR_RETURN(auto store, opener_());
+  HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
+  HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
+  options_.epoch = catalog->epoch();
+  HOLDFAST_ASSIGN_OR_RETURN(State state,
+                            State::Load(options_, records, {clock_.Now(), clock_.WallNanos()}));
+  catalog_ = std::move(catalog);
+  state_.emplace(std::move(state));
+  epoch_ = options_.epoch.value;
+  Log(LogLevel::kInfo, "StateLoaded",
+      {Kv("epoch", options_.epoch.value), Kv("jobs", records.jobs.size()),
+       Kv("versions", records.versions.size())});
+  return Status::Ok();
+}
+
+void Applier::Enqueue(Work work) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      queue_.push_back(std::move(work));
+      wake_.NotifyOne();
+      return;
+    }
+  }
+  // Nobody will take it any more.
+  if (work.handler) work.handler(nullptr);
+  if (work.query) work.query(nullptr, epoch());
+  if (work.sink) work.sink->Close(UnavailableError("the coordinator is stopping"));
+}
+
+void Applier::Submit(Event event, RequestId request, ReplyHandler handler) {
+  Work work;
+  work.event = std::move(event);
+  work.request = request;
+  work.handler = std::move(handler);
+  Enqueue(std::move(work));
+}
+
+void Applier::Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink) {
+  Work work;
+  work.attach = event.attach;
+  work.event = std::move(event);
+  work.sink = std::move(sink);
+  Enqueue(std::move(work));
+}
+
+void Applier::Ask(Query query) {
+  Work work;
+  work.query = std::move(query);
+  Enqueue(std::move(work));
+}
+
+std::vector<Applier::Work> Applier::Take() {
+  MutexLock lock(mutex_);
+  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, tick_);
+  return std::exchange(queue_, {});
+}
+
+void Applier::Run() {
+  for (;;) {
+    std::vector<Work> batch = Take();
+    bool stopping = false;
+    {
+      MutexLock lock(mutex_);
+      stopping = stopping_;
+      if (stopping) {
+        std::move(queue_.begin(), queue_.end(), std::back_inserter(batch));
+        queue_.clear();
+      }
+    }
+    if (stopping) {
+      for (Work& work : batch) Register(work);
+      DropEverything(UnavailableError("the coordinator is stopping"));
+      for (Work& work : batch) {
+        if (work.query) work.query(nullptr, epoch());
+      }
+      return;
+    }
+    if (!state_ && clock_.Now() >= load_again_at_) {
+      Status status = Load();
+      if (!status.ok()) {
+        Log(LogLevel::kError, "StoreUnusable", {Kv("why", status.ToString())});
+        load_again_at_ = clock_.Now() + kLoadAgainPause;
+      }
+    }
+    ApplyBatch(batch);
+  }
+}
+
+void Applier::Register(Work& work) {
+  if (work.handler) handlers_[work.request] = std::move(work.handler);
+  if (work.sink) sinks_[work.attach] = std::move(work.sink);
+  if (work.event) {
+    if (const auto* given_up = std::get_if<RestoreGivenUp>(&*work.event)) {
+      handlers_.erase(given_up->request);
+    }
+  }
+}
+
+void Applier::ApplyBatch(std::vector<Work>& batch) {
+  std::vector<Effect> effects;
+  auto apply = [&](const Event& event) {
+    for (Effect& effect : state_->Apply(event, {clock_.Now(), clock_.WallNanos()})) {
+      effects.push_back(std::move(effect));
+    }
+  };
+  for (Work& work : batch) {
+    Register(work);
+    if (state_ && work.event) apply(*work.event);
+  }
+  if (state_ && clock_.Now() - ticked_ >= tick_) {
+    ticked_ = clock_.Now();
+    apply(Tick{});
+  }
+  Status status = UnavailableError("the metadata store cannot be used at the moment");
+  if (state_) status = StoreBatch(effects);
+  if (status.ok()) {
+    Deliver(effects);
+    if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
+  } else {
+    if (state_) {
+      Log(LogLevel::kError, "StoreWriteFailed", {Kv("why", status.ToString())});
+      load_again_at_ = clock_.Now();
+    }
+    state_.reset();
+    catalog_.reset();
+    DropEverything(UnavailableError("the coordinator reads its store again; try again"));
+  }
+  for (Work& work : batch) {
+    if (work.query) work.query(state_ ? &*state_ : nullptr, epoch());
+  }
+}
+
+Status Applier::StoreBatch(const std::vector<Effect>& effects) {
+  const BatchMarks marks = MarksOf(effects);
+  if (marks.commit) HOLDFAST_CRASH_POINT("coordinator.before_commit");
+  HOLDFAST_RETURN_IF_ERROR(catalog_->Write(effects));
+  if (marks.commit) HOLDFAST_CRASH_POINT("coordinator.after_commit_before_reply");
+  if (marks.join) HOLDFAST_CRASH_POINT("coordinator.after_join");
+  if (marks.decision) HOLDFAST_CRASH_POINT("coordinator.restore_decided");
+  return Status::Ok();
+}
+
+void Applier::Deliver(const std::vector<Effect>& effects) {
+  for (const Effect& effect : effects) {
+    LogEffect(effect);
+    if (const auto* reply = std::get_if<Reply>(&effect)) {
+      auto handler = handlers_.find(reply->request);
+      if (handler == handlers_.end()) continue;
+      ReplyHandler call = std::move(handler->second);
+      handlers_.erase(handler);
+      call(reply);
+    } else if (const auto* send = std::get_if<Send>(&effect)) {
+      auto sink = sinks_.find(send->attach);
+      if (sink != sinks_.end()) sink->second->Push(options_.epoch, send->directive);
+    } else if (const auto* close = std::get_if<CloseAttach>(&effect)) {
+      CloseSink(close->attach, close->why);
+    }
+  }
+}
+
+void Applier::CloseSink(AttachId attach, const Status& why) {
+  auto sink = sinks_.find(attach);
+  if (sink == sinks_.end()) return;
+  sink->second->Close(why);
+  sinks_.erase(sink);
+}
+
+void Applier::DropEverything(const Status& why) {
+  for (auto& [request, handler] : std::exchange(handlers_, {})) handler(nullptr);
+  for (auto& [attach, sink] : std::exchange(sinks_, {})) sink->Close(why);
+}
+
+}  // namespace holdfast::coord

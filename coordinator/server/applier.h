@@ -1,0 +1,102 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "coordinator/state/state.h"
+#include "coordinator/store/catalog.h"
+#include "storage/base/clock.h"
+#include "storage/base/mutex.h"
+
+namespace holdfast::coord {
+
+/// Takes directives to one attached node. Threads: called by the applier alone.
+class DirectiveSink {
+ public:
+  virtual ~DirectiveSink() = default;
+  virtual void Push(Epoch epoch, const Directive& directive) = 0;
+  /// No more directives; OK ends the stream in order.
+  virtual void Close(const Status& why) = 0;
+};
+
+/// The one writer. Events queue up; its thread applies all that are waiting, stores what they
+/// decided in one synced write, and only then answers and sends. If the write fails, its outcome is
+/// unknown: the state is dropped, everything waiting is told to try again, every stream is closed,
+/// and state is loaded anew from the store. Threads: Submit, Ask and Stop from any.
+class Applier {
+ public:
+  using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
+  /// Gets the answer, or nullptr when the outcome is unknown: try again.
+  using ReplyHandler = std::function<void(const Reply*)>;
+  /// Gets the state between two batches, or nullptr while there is none.
+  using Query = std::function<void(const State*, Epoch)>;
+
+  /// Opens the store and takes an epoch; `clock` outlives the applier.
+  static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
+                                                StoreOpener opener, Clock& clock);
+  ~Applier();
+
+  /// A number for a request or a stream, never given twice.
+  uint64_t NextId() { return next_id_.fetch_add(1); }
+  void Submit(Event event, RequestId request = 0, ReplyHandler handler = nullptr);
+  /// The sink is kept until it was closed. shared_ptr: gRPC's reactor owns the same object until
+  /// the call is over, which may be earlier or later.
+  void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
+  void Ask(Query query);
+  /// Ends the thread, failing what still waits and closing every stream.
+  void Stop();
+  Epoch epoch() const { return Epoch{epoch_.load()}; }
+
+ private:
+  struct Work {
+    std::optional<Event> event;
+    RequestId request = 0;
+    ReplyHandler handler;
+    AttachId attach = 0;
+    std::shared_ptr<DirectiveSink> sink;
+    Query query;
+  };
+
+  Applier(std::string cluster, StateOptions options, StoreOpener opener, Clock& clock);
+  Status Load();
+  void Run();
+  std::vector<Work> Take();
+  void Register(Work& work);
+  void ApplyBatch(std::vector<Work>& batch);
+  Status StoreBatch(const std::vector<Effect>& effects);
+  void Deliver(const std::vector<Effect>& effects);
+  void CloseSink(AttachId attach, const Status& why);
+  void DropEverything(const Status& why);
+  void Enqueue(Work work);
+
+  const std::string cluster_;
+  StateOptions options_;
+  const StoreOpener opener_;
+  Clock& clock_;
+  const std::chrono::nanoseconds tick_;
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<uint64_t> epoch_{0};
+
+  Mutex mutex_;
+  CondVar wake_;
+  std::vector<Work> queue_ HOLDFAST_GUARDED_BY(mutex_);
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+
+  // Only the applier's thread, once it runs.
+  std::unique_ptr<Catalog> catalog_;
+  std::optional<State> state_;
+  std::map<RequestId, ReplyHandler> handlers_;
+  std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
+  Clock::TimePoint ticked_;
+  Clock::TimePoint load_again_at_;
+
+  std::thread thread_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,100 @@
+#include "coordinator/server/attach_stream.h"
+
+#include "coordinator/api/convert.h"
+
+namespace holdfast::coord {
+namespace {
+/// A Welcome is a directive that says nothing but the epoch.
+pb::Directive ToWire(Epoch epoch, const Directive& directive) {
+  pb::Directive wire;
+  wire.set_epoch(epoch.value);
+  if (const auto* word = std::get_if<JobWord>(&directive)) ToProto(*word, wire.mutable_job());
+  if (const auto* order = std::get_if<PrepareOrder>(&directive)) {
+    ToProto(*order, wire.mutable_prepare());
+  }
+  if (const auto* order = std::get_if<RemoveOrder>(&directive)) {
+    ToProto(*order, wire.mutable_remove());
+  }
+  return wire;
+}
+}  // namespace
+
+std::shared_ptr<AttachStream> AttachStream::Make(std::function<void()> on_end) {
+  std::shared_ptr<AttachStream> stream(new AttachStream(std::move(on_end)));
+  stream->self_ = stream;
+  return stream;
+}
+
+void AttachStream::Push(Epoch epoch, const Directive& directive) {
+  pb::Directive wire = ToWire(epoch, directive);
+  {
+    MutexLock lock(mutex_);
+    if (closing_) return;
+    if (wire.has_job()) {
+      // The head may be on its way already.
+      for (size_t i = writing_ ? 1 : 0; i < queue_.size(); ++i) {
+        if (!queue_[i].has_job() || queue_[i].job().job() != wire.job().job()) continue;
+        queue_[i] = std::move(wire);
+        return;
+      }
+    }
+    queue_.push_back(std::move(wire));
+  }
+  Next();
+}
+
+void AttachStream::Close(const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    end_ = ToGrpc(why);
+  }
+  Next();
+}
+
+void AttachStream::Next() {
+  const pb::Directive* write = nullptr;
+  grpc::Status end;
+  {
+    MutexLock lock(mutex_);
+    if (writing_ || finished_) return;
+    if (closing_) {
+      finished_ = true;
+      end = end_;
+    } else if (!queue_.empty()) {
+      writing_ = true;
+      write = &queue_.front();  // a deque's elements stay where they are
+    } else {
+      return;
+    }
+  }
+  if (write != nullptr) {
+    StartWrite(write);
+  } else {
+    Finish(end);
+  }
+}
+
+void AttachStream::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) closing_ = true;
+  }
+  Next();
+}
+
+void AttachStream::OnCancel() {
+  on_end_();
+  Close(CancelledError("the agent is gone"));
+}
+
+void AttachStream::OnDone() {
+  on_end_();
+  // The last owner may be this very share.
+  std::shared_ptr<AttachStream> self = std::move(self_);
+}
+
+}  // namespace holdfast::coord

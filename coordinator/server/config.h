@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/api/channel.h"
+#include "storage/base/config.h"
+
+namespace holdfast::coord {
+
+struct CoordinatorConfig {
+  std::string cluster = "holdfast";
+  std::string listen = "127.0.0.1:7070";
+  std::string data_dir = "/var/lib/holdfast/coordinator";
+  int64_t node_lease_ms = 3000;
+  std::string log_level = "info";
+  int64_t keep_last = 3;
+  int64_t keep_every = 0;
+  TlsFiles tls;
+};
+
+/// The keys of holdfast-coordinator's configuration file, bound to `config`, which outlives them.
+ConfigSchema BindConfig(CoordinatorConfig& config);
+
+}  // namespace holdfast::coord

@@ -1,0 +1,53 @@
+#include "coordinator/server/coordinator_server.h"
+
+#include "coordinator/store/rocks_store.h"
+
+namespace holdfast::coord {
+namespace {
+// Every call has ended by then; idle clients may be slow to hang up.
+constexpr int64_t kStopPatienceMs = 300;
+}  // namespace
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
+                                                                    Applier::StoreOpener opener,
+                                                                    Clock& clock) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", config.cluster));
+  std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
+  HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
+  // Refuse what cannot be served before the store is touched.
+  auto credentials = MakeServerCredentials(server->endpoint_, config.tls, "listen");
+  if (!credentials) return Fail(credentials.error());
+  StateOptions options;
+  options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
+  options.detach_grace =
+      std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
+  options.keep_last = static_cast<uint32_t>(config.keep_last);
+  options.keep_every = static_cast<uint64_t>(config.keep_every);
+  HOLDFAST_ASSIGN_OR_RETURN(server->applier_,
+                            Applier::Start(config.cluster, options, std::move(opener), clock));
+  server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
+  return server;
+}
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
+                                                                    Clock& clock) {
+  auto opener = [dir = config.data_dir + "/metadata"]() -> Result<std::unique_ptr<MetaStore>> {
+    HOLDFAST_ASSIGN_OR_RETURN(auto store, RocksStore::Open(dir));
+    return std::unique_ptr<MetaStore>(std::move(store));
+  };
+  return Start(config, opener, clock);
+}
+
+CoordinatorServer::~CoordinatorServer() {
+  // First those who wait in the applier, so that no call is open for long.
+  if (applier_) applier_->Stop();
+  if (server_) {
+    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                   gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));
+    server_->Wait();
+  }
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+
+#include "coordinator/server/applier.h"
+#include "coordinator/server/config.h"
+#include "coordinator/server/service.h"
+
+namespace holdfast::coord {
+
+/// A running coordinator: store, applier and gRPC server. Its destructor stops it in order.
+class CoordinatorServer {
+ public:
+  /// Listens once this returns. `opener` opens the metadata store, again after a failed write;
+  /// `clock` outlives the server.
+  static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
+                                                          Applier::StoreOpener opener,
+                                                          Clock& clock);
+  /// With the RocksDB store in the configuration's data_dir.
+  static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
+                                                          Clock& clock);
+  ~CoordinatorServer();
+
+  /// With the port that was bound.
+  const Endpoint& endpoint() const { return endpoint_; }
+  Epoch epoch() const { return applier_->epoch(); }
+
+ private:
+  CoordinatorServer() = default;
+
+  Endpoint endpoint_;
+  std::unique_ptr<Applier> applier_;
+  std::unique_ptr<CoordinatorService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/server/applier.h"
+
+namespace holdfast::coord {
+
+/// coordinator.proto on gRPC's callback threads: checks what arrives, hands it to the applier and
+/// answers when the applier does. Holds no state of its own.
+class CoordinatorService : public coordinator::Coordinator::CallbackService {
+ public:
+  /// `applier` outlives the service.
+  CoordinatorService(std::string cluster, Applier& applier)
+      : cluster_(std::move(cluster)), applier_(applier) {}
+
+  grpc::ServerWriteReactor<coordinator::Directive>* Attach(
+      grpc::CallbackServerContext* context, const coordinator::AttachRequest* request) override;
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
+                                   const coordinator::ReportRequest* request,
+                                   coordinator::ReportReply* reply) override;
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
+                                 const coordinator::JoinRequest* request,
+                                 coordinator::JoinReply* reply) override;
+  grpc::ServerUnaryReactor* DecideRestore(grpc::CallbackServerContext* context,
+                                          const coordinator::DecideRestoreRequest* request,
+                                          coordinator::DecideRestoreReply* reply) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const coordinator::GetStatusRequest* request,
+                                      coordinator::GetStatusReply* reply) override;
+  grpc::ServerUnaryReactor* ListVersions(grpc::CallbackServerContext* context,
+                                         const coordinator::ListVersionsRequest* request,
+                                         coordinator::ListVersionsReply* reply) override;
+  grpc::ServerUnaryReactor* PlanRestore(grpc::CallbackServerContext* context,
+                                        const coordinator::PlanRestoreRequest* request,
+                                        coordinator::PlanRestoreReply* reply) override;
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
+                                const coordinator::PinRequest* request,
+                                coordinator::PinReply* reply) override;
+
+ private:
+  const std::string cluster_;
+  Applier& applier_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/api/types.h"
+#include "coordinator/state/records.h"
+#include "storage/base/clock.h"
+
+// What happens to the state, and what the state wants done about it.
+
+namespace holdfast::coord {
+
+/// When an event is applied. `wall_nanos` is for display alone.
+struct Instant {
+  Clock::TimePoint now;
+  int64_t wall_nanos = 0;
+};
+
+/// Names a call that waits for its answer; 0 is none.
+using RequestId = uint64_t;
+/// Names one Attach stream; never used twice.
+using AttachId = uint64_t;
+
+// ---- events ----
+
+struct NodeAttached {
+  AttachId attach = 0;
+  std::string node;
+  uint64_t agent_start = 0;
+  std::string data_address;
+  std::vector<Holding> holdings;  // all that the node has
+  Epoch epoch_seen;
+  NodeHealth health;
+};
+
+/// The stream ended; the node has a short grace to attach again.
+struct NodeDetached {
+  std::string node;
+  AttachId attach = 0;
+};
+
+/// The node is out of reach for certain.
+struct NodeLost {
+  std::string node;
+};
+
+struct NodeReported {
+  RequestId request = 0;
+  std::string node;
+  uint64_t agent_start = 0;
+  Epoch epoch;
+  std::vector<Holding> holdings;
+  std::vector<Missing> missing;
+  std::vector<Gone> gone;
+  std::vector<Prepared> prepared;
+  NodeHealth health;
+};
+
+struct RankJoined {
+  RequestId request = 0;
+  std::string node;
+  uint64_t agent_start = 0;
+  std::string job;
+  std::string run_id;
+  Rank rank;
+  uint32_t world = 0;
+  uint32_t uid = 0;
+};
+
+struct RestoreWanted {
+  RequestId request = 0;
+  std::string node;
+  std::string job;
+  Incarnation incarnation;
+  Rank rank;
+  VersionId wanted;  // incarnation 0: the newest restorable
+};
+
+/// The caller no longer waits.
+struct RestoreGivenUp {
+  RequestId request = 0;
+};
+
+struct PinSet {
+  RequestId request = 0;
+  std::string job;
+  VersionId version;
+  bool pinned = false;
+};
+
+/// Time passed.
+struct Tick {};
+
+using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
+                           RestoreWanted, RestoreGivenUp, PinSet, Tick>;
+
+// ---- effects, in the order in which they are to be stored; replies and sends only after that ----
+
+struct PutJob {
+  JobRecord record;
+};
+
+struct PutLineage {
+  LineageRecord record;
+};
+
+struct PutVersion {
+  VersionRecord record;
+  uint32_t committed_tier_bit = 0;  // not 0: this is the commit at that tier
+};
+
+struct EraseVersion {
+  std::string job;
+  VersionId version;
+};
+
+/// The answer to a call. Which fields count depends on the call.
+struct Reply {
+  RequestId request = 0;
+  Status outcome;
+  Incarnation incarnation;    // of a join
+  VersionId version;          // of a restore
+  Tier tier = Tier::kMemory;  // of a restore
+};
+
+/// The node is attached; its directives follow.
+struct Welcome {};
+
+using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, Welcome>;
+
+struct Send {
+  AttachId attach = 0;
+  Directive directive;
+};
+
+/// Ends an Attach stream with an error.
+struct CloseAttach {
+  AttachId attach = 0;
+  Status why;
+};
+
+/// Something that a person should see in the log.
+struct Finding {
+  std::string job;
+  std::string node;
+  Status what;
+};
+
+using Effect =
+    std::variant<PutJob, PutLineage, PutVersion, EraseVersion, Reply, Send, CloseAttach, Finding>;
+
+}  // namespace holdfast::coord

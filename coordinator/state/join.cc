@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+
+#include "coordinator/state/state.h"
+
+// A rank starts: which incarnation is it, and may it?
+
+namespace holdfast::coord {
+
+Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
+  Node* node = Find(event.node);
+  if (node == nullptr || !node->attached) {
+    return UnavailableError(fmt::format("node {} is not attached yet; try again", event.node));
+  }
+  if (node->agent_start != event.agent_start) {
+    return UnavailableError(
+        fmt::format("another agent of node {} is attached; try again", event.node));
+  }
+  index = node_names_.at(event.node);
+  if (event.world == 0 || event.world > kWorldMax || event.rank.value >= event.world) {
+    return InvalidArgumentError(fmt::format(
+        "rank {} in a world of {}: ranks go from 0 to world - 1, the world from 1 to {}",
+        event.rank.value, event.world, kWorldMax));
+  }
+  return Status::Ok();
+}
+
+Status State::CheckRun(const Job& job, const RankJoined& event) const {
+  if (job.uid != event.uid) {
+    return PermissionDeniedError(
+        fmt::format("job '{}' belongs to uid {}, this process runs as uid {}; choose another job "
+                    "name",
+                    job.name, job.uid, event.uid));
+  }
+  for (const auto& [incarnation, lineage] : job.lineages) {
+    if (lineage.run_id != event.run_id || incarnation == job.incarnation) continue;
+    return FencedError(fmt::format(
+        "run '{}' was incarnation {} of job '{}'; incarnation {} (run '{}') runs now", event.run_id,
+        incarnation.value, job.name, job.incarnation.value, job.lineage().run_id));
+  }
+  const LineageRecord& current = job.lineage();
+  if (current.run_id == event.run_id && current.world != event.world) {
+    return InvalidArgumentError(
+        fmt::format("rank {} says that the world has {} ranks; incarnation {} of job '{}' has {}",
+                    event.rank.value, event.world, job.incarnation.value, job.name, current.world));
+  }
+  return Status::Ok();
+}
+
+void State::On(const RankJoined& event) {
+  NodeIndex node = kNoNode;
+  Status status = CheckJoin(event, node);
+  if (!status.ok()) return Answer(event.request, std::move(status));
+  auto found = jobs_.find(event.job);
+  if (found == jobs_.end()) {
+    found = jobs_.try_emplace(event.job).first;
+    found->second.name = event.job;
+    found->second.uid = event.uid;
+    OpenIncarnation(found->second, event);
+  } else {
+    status = CheckRun(found->second, event);
+    if (!status.ok()) return Answer(event.request, std::move(status));
+    if (found->second.lineage().run_id != event.run_id) OpenIncarnation(found->second, event);
+  }
+  Job& job = found->second;
+  Place(job, event.rank, node);
+  Reply reply;
+  reply.request = event.request;
+  reply.incarnation = job.incarnation;
+  if (event.request != 0) effects_.emplace_back(std::move(reply));
+}
+
+void State::OpenIncarnation(Job& job, const RankJoined& event) {
+  if (job.incarnation.value != 0) {
+    RefuseAsks(job, FencedError(fmt::format("incarnation {} of job '{}' started",
+                                            job.incarnation.value + 1, job.name)));
+  }
+  // Nodes of an incarnation that never committed add to those that may still hold something.
+  bool committed_any = false;
+  for (const auto& [id, version] : job.versions) {
+    committed_any = committed_any || (id.incarnation == job.incarnation && version.committed());
+  }
+  if (committed_any) job.nodes_before.clear();
+  job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
+  job.nodes_now.clear();
+  job.incarnation = Incarnation{job.incarnation.value + 1};
+  job.abort_floor = Step{0};
+  job.newest_seen = Step{0};
+  job.disk_target = Step{0};
+  job.disk_answered.clear();
+  job.disk_resolved = false;
+
+  LineageRecord lineage;
+  lineage.job = job.name;
+  lineage.incarnation = job.incarnation;
+  lineage.run_id = event.run_id;
+  lineage.world = event.world;
+  job.lineages[job.incarnation] = lineage;
+  job.rank_nodes.assign(event.world, kNoNode);
+  job.ranks_joined = 0;
+  for (RestoreLeg& leg : job.plan.legs) ResetLeg(job, leg);
+  job.plan = {};
+  job.plan.open = true;
+  // What was in doubt is decided now: an older incarnation never commits a new version.
+  for (auto& [id, version] : job.versions) {
+    if (version.phase == Phase::kPending) Abort(job, version, false);
+  }
+  effects_.emplace_back(PutLineage{lineage});
+  effects_.emplace_back(PutJob{RecordOf(job)});
+  job.changed = true;
+  job.word_changed = true;
+}
+
+void State::Place(Job& job, Rank rank, NodeIndex node) {
+  NodeIndex& place = job.rank_nodes[rank.value];
+  if (place == kNoNode) ++job.ranks_joined;
+  if (place != node && rank.value < job.plan.legs.size()) {
+    ResetLeg(job, job.plan.legs[rank.value]);
+  }
+  place = node;
+  if (job.audience.insert(node).second) job.word_to.insert(node);
+  if (job.nodes_now.insert(node).second) effects_.emplace_back(PutJob{RecordOf(job)});
+  job.changed = true;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "storage/base/ids.h"
+
+// What the coordinator persists: decisions, never holdings. docs/formats/metadata.md describes the
+// stored form.
+
+namespace holdfast::coord {
+
+struct JobRecord {
+  std::string job;
+  uint32_t uid = 0;  // of the first join; nobody else may join
+  Incarnation incarnation;
+  /// Nodes whose ranks joined the current incarnation, and those of the ones before that may still
+  /// hold something: a restarted coordinator waits for them before it decides a restore.
+  std::vector<std::string> nodes_now;
+  std::vector<std::string> nodes_before;
+  /// Versions of the current incarnation up to this step that have no record never will have one.
+  Step abort_floor;
+  bool operator==(const JobRecord&) const = default;
+};
+
+enum class Decision : uint8_t { kNone = 0, kFresh = 1, kVersion = 2 };
+
+/// One start of a job, kept for ever: which run opened it and what it restored.
+struct LineageRecord {
+  std::string job;
+  Incarnation incarnation;
+  std::string run_id;
+  uint32_t world = 0;
+  Decision decision = Decision::kNone;
+  VersionId restored;  // with Decision::kVersion
+  bool operator==(const LineageRecord&) const = default;
+};
+
+enum class Phase : uint8_t {
+  kPending = 0,    // never stored
+  kCommitted = 1,  // complete at `tiers`
+  kAborted = 2,    // a rank said that it will never be complete
+  kRemoving = 3,   // tombstone: agents delete it
+};
+
+struct VersionRecord {
+  std::string job;
+  VersionId version;
+  uint32_t world = 0;
+  Phase phase = Phase::kCommitted;
+  uint32_t tiers = 0;         // mask of TierBit: where it is committed
+  uint32_t failed_tiers = 0;  // mask of TierBit: where it will never be
+  bool pinned = false;
+  int64_t wall_nanos = 0;  // of the first commit; for display
+  uint64_t bytes = 0;
+  std::vector<uint64_t> digests;  // by rank; empty unless committed
+  bool operator==(const VersionRecord&) const = default;
+};
+
+/// Everything of one cluster.
+struct Records {
+  std::vector<JobRecord> jobs;
+  std::vector<LineageRecord> lineages;
+  std::vector<VersionRecord> versions;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,407 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/state.h"
+
+// Restore: prepared as ranks connect, decided once for all of them.
+
+namespace holdfast::coord {
+namespace {
+constexpr uint32_t kAttemptsMax = 3;
+constexpr auto kRetryPause = std::chrono::milliseconds(200);
+constexpr size_t kNamedMax = 8;  // ranks and nodes named in one message
+
+/// Answers after which the copy is not tried again.
+bool IsLost(ErrorCode code) {
+  return code == ErrorCode::kDataLoss || code == ErrorCode::kIoError ||
+         code == ErrorCode::kNotFound;
+}
+
+bool AnyCommitted(const Job& job) {
+  return std::any_of(job.versions.begin(), job.versions.end(),
+                     [](const auto& entry) { return entry.second.tiers != 0; });
+}
+}  // namespace
+
+/// True when every node that may hold something of the job is attached, or has been away for a
+/// whole lease: only then is it certain what can be restored.
+bool State::GateOpen(const Job& job) const {
+  auto counted = [this](NodeIndex index) {
+    const Node& node = nodes_[index];
+    return node.attached || at_.now - node.lost_at >= options_.node_lease;
+  };
+  return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), counted) &&
+         std::all_of(job.nodes_before.begin(), job.nodes_before.end(), counted);
+}
+
+void State::On(const RestoreWanted& event) {
+  auto refuse = [&](Status why) { Answer(event.request, std::move(why)); };
+  auto found = jobs_.find(event.job);
+  if (found == jobs_.end()) {
+    return refuse(FailedPreconditionError(fmt::format("job '{}' never started", event.job)));
+  }
+  Job& job = found->second;
+  if (event.incarnation != job.incarnation) {
+    std::string text = fmt::format("incarnation {} of job '{}' asks, incarnation {} runs",
+                                   event.incarnation.value, job.name, job.incarnation.value);
+    return refuse(event.incarnation < job.incarnation ? FencedError(text)
+                                                      : FailedPreconditionError(text));
+  }
+  if (event.rank.value >= job.lineage().world) {
+    return refuse(InvalidArgumentError(
+        fmt::format("rank {} in a world of {}", event.rank.value, job.lineage().world)));
+  }
+  Node* node = Find(event.node);
+  if (node == nullptr || !node->attached) {
+    return refuse(UnavailableError(fmt::format("node {} is not attached yet", event.node)));
+  }
+  const LineageRecord& lineage = job.lineage();
+  bool named = event.wanted.incarnation.value != 0;
+  if (lineage.decision == Decision::kFresh ||
+      (lineage.decision == Decision::kNone && !AnyCommitted(job))) {
+    if (named) return refuse(WhyNotWanted(job, event.wanted));
+    if (lineage.decision == Decision::kNone) DecideFresh(job);
+    return refuse(
+        NotFoundError(fmt::format("job '{}' has no committed version: a fresh start", job.name)));
+  }
+  RestorePlan& plan = job.plan;
+  if (lineage.decision == Decision::kVersion) {
+    if (named && event.wanted != lineage.restored) {
+      return refuse(FailedPreconditionError(fmt::format(
+          "incarnation {} of job '{}' restores {}, not {}; start it with another run id to choose "
+          "again",
+          job.incarnation.value, job.name, ToString(lineage.restored), ToString(event.wanted))));
+    }
+  } else if (plan.asks.empty()) {
+    plan.wanted = event.wanted;
+    plan.unusable.clear();
+  } else if (plan.wanted != event.wanted) {
+    auto name = [](VersionId version) {
+      return version.incarnation.value == 0 ? std::string("the newest") : ToString(version);
+    };
+    return refuse(InvalidArgumentError(fmt::format(
+        "rank {} asks for {}, other ranks of this incarnation for {}; all must ask for the same",
+        event.rank.value, name(event.wanted), name(plan.wanted))));
+  }
+  plan.open = true;
+  plan.asks.push_back({event.request, event.rank, at_.now});
+  Place(job, event.rank, node_names_.at(event.node));
+}
+
+void State::On(const RestoreGivenUp& event) {
+  for (auto& [name, job] : jobs_) {
+    std::vector<RestoreAsk>& asks = job.plan.asks;
+    auto kept = std::remove_if(asks.begin(), asks.end(),
+                               [&](const RestoreAsk& ask) { return ask.request == event.request; });
+    if (kept == asks.end()) continue;
+    asks.erase(kept, asks.end());
+    if (asks.empty()) job.plan.wanted = {};
+    job.changed = true;
+  }
+}
+
+void State::AdvancePlan(Job& job) {
+  if (!job.plan.open) return;
+  if (job.lineage().decision == Decision::kVersion) return AdvanceDecided(job);
+  while (AdvanceCandidate(job)) {
+  }
+}
+
+/// After the decision: ranks that ask late, or again from a new agent, get the same version.
+void State::AdvanceDecided(Job& job) {
+  RestorePlan& plan = job.plan;
+  if (plan.asks.empty()) return;
+  const VersionId restored = job.lineage().restored;
+  auto found = job.versions.find(restored);
+  if (found == job.versions.end() || found->second.phase != Phase::kCommitted) {
+    return RefuseAsks(job, FailedPreconditionError(fmt::format(
+                               "incarnation {} of job '{}' restored {}, which newer versions have "
+                               "replaced; start it with another run id",
+                               job.incarnation.value, job.name, ToString(restored))));
+  }
+  if (plan.candidate != restored) SwitchTo(job, restored);
+  std::vector<RestoreAsk> waiting;
+  for (const RestoreAsk& ask : std::exchange(plan.asks, {})) {
+    bool stuck = RunLeg(job, ask.rank);
+    const RestoreLeg& leg = plan.legs[ask.rank.value];
+    if (leg.phase == RestoreLeg::Phase::kReady) {
+      effects_.emplace_back(Reply{ask.request, {}, job.incarnation, restored, leg.source.tier});
+    } else if (GateOpen(job) && (stuck || found->second.ranks[ask.rank.value].copies.empty())) {
+      plan.legs[ask.rank.value].tried.clear();
+      Answer(ask.request, FailedPreconditionError(MissingText(job, found->second)));
+    } else {
+      waiting.push_back(ask);
+    }
+  }
+  plan.asks = std::move(waiting);
+}
+
+/// One step towards the decision. True: look again, something was ruled out.
+bool State::AdvanceCandidate(Job& job) {
+  RestorePlan& plan = job.plan;
+  const bool asked = !plan.asks.empty();
+  if (!asked && job.newest_seen.value != 0) {
+    // It trains already without having asked: nothing to prefetch.
+    if (plan.candidate.incarnation.value != 0) SwitchTo(job, {});
+    return false;
+  }
+  const bool gate = GateOpen(job);
+  const VersionId best = Choose(job);
+  if (best != plan.candidate) {
+    const bool named = plan.wanted.incarnation.value != 0 && best == plan.wanted;
+    // To a newer version at once; to an older one only when the newer is certain not to come back.
+    if (named || best > plan.candidate || gate) SwitchTo(job, best);
+  }
+  const bool may_refuse = asked && gate &&
+                          (job.ranks_joined == job.lineage().world ||
+                           at_.now - plan.asks.front().since >= options_.node_lease);
+  auto found = job.versions.find(plan.candidate);
+  if (found == job.versions.end()) {
+    if (!may_refuse) return false;
+    const bool named = plan.wanted.incarnation.value != 0;
+    RefuseAsks(job, named ? WhyNotWanted(job, plan.wanted) : WhyNothing(job));
+    return false;
+  }
+  if (found->second.world != job.lineage().world) {
+    if (may_refuse) {
+      RefuseAsks(job, InvalidArgumentError(fmt::format(
+                          "version {} of job '{}' was saved by {} ranks, this run has {}; start it "
+                          "with {} ranks",
+                          ToString(plan.candidate), job.name, found->second.world,
+                          job.lineage().world, found->second.world)));
+    }
+    return false;
+  }
+  for (uint32_t rank = 0; rank < plan.legs.size(); ++rank) {
+    if (!RunLeg(job, Rank{rank})) continue;
+    plan.unusable[plan.candidate] =
+        fmt::format("rank {} could not be prepared from any copy", rank);
+    return true;
+  }
+  const bool as_wanted = plan.wanted.incarnation.value == 0 || plan.wanted == plan.candidate;
+  if (asked && gate && as_wanted && plan.ready == plan.legs.size()) Decide(job);
+  return false;
+}
+
+VersionId State::Choose(const Job& job) const {
+  const RestorePlan& plan = job.plan;
+  if (plan.wanted.incarnation.value != 0) {
+    auto found = job.versions.find(plan.wanted);
+    bool good = found != job.versions.end() && IsRestorable(job, found->second) &&
+                plan.unusable.count(plan.wanted) == 0;
+    return good ? plan.wanted : VersionId{};
+  }
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    if (IsRestorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
+  }
+  return {};
+}
+
+void State::SwitchTo(Job& job, VersionId candidate) {
+  RestorePlan& plan = job.plan;
+  for (RestoreLeg& leg : plan.legs) ResetLeg(job, leg);
+  plan.candidate = candidate;
+  plan.ready = 0;
+  plan.legs.assign(candidate.incarnation.value == 0 ? 0 : job.lineage().world, {});
+}
+
+void State::ResetLeg(Job& job, RestoreLeg& leg) {
+  if (leg.phase == RestoreLeg::Phase::kReady) --job.plan.ready;
+  leg.phase = RestoreLeg::Phase::kIdle;
+  leg.request = 0;
+}
+
+std::optional<Copy> State::PickSource(const RestoreLeg& leg, const RankShard& shard,
+                                      NodeIndex target) {
+  std::optional<Copy> best;
+  uint32_t best_cost = 0;
+  for (const Copy& copy : shard.copies) {
+    uint32_t attempts = 0;
+    for (const RestoreLeg::Tried& tried : leg.tried) {
+      if (tried.copy == copy) attempts = tried.attempts;
+    }
+    if (attempts >= kAttemptsMax) continue;
+    uint32_t cost =
+        attempts * 4 + (copy.node == target ? 0 : 2) + (copy.tier == Tier::kMemory ? 0 : 1);
+    if (best && cost >= best_cost) continue;
+    best = copy;
+    best_cost = cost;
+  }
+  return best;
+}
+
+/// Orders the rank's shard if it is time. True: every copy was tried in vain.
+bool State::RunLeg(Job& job, Rank rank) {
+  RestoreLeg& leg = job.plan.legs[rank.value];
+  const NodeIndex target = job.rank_nodes[rank.value];
+  if (leg.phase != RestoreLeg::Phase::kIdle || at_.now < leg.retry_at) return false;
+  if (target == kNoNode || !nodes_[target].attached) return false;
+  const RankShard& shard = job.versions.at(job.plan.candidate).ranks[rank.value];
+  if (shard.copies.empty()) return false;
+  std::optional<Copy> source = PickSource(leg, shard, target);
+  if (!source) return true;
+  leg.phase = RestoreLeg::Phase::kPreparing;
+  leg.request = ++next_prepare_;
+  leg.target = target;
+  leg.source = *source;
+  ordered_[leg.request] = {job.name, job.plan.candidate, rank, *source, target};
+  PrepareOrder order;
+  order.request = leg.request;
+  order.job = job.name;
+  order.version = job.plan.candidate;
+  order.rank = rank;
+  order.world = job.lineage().world;
+  order.tier = source->tier;
+  order.source_node = nodes_[source->node].name;
+  order.source_address = nodes_[source->node].data_address;
+  order.digest = shard.digest;
+  Say(target, std::move(order));
+  return false;
+}
+
+void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
+  auto found = ordered_.find(prepared.request);
+  if (found == ordered_.end() || found->second.target != node) return;
+  const Ordered order = std::move(found->second);
+  ordered_.erase(found);
+  Job& job = jobs_.at(order.job);
+  job.changed = true;
+  const ErrorCode code = prepared.outcome.code();
+  if (!prepared.outcome.ok()) OnSourceFailed(job, order, prepared.outcome);
+  if (order.rank.value >= job.plan.legs.size()) return;
+  RestoreLeg& leg = job.plan.legs[order.rank.value];
+  if (leg.request != prepared.request) return;
+  leg.request = 0;
+  if (prepared.outcome.ok()) {
+    leg.phase = RestoreLeg::Phase::kReady;
+    ++job.plan.ready;
+    return;
+  }
+  leg.phase = RestoreLeg::Phase::kIdle;
+  if (IsLost(code)) return;
+  auto tried = std::find_if(leg.tried.begin(), leg.tried.end(),
+                            [&](const RestoreLeg::Tried& t) { return t.copy == leg.source; });
+  if (tried == leg.tried.end()) tried = leg.tried.insert(leg.tried.end(), {leg.source, 0});
+  ++tried->attempts;
+  leg.retry_at = at_.now + kRetryPause;
+}
+
+/// A copy that is damaged or not there does not count any more, whoever asked for it.
+void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
+  const std::string text = fmt::format(
+      "{} at {} on node {}: {}", ToString(ShardKey{job.name, order.version, order.rank}),
+      ToString(order.source.tier), nodes_[order.source.node].name, why.message());
+  Find(job.name, order.target, Status(why.code(), text));
+  auto found = job.versions.find(order.version);
+  if (found == job.versions.end() || !IsLost(why.code())) return;
+  VersionState& version = found->second;
+  if (why.code() != ErrorCode::kNotFound) {
+    version.damaged.emplace_back(order.rank, order.source);
+    version.damage_texts.push_back(text);
+  }
+  version.RemoveCopy(order.rank, order.source);
+}
+
+/// `node` is gone, or attached again; with `keep_ready` it is the same agent, which still has in
+/// memory what it prepared.
+void State::LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready) {
+  for (RestoreLeg& leg : job.plan.legs) {
+    const bool ready = leg.phase == RestoreLeg::Phase::kReady;
+    if (leg.target == node && !(ready && keep_ready)) ResetLeg(job, leg);
+    if (leg.source.node == node && !ready && !keep_ready) ResetLeg(job, leg);
+  }
+}
+
+void State::Decide(Job& job) {
+  LineageRecord& lineage = job.lineage();
+  lineage.decision = Decision::kVersion;
+  lineage.restored = job.plan.candidate;
+  effects_.emplace_back(PutLineage{lineage});
+  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
+    effects_.emplace_back(Reply{ask.request,
+                                {},
+                                job.incarnation,
+                                lineage.restored,
+                                job.plan.legs[ask.rank.value].source.tier});
+  }
+  job.plan.wanted = {};
+  job.word_changed = true;
+  job.retention_due = true;
+}
+
+void State::DecideFresh(Job& job) {
+  LineageRecord& lineage = job.lineage();
+  lineage.decision = Decision::kFresh;
+  effects_.emplace_back(PutLineage{lineage});
+  job.plan.open = false;
+}
+
+void State::RefuseAsks(Job& job, const Status& why) {
+  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) Answer(ask.request, why);
+  job.plan.wanted = {};
+}
+
+std::string State::AbsentNodes(const Job& job) const {
+  std::set<NodeIndex> nodes = job.nodes_now;
+  nodes.insert(job.nodes_before.begin(), job.nodes_before.end());
+  std::string text;
+  size_t count = 0;
+  for (NodeIndex node : nodes) {
+    if (nodes_[node].attached || ++count > kNamedMax) continue;
+    text += (text.empty() ? "" : ", ") + nodes_[node].name;
+  }
+  if (count > kNamedMax) text += fmt::format(" and {} more", count - kNamedMax);
+  return text;
+}
+
+std::string State::MissingText(const Job& job, const VersionState& version) const {
+  std::string text;
+  size_t count = 0;
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const RankShard& shard = version.ranks[rank];
+    if (!shard.copies.empty() || ++count > kNamedMax) continue;
+    text += fmt::format("{}rank {}", text.empty() ? "" : ", ", rank);
+    if (shard.last_node != kNoNode)
+      text += fmt::format(" (last on {})", nodes_[shard.last_node].name);
+  }
+  if (count > kNamedMax) text += fmt::format(" and {} more", count - kNamedMax);
+  text = count == 0 ? fmt::format("version {} could not be prepared", ToString(version.id))
+                    : fmt::format("version {} has no copy of {}", ToString(version.id), text);
+  for (const std::string& damage : version.damage_texts) text += "; damaged: " + damage;
+  std::string absent = AbsentNodes(job);
+  if (!absent.empty()) text += "; not attached: " + absent;
+  return text;
+}
+
+Status State::WhyNothing(const Job& job) const {
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    if (!it->second.committed() || IsAbandoned(job, it->first)) continue;
+    std::string text = MissingText(job, it->second);
+    auto unusable = job.plan.unusable.find(it->first);
+    if (unusable != job.plan.unusable.end()) text += "; " + unusable->second;
+    return FailedPreconditionError(fmt::format(
+        "job '{}' has committed versions but none can be restored now: {}. Bring the missing nodes "
+        "back, or start under another job name",
+        job.name, text));
+  }
+  return FailedPreconditionError(
+      fmt::format("job '{}': every committed version was abandoned or is being removed", job.name));
+}
+
+Status State::WhyNotWanted(const Job& job, VersionId wanted) const {
+  auto found = job.versions.find(wanted);
+  if (found == job.versions.end() || !found->second.committed()) {
+    return NotFoundError(
+        fmt::format("job '{}' has no committed version {}", job.name, ToString(wanted)));
+  }
+  if (IsAbandoned(job, wanted)) {
+    return FailedPreconditionError(
+        fmt::format("version {} of job '{}' was abandoned: a later incarnation restarted before it",
+                    ToString(wanted), job.name));
+  }
+  return FailedPreconditionError(
+      fmt::format("job '{}': {}", job.name, MissingText(job, found->second)));
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,333 @@
+#include "coordinator/state/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace holdfast::coord {
+
+bool VersionState::AddCopy(Rank rank, Copy copy) {
+  RankShard& shard = ranks[rank.value];
+  bool at_tier = false;
+  for (const Copy& other : shard.copies) {
+    if (other == copy) return false;
+    at_tier = at_tier || other.tier == copy.tier;
+  }
+  if (!at_tier) ++held[static_cast<size_t>(copy.tier)];
+  if (shard.copies.empty()) ++held_any;
+  shard.copies.push_back(copy);
+  shard.last_node = copy.node;
+  return true;
+}
+
+bool VersionState::RemoveCopy(Rank rank, Copy copy) {
+  std::vector<Copy>& copies = ranks[rank.value].copies;
+  auto found = std::find(copies.begin(), copies.end(), copy);
+  if (found == copies.end()) return false;
+  copies.erase(found);
+  bool at_tier = std::any_of(copies.begin(), copies.end(),
+                             [&](const Copy& other) { return other.tier == copy.tier; });
+  if (!at_tier) --held[static_cast<size_t>(copy.tier)];
+  if (copies.empty()) --held_any;
+  return true;
+}
+
+bool VersionState::IsDamaged(Rank rank, Copy copy) const {
+  return std::find(damaged.begin(), damaged.end(), std::pair(rank, copy)) != damaged.end();
+}
+
+namespace {
+Status BadRecords(std::string text) {
+  return DataLossError("the metadata store contradicts itself: " + std::move(text));
+}
+}  // namespace
+
+Result<State> State::Load(const StateOptions& options, const Records& records, Instant at) {
+  State state(options);
+  state.at_ = at;
+  // Requests of an earlier epoch are never taken for ours.
+  state.next_prepare_ = options.epoch.value << 32;
+  for (const JobRecord& record : records.jobs) {
+    Job& job = state.jobs_[record.job];
+    job.name = record.job;
+    job.uid = record.uid;
+    job.incarnation = record.incarnation;
+    job.abort_floor = record.abort_floor;
+    for (const std::string& node : record.nodes_now) job.nodes_now.insert(state.Intern(node));
+    for (const std::string& node : record.nodes_before) job.nodes_before.insert(state.Intern(node));
+    job.audience = job.nodes_now;
+  }
+  for (const LineageRecord& record : records.lineages) {
+    auto job = state.jobs_.find(record.job);
+    if (job == state.jobs_.end() || record.incarnation > job->second.incarnation) {
+      return Fail(BadRecords(
+          fmt::format("incarnation {} of job {}", record.incarnation.value, record.job)));
+    }
+    job->second.lineages[record.incarnation] = record;
+  }
+  for (const VersionRecord& record : records.versions) {
+    auto job = state.jobs_.find(record.job);
+    if (job == state.jobs_.end() || record.world == 0 || record.world > kWorldMax ||
+        (!record.digests.empty() && record.digests.size() != record.world)) {
+      return Fail(
+          BadRecords(fmt::format("version {} of job {}", ToString(record.version), record.job)));
+    }
+    VersionState& version = state.Create(job->second, record.version, record.world, record.phase);
+    version.tiers = record.tiers;
+    version.failed_tiers = record.failed_tiers;
+    version.pinned = record.pinned;
+    version.recorded = true;
+    version.wall_nanos = record.wall_nanos;
+    version.bytes = record.bytes;
+    for (size_t rank = 0; rank < record.digests.size(); ++rank) {
+      version.ranks[rank].known = true;
+      version.ranks[rank].digest = record.digests[rank];
+    }
+    if (record.version.incarnation == job->second.incarnation) {
+      job->second.newest_seen = std::max(job->second.newest_seen, record.version.step);
+    }
+  }
+  for (auto& [name, job] : state.jobs_) {
+    if (job.lineages.count(job.incarnation) == 0) {
+      return Fail(
+          BadRecords(fmt::format("job {} has no incarnation {}", name, job.incarnation.value)));
+    }
+    job.rank_nodes.assign(job.lineage().world, kNoNode);
+    job.plan.open = job.lineage().decision != Decision::kFresh;
+    if (job.newest_seen.value != 0) job.disk_target = Step{job.newest_seen.value + 1};
+  }
+  return state;
+}
+
+std::vector<Effect> State::Apply(const Event& event, Instant at) {
+  effects_.clear();
+  at_ = at;
+  std::visit([this](const auto& e) { On(e); }, event);
+  Settle();
+  return std::move(effects_);
+}
+
+NodeIndex State::Intern(const std::string& name) {
+  auto [found, inserted] = node_names_.try_emplace(name, static_cast<NodeIndex>(nodes_.size()));
+  if (inserted) {
+    nodes_.push_back({});
+    nodes_.back().name = name;
+    nodes_.back().lost_at = at_.now;
+  }
+  return found->second;
+}
+
+Node* State::Find(const std::string& name) {
+  auto found = node_names_.find(name);
+  return found == node_names_.end() ? nullptr : &nodes_[found->second];
+}
+
+void State::Say(NodeIndex node, Directive directive) {
+  if (!nodes_[node].attached) return;
+  effects_.emplace_back(Send{nodes_[node].attach, std::move(directive)});
+}
+
+void State::Answer(RequestId request, Status outcome) {
+  if (request == 0) return;
+  Reply reply;
+  reply.request = request;
+  reply.outcome = std::move(outcome);
+  effects_.emplace_back(std::move(reply));
+}
+
+void State::Find(const std::string& job, NodeIndex node, Status what) {
+  std::string name = node == kNoNode ? "" : nodes_[node].name;
+  effects_.emplace_back(Finding{job, std::move(name), std::move(what)});
+}
+
+void State::On(const NodeAttached& event) {
+  auto refuse = [&](Status why) {
+    effects_.emplace_back(CloseAttach{event.attach, std::move(why)});
+  };
+  if (event.epoch_seen > options_.epoch) {
+    return refuse(FencedError(fmt::format(
+        "agent of node {} has seen epoch {}, this coordinator is at {}: its data_dir was lost or "
+        "replaced, or a newer coordinator runs elsewhere",
+        event.node, event.epoch_seen.value, options_.epoch.value)));
+  }
+  NodeIndex index = Intern(event.node);
+  Node& node = nodes_[index];
+  if (event.agent_start < node.agent_start) {
+    return refuse(FencedError(
+        fmt::format("a newer agent of node {} has taken over; stop this one", event.node)));
+  }
+  if (node.attached) {
+    Status why = event.agent_start > node.agent_start
+                     ? FencedError(fmt::format("a newer agent of node {} attached", event.node))
+                     : CancelledError("the agent attached again");
+    effects_.emplace_back(CloseAttach{node.attach, std::move(why)});
+  }
+  bool same_agent = event.agent_start == node.agent_start;
+  DropCopiesOf(index);
+  node.attached = true;
+  node.attach = event.attach;
+  node.agent_start = event.agent_start;
+  node.data_address = event.data_address;
+  node.health = event.health;
+  node.seen = at_.now;
+  node.seen_wall_nanos = at_.wall_nanos;
+  node.stream_ended.reset();
+  Say(index, Welcome{});
+  AddHoldings(index, event.holdings, true);
+  for (auto& [name, job] : jobs_) {
+    LegsOfLostNode(job, index, same_agent);
+    if (job.nodes_now.count(index) != 0) job.audience.insert(index);
+    if (job.audience.count(index) != 0) job.word_to.insert(index);
+    job.changed = true;
+  }
+}
+
+void State::On(const NodeDetached& event) {
+  Node* node = Find(event.node);
+  if (node == nullptr || !node->attached || node->attach != event.attach) return;
+  node->stream_ended = at_.now;
+}
+
+void State::On(const NodeLost& event) {
+  auto found = node_names_.find(event.node);
+  if (found != node_names_.end()) Lose(found->second, "out of reach");
+}
+
+void State::Lose(NodeIndex index, std::string_view why) {
+  Node& node = nodes_[index];
+  if (!node.attached) return;
+  effects_.emplace_back(CloseAttach{
+      node.attach, UnavailableError(fmt::format("node {} counts as lost: {}", node.name, why))});
+  node.attached = false;
+  node.stream_ended.reset();
+  node.lost_at = at_.now;
+  DropCopiesOf(index);
+  Find("", index, UnavailableError(fmt::format("node lost: {}", why)));
+  std::erase_if(ordered_, [index](const auto& entry) { return entry.second.target == index; });
+  for (auto& [name, job] : jobs_) {
+    LegsOfLostNode(job, index, false);
+    job.changed = true;
+  }
+}
+
+void State::DropCopiesOf(NodeIndex node) {
+  for (auto& [name, job] : jobs_) {
+    for (auto& [id, version] : job.versions) {
+      version.RemoveCopiesIf([node](const Copy& copy) { return copy.node == node; });
+    }
+  }
+}
+
+void State::On(const NodeReported& event) {
+  Node* node = Find(event.node);
+  if (node == nullptr || !node->attached || node->agent_start != event.agent_start ||
+      event.epoch != options_.epoch) {
+    return Answer(event.request,
+                  FencedError(fmt::format("node {} is not attached to epoch {} with this agent; "
+                                          "attach again",
+                                          event.node, options_.epoch.value)));
+  }
+  node->seen = at_.now;
+  node->seen_wall_nanos = at_.wall_nanos;
+  node->health = event.health;
+  NodeIndex index = node_names_.at(event.node);
+  for (const Gone& gone : event.gone) OnGone(index, gone);
+  AddHoldings(index, event.holdings, false);
+  for (const Missing& missing : event.missing) OnMissing(index, missing);
+  for (const Prepared& prepared : event.prepared) OnPrepared(index, prepared);
+  Answer(event.request, Status::Ok());
+}
+
+void State::On(const PinSet& event) {
+  auto found = jobs_.find(event.job);
+  if (found == jobs_.end()) {
+    return Answer(event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
+  }
+  Job& job = found->second;
+  auto version = job.versions.find(event.version);
+  if (version == job.versions.end() || !version->second.committed()) {
+    return Answer(event.request, NotFoundError(fmt::format("job {} has no committed version {}",
+                                                           event.job, ToString(event.version))));
+  }
+  if (event.pinned && !version->second.committed_at(Tier::kDisk)) {
+    return Answer(event.request,
+                  FailedPreconditionError(fmt::format(
+                      "version {} is not on disk yet; only versions on disk can be pinned",
+                      ToString(event.version))));
+  }
+  if (version->second.pinned != event.pinned) {
+    version->second.pinned = event.pinned;
+    Store(job, version->second, 0);
+    job.retention_due = true;
+    job.changed = true;
+  }
+  Answer(event.request, Status::Ok());
+}
+
+void State::On(const Tick&) {
+  for (NodeIndex index = 0; index < nodes_.size(); ++index) {
+    const Node& node = nodes_[index];
+    if (!node.attached) continue;
+    if (node.stream_ended && at_.now - *node.stream_ended >= options_.detach_grace) {
+      Lose(index, "its stream ended");
+    } else if (at_.now - node.seen >= options_.node_lease) {
+      Lose(index, "no word from its agent for a whole lease");
+    }
+  }
+  for (auto& [name, job] : jobs_) {
+    if (job.plan.open || job.retention_due) job.changed = true;
+  }
+}
+
+void State::Settle() {
+  for (auto& [name, job] : jobs_) {
+    if (job.changed || job.word_changed || !job.word_to.empty()) Settle(job);
+  }
+}
+
+void State::Settle(Job& job) {
+  if (job.changed) {
+    AdvancePlan(job);
+    Retain(job);
+    AdvanceDiskTarget(job);
+    job.changed = false;
+  }
+  if (job.word_changed) job.word_to = job.audience;
+  if (!job.word_to.empty()) {
+    JobWord word = WordOn(job);
+    for (NodeIndex node : job.word_to) Say(node, word);
+  }
+  for (const auto& [node, version] : job.remove_disk) {
+    Say(node, RemoveOrder{job.name, version, Tier::kDisk});
+  }
+  job.word_changed = false;
+  job.word_to.clear();
+  job.remove_disk.clear();
+}
+
+JobWord State::WordOn(const Job& job) const {
+  JobWord word;
+  word.job = job.name;
+  word.incarnation = job.incarnation;
+  word.memory_committed = NewestCommitted(job, Tier::kMemory);
+  word.disk_committed = NewestCommitted(job, Tier::kDisk);
+  for (const auto& [id, version] : job.versions) {
+    if (version.phase == Phase::kAborted) word.aborted.push_back(id);
+  }
+  word.disk_target_step = job.disk_target;
+  if (job.lineage().decision == Decision::kVersion) word.restore = job.lineage().restored;
+  return word;
+}
+
+JobRecord State::RecordOf(const Job& job) const {
+  JobRecord record;
+  record.job = job.name;
+  record.uid = job.uid;
+  record.incarnation = job.incarnation;
+  record.abort_floor = job.abort_floor;
+  for (NodeIndex node : job.nodes_now) record.nodes_now.push_back(nodes_[node].name);
+  for (NodeIndex node : job.nodes_before) record.nodes_before.push_back(nodes_[node].name);
+  return record;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/state/events.h"
+#include "coordinator/state/job.h"
+#include "coordinator/state/records.h"
+#include "coordinator/state/view.h"
+
+namespace holdfast::coord {
+
+struct StateOptions {
+  Epoch epoch;
+  std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
+  /// How long an ended stream may take to come back before the node counts as lost.
+  std::chrono::nanoseconds detach_grace = std::chrono::milliseconds(500);
+  uint32_t keep_last = 3;   // newest versions on disk, at least 1
+  uint64_t keep_every = 0;  // and every K-th step; 0: none
+};
+
+/// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
+/// out; no threads, no I/O, no time of its own. The caller stores the Put and Erase effects of an
+/// event, in order, before it acts on any other effect; if that storing fails, it throws the State
+/// away and loads a new one from the store. Thread-compatible.
+class State {
+ public:
+  /// `records` as read from the store; DataLoss when they contradict each other.
+  static Result<State> Load(const StateOptions& options, const Records& records, Instant at);
+
+  std::vector<Effect> Apply(const Event& event, Instant at);
+
+  // ---- what operators ask; see view.h ----
+  std::vector<NodeView> Nodes() const;
+  /// All jobs, or the named one (NotFound).
+  Result<std::vector<JobView>> Jobs(const std::string& job) const;
+  /// Newest first.
+  Result<std::vector<VersionView>> Versions(const std::string& job) const;
+  /// From where each shard of `version` (incarnation 0: the newest restorable) is read now; with
+  /// `tier`, only from there.
+  Result<RestoreView> PlanRestore(const std::string& job, VersionId version,
+                                  std::optional<Tier> tier) const;
+
+ private:
+  explicit State(const StateOptions& options) : options_(options) {}
+
+  /// A PrepareOrder without an answer yet. It outlives the leg that gave it: that its source is
+  /// damaged counts even if nobody waits any more.
+  struct Ordered {
+    std::string job;
+    VersionId version;
+    Rank rank;
+    Copy source;
+    NodeIndex target = kNoNode;
+  };
+
+  // state.cc: nodes and dispatch
+  void On(const NodeAttached& event);
+  void On(const NodeDetached& event);
+  void On(const NodeLost& event);
+  void On(const NodeReported& event);
+  void On(const RankJoined& event);
+  void On(const RestoreWanted& event);
+  void On(const RestoreGivenUp& event);
+  void On(const PinSet& event);
+  void On(const Tick& event);
+  void Settle();
+  void Settle(Job& job);
+  NodeIndex Intern(const std::string& name);
+  Node* Find(const std::string& name);
+  void Lose(NodeIndex node, std::string_view why);
+  void DropCopiesOf(NodeIndex node);
+  void Say(NodeIndex node, Directive directive);
+  void Answer(RequestId request, Status outcome);
+  void Find(const std::string& job, NodeIndex node, Status what);
+  JobWord WordOn(const Job& job) const;
+  JobRecord RecordOf(const Job& job) const;
+
+  // join.cc: incarnations
+  Status CheckJoin(const RankJoined& event, NodeIndex& node);
+  Status CheckRun(const Job& job, const RankJoined& event) const;
+  void OpenIncarnation(Job& job, const RankJoined& event);
+  void Place(Job& job, Rank rank, NodeIndex node);
+
+  // holdings.cc: facts, commit, abort
+  void AddHoldings(NodeIndex node, std::vector<Holding> holdings, bool inventory);
+  void AddHolding(NodeIndex node, const Holding& holding, bool inventory);
+  VersionState* Admit(NodeIndex node, const Holding& holding, Job& job);
+  void AbortOvertaken(Job& job, const Holding& newer);
+  void TryCommit(Job& job, VersionState& version, Tier tier);
+  void Abort(Job& job, VersionState& version, bool store);
+  void OnMissing(NodeIndex node, const Missing& missing);
+  void OnGone(NodeIndex node, const Gone& gone);
+  void Store(const Job& job, VersionState& version, uint32_t committed_tier_bit);
+  VersionState& Create(Job& job, VersionId id, uint32_t world, Phase phase);
+  static bool IsDead(const Job& job, VersionId version);
+  static bool IsAbandoned(const Job& job, VersionId version);
+  static bool IsRestorable(const Job& job, const VersionState& version);
+  static VersionId NewestCommitted(const Job& job, Tier tier);
+  static VersionId NewestRestorable(const Job& job);
+  void AdvanceDiskTarget(Job& job);
+  static bool IsDiskTarget(const Job& job, VersionId version);
+
+  // restore.cc: the plan
+  bool GateOpen(const Job& job) const;
+  void AdvancePlan(Job& job);
+  void AdvanceDecided(Job& job);
+  bool AdvanceCandidate(Job& job);
+  VersionId Choose(const Job& job) const;
+  void SwitchTo(Job& job, VersionId candidate);
+  bool RunLeg(Job& job, Rank rank);
+  static std::optional<Copy> PickSource(const RestoreLeg& leg, const RankShard& shard,
+                                        NodeIndex target);
+  static void ResetLeg(Job& job, RestoreLeg& leg);
+  void Decide(Job& job);
+  void DecideFresh(Job& job);
+  void RefuseAsks(Job& job, const Status& why);
+  Status WhyNothing(const Job& job) const;
+  Status WhyNotWanted(const Job& job, VersionId wanted) const;
+  std::string MissingText(const Job& job, const VersionState& version) const;
+  std::string AbsentNodes(const Job& job) const;
+  void OnPrepared(NodeIndex node, const Prepared& prepared);
+  void OnSourceFailed(Job& job, const Ordered& order, const Status& why);
+  void LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready);
+
+  // retention.cc
+  void Retain(Job& job);
+  void RetainDisk(Job& job, const std::set<VersionId>& guarded);
+  void RetainMemory(Job& job, const std::set<VersionId>& guarded);
+  std::set<VersionId> Guarded(const Job& job) const;
+  void Tombstone(Job& job, VersionState& version);
+  void EraseRecord(Job& job, VersionState& version);
+  void EraseGone(Job& job);
+  void PruneAborted(Job& job);
+
+  StateOptions options_;
+  std::vector<Node> nodes_;
+  std::map<std::string, NodeIndex> node_names_;
+  std::map<std::string, Job> jobs_;
+  std::map<uint64_t, Ordered> ordered_;  // by request
+  uint64_t next_prepare_ = 0;
+  Instant at_;
+  std::vector<Effect> effects_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "coordinator/state/records.h"
+#include "storage/base/status.h"
+
+// Keys and values of the metadata, as docs/formats/metadata.md describes them. A value is under a
+// checksum together with its key, so that damage and misplacement are both seen.
+
+namespace holdfast::coord {
+
+inline constexpr std::string_view kClusterKey = "meta/cluster";
+inline constexpr std::string_view kEpochKey = "meta/epoch";
+inline constexpr std::string_view kJobPrefix = "job/";
+inline constexpr std::string_view kLineagePrefix = "lineage/";
+inline constexpr std::string_view kVersionPrefix = "version/";
+
+std::string JobKey(const std::string& job);
+std::string LineageKey(const std::string& job, Incarnation incarnation);
+std::string VersionKey(const std::string& job, VersionId version);
+
+std::string EncodeJob(const JobRecord& record);
+std::string EncodeLineage(const LineageRecord& record);
+std::string EncodeVersion(const VersionRecord& record);
+std::string EncodeCluster(const std::string& name);
+std::string EncodeEpoch(Epoch epoch);
+
+// DataLoss for damaged values or keys, Unsupported for a newer format.
+Result<JobRecord> DecodeJob(std::string_view key, std::string_view value);
+Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value);
+Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value);
+Result<std::string> DecodeCluster(std::string_view value);
+Result<Epoch> DecodeEpoch(std::string_view value);
+
+}  // namespace holdfast::coord

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs what building and testing Holdfast needs on Debian 12. docs/dependencies.md says why each.
+# Does nothing when everything is there.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build pkg-config git ca-certificates mold
+  liburing-dev libisal-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev
+  libexpected-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  util-linux mount e2fsprogs
+)
+case "${1:-}" in
+  "") ;;
+  --bench) packages+=(fio) ;;
+  --lint) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
+  *) echo "usage: deploy/install-deps.sh [--bench | --lint]" >&2; exit 64 ;;
+esac
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -ne 0 ]; then
+  echo "deploy/install-deps.sh: missing packages: ${missing[*]}" >&2
+  echo "Run this once as root, or: apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+echo "Installing ${#missing[@]} Debian packages" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

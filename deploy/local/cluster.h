@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "deploy/local/process.h"
+#include "storage/base/status.h"
+
+namespace holdfast::local {
+
+struct ClusterOptions {
+  std::string root;  // short: sockets live beneath it
+  int nodes = 4;
+  uint64_t arena_bytes = 256ULL << 20;
+  int disk_every = 1;
+  int keep_last = 3;
+  int data_dirs = 1;                        // a node
+  std::map<int, std::string> data_dir_of;   // node → other folder, e.g. a small mount
+  std::vector<std::string> agent_settings;  // further "key=value"
+  std::vector<std::string> coordinator_settings;
+};
+
+/// A whole Holdfast on this machine, real processes over Unix sockets: one coordinator and an agent
+/// (with its keeper) a node. What was started is ended on destruction; the files stay.
+/// Thread-compatible.
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  /// Starts the coordinator and all agents, and waits until all answer.
+  Status Start();
+  /// `crash` arms a crash point in that process ("volume.mid_write:3").
+  Status StartCoordinator(const std::string& crash = "");
+  Status StartAgent(int node, const std::string& crash = "");
+  Status AwaitAgent(int node);
+
+  Process& coordinator() { return coordinator_; }
+  Process& agent(int node) { return agents_[node]; }
+  /// The keeper of a node: 0 if none runs.
+  pid_t KeeperPid(int node) const;
+  void KillKeeper(int node);
+  /// SIGKILL to coordinator, agents and keepers at once: the memory is gone.
+  void KillEverything();
+
+  std::string endpoint() const { return "unix:" + root() + "/c.sock"; }
+  const std::string& root() const { return options_.root; }
+  int nodes() const { return options_.nodes; }
+  std::string AgentSocket(int node) const { return RunDir(node) + "/agent.sock"; }
+  std::string RunDir(int node) const;
+  std::string NodeDir(int node) const;
+  std::vector<std::string> DataDirs(int node) const;
+  std::string AgentLog(int node) const { return NodeDir(node) + "/agent.log"; }
+  std::string CoordinatorLog() const { return root() + "/coordinator.log"; }
+
+  struct CliResult {
+    int exit_code = 0;
+    std::string out;
+    std::string errors;
+  };
+  /// Runs the operator CLI against this cluster.
+  Result<CliResult> Cli(std::vector<std::string> arguments) const;
+
+ private:
+  ClusterOptions options_;
+  Process coordinator_;
+  std::vector<Process> agents_;
+};
+
+/// mkdtemp under $TMPDIR or /tmp.
+Result<std::string> MakeTempDir(const std::string& prefix);
+
+}  // namespace holdfast::local

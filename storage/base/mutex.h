@@ -1,0 +1,65 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+// A thin mutex over std::mutex that clang's thread-safety analysis understands. Members say what
+// guards them: `int count_ HOLDFAST_GUARDED_BY(mutex_);`.
+#if defined(__clang__)
+#define HOLDFAST_TSA(x) __attribute__((x))
+#else
+#define HOLDFAST_TSA(x)
+#endif
+#define HOLDFAST_GUARDED_BY(m) HOLDFAST_TSA(guarded_by(m))
+#define HOLDFAST_REQUIRES(...) HOLDFAST_TSA(requires_capability(__VA_ARGS__))
+#define HOLDFAST_EXCLUDES(...) HOLDFAST_TSA(locks_excluded(__VA_ARGS__))
+
+namespace holdfast {
+
+class HOLDFAST_TSA(capability("mutex")) Mutex {
+ public:
+  void Lock() HOLDFAST_TSA(acquire_capability()) { mutex_.lock(); }
+  void Unlock() HOLDFAST_TSA(release_capability()) { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+class HOLDFAST_TSA(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) HOLDFAST_TSA(acquire_capability(mutex)) : mutex_(mutex) {
+    mutex_.Lock();
+  }
+  ~MutexLock() HOLDFAST_TSA(release_capability()) { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Condition variable for Mutex. Waits are spurious: loop on the condition.
+class CondVar {
+ public:
+  void Wait(Mutex& mutex) HOLDFAST_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    cv_.wait(lock);
+    lock.release();
+  }
+  /// False when the time ran out first.
+  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) HOLDFAST_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    bool notified = cv_.wait_for(lock, timeout) == std::cv_status::no_timeout;
+    lock.release();
+    return notified;
+  }
+  void NotifyOne() { cv_.notify_one(); }
+  void NotifyAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable cv_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,507 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "storage/format/header_text.h"
+#include "storage/format/image.h"
+
+// Headers come from disks, from other hosts and from strangers' files. They are read by streaming:
+// each value is checked where it appears, nothing is kept that the grammar below does not name, and
+// depth is bounded by that grammar.
+
+namespace holdfast {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// A map entry takes many times the bytes of the shortest text for it.
+constexpr size_t kMetadataEntriesMax = 65536;
+
+Status Damaged(const std::string& why) {
+  return DataLossError("the image's header is bad: " + why);
+}
+
+/// A reader that refuses whatever its subclass does not expect. Errors end the parse and stay.
+class StrictReader : public nlohmann::json_sax<Json> {
+ public:
+  /// `what` begins the messages about JSON that is none.
+  explicit StrictReader(std::string what) : what_(std::move(what)) {}
+
+  /// OK, or the first error.
+  Status Read(std::string_view text) {
+    // The JSON library would skip a byte order mark and take a NUL for the end of its input.
+    if (!text.starts_with('{')) return Damaged(what_ + " does not begin with '{'");
+    if (text.find('\0') != std::string_view::npos) return Damaged(what_ + " has a NUL byte in it");
+    try {
+      bool read = Json::sax_parse(text.begin(), text.end(), this);
+      if (!read && status_.ok()) status_ = Damaged(what_ + " is not JSON");
+    } catch (const std::bad_alloc&) {
+      status_ = ResourceExhaustedError("no memory to read an image's header of " +
+                                       std::to_string(text.size()) + " bytes");
+    } catch (const std::exception& error) {
+      status_ = Damaged(std::string(error.what()).substr(0, 200));
+    }
+    return status_;
+  }
+
+  bool null() override { return Refuse("null is not allowed here"); }
+  bool boolean(bool) override { return Refuse("true and false are not allowed here"); }
+  bool number_integer(number_integer_t) override { return Refuse("a number is negative"); }
+  bool number_float(number_float_t, const string_t&) override {
+    return Refuse("a number is not an integer of 64 bits");
+  }
+  bool binary(binary_t&) override { return Refuse("binary values are not allowed"); }
+  bool parse_error(size_t position, const std::string&, const Json::exception&) override {
+    return Refuse(what_ + " is not JSON at byte " + std::to_string(position));
+  }
+
+ protected:
+  bool Refuse(const std::string& why) {
+    if (status_.ok()) status_ = Damaged(why);
+    return false;
+  }
+  bool Refuse(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+    return false;
+  }
+
+ private:
+  const std::string what_;
+  Status status_;
+};
+
+/// Reads the header into an image's tensors and metadata.
+class HeaderReader final : public StrictReader {
+ public:
+  explicit HeaderReader(ParsedImage* image) : StrictReader("it"), image_(image) {}
+
+  bool start_object(size_t) override {
+    switch (at_) {
+      case At::kStart:
+        at_ = At::kRoot;
+        return true;
+      case At::kRoot:
+        if (name_ == kMetadataKey) {
+          if (metadata_seen_) return Refuse("__metadata__ is there twice");
+          metadata_seen_ = true;
+          at_ = At::kMetadata;
+          return true;
+        }
+        return StartTensor();
+      default:
+        return Refuse("an object inside " + Where());
+    }
+  }
+
+  bool key(string_t& key) override {
+    if (key.size() > kTensorNameMax) return Refuse("a name is longer than 4096 bytes");
+    name_ = std::move(key);
+    return true;
+  }
+
+  bool string(string_t& value) override {
+    if (at_ == At::kMetadata) {
+      if (image_->metadata.size() == kMetadataEntriesMax) {
+        return Refuse("__metadata__ has more than 65536 entries");
+      }
+      auto [entry, inserted] = image_->metadata.emplace(name_, std::move(value));
+      return inserted || Refuse("__metadata__ has " + QuoteForMessage(entry->first) + " twice");
+    }
+    if (at_ == At::kTensor && name_ == "dtype") {
+      if (dtype_seen_) return Refuse(Where() + " has two dtypes");
+      dtype_seen_ = true;
+      Result<DType> dtype = ParseDType(value);
+      if (dtype) {
+        Tensor().spec.dtype = *dtype;
+        return true;
+      }
+      if (dtype.error().code() == ErrorCode::kUnsupported) {
+        return Refuse(dtype.error().WithContext(Where()));
+      }
+      return Refuse(Where() + ": " + dtype.error().message());
+    }
+    return Refuse("a string where none belongs, in " + Where());
+  }
+
+  bool start_array(size_t) override {
+    if (at_ == At::kTensor && name_ == "shape" && !shape_seen_) {
+      shape_seen_ = true;
+      at_ = At::kShape;
+      return true;
+    }
+    if (at_ == At::kTensor && name_ == "data_offsets" && !offsets_seen_) {
+      offsets_seen_ = true;
+      at_ = At::kOffsets;
+      return true;
+    }
+    return Refuse("a list where none belongs, in " + Where());
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (at_ == At::kShape) {
+      if (Tensor().spec.shape.size() == kDimensionsMax) {
+        return Refuse(Where() + " has more than 32 dimensions");
+      }
+      Tensor().spec.shape.push_back(value);
+      return true;
+    }
+    if (at_ == At::kOffsets && offset_count_ < 2) {
+      (offset_count_++ == 0 ? Tensor().begin : Tensor().end) = value;
+      return true;
+    }
+    return Refuse("a number where none belongs, in " + Where());
+  }
+
+  bool end_array() override {
+    if (at_ == At::kOffsets && offset_count_ != 2) {
+      return Refuse(Where() + " has " + std::to_string(offset_count_) + " data offsets, not 2");
+    }
+    at_ = At::kTensor;
+    return true;
+  }
+
+  bool end_object() override {
+    if (at_ == At::kTensor && !(dtype_seen_ && shape_seen_ && offsets_seen_)) {
+      return Refuse(Where() + " lacks one of dtype, shape and data_offsets");
+    }
+    at_ = at_ == At::kRoot ? At::kEnd : At::kRoot;
+    return true;
+  }
+
+ private:
+  enum class At { kStart, kRoot, kMetadata, kTensor, kShape, kOffsets, kEnd };
+
+  PlacedTensor& Tensor() { return image_->tensors.back(); }
+
+  bool StartTensor() {
+    if (image_->tensors.size() == kTensorsMax) return Refuse("it has more than 1000000 tensors");
+    image_->tensors.emplace_back();
+    Tensor().spec.name = std::move(name_);
+    dtype_seen_ = shape_seen_ = offsets_seen_ = false;
+    offset_count_ = 0;
+    at_ = At::kTensor;
+    return true;
+  }
+
+  std::string Where() {
+    switch (at_) {
+      case At::kMetadata:
+        return "__metadata__";
+      case At::kTensor:
+      case At::kShape:
+      case At::kOffsets:
+        return "tensor " + QuoteForMessage(Tensor().spec.name);
+      case At::kStart:
+      case At::kRoot:
+      case At::kEnd:
+        break;
+    }
+    return "the outermost object";
+  }
+
+  ParsedImage* const image_;
+  At at_ = At::kStart;
+  std::string name_;
+  bool metadata_seen_ = false;
+  bool dtype_seen_ = false;
+  bool shape_seen_ = false;
+  bool offsets_seen_ = false;
+  int offset_count_ = 0;
+};
+
+/// Reads holdfast.slices into the tensors it names.
+class SlicesReader final : public StrictReader {
+ public:
+  /// `tensors` are found by their names.
+  explicit SlicesReader(std::span<PlacedTensor> tensors) : StrictReader(std::string(kSlicesKey)) {
+    tensors_.reserve(tensors.size());
+    for (PlacedTensor& tensor : tensors) tensors_.emplace(tensor.spec.name, &tensor.spec);
+  }
+
+  bool start_object(size_t) override {
+    if (at_ == At::kStart) {
+      at_ = At::kRoot;
+      return true;
+    }
+    if (at_ != At::kRoot) return Refuse("holdfast.slices is nested too deep");
+    auto found = tensors_.find(name_);
+    if (found == tensors_.end()) {
+      return Refuse("holdfast.slices names " + QuoteForMessage(name_) +
+                    ", which is no tensor or is there twice");
+    }
+    spec_ = found->second;
+    tensors_.erase(found);
+    spec_->global_shape.clear();
+    spec_->offset.clear();
+    shape_seen_ = offset_seen_ = false;
+    at_ = At::kSlice;
+    return true;
+  }
+
+  bool key(string_t& key) override {
+    name_ = std::move(key);
+    return true;
+  }
+
+  bool string(string_t&) override { return Refuse("holdfast.slices has a string in it"); }
+
+  bool start_array(size_t) override {
+    if (at_ == At::kSlice && name_ == kGlobalShapeKey && !shape_seen_) {
+      shape_seen_ = true;
+      list_ = &spec_->global_shape;
+    } else if (at_ == At::kSlice && name_ == kOffsetKey && !offset_seen_) {
+      offset_seen_ = true;
+      list_ = &spec_->offset;
+    } else {
+      return Refuse("holdfast.slices has a list where none belongs");
+    }
+    at_ = At::kList;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (at_ != At::kList || list_->size() == spec_->shape.size()) {
+      return Refuse("holdfast.slices has a number too many");
+    }
+    list_->push_back(value);
+    return true;
+  }
+
+  bool end_array() override {
+    at_ = At::kSlice;
+    return true;
+  }
+
+  bool end_object() override {
+    if (at_ == At::kRoot) {
+      at_ = At::kEnd;
+      return true;
+    }
+    at_ = At::kRoot;
+    const std::string name = QuoteForMessage(spec_->name);
+    if (spec_->global_shape.size() != spec_->shape.size() ||
+        spec_->offset.size() != spec_->shape.size()) {
+      return Refuse("the slice of tensor " + name + " has not as many dimensions as it");
+    }
+    uint64_t bytes = 0;
+    if (!TensorBytes(spec_->dtype, spec_->global_shape, &bytes)) {
+      return Refuse("the global shape of tensor " + name + " overflows");
+    }
+    for (size_t d = 0; d < spec_->shape.size(); ++d) {
+      if (spec_->shape[d] > spec_->global_shape[d] ||
+          spec_->offset[d] > spec_->global_shape[d] - spec_->shape[d]) {
+        return Refuse("the slice of tensor " + name + " is not inside its global shape");
+      }
+    }
+    return true;
+  }
+
+ private:
+  enum class At { kStart, kRoot, kSlice, kList, kEnd };
+
+  std::unordered_map<std::string_view, TensorSpec*> tensors_;  // those without a slice so far
+  At at_ = At::kStart;
+  std::string name_;
+  TensorSpec* spec_ = nullptr;
+  std::vector<uint64_t>* list_ = nullptr;
+  bool shape_seen_ = false;
+  bool offset_seen_ = false;
+};
+
+/// Sorts the tensors by place and checks that each has the bytes its shape says and that together
+/// they fill the data region: no holes, no overlaps, nothing left.
+Status CheckPlaces(ParsedImage* image) {
+  auto before = [](const PlacedTensor& a, const PlacedTensor& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  };
+  std::vector<PlacedTensor>& tensors = image->tensors;
+  if (!std::is_sorted(tensors.begin(), tensors.end(), before)) {
+    std::stable_sort(tensors.begin(), tensors.end(), before);
+  }
+  uint64_t reached = 0;
+  for (PlacedTensor& tensor : tensors) {
+    auto damaged = [&](const std::string& why) {
+      return Damaged("tensor " + QuoteForMessage(tensor.spec.name) + " " + why);
+    };
+    uint64_t bytes = 0;
+    if (!TensorBytes(tensor.spec.dtype, tensor.spec.shape, &bytes)) {
+      return damaged("has a shape that overflows");
+    }
+    if (tensor.begin > tensor.end || tensor.end - tensor.begin != bytes) {
+      return damaged(
+          fmt::format("needs {} bytes and lies at [{}, {})", bytes, tensor.begin, tensor.end));
+    }
+    if (tensor.begin != reached) {
+      return damaged(
+          fmt::format("begins at {} where the one before it ends at {}", tensor.begin, reached));
+    }
+    reached = tensor.end;
+    tensor.spec.global_shape = tensor.spec.shape;
+    tensor.spec.offset.assign(tensor.spec.shape.size(), 0);
+  }
+  const uint64_t data_bytes = image->image_bytes - image->data_offset;
+  if (reached != data_bytes) {
+    return Damaged(
+        fmt::format("the tensors have {} bytes and the file {} of data", reached, data_bytes));
+  }
+  return Status::Ok();
+}
+
+Status CheckNames(const ParsedImage& image) {
+  std::unordered_set<std::string_view> names;
+  names.reserve(image.tensors.size());
+  for (const PlacedTensor& tensor : image.tensors) {
+    if (!names.insert(tensor.spec.name).second) {
+      return Damaged("tensor " + QuoteForMessage(tensor.spec.name) + " is there twice");
+    }
+  }
+  return Status::Ok();
+}
+
+/// Moves the tensors that stand for extra state to the extras.
+Status SplitExtras(ParsedImage* image) {
+  auto is_extra = [](const PlacedTensor& tensor) {
+    return tensor.spec.name.starts_with(kExtraPrefix);
+  };
+  std::vector<PlacedTensor>& tensors = image->tensors;
+  auto first = std::find_if(tensors.begin(), tensors.end(), is_extra);
+  for (auto it = first; it != tensors.end(); ++it) {
+    const std::string quoted = QuoteForMessage(it->spec.name);
+    if (!is_extra(*it)) return Damaged("tensor " + quoted + " comes after the extra state");
+    std::string name = it->spec.name.substr(kExtraPrefix.size());
+    Status valid = ValidateName("extra state", name);
+    if (!valid.ok()) return Damaged(valid.message());
+    if (it->spec.dtype != DType::kU8 || it->spec.shape.size() != 1) {
+      return Damaged("extra state " + quoted + " is not a list of U8");
+    }
+    image->extras.push_back({std::move(name), it->begin, it->end});
+  }
+  tensors.erase(first, tensors.end());
+  return Status::Ok();
+}
+
+/// Reads a number as this format writes them: digits, no leading zero.
+template <typename Number>
+Status TakeNumber(const ParsedImage& image, std::string_view key, Number* number) {
+  auto found = image.metadata.find(std::string(key));
+  if (found == image.metadata.end()) return Damaged("__metadata__ lacks " + std::string(key));
+  const std::string& text = found->second;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      (text.size() > 1 && text[0] == '0')) {
+    return Damaged(std::string(key) + " is " + QuoteForMessage(text) + ", not a number in range");
+  }
+  return Status::Ok();
+}
+
+bool IsOwnKey(std::string_view key) {
+  for (std::string_view known : {kFormatKey, kJobKey, kIncarnationKey, kStepKey, kRankKey,
+                                 kWorldKey, kSlicesKey, kPartKey, kPartsKey}) {
+    if (key == known) return true;
+  }
+  return false;
+}
+
+/// Keys of ours that nobody knows, or some without the others, mean damage: a newer writer would
+/// have raised the format.
+Status CheckOwnKeys(const ParsedImage& image) {
+  for (const auto& [key, value] : image.metadata) {
+    if (key.starts_with(kOwnPrefix) && !IsOwnKey(key)) {
+      return Damaged("__metadata__ has " + QuoteForMessage(key) + ", which format " +
+                     std::to_string(image.format) + " does not know");
+    }
+  }
+  const bool has_part = image.metadata.contains(std::string(kPartKey));
+  if (has_part != image.metadata.contains(std::string(kPartsKey))) {
+    return Damaged("__metadata__ has one of holdfast.part and holdfast.parts without the other");
+  }
+  if (!has_part) return Status::Ok();
+  uint32_t part = 0;
+  uint32_t parts = 0;
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(image, kPartKey, &part));
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(image, kPartsKey, &parts));
+  if (part >= parts) return Damaged("holdfast.part is not below holdfast.parts");
+  return Status::Ok();
+}
+
+/// Identity, extras and slices from `__metadata__`; nothing for a file that is not ours.
+Status InterpretMetadata(ParsedImage* image) {
+  auto found = image->metadata.lower_bound(std::string(kOwnPrefix));
+  if (found == image->metadata.end() || !found->first.starts_with(kOwnPrefix)) return Status::Ok();
+
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kFormatKey, &image->format));
+  if (image->format > kImageFormat) {
+    return UnsupportedError(
+        fmt::format("the image has format {} and this build reads up to {}: use a newer Holdfast",
+                    image->format, kImageFormat));
+  }
+  if (image->format == 0) return Damaged("holdfast.format is 0");
+  HOLDFAST_RETURN_IF_ERROR(CheckOwnKeys(*image));
+
+  ShardIdentity& identity = image->identity;
+  auto job = image->metadata.find(std::string(kJobKey));
+  if (job == image->metadata.end()) return Damaged("__metadata__ lacks holdfast.job");
+  identity.job = job->second;
+  HOLDFAST_RETURN_IF_ERROR(
+      TakeNumber(*image, kIncarnationKey, &identity.version.incarnation.value));
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kStepKey, &identity.version.step.value));
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kRankKey, &identity.rank.value));
+  HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kWorldKey, &identity.world));
+  Status valid = ValidateIdentity(identity);
+  if (!valid.ok()) return Damaged(valid.message());
+
+  HOLDFAST_RETURN_IF_ERROR(SplitExtras(image));
+  auto slices = image->metadata.find(std::string(kSlicesKey));
+  if (slices == image->metadata.end()) return Damaged("__metadata__ lacks holdfast.slices");
+  return SlicesReader(image->tensors).Read(slices->second);
+}
+
+}  // namespace
+
+Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_bytes) {
+  if (first8.size() < 8 || image_bytes < 8) {
+    return Fail(Damaged("the file has fewer than 8 bytes"));
+  }
+  uint64_t json_bytes = 0;
+  std::memcpy(&json_bytes, first8.data(), sizeof(json_bytes));
+  if (json_bytes < 2 || json_bytes > kHeaderBytesMax) {
+    return Fail(Damaged(fmt::format("it says that it has {} bytes; 2 to {} are allowed", json_bytes,
+                                    kHeaderBytesMax)));
+  }
+  if (json_bytes > image_bytes - 8) {
+    return Fail(Damaged(fmt::format("it says that it has {} bytes and the file has only {}",
+                                    json_bytes, image_bytes)));
+  }
+  return 8 + json_bytes;
+}
+
+Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_bytes) {
+  HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(head, image_bytes));
+  if (head.size() < header_bytes) {
+    return Fail(
+        InvalidArgumentError(fmt::format("{} bytes of an image's head were given; {} are "
+                                         "needed",
+                                         head.size(), header_bytes)));
+  }
+  std::string_view json(reinterpret_cast<const char*>(head.data()) + 8, header_bytes - 8);
+  json = json.substr(0, json.find_last_not_of(' ') + 1);
+
+  ParsedImage image;
+  image.data_offset = header_bytes;
+  image.image_bytes = image_bytes;
+  HOLDFAST_RETURN_IF_ERROR(HeaderReader(&image).Read(json));
+  HOLDFAST_RETURN_IF_ERROR(CheckPlaces(&image));
+  HOLDFAST_RETURN_IF_ERROR(CheckNames(image));
+  HOLDFAST_RETURN_IF_ERROR(InterpretMetadata(&image));
+  return image;
+}
+
+}  // namespace holdfast

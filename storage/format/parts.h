@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/format/image.h"
+
+namespace holdfast {
+
+/// One part file of a shard that is spread over several devices: its own header, followed by the
+/// image bytes [image_begin, image_end). Valid safetensors by itself: it holds whole tensors and
+/// row ranges of tensors (as slices, in its `holdfast.slices`), and says which part of how many it
+/// is.
+struct PartPlan {
+  std::string header;        // ends at a file offset congruent to image_begin modulo kImageAlign
+  uint64_t image_begin = 0;  // in the image, not in the data region
+  uint64_t image_end = 0;
+};
+
+/// Cuts an image into up to `count` parts of near-equal bytes. Fewer come back when there is too
+/// little to cut. With one part its header is empty and it spans the whole image.
+Result<std::vector<PartPlan>> PlanParts(const ParsedImage& image, uint32_t count);
+
+}  // namespace holdfast

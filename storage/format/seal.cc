@@ -1,0 +1,194 @@
+#include "storage/format/seal.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "storage/format/header_text.h"
+
+namespace holdfast {
+
+static_assert(std::endian::native == std::endian::little, "formats are little-endian in memory");
+
+namespace {
+
+/// Every format begins with this, then u32 format, and ends in a CRC-32C of all before it. CR and
+/// LF show a transfer that translated line ends.
+constexpr std::string_view kMagic = "HFSEAL\r\n";
+constexpr size_t kFrameBytes = kMagic.size() + 4 + 4;
+constexpr uint64_t kPartBytes = 4 * 8 + 4;
+
+template <typename Number>
+void Put(Number number, std::string* out) {
+  static_assert(std::is_integral_v<Number>);
+  out->append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+Status Damaged(const std::string& why) { return DataLossError("the seal is bad: " + why); }
+
+/// Takes numbers and bytes from the front; everything after a failure fails.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : left_(bytes) {}
+
+  template <typename Number>
+  bool Take(Number* number) {
+    if (left_.size() < sizeof(*number)) return false;
+    std::memcpy(number, left_.data(), sizeof(*number));
+    left_.remove_prefix(sizeof(*number));
+    return true;
+  }
+  bool TakeBytes(uint64_t count, std::string* bytes) {
+    if (left_.size() < count) return false;
+    bytes->assign(left_.substr(0, count));
+    left_.remove_prefix(count);
+    return true;
+  }
+  bool TakeNumbers(uint64_t count, std::vector<uint32_t>* numbers) {
+    if (left_.size() / sizeof(uint32_t) < count) return false;
+    numbers->resize(count);
+    if (count > 0) std::memcpy(numbers->data(), left_.data(), count * sizeof(uint32_t));
+    left_.remove_prefix(count * sizeof(uint32_t));
+    return true;
+  }
+  uint64_t left() const { return left_.size(); }
+
+ private:
+  std::string_view left_;
+};
+
+Status CheckParts(const ShardSeal& seal) {
+  if (seal.parts.size() < 2 && !seal.image_header.empty()) {
+    return Damaged("it carries an image header without several parts");
+  }
+  uint64_t reached = seal.image_header.size();
+  for (size_t i = 0; i < seal.parts.size(); ++i) {
+    const SealPart& part = seal.parts[i];
+    if (part.image_begin != reached || part.image_end < part.image_begin ||
+        part.image_end > seal.image_bytes ||
+        (seal.parts.size() > 1 && part.image_end == part.image_begin)) {
+      return Damaged(fmt::format("part {} holds [{}, {}) of the image where [{}, …) is due", i,
+                                 part.image_begin, part.image_end, reached));
+    }
+    uint64_t file_bytes = 0;
+    if (__builtin_add_overflow(part.data_offset, part.image_end - part.image_begin, &file_bytes) ||
+        file_bytes != part.file_bytes) {
+      return Damaged(fmt::format("part {} has {} bytes, which its ranges do not add up to", i,
+                                 part.file_bytes));
+    }
+    reached = part.image_end;
+  }
+  if (!seal.parts.empty() && reached != seal.image_bytes) {
+    return Damaged(fmt::format("its parts end at {} of {} bytes", reached, seal.image_bytes));
+  }
+  return Status::Ok();
+}
+
+/// Reads what follows the format number; `cursor` ends where the CRC begins.
+Status ReadBody(Cursor cursor, ShardSeal* seal) {
+  const Status short_of = Damaged("it ends too early");
+  ShardIdentity& identity = seal->identity;
+  uint32_t job_bytes = 0;
+  uint32_t part_count = 0;
+  if (!cursor.Take(&job_bytes) || !cursor.TakeBytes(job_bytes, &identity.job) ||
+      !cursor.Take(&identity.version.incarnation.value) ||
+      !cursor.Take(&identity.version.step.value) || !cursor.Take(&identity.rank.value) ||
+      !cursor.Take(&identity.world) || !cursor.Take(&seal->wall_nanos) ||
+      !cursor.Take(&seal->image_bytes) || !cursor.Take(&part_count)) {
+    return short_of;
+  }
+  Status valid = ValidateIdentity(identity);
+  if (!valid.ok()) return Damaged(valid.message());
+  if (part_count > kPartsMax) {
+    return Damaged(fmt::format("it says {} parts; at most {} are allowed", part_count, kPartsMax));
+  }
+  if (part_count > cursor.left() / kPartBytes) return short_of;
+  seal->parts.resize(part_count);
+  for (SealPart& part : seal->parts) {
+    if (!cursor.Take(&part.image_begin) || !cursor.Take(&part.image_end) ||
+        !cursor.Take(&part.data_offset) || !cursor.Take(&part.file_bytes) ||
+        !cursor.Take(&part.header_crc)) {
+      return short_of;
+    }
+  }
+  uint64_t header_bytes = 0;
+  uint64_t chunk_count = 0;
+  if (!cursor.Take(&header_bytes) || !cursor.TakeBytes(header_bytes, &seal->image_header) ||
+      !cursor.Take(&chunk_count) || !cursor.TakeNumbers(chunk_count, &seal->chunk_crcs)) {
+    return short_of;
+  }
+  if (cursor.left() != 0) return Damaged(fmt::format("{} bytes follow it", cursor.left()));
+  // The bound comes first: ChunkCount would overflow near the largest number.
+  if (seal->image_bytes >= kImageBytesMax || ChunkCount(seal->image_bytes) != chunk_count) {
+    return Damaged(fmt::format("it has {} chunk checksums for an image of {} bytes", chunk_count,
+                               seal->image_bytes));
+  }
+  return CheckParts(*seal);
+}
+
+}  // namespace
+
+std::string EncodeSeal(const ShardSeal& seal) {
+  std::string out;
+  out.reserve(kFrameBytes + 256 + seal.parts.size() * kPartBytes + seal.image_header.size() +
+              seal.chunk_crcs.size() * sizeof(uint32_t));
+  out.append(kMagic);
+  Put(kSealFormat, &out);
+  Put(static_cast<uint32_t>(seal.identity.job.size()), &out);
+  out.append(seal.identity.job);
+  Put(seal.identity.version.incarnation.value, &out);
+  Put(seal.identity.version.step.value, &out);
+  Put(seal.identity.rank.value, &out);
+  Put(seal.identity.world, &out);
+  Put(seal.wall_nanos, &out);
+  Put(seal.image_bytes, &out);
+  Put(static_cast<uint32_t>(seal.parts.size()), &out);
+  for (const SealPart& part : seal.parts) {
+    Put(part.image_begin, &out);
+    Put(part.image_end, &out);
+    Put(part.data_offset, &out);
+    Put(part.file_bytes, &out);
+    Put(part.header_crc, &out);
+  }
+  Put(static_cast<uint64_t>(seal.image_header.size()), &out);
+  out.append(seal.image_header);
+  Put(static_cast<uint64_t>(seal.chunk_crcs.size()), &out);
+  out.append(reinterpret_cast<const char*>(seal.chunk_crcs.data()),
+             seal.chunk_crcs.size() * sizeof(uint32_t));
+  Put(Crc32c(std::as_bytes(std::span(out))), &out);
+  return out;
+}
+
+Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
+  if (bytes.size() > kSealBytesMax) {
+    return Fail(Damaged(
+        fmt::format("it has {} bytes; at most {} are allowed", bytes.size(), kSealBytesMax)));
+  }
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() < kFrameBytes || !text.starts_with(kMagic)) {
+    return Fail(Damaged("it does not begin as a seal does"));
+  }
+  const size_t crc_at = bytes.size() - sizeof(uint32_t);
+  uint32_t crc = 0;
+  std::memcpy(&crc, bytes.data() + crc_at, sizeof(crc));
+  // The checksum comes before the format, so that a flipped bit is not taken for a newer one.
+  if (crc != Crc32c(bytes.first(crc_at))) {
+    return Fail(Damaged("its checksum does not match: it is torn or changed"));
+  }
+  Cursor cursor(text.substr(kMagic.size(), crc_at - kMagic.size()));
+  uint32_t format = 0;
+  if (!cursor.Take(&format) || format == 0) return Fail(Damaged("its format is 0"));
+  if (format > kSealFormat) {
+    return Fail(UnsupportedError(
+        fmt::format("the seal has format {} and this build reads up to {}: use a newer Holdfast",
+                    format, kSealFormat)));
+  }
+  ShardSeal seal;
+  HOLDFAST_RETURN_IF_ERROR(ReadBody(cursor, &seal));
+  return seal;
+}
+
+}  // namespace holdfast

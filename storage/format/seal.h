@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/base/ids.h"
+#include "storage/format/checksum.h"
+
+// The sidecar of a shard: identity, length, chunk checksums and, on disk, its parts. It is what
+// makes a shard exist: data without a seal was never published. docs/formats/seal.md is the full
+// description.
+
+namespace holdfast {
+
+inline constexpr uint32_t kSealFormat = 1;
+inline constexpr uint64_t kSealBytesMax = 256ULL << 20;
+inline constexpr uint32_t kPartsMax = 64;
+
+/// One file of a shard on one device: `data_offset` bytes that are not the image's, then the image
+/// bytes [image_begin, image_end), then nothing. A shard in one part is the image itself:
+/// data_offset and image_begin are 0. Otherwise each part has a header of its own in front, and
+/// part 0 begins with the image's data region.
+struct SealPart {
+  uint64_t image_begin = 0;
+  uint64_t image_end = 0;
+  uint64_t data_offset = 0;
+  uint64_t file_bytes = 0;
+  uint32_t header_crc = 0;  // CRC-32C of the part file's first data_offset bytes
+  bool operator==(const SealPart&) const = default;
+};
+
+struct ShardSeal {
+  ShardIdentity identity;
+  uint64_t image_bytes = 0;
+  std::vector<uint32_t> chunk_crcs;  // ChunkCount(image_bytes) entries
+  std::vector<SealPart> parts;       // empty in memory; one a file on disk
+  std::string image_header;          // only with several parts: the image's own header bytes
+  int64_t wall_nanos = 0;            // when it was sealed; for display
+
+  uint64_t digest() const { return DigestOf(image_bytes, chunk_crcs); }
+  bool operator==(const ShardSeal&) const = default;
+};
+
+/// Binary little-endian record that ends in its own CRC-32C. What DecodeSeal refuses is not refused
+/// here.
+std::string EncodeSeal(const ShardSeal& seal);
+/// DataLoss for torn, flipped, truncated or hostile bytes (every count is checked before it is
+/// used), for a chunk table that is not the length's and for parts that do not cover the image
+/// exactly; Unsupported for a newer format whose record is whole.
+Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes);
+
+}  // namespace holdfast

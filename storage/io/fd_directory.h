@@ -1,0 +1,64 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "storage/base/fd.h"
+#include "storage/io/block_file.h"
+
+namespace holdfast {
+
+/// What the real variants share: everything of a Directory but the files' own I/O. Every path goes
+/// through openat2 with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS, so neither ".." nor a symlink that
+/// another process plants leads out. Thread-safe.
+class FdDirectory : public Directory {
+ public:
+  Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
+  Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) override;
+  Status Rename(const std::string& from, const std::string& to) override;
+  Status RemoveFile(const std::string& path) override;
+  Status RemoveDirectory(const std::string& path) override;
+  Status MakeDirectory(const std::string& path) override;
+  Result<std::vector<DirectoryEntry>> List(const std::string& path) override;
+  Status SyncDirectory(const std::string& path) override;
+  Result<uint64_t> FreeBytes() override;
+  const std::string& path() const override { return path_; }
+
+ protected:
+  /// `root` is an open directory, `path` its absolute path.
+  FdDirectory(UniqueFd root, std::string path) : root_(std::move(root)), path_(std::move(path)) {}
+
+  /// Opens beneath the root. PermissionDenied for a path that leaves it or meets a symlink.
+  Result<UniqueFd> Open(const std::string& path, int flags, unsigned mode) const;
+  /// Opens a regular file with `extra_flags` (O_DIRECT), for reading or created for both.
+  Result<UniqueFd> OpenRegular(const std::string& path, OpenMode mode, int extra_flags) const;
+  int root_fd() const { return root_.get(); }
+  /// "/data/a/b" for messages.
+  std::string Full(const std::string& path) const;
+
+ private:
+  struct Entry {
+    UniqueFd parent;
+    std::string name;
+  };
+  /// The open parent of `path` and its last component, which may be anything.
+  Result<Entry> OpenParent(const std::string& path) const;
+
+  UniqueFd root_;
+  const std::string path_;
+};
+
+/// Makes `path` and missing parents, each synced into its parent, and opens it.
+/// With `create` false it must exist. `absolute` gets the path without symlinks.
+Result<UniqueFd> OpenRoot(const std::string& path, bool create, std::string& absolute);
+
+// The file operations that do not queue, shared by the real variants. `path` is for messages.
+
+/// fallocate; where the file system has none, only sets the size.
+Status AllocateFd(int fd, const std::string& path, uint64_t bytes);
+Status TruncateFd(int fd, const std::string& path, uint64_t bytes);
+Result<uint64_t> SizeOfFd(int fd, const std::string& path);
+Status SyncFd(int fd, const std::string& path);
+
+}  // namespace holdfast

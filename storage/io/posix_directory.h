@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "storage/io/fd_directory.h"
+
+namespace holdfast {
+
+/// Plain pread and pwrite through the page cache: for file systems that refuse O_DIRECT (tmpfs) and
+/// kernels or containers that refuse io_uring. An operation is done when it is queued; write-back
+/// is started at once, so that Sync has less to wait for. Thread-safe.
+class PosixDirectory final : public FdDirectory {
+ public:
+  PosixDirectory(UniqueFd root, std::string path) : FdDirectory(std::move(root), std::move(path)) {}
+
+  Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) override;
+  void RegisterMemory(std::span<std::byte> /*memory*/) override {}
+  void UnregisterMemory(std::span<std::byte> /*memory*/) override {}
+  std::string Describe() const override { return "posix"; }
+};
+
+}  // namespace holdfast

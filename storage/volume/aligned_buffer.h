@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+
+#include "storage/base/status.h"
+
+namespace holdfast {
+
+constexpr uint64_t RoundDownTo(uint64_t value, uint64_t multiple) {
+  return value / multiple * multiple;
+}
+constexpr uint64_t RoundUpTo(uint64_t value, uint64_t multiple) {
+  return RoundDownTo(value + multiple - 1, multiple);
+}
+
+/// Memory for direct I/O: aligned to kBlockBytes and a whole number of blocks long.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  /// Rounded up to whole blocks and zeroed. ResourceExhausted when there is no memory.
+  static Result<AlignedBuffer> Allocate(uint64_t bytes);
+
+  std::byte* data() const { return memory_.get(); }
+  uint64_t size() const { return bytes_; }
+  std::span<std::byte> span() const { return {memory_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace holdfast

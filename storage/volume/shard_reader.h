@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "storage/base/ids.h"
+#include "storage/format/seal.h"
+#include "storage/io/block_file.h"
+
+// Reading published shards. All of it is read-only and thread-safe.
+
+namespace holdfast {
+
+using DirectoryList = std::vector<std::unique_ptr<Directory>>;
+
+/// The seal at the place of `key`. NotFound when there is none; DataLoss when it is damaged,
+/// belongs to another shard, or needs more data directories than there are; Unsupported for a newer
+/// format.
+Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key);
+
+/// Every file of the shard is there with its length: DataLoss names the one that is not. Opens the
+/// files, reads nothing.
+Status CheckFiles(const DirectoryList& dirs, const ShardSeal& seal);
+/// CheckFiles, and the head of each file against its checksum.
+Status CheckStructure(const DirectoryList& dirs, const ShardSeal& seal);
+/// Every byte, with a fixed amount of memory.
+Status CheckDeep(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io);
+/// As Volume::StreamShard.
+Status StreamImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,
+                   const std::function<Status(uint64_t, std::span<const std::byte>)>& sink);
+
+/// As Volume::ReadShard.
+Status ReadImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,
+                 std::span<std::byte> into, const std::function<void(uint64_t)>& progress);
+
+}  // namespace holdfast

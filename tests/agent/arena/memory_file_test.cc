@@ -1,0 +1,108 @@
+#include "agent/arena/memory_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+namespace holdfast::agent {
+namespace {
+using ::testing::HasSubstr;
+
+TEST(MemoryFileTest, IsAllocatedWholeAndCannotBeResized) {
+  constexpr uint64_t kBytes = 3ULL << 20;
+  auto file = MemoryFile::Create("test", kBytes);
+  ASSERT_TRUE(file) << file.error().ToString();
+  struct stat info {};
+  ASSERT_EQ(::fstat(file->fd(), &info), 0);
+  EXPECT_EQ(static_cast<uint64_t>(info.st_size), kBytes);
+  EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, kBytes) << "not a sparse promise";
+  for (off_t size : {off_t{0}, off_t{1} << 20, off_t{4} << 20}) {
+    EXPECT_EQ(::ftruncate(file->fd(), size), -1);
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_EQ(::fcntl(file->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1) << "seals are sealed";
+  EXPECT_EQ(::fcntl(file->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  file->memory().back() = std::byte{7};
+
+  auto same = MemoryFile::Adopt(UniqueFd(::dup(file->fd())));
+  ASSERT_TRUE(same) << same.error().ToString();
+  EXPECT_EQ(same->memory().size(), kBytes);
+  EXPECT_EQ(same->memory().back(), std::byte{7});
+  EXPECT_NE(same->memory().data(), file->memory().data());
+}
+
+TEST(MemoryFileTest, AdoptsNothingThatCouldShrink) {
+  UniqueFd fd(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), 1 << 20), 0);
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_EQ(MemoryFile::Adopt(UniqueFd(::dup(fd.get()))).error().code(), ErrorCode::kDataLoss);
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_TRUE(MemoryFile::Adopt(std::move(fd)));
+  EXPECT_EQ(MemoryFile::Adopt(UniqueFd(::open("/dev/null", O_RDWR))).error().code(),
+            ErrorCode::kDataLoss);
+}
+
+TEST(MemoryFileTest, MoreThanTheMachineHasIsRefusedWithTheNumbers) {
+  MemoryRoom room = AvailableMemory();
+  ASSERT_GT(room.bytes, 0U);
+  ASSERT_LT(room.bytes, 1ULL << 60);
+  auto file = MemoryFile::Create("test", 1ULL << 50);
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::kResourceExhausted);
+  EXPECT_THAT(file.error().message(), HasSubstr("1 PiB"));
+  EXPECT_THAT(file.error().message(), HasSubstr("left by the"));
+}
+
+/// Runs `body` in a child; its exit code.
+template <typename Body>
+int InChild(Body body) {
+  pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(MemoryFileTest, TheFileSizeLimitIsAnErrorNotASignal) {
+  EXPECT_EQ(InChild([] {
+              rlimit limit{.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+              if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+              auto file = MemoryFile::Create("test", 2 << 20);
+              if (file || file.error().code() != ErrorCode::kResourceExhausted) return 3;
+              return file.error().message().find("ulimit -f") == std::string::npos ? 4 : 0;
+            }),
+            0);
+}
+
+TEST(MemoryFileTest, ACgroupsLimitIsSeenBeforeItsOomKiller) {
+  namespace fs = std::filesystem;
+  fs::path v1 = "/sys/fs/cgroup/memory/holdfast-test-" + std::to_string(::getpid());
+  std::error_code error;
+  if (!fs::exists("/sys/fs/cgroup/memory/tasks") || !fs::create_directory(v1, error)) {
+    GTEST_SKIP() << "needs a writable memory cgroup (v1)";
+  }
+  std::ofstream(v1 / "memory.limit_in_bytes") << (256 << 20);
+  int code = InChild([&] {
+    std::ofstream tasks(v1 / "cgroup.procs");
+    tasks << ::getpid() << std::flush;
+    if (!tasks) return 2;
+    auto file = MemoryFile::Create("test", 512ULL << 20);
+    if (file || file.error().code() != ErrorCode::kResourceExhausted) return 3;
+    if (file.error().message().find("memory limit of cgroup") == std::string::npos) return 4;
+    return MemoryFile::Create("test", 64ULL << 20) ? 0 : 5;
+  });
+  fs::remove(v1, error);
+  EXPECT_EQ(code, 0);
+}
+
+}  // namespace
+}  // namespace holdfast::agent

@@ -1,0 +1,194 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/api/messages.h"
+#include "agent/api/socket.h"
+#include "agent/arena/arena.h"
+#include "agent/pipeline/node.h"
+#include "storage/base/mutex.h"
+#include "storage/io/sim_directory.h"
+#include "storage/volume/volume.h"
+
+// What the pipeline tests need around a node: a trainer that speaks the packets, a coordinator in
+// the same process, and a node over a real arena (keeper included) and a real or simulated volume.
+
+namespace holdfast::agent {
+
+std::string MakeTempDir();
+void RemoveTree(const std::string& path);
+bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000);
+
+/// The image of one test shard: a header and `tensor_bytes` bytes that follow from its version.
+std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes);
+
+/// Decides as the coordinator does, without its durability: a version is committed at a tier once
+/// every rank of its world holds it there. Thread-safe.
+class FakeCoordinator : public CoordinatorLink {
+ public:
+  void SetHandler(DirectiveHandler* handler);
+  void Report(Holding holding) override;
+  void Report(Missing missing) override;
+  void Report(Gone gone) override;
+  void Report(Prepared prepared) override;
+  void SetWarnings(std::vector<std::string> warnings) override;
+  void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
+  void DecideRestore(const RestoreQuestion& question,
+                     std::function<void(Result<RestoreDecision>)> done) override;
+
+  /// Calls fail as Unavailable while not reachable, and directives are not sent.
+  void SetReachable(bool reachable);
+  void SetDecision(std::optional<RestoreDecision> decision);
+  void SetAborted(VersionId version);
+  void SetDiskTarget(Step step);
+  /// Commits nothing while paused.
+  void SetCommits(bool on);
+  void Broadcast(const std::string& job);
+  uint64_t Prepare(PrepareShard prepare);
+
+  /// What an Attach with an empty inventory does to a tier.
+  void Forget(Tier tier);
+  JobState state(const std::string& job);
+  bool Holds(const ShardKey& key, Tier tier);
+  std::optional<Holding> holding(const ShardKey& key, Tier tier);
+  std::optional<Missing> missing(const ShardKey& key, Tier tier);
+  bool WasGone(const ShardKey& key, Tier tier);
+  std::optional<Status> prepared(uint64_t request);
+  std::vector<std::string> warnings();
+
+ private:
+  using Place = std::pair<ShardKey, Tier>;
+  void TryCommit(const Holding& holding) HOLDFAST_REQUIRES(mutex_);
+  void Send(const JobState& state) HOLDFAST_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  DirectiveHandler* handler_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
+  bool reachable_ HOLDFAST_GUARDED_BY(mutex_) = true;
+  bool commits_ HOLDFAST_GUARDED_BY(mutex_) = true;
+  std::map<std::string, JobState> jobs_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> run_ids_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<Place, Holding> holdings_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<Place, Missing> missing_ HOLDFAST_GUARDED_BY(mutex_);
+  std::set<Place> gone_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<uint64_t, Status> prepared_ HOLDFAST_GUARDED_BY(mutex_);
+  uint64_t next_request_ HOLDFAST_GUARDED_BY(mutex_) = 1;
+  std::optional<RestoreDecision> decision_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+/// Other agents, as memory: what it is given can be fetched.
+class FakeFetcher : public ShardFetcher {
+ public:
+  Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
+                                            Tier tier) override;
+  ShardSeal seal;
+  std::vector<std::byte> image;
+};
+
+/// A trainer's side of the socket.
+class TestTrainer {
+ public:
+  struct Options {
+    std::string job = "job";
+    std::string run_id = "run-1";
+    uint32_t rank = 0;
+    uint32_t world = 1;
+    uint32_t slots = 3;
+    uint64_t slot_bytes = 4 << 20;
+    uint32_t protocol = kProtocolVersion;
+  };
+  /// Connects, and says Hello if `options` are given.
+  static Result<TestTrainer> Connect(const std::string& socket, const Options& options);
+  static Result<TestTrainer> ConnectSilently(const std::string& socket);
+
+  TestTrainer(TestTrainer&&) = default;
+  TestTrainer& operator=(TestTrainer&&) = default;
+  ~TestTrainer();
+
+  const WelcomeMessage& welcome() const { return welcome_; }
+  Incarnation incarnation() const { return Incarnation{welcome_.incarnation}; }
+  VersionId Version(uint64_t step) const { return {incarnation(), Step{step}}; }
+  ShardIdentity Identity(uint64_t step) const;
+  ShardKey Key(uint64_t step) const { return Identity(step).key(); }
+
+  Result<ReplyMessage> BeginSave(uint64_t step, uint64_t image_bytes, int wait_ms = 0,
+                                 bool skipping = false);
+  std::span<std::byte> slot(uint32_t index);
+  SlotProgress& progress(uint32_t index);
+  void Copy(uint32_t slot, std::span<const std::byte> image, uint64_t up_to);
+  Status EndSave(uint32_t slot, uint64_t step, MessageType type = MessageType::kEndSave);
+  /// All of it; the reply's slot.
+  Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
+  Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
+
+  /// The notice, once it is there; earlier ones are kept for later calls.
+  Result<NoticeMessage> AwaitNotice(NoticeKind kind, uint64_t step, Tier tier,
+                                    int timeout_ms = 20'000);
+  Result<ReplyMessage> AwaitReply(uint64_t ticket, int timeout_ms = 20'000);
+  Status SendRaw(std::span<const std::byte> packet) { return SendPacket(socket_.get(), packet); }
+  template <typename Message>
+  Status SendRaw(const Message& message) {
+    return SendRaw(std::as_bytes(std::span(&message, 1)));
+  }
+  /// True once the agent has closed the connection; packets on the way are dropped.
+  bool AwaitClosed(int timeout_ms = 10'000);
+  void HangUp() { socket_.Reset(); }
+
+ private:
+  TestTrainer() = default;
+  Result<std::vector<std::byte>> Receive(int timeout_ms);
+
+  Options options_;
+  UniqueFd socket_;
+  UniqueFd memory_fd_;
+  std::byte* memory_ = nullptr;
+  WelcomeMessage welcome_;
+  uint64_t next_ticket_ = 1;
+  std::vector<NoticeMessage> notices_;
+  std::map<uint64_t, ReplyMessage> replies_;
+};
+
+struct TestNodeOptions {
+  uint64_t arena_bytes = 256 << 20;
+  uint64_t disk_every_steps = 1;
+  bool simulated_disk = false;
+  int64_t prepare_wait_ms = 30'000;
+};
+
+/// A node that can be stopped and started again over the same keeper and disks.
+class TestNode {
+ public:
+  explicit TestNode(const TestNodeOptions& options = {});
+  ~TestNode();
+
+  Status Start();
+  void Stop();
+  /// The memory is gone; call it while stopped.
+  void KillKeeper();
+  std::string socket() const { return dir_ + "/agent.sock"; }
+  /// Of the first rank.
+  std::vector<RankSlots::SlotStatus> Slots() const { return node->Snapshot().at(0).slots; }
+  std::string data_dir() const { return dir_ + "/data"; }
+  /// Paths under data_dir() of all files, for looking at bytes.
+  std::vector<std::string> DataFiles() const;
+
+  FakeCoordinator coordinator;
+  FakeFetcher fetcher;
+  SimDisk disk;
+  std::unique_ptr<Volume> volume;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Node> node;
+
+ private:
+  TestNodeOptions options_;
+  std::string dir_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,251 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include <cstring>
+
+#include "storage/base/random.h"
+#include "tests/agent/pipeline/harness.h"
+
+// What a trainer can do wrong, by mistake or not: it harms its own save or session, nobody else's.
+
+namespace holdfast::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kTensorBytes = 2'500'000;
+
+class HostileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Status status = node_.Start();
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    auto bystander = TestTrainer::Connect(node_.socket(), {.job = "bystander"});
+    ASSERT_TRUE(bystander) << bystander.error().ToString();
+    bystander_ = std::make_unique<TestTrainer>(std::move(*bystander));
+    auto trainer = TestTrainer::Connect(node_.socket(), {});
+    ASSERT_TRUE(trainer) << trainer.error().ToString();
+    trainer_ = std::make_unique<TestTrainer>(std::move(*trainer));
+  }
+  // Whatever happened, another job's trainer is served.
+  void TearDown() override {
+    auto saved = bystander_->Save(++bystander_step_, kTensorBytes);
+    ASSERT_TRUE(saved) << saved.error().ToString();
+    EXPECT_TRUE(bystander_->AwaitNotice(NoticeKind::kCommitted, bystander_step_, Tier::kDisk));
+  }
+  Status FailureOf(uint64_t step) {
+    auto notice = trainer_->AwaitNotice(NoticeKind::kFailed, step, Tier::kMemory);
+    if (!notice) return notice.error();
+    return Status(ErrorFromNumber(notice->code), GetText(notice->text));
+  }
+  void ExpectGoesOn(uint64_t step) {
+    auto saved = trainer_->Save(step, kTensorBytes);
+    ASSERT_TRUE(saved) << saved.error().ToString();
+    EXPECT_TRUE(trainer_->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk));
+  }
+  Status RefusalOf(const TestTrainer::Options& options) {
+    auto trainer = TestTrainer::Connect(node_.socket(), options);
+    return trainer ? Status::Ok() : trainer.error();
+  }
+
+  TestNode node_;
+  std::unique_ptr<TestTrainer> bystander_;
+  std::unique_ptr<TestTrainer> trainer_;
+  uint64_t bystander_step_ = 0;
+};
+
+TEST_F(HostileTest, HelloWithBadNumbersIsRefusedClearly) {
+  EXPECT_EQ(RefusalOf({.job = "../etc"}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = ""}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .run_id = ""}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .run_id = "a b"}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .rank = 4, .world = 4}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .world = 0}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .slots = 1}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .slots = 1'000'000}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .slot_bytes = 0}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .slot_bytes = ~0ULL}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf({.job = "new", .protocol = 9}).code(), ErrorCode::kUnsupported);
+  const Status large = RefusalOf({.job = "new", .slot_bytes = 1ULL << 30});
+  EXPECT_EQ(large.code(), ErrorCode::kResourceExhausted);
+  EXPECT_THAT(large.message(), HasSubstr("3 slots of 1 GiB"));
+  EXPECT_THAT(large.message(), HasSubstr("256 MiB"));
+  EXPECT_THAT(large.message(), HasSubstr("[arena] bytes"));
+}
+
+TEST_F(HostileTest, GarbagePacketsEndTheSession) {
+  Random random(7);
+  for (size_t bytes : {1UL, 15UL, 16UL, 40UL, 300UL, 2048UL, 5000UL}) {
+    auto raw = TestTrainer::ConnectSilently(node_.socket());
+    ASSERT_TRUE(raw);
+    std::vector<std::byte> packet(bytes);
+    for (std::byte& one : packet) one = static_cast<std::byte>(random.Next());
+    Status sent = raw->SendRaw(packet);
+    EXPECT_TRUE(sent.ok()) << sent.ToString();
+    EXPECT_TRUE(raw->AwaitClosed()) << bytes;
+  }
+  // Right header, wrong size; and what only the agent may say.
+  MessageHeader header{.type = MessageType::kBeginSave};
+  ASSERT_TRUE(trainer_->SendRaw(header).ok());
+  EXPECT_TRUE(trainer_->AwaitClosed());
+}
+
+TEST_F(HostileTest, OutOfOrderPacketsEndTheSession) {
+  auto raw = TestTrainer::ConnectSilently(node_.socket());
+  ASSERT_TRUE(raw);
+  ASSERT_TRUE(raw->SendRaw(BeginSaveMessage{}).ok());
+  EXPECT_TRUE(raw->AwaitClosed());
+  ASSERT_TRUE(trainer_->SendRaw(HelloMessage{}).ok());
+  EXPECT_TRUE(trainer_->AwaitClosed());
+}
+
+TEST_F(HostileTest, ImageSizesAreChecked) {
+  auto too_large = trainer_->BeginSave(1, trainer_->welcome().slot_bytes + 1);
+  ASSERT_TRUE(too_large);
+  EXPECT_EQ(ErrorFromNumber(too_large->code), ErrorCode::kInvalidArgument);
+  auto huge = trainer_->BeginSave(1, ~0ULL);
+  ASSERT_TRUE(huge);
+  EXPECT_EQ(ErrorFromNumber(huge->code), ErrorCode::kInvalidArgument);
+  auto none = trainer_->BeginSave(1, 0);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(ErrorFromNumber(none->code), ErrorCode::kInvalidArgument);
+  ExpectGoesOn(1);
+}
+
+TEST_F(HostileTest, EndSaveOfSlotsThatAreNotIts) {
+  auto begun = trainer_->BeginSave(1, 5000);
+  ASSERT_TRUE(begun);
+  ASSERT_TRUE(trainer_->EndSave(begun->slot + 1, 1).ok());
+  EXPECT_EQ(FailureOf(1).code(), ErrorCode::kFailedPrecondition);
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 2).ok());
+  EXPECT_EQ(FailureOf(2).code(), ErrorCode::kFailedPrecondition);
+  ASSERT_TRUE(trainer_->EndSave(4'000'000'000, 3).ok());
+  EXPECT_EQ(FailureOf(3).code(), ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(trainer_->EndSave(4'000'000'000, 4, MessageType::kEndRestore).ok());
+  EXPECT_EQ(FailureOf(4).code(), ErrorCode::kFailedPrecondition);
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 1, MessageType::kAbandonSave).ok());
+  ExpectGoesOn(1);
+}
+
+TEST_F(HostileTest, ProgressBeyondTheImageFailsThatSave) {
+  auto begun = trainer_->BeginSave(1, kTensorBytes);
+  ASSERT_TRUE(begun);
+  PublishProgress(trainer_->progress(begun->slot), 1ULL << 60);
+  const Status status = FailureOf(1);
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("2500000"));
+  EXPECT_TRUE(node_.coordinator.missing(trainer_->Key(1), Tier::kMemory).has_value());
+  ExpectGoesOn(2);
+}
+
+TEST_F(HostileTest, ProgressThatGoesBackFailsThatSave) {
+  auto begun = trainer_->BeginSave(1, kTensorBytes);
+  ASSERT_TRUE(begun);
+  PublishProgress(trainer_->progress(begun->slot), 2'000'000);
+  EXPECT_TRUE(Eventually([&] {
+    for (const auto& rank : node_.node->Snapshot()) {
+      if (rank.owner.job == "job" && rank.slots[begun->slot].checksummed > 0) return true;
+    }
+    return false;
+  }));
+  PublishProgress(trainer_->progress(begun->slot), 5);
+  EXPECT_THAT(FailureOf(1).message(), HasSubstr("went back"));
+  ExpectGoesOn(2);
+}
+
+TEST_F(HostileTest, AnEndBeforeTheCopyIsCompleteFailsThatSave) {
+  auto begun = trainer_->BeginSave(1, kTensorBytes);
+  ASSERT_TRUE(begun);
+  PublishProgress(trainer_->progress(begun->slot), kTensorBytes - 1);
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 1).ok());
+  EXPECT_THAT(FailureOf(1).message(), HasSubstr("2499999 of 2500000"));
+  ExpectGoesOn(2);
+}
+
+TEST_F(HostileTest, AnImageThatIsNotThisShardIsNotSealed) {
+  // No header at all, then the header of another job, rank and step.
+  auto begun = trainer_->BeginSave(1, kTensorBytes);
+  ASSERT_TRUE(begun);
+  std::memset(trainer_->slot(begun->slot).data(), 0xff, 4096);
+  PublishProgress(trainer_->progress(begun->slot), kTensorBytes);
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 1).ok());
+  EXPECT_FALSE(FailureOf(1).ok());
+
+  ShardIdentity other = trainer_->Identity(2);
+  other.job = "bystander";
+  const auto image = MakeImage(other, kTensorBytes);
+  begun = trainer_->BeginSave(2, image.size());
+  ASSERT_TRUE(begun);
+  trainer_->Copy(begun->slot, image, image.size());
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 2).ok());
+  EXPECT_THAT(FailureOf(2).message(), HasSubstr("bystander/1-2/rank-0"));
+  EXPECT_FALSE(node_.coordinator.Holds(other.key(), Tier::kMemory));
+  for (uint64_t step : {1, 2}) {
+    EXPECT_FALSE(node_.coordinator.Holds(trainer_->Key(step), Tier::kMemory));
+    EXPECT_FALSE(node_.coordinator.Holds(trainer_->Key(step), Tier::kDisk));
+  }
+  ExpectGoesOn(3);
+}
+
+TEST_F(HostileTest, ATrainerThatReadsNothingIsDroppedInTheEnd) {
+  BeginSaveMessage message;
+  message.step = 1;
+  message.image_bytes = 0;
+  Status status;
+  for (int i = 0; i < 20'000 && status.ok(); ++i) status = trainer_->SendRaw(message);
+  EXPECT_TRUE(trainer_->AwaitClosed());
+}
+
+TEST_F(HostileTest, RandomPacketsWithTheRightFrame) {
+  Random random(99);
+  for (int round = 0; round < 300; ++round) {
+    const MessageType types[] = {MessageType::kBeginSave, MessageType::kEndSave,
+                                 MessageType::kAbandonSave, MessageType::kFindRestore,
+                                 MessageType::kEndRestore};
+    const MessageType type = types[random.Below(5)];
+    Status status;
+    if (type == MessageType::kBeginSave) {
+      BeginSaveMessage message;
+      message.step = random.Below(50);
+      message.image_bytes = random.Below(2) == 0 ? random.Next() : random.Below(5 << 20);
+      message.wait = static_cast<uint32_t>(random.Below(2));
+      message.wait_ms = static_cast<uint32_t>(random.Below(50));
+      message.skipping = static_cast<uint32_t>(random.Below(2));
+      status = trainer_->SendRaw(message);
+    } else if (type == MessageType::kFindRestore) {
+      FindRestoreMessage message;
+      message.wanted_incarnation = random.Below(3);
+      message.timeout_ms = random.Next();
+      status = trainer_->SendRaw(message);
+    } else {
+      status = trainer_->EndSave(static_cast<uint32_t>(random.Below(5)), random.Below(50), type);
+    }
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    if (random.OneIn(3)) {
+      PublishProgress(trainer_->progress(static_cast<uint32_t>(random.Below(3))), random.Next());
+    }
+    // Keep its inbox from filling up.
+    static_cast<void>(trainer_->AwaitReply(~0ULL - 1, 0).has_value());
+  }
+}
+
+TEST_F(HostileTest, ManySilentConnectionsStarveNobody) {
+  std::vector<TestTrainer> silent;
+  for (int i = 0; i < 200; ++i) {
+    auto one = TestTrainer::ConnectSilently(node_.socket());
+    // A burst may fill the listener's queue for a moment.
+    for (int again = 0; !one && again < 500; ++again) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      one = TestTrainer::ConnectSilently(node_.socket());
+    }
+    ASSERT_TRUE(one) << one.error().ToString();
+    silent.push_back(std::move(*one));
+  }
+  ExpectGoesOn(1);
+}
+
+}  // namespace
+}  // namespace holdfast::agent

@@ -1,0 +1,240 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+
+#include "agent/pipeline/disk_pace.h"
+#include "agent/pipeline/fact_book.h"
+#include "agent/pipeline/slot_policy.h"
+#include "storage/base/random.h"
+
+namespace holdfast::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+VersionId V(uint64_t incarnation, uint64_t step) { return {Incarnation{incarnation}, Step{step}}; }
+
+SlotView Sealed(uint32_t slot, VersionId version) {
+  SlotView view;
+  view.slot = slot;
+  view.state = SlotState::kSealed;
+  view.version = version;
+  return view;
+}
+
+JobState Job(uint64_t incarnation, std::optional<VersionId> memory) {
+  JobState job;
+  job.job = "job";
+  job.incarnation = Incarnation{incarnation};
+  job.memory_committed = memory;
+  return job;
+}
+
+TEST(SlotPolicy, NothingIsFreedWithoutTheCoordinatorsWord) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2))};
+  EXPECT_THAT(FreeableSlots(slots, nullptr), IsEmpty());
+}
+
+TEST(SlotPolicy, OnlyWhatANewerCommitReplaced) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 1)), Sealed(2, V(1, 2))};
+  JobState job = Job(1, std::nullopt);
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+  job.memory_committed = V(1, 1);
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+  job.memory_committed = V(1, 2);
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
+  job.memory_committed = V(1, 3);
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));  // oldest first
+}
+
+TEST(SlotPolicy, NotWhileInUseOrHeldOrUnsealed) {
+  std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
+  slots[0].in_use = true;
+  slots[1].held = true;
+  slots[2].state = SlotState::kLeased;
+  JobState job = Job(1, V(1, 9));
+  job.aborted = {V(1, 1), V(1, 2), V(1, 3)};
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+}
+
+TEST(SlotPolicy, AbortedGoesFirst) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 4)), Sealed(2, V(1, 2))};
+  JobState job = Job(1, V(1, 2));
+  job.aborted = {V(1, 4)};
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 0));
+}
+
+TEST(SlotPolicy, RestoreVersionStaysUntilItsIncarnationHasCommitted) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 7))};
+  JobState job = Job(2, V(1, 7));
+  job.restore = V(1, 5);
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+  job.memory_committed = V(2, 6);
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0, 1));
+}
+
+TEST(SlotPolicy, OlderIncarnationsUncommittedVersionsGo) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 6)), Sealed(2, V(1, 7))};
+  JobState job = Job(2, V(1, 5));
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));
+  job.restore = V(1, 5);
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));
+}
+
+// Whatever is freed in whatever order, the newest committed version stays.
+TEST(SlotPolicy, RandomStatesNeverFreeTheFloor) {
+  Random random(20'250'101);
+  for (int round = 0; round < 20'000; ++round) {
+    JobState job = Job(1 + random.Below(3), std::nullopt);
+    std::vector<SlotView> slots;
+    for (uint32_t i = 0; i < 2 + random.Below(5); ++i) {
+      SlotView view = Sealed(i, V(1 + random.Below(job.incarnation.value), random.Below(6)));
+      view.state = static_cast<SlotState>(random.Below(3));
+      view.in_use = random.OneIn(4);
+      view.held = random.OneIn(6);
+      slots.push_back(view);
+    }
+    if (!random.OneIn(4)) job.memory_committed = slots[random.Below(slots.size())].version;
+    if (random.OneIn(2)) job.restore = slots[random.Below(slots.size())].version;
+    // A committed version is never aborted.
+    const VersionId aborted = slots[random.Below(slots.size())].version;
+    if (random.OneIn(2) && job.memory_committed != aborted) job.aborted = {aborted};
+    for (uint32_t slot : FreeableSlots(slots, &job)) {
+      const SlotView& view = slots[slot];
+      ASSERT_EQ(view.state, SlotState::kSealed);
+      ASSERT_FALSE(view.in_use || view.held);
+      ASSERT_NE(job.memory_committed, view.version);
+      const bool newer = job.memory_committed && *job.memory_committed > view.version;
+      const bool is_aborted = job.aborted == std::vector{view.version};
+      const bool older_run = view.version.incarnation < job.incarnation;
+      ASSERT_TRUE(newer || is_aborted || older_run);
+      if (job.restore == view.version && !is_aborted) {
+        ASSERT_TRUE(job.memory_committed && job.memory_committed->incarnation == job.incarnation);
+      }
+    }
+  }
+}
+
+TEST(DiskPace, EveryKthStep) {
+  DiskPace pace(10);
+  JobState job = Job(1, std::nullopt);
+  const std::vector<DiskCandidate> none = {{0, V(1, 11)}, {1, V(1, 19)}};
+  EXPECT_FALSE(pace.Choose(none, &job).has_value());
+  const std::vector<DiskCandidate> one = {{0, V(1, 19)}, {1, V(1, 20)}};
+  EXPECT_EQ(pace.Choose(one, &job), 1U);
+  const std::vector<DiskCandidate> next = {{0, V(1, 30)}};
+  EXPECT_FALSE(pace.Choose(next, &job).has_value()) << "20 is not on all disks yet";
+  job.disk_target_step = Step{21};
+  EXPECT_EQ(pace.Choose(next, &job), 0U);
+}
+
+// Two ranks with disks of any speed, hearing of targets at any time: they keep writing the same
+// versions.
+TEST(DiskPace, RanksOfDifferentSpeedMeet) {
+  Random random(11);
+  for (int round = 0; round < 50; ++round) {
+    DiskPace paces[2] = {DiskPace(1), DiskPace(1)};
+    JobState jobs[2] = {Job(1, std::nullopt), Job(1, std::nullopt)};
+    uint64_t busy_until[2] = {0, 0};
+    std::optional<VersionId> writing[2];
+    std::set<uint64_t> written[2];
+    uint64_t common = 0;
+    for (uint64_t step = 1; step <= 300; ++step) {
+      for (int rank = 0; rank < 2; ++rank) {
+        if (writing[rank] && busy_until[rank] <= step) {
+          written[rank].insert(writing[rank]->step.value);
+          writing[rank].reset();
+        }
+        // The last two versions are in memory.
+        std::vector<DiskCandidate> held = {{1, V(1, step)}};
+        if (step > 1) held.push_back({0, V(1, step - 1)});
+        if (writing[rank]) continue;
+        if (auto slot = paces[rank].Choose(held, &jobs[rank])) {
+          writing[rank] = V(1, *slot == 1 ? step : step - 1);
+          busy_until[rank] = step + 1 + random.Below(rank == 0 ? 3 : 9);
+        }
+      }
+      uint64_t newest = 0;
+      for (uint64_t both : written[0]) newest = written[1].count(both) != 0 ? both : newest;
+      if (newest > common) {
+        common = newest;
+        for (JobState& job : jobs) job.disk_target_step = Step{step + 1};
+      }
+    }
+    EXPECT_GT(common, 270U);
+    EXPECT_GT(written[0].size(), 20U);
+  }
+}
+
+TEST(DiskPace, FollowsTheTargetOnce) {
+  DiskPace pace(0);
+  EXPECT_FALSE(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 1)}}, nullptr).has_value());
+  JobState job = Job(1, std::nullopt);
+  const std::vector<DiskCandidate> all = {{0, V(1, 4)}, {1, V(1, 5)}, {2, V(1, 6)}};
+  job.disk_target_step = Step{5};
+  EXPECT_EQ(pace.Choose(all, &job), 1U);
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // this target has its version
+  job.disk_target_step = Step{7};
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());
+  EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 8)}}, &job), 0U);
+  job.incarnation = Incarnation{2};
+  job.disk_target_step = Step{0};
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // of the run before
+  EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(2, 3)}}, &job), 0U);
+}
+
+Holding Held(uint64_t step, Tier tier) {
+  return {{"job", V(1, step), Rank{0}, 1}, tier, step, 100};
+}
+
+TEST(FactBook, AFactIsPendingUntilAcknowledged) {
+  FactBook book;
+  EXPECT_FALSE(book.AwaitPending(0));
+  book.Add(Held(1, Tier::kMemory));
+  EXPECT_TRUE(book.AwaitPending(0));
+  FactBatch batch = book.Take();
+  ASSERT_EQ(batch.holdings.size(), 1U);
+  EXPECT_FALSE(book.AwaitPending(0));
+  book.Return(std::move(batch));
+  EXPECT_TRUE(book.AwaitPending(0));
+  EXPECT_EQ(book.Take().holdings.size(), 1U);
+}
+
+TEST(FactBook, GoneReplacesAPendingHolding) {
+  FactBook book;
+  book.Add(Held(1, Tier::kMemory));
+  book.Add(Held(2, Tier::kMemory));
+  book.Add(Gone{{"job", V(1, 1), Rank{0}}, Tier::kMemory});
+  const FactBatch batch = book.Take();
+  ASSERT_EQ(batch.holdings.size(), 1U);
+  EXPECT_EQ(batch.holdings[0].identity.version, V(1, 2));
+  EXPECT_EQ(batch.gone.size(), 1U);
+}
+
+TEST(FactBook, AReturnedHoldingThatIsGoneMeanwhileStaysGone) {
+  FactBook book;
+  book.Add(Held(1, Tier::kDisk));
+  FactBatch batch = book.Take();
+  book.Add(Gone{{"job", V(1, 1), Rank{0}}, Tier::kDisk});
+  book.Return(std::move(batch));
+  const FactBatch again = book.Take();
+  EXPECT_THAT(again.holdings, IsEmpty());
+  EXPECT_EQ(again.gone.size(), 1U);
+}
+
+TEST(FactBook, TheInventoryIsEverythingHeldAndNothingTwice) {
+  FactBook book;
+  book.Add(Held(1, Tier::kMemory));
+  book.Add(Held(1, Tier::kDisk));
+  book.Add(Missing{{"job", V(1, 3), Rank{0}}, Tier::kMemory, "skipped"});
+  static_cast<void>(book.Take());
+  book.Add(Held(2, Tier::kMemory));
+  EXPECT_EQ(book.Inventory().holdings.size(), 3U);
+  EXPECT_TRUE(book.Take().empty());
+}
+
+}  // namespace
+}  // namespace holdfast::agent

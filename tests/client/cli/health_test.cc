@@ -1,0 +1,136 @@
+#include "client/cli/health.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace holdfast::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNow = 1'700'000'000 * kSecond;
+constexpr int64_t kStale = 600 * kSecond;
+
+void Set(coordinator::Version* version, uint64_t incarnation, uint64_t step) {
+  version->set_incarnation(incarnation);
+  version->set_step(step);
+}
+
+/// Two nodes up; one running job whose newest versions are 2 s old.
+ClusterView HealthyView() {
+  ClusterView view;
+  view.now_wall_nanos = kNow;
+  for (const char* name : {"n0", "n1"}) {
+    auto* node = view.status.add_nodes();
+    node->set_node(name);
+    node->set_alive(true);
+    node->set_disk_free_percent(60);
+    node->set_seen_wall_nanos(kNow - kSecond);
+  }
+  auto* job = view.status.add_jobs();
+  job->set_job("lm");
+  job->set_incarnation(1);
+  job->set_world(4);
+  job->set_ranks_joined(4);
+  Set(job->mutable_memory_committed(), 1, 20);
+  Set(job->mutable_disk_committed(), 1, 18);
+  Set(job->mutable_restorable(), 1, 20);
+  job->set_committed_total(20);
+  job->set_committed_wall_nanos(kNow - 2 * kSecond);
+  auto& versions = view.versions["lm"];
+  for (uint64_t step : {20, 18}) {
+    auto* version = versions.add_versions();
+    Set(version->mutable_version(), 1, step);
+    version->set_state("committed");
+    version->set_wall_nanos(kNow - static_cast<int64_t>(22 - step) * kSecond);
+  }
+  auto* pending = versions.add_versions();
+  Set(pending->mutable_version(), 1, 21);
+  pending->set_state("pending");
+  pending->set_bytes(512);
+  return view;
+}
+
+std::vector<std::string> CodesOf(const ClusterView& view) {
+  std::vector<std::string> codes;
+  for (const Finding& finding : Examine(view, kStale)) codes.push_back(finding.code);
+  return codes;
+}
+
+TEST(HealthTest, NothingToSay) {
+  ClusterView view = HealthyView();
+  EXPECT_THAT(CodesOf(view), IsEmpty());
+  EXPECT_EQ(NameOf(Gravest(Examine(view, kStale))), "HOLDFAST_OK");
+  JobView job = ViewOf(view, view.status.jobs(0));
+  EXPECT_EQ(job.phase, "joined");
+  EXPECT_EQ(job.pending_bytes, 512U);
+  EXPECT_EQ(job.memory_committed_wall_nanos, kNow - 2 * kSecond);
+  EXPECT_EQ(job.disk_committed_wall_nanos, kNow - 4 * kSecond);
+}
+
+TEST(HealthTest, NodeDownIsAWarningUntilTheLastIsGone) {
+  ClusterView view = HealthyView();
+  view.status.mutable_nodes(0)->set_alive(false);
+  EXPECT_THAT(CodesOf(view), ElementsAre("NODE_DOWN"));
+  EXPECT_EQ(NameOf(Gravest(Examine(view, kStale))), "HOLDFAST_WARN");
+  view.status.mutable_nodes(1)->set_alive(false);
+  EXPECT_THAT(CodesOf(view), ElementsAre("NODE_DOWN", "NODE_DOWN"));
+  EXPECT_EQ(NameOf(Gravest(Examine(view, kStale))), "HOLDFAST_ERR");
+}
+
+TEST(HealthTest, Disks) {
+  ClusterView view = HealthyView();
+  view.status.mutable_nodes(0)->set_disk_free_percent(7);
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_LOW"));
+  view.status.mutable_nodes(0)->add_warnings("disk full: no room for lm/1-21/rank-0");
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_FULL"));
+  view.status.mutable_nodes(1)->add_warnings("disk failed: fsync: Input/output error");
+  view.status.mutable_nodes(1)->add_warnings("io_uring is refused here");
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_FULL", "DISK_FAILED", "NODE_WARNING"));
+}
+
+TEST(HealthTest, NotRestorableIsAnErrorAndComesFirst) {
+  ClusterView view = HealthyView();
+  view.status.mutable_nodes(0)->set_disk_free_percent(7);
+  view.status.mutable_jobs(0)->clear_restorable();
+  view.status.mutable_jobs(0)->set_not_restorable_why("ranks 1, 2 are on no live node");
+  auto findings = Examine(view, kStale);
+  ASSERT_THAT(CodesOf(view), ElementsAre("NOT_RESTORABLE", "DISK_LOW"));
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("ranks 1, 2 are on no live node"));
+  EXPECT_EQ(findings[0].subject, "job lm");
+}
+
+TEST(HealthTest, RestorableBehindCommitted) {
+  ClusterView view = HealthyView();
+  Set(view.status.mutable_jobs(0)->mutable_restorable(), 1, 18);
+  EXPECT_THAT(CodesOf(view), ElementsAre("RESTORE_BEHIND"));
+}
+
+TEST(HealthTest, StaleOnlyOnceRanksJoined) {
+  ClusterView view = HealthyView();
+  view.now_wall_nanos += 2 * kStale;
+  EXPECT_THAT(CodesOf(view), ElementsAre("CHECKPOINT_STALE"));
+  view.status.mutable_jobs(0)->set_ranks_joined(0);
+  EXPECT_THAT(CodesOf(view), IsEmpty());
+}
+
+TEST(HealthTest, DiskStaleWhileMemoryGoesOn) {
+  ClusterView view = HealthyView();
+  view.versions["lm"].mutable_versions(1)->set_wall_nanos(kNow - 2 * kStale);
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_STALE"));
+}
+
+TEST(HealthTest, JobWithoutAnyCommit) {
+  ClusterView view;
+  view.now_wall_nanos = kNow;
+  auto* job = view.status.add_jobs();
+  job->set_job("new");
+  job->set_world(4);
+  job->set_ranks_joined(3);
+  EXPECT_THAT(CodesOf(view), ElementsAre("RANKS_MISSING", "NO_CHECKPOINT"));
+}
+
+}  // namespace
+}  // namespace holdfast::cli

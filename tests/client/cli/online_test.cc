@@ -1,0 +1,544 @@
+// The commands that talk to services, against gRPC servers in this process: an agent that serves a
+// real volume and can be told to misbehave, and a coordinator that answers what the test says. The
+// real processes are used in cluster_test.cc.
+
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "agent/api/agent.grpc.pb.h"
+#include "coordinator/api/channel.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/coordinator.grpc.pb.h"
+#include "tests/client/cli/cli_test_util.h"
+
+namespace holdfast::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// "2h10m" for the next half minute.
+constexpr int64_t kAgeNanos = 7'830'000'000'000;
+
+enum class Fault { kNone, kFlip, kCut, kSilent, kBusy, kWrongShard, kDisorder };
+
+/// Serves the shards of a volume.
+class VolumeAgent : public agent::Agent::Service {
+ public:
+  explicit VolumeAgent(Volume& volume) : volume_(volume) {}
+
+  std::atomic<Fault> fault{Fault::kNone};
+  std::atomic<int> reads{0};
+
+  grpc::Status ReadShard(grpc::ServerContext* context, const agent::ReadShardRequest* request,
+                         grpc::ServerWriter<agent::ShardPiece>* writer) override {
+    int read = ++reads;
+    if (fault == Fault::kBusy && read <= 2) return coord::ToGrpc(UnavailableError("busy"));
+    ShardKey key{request->job(),
+                 {Incarnation{request->incarnation()}, Step{request->step()}},
+                 Rank{request->rank()}};
+    if (fault == Fault::kWrongShard) key.rank.value ^= 1;
+    auto seal = volume_.ReadSeal(key);
+    if (!seal) return coord::ToGrpc(seal.error());
+    ShardSeal sent = *seal;
+    sent.parts.clear();
+    agent::ShardPiece piece;
+    piece.set_seal(EncodeSeal(sent));
+    writer->Write(piece);
+    Status status = volume_.StreamShard(
+        *seal, [&](uint64_t offset, auto bytes) { return Send(context, offset, bytes, writer); });
+    return coord::ToGrpc(status.code() == ErrorCode::kAborted ? Status::Ok() : status);
+  }
+
+  grpc::Status VerifyShard(grpc::ServerContext*, const agent::VerifyShardRequest* request,
+                           agent::VerifyShardReply* reply) override {
+    ShardKey key{request->job(),
+                 {Incarnation{request->incarnation()}, Step{request->step()}},
+                 Rank{request->rank()}};
+    Status status = volume_.VerifyShard(key, request->deep());
+    reply->set_code(static_cast<uint32_t>(status.code()));
+    reply->set_message(status.message());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Dump(grpc::ServerContext*, const agent::DumpRequest*,
+                    agent::DumpReply* reply) override {
+    reply->set_json(R"({"slots": 3})");
+    return grpc::Status::OK;
+  }
+
+ private:
+  Status Send(grpc::ServerContext* context, uint64_t offset, std::span<const std::byte> bytes,
+              grpc::ServerWriter<agent::ShardPiece>* writer) {
+    agent::ShardPiece piece;
+    piece.set_offset(offset);
+    piece.set_data(bytes.data(), bytes.size());
+    bool second = offset == kChunkBytes;
+    if (second && fault == Fault::kFlip) (*piece.mutable_data())[100] ^= 4;
+    if (second && fault == Fault::kDisorder) piece.set_offset(2 * kChunkBytes);
+    if (second && fault == Fault::kCut) return AbortedError("cut");
+    while (second && fault == Fault::kSilent && !context->IsCancelled())
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return writer->Write(piece) ? Status::Ok() : CancelledError("gone");
+  }
+
+  Volume& volume_;
+};
+
+/// Answers with what the test put into it.
+class ScriptedCoordinator : public coordinator::Coordinator::Service {
+ public:
+  coordinator::GetStatusReply status;
+  std::map<std::string, coordinator::ListVersionsReply> versions;
+  std::map<uint32_t, coordinator::PlanRestoreReply> plans;  // by tier
+  coordinator::PinRequest pinned;
+  Status pin_outcome;
+
+  grpc::Status GetStatus(grpc::ServerContext*, const coordinator::GetStatusRequest* request,
+                         coordinator::GetStatusReply* reply) override {
+    *reply = status;
+    if (!request->job().empty() && versions.count(request->job()) == 0) {
+      coord::ToProto(NotFoundError("no job '" + request->job() + "'"), reply->mutable_outcome());
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status ListVersions(grpc::ServerContext*, const coordinator::ListVersionsRequest* request,
+                            coordinator::ListVersionsReply* reply) override {
+    *reply = versions[request->job()];
+    return grpc::Status::OK;
+  }
+  grpc::Status PlanRestore(grpc::ServerContext*, const coordinator::PlanRestoreRequest* request,
+                           coordinator::PlanRestoreReply* reply) override {
+    auto plan = plans.find(request->tier());
+    if (plan == plans.end()) {
+      coord::ToProto(NotFoundError("nothing to restore at that tier"), reply->mutable_outcome());
+    } else {
+      *reply = plan->second;
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Pin(grpc::ServerContext*, const coordinator::PinRequest* request,
+                   coordinator::PinReply* reply) override {
+    pinned = *request;
+    coord::ToProto(pin_outcome, reply->mutable_outcome());
+    return grpc::Status::OK;
+  }
+};
+
+std::unique_ptr<grpc::Server> Serve(grpc::Service& service, const std::string& socket) {
+  auto endpoint = coord::ParseEndpoint("unix:" + socket);
+  EXPECT_TRUE(endpoint.has_value());
+  auto server = coord::StartServer(service, *endpoint, {}, "listen");
+  EXPECT_TRUE(server.has_value()) << server.error().ToString();
+  return *std::move(server);
+}
+
+/// Two agents, each with both ranks of version 1-20 of "lm": the first plays tier memory, the
+/// second tier disk.
+class OnlineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int n = 0; n < 2; ++n) {
+      std::string node = "n" + std::to_string(n);
+      MakeDataDirs({folder_ / node}, {0, 1}, 2);
+      volumes_[n] = OpenVolume({folder_ / node});
+      agents_[n] = std::make_unique<VolumeAgent>(*volumes_[n]);
+      agent_servers_[n] = Serve(*agents_[n], AgentSocket(n));
+      auto* status = coordinator_.status.add_nodes();
+      status->set_node(node);
+      status->set_alive(true);
+      status->set_data_address("unix:" + AgentSocket(n));
+      status->set_disk_free_percent(50);
+      status->set_held_disk_bytes(6 << 20);
+      status->set_seen_wall_nanos(Clock::Real().WallNanos());
+    }
+    DescribeJob();
+    server_ = Serve(coordinator_, folder_ / "c.sock");
+  }
+
+  void TearDown() override {
+    auto now = std::chrono::system_clock::time_point::min();
+    server_->Shutdown(now);
+    for (auto& server : agent_servers_) {
+      if (server) server->Shutdown(now);
+    }
+  }
+
+  void DescribeJob() {
+    coordinator_.status.set_cluster("test");
+    coordinator_.status.set_epoch(3);
+    auto* job = coordinator_.status.add_jobs();
+    job->set_job("lm");
+    job->set_incarnation(1);
+    job->set_world(2);
+    job->set_ranks_joined(2);
+    job->set_committed_total(20);
+    Set(20, job->mutable_memory_committed());
+    Set(10, job->mutable_disk_committed());
+    Set(20, job->mutable_restorable());
+    job->set_restorable_tier(1);
+    auto& versions = coordinator_.versions["lm"];
+    AddVersion(20, TierBit(Tier::kMemory) | TierBit(Tier::kDisk), versions);
+    AddVersion(10, 0, versions)->set_why_not("rank 1: n1 is down");
+    for (Tier tier : {Tier::kMemory, Tier::kDisk}) MakePlan(tier);
+    coordinator_.plans[0] = coordinator_.plans[1];
+  }
+
+  static void Set(uint64_t step, coordinator::Version* version) {
+    version->set_incarnation(1);
+    version->set_step(step);
+  }
+
+  coordinator::VersionInfo* AddVersion(uint64_t step, uint32_t available,
+                                       coordinator::ListVersionsReply& versions) {
+    auto* info = versions.add_versions();
+    Set(step, info->mutable_version());
+    info->set_state("committed");
+    info->set_committed_tiers(TierBit(Tier::kMemory) | TierBit(Tier::kDisk));
+    info->set_available_tiers(available);
+    info->set_world(2);
+    info->set_bytes(step << 20);
+    info->set_wall_nanos(Clock::Real().WallNanos() - kAgeNanos);
+    info->set_restorable(available != 0);
+    return info;
+  }
+
+  void MakePlan(Tier tier) {
+    int n = tier == Tier::kMemory ? 0 : 1;
+    auto& plan = coordinator_.plans[static_cast<uint32_t>(tier)];
+    Set(20, plan.mutable_version());
+    plan.set_world(2);
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      TestImage image(Identity("lm", 1, 20, rank, 2), kRows);
+      auto* source = plan.add_sources();
+      source->set_rank(rank);
+      source->set_node("n" + std::to_string(n));
+      source->set_address("unix:" + AgentSocket(n));
+      source->set_tier(static_cast<uint32_t>(tier));
+      source->set_image_bytes(image.image.size());
+      source->set_digest(image.Seal().digest());
+    }
+  }
+
+  std::string AgentSocket(int n) const { return folder_ / ("a" + std::to_string(n) + ".sock"); }
+
+  CliResult Cli(std::vector<std::string> args, const CliOptions& options = {}) {
+    args.insert(args.begin(), {"--endpoint", "unix:" + (folder_ / "c.sock")});
+    return RunCli(args, options);
+  }
+  /// The commits of the test are old on purpose.
+  CliResult AskStatus(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"status", "--stale-after", "24h"});
+    return Cli(more);
+  }
+  CliResult Restore(std::vector<std::string> more = {}, const CliOptions& options = {}) {
+    more.insert(more.begin(), {"restore", "lm", "--to", folder_ / "out"});
+    return Cli(more, options);
+  }
+
+  void ExpectRestored() {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      std::string name = "rank-0000" + std::to_string(rank) + "-of-00002.safetensors";
+      TestImage image(Identity("lm", 1, 20, rank, 2), kRows);
+      EXPECT_TRUE(ReadText(folder_ / ("out/" + name)) == image.bytes()) << name << " differs";
+    }
+  }
+  void ExpectNothingRestored() {
+    if (!fs::exists(folder_ / "out")) return;
+    for (const auto& entry : fs::directory_iterator(folder_ / "out")) ADD_FAILURE() << entry.path();
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Volume> volumes_[2];
+  std::unique_ptr<VolumeAgent> agents_[2];
+  std::unique_ptr<grpc::Server> agent_servers_[2];
+  ScriptedCoordinator coordinator_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(OnlineTest, StatusWell) {
+  CliResult result = AskStatus();
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("HOLDFAST_OK  cluster test, coordinator epoch 3, 2 of 2 nodes "
+                                    "up, 1 job\n"));
+  EXPECT_THAT(result.out, HasSubstr("NODE  STATE  MEMORY   DISK  FREE\n"
+                                    "n0    up        0 B  6 MiB   50%\n"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("JOB  PHASE   INC  RANKS  MEMORY        DISK          RESTORABLE     PENDING\n"
+                "lm   joined    1    2/2  1-20 (2h10m)  1-10 (2h10m)  1-20 (memory)        0\n"));
+}
+
+TEST_F(OnlineTest, StatusJson) {
+  auto json = AskStatus({"lm", "-o", "json"}).Json();
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["kind"], "status");
+  EXPECT_EQ(json["health"], "HOLDFAST_OK");
+  EXPECT_EQ(json["epoch"], 3);
+  EXPECT_EQ(json["nodes"][0]["disk_bytes"], 6 << 20);
+  EXPECT_EQ(json["jobs"][0]["memory_committed"], "1-20");
+  EXPECT_EQ(json["jobs"][0]["restorable_tier"], "memory");
+  EXPECT_THAT(json["time"].get<std::string>(),
+              testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{12}Z"));
+}
+
+TEST_F(OnlineTest, StatusFindings) {
+  coordinator_.status.mutable_nodes(1)->set_alive(false);
+  coordinator_.status.mutable_nodes(0)->add_warnings("disk full: \x1b[2Jno room");
+  CliResult result = AskStatus();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("HOLDFAST_WARN"), HasSubstr("  NODE_DOWN node n1: "),
+                                HasSubstr("  DISK_FULL node n0: disk full: \\x1b[2Jno room\n")));
+  EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
+  auto json = AskStatus({"-o", "json"}).Json();
+  EXPECT_EQ(json["findings"].size(), 2U);
+}
+
+TEST_F(OnlineTest, StatusOfUnknownJob) {
+  CliResult result = Cli({"status", "nobody"});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("nobody"));
+}
+
+TEST_F(OnlineTest, WatchWritesJsonLines) {
+  CliResult result = AskStatus({"--watch", "--interval", "20ms", "--count", "3", "-o", "json"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  std::vector<std::string> lines = Lines(result.out);
+  ASSERT_EQ(lines.size(), 3U);
+  for (const std::string& line : lines)
+    EXPECT_EQ(nlohmann::json::parse(line, nullptr, false)["kind"], "status");
+}
+
+TEST_F(OnlineTest, WatchEndsAtSigint) {
+  CliOptions options;
+  options.while_running = [](pid_t child, const std::string& out) {
+    for (int i = 0; i < 1000 && ReadText(out).empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::kill(child, SIGINT);
+  };
+  CliResult result = Cli({"versions", "-w", "--interval", "1h"}, options);
+  EXPECT_EQ(result.exit_code, 130) << result.Shown();
+}
+
+TEST_F(OnlineTest, Versions) {
+  CliResult result = Cli({"versions", "lm"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(
+      result.out,
+      "VERSION  STATE      TIERS        AVAILABLE      SIZE  WORLD    AGE  PINNED  RESTORABLE\n"
+      "1-20     committed  memory,disk  memory,disk  20 MiB      2  2h10m  no      yes\n"
+      "1-10     committed  memory,disk  -            10 MiB      2  2h10m  no      no\n");
+  EXPECT_THAT(Cli({"versions", "-o", "wide"}).out,
+              AllOf(HasSubstr("JOB"), HasSubstr("rank 1: n1 is down")));
+  EXPECT_THAT(Cli({"versions", "lm", "--restorable"}).out, Not(HasSubstr("1-10")));
+  auto json = Cli({"versions", "lm", "--sort", "size", "-r", "-o", "json"}).Json();
+  ASSERT_EQ(json["versions"].size(), 2U);
+  EXPECT_EQ(json["versions"][0]["version"], "1-10");
+  EXPECT_EQ(json["versions"][0]["why_not"], "rank 1: n1 is down");
+  EXPECT_EQ(json["versions"][1]["tiers"], nlohmann::json({"memory", "disk"}));
+  EXPECT_EQ(json["versions"][1]["bytes"], 20 << 20);
+  EXPECT_EQ(json["versions"][1]["step"], 20);
+}
+
+TEST_F(OnlineTest, PinAndUnpin) {
+  EXPECT_EQ(Cli({"pin", "lm", "1-20"}).out, "lm/1-20 is pinned\n");
+  EXPECT_TRUE(coordinator_.pinned.pinned());
+  EXPECT_EQ(coordinator_.pinned.version().step(), 20U);
+  EXPECT_EQ(Cli({"unpin", "lm", "1-20", "-o", "json"}).Json()["pinned"], false);
+  EXPECT_FALSE(coordinator_.pinned.pinned());
+  coordinator_.pin_outcome = NotFoundError("lm has no version 1-21");
+  EXPECT_EQ(Cli({"pin", "lm", "1-21"}).exit_code, 4);
+  coordinator_.pin_outcome = FencedError("an older coordinator");
+  EXPECT_EQ(Cli({"pin", "lm", "1-21"}).exit_code, 6);
+}
+
+TEST_F(OnlineTest, Dump) {
+  auto json = Cli({"dump", "n1"}).Json();
+  EXPECT_EQ(json["node"], "n1");
+  EXPECT_EQ(json["dump"]["slots"], 3);
+  EXPECT_EQ(Cli({"dump", "n9"}).exit_code, 4);
+  coordinator_.status.mutable_nodes(1)->set_alive(false);
+  EXPECT_EQ(Cli({"dump", "n1"}).exit_code, 5);
+}
+
+TEST_F(OnlineTest, VerifyEveryTier) {
+  CliResult result = Cli({"verify", "lm", "--deep", "--version", "1-20"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, AllOf(HasSubstr("memory"), HasSubstr("disk"),
+                                HasSubstr("4 shards checked, every byte: 4 ok")));
+  // 1-10 is committed, and no live node has all of it.
+  CliResult all = Cli({"verify"});
+  EXPECT_EQ(all.exit_code, 3) << all.Shown();
+  EXPECT_THAT(all.out, HasSubstr("note: lm/1-10: no tier has all of its shards on live nodes: "
+                                 "rank 1: n1 is down"));
+  EXPECT_EQ(Cli({"verify", "lm", "--version", "1-21"}).exit_code, 4);
+}
+
+TEST_F(OnlineTest, VerifyTellsDamageFromSilence) {
+  FlipBit(folder_ / "n1/lm/v1-20/rank-0.safetensors", (1 << 20) + 1);
+  CliResult damaged = Cli({"verify", "lm", "--version", "1-20", "--deep", "-o", "json"});
+  EXPECT_EQ(damaged.exit_code, 2) << damaged.Shown();
+  int bad = 0;
+  const auto json = damaged.Json();
+  for (const auto& shard : json["shards"]) {
+    if (shard["result"] == "ok") continue;
+    ++bad;
+    EXPECT_EQ(shard["result"], "DAMAGED");
+    EXPECT_EQ(shard["node"], "n1");
+    EXPECT_EQ(shard["rank"], 0);
+    EXPECT_THAT(shard["message"].get<std::string>(), HasSubstr("chunk 1"));
+  }
+  EXPECT_EQ(bad, 1);
+  agent_servers_[1]->Shutdown(std::chrono::system_clock::time_point::min());
+  agent_servers_[1].reset();
+  CliResult silent = Cli({"verify", "lm", "--version", "1-20"});
+  EXPECT_EQ(silent.exit_code, 3) << silent.Shown();
+  EXPECT_THAT(silent.out, AllOf(HasSubstr("UNCHECKED"), HasSubstr("2 not checked")));
+}
+
+TEST_F(OnlineTest, RestoreFromTheNearest) {
+  CliResult result = Restore();
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  ExpectRestored();
+  EXPECT_THAT(result.out,
+              HasSubstr("RANK  NODE  TIER       SIZE  FILE\n"
+                        "   0  n0    memory  3.0 MiB  rank-00000-of-00002.safetensors\n"));
+  EXPECT_EQ(agents_[1]->reads, 0);
+}
+
+TEST_F(OnlineTest, RestoreFromChosenTier) {
+  auto json = Restore({"--tier", "disk", "-o", "json"}).Json();
+  EXPECT_EQ(json["restored"], true);
+  EXPECT_EQ(json["shards"][0]["tier"], "disk");
+  EXPECT_EQ(agents_[0]->reads, 0);
+  ExpectRestored();
+}
+
+TEST_F(OnlineTest, RestoreFallsBackToAnotherTier) {
+  for (Fault fault : {Fault::kFlip, Fault::kCut, Fault::kWrongShard, Fault::kDisorder}) {
+    agents_[0]->fault = fault;
+    CliResult result = Restore({"-o", "json"});
+    EXPECT_EQ(result.exit_code, 0) << static_cast<int>(fault) << result.Shown();
+    EXPECT_THAT(result.err, HasSubstr("trying disk on n1"));
+    EXPECT_EQ(result.Json()["shards"][1]["tier"], "disk");
+    ExpectRestored();
+    fs::remove_all(folder_ / "out");
+  }
+}
+
+TEST_F(OnlineTest, DamagedStreamIsNeverWritten) {
+  agents_[0]->fault = Fault::kFlip;
+  CliResult result = Restore({"--tier", "memory"});
+  EXPECT_EQ(result.exit_code, 2) << result.Shown();
+  EXPECT_THAT(result.err, AllOf(HasSubstr("chunk 1"), HasSubstr("node n0")));
+  ExpectNothingRestored();
+}
+
+TEST_F(OnlineTest, BytesOfAnotherCommitAreRefused) {
+  auto* source = coordinator_.plans[1].mutable_sources(0);
+  source->set_digest(source->digest() ^ 1);
+  CliResult result = Restore({"--tier", "memory"});
+  EXPECT_EQ(result.exit_code, 2) << result.Shown();
+  EXPECT_THAT(result.err, HasSubstr("other bytes than those that were committed"));
+  ExpectNothingRestored();
+}
+
+TEST_F(OnlineTest, BusyAgentIsAskedAgain) {
+  agents_[0]->fault = Fault::kBusy;
+  CliResult result = Restore({"--tier", "memory"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  ExpectRestored();
+  EXPECT_EQ(agents_[0]->reads, 4);
+}
+
+TEST_F(OnlineTest, SilentAgentTimesOut) {
+  agents_[0]->fault = Fault::kSilent;
+  CliResult result = Restore({"--tier", "memory", "--timeout", "300ms"});
+  EXPECT_EQ(result.exit_code, 124) << result.Shown();
+  ExpectNothingRestored();
+}
+
+TEST_F(OnlineTest, InterruptedRestoreLeavesNothing) {
+  agents_[0]->fault = Fault::kSilent;
+  CliOptions options;
+  options.while_running = [this](pid_t child, const std::string&) {
+    for (int i = 0; i < 500 && agents_[0]->reads < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::kill(child, SIGINT);
+  };
+  CliResult result = Restore({"--timeout", "1m"}, options);
+  EXPECT_EQ(result.exit_code, 130) << result.Shown();
+  EXPECT_TRUE(fs::exists(folder_ / "out"));
+  ExpectNothingRestored();
+}
+
+TEST_F(OnlineTest, IncompletePlanIsRefused) {
+  coordinator_.plans[0].mutable_sources()->RemoveLast();
+  CliResult result = Restore();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("exactly one source for each rank"));
+}
+
+TEST_F(OnlineTest, NothingToRestore) {
+  coordinator_.plans.clear();
+  EXPECT_EQ(Restore().exit_code, 4);
+}
+
+TEST_F(OnlineTest, WhatIsOverAtOnceSaysNothingOnStderr) { EXPECT_EQ(Restore().err, ""); }
+
+TEST(UnreachableTest, NobodyThere) {
+  TempFolder folder;
+  for (const std::string& endpoint :
+       {"unix:" + (folder / "none.sock"), std::string("127.0.0.1:1")}) {
+    CliResult result = RunCli({"status", "--endpoint", endpoint});
+    EXPECT_EQ(result.exit_code, 5) << result.Shown();
+    EXPECT_THAT(result.err, AllOf(HasSubstr("cannot reach the coordinator at " + endpoint),
+                                  HasSubstr("is holdfast-coordinator running?")));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(UnreachableTest, EndpointFromTheEnvironment) {
+  CliOptions options;
+  options.env = {"HOLDFAST_ENDPOINT=unix:/nonexistent/by-env.sock"};
+  EXPECT_THAT(RunCli({"status"}, options).err, HasSubstr("by-env.sock"));
+  EXPECT_THAT(RunCli({"status", "--endpoint", "unix:/nonexistent/by-flag.sock"}, options).err,
+              HasSubstr("by-flag.sock"));
+}
+
+TEST(UnreachableTest, BadEndpoints) {
+  for (const char* endpoint : {"nonsense", "127.0.0.1:99999", "unix:relative", ""}) {
+    CliResult result = RunCli({"status", "--endpoint", endpoint});
+    EXPECT_EQ(result.exit_code, 1) << endpoint << result.Shown();
+  }
+  CliResult remote = RunCli({"status", "--endpoint", "192.0.2.1:7070"});
+  EXPECT_EQ(remote.exit_code, 1);
+  EXPECT_THAT(remote.err, HasSubstr("TLS"));
+}
+
+TEST(UnreachableTest, ListenerThatNeverAnswers) {
+  TempFolder folder;
+  std::string path = folder / "mute.sock";
+  int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener, 4), 0);
+  CliResult result = RunCli({"status", "--endpoint", "unix:" + path, "--timeout", "300ms"});
+  EXPECT_EQ(result.exit_code, 124) << result.Shown();
+  EXPECT_THAT(result.err, HasSubstr("did not answer within 0.3 s"));
+  ::close(listener);
+}
+
+}  // namespace
+}  // namespace holdfast::cli

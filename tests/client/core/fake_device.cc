@@ -1,0 +1,116 @@
+// A device copier for tests: "device" memory is host memory, copied by a slow thread of its own.
+// What goes wrong is chosen by HOLDFAST_TEST_DEVICE: "abi" or "start".
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "client/core/device_copier.h"
+
+struct holdfast_device_context {
+  int marks = 0;
+};
+struct holdfast_device_mark {};
+struct holdfast_device_copy {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t done = 0;
+  std::thread thread;
+};
+
+namespace {
+bool Chosen(const char* what) {
+  const char* chosen = std::getenv("HOLDFAST_TEST_DEVICE");
+  return chosen != nullptr && std::string(chosen) == what;
+}
+
+int32_t Open(const int32_t*, size_t, holdfast_device_context** context, char*, size_t) {
+  *context = std::make_unique<holdfast_device_context>().release();
+  return 0;
+}
+void CloseContext(holdfast_device_context* context) {
+  if (context->marks != 0) std::abort();  // a mark was lost
+  delete context;
+}
+int32_t Pin(holdfast_device_context*, void*, uint64_t, char*, size_t) { return 0; }
+void Unpin(holdfast_device_context*, void*) {}
+int32_t Mark(holdfast_device_context* context, void*, holdfast_device_mark** mark, char*, size_t) {
+  ++context->marks;
+  *mark = std::make_unique<holdfast_device_mark>().release();
+  return 0;
+}
+void DropMark(holdfast_device_context* context, holdfast_device_mark* mark) {
+  --context->marks;
+  delete mark;
+}
+int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
+              const holdfast_device_piece* pieces, size_t count, void* slot,
+              holdfast_device_copy** copy, char* text, size_t text_bytes) {
+  DropMark(context, mark);
+  if (Chosen("start")) {
+    std::snprintf(text, text_bytes, "the device fell off the bus");
+    return 8;
+  }
+  auto made = std::make_unique<holdfast_device_copy>();
+  made->thread = std::thread([made = made.get(), pieces, count, slot] {
+    for (size_t i = 0; i < count; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      std::memcpy(static_cast<char*>(slot) + pieces[i].slot_offset, pieces[i].device_memory,
+                  pieces[i].bytes);
+      std::lock_guard lock(made->mutex);
+      made->done = i + 1;
+      made->changed.notify_all();
+    }
+  });
+  *copy = made.release();
+  return 0;
+}
+int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char*, size_t) {
+  std::unique_lock lock(copy->mutex);
+  copy->changed.wait(lock, [&] { return copy->done >= want; });
+  *done = copy->done;
+  return 0;
+}
+// Stands for a stream wait: `stream` is an int that becomes 1.
+int32_t Guard(holdfast_device_copy*, void* stream, char*, size_t) {
+  if (stream != nullptr) *static_cast<int*>(stream) = 1;
+  return 0;
+}
+void FinishCopy(holdfast_device_copy* copy) {
+  copy->thread.join();
+  delete copy;
+}
+int32_t Restore(holdfast_device_context*, const holdfast_device_piece* pieces, size_t count,
+                const void* slot, char*, size_t) {
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(pieces[i].device_memory, static_cast<const char*>(slot) + pieces[i].slot_offset,
+                pieces[i].bytes);
+  }
+  return 0;
+}
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const holdfast_device_copier*
+holdfast_device_copier_table(void) {
+  static holdfast_device_copier table = {HOLDFAST_DEVICE_COPIER_ABI,
+                                         sizeof(holdfast_device_copier),
+                                         Open,
+                                         CloseContext,
+                                         Pin,
+                                         Unpin,
+                                         Mark,
+                                         DropMark,
+                                         Start,
+                                         WaitPieces,
+                                         Guard,
+                                         FinishCopy,
+                                         Restore};
+  table.abi = Chosen("abi") ? 99 : HOLDFAST_DEVICE_COPIER_ABI;
+  return &table;
+}

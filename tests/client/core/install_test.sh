@@ -1,0 +1,36 @@
+#!/bin/sh
+# Installs the client library into a folder of its own, builds a C and a C++ program against it with
+# find_package, runs them, and checks what the library shows and needs.
+# Usage: install_test.sh <build folder> <folder with the programs' sources> <cmake>
+set -eu
+build=$1 source=$2 cmake=$3
+work=$(mktemp -d "${TMPDIR:-/tmp}/hf-install-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+fail() { echo "install_test: $*" >&2; exit 1; }
+
+"$cmake" --install "$build" --component client --prefix "$work/prefix" >"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "installing failed"; }
+headers=$(cd "$work/prefix" && find . -name '*.h*' | sort | tr '\n' ' ')
+[ "$headers" = "./include/holdfast/holdfast.h ./include/holdfast/holdfast.hpp " ] ||
+  fail "installed headers are: $headers"
+
+"$cmake" -S "$source" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1 &&
+  "$cmake" --build "$work/build" >>"$work/log" 2>&1 ||
+  { cat "$work/log"; fail "a program that uses find_package(holdfast) does not build"; }
+HOLDFAST_SOCKET="$work/none.sock" "$work/build/consumer_c" || fail "the C program failed"
+HOLDFAST_SOCKET="$work/none.sock" "$work/build/consumer_cpp" || fail "the C++ program failed"
+
+library=$(find "$work/prefix" -name 'libholdfast.so.?' | head -n 1)
+[ -n "$library" ] || fail "no libholdfast.so.<major> installed"
+# Sanitizers add symbols and libraries of their own.
+if ! nm -D "$library" | grep -q '__asan\|__tsan'; then
+  shown=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^holdfast_\|^HOLDFAST_' || true)
+  [ -z "$shown" ] || fail "symbols that are none of a user's business: $shown"
+  needed=$(readelf -d "$library" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')
+  for name in $needed; do
+    case $name in
+      libc.so.*|libm.so.*|libstdc++.so.*|libgcc_s.so.*|libfmt.so.*|libisal.so.*|ld-linux*) ;;
+      *) fail "needs $name" ;;
+    esac
+  done
+fi

@@ -1,0 +1,239 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/api/channel.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/coordinator.grpc.pb.h"
+
+namespace holdfast::coord {
+
+/// An agent as far as the coordinator can tell: attaches and keeps what it is told.
+class FakeAgent {
+ public:
+  FakeAgent(const Endpoint& endpoint, std::string node, uint64_t agent_start = 1,
+            std::string cluster = "test")
+      : node_(std::move(node)), agent_start_(agent_start), cluster_(std::move(cluster)) {
+    stub_ = coordinator::Coordinator::NewStub(*MakeChannel(endpoint, {}));
+  }
+  ~FakeAgent() { Detach(); }
+
+  /// Attaches with everything in `inventory`; directives are collected by a thread.
+  void Attach() {
+    Detach();
+    context_ = std::make_unique<grpc::ClientContext>();
+    context_->set_wait_for_ready(true);
+    pb::AttachRequest request;
+    request.set_cluster(cluster_);
+    request.set_node(node_);
+    request.set_agent_start(agent_start_);
+    request.set_data_address("unix:/tmp/" + node_ + ".sock");
+    request.set_epoch_seen(epoch_seen);
+    for (const Holding& holding : inventory) ToProto(holding, request.add_holdings());
+    reader_thread_ = std::thread([this, request] {
+      auto reader = stub_->Attach(context_.get(), request);
+      pb::Directive directive;
+      while (reader->Read(&directive)) {
+        std::lock_guard lock(mutex_);
+        epoch_ = directive.epoch();
+        directives_.push_back(directive);
+      }
+      grpc::Status status = reader->Finish();
+      std::lock_guard lock(mutex_);
+      end_ = FromGrpc(status, "coordinator");
+      ended_ = true;
+    });
+  }
+
+  void Detach() {
+    if (!reader_thread_.joinable()) return;
+    context_->TryCancel();
+    reader_thread_.join();
+    std::lock_guard lock(mutex_);
+    ended_ = false;
+  }
+
+  pb::ReportRequest NewReport(uint64_t epoch) const {
+    pb::ReportRequest request;
+    request.set_node(node_);
+    request.set_agent_start(agent_start_);
+    request.set_epoch(epoch);
+    return request;
+  }
+
+  Status Report(const pb::ReportRequest& request) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::ReportReply reply;
+    grpc::Status status = stub_->Report(&context, request, &reply);
+    return status.ok() ? FromProto(reply.outcome()) : FromGrpc(status, "coordinator");
+  }
+
+  /// Reports that the node holds this, and lists it in later attaches.
+  Status Hold(uint64_t epoch, const std::vector<Holding>& holdings) {
+    pb::ReportRequest request = NewReport(epoch);
+    for (const Holding& holding : holdings) {
+      inventory.push_back(holding);
+      ToProto(holding, request.add_holdings());
+    }
+    return Report(request);
+  }
+
+  Result<uint64_t> Join(const std::string& job, const std::string& run, uint32_t rank,
+                        uint32_t world, uint32_t uid = 7) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::JoinRequest request;
+    request.set_node(node_);
+    request.set_agent_start(agent_start_);
+    request.set_job(job);
+    request.set_run_id(run);
+    request.set_rank(rank);
+    request.set_world(world);
+    request.set_uid(uid);
+    pb::JoinReply reply;
+    grpc::Status status = stub_->Join(&context, request, &reply);
+    if (!status.ok()) return Fail(FromGrpc(status, "coordinator"));
+    Status outcome = FromProto(reply.outcome());
+    if (!outcome.ok()) return Fail(outcome);
+    return reply.incarnation();
+  }
+
+  Result<pb::DecideRestoreReply> Decide(const std::string& job, uint64_t incarnation, uint32_t rank,
+                                        int timeout_ms = 10'000, VersionId wanted = {}) {
+    grpc::ClientContext context;
+    SetDeadline(context, timeout_ms);
+    pb::DecideRestoreRequest request;
+    request.set_node(node_);
+    request.set_job(job);
+    request.set_incarnation(incarnation);
+    request.set_rank(rank);
+    ToProto(wanted, request.mutable_wanted());
+    pb::DecideRestoreReply reply;
+    grpc::Status status = stub_->DecideRestore(&context, request, &reply);
+    if (!status.ok()) return Fail(FromGrpc(status, "coordinator"));
+    Status outcome = FromProto(reply.outcome());
+    if (!outcome.ok()) return Fail(outcome);
+    return reply;
+  }
+
+  pb::GetStatusReply GetStatus(const std::string& job = "") {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::GetStatusRequest request;
+    request.set_job(job);
+    pb::GetStatusReply reply;
+    stub_->GetStatus(&context, request, &reply);
+    return reply;
+  }
+
+  pb::ListVersionsReply ListVersions(const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::ListVersionsRequest request;
+    request.set_job(job);
+    pb::ListVersionsReply reply;
+    stub_->ListVersions(&context, request, &reply);
+    return reply;
+  }
+
+  Status Pin(const std::string& job, VersionId version, bool pinned) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::PinRequest request;
+    request.set_job(job);
+    ToProto(version, request.mutable_version());
+    request.set_pinned(pinned);
+    pb::PinReply reply;
+    grpc::Status status = stub_->Pin(&context, request, &reply);
+    return status.ok() ? FromProto(reply.outcome()) : FromGrpc(status, "coordinator");
+  }
+
+  pb::PlanRestoreReply PlanRestore(const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::PlanRestoreRequest request;
+    request.set_job(job);
+    pb::PlanRestoreReply reply;
+    stub_->PlanRestore(&context, request, &reply);
+    return reply;
+  }
+
+  std::vector<pb::Directive> Directives() {
+    std::lock_guard lock(mutex_);
+    return directives_;
+  }
+  /// The newest word on `job`.
+  JobWord Word(const std::string& job) {
+    JobWord word;
+    for (const pb::Directive& directive : Directives()) {
+      if (directive.has_job() && directive.job().job() == job) word = *FromProto(directive.job());
+    }
+    return word;
+  }
+  std::vector<PrepareOrder> Prepares() {
+    std::vector<PrepareOrder> orders;
+    for (const pb::Directive& directive : Directives()) {
+      if (directive.has_prepare()) orders.push_back(*FromProto(directive.prepare()));
+    }
+    return orders;
+  }
+  std::optional<Status> End() {
+    std::lock_guard lock(mutex_);
+    return ended_ ? std::optional(end_) : std::nullopt;
+  }
+
+  const std::string& node() const { return node_; }
+  std::vector<Holding> inventory;
+  uint64_t epoch_seen = 0;
+
+ private:
+  static void SetDeadline(grpc::ClientContext& context, int timeout_ms = 20'000) {
+    context.set_wait_for_ready(true);
+    context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN)));
+  }
+
+  const std::string node_;
+  const uint64_t agent_start_;
+  const std::string cluster_;
+  std::unique_ptr<coordinator::Coordinator::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::thread reader_thread_;
+  std::mutex mutex_;
+  std::vector<pb::Directive> directives_;
+  uint64_t epoch_ = 0;
+  bool ended_ = false;
+  Status end_;
+};
+
+/// Waits until `done`, at most half a minute.
+inline bool Eventually(const std::function<bool()>& done) {
+  for (int i = 0; i < 3000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+inline VersionId V(uint64_t incarnation, uint64_t step) {
+  return {Incarnation{incarnation}, Step{step}};
+}
+
+inline Holding MakeHolding(const std::string& job, VersionId version, uint32_t rank, uint32_t world,
+                           Tier tier) {
+  return {job,        version,
+          Rank{rank}, world,
+          tier,       version.incarnation.value * 1'000'003 + version.step.value * 101 + rank,
+          1000 + rank};
+}
+
+}  // namespace holdfast::coord

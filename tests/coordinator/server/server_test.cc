@@ -1,0 +1,342 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "coordinator/server/coordinator_server.h"
+#include "coordinator/store/memory_store.h"
+#include "tests/coordinator/server/fake_agent.h"
+
+// A real server on a unix socket with real clients.
+
+namespace holdfast::coord {
+namespace {
+using ::testing::HasSubstr;
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "coord-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+    config_.cluster = "test";
+    config_.listen = "unix:" + dir_ + "/c.sock";
+    config_.data_dir = dir_ + "/data";
+    config_.node_lease_ms = 1000;
+    Start();
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(dir_);
+  }
+  void Start() {
+    server_.reset();
+    auto server = CoordinatorServer::Start(config_, Clock::Real());
+    ASSERT_TRUE(server.has_value()) << server.error().ToString();
+    server_ = *std::move(server);
+  }
+  uint64_t epoch() const { return server_->epoch().value; }
+  /// Attaches and waits until the coordinator knows.
+  void Attach(FakeAgent& agent) {
+    agent.Attach();
+    ASSERT_TRUE(Eventually([&] {
+      const pb::GetStatusReply status = agent.GetStatus();
+      for (const auto& node : status.nodes()) {
+        if (node.node() == agent.node() && node.alive()) return true;
+      }
+      return false;
+    }));
+  }
+
+  std::string dir_;
+  CoordinatorConfig config_;
+  std::unique_ptr<CoordinatorServer> server_;
+};
+
+/// Answers every PrepareShard of an agent with success until destroyed.
+class Preparer {
+ public:
+  Preparer(FakeAgent& agent, std::function<uint64_t()> epoch)
+      : thread_([this, &agent, epoch] {
+          size_t seen = 0;
+          while (!stop_) {
+            std::vector<PrepareOrder> orders = agent.Prepares();
+            for (; seen < orders.size(); ++seen) {
+              pb::ReportRequest report = agent.NewReport(epoch());
+              ToProto(Prepared{orders[seen].request, Status::Ok()}, report.add_prepared());
+              (void)agent.Report(report);
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          }
+        }) {}
+  ~Preparer() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST_F(ServerTest, CommitsWhenEveryRankHolds) {
+  FakeAgent a(server_->endpoint(), "a");
+  FakeAgent b(server_->endpoint(), "b");
+  Attach(a);
+  Attach(b);
+  // A node without any job hears at once that it is attached, and to which epoch.
+  ASSERT_TRUE(Eventually([&] { return !a.Directives().empty(); }));
+  EXPECT_EQ(a.Directives()[0].epoch(), epoch());
+  EXPECT_EQ(a.Directives()[0].kind_case(), pb::Directive::KIND_NOT_SET);
+  EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).value(), 1U);
+  EXPECT_EQ(b.Join("gpt", "run-1", 1, 2).value(), 1U);
+  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  EXPECT_EQ(a.GetStatus().jobs(0).memory_committed().step(), 0U);
+  ASSERT_TRUE(b.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+  pb::GetStatusReply status = a.GetStatus("gpt");
+  ASSERT_EQ(status.jobs_size(), 1);
+  EXPECT_EQ(FromProto(status.jobs(0).memory_committed()), V(1, 5));
+  EXPECT_EQ(FromProto(status.jobs(0).restorable()), V(1, 5));
+  EXPECT_EQ(status.cluster(), "test");
+  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 5); }));
+  ASSERT_TRUE(Eventually([&] { return b.Word("gpt").memory_committed == V(1, 5); }));
+  pb::PlanRestoreReply plan = a.PlanRestore("gpt");
+  ASSERT_EQ(plan.sources_size(), 2);
+  EXPECT_EQ(plan.sources(1).node(), "b");
+  EXPECT_EQ(plan.sources(1).address(), "unix:/tmp/b.sock");
+}
+
+TEST_F(ServerTest, RestartKeepsDecisionsAndResolvesWhatIsInDoubt) {
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
+  ASSERT_TRUE(a.Join("gpt", "run-1", 1, 2).has_value());
+  auto hold = [&](uint64_t step, uint32_t rank, Tier tier) {
+    return a.Hold(epoch(), {MakeHolding("gpt", V(1, step), rank, 2, tier)}).ok();
+  };
+  ASSERT_TRUE(hold(1, 0, Tier::kMemory) && hold(1, 1, Tier::kMemory));
+  ASSERT_TRUE(hold(2, 0, Tier::kMemory));
+  // This one never reaches the coordinator that is about to go.
+  a.inventory.push_back(MakeHolding("gpt", V(1, 2), 1, 2, Tier::kMemory));
+  const uint64_t before = epoch();
+  Start();
+  EXPECT_EQ(epoch(), before + 1);
+  ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));
+  EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).memory_committed()), V(1, 1));
+  // An agent of the old epoch has to attach again first.
+  Status stale = a.Report(a.NewReport(before));
+  EXPECT_EQ(stale.code(), ErrorCode::kFenced) << stale.ToString();
+  Attach(a);
+  EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).memory_committed()), V(1, 2));
+  // The same run is the same incarnation, a new one the next, an old one fenced.
+  EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).value(), 1U);
+  EXPECT_EQ(a.Join("gpt", "run-2", 0, 2).value(), 2U);
+  EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).error().code(), ErrorCode::kFenced);
+}
+
+TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
+  FakeAgent a(server_->endpoint(), "a");
+  FakeAgent b(server_->endpoint(), "b");
+  Attach(a);
+  Attach(b);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
+  ASSERT_TRUE(b.Join("gpt", "run-1", 1, 2).has_value());
+  auto fresh = a.Decide("gpt", 1, 0);
+  ASSERT_FALSE(fresh.has_value());
+  EXPECT_EQ(fresh.error().code(), ErrorCode::kNotFound);
+  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  ASSERT_TRUE(b.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+
+  ASSERT_EQ(a.Join("gpt", "run-2", 0, 2).value(), 2U);
+  ASSERT_EQ(b.Join("gpt", "run-2", 1, 2).value(), 2U);
+  Preparer pa(a, [this] { return epoch(); });
+  Preparer pb(b, [this] { return epoch(); });
+  Result<pb::DecideRestoreReply> first = Fail(Status());
+  std::thread other([&] { first = a.Decide("gpt", 2, 0); });
+  auto second = b.Decide("gpt", 2, 1);
+  other.join();
+  ASSERT_TRUE(first.has_value()) << first.error().ToString();
+  ASSERT_TRUE(second.has_value()) << second.error().ToString();
+  EXPECT_EQ(FromProto(first->version()), V(1, 5));
+  EXPECT_EQ(FromProto(second->version()), V(1, 5));
+  EXPECT_EQ(second->tier(), static_cast<uint32_t>(Tier::kMemory));
+  // After a restart the decision stands, for a rank that asks again.
+  Start();
+  Attach(a);
+  Attach(b);
+  auto again = a.Decide("gpt", 2, 0);
+  ASSERT_TRUE(again.has_value()) << again.error().ToString();
+  EXPECT_EQ(FromProto(again->version()), V(1, 5));
+  EXPECT_EQ(a.Decide("gpt", 1, 0).error().code(), ErrorCode::kFenced);
+}
+
+TEST_F(ServerTest, AWaitingRestoreEndsWithItsDeadline) {
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 1), 0, 2, Tier::kMemory),
+                               MakeHolding("gpt", V(1, 1), 1, 2, Tier::kMemory)})
+                  .ok());
+  ASSERT_TRUE(a.Join("gpt", "run-2", 0, 2).has_value());
+  auto reply = a.Decide("gpt", 2, 0, 300);  // rank 1 never comes
+  ASSERT_FALSE(reply.has_value());
+  EXPECT_EQ(reply.error().code(), ErrorCode::kDeadlineExceeded);
+  // The caller is forgotten: the next may name another version.
+  ASSERT_TRUE(Eventually([&] {
+    auto named = a.Decide("gpt", 2, 0, 200, V(1, 1));
+    return !named && named.error().code() == ErrorCode::kDeadlineExceeded;
+  }));
+}
+
+TEST_F(ServerTest, ANewerAgentReplacesTheOlder) {
+  FakeAgent old(server_->endpoint(), "a", 10);
+  FakeAgent young(server_->endpoint(), "a", 11);
+  Attach(old);
+  young.Attach();
+  ASSERT_TRUE(Eventually([&] { return old.End().has_value(); }));
+  EXPECT_EQ(old.End()->code(), ErrorCode::kFenced) << old.End()->ToString();
+  EXPECT_EQ(old.Report(old.NewReport(epoch())).code(), ErrorCode::kFenced);
+  EXPECT_TRUE(Eventually([&] { return young.Report(young.NewReport(epoch())).ok(); }));
+  old.Attach();
+  ASSERT_TRUE(Eventually([&] { return old.End().has_value(); }));
+  EXPECT_EQ(old.End()->code(), ErrorCode::kFenced);
+  EXPECT_THAT(old.End()->message(), HasSubstr("newer agent"));
+}
+
+TEST_F(ServerTest, RefusesForeignAgents) {
+  FakeAgent foreign(server_->endpoint(), "a", 1, "elsewhere");
+  foreign.Attach();
+  ASSERT_TRUE(Eventually([&] { return foreign.End().has_value(); }));
+  EXPECT_EQ(foreign.End()->code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(foreign.End()->message(), HasSubstr("cluster 'elsewhere'"));
+
+  FakeAgent ahead(server_->endpoint(), "a");
+  ahead.epoch_seen = epoch() + 1;
+  ahead.Attach();
+  ASSERT_TRUE(Eventually([&] { return ahead.End().has_value(); }));
+  EXPECT_EQ(ahead.End()->code(), ErrorCode::kFenced);
+  EXPECT_THAT(ahead.End()->message(), HasSubstr("data_dir was lost"));
+}
+
+TEST_F(ServerTest, RefusesBadJoins) {
+  FakeAgent a(server_->endpoint(), "a");
+  EXPECT_EQ(a.Join("gpt", "run", 0, 1).error().code(), ErrorCode::kUnavailable);
+  Attach(a);
+  EXPECT_EQ(a.Join("..", "run", 0, 1).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(a.Join("gpt", "", 0, 1).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(a.Join("gpt", "run", 4, 4).error().code(), ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(a.Join("gpt", "run", 0, 4, 7).has_value());
+  Status world = a.Join("gpt", "run", 1, 5, 7).error();
+  EXPECT_EQ(world.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(world.message(), HasSubstr("has 5 ranks"));
+  EXPECT_THAT(world.message(), HasSubstr("has 4"));
+  Status owner = a.Join("gpt", "run", 1, 4, 8).error();
+  EXPECT_EQ(owner.code(), ErrorCode::kPermissionDenied);
+  EXPECT_THAT(owner.message(), HasSubstr("belongs to uid 7"));
+}
+
+TEST_F(ServerTest, ANodeWithoutAWordIsLost) {
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));  // its lease ran out
+  EXPECT_EQ(a.End()->code(), ErrorCode::kUnavailable);
+  EXPECT_FALSE(a.GetStatus().nodes(0).alive());
+  // Heartbeats keep it.
+  Attach(a);
+  for (int i = 0; i < 15; ++i) {
+    ASSERT_TRUE(a.Report(a.NewReport(epoch())).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_FALSE(a.End().has_value());
+  EXPECT_TRUE(a.GetStatus().nodes(0).alive());
+}
+
+TEST_F(ServerTest, PinsAndRetires) {
+  config_.keep_last = 2;
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  for (uint64_t step = 1; step <= 5; ++step) {
+    ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, step), 0, 1, Tier::kMemory),
+                                 MakeHolding("gpt", V(1, step), 0, 1, Tier::kDisk)})
+                    .ok());
+    if (step == 1) {
+      ASSERT_TRUE(a.Pin("gpt", V(1, 1), true).ok());
+    }
+  }
+  EXPECT_EQ(a.Pin("gpt", V(1, 99), true).code(), ErrorCode::kNotFound);
+  std::vector<VersionId> removed;
+  ASSERT_TRUE(Eventually([&] {
+    removed.clear();
+    for (const auto& directive : a.Directives()) {
+      if (directive.has_remove()) removed.push_back(FromProto(directive.remove().version()));
+    }
+    return removed.size() >= 2;
+  }));
+  EXPECT_THAT(removed, ::testing::ElementsAre(V(1, 2), V(1, 3)));
+  pb::ReportRequest gone = a.NewReport(epoch());
+  for (VersionId version : removed)
+    ToProto(Gone{"gpt", version, Rank{0}, Tier::kDisk}, gone.add_gone());
+  ASSERT_TRUE(a.Report(gone).ok());
+  std::vector<VersionId> listed;
+  const pb::ListVersionsReply versions = a.ListVersions("gpt");
+  for (const auto& info : versions.versions()) listed.push_back(FromProto(info.version()));
+  EXPECT_THAT(listed, ::testing::ElementsAre(V(1, 5), V(1, 4), V(1, 1)));
+}
+
+/// A store whose writes can fail, applied or not, and that survives being opened again.
+TEST_F(ServerTest, AnUnknownWriteIsResolvedByReadingAgain) {
+  for (auto fault : {MemoryStore::Fault::kFailApplied, MemoryStore::Fault::kFailNotApplied}) {
+    MemoryStoreData data;
+    std::atomic<bool> fail{false};
+    auto opener = [&]() -> Result<std::unique_ptr<MetaStore>> {
+      return std::unique_ptr<MetaStore>(std::make_unique<MemoryStore>(
+          data, [&] { return fail.exchange(false) ? fault : MemoryStore::Fault::kNone; }));
+    };
+    server_.reset();
+    server_ = *CoordinatorServer::Start(config_, opener, Clock::Real());
+    FakeAgent a(server_->endpoint(), "a");
+    Attach(a);
+    ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+    const uint64_t before = epoch();
+    fail = true;
+    Status status = a.Hold(before, {MakeHolding("gpt", V(1, 1), 0, 1, Tier::kMemory)});
+    EXPECT_EQ(status.code(), ErrorCode::kUnavailable) << status.ToString();
+    ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));
+    // Nothing was sent on the strength of a write that may not be there.
+    EXPECT_EQ(a.Word("gpt").memory_committed, V(0, 0));
+    ASSERT_TRUE(Eventually([&] { return epoch() > before; }));
+    Attach(a);
+    ASSERT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 1); }));
+    EXPECT_EQ(a.ListVersions("gpt").versions_size(), 1);
+    a.Detach();
+    server_.reset();
+  }
+}
+
+TEST_F(ServerTest, SaysWhatIsWrongWithItsConfiguration) {
+  auto refused = [&](CoordinatorConfig config) {
+    auto server = CoordinatorServer::Start(config, Clock::Real());
+    EXPECT_FALSE(server.has_value());
+    return server ? Status() : server.error();
+  };
+  CoordinatorConfig other = config_;
+  other.data_dir = dir_ + "/other";
+  EXPECT_THAT(refused(other).message(), HasSubstr("in use by another process"));
+  CoordinatorConfig same_data = config_;
+  same_data.listen = "unix:" + dir_ + "/d.sock";
+  EXPECT_THAT(refused(same_data).message(), HasSubstr("in use by another coordinator"));
+  server_.reset();
+  CoordinatorConfig renamed = config_;
+  renamed.cluster = "prod";
+  EXPECT_THAT(refused(renamed).message(), HasSubstr("belongs to cluster 'test'"));
+  renamed.cluster = "../x";
+  EXPECT_EQ(refused(renamed).code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace holdfast::coord

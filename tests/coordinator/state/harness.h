@@ -1,0 +1,165 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "coordinator/state/state.h"
+#include "tests/coordinator/state/oracle.h"
+
+namespace holdfast::coord {
+
+inline VersionId V(uint64_t incarnation, uint64_t step) {
+  return {Incarnation{incarnation}, Step{step}};
+}
+
+/// One coordinator with job "gpt", driven event by event; keeps what it stored and said.
+class Harness {
+ public:
+  explicit Harness(StateOptions options = {}) : options_(options) { Restart(); }
+
+  void Restart() {
+    ++options_.epoch.value;
+    auto state = State::Load(options_, stored.ToRecords(), at_);
+    ASSERT_TRUE(state.has_value()) << state.error().ToString();
+    state_ = std::make_unique<State>(*std::move(state));
+    attached_.clear();
+  }
+
+  const std::vector<Effect>& Apply(const Event& event) {
+    effects = state_->Apply(event, at_);
+    for (const Effect& effect : effects) stored.Apply(effect);
+    return effects;
+  }
+  void Pass(std::chrono::milliseconds time) {
+    at_.now += time;
+    Apply(Tick{});
+  }
+
+  void Attach(const std::string& node, std::vector<Holding> holdings = {}, uint64_t start = 1) {
+    attached_[node] = start;
+    NodeAttached event;
+    event.attach = ++next_;
+    event.node = node;
+    event.agent_start = start;
+    event.data_address = "unix:/" + node;
+    event.holdings = std::move(holdings);
+    Apply(event);
+  }
+  void Lose(const std::string& node) { Apply(NodeLost{node}); }
+  NodeReported NewReport(const std::string& node) {
+    NodeReported report;
+    report.request = ++next_;
+    report.node = node;
+    report.agent_start = attached_[node];
+    report.epoch = options_.epoch;
+    return report;
+  }
+  void Hold(const std::string& node, const std::vector<Holding>& holdings) {
+    NodeReported report = NewReport(node);
+    report.holdings = holdings;
+    Apply(report);
+  }
+  void Miss(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
+    NodeReported report = NewReport(node);
+    report.missing.push_back({"gpt", version, Rank{rank}, tier, "test"});
+    Apply(report);
+  }
+  void Gone(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
+    NodeReported report = NewReport(node);
+    report.gone.push_back({"gpt", version, Rank{rank}, tier});
+    Apply(report);
+  }
+  void Answer(const std::string& node, uint64_t request, Status outcome) {
+    NodeReported report = NewReport(node);
+    report.prepared.push_back({request, std::move(outcome)});
+    Apply(report);
+  }
+  Reply Join(const std::string& node, const std::string& run, uint32_t rank, uint32_t world,
+             uint32_t uid = 7) {
+    Apply(RankJoined{++next_, node, attached_[node], "gpt", run, Rank{rank}, world, uid});
+    return ReplyTo(next_).value_or(Reply{});
+  }
+  RequestId Ask(const std::string& node, uint64_t incarnation, uint32_t rank,
+                VersionId wanted = {}) {
+    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted});
+    return next_;
+  }
+  Reply Pin(VersionId version, bool pinned) {
+    Apply(PinSet{++next_, "gpt", version, pinned});
+    return ReplyTo(next_).value_or(Reply{});
+  }
+
+  // ---- of the last event ----
+  std::optional<Reply> ReplyTo(RequestId request) const {
+    for (const Effect& effect : effects) {
+      const auto* reply = std::get_if<Reply>(&effect);
+      if (reply != nullptr && reply->request == request) return *reply;
+    }
+    return std::nullopt;
+  }
+  std::vector<VersionId> Commits(Tier tier) const {
+    std::vector<VersionId> versions;
+    for (const Effect& effect : effects) {
+      const auto* put = std::get_if<PutVersion>(&effect);
+      if (put != nullptr && put->committed_tier_bit == TierBit(tier)) {
+        versions.push_back(put->record.version);
+      }
+    }
+    return versions;
+  }
+  template <typename D>
+  std::vector<D> Sent() const {
+    std::vector<D> directives;
+    for (const Effect& effect : effects) {
+      const auto* send = std::get_if<Send>(&effect);
+      if (send == nullptr) continue;
+      if (const auto* directive = std::get_if<D>(&send->directive))
+        directives.push_back(*directive);
+    }
+    return directives;
+  }
+  std::vector<Status> Findings() const {
+    std::vector<Status> findings;
+    for (const Effect& effect : effects) {
+      if (const auto* finding = std::get_if<Finding>(&effect)) findings.push_back(finding->what);
+    }
+    return findings;
+  }
+  std::vector<CloseAttach> Closed() const {
+    std::vector<CloseAttach> closed;
+    for (const Effect& effect : effects) {
+      if (const auto* close = std::get_if<CloseAttach>(&effect)) closed.push_back(*close);
+    }
+    return closed;
+  }
+
+  // ---- of all ----
+  std::vector<VersionId> Stored() const {
+    std::vector<VersionId> versions;
+    for (const auto& [key, record] : stored.versions) versions.push_back(key.second);
+    return versions;
+  }
+  JobView Job() const { return state_->Jobs("gpt").value()[0]; }
+  State& state() { return *state_; }
+
+  StoredRecords stored;
+  std::vector<Effect> effects;
+
+ private:
+  StateOptions options_;
+  Instant at_{Clock::TimePoint(std::chrono::hours(1)), 1000};
+  std::unique_ptr<State> state_;
+  std::map<std::string, uint64_t> attached_;
+  uint64_t next_ = 100;
+};
+
+inline Holding H(VersionId version, uint32_t rank, Tier tier, uint32_t world = 2) {
+  return {"gpt", version, Rank{rank},
+          world, tier,    version.incarnation.value * 1000 + version.step.value * 10 + rank,
+          4096};
+}
+
+}  // namespace holdfast::coord

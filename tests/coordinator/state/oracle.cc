@@ -1,0 +1,278 @@
+#include "tests/coordinator/state/oracle.h"
+
+#include <fmt/format.h>
+
+namespace holdfast::coord {
+
+void StoredRecords::Apply(const Effect& effect) {
+  if (const auto* job = std::get_if<PutJob>(&effect)) jobs[job->record.job] = job->record;
+  if (const auto* put = std::get_if<PutLineage>(&effect)) {
+    lineages[{put->record.job, put->record.incarnation}] = put->record;
+  }
+  if (const auto* put = std::get_if<PutVersion>(&effect)) {
+    versions[{put->record.job, put->record.version}] = put->record;
+  }
+  if (const auto* erase = std::get_if<EraseVersion>(&effect)) {
+    versions.erase({erase->job, erase->version});
+  }
+}
+
+Records StoredRecords::ToRecords() const {
+  Records records;
+  for (const auto& [key, record] : jobs) records.jobs.push_back(record);
+  for (const auto& [key, record] : lineages) records.lineages.push_back(record);
+  for (const auto& [key, record] : versions) records.versions.push_back(record);
+  return records;
+}
+
+void Oracle::Attached(const std::string& node, const std::vector<Holding>& inventory) {
+  live_[node].clear();
+  for (const Holding& holding : inventory) {
+    const Shard shard{holding.version, holding.rank.value, holding.tier};
+    if (damaged_.count({node, shard}) == 0) Held(node, holding);
+  }
+}
+
+void Oracle::CoordinatorRestarted() {
+  live_.clear();
+  damaged_.clear();
+}
+
+void Oracle::Damaged(const std::string& node, VersionId version, Rank rank, Tier tier) {
+  damaged_.insert({node, {version, rank.value, tier}});
+  NotHeld(node, version, rank, tier);
+}
+
+void Oracle::Held(const std::string& node, const Holding& holding) {
+  live_[node].insert({holding.version, holding.rank.value, holding.tier});
+  damaged_.erase({node, {holding.version, holding.rank.value, holding.tier}});
+  worlds_[holding.version] = holding.world;
+}
+
+void Oracle::NotHeld(const std::string& node, VersionId version, Rank rank, Tier tier) {
+  auto found = live_.find(node);
+  if (found != live_.end()) found->second.erase({version, rank.value, tier});
+}
+
+void Oracle::MemoryMissed(VersionId version, uint32_t world) {
+  memory_missed_.insert(version);
+  worlds_[version] = world;
+}
+
+Incarnation Oracle::Current(const StoredRecords& records) const {
+  auto found = records.jobs.find(job_);
+  return found == records.jobs.end() ? Incarnation{0} : found->second.incarnation;
+}
+
+bool Oracle::Abandoned(VersionId version, const StoredRecords& records) const {
+  for (const auto& [key, lineage] : records.lineages) {
+    if (lineage.decision == Decision::kVersion && lineage.incarnation > version.incarnation &&
+        version.step > lineage.restored.step) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Oracle::IsCommitted(VersionId version, const StoredRecords& records) const {
+  auto found = records.versions.find({job_, version});
+  return found != records.versions.end() && found->second.tiers != 0 &&
+         found->second.phase == Phase::kCommitted;
+}
+
+VersionId Oracle::NewestCommitted(const StoredRecords& records) const {
+  VersionId newest;
+  for (const auto& [key, record] : records.versions) {
+    if (record.tiers != 0 && record.phase == Phase::kCommitted && !Abandoned(key.second, records)) {
+      newest = std::max(newest, key.second);
+    }
+  }
+  return newest;
+}
+
+bool Oracle::HeldAt(VersionId version, uint32_t world, Tier tier) const {
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    bool held = false;
+    for (const auto& [node, shards] : live_)
+      held = held || shards.count({version, rank, tier}) != 0;
+    if (!held) return false;
+  }
+  return true;
+}
+
+bool Oracle::Restorable(const VersionRecord& record, const StoredRecords& records,
+                        bool superseded_memory_counts) const {
+  if (record.phase != Phase::kCommitted || Abandoned(record.version, records)) return false;
+  VersionId newest_memory;
+  for (const auto& [key, other] : records.versions) {
+    if ((other.tiers & TierBit(Tier::kMemory)) != 0 && !Abandoned(key.second, records)) {
+      newest_memory = std::max(newest_memory, key.second);
+    }
+  }
+  const bool memory = superseded_memory_counts || record.version >= newest_memory;
+  for (uint32_t rank = 0; rank < record.world; ++rank) {
+    bool held = false;
+    for (const auto& [node, shards] : live_) {
+      held = held || shards.count({record.version, rank, Tier::kDisk}) != 0 ||
+             (memory && shards.count({record.version, rank, Tier::kMemory}) != 0);
+    }
+    if (!held) return false;
+  }
+  return true;
+}
+
+VersionId Oracle::NewestRestorable(const StoredRecords& records,
+                                   bool superseded_memory_counts) const {
+  VersionId newest;
+  for (const auto& [key, record] : records.versions) {
+    if (Restorable(record, records, superseded_memory_counts))
+      newest = std::max(newest, key.second);
+  }
+  return newest;
+}
+
+void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& before,
+                   const StoredRecords& records) {
+  bool decided = false;
+  StoredRecords running = before;
+  for (const Effect& effect : effects) {
+    if (const auto* put = std::get_if<PutVersion>(&effect)) {
+      if (put->committed_tier_bit != 0) {
+        CheckCommit(put->record, put->committed_tier_bit, before, records);
+      }
+      if (put->record.phase == Phase::kAborted) announced_aborted_.insert(put->record.version);
+      if (put->record.phase == Phase::kRemoving) {
+        CheckRemoval(put->record.version, running, records);
+      }
+    } else if (const auto* erase = std::get_if<EraseVersion>(&effect)) {
+      CheckRemoval(erase->version, running, records);
+    } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
+      if (lineage->record.decision != Decision::kNone) {
+        decided = true;
+        CheckDecision(lineage->record, running);
+      }
+    } else if (const auto* send = std::get_if<Send>(&effect)) {
+      if (const auto* word = std::get_if<JobWord>(&send->directive)) CheckWord(*word, records);
+    }
+    running.Apply(effect);
+  }
+  const VersionId newest = NewestCommitted(records);
+  if (newest < newest_ && !decided) {
+    Complain(fmt::format("newest committed went back from {} to {}", ToString(newest_),
+                         ToString(newest)));
+  }
+  newest_ = newest;
+  CheckNothingForgotten(records);
+}
+
+void Oracle::CheckCommit(const VersionRecord& record, uint32_t tier_bit,
+                         const StoredRecords& before, const StoredRecords& records) {
+  const Tier tier = tier_bit == TierBit(Tier::kDisk) ? Tier::kDisk : Tier::kMemory;
+  const std::string name = ToString(record.version);
+  if (!HeldAt(record.version, record.world, tier)) {
+    Complain(fmt::format("{} committed at {} but not every rank holds it", name, ToString(tier)));
+  }
+  if (announced_aborted_.count(record.version) != 0) {
+    Complain(fmt::format("{} committed after it was aborted", name));
+  }
+  if (record.version.incarnation != Current(records) && !IsCommitted(record.version, before)) {
+    Complain(fmt::format("{} committed, but incarnation {} runs", name, Current(records).value));
+  }
+  auto old = before.versions.find({job_, record.version});
+  if (old != before.versions.end() && (old->second.tiers & tier_bit) != 0) {
+    Complain(fmt::format("{} committed twice at {}", name, ToString(tier)));
+  }
+  ever_committed_.insert(record.version);
+}
+
+void Oracle::CheckRemoval(VersionId version, const StoredRecords& before,
+                          const StoredRecords& records) {
+  auto old = before.versions.find({job_, version});
+  if (old == before.versions.end() || old->second.phase != Phase::kCommitted) return;
+  if (old->second.pinned) Complain(fmt::format("{} removed though pinned", ToString(version)));
+  StoredRecords with = records;
+  with.versions[{job_, version}] = old->second;
+  if (!Restorable(old->second, with, false)) return;
+  if (NewestRestorable(with, true) <= version) {
+    Complain(fmt::format("{} removed though it is the newest restorable", ToString(version)));
+  }
+}
+
+void Oracle::CheckWord(const JobWord& word, const StoredRecords& records) {
+  for (VersionId version : word.aborted) {
+    if (IsCommitted(version, records)) {
+      Complain(fmt::format("{} is committed and called aborted", ToString(version)));
+    }
+    if (ever_committed_.count(version) == 0) announced_aborted_.insert(version);
+  }
+  for (VersionId version : {word.memory_committed, word.disk_committed}) {
+    if (version.incarnation.value != 0 && !IsCommitted(version, records)) {
+      Complain(fmt::format("{} is called committed without a record", ToString(version)));
+    }
+  }
+}
+
+/// What every rank holds must be committed, unless something speaks against it.
+void Oracle::CheckNothingForgotten(const StoredRecords& records) {
+  const Incarnation current = Current(records);
+  for (const auto& [version, world] : worlds_) {
+    if (version.incarnation != current || memory_missed_.count(version) != 0) continue;
+    if (announced_aborted_.count(version) != 0 || version < newest_) continue;
+    auto stored = records.versions.find({job_, version});
+    const uint32_t tiers = stored == records.versions.end() ? 0 : stored->second.tiers;
+    for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+      if (tier == Tier::kDisk && disk_missed_.count(version) != 0) continue;
+      if (HeldAt(version, world, tier) && (tiers & TierBit(tier)) == 0) {
+        Complain(fmt::format("{} is held by every rank at {} and not committed", ToString(version),
+                             ToString(tier)));
+      }
+    }
+  }
+}
+
+void Oracle::CheckDecision(const LineageRecord& lineage, const StoredRecords& before) {
+  auto old = before.lineages.find({job_, lineage.incarnation});
+  if (old != before.lineages.end() && old->second.decision != Decision::kNone) {
+    Complain(fmt::format("incarnation {} decided twice", lineage.incarnation.value));
+  }
+  if (lineage.decision == Decision::kFresh) {
+    if (NewestCommitted(before).incarnation.value != 0) {
+      Complain(fmt::format("incarnation {} starts fresh though {} is committed",
+                           lineage.incarnation.value, ToString(NewestCommitted(before))));
+    }
+    return;
+  }
+  auto version = before.versions.find({job_, lineage.restored});
+  if (version == before.versions.end() || !Restorable(version->second, before, true)) {
+    Complain(fmt::format("incarnation {} restores {}, which is not restorable",
+                         lineage.incarnation.value, ToString(lineage.restored)));
+  }
+  const VersionId newest = NewestRestorable(before, false);
+  if (!source_failed_ && lineage.restored < newest) {
+    Complain(fmt::format("incarnation {} restores {} though {} is restorable",
+                         lineage.incarnation.value, ToString(lineage.restored), ToString(newest)));
+  }
+  source_failed_ = false;
+}
+
+void Oracle::CheckRestoreReply(Incarnation incarnation, const Reply& reply,
+                               const StoredRecords& records) {
+  const bool fresh = reply.outcome.code() == ErrorCode::kNotFound;
+  if (!fresh && !reply.outcome.ok()) return;
+  const VersionId version = fresh ? VersionId{} : reply.version;
+  auto [found, inserted] = restored_.try_emplace(incarnation, version);
+  if (!inserted && found->second != version) {
+    Complain(fmt::format("incarnation {} was told {} and {}", incarnation.value,
+                         ToString(found->second), ToString(version)));
+  }
+  auto lineage = records.lineages.find({job_, incarnation});
+  const bool stored = lineage != records.lineages.end() &&
+                      lineage->second.decision == (fresh ? Decision::kFresh : Decision::kVersion) &&
+                      (fresh || lineage->second.restored == version);
+  if (!stored) {
+    Complain(fmt::format("incarnation {} was told {} without a record", incarnation.value,
+                         ToString(version)));
+  }
+}
+
+}  // namespace holdfast::coord

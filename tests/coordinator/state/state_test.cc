@@ -1,0 +1,339 @@
+#include "coordinator/state/state.h"
+
+#include "tests/coordinator/state/harness.h"
+
+namespace holdfast::coord {
+namespace {
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// Two nodes, one rank each, in incarnation 1.
+class StateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    c.Attach("a");
+    c.Attach("b");
+    ASSERT_EQ(c.Join("a", "run-1", 0, 2).incarnation, Incarnation{1});
+    ASSERT_EQ(c.Join("b", "run-1", 1, 2).incarnation, Incarnation{1});
+  }
+  void CommitMemory(VersionId version) {
+    c.Hold("a", {H(version, 0, Tier::kMemory)});
+    c.Hold("b", {H(version, 1, Tier::kMemory)});
+    ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(version));
+  }
+  void CommitDisk(VersionId version) {
+    c.Hold("a", {H(version, 0, Tier::kDisk)});
+    c.Hold("b", {H(version, 1, Tier::kDisk)});
+    ASSERT_THAT(c.Commits(Tier::kDisk), ElementsAre(version));
+  }
+
+  Harness c{[] {
+    StateOptions options;
+    options.keep_last = 2;
+    return options;
+  }()};
+};
+
+TEST_F(StateTest, RunIdsBecomeIncarnations) {
+  EXPECT_EQ(c.Join("a", "run-1", 0, 2).incarnation, Incarnation{1});  // again: the same
+  EXPECT_EQ(c.Join("a", "run-2", 0, 2).incarnation, Incarnation{2});
+  EXPECT_EQ(c.Join("b", "run-1", 1, 2).outcome.code(), ErrorCode::kFenced);
+  c.Restart();
+  c.Attach("a");
+  EXPECT_EQ(c.Join("a", "run-2", 0, 2).incarnation, Incarnation{2});
+  EXPECT_EQ(c.Join("a", "run-1", 0, 2).outcome.code(), ErrorCode::kFenced);
+  EXPECT_EQ(c.Join("a", "run-3", 0, 4).incarnation, Incarnation{3});  // another world: a new start
+}
+
+TEST_F(StateTest, JoinsThatAreRefused) {
+  struct {
+    const char* what;
+    std::string node, run;
+    uint32_t rank, world, uid;
+    ErrorCode code;
+    const char* text;
+  } cases[] = {
+      {"another user", "a", "run-1", 0, 2, 8, ErrorCode::kPermissionDenied, "belongs to uid 7"},
+      {"another world", "a", "run-1", 0, 3, 7, ErrorCode::kInvalidArgument, "has 3 ranks"},
+      {"no world", "a", "run-1", 0, 0, 7, ErrorCode::kInvalidArgument, "world of 0"},
+      {"rank beyond", "a", "run-1", 2, 2, 7, ErrorCode::kInvalidArgument, "rank 2"},
+      {"unknown node", "z", "run-1", 0, 2, 7, ErrorCode::kUnavailable, "not attached"},
+  };
+  for (const auto& t : cases) {
+    Reply reply = c.Join(t.node, t.run, t.rank, t.world, t.uid);
+    EXPECT_EQ(reply.outcome.code(), t.code) << t.what;
+    EXPECT_THAT(reply.outcome.message(), HasSubstr(t.text)) << t.what;
+  }
+}
+
+TEST_F(StateTest, AStepThatARankPassedOverIsAborted) {
+  c.Hold("a", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 was cut off from its agent then
+  c.Hold("b", {H(V(1, 9), 1, Tier::kMemory)});
+  c.Hold("b", {H(V(1, 4), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty()) << "an aborted version came back";
+  c.Hold("a", {H(V(1, 9), 0, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 9)));
+}
+
+TEST_F(StateTest, CommitNeedsEveryRankAtTheTier) {
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});  // said twice
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 1)));
+  EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
+  c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), ElementsAre(V(1, 1)));
+  auto record = c.stored.versions.at({"gpt", V(1, 1)});
+  EXPECT_EQ(record.tiers, TierBit(Tier::kMemory) | TierBit(Tier::kDisk));
+  EXPECT_THAT(record.digests, ElementsAre(1010, 1011));
+  EXPECT_EQ(record.bytes, 8192U);
+}
+
+TEST_F(StateTest, ALostNodesHoldingsDoNotCount) {
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Lose("a");
+  c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 1)));
+}
+
+TEST_F(StateTest, ABatchCommitsInTheOrderOfItsVersions) {
+  c.Hold("a", {H(V(1, 2), 0, Tier::kMemory), H(V(1, 1), 0, Tier::kMemory)});
+  c.Hold("b", {H(V(1, 2), 1, Tier::kMemory), H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 1), V(1, 2)));
+}
+
+TEST_F(StateTest, ANewerCommitAbortsOlderOnes) {
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+  CommitMemory(V(1, 2));
+  // Told as aborted until agents free it anyway: older than what is committed.
+  c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  c.Restart();
+  c.Attach("a", {H(V(1, 1), 0, Tier::kMemory), H(V(1, 2), 0, Tier::kMemory)});
+  c.Attach("b", {H(V(1, 1), 1, Tier::kMemory), H(V(1, 2), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));
+}
+
+TEST_F(StateTest, AMissingShardAbortsForGood) {
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Miss("b", V(1, 1), 1, Tier::kMemory);
+  ASSERT_THAT(c.Sent<JobWord>(), SizeIs(2));
+  EXPECT_THAT(c.Sent<JobWord>()[0].aborted, ElementsAre(V(1, 1)));
+  c.Restart();
+  c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  EXPECT_THAT(c.Sent<JobWord>().at(0).aborted, ElementsAre(V(1, 1)));
+  EXPECT_EQ(c.Job().memory_committed, V(0, 0));
+  CommitMemory(V(1, 2));
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the abort's record went with it
+}
+
+TEST_F(StateTest, MissingOnDiskLeavesMemoryAlone) {
+  c.Miss("b", V(1, 1), 1, Tier::kDisk);
+  CommitMemory(V(1, 1));
+  c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
+}
+
+TEST_F(StateTest, OlderIncarnationsNeverCommitAnythingNew) {
+  CommitMemory(V(1, 1));
+  c.Hold("a", {H(V(1, 2), 0, Tier::kMemory)});
+  c.Join("a", "run-2", 0, 2);
+  EXPECT_THAT(c.Sent<JobWord>().at(0).aborted, ElementsAre(V(1, 2)));
+  c.Hold("b", {H(V(1, 2), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
+  // A committed one may still arrive on disk.
+  c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), ElementsAre(V(1, 1)));
+}
+
+TEST_F(StateTest, ADifferentDigestIsRefused) {
+  CommitMemory(V(1, 1));
+  Holding wrong = H(V(1, 1), 0, Tier::kDisk);
+  wrong.digest ^= 1;
+  c.Hold("a", {wrong});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
+  c.Restart();  // the record remembers the digests
+  c.Attach("a", {wrong});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
+}
+
+TEST_F(StateTest, ForeignHoldingsAreLeftAlone) {
+  c.Hold("a", {H(V(9, 1), 0, Tier::kDisk), H(V(1, 1), 0, Tier::kDisk, 3)});
+  EXPECT_THAT(c.Findings(), SizeIs(2));
+  Holding other = H(V(1, 1), 0, Tier::kDisk);
+  other.job = "unknown";
+  c.Hold("a", {other});
+  EXPECT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+}
+
+TEST_F(StateTest, AnOlderAgentIsFenced) {
+  c.Attach("a", {}, 5);
+  ASSERT_THAT(c.Closed(), SizeIs(1));  // the first agent's stream
+  EXPECT_EQ(c.Closed()[0].why.code(), ErrorCode::kFenced);
+  c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)}, 4);
+  ASSERT_THAT(c.Closed(), SizeIs(1));
+  EXPECT_EQ(c.Closed()[0].why.code(), ErrorCode::kFenced);
+  NodeReported report = c.NewReport("a");
+  report.agent_start = 4;
+  c.Apply(report);
+  EXPECT_EQ(c.ReplyTo(report.request)->outcome.code(), ErrorCode::kFenced);
+  report.agent_start = 5;
+  c.Apply(report);
+  EXPECT_TRUE(c.ReplyTo(report.request)->outcome.ok());
+}
+
+TEST_F(StateTest, LeasesAndGrace) {
+  c.Pass(std::chrono::milliseconds(2000));
+  c.Apply(c.NewReport("a"));
+  c.Pass(std::chrono::milliseconds(1500));  // b: 3.5 s without a word
+  ASSERT_THAT(c.Closed(), SizeIs(1));
+  EXPECT_THAT(c.Closed()[0].why.message(), HasSubstr("node b"));
+  c.Attach("b");
+  const NodeDetached detached{"b", 9999};
+  c.Apply(detached);  // of a stream that is not b's
+  c.Pass(std::chrono::milliseconds(600));
+  EXPECT_THAT(c.Closed(), IsEmpty());
+}
+
+TEST_F(StateTest, RetentionKeepsTheNewestAndThePinned) {
+  CommitDisk(V(1, 1));
+  ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());
+  CommitDisk(V(1, 2));
+  CommitDisk(V(1, 3));
+  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+  CommitDisk(V(1, 4));
+  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 2), Tier::kDisk},
+                                                 RemoveOrder{"gpt", V(1, 2), Tier::kDisk}));
+  EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 2)}).phase, Phase::kRemoving);
+  c.Gone("a", V(1, 2), 0, Tier::kDisk);
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(1, 3), V(1, 4)));
+  c.Gone("b", V(1, 2), 1, Tier::kDisk);
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 3), V(1, 4)));
+  // Removal is asked for again of whoever still has it.
+  c.Attach("b", {H(V(1, 2), 1, Tier::kDisk), H(V(1, 3), 1, Tier::kDisk)}, 2);
+  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 2), Tier::kDisk}));
+  c.Pin(V(1, 1), false);
+  EXPECT_THAT(c.Sent<RemoveOrder>(), SizeIs(1));  // b's copy is gone since its new agent attached
+}
+
+TEST_F(StateTest, RetentionNeverTakesTheNewestRestorable) {
+  CommitDisk(V(1, 1));
+  ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());
+  CommitDisk(V(1, 2));
+  CommitDisk(V(1, 3));
+  // What b has of the newer ones turns out to be gone.
+  c.Gone("b", V(1, 2), 1, Tier::kDisk);
+  c.Gone("b", V(1, 3), 1, Tier::kDisk);
+  EXPECT_EQ(c.Job().restorable, V(1, 1));
+  c.Pin(V(1, 1), false);
+  EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).phase, Phase::kCommitted);
+  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+}
+
+TEST_F(StateTest, EveryKthStays) {
+  StateOptions options;
+  options.keep_last = 1;
+  options.keep_every = 2;
+  Harness k(options);
+  k.Attach("a");
+  k.Join("a", "run", 0, 1);
+  for (uint64_t step = 1; step <= 6; ++step) k.Hold("a", {H(V(1, step), 0, Tier::kDisk, 1)});
+  std::vector<VersionId> kept;
+  for (const auto& [key, record] : k.stored.versions) {
+    if (record.phase == Phase::kCommitted) kept.push_back(key.second);
+  }
+  EXPECT_THAT(kept, ElementsAre(V(1, 2), V(1, 4), V(1, 6)));
+}
+
+TEST_F(StateTest, MemoryRecordsGoWhenTheDiskOvertakesThem) {
+  CommitMemory(V(1, 1));
+  CommitMemory(V(1, 2));
+  CommitMemory(V(1, 3));
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(1, 3)));  // their disk may follow
+  CommitDisk(V(1, 2));
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2), V(1, 3)));
+  // A straggler on disk is removed, not committed.
+  c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
+  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
+}
+
+TEST_F(StateTest, AVersionOnItsWayToDiskOutlastsAnyNumberOfNewerOnes) {
+  CommitMemory(V(1, 1));
+  c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
+  for (uint64_t step = 2; step <= 300; ++step) CommitMemory(V(1, step));
+  EXPECT_LE(c.stored.versions.size(), 130U);
+  c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kDisk), ElementsAre(V(1, 1)));
+}
+
+TEST_F(StateTest, TheDiskTargetFollowsTheDisk) {
+  auto target = [&] { return c.Sent<JobWord>().back().disk_target_step; };
+  CommitMemory(V(1, 1));
+  EXPECT_EQ(target(), Step{0});  // the first step persists
+  CommitMemory(V(1, 2));
+  CommitMemory(V(1, 3));
+  EXPECT_EQ(target(), Step{0});
+  CommitDisk(V(1, 1));
+  EXPECT_EQ(target(), Step{4});
+  CommitMemory(V(1, 4));
+  // The target is given up by one rank: the next is chosen at once.
+  c.Miss("b", V(1, 4), 1, Tier::kDisk);
+  EXPECT_EQ(target(), Step{5});
+  // Ranks that chose different steps do not block it for ever.
+  c.Hold("a", {H(V(1, 5), 0, Tier::kDisk)});
+  c.Hold("b", {H(V(1, 6), 1, Tier::kDisk)});
+  EXPECT_EQ(target(), Step{7});
+}
+
+TEST_F(StateTest, PinsThatAreRefused) {
+  EXPECT_EQ(c.Pin(V(1, 1), true).outcome.code(), ErrorCode::kNotFound);
+  CommitMemory(V(1, 1));
+  EXPECT_EQ(c.Pin(V(1, 1), true).outcome.code(), ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(StateTest, EndlessSkippingStaysBounded) {
+  for (uint64_t step = 1; step <= 300; ++step) c.Miss("b", V(1, step), 1, Tier::kMemory);
+  EXPECT_LE(c.stored.versions.size(), 64U);
+  c.Restart();
+  c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());  // skipped is skipped
+}
+
+TEST_F(StateTest, ViewsSayWhatIsMissing) {
+  CommitMemory(V(1, 7));
+  EXPECT_EQ(c.Job().restorable, V(1, 7));
+  c.Lose("b");
+  JobView job = c.Job();
+  EXPECT_EQ(job.restorable, V(0, 0));
+  EXPECT_THAT(job.not_restorable_why, HasSubstr("version 1-7 has no copy of rank 1 (last on b)"));
+  EXPECT_THAT(job.not_restorable_why, HasSubstr("not attached: b"));
+  auto versions = c.state().Versions("gpt").value();
+  ASSERT_THAT(versions, SizeIs(1));
+  EXPECT_FALSE(versions[0].restorable);
+  EXPECT_EQ(versions[0].available_tiers, 0U);
+  EXPECT_EQ(c.state().PlanRestore("gpt", {}, std::nullopt).error().code(),
+            ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(c.state().Versions("none").error().code(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace holdfast::coord

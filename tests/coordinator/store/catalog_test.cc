@@ -1,0 +1,71 @@
+#include "coordinator/store/catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/store/memory_store.h"
+#include "coordinator/store/record_codec.h"
+
+namespace holdfast::coord {
+namespace {
+using ::testing::HasSubstr;
+
+std::unique_ptr<MetaStore> Store(MemoryStoreData& data) {
+  return std::make_unique<MemoryStore>(data);
+}
+
+TEST(CatalogTest, EachOpeningTakesTheNextEpoch) {
+  MemoryStoreData data;
+  EXPECT_EQ(Catalog::Open(Store(data), "prod").value()->epoch(), Epoch{1});
+  EXPECT_EQ(Catalog::Open(Store(data), "prod").value()->epoch(), Epoch{2});
+  auto other = Catalog::Open(Store(data), "test");
+  ASSERT_FALSE(other.has_value());
+  EXPECT_EQ(other.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(other.error().message(), HasSubstr("belongs to cluster 'prod'"));
+  EXPECT_EQ(Catalog::Open(Store(data), "prod").value()->epoch(), Epoch{3});
+}
+
+TEST(CatalogTest, ASuccessorShutsTheDoor) {
+  MemoryStoreData data;
+  auto old = Catalog::Open(Store(data), "prod").value();
+  auto young = Catalog::Open(Store(data), "prod").value();
+  const std::vector<Effect> effects = {PutJob{{"gpt", 1, Incarnation{1}, {}, {}, Step{0}}}};
+  EXPECT_EQ(old->Write(effects).code(), ErrorCode::kFenced);
+  EXPECT_TRUE(young->Read().value().jobs.empty());
+  EXPECT_TRUE(young->Write(effects).ok());
+  EXPECT_EQ(young->Read().value().jobs.size(), 1U);
+}
+
+TEST(CatalogTest, WritesTheEffectsInOrder) {
+  MemoryStoreData data;
+  auto catalog = Catalog::Open(Store(data), "prod").value();
+  const VersionId version{Incarnation{1}, Step{5}};
+  VersionRecord record;
+  record.job = "gpt";
+  record.version = version;
+  record.world = 1;
+  record.tiers = TierBit(Tier::kMemory);
+  LineageRecord lineage{"gpt", Incarnation{1}, "run", 1, Decision::kFresh, {}};
+  EXPECT_FALSE(Catalog::HasWrites(std::vector<Effect>{Reply{}}));
+  ASSERT_TRUE(catalog
+                  ->Write(std::vector<Effect>{PutVersion{record, 2}, EraseVersion{"gpt", version},
+                                              PutVersion{record, 2}, PutLineage{lineage}, Reply{}})
+                  .ok());
+  Records records = catalog->Read().value();
+  ASSERT_EQ(records.versions.size(), 1U);
+  EXPECT_EQ(records.versions[0], record);
+  EXPECT_EQ(records.lineages.at(0), lineage);
+  ASSERT_TRUE(catalog->Write(std::vector<Effect>{EraseVersion{"gpt", version}}).ok());
+  EXPECT_TRUE(catalog->Read().value().versions.empty());
+}
+
+TEST(CatalogTest, ADamagedRecordStopsTheStart) {
+  MemoryStoreData data;
+  (void)Catalog::Open(Store(data), "prod").value();
+  data["version/gpt/0000000000000001-0000000000000005"] = "garbage";
+  auto catalog = Catalog::Open(Store(data), "prod").value();
+  EXPECT_EQ(catalog->Read().error().code(), ErrorCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace holdfast::coord

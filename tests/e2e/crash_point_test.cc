@@ -1,0 +1,199 @@
+// A process is killed at every crash point of the way of a byte, in a live training job, and
+// started again. Then the rules of recovery are checked:
+//   - commits resume, and the newest durable version never regresses;
+//   - everything dies, and the job comes back from a version that was durable, on all ranks the
+//   same;
+//   - training ends with parameters equal to an uninterrupted run's, byte for byte;
+//   - every listed version passes a deep verification, and nothing unpublished is left on the
+//   disks.
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <csignal>
+#include <filesystem>
+
+#include "deploy/local/cluster.h"
+#include "deploy/local/observer.h"
+#include "deploy/local/training.h"
+
+namespace holdfast::local {
+namespace {
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+constexpr milliseconds kTimeout(60'000);
+constexpr int kWorld = 2;
+
+struct CrashCase {
+  const char* point;  // with the passing at which to die
+  enum Where { kAgent, kCoordinator, kTrainer } where;
+};
+
+// Points that are passed only while a job comes back (restores, joins) are armed before a restart
+// of the trainers; the others while training runs.
+constexpr CrashCase kCases[] = {
+    {"client.mid_copy:3", CrashCase::kTrainer},
+    {"agent.after_begin_save:3", CrashCase::kAgent},
+    {"agent.mid_copy:3", CrashCase::kAgent},
+    {"agent.before_seal:3", CrashCase::kAgent},
+    {"agent.after_seal:3", CrashCase::kAgent},
+    {"agent.before_report_memory:3", CrashCase::kAgent},
+    {"agent.before_report_disk:3", CrashCase::kAgent},
+    {"agent.after_report_disk:3", CrashCase::kAgent},
+    {"agent.mid_restore:1", CrashCase::kAgent},
+    {"arena.after_lease:3", CrashCase::kAgent},
+    {"arena.mid_seal:3", CrashCase::kAgent},
+    {"arena.after_seal:3", CrashCase::kAgent},
+    {"arena.after_free:3", CrashCase::kAgent},
+    {"volume.after_create:3", CrashCase::kAgent},
+    {"volume.after_allocate:3", CrashCase::kAgent},
+    {"volume.mid_write:3", CrashCase::kAgent},
+    {"volume.after_drain:3", CrashCase::kAgent},
+    {"volume.after_sync:3", CrashCase::kAgent},
+    {"volume.after_rename:3", CrashCase::kAgent},
+    {"volume.after_dir_sync:3", CrashCase::kAgent},
+    {"volume.after_seal_write:3", CrashCase::kAgent},
+    {"volume.after_seal_rename:3", CrashCase::kAgent},
+    {"volume.after_publish:3", CrashCase::kAgent},
+    {"volume.remove_after_tombstone:2", CrashCase::kAgent},
+    {"volume.remove_mid_unlink:2", CrashCase::kAgent},
+    {"volume.remove_done:2", CrashCase::kAgent},
+    {"coordinator.before_commit:3", CrashCase::kCoordinator},
+    {"coordinator.after_commit_before_reply:3", CrashCase::kCoordinator},
+    {"coordinator.after_publish:3", CrashCase::kCoordinator},
+    {"coordinator.after_join:1", CrashCase::kCoordinator},
+    {"coordinator.restore_decided:1", CrashCase::kCoordinator},
+};
+
+class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
+ protected:
+  void SetUp() override {
+    options_.root = MakeTempDir("hfc").value();
+    options_.nodes = kWorld;
+    options_.arena_bytes = 64ULL << 20;
+    options_.keep_last = 2;
+    training_.world = kWorld;
+    training_.steps = 60;
+    training_.step_sleep_ms = 25;
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    fs::remove_all(options_.root, ignored);
+  }
+
+  /// Parameters after an uninterrupted run; the same for all cases, so computed once a process.
+  const std::string& Expected() {
+    static const std::string expected = [this] {
+      TrainingOptions plain = training_;
+      plain.job = "plain";
+      plain.step_sleep_ms = 0;
+      Training training(nullptr, plain);
+      EXPECT_TRUE(training.Start().ok());
+      Status status = training.AwaitFinish(kTimeout);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      return training.FinalParameters().value_or("");
+    }();
+    return expected;
+  }
+
+  /// Arms the point, waits until the process has died there, and starts it again.
+  Status DieThere(Cluster& cluster, Training& training) {
+    const CrashCase& crash = GetParam();
+    std::string point = crash.point;
+    bool while_coming_back = point.rfind("agent.mid_restore", 0) == 0 ||
+                             point.rfind("coordinator.after_join", 0) == 0 ||
+                             point.rfind("coordinator.restore_decided", 0) == 0;
+    if (while_coming_back) training.KillAll();
+    if (crash.where == CrashCase::kTrainer) {
+      HOLDFAST_RETURN_IF_ERROR(training.Start(point, 1));
+      if (!training.AwaitFailure(kTimeout)) return DeadlineExceededError("no trainer died");
+      return training.Start();
+    }
+    bool agent = crash.where == CrashCase::kAgent;
+    // Memory would make a restore from disk needless, and with it the point.
+    if (point.rfind("agent.mid_restore", 0) == 0) cluster.KillKeeper(1);
+    Process& victim = agent ? cluster.agent(1) : cluster.coordinator();
+    victim.Kill();
+    HOLDFAST_RETURN_IF_ERROR(agent ? cluster.StartAgent(1, point)
+                                   : cluster.StartCoordinator(point));
+    if (while_coming_back) HOLDFAST_RETURN_IF_ERROR(training.Start());
+    if (!victim.WaitFor(kTimeout)) return DeadlineExceededError("the point was never passed");
+    HOLDFAST_RETURN_IF_ERROR(agent ? cluster.StartAgent(1) : cluster.StartCoordinator());
+    return agent ? cluster.AwaitAgent(1) : Status::Ok();
+  }
+
+  static std::vector<std::string> Leftovers(const Cluster& cluster) {
+    std::vector<std::string> found;
+    for (int node = 0; node < cluster.nodes(); ++node) {
+      for (const std::string& dir : cluster.DataDirs(node)) {
+        for (const auto& entry : fs::recursive_directory_iterator(dir)) {
+          std::string name = entry.path().filename();
+          bool leftover = name.find(".tmp.") != std::string::npos ||
+                          name.find(".deleted.") != std::string::npos;
+          if (leftover) found.push_back(entry.path());
+        }
+        if (fs::exists(dir + "/quarantine") && !fs::is_empty(dir + "/quarantine")) {
+          found.push_back(dir + "/quarantine");
+        }
+      }
+    }
+    return found;
+  }
+
+  ClusterOptions options_;
+  TrainingOptions training_;
+};
+
+TEST_P(CrashPointTest, RecoversByTheRules) {
+  ASSERT_FALSE(Expected().empty());
+  Cluster cluster(options_);
+  Status status = cluster.Start();
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  Training training(&cluster, training_);
+  ASSERT_TRUE(training.Start().ok());
+  auto durable = AwaitCommit(cluster, "charlm", Tier::kDisk, std::nullopt, kTimeout);
+  ASSERT_TRUE(durable.has_value()) << durable.error().ToString() << training.LogTail();
+
+  status = DieThere(cluster, training);
+  ASSERT_TRUE(status.ok()) << status.ToString() << training.LogTail();
+  auto later = AwaitCommit(cluster, "charlm", Tier::kDisk, *durable, kTimeout);
+  ASSERT_TRUE(later.has_value()) << later.error().ToString() << training.LogTail();
+
+  training.KillAll();
+  auto view = Observe(cluster, "charlm");
+  ASSERT_TRUE(view.has_value()) << view.error().ToString();
+  ASSERT_TRUE(view->disk_committed.has_value());
+  EXPECT_GE(*view->disk_committed, *later) << "the newest durable version regressed";
+  cluster.KillEverything();
+  ASSERT_TRUE(cluster.Start().ok());
+  ASSERT_TRUE(training.Start().ok());
+  status = training.AwaitFinish(kTimeout);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  std::vector<Restored> restored = training.restored();
+  ASSERT_EQ(restored.size(), static_cast<size_t>(kWorld));
+  EXPECT_EQ(restored[0].step, restored[1].step);
+  EXPECT_GE(restored[0].step, view->disk_committed->step.value);
+  EXPECT_TRUE(training.FinalParameters().value_or("") == Expected()) << "parameters differ";
+
+  auto verify = cluster.Cli({"verify", "charlm", "--deep"});
+  ASSERT_TRUE(verify.has_value());
+  EXPECT_EQ(verify->exit_code, 0) << verify->out << verify->errors;
+  cluster.KillEverything();
+  // One more start: what the last kill interrupted is cleaned up too.
+  ASSERT_TRUE(cluster.Start().ok());
+  cluster.agent(0).Signal(SIGTERM);
+  cluster.agent(1).Signal(SIGTERM);
+  EXPECT_TRUE(cluster.agent(0).WaitFor(kTimeout).has_value()) << "agent ignores SIGTERM";
+  EXPECT_TRUE(cluster.agent(1).WaitFor(kTimeout).has_value()) << "agent ignores SIGTERM";
+  EXPECT_EQ(Leftovers(cluster), std::vector<std::string>());
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPoint, CrashPointTest, ::testing::ValuesIn(kCases),
+                         [](const auto& crash) {
+                           std::string name = crash.param.point;
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace holdfast::local

@@ -1,0 +1,136 @@
+// A real process is killed at every named crash point on a real directory, and the next one finds
+// what it was told is durable.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "tests/storage/volume/volume_test_util.h"
+
+namespace holdfast {
+namespace {
+
+constexpr uint64_t kData = 5 * 1024 * 1024 + 99;
+
+struct Point {
+  const char* name;
+  uint32_t directories;
+};
+
+std::ostream& operator<<(std::ostream& out, const Point& point) {
+  return out << point.name << " with " << point.directories;
+}
+
+/// The child: publishes versions 1 and 2, removes 1, publishes 3; appends a line to the file `told`
+/// after each promise.
+TEST(CrashPointChild, DISABLED_Workload) {
+  const char* folder = ::getenv("HOLDFAST_TEST_FOLDER");
+  const char* count = ::getenv("HOLDFAST_TEST_DIRECTORIES");
+  ASSERT_NE(folder, nullptr);
+  ASSERT_NE(count, nullptr);
+  auto tell = [&](const std::string& line) {
+    std::ofstream told(std::string(folder) + "/told", std::ios::app);
+    told << line << std::endl;
+  };
+  std::vector<std::string> paths;
+  for (int i = 0; i < std::stoi(count); ++i) {
+    paths.push_back(std::string(folder) + "/d" + std::to_string(i));
+  }
+  auto volume = OpenReal(paths);
+  ASSERT_TRUE(volume) << StatusOf(volume).ToString();
+  for (uint64_t step : {1, 2, 3}) {
+    TestImage image(Shard(1, step, 0), kData);
+    auto writer = (*volume)->CreateShard(image.identity, image.image);
+    ASSERT_TRUE(writer);
+    ASSERT_STATUS_OK((*writer)->Advance(image.image.size() / 2));
+    ASSERT_STATUS_OK((*writer)->Publish(image.Seal()));
+    tell("published " + std::to_string(step));
+    if (step != 2) continue;
+    tell("removing 1");
+    ASSERT_STATUS_OK((*volume)->RemoveVersion("job", Shard(1, 1, 0).version));
+    tell("removed 1");
+  }
+}
+
+/// How the child ended: the signal, or minus its exit code.
+int RunChild(const TempFolder& folder, const Point& point, int pass) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    std::string crash = std::string(point.name) + ":" + std::to_string(pass);
+    ::setenv("HOLDFAST_CRASH", crash.c_str(), 1);
+    ::setenv("HOLDFAST_TEST_FOLDER", folder.path().c_str(), 1);
+    ::setenv("HOLDFAST_TEST_DIRECTORIES", std::to_string(point.directories).c_str(), 1);
+    int null = ::open("/dev/null", O_WRONLY);
+    ::dup2(null, 1);
+    ::dup2(null, 2);
+    ::execl("/proc/self/exe", "volume", "--gtest_also_run_disabled_tests",
+            "--gtest_filter=CrashPointChild.*", nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status);
+}
+
+class CrashPointTest : public ::testing::TestWithParam<Point> {};
+
+TEST_P(CrashPointTest, PromisesAreKept) {
+#if !defined(HOLDFAST_CRASH_POINTS)
+  GTEST_SKIP() << "built without crash points";
+#endif
+  // The first pass, and the second, which has something durable to lose.
+  for (int pass : {1, 2}) {
+    SCOPED_TRACE(pass);
+    TempFolder folder;
+    int end = RunChild(folder, GetParam(), pass);
+    if (pass == 1) {
+      ASSERT_EQ(end, SIGKILL) << "the point was not reached";
+    }
+    std::string told = std::filesystem::exists(folder.path() + "/told")
+                           ? ReadWhole(folder.path() + "/told")
+                           : std::string();
+    auto volume = OpenReal(folder.Dirs(GetParam().directories));
+    ASSERT_TRUE(volume) << StatusOf(volume).ToString();
+    EXPECT_THAT((*volume)->recovery().quarantined, ::testing::IsEmpty());
+    size_t files = GetParam().directories;
+    for (uint64_t step : {1, 2, 3}) {
+      auto identity = Shard(1, step, 0);
+      auto stored = (*volume)->List();
+      bool listed = std::any_of(stored.begin(), stored.end(),
+                                [&](const auto& shard) { return shard.identity == identity; });
+      auto was_told = [&](const std::string& what) {
+        return told.find(what + " " + std::to_string(step)) != std::string::npos;
+      };
+      if (was_told("removed")) {
+        EXPECT_FALSE(listed) << step;
+      } else if (was_told("published") && !was_told("removing")) {
+        EXPECT_TRUE(listed) << step;
+      }
+      if (!listed) continue;
+      ExpectBitExact(**volume, identity, kData);
+      files += 1 + GetParam().directories;
+    }
+    volume->reset();
+    size_t have = 0;
+    for (const std::string& file : FilesBeneath(folder.path())) have += file != "told";
+    EXPECT_EQ(have, files);
+  }
+}
+
+std::vector<Point> AllPoints() {
+  std::vector<Point> points;
+  for (const char* name :
+       {"volume.after_create", "volume.after_allocate", "volume.mid_write", "volume.after_drain",
+        "volume.after_sync", "volume.after_rename", "volume.after_dir_sync",
+        "volume.after_seal_write", "volume.after_seal_rename", "volume.after_publish",
+        "volume.remove_after_tombstone", "volume.remove_mid_unlink", "volume.remove_done"}) {
+    for (uint32_t directories : {1U, 2U}) points.push_back({name, directories});
+  }
+  return points;
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, CrashPointTest, ::testing::ValuesIn(AllPoints()));
+
+}  // namespace
+}  // namespace holdfast
