@@ -8,6 +8,21 @@ Status FromClient(const v1::Status& status) {
 
 Result<LiveClient> LiveClient::Start(const std::string& dir, uint64_t bytes, int tensor_count,
                                      int disk_every) {
+  std::vector<std::vector<float>> tensors;
+  std::vector<v1::Tensor> state;
+  uint64_t elements = bytes / 4 / static_cast<uint64_t>(tensor_count);
+  for (int i = 0; i < tensor_count; ++i) {
+    auto& tensor = tensors.emplace_back(elements);
+    FillRandom(tensor.data(), elements * 4, static_cast<uint64_t>(i) + 1);
+    state.push_back(v1::Whole("t" + std::to_string(i), tensor, {elements}));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(LiveClient live, StartWith(dir, bytes, disk_every, std::move(state)));
+  live.tensors = std::move(tensors);
+  return live;
+}
+
+Result<LiveClient> LiveClient::StartWith(const std::string& dir, uint64_t bytes, int disk_every,
+                                         std::vector<v1::Tensor> state) {
   LiveClient live;
   local::ClusterOptions options;
   // Socket paths are short by law: the sockets live in /tmp, the data on the disk to measure.
@@ -18,15 +33,7 @@ Result<LiveClient> LiveClient::Start(const std::string& dir, uint64_t bytes, int
   options.arena_bytes = bytes * 4 + (256ULL << 20);
   live.cluster = std::make_unique<local::Cluster>(options);
   HOLDFAST_RETURN_IF_ERROR(live.cluster->Start());
-  uint64_t elements = bytes / 4 / static_cast<uint64_t>(tensor_count);
-  for (int i = 0; i < tensor_count; ++i) {
-    live.tensors.emplace_back(elements);
-    FillRandom(live.tensors.back().data(), elements * 4, static_cast<uint64_t>(i) + 1);
-  }
-  for (int i = 0; i < tensor_count; ++i) {
-    live.state.push_back(
-        v1::Whole("t" + std::to_string(i), live.tensors[static_cast<size_t>(i)], {elements}));
-  }
+  live.state = std::move(state);
   return live;
 }
 

@@ -22,6 +22,9 @@ struct LiveClient {
 
   static Result<LiveClient> Start(const std::string& dir, uint64_t bytes, int tensor_count,
                                   int disk_every);
+  /// The same with the caller's tensors, of `bytes` in all.
+  static Result<LiveClient> StartWith(const std::string& dir, uint64_t bytes, int disk_every,
+                                      std::vector<v1::Tensor> state);
   /// Connects as a new start of the job.
   Result<v1::Client> Open(const std::string& run_id);
   uint64_t bytes() const;

@@ -24,6 +24,9 @@ const std::vector<Bench>& All() {
       {"restore", "restore ÷ memcpy", RunRestore},
       {"memory", "the agent's own memory beside its arena", RunMemory},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
+#ifdef HOLDFAST_BENCH_GPU
+      {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
+#endif
   };
   return all;
 }

@@ -231,6 +231,14 @@ Result<DrillReport> FlipBitOnDisk(Scene& scene) {
   return report;
 }
 
+/// Called again and again: what retention frees after one call is taken by the next.
+void FillUp(const std::string& path) {
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  std::string block(1 << 16, 'x');
+  while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+  }
+}
+
 Result<DrillReport> FullDisk(Scene& scene) {
   DrillReport report;
   std::string dir = scene.cluster.DataDirs(kSmallDiskNode)[0];
@@ -246,14 +254,9 @@ Result<DrillReport> FullDisk(Scene& scene) {
   std::string filler = dir + "/../filler";
   auto start = steady_clock::now();
   scene.say("the disk of node n3 is full");
-  {
-    std::ofstream file(filler, std::ios::binary);
-    std::string block(1 << 16, 'x');
-    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
-    }
-  }
   bool seen = WaitUntil(
       [&] {
+        FillUp(filler);
         auto view = Observe(scene.cluster, scene.job);
         return view && std::count(view->codes.begin(), view->codes.end(), "DISK_FULL") > 0;
       },

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +23,9 @@ class Process {
   Process(const std::vector<std::string>& args, const std::string& crash, const std::string& log) {
     pid_ = ::fork();
     if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed test leaves nothing behind
     int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    ::dup2(fd, 1);
     ::dup2(fd, 2);
     if (crash.empty()) {
       ::unsetenv("HOLDFAST_CRASH");
@@ -95,6 +98,16 @@ class ProcessTest : public ::testing::Test {
     return epoch;
   }
 
+  /// What status says is committed; waits while the connection to the new process comes up.
+  static VersionId MemoryCommitted(FakeAgent& agent, const std::string& job) {
+    pb::GetStatusReply status;
+    EXPECT_TRUE(Eventually([&] {
+      status = agent.GetStatus(job);
+      return status.jobs_size() == 1;
+    }));
+    return status.jobs_size() == 1 ? FromProto(status.jobs(0).memory_committed()) : VersionId{};
+  }
+
   std::string binary_;
   std::string dir_;
   Endpoint endpoint_;
@@ -140,9 +153,9 @@ TEST_F(ProcessTest, KilledAroundTheCommitTheVersionIsThereOnce) {
 
     Start();
     const bool recorded = std::string(point) != "coordinator.before_commit";
-    EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).memory_committed()), V(1, recorded ? 2 : 1));
+    EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, recorded ? 2 : 1));
     AttachAndEpoch(a);
-    EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).memory_committed()), V(1, 2));
+    EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, 2));
     EXPECT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 2); }));
   }
 }

@@ -1,0 +1,254 @@
+// State on a GPU: device → sealed slot and back against one pinned copy of the same bytes, and what
+// a checkpoint every step costs the training stream.
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <type_traits>
+
+#include "bench/bench.h"
+#include "bench/live_client.h"
+
+namespace holdfast::bench {
+namespace {
+
+using std::chrono::seconds;
+
+/// The driver calls that the measurement itself needs, resolved at run time.
+struct Driver {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+#define HOLDFAST_DRIVER_FUNCTIONS(X)                                                      \
+  X(Init, cuInit, CUresult(unsigned))                                                     \
+  X(Retain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))                     \
+  X(Push, cuCtxPushCurrent_v2, CUresult(CUcontext))                                       \
+  X(Alloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                                 \
+  X(Free, cuMemFree_v2, CUresult(CUdeviceptr))                                            \
+  X(AllocPinned, cuMemHostAlloc, CUresult(void**, size_t, unsigned))                      \
+  X(FreePinned, cuMemFreeHost, CUresult(void*))                                           \
+  X(Fill, cuMemsetD8Async, CUresult(CUdeviceptr, unsigned char, size_t, CUstream))        \
+  X(ToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream))         \
+  X(ToDevice, cuMemcpyHtoDAsync_v2, CUresult(CUdeviceptr, const void*, size_t, CUstream)) \
+  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                          \
+  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                                \
+  X(Synchronize, cuStreamSynchronize, CUresult(CUstream))
+#define X(name, symbol, type) \
+  std::add_pointer_t<type> name = library == nullptr ? nullptr : Get<type>(#symbol);
+  HOLDFAST_DRIVER_FUNCTIONS(X)
+#undef X
+
+  bool complete() const {
+#define X(name, symbol, type) &&name != nullptr
+    return library != nullptr HOLDFAST_DRIVER_FUNCTIONS(X);
+#undef X
+  }
+
+ private:
+  template <typename Function>
+  Function* Get(const char* symbol) const {
+    return reinterpret_cast<Function*>(::dlsym(library, symbol));
+  }
+};
+
+Status Check(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return Status::Ok();
+  return InternalError(fmt::format("{}: CUDA driver error {}", what, static_cast<int>(result)));
+}
+
+/// Device memory with random content, a pinned host buffer of the same size, and a training stream.
+class Device {
+ public:
+  static Result<std::unique_ptr<Device>> Make(const Driver& driver, uint64_t bytes) {
+    std::unique_ptr<Device> device(new Device(driver, bytes));
+    CUcontext context = nullptr;
+    HOLDFAST_RETURN_IF_ERROR(Check(driver.Retain(&context, 0), "cuDevicePrimaryCtxRetain"));
+    HOLDFAST_RETURN_IF_ERROR(Check(driver.Push(context), "cuCtxPushCurrent"));
+    HOLDFAST_RETURN_IF_ERROR(Check(driver.Alloc(&device->memory_, bytes), "cuMemAlloc"));
+    HOLDFAST_RETURN_IF_ERROR(
+        Check(driver.AllocPinned(&device->pinned_, bytes, 0), "cuMemHostAlloc"));
+    HOLDFAST_RETURN_IF_ERROR(
+        Check(driver.StreamCreate(&device->stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+    device->expected_.resize(bytes);
+    FillRandom(device->expected_.data(), bytes, 1);
+    std::memcpy(device->pinned_, device->expected_.data(), bytes);
+    HOLDFAST_RETURN_IF_ERROR(device->Upload());
+    return device;
+  }
+  ~Device() {
+    if (stream_ != nullptr) driver_.StreamDestroy(stream_);
+    if (pinned_ != nullptr) driver_.FreePinned(pinned_);
+    if (memory_ != 0) driver_.Free(memory_);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  Status Upload() {
+    HOLDFAST_RETURN_IF_ERROR(Check(driver_.ToDevice(memory_, pinned_, bytes_, stream_), "upload"));
+    return Synchronize();
+  }
+  Status Download() {
+    HOLDFAST_RETURN_IF_ERROR(Check(driver_.ToHost(pinned_, memory_, bytes_, stream_), "download"));
+    return Synchronize();
+  }
+  Status Fill(uint64_t offset, uint64_t bytes, unsigned char with) {
+    return Check(driver_.Fill(memory_ + offset, with, bytes, stream_), "cuMemsetD8Async");
+  }
+  Status Synchronize() { return Check(driver_.Synchronize(stream_), "cuStreamSynchronize"); }
+  /// Are the bytes on the device the ones it began with?
+  Result<bool> Unchanged() {
+    HOLDFAST_RETURN_IF_ERROR(Download());
+    return std::memcmp(pinned_, expected_.data(), bytes_) == 0;
+  }
+  void* at(uint64_t offset) const { return reinterpret_cast<void*>(memory_ + offset); }
+  CUstream stream() const { return stream_; }
+
+ private:
+  Device(const Driver& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  const Driver& driver_;
+  uint64_t bytes_;
+  CUdeviceptr memory_ = 0;
+  void* pinned_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::vector<std::byte> expected_;
+};
+
+std::vector<v1::Tensor> Tensors(const Device& device, uint64_t bytes, uint64_t count) {
+  std::vector<v1::Tensor> tensors;
+  const uint64_t each = bytes / count;
+  for (uint64_t i = 0; i < count; ++i) {
+    tensors.push_back({.name = fmt::format("t{}", i),
+                       .dtype = v1::DType::kU8,
+                       .data = device.at(i * each),
+                       .shape = {each},
+                       .device = HOLDFAST_CUDA});
+  }
+  return tensors;
+}
+
+/// Seconds a step of `steps`: work on other memory, then the update of the state, guarded and saved
+/// when there is a client.
+Result<double> SecondsAStep(Device& work, Device& state, uint64_t bytes, v1::Client* client,
+                            uint64_t first_step, int steps) {
+  constexpr int kWorkPasses = 100;  // over 8 GiB: some 200 ms at 4 TB/s
+  Status status;
+  const double elapsed = SecondsOf([&] {
+    for (int step = 0; step < steps && status.ok(); ++step) {
+      for (int pass = 0; pass < kWorkPasses && status.ok(); ++pass) {
+        status = work.Fill(0, bytes, static_cast<unsigned char>(pass));
+      }
+      if (client != nullptr && status.ok()) status = FromClient(client->Guard(state.stream()));
+      if (status.ok()) status = state.Fill(0, 4096, static_cast<unsigned char>(step));
+      if (client != nullptr && status.ok()) {
+        status =
+            FromClient(client->Save(first_step + static_cast<uint64_t>(step), {}, state.stream()));
+      }
+      // A training loop reads its loss once a step.
+      if (status.ok()) status = work.Synchronize();
+      if (status.ok()) status = state.Synchronize();
+    }
+  });
+  HOLDFAST_RETURN_IF_ERROR(status);
+  return elapsed / steps;
+}
+
+Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOptions& options,
+                                         uint64_t bytes, uint64_t tensor_count) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto device, Device::Make(driver, bytes));
+  const std::string layout =
+      tensor_count == 1 ? "one_tensor" : fmt::format("{}_tensors", tensor_count);
+  std::filesystem::create_directories(options.dir + "/" + layout);
+  HOLDFAST_ASSIGN_OR_RETURN(LiveClient live,
+                            LiveClient::StartWith(options.dir + "/" + layout, bytes, 1'000'000,
+                                                  Tensors(*device, bytes, tensor_count)));
+  HOLDFAST_ASSIGN_OR_RETURN(v1::Client client, live.Open("gpu"));
+  std::vector<double> sealed;
+  std::vector<double> restored;
+  std::vector<double> download;
+  std::vector<double> upload;
+  uint64_t step = 0;
+  const int rounds = options.quick ? 6 : 12;
+  for (int round = 0; round < rounds; ++round) {
+    Status status;
+    ++step;
+    const double save_seconds = SecondsOf([&] {
+      v1::Status saved = client.Save(step, {}, device->stream());
+      if (saved.ok()) saved = client.Wait(step, v1::Tier::kSealed, seconds(60));
+      status = FromClient(saved);
+    });
+    HOLDFAST_RETURN_IF_ERROR(status);
+    // The first saves touch and pin the pages of their slots.
+    if (round >= 3) sealed.push_back(save_seconds);
+    download.push_back(SecondsOf([&] { status = device->Download(); }));
+    HOLDFAST_RETURN_IF_ERROR(status);
+    upload.push_back(SecondsOf([&] { status = device->Upload(); }));
+    HOLDFAST_RETURN_IF_ERROR(status);
+  }
+  HOLDFAST_RETURN_IF_ERROR(FromClient(client.Wait(step, v1::Tier::kMemory, seconds(60))));
+  for (int round = 0; round < 4; ++round) {
+    HOLDFAST_RETURN_IF_ERROR(device->Fill(0, bytes, 0xEE));
+    HOLDFAST_RETURN_IF_ERROR(device->Synchronize());
+    Status status;
+    restored.push_back(SecondsOf([&] {
+      auto back = client.Restore(std::nullopt, seconds(60));
+      if (!back.ok()) status = FromClient(back.status());
+    }));
+    HOLDFAST_RETURN_IF_ERROR(status);
+    HOLDFAST_ASSIGN_OR_RETURN(bool unchanged, device->Unchanged());
+    if (!unchanged) return Fail(DataLossError("restored bytes differ from those saved"));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(auto work, Device::Make(driver, bytes));
+  const int steps = options.quick ? 5 : 20;
+  HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsAStep(*work, *device, bytes, nullptr, 0, steps));
+  HOLDFAST_ASSIGN_OR_RETURN(double saving,
+                            SecondsAStep(*work, *device, bytes, &client, step + 1, steps));
+  HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
+
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  const std::string size = fmt::format("{} MiB", bytes >> 20);
+  return std::vector<BenchResult>{
+      {.name = "gpu_seal_" + layout,
+       .ratio = Median(download) / Median(sealed),
+       .ours = gigabytes / Median(sealed),
+       .reference = gigabytes / Median(download),
+       .unit = "GB/s",
+       .goal = ">=0.95",
+       .note = size + ", Save → sealed slot, checksums included ÷ one pinned copy"},
+      {.name = "gpu_restore_" + layout,
+       .ratio = Median(upload) / Median(restored),
+       .ours = gigabytes / Median(restored),
+       .reference = gigabytes / Median(upload),
+       .unit = "GB/s",
+       .goal = ">=0.95",
+       .note = size + ", slot → device ÷ one pinned copy"},
+      {.name = "gpu_stall_" + layout,
+       .ratio = saving / plain,
+       .ours = saving * 1000,
+       .reference = plain * 1000,
+       .unit = "ms/step",
+       .goal = "<=1.05",
+       .note = size + ", the training stream with a checkpoint every step ÷ without"}};
+}
+
+}  // namespace
+
+Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options) {
+  Driver driver;
+  if (!driver.complete() || driver.Init(0) != CUDA_SUCCESS) {
+    std::fprintf(stderr, "gpu: skipped, this machine has no CUDA driver or no device\n");
+    return std::vector<BenchResult>{};
+  }
+  const uint64_t bytes = options.quick ? 1ULL << 30 : 8ULL << 30;
+  std::vector<BenchResult> all;
+  for (uint64_t tensor_count : {uint64_t{10'000}, uint64_t{1}}) {
+    const uint64_t whole = bytes / tensor_count * tensor_count;
+    HOLDFAST_ASSIGN_OR_RETURN(auto results, Measure(driver, options, whole, tensor_count));
+    all.insert(all.end(), results.begin(), results.end());
+  }
+  return all;
+}
+
+}  // namespace holdfast::bench
