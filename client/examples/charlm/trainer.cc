@@ -275,6 +275,8 @@ bool Trainer::Finish() {
   nlohmann::json fields = {{"step", step_}, {"loss", loss_}, {"weights", model_.size()}};
   if (checkpoints_) {
     bool saved_last = options_.save_every > 0 && options_.steps % options_.save_every == 0;
+    // A run that was restored at its last step has nothing of its own to wait for.
+    saved_last = saved_last && checkpoints_->Stats().saves > 0;
     if (saved_last && options_.wait_at_end != "none") {
       bool disk = options_.wait_at_end == "disk";
       Report("last version",
