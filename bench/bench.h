@@ -33,6 +33,8 @@ struct Bench {
 
 /// Implemented one a file.
 Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunTransport(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);

@@ -18,6 +18,8 @@ namespace {
 const std::vector<Bench>& All() {
   static const std::vector<Bench> all = {
       {"checksum", "CRC-32C ÷ bare ISA-L", RunChecksum},
+      {"erasure", "encode and decode ÷ bare ISA-L", RunErasure},
+      {"transport", "peer transport over loopback ÷ iperf3", RunTransport},
       {"disk", "slot → durable and back ÷ fio", RunDisk},
       {"streaming", "Save → durable ÷ the slowest stage alone", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},

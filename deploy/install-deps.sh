@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config git ca-certificates mold
-  liburing-dev libisal-dev
+  liburing-dev libisal-dev libssl-dev openssl
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev
   libexpected-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
@@ -13,7 +13,7 @@ packages=(
 )
 case "${1:-}" in
   "") ;;
-  --bench) packages+=(fio) ;;
+  --bench) packages+=(fio iperf3) ;;
   --lint) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
   *) echo "usage: deploy/install-deps.sh [--bench | --lint]" >&2; exit 64 ;;
 esac

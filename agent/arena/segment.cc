@@ -175,7 +175,7 @@ Status MappedSegment::Free(uint32_t index) {
 std::string MappedSegment::kept_name() const { return fmt::format("segment-{:016x}", shape_.id); }
 
 std::string MappedSegment::note() const {
-  return fmt::format("{}/rank-{}", shape_.owner.job, shape_.owner.rank.value);
+  return shape_.owner.job + "/" + ShardName(shape_.owner.rank);
 }
 
 std::string MappedSegment::DescribeHeld() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/parity/group_plan.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 #include "storage/format/seal.h"
@@ -53,9 +54,13 @@ struct JobState {
   std::string job;
   Incarnation incarnation;
   std::optional<VersionId> memory_committed;  // newest
+  std::optional<VersionId> peer_committed;    // newest
   std::optional<VersionId> disk_committed;    // newest
   std::vector<VersionId> aborted;             // never to be committed
   Step disk_target_step;
+  Step peer_target_step;
+  /// This node's parity group of the current incarnation; nothing: its memory is not protected.
+  std::optional<GroupPlan> group;
   std::optional<VersionId> restore;  // what the current incarnation restores from
 };
 
@@ -66,7 +71,10 @@ struct PrepareShard {
   Tier tier = Tier::kMemory;  // where the source has it
   std::string source_node;
   std::string source_address;
-  uint64_t digest = 0;  // 0: any
+  uint64_t digest = 0;      // 0: any
+  Incarnation incarnation;  // current one of the job
+  /// With tier peer: who decodes it, in place of a source.
+  std::optional<GroupPlan> group;
 };
 
 /// Delete what this node has of a version at a tier.
@@ -84,6 +92,7 @@ struct JoinQuestion {
   Rank rank;
   uint32_t world = 0;
   uint32_t uid = 0;
+  uint64_t slot_bytes = 0;  // the most that a shard of this rank takes
 };
 
 struct RestoreQuestion {

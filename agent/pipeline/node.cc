@@ -48,14 +48,18 @@ class MemoryReader final : public ShardReader {
 }  // namespace
 
 Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& link,
-           ShardFetcher& fetcher, Clock& clock)
+           ShardFetcher& fetcher, PeerTransport& peers, Clock& clock)
     : options_(std::move(options)),
       arena_(arena),
       volume_(volume),
       link_(link),
       clock_(clock),
-      restore_tools_{volume, fetcher,       link,
-                     clock,  options_.node, [this] { return workers_.stopping(); }},
+      peers_(peers),
+      peer_source_(
+          options_.node, [this](const std::string& job, Rank rank) { return FindRank(job, rank); },
+          peers),
+      restore_tools_{volume, fetcher,      link,          clock,
+                     peers,  peer_source_, options_.node, [this] { return workers_.stopping(); }},
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
       retention_(1) {}
@@ -71,6 +75,7 @@ void Node::Stop() {
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
   if (loop_.joinable()) loop_.join();
+  parity_keepers_.clear();
   workers_.Stop();
   retention_.Stop();
   sessions_.clear();
@@ -163,8 +168,8 @@ std::shared_ptr<RankPipeline> Node::FindRank(const std::string& job, Rank rank) 
 std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
   volume_.RegisterMemory(segment.memory());
   RankEvents& events = *this;
-  auto rank =
-      std::make_shared<RankPipeline>(segment, options_.disk_every_steps, volume_, events, clock_);
+  auto rank = std::make_shared<RankPipeline>(segment, options_.disk_every_steps,
+                                             options_.peer_every_steps, volume_, events, clock_);
   MutexLock lock(ranks_mutex_);
   ranks_[{segment.owner().job, segment.owner().rank}] = rank;
   return rank;

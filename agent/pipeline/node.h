@@ -14,6 +14,8 @@
 #include "agent/arena/arena.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/executor.h"
+#include "agent/pipeline/parity_keeper.h"
+#include "agent/pipeline/peer_source.h"
 #include "agent/pipeline/persister.h"
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/rank_slots.h"
@@ -28,17 +30,19 @@ namespace holdfast::agent {
 struct NodeOptions {
   std::string node;
   uint64_t disk_every_steps = 0;  // 0: follow the coordinator's target
-  std::string trainers_file;      // see trainer_record.h; empty: none
+  uint64_t peer_every_steps = 0;  // 0: as fast as the peers follow
+  int64_t peer_build_timeout_ms = 30'000;
+  std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
   int64_t prepare_wait_ms = 30'000;  // for the rank that is to be restored to connect
 };
 
 /// One rank's slots with the threads that follow them.
 struct RankPipeline {
-  RankPipeline(Segment& segment_in, uint64_t disk_every_steps, Volume& volume, RankEvents& events,
-               Clock& clock)
+  RankPipeline(Segment& segment_in, uint64_t disk_every_steps, uint64_t peer_every_steps,
+               Volume& volume, RankEvents& events, Clock& clock)
       : segment(segment_in),
-        slots(segment_in, disk_every_steps),
+        slots(segment_in, disk_every_steps, peer_every_steps),
         sealer(slots, events, clock),
         persister(slots, volume, events) {}
   ~RankPipeline() { slots.Stop(); }
@@ -67,7 +71,7 @@ class Node final : public DirectiveHandler, private RankEvents {
  public:
   /// The arguments outlive it.
   Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& link,
-       ShardFetcher& fetcher, Clock& clock);
+       ShardFetcher& fetcher, PeerTransport& peers, Clock& clock);
   ~Node() override;
 
   /// Reports what the disks hold, and starts to check the sealed slots that were found in memory,
@@ -84,6 +88,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   void OnJobState(JobState state) override;
   void OnPrepareShard(PrepareShard prepare) override;
   void OnRemoveVersion(RemoveVersion remove) override;
+
+  /// What peers may read here. Threads: any, until Stop().
+  PeerSource& peer_source() { return peer_source_; }
 
   // The data service. Threads: any.
   Result<std::unique_ptr<ShardReader>> OpenInMemory(const ShardKey& key);
@@ -166,6 +173,9 @@ class Node final : public DirectiveHandler, private RankEvents {
 
   // ---- directives (node_directives.cc) ----
   void ApplyJobState(JobState state);
+  void UpdateParity(const JobState& job);
+  Result<std::shared_ptr<RankPipeline>> ReserveParity(const std::string& job, Rank parity,
+                                                      uint64_t slot_bytes);
   void ApplyPrepare(PrepareShard prepare);
   void StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank);
   void FinishPrepare(const ShardKey& key, const Status& status);
@@ -177,6 +187,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Volume& volume_;
   CoordinatorLink& link_;
   Clock& clock_;
+  PeerTransport& peers_;
+  NodePeerSource peer_source_;
   RestoreTools restore_tools_;
 
   // Ranks live until the node stops, or until their memory is given to something else.
@@ -197,6 +209,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   uint64_t next_session_ = 1;
   std::map<RankKey, Trainer> trainers_;
   std::map<std::string, JobState> jobs_;
+  std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;
   std::map<std::pair<std::string, std::string>, Incarnation> joined_;  // by job and run id
   std::map<ShardKey, std::vector<uint64_t>> preparing_;                // who waits for each
   std::vector<ParkedPrepare> parked_;

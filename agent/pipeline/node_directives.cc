@@ -10,6 +10,7 @@ namespace holdfast::agent {
 namespace {
 constexpr size_t kParkedMax = 4096;
 constexpr size_t kJobsMax = 4096;
+constexpr uint32_t kParitySlots = 2;  // committed, and its successor in the making
 }  // namespace
 
 void Node::OnJobState(JobState state) {
@@ -42,13 +43,15 @@ void Node::ApplyJobState(JobState state) {
   }
   const std::string fenced =
       fmt::format("incarnation {} of {} has started", now.incarnation.value, now.job);
+  peer_source_.SetIncarnation(now.job, now.incarnation);
   for (const auto& rank : ranks) {
-    rank->slots.SetJobState(now);
+    rank->slots.SetJobState(IsParity(rank->segment.owner().rank) ? ForParity(now) : now);
     for (VersionId version :
          rank->slots.AbortOlder(now.incarnation, {ErrorCode::kFenced, fenced})) {
       ReportNotSaved({now.job, version, rank->segment.owner().rank}, fenced);
     }
   }
+  UpdateParity(now);
   for (const auto& [id, session] : sessions_) {
     if (session->state != Session::State::kReady || session->job != now.job) continue;
     if (session->incarnation < now.incarnation && !session->fenced) {
@@ -59,6 +62,44 @@ void Node::ApplyJobState(JobState state) {
     NotifyCommitted(*session, &before, now);
     if (session->state == Session::State::kReady) RetryWaiting(*session);
   }
+}
+
+void Node::UpdateParity(const JobState& job) {
+  auto keeper = parity_keepers_.find(job.job);
+  if (keeper == parity_keepers_.end()) {
+    if (!job.group) return;
+    ParityTools tools{
+        peer_source_, peers_, link_, clock_, options_.node, options_.peer_build_timeout_ms,
+        {},           {},     {}};
+    tools.reserve = [this](const std::string& name, Rank parity, uint64_t slot_bytes) {
+      return ReserveParity(name, parity, slot_bytes);
+    };
+    tools.find_rank = [this](const std::string& name, Rank rank) { return FindRank(name, rank); };
+    tools.warn = [this, name = job.job](const std::string& text) {
+      SetWarning("parity/" + name, text.empty() ? "" : name + ": " + text);
+    };
+    keeper =
+        parity_keepers_.emplace(job.job, std::make_unique<ParityKeeper>(std::move(tools), job.job))
+            .first;
+  }
+  keeper->second->SetJobState(job);
+}
+
+Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job, Rank parity,
+                                                          uint64_t slot_bytes) {
+  SegmentOwner owner{job, parity, 0};
+  {
+    MutexLock lock(ranks_mutex_);
+    for (const auto& [key, rank] : ranks_) {
+      if (key.first == job) owner.uid = rank->segment.owner().uid;
+    }
+  }
+  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] Segment * segment,
+                            Reserve(owner, kParitySlots, slot_bytes));
+  std::shared_ptr<RankPipeline> rank = FindRank(job, parity);
+  if (rank == nullptr) return Fail(UnavailableError("its memory was given to another job"));
+  rank->connected.store(true);
+  return rank;
 }
 
 void Node::ApplyPrepare(PrepareShard prepare) {
@@ -80,6 +121,9 @@ void Node::ApplyPrepare(PrepareShard prepare) {
 
 void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank) {
   const ShardKey key = prepare.identity.key();
+  if (auto job = jobs_.find(key.job); job != jobs_.end()) {
+    prepare.incarnation = job->second.incarnation;
+  }
   preparing_[key].push_back(prepare.request);
   const bool posted = workers_.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
     Status status = BringIntoMemory(restore_tools_, rank->slots, prepare);

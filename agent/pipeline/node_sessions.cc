@@ -178,8 +178,9 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
     return;
   }
   session.state = Session::State::kJoining;
-  JoinQuestion question{session.job, session.run_id, session.rank, session.world,
-                        session.peer().uid};
+  JoinQuestion question{session.job,        session.run_id,
+                        session.rank,       session.world,
+                        session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
   link_.Join(question, [this, id = session.id()](Result<Incarnation> incarnation) {
     Post([this, id, incarnation] { OnJoined(id, incarnation); });
   });

@@ -8,8 +8,11 @@
 
 namespace holdfast::agent {
 
-RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps)
-    : segment_(segment), entries_(segment.slot_count()), pace_(disk_every_steps) {
+RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps)
+    : segment_(segment),
+      entries_(segment.slot_count()),
+      pace_(disk_every_steps),
+      peer_every_(std::max<uint64_t>(peer_every_steps, 1)) {
   for (uint32_t slot = 0; slot < segment.slot_count(); ++slot) {
     const SlotRecord record = segment.record(slot);
     if (record.state != SlotState::kSealed) continue;
@@ -29,6 +32,7 @@ void RankSlots::SetJobState(const JobState& job) {
   const bool past_restore =
       job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
   if (job.restore.has_value() || past_restore) held_.reset();
+  ChoosePeerVersion();
   changed_.NotifyAll();
 }
 
@@ -60,6 +64,7 @@ Result<uint32_t> RankSlots::BeginSave(VersionId version, uint32_t world, uint64_
   HOLDFAST_RETURN_IF_ERROR(CheckNewer(version));
   HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed));
   entries_[slot].phase = Phase::kCopying;
+  ChoosePeerVersion();
   changed_.NotifyAll();
   return slot;
 }
@@ -158,6 +163,7 @@ void RankSlots::GiveUp(uint32_t slot, const Status& why) {
   Entry& entry = entries_[slot];
   if (entry.given_up.ok()) entry.given_up = why;
   FreeIfUnused(slot);
+  ChoosePeerVersion();
   changed_.NotifyAll();
 }
 
@@ -194,7 +200,7 @@ std::vector<SlotView> RankSlots::Views() const {
     view.slot = slot;
     view.version = entry.version;
     view.in_use = entry.users > 0 || (entry.phase == Phase::kSealed && !entry.verified);
-    view.held = held_ == entry.version;
+    view.held = held_ == entry.version || peer_version_ == entry.version;
     switch (entry.phase) {
       case Phase::kFree:
         view.state = SlotState::kFree;
@@ -282,6 +288,7 @@ void RankSlots::DropSave(uint32_t slot, const Status& why) {
   Entry& entry = entries_[slot];
   if (entry.given_up.ok()) entry.given_up = why;
   Release(slot);
+  ChoosePeerVersion();
 }
 
 // ---- persister ----
@@ -291,10 +298,7 @@ std::vector<DiskCandidate> RankSlots::DiskCandidates() const {
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
     if (entry.disk != Disk::kNone || entry.discard || !entry.given_up.ok()) continue;
-    if (job_ && std::find(job_->aborted.begin(), job_->aborted.end(), entry.version) !=
-                    job_->aborted.end()) {
-      continue;
-    }
+    if (Aborted(entry.version)) continue;
     const bool sealed = entry.phase == Phase::kSealed && entry.verified;
     if (sealed || entry.phase == Phase::kCopying) candidates.push_back({slot, entry.version});
   }
@@ -335,7 +339,105 @@ void RankSlots::FinishDisk(const SaveJob& job, bool given_up) {
   Release(job.slot);
 }
 
-// ---- restores, checks, readers ----
+// ---- peers ----
+
+bool RankSlots::Aborted(VersionId version) const {
+  return job_ &&
+         std::find(job_->aborted.begin(), job_->aborted.end(), version) != job_->aborted.end();
+}
+
+bool RankSlots::IsDueForPeers(VersionId version) const {
+  return job_ && job_->group && version.incarnation == job_->incarnation &&
+         version.step >= job_->peer_target_step && version.step.value % peer_every_ == 0 &&
+         !Aborted(version);
+}
+
+void RankSlots::ChoosePeerVersion() {
+  std::optional<VersionId> first;
+  for (const Entry& entry : entries_) {
+    const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
+    const bool copying = entry.phase == Phase::kCopying && entry.given_up.ok();
+    if ((!sealed && !copying) || !IsDueForPeers(entry.version)) continue;
+    if (!first || entry.version < *first) first = entry.version;
+  }
+  peer_version_ = first;
+}
+
+std::optional<ShardIdentity> RankSlots::DueForPeers() {
+  MutexLock lock(mutex_);
+  for (uint32_t slot = 0; peer_version_ && slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    if (entry.phase != Phase::kFree && entry.version == peer_version_) return JobOf(slot).identity;
+  }
+  return std::nullopt;
+}
+
+Status RankSlots::CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline) {
+  if (stopping_) return CancelledError("the agent is stopping");
+  if (cancelled.load()) return CancelledError("nobody waits any more");
+  if (Clock::Real().Now() >= deadline) {
+    return DeadlineExceededError("the bytes were not there in time");
+  }
+  changed_.WaitUntil(mutex_, deadline);
+  return Status::Ok();
+}
+
+Result<uint32_t> RankSlots::Follow(VersionId version, const std::atomic<bool>& cancelled,
+                                   Clock::TimePoint deadline) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    VersionId newest = newest_sealed_;
+    for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      Entry& entry = entries_[slot];
+      const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
+      const bool copying = entry.phase == Phase::kCopying && entry.given_up.ok();
+      if (!sealed && !copying) continue;
+      newest = std::max(newest, entry.version);
+      if (entry.version != version) continue;
+      ++entry.users;
+      return slot;
+    }
+    // Steps are saved in order: what is older and not here never will be.
+    if (newest >= version || Aborted(version) ||
+        (job_ && job_->incarnation > version.incarnation)) {
+      return Fail(NotFoundError(fmt::format("version {} of {} is not in this node's memory",
+                                            ToString(version), ShardName(segment_.owner().rank))));
+    }
+    HOLDFAST_RETURN_IF_ERROR(CheckWait(cancelled, deadline));
+  }
+}
+
+Result<uint64_t> RankSlots::AwaitBytes(uint32_t slot, uint64_t until,
+                                       const std::atomic<bool>& cancelled,
+                                       Clock::TimePoint deadline) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    const Entry& entry = entries_[slot];
+    if (entry.phase == Phase::kSealed || entry.checksummed >= until) return entry.checksummed;
+    if (!entry.given_up.ok()) return Fail(AbortedError(entry.given_up.message()));
+    HOLDFAST_RETURN_IF_ERROR(CheckWait(cancelled, deadline));
+  }
+}
+
+Result<ShardSeal> RankSlots::AwaitSeal(uint32_t slot, const std::atomic<bool>& cancelled,
+                                       Clock::TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    while (entries_[slot].phase != Phase::kSealed) {
+      if (!entries_[slot].given_up.ok())
+        return Fail(AbortedError(entries_[slot].given_up.message()));
+      HOLDFAST_RETURN_IF_ERROR(CheckWait(cancelled, deadline));
+    }
+  }
+  return segment_.seal(slot);
+}
+
+void RankSlots::Wake() {
+  MutexLock lock(mutex_);
+  changed_.NotifyAll();
+}
+
+// ---- restores, parity, checks, readers ----
 
 Result<uint32_t> RankSlots::LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
                                             std::vector<FreedSlot>* freed) {
@@ -347,12 +449,21 @@ Result<uint32_t> RankSlots::LeaseForRestore(VersionId version, uint32_t world, u
 
 Status RankSlots::SealRestored(uint32_t slot, const ShardSeal& seal) {
   MutexLock lock(mutex_);
+  return SealFilled(slot, seal, Disk::kDone);
+}
+
+Status RankSlots::SealBuilt(uint32_t slot, const ShardSeal& seal) {
+  MutexLock lock(mutex_);
+  return SealFilled(slot, seal, Disk::kNone);
+}
+
+Status RankSlots::SealFilled(uint32_t slot, const ShardSeal& seal, Disk disk) {
   HOLDFAST_RETURN_IF_ERROR(segment_.Seal(slot, seal));
   Entry& entry = entries_[slot];
   entry.phase = Phase::kSealed;
   entry.verified = true;
   entry.checksummed = entry.image_bytes;
-  entry.disk = Disk::kDone;
+  entry.disk = disk;
   changed_.NotifyAll();
   return Status::Ok();
 }
@@ -390,6 +501,7 @@ void RankSlots::Verified(uint32_t slot, bool on_disk) {
   MutexLock lock(mutex_);
   entries_[slot].verified = true;
   if (on_disk) entries_[slot].disk = Disk::kDone;
+  ChoosePeerVersion();
   changed_.NotifyAll();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/disk_pace.h"
 #include "agent/pipeline/slot_policy.h"
+#include "storage/base/clock.h"
 #include "storage/base/mutex.h"
 
 namespace holdfast::agent {
@@ -35,7 +37,7 @@ class RankSlots {
  public:
   /// Takes over the sealed slots of an adopted segment as unverified: they count for nothing until
   /// Verified() says so. `segment` outlives it.
-  RankSlots(Segment& segment, uint64_t disk_every_steps);
+  RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps);
 
   Segment& segment() { return segment_; }
   void SetJobState(const JobState& job);
@@ -89,12 +91,35 @@ class RankSlots {
   /// `given_up`: the save or the version was, so nothing was written.
   void FinishDisk(const SaveJob& job, bool given_up);
 
-  // ---- restores, checks, readers ----
+  // ---- peers ----
+
+  /// The shard whose parity is to be made now: of those saved here, the first at or after the
+  /// coordinator's target that is divisible by `every`. All ranks of the job choose the same. It is
+  /// kept until the target moves past it or it is aborted.
+  std::optional<ShardIdentity> DueForPeers();
+
+  /// Waits until the version is being saved or is sealed here, and keeps its slot: Unpin() it.
+  /// NotFound: it is not here and will not come. Cancelled when `cancelled` says so (see Wake).
+  Result<uint32_t> Follow(VersionId version, const std::atomic<bool>& cancelled,
+                          Clock::TimePoint deadline);
+  /// Waits until bytes [0, until) of a followed slot are checksummed, or it is sealed: how many
+  /// are. Aborted when the save was given up.
+  Result<uint64_t> AwaitBytes(uint32_t slot, uint64_t until, const std::atomic<bool>& cancelled,
+                              Clock::TimePoint deadline);
+  /// As AwaitBytes, until the slot is sealed.
+  Result<ShardSeal> AwaitSeal(uint32_t slot, const std::atomic<bool>& cancelled,
+                              Clock::TimePoint deadline);
+  /// Makes every wait look at its `cancelled` again.
+  void Wake();
+
+  // ---- restores, parity, checks, readers ----
 
   /// As BeginSave, for a shard that is brought back from elsewhere.
   Result<uint32_t> LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
                                    std::vector<FreedSlot>* freed);
   Status SealRestored(uint32_t slot, const ShardSeal& seal);
+  /// As SealRestored, for what was made here: it is still to be written to disk.
+  Status SealBuilt(uint32_t slot, const ShardSeal& seal);
   void DropRestore(uint32_t slot);
   /// Keeps the sealed slot of `version` from being freed. NotFound when memory has none. Unverified
   /// slots are found only with `unverified_too`.
@@ -154,6 +179,12 @@ class RankSlots {
   void Release(uint32_t slot) HOLDFAST_REQUIRES(mutex_);
   Status CheckOpenSave(uint32_t slot, VersionId version) const HOLDFAST_REQUIRES(mutex_);
   std::vector<DiskCandidate> DiskCandidates() const HOLDFAST_REQUIRES(mutex_);
+  bool Aborted(VersionId version) const HOLDFAST_REQUIRES(mutex_);
+  bool IsDueForPeers(VersionId version) const HOLDFAST_REQUIRES(mutex_);
+  void ChoosePeerVersion() HOLDFAST_REQUIRES(mutex_);
+  Status CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline)
+      HOLDFAST_REQUIRES(mutex_);
+  Status SealFilled(uint32_t slot, const ShardSeal& seal, Disk disk) HOLDFAST_REQUIRES(mutex_);
   SaveJob JobOf(uint32_t slot) const HOLDFAST_REQUIRES(mutex_);
   const JobState* job() const HOLDFAST_REQUIRES(mutex_) { return job_ ? &*job_ : nullptr; }
 
@@ -163,6 +194,8 @@ class RankSlots {
   std::vector<Entry> entries_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);
   DiskPace pace_ HOLDFAST_GUARDED_BY(mutex_);
+  const uint64_t peer_every_;
+  std::optional<VersionId> peer_version_ HOLDFAST_GUARDED_BY(mutex_);
   VersionId newest_sealed_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> held_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/parity/rebuild.h"
 #include "agent/pipeline/sealer.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -13,6 +14,8 @@ namespace {
 // A write to disk holds its slot only for a while: worth waiting for.
 constexpr std::chrono::seconds kSlotWait(20);
 constexpr std::chrono::milliseconds kSlotPoll(20);
+// A decoder that stops sending is noticed sooner, by the transport.
+constexpr std::chrono::minutes kRebuildTime(5);
 
 Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
@@ -150,6 +153,27 @@ Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   return SealFilled(tools, slots, prepare, filling, seal);
 }
 
+// Decoded by the members of the version's group that still have everything.
+Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  const ShardIdentity& identity = prepare.identity;
+  if (!prepare.group) return InvalidArgumentError("no parity group was named");
+  Cancellation cancellation;
+  const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
+                           prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
+  const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, identity.rank, deadline));
+  if (seal.identity != identity) {
+    return DataLossError("the group has the seal of " + ToString(seal.identity.key()));
+  }
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
+  FillingSlot filling(slots, slot);
+  HOLDFAST_RETURN_IF_ERROR(RebuildShard(access, seal, filling.memory(), Progress(), deadline));
+  Log(LogLevel::kInfo, "ShardDecoded",
+      {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
+  return SealFilled(tools, slots, prepare, filling, seal);
+}
+
 }  // namespace
 
 Status VerifySlot(Segment& segment, uint32_t slot) {
@@ -163,6 +187,7 @@ Status VerifySlot(Segment& segment, uint32_t slot) {
 
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   if (std::optional<Status> done = UseSlotInMemory(tools, slots, prepare)) return *done;
+  if (prepare.tier == Tier::kPeer) return RebuildFromGroup(tools, slots, prepare);
   if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
   if (prepare.tier == Tier::kDisk) return ReadFromDisk(tools, slots, prepare);
   tools.link.Report(Gone{prepare.identity.key(), Tier::kMemory});

@@ -10,7 +10,7 @@ int FreeOrder(const SlotView& slot, const JobState& job) {
   const VersionId version = slot.version;
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
-  if (job.memory_committed == version) return 0;
+  if (job.memory_committed == version || job.peer_committed == version) return 0;
   const bool restored_and_past =
       job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
   if (job.restore == version && !restored_and_past) return 0;

@@ -15,14 +15,15 @@ struct SlotView {
   SlotState state = SlotState::kFree;
   VersionId version;
   bool in_use = false;  // being written to disk, read by a restore, checked or sent
-  bool held = false;    // prepared for a restore that is not decided yet
+  bool held = false;    // for a restore that is not decided yet, or its parity is being made
 };
 
 /// The sealed slots that may be freed now, in the order in which they should go: a floor that never
 /// opens. `job` is the coordinator's latest word, null when there is none yet (then nothing is
 /// freed). A slot that is in use or held never is. Otherwise it may go when
 ///   - its version is aborted, or
-///   - a newer version is committed at memory; the version that the current incarnation restores
+///   - a newer version is committed at memory and, where a parity group protects this one, a newer
+///     one at peer; the version that the current incarnation restores
 ///     from stays until that incarnation has committed one of its own, or
 ///   - it belongs to an older incarnation and is neither the newest committed version nor the
 ///     restore version.

@@ -13,6 +13,8 @@
 
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
+#include "agent/peers/tcp_server.h"
+#include "agent/peers/tcp_transport.h"
 #include "agent/pipeline/node.h"
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
@@ -106,7 +108,9 @@ class AgentApplication final : public Application {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<GrpcShardFetcher> fetcher_;
+  std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
+  std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::string data_address_;
@@ -155,13 +159,21 @@ Status AgentApplication::Open() {
   // Orders the agents of a node, also over a reboot.
   link.agent_start = static_cast<uint64_t>(Clock::Real().WallNanos());
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
+  link.peer_address = [this] { return peer_server_ == nullptr ? "" : peer_server_->address(); };
+  HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
   fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
+  const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
+  HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(config_.peers.TransportOptions(
+                                        config_.cluster, config_.node, peer_tls)));
   NodeOptions node;
   node.node = config_.node;
   node.trainers_file = config_.run_dir + "/trainers";
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
-  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, Clock::Real());
+  node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
+  node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
+  node_ =
+      std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, *peers_, Clock::Real());
   return Status::Ok();
 }
 
@@ -179,6 +191,13 @@ Status AgentApplication::Serve() {
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {
     Log(LogLevel::kWarn, "AdoptionSlow",
         {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unchecked slots are offered later")});
+  }
+  if (config_.peers_enabled) {
+    const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
+    HOLDFAST_ASSIGN_OR_RETURN(
+        peer_server_,
+        TcpPeerServer::Start(config_.peers.ServerOptions(config_.cluster, config_.node, tls),
+                             node_->peer_source()));
   }
   link_->Start(*node_, data_address_);
   const ArenaUsage usage = arena_->usage();
@@ -210,7 +229,9 @@ void AgentApplication::Stop() {
     data_server_.reset();
   }
   data_.reset();
+  peer_server_.reset();
   node_.reset();
+  peers_.reset();
   fetcher_.reset();
   link_.reset();
   arena_.reset();

@@ -43,6 +43,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("data_dirs", &data_dirs,
              "Where versions are stored, one directory a device; shards are cut over all of them.");
   schema.Add("log_level", &log_level, "debug, info, warn or error.");
+  schema.Add(
+      "labels", &labels,
+      "Where this node is, as name=value: nodes of one rack=… do not protect each other alone.");
   schema.AddBytes("arena.bytes", &arena_bytes,
                   "Memory for checkpoints on this node, over all ranks and their slots.");
   schema.Add("disk.every", &disk_every_steps,
@@ -50,6 +53,13 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
   schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
   schema.Add("io.queue_depth", &queue_depth, "Operations under way a file.", 1, 1024);
+  schema.Add("peers.enabled", &peers_enabled,
+             "Protect the memory of jobs by parity on other nodes.");
+  schema.Add("peers.every", &peer_every_steps,
+             "Protect every k-th step; 0: as fast as the peers follow.", 0, 1'000'000'000);
+  schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
+             "A version whose parity takes longer is passed over.", 100, 3'600'000);
+  peers.Bind(schema);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of its private key.");
@@ -83,8 +93,24 @@ Status AgentConfig::Check() const {
                                             FormatBytes(arena_bytes),
                                             FormatBytes(kArenaBytesLeast)));
   }
+  HOLDFAST_RETURN_IF_ERROR(peers.Check());
+  auto named = Labels();
+  if (!named) return named.error();
   auto level = ParseLogLevel(log_level);
   return level ? Status::Ok() : level.error();
+}
+
+Result<std::map<std::string, std::string>> AgentConfig::Labels() const {
+  std::map<std::string, std::string> map;
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == label.size()) {
+      return Fail(InvalidArgumentError(fmt::format("labels: '{}' is not name=value", label)));
+    }
+    HOLDFAST_RETURN_IF_ERROR(ValidateName("label", label.substr(0, equals)));
+    map[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  return map;
 }
 
 Result<LogLevel> ParseLogLevel(const std::string& text) {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "agent/peers/config.h"
 #include "coordinator/api/channel.h"
 #include "storage/base/config.h"
 #include "storage/base/log.h"
@@ -27,9 +29,16 @@ struct AgentConfig {
   bool direct = true;
   int64_t queue_depth = 16;
   coord::TlsFiles tls;
+  bool peers_enabled = true;
+  PeersConfig peers;
+  int64_t peer_every_steps = 0;
+  int64_t peer_build_timeout_ms = 30'000;
+  std::vector<std::string> labels;  // name=value
 
   /// Binds every field; the config outlives the schema.
   void Bind(ConfigSchema& schema);
+  /// `labels` as a map. InvalidArgument for one without a name or a value.
+  Result<std::map<std::string, std::string>> Labels() const;
   /// What the schema cannot check: names, endpoints, paths, levels.
   Status Check() const;
 };

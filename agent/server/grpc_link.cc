@@ -36,14 +36,37 @@ std::optional<VersionId> Named(VersionId version) {
   return version;
 }
 
+/// Nothing, with a line in the log, when it cannot be laid out: then nothing is protected.
+std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
+  if (group.members.empty()) return std::nullopt;
+  std::vector<PlanMember> members;
+  for (const coord::PeerMember& member : group.members) {
+    PlanMember& out = members.emplace_back();
+    out.node = member.node;
+    out.address = member.address;
+    out.number = member.number;
+    out.present = member.present;
+    for (const coord::PeerRank& rank : member.ranks) {
+      out.ranks.push_back({rank.rank, rank.slot_bytes});
+    }
+  }
+  auto plan = GroupPlan::Make(std::move(members), group.parity);
+  if (plan) return *std::move(plan);
+  Log(LogLevel::kError, "GroupRefused", {Kv("error", plan.error().ToString())});
+  return std::nullopt;
+}
+
 JobState FromCoord(coord::JobWord word) {
   JobState state;
   state.job = std::move(word.job);
   state.incarnation = word.incarnation;
   state.memory_committed = Named(word.memory_committed);
+  state.peer_committed = Named(word.peer_committed);
   state.disk_committed = Named(word.disk_committed);
   state.aborted = std::move(word.aborted);
   state.disk_target_step = word.disk_target_step;
+  state.peer_target_step = word.peer_target_step;
+  state.group = FromCoord(word.group);
   state.restore = Named(word.restore);
   return state;
 }
@@ -56,6 +79,7 @@ PrepareShard FromCoord(coord::PrepareOrder order) {
   prepare.source_node = std::move(order.source_node);
   prepare.source_address = std::move(order.source_address);
   prepare.digest = order.digest;
+  prepare.group = FromCoord(order.group);
   return prepare;
 }
 
@@ -163,6 +187,8 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
   request.set_data_address(data_address_);
+  request.set_peer_address(options_.peer_address());
+  for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
   const FactBatch inventory = facts_.Inventory();
   for (const Holding& holding : inventory.holdings) {
@@ -356,6 +382,7 @@ void GrpcCoordinatorLink::Join(const JoinQuestion& question,
   call->request.set_rank(question.rank.value);
   call->request.set_world(question.world);
   call->request.set_uid(question.uid);
+  call->request.set_slot_bytes(question.slot_bytes);
   call->context.set_deadline(After(kJoinTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,6 +23,8 @@ struct GrpcLinkOptions {
   std::string node;
   uint64_t agent_start = 0;  // later starts have higher numbers
   std::function<uint32_t()> disk_free_percent;
+  std::function<std::string()> peer_address = [] { return std::string(); };  // empty: takes no part
+  std::map<std::string, std::string> labels;  // where the node is: rack, switch
   int64_t heartbeat_ms = 500;
 };
 

@@ -165,6 +165,7 @@ Result<std::vector<OfflineVersion>> VersionsOf(const std::vector<OfflineVolume>&
     for (const StoredShard& shard : volumes[v].shards) {
       const ShardIdentity& identity = shard.identity;
       if (!job.empty() && identity.job != job) continue;
+      if (IsParity(identity.rank)) continue;  // protects shards, is none that a restore needs
       OfflineVersion& version = found[{identity.job, identity.version}];
       if (version.world == 0) {
         version.job = identity.job;

@@ -140,7 +140,12 @@ std::string ResultText(const FoundShard& shard, bool deep) {
 Json ToJson(const FoundVersion& version) {
   Json shards = Json::array();
   for (const FoundShard& shard : version.shards) {
-    Json one = {{"seal", shard.seal_path}, {"rank", shard.rank.value}};
+    Json one = {{"seal", shard.seal_path}};
+    if (IsParity(shard.rank)) {
+      one["parity"] = ParityNode(shard.rank);
+    } else {
+      one["rank"] = shard.rank.value;
+    }
     if (shard.sealed) one.update(SealJson(shard.seal));
     one["ok"] = shard.status.ok();
     one["chunks_checked"] = shard.chunks_checked;
@@ -198,7 +203,7 @@ Result<ExitCode> InspectVersion(Context& context, const InspectRequest& request)
   for (const FoundShard& shard : version->shards) {
     const ShardSeal& seal = shard.seal;
     Tone tone = shard.status.ok() ? Tone::kGood : Tone::kBad;
-    table.Add({{std::to_string(shard.rank.value)},
+    table.Add({{IsParity(shard.rank) ? ShardName(shard.rank) : std::to_string(shard.rank.value)},
                {shard.sealed ? ToString(seal.identity.key()) : "?"},
                {shard.sealed ? FormatBytes(seal.image_bytes) : "?"},
                {std::to_string(seal.parts.size())},

@@ -76,7 +76,8 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
                            (info.why_not().empty() ? "" : ": " + info.why_not()));
     return Status::Ok();
   }
-  for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
+  // At tier peer nothing lies that a reader could be sent to: parity is made of what memory holds.
+  for (Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     if ((info.available_tiers() & TierBit(tier)) == 0) continue;
     Result<std::vector<ShardCheck>> copies = CopiesOf(client, job, version, tier);
     if (!copies && copies.error().code() != ErrorCode::kUnavailable &&

@@ -36,6 +36,7 @@ Json ToJson(const Listed& listed, int64_t now) {
           {"version", ToString(version)},
           {"incarnation", version.incarnation.value},
           {"step", version.step.value},
+          {"survives", info.survives()},
           {"state", info.state()},
           {"abandoned", info.abandoned()},
           {"tiers", TiersJson(info.committed_tiers())},

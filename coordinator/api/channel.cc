@@ -14,6 +14,7 @@
 
 namespace holdfast::coord {
 namespace {
+constexpr int kConnectMinMs = 5'000;
 constexpr int kBackoffMinMs = 100;
 constexpr int kBackoffMaxMs = 1000;
 constexpr size_t kPemBytesMax = 1 << 20;
@@ -59,7 +60,8 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
                                                    int message_bytes_max) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kBackoffMinMs);
+  // How long one attempt may take, at least: on an overloaded machine accepting takes a while.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMinMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels of one process would share one connection and one back-off.

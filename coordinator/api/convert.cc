@@ -2,19 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+
+#include "coordinator/api/endpoint.h"
 
 namespace holdfast::coord {
 namespace {
+constexpr int kLabelsMax = 64;
+constexpr size_t kLabelBytesMax = 256;
+
+/// `rank` is a trainer's below `world`, or a node's parity.
+Status CheckRank(uint32_t rank, uint32_t world) {
+  if (world != 0 && world <= kWorldMax && RankInWorld(Rank{rank}, world)) return Status::Ok();
+  return InvalidArgumentError(fmt::format("{} in a world of {}", ShardName(Rank{rank}), world));
+}
+
 /// Checks what every shard fact has; fills the common fields of Holding, Missing and Gone.
 template <typename Fact, typename Proto>
 Status ReadFact(const Proto& proto, Fact& fact) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
   HOLDFAST_ASSIGN_OR_RETURN(fact.version, NamedVersion(proto.version()));
   HOLDFAST_ASSIGN_OR_RETURN(fact.tier, TierFromNumber(proto.tier()));
-  if (proto.rank() >= kWorldMax) {
-    return InvalidArgumentError(fmt::format("rank {} is beyond {}", proto.rank(), kWorldMax - 1));
-  }
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), kWorldMax));
   fact.job = proto.job();
   fact.rank = Rank{proto.rank()};
   return Status::Ok();
@@ -111,10 +121,7 @@ Result<Tier> TierFromNumber(uint32_t number) {
 Result<Holding> FromProto(const pb::Holding& proto) {
   Holding holding;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, holding));
-  if (proto.world() > kWorldMax || proto.rank() >= proto.world()) {
-    return Fail(
-        InvalidArgumentError(fmt::format("rank {} in a world of {}", proto.rank(), proto.world())));
-  }
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
   holding.world = proto.world();
   holding.digest = proto.digest();
   holding.image_bytes = proto.image_bytes();
@@ -157,6 +164,98 @@ void ToProto(const Prepared& prepared, pb::Prepared* out) {
   ToProto(prepared.outcome, out->mutable_outcome());
 }
 
+namespace {
+Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
+  PeerMember member;
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", proto.node()));
+  if (!proto.address().empty()) {
+    auto address = ParseEndpoint(proto.address());
+    if (!address) return Fail(address.error().WithContext("address of member " + proto.node()));
+  }
+  if (proto.number() >= kWorldMax || proto.ranks().empty() ||
+      static_cast<uint32_t>(proto.ranks_size()) > kPeerRanksMax) {
+    return Fail(InvalidArgumentError(fmt::format(
+        "member {} has number {} and {} ranks", proto.node(), proto.number(), proto.ranks_size())));
+  }
+  member.node = proto.node();
+  member.address = proto.address();
+  member.number = proto.number();
+  member.present = proto.present();
+  for (const pb::PeerRank& rank : proto.ranks()) {
+    const bool ascending = member.ranks.empty() || member.ranks.back().rank.value < rank.rank();
+    if (rank.rank() >= kWorldMax || !ascending || rank.slot_bytes() == 0 ||
+        rank.slot_bytes() > kSlotBytesMax || rank.slot_bytes() % kSlotBytesAlign != 0) {
+      return Fail(InvalidArgumentError(fmt::format(
+          "member {}: rank {} with a slot of {} bytes; ranks ascend and slots are "
+          "multiples of {} up to {}",
+          proto.node(), rank.rank(), rank.slot_bytes(), kSlotBytesAlign, kSlotBytesMax)));
+    }
+    member.ranks.push_back({Rank{rank.rank()}, rank.slot_bytes()});
+  }
+  return member;
+}
+
+bool HasRank(const PeerGroup& group, Rank rank) {
+  return std::any_of(group.members.begin(), group.members.end(), [rank](const PeerMember& member) {
+    return std::any_of(member.ranks.begin(), member.ranks.end(),
+                       [rank](const PeerRank& has) { return has.rank == rank; });
+  });
+}
+}  // namespace
+
+Result<PeerGroup> FromProto(const pb::PeerGroup& proto) {
+  const uint32_t members = static_cast<uint32_t>(proto.members_size());
+  if (members < 2 || members > kPeerGroupNodesMax || proto.parity() == 0 ||
+      proto.parity() > kPeerGroupParityMax || proto.parity() >= members) {
+    return Fail(InvalidArgumentError(
+        fmt::format("a parity group of {} nodes that survives the loss of {}; it has 2 to {} nodes "
+                    "and survives the loss of 1 to {}, not of all",
+                    members, proto.parity(), kPeerGroupNodesMax, kPeerGroupParityMax)));
+  }
+  PeerGroup group;
+  group.parity = proto.parity();
+  for (const pb::PeerMember& member : proto.members()) {
+    HOLDFAST_ASSIGN_OR_RETURN(PeerMember read, ReadMember(member));
+    group.members.push_back(std::move(read));
+  }
+  return group;
+}
+
+void ToProto(const PeerGroup& group, pb::PeerGroup* out) {
+  out->set_parity(group.parity);
+  for (const PeerMember& member : group.members) {
+    pb::PeerMember* wire = out->add_members();
+    wire->set_node(member.node);
+    wire->set_address(member.address);
+    wire->set_number(member.number);
+    wire->set_present(member.present);
+    for (const PeerRank& rank : member.ranks) {
+      pb::PeerRank* wire_rank = wire->add_ranks();
+      wire_rank->set_rank(rank.rank.value);
+      wire_rank->set_slot_bytes(rank.slot_bytes);
+    }
+  }
+}
+
+Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& proto) {
+  if (proto.size() > kLabelsMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("{} labels; a node has at most {}", proto.size(), kLabelsMax)));
+  }
+  Labels labels;
+  for (const auto& [name, value] : proto) {
+    HOLDFAST_RETURN_IF_ERROR(ValidateName("label", name));
+    const bool printable =
+        std::all_of(value.begin(), value.end(), [](char c) { return c >= 0x20 && c != 0x7f; });
+    if (value.size() > kLabelBytesMax || !printable) {
+      return Fail(InvalidArgumentError(fmt::format(
+          "label '{}': a value has at most {} printable ASCII characters", name, kLabelBytesMax)));
+    }
+    labels[name] = value;
+  }
+  return labels;
+}
+
 Result<JobWord> FromProto(const pb::JobState& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
   JobWord word;
@@ -167,6 +266,11 @@ Result<JobWord> FromProto(const pb::JobState& proto) {
   for (const pb::Version& version : proto.aborted()) word.aborted.push_back(FromProto(version));
   word.disk_target_step = Step{proto.disk_target_step()};
   word.restore = FromProto(proto.restore());
+  word.peer_committed = FromProto(proto.peer_committed());
+  word.peer_target_step = Step{proto.peer_target_step()};
+  if (proto.has_group()) {
+    HOLDFAST_ASSIGN_OR_RETURN(word.group, FromProto(proto.group()));
+  }
   return word;
 }
 
@@ -178,14 +282,24 @@ void ToProto(const JobWord& word, pb::JobState* out) {
   for (VersionId version : word.aborted) ToProto(version, out->add_aborted());
   out->set_disk_target_step(word.disk_target_step.value);
   ToProto(word.restore, out->mutable_restore());
+  ToProto(word.peer_committed, out->mutable_peer_committed());
+  out->set_peer_target_step(word.peer_target_step.value);
+  if (!word.group.members.empty()) ToProto(word.group, out->mutable_group());
 }
 
 Result<PrepareOrder> FromProto(const pb::PrepareShard& proto) {
   PrepareOrder order;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, order));
-  if (proto.world() > kWorldMax || proto.rank() >= proto.world()) {
-    return Fail(
-        InvalidArgumentError(fmt::format("rank {} in a world of {}", proto.rank(), proto.world())));
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
+  if (IsParity(order.rank)) {
+    return Fail(InvalidArgumentError("parity is made, not prepared"));
+  }
+  if (proto.has_group()) {
+    HOLDFAST_ASSIGN_OR_RETURN(order.group, FromProto(proto.group()));
+  }
+  if (order.tier == Tier::kPeer && !HasRank(order.group, order.rank)) {
+    return Fail(InvalidArgumentError(
+        fmt::format("rank {} is to be decoded, but no group has it", order.rank.value)));
   }
   order.request = proto.request();
   order.world = proto.world();
@@ -202,6 +316,7 @@ void ToProto(const PrepareOrder& order, pb::PrepareShard* out) {
   out->set_source_node(order.source_node);
   out->set_source_address(order.source_address);
   out->set_digest(order.digest);
+  if (!order.group.members.empty()) ToProto(order.group, out->mutable_group());
 }
 
 Result<RemoveOrder> FromProto(const pb::RemoveVersion& proto) {

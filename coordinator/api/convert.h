@@ -10,8 +10,8 @@
 #include "storage/base/status.h"
 
 // Between coordinator.proto (namespace holdfast::coordinator) and types.h (namespace
-// holdfast::coord). FromProto checks names, tiers, ranks and worlds, since it is where they arrive:
-// what it returns needs no further check.
+// holdfast::coord). FromProto checks names, tiers, ranks, worlds and groups, since it is where they
+// arrive: what it returns needs no further check.
 
 namespace holdfast::coord {
 
@@ -35,6 +35,11 @@ Result<Gone> FromProto(const pb::Gone& gone);
 void ToProto(const Gone& gone, pb::Gone* out);
 Prepared FromProto(const pb::Prepared& prepared);
 void ToProto(const Prepared& prepared, pb::Prepared* out);
+
+Result<PeerGroup> FromProto(const pb::PeerGroup& group);
+void ToProto(const PeerGroup& group, pb::PeerGroup* out);
+/// At most 64 labels with names as ValidateName takes them and printable values up to 256 bytes.
+Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& labels);
 
 Result<JobWord> FromProto(const pb::JobState& word);
 void ToProto(const JobWord& word, pb::JobState* out);

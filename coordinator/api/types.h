@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,42 @@
 
 namespace holdfast::coord {
 
-/// A node has the bytes of one shard, complete and checksummed, at a tier.
+/// Most nodes of a parity group, and most of them whose loss it can survive: what the code allows.
+inline constexpr uint32_t kPeerGroupNodesMax = 32;
+inline constexpr uint32_t kPeerGroupParityMax = 4;
+/// Most ranks of one member, and the most room for one: what a node image can be laid out with.
+inline constexpr uint32_t kPeerRanksMax = 1024;
+inline constexpr uint64_t kSlotBytesMax = uint64_t{1} << 42;
+inline constexpr uint64_t kSlotBytesAlign = 4096;
+
+/// What a node says of itself, e.g. rack = "r7".
+using Labels = std::map<std::string, std::string>;
+
+/// A rank in a node image and the room it has there, constant for the incarnation.
+struct PeerRank {
+  Rank rank;
+  uint64_t slot_bytes = 0;
+  bool operator==(const PeerRank&) const = default;
+};
+
+struct PeerMember {
+  std::string node;
+  std::string address;  // of its peer listener; empty: not alive
+  uint32_t number = 0;  // in the plan, over all groups; its parity shard is ParityRank(number)
+  std::vector<PeerRank> ranks;  // ascending
+  bool present = false;         // in a PrepareOrder: has all its shards of the version in memory
+  bool operator==(const PeerMember&) const = default;
+};
+
+/// Nodes that keep parity for each other. Without members: no protection.
+struct PeerGroup {
+  std::vector<PeerMember> members;  // by position in the stripes
+  uint32_t parity = 0;              // members whose loss it survives
+  bool operator==(const PeerGroup&) const = default;
+};
+
+/// A node has the bytes of one shard, complete and checksummed, at a tier. The shard is a rank's,
+/// or the parity of a node (`IsParity(rank)`).
 struct Holding {
   std::string job;
   VersionId version;
@@ -61,10 +97,14 @@ struct JobWord {
   std::vector<VersionId> aborted;
   Step disk_target_step;
   VersionId restore;
+  VersionId peer_committed;
+  Step peer_target_step;
+  PeerGroup group;  // of the node that gets the word
   bool operator==(const JobWord&) const = default;
 };
 
-/// Bring this shard into memory, verified, and answer with Prepared.
+/// Bring this shard into memory, verified, and answer with Prepared. At tier peer there is no
+/// source: it is decoded from what the members of `group` have in memory.
 struct PrepareOrder {
   uint64_t request = 0;
   std::string job;
@@ -75,6 +115,7 @@ struct PrepareOrder {
   std::string source_node;
   std::string source_address;
   uint64_t digest = 0;
+  PeerGroup group;  // tier peer: of the version's incarnation
   bool operator==(const PrepareOrder&) const = default;
 };
 

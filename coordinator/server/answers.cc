@@ -27,6 +27,15 @@ void Fill(const NodeView& view, pb::NodeStatus* node) {
   for (const std::string& warning : view.health.warnings) node->add_warnings(warning);
   node->set_disk_free_percent(view.health.disk_free_percent);
   node->set_seen_wall_nanos(view.seen_wall_nanos);
+  for (const SeatView& seat : view.seats) {
+    pb::PeerSeat* wire = node->add_seats();
+    wire->set_job(seat.job);
+    wire->set_group(seat.group);
+    wire->set_number(seat.number);
+  }
+  node->set_held_parity_bytes(view.held_parity_bytes);
+  node->mutable_labels()->insert(view.labels.begin(), view.labels.end());
+  node->set_peer_address(view.peer_address);
 }
 
 void Fill(const JobView& view, pb::JobStatus* job) {
@@ -47,6 +56,12 @@ void Fill(const JobView& view, pb::JobStatus* job) {
   job->set_aborted_total(view.aborted_total);
   job->set_pending_versions(view.pending_versions);
   job->set_newest_seen_step(view.newest_seen.value);
+  ToProto(view.peer_committed, job->mutable_peer_committed());
+  ToProto(view.peer_target, job->mutable_peer_target());
+  job->set_peer_target_held(view.peer_target_held);
+  job->set_peer_members(view.peer_members);
+  job->set_not_protected_why(view.not_protected_why);
+  job->set_peer_target_step(view.peer_target_step.value);
 }
 
 void Fill(const VersionView& view, pb::VersionInfo* info) {
@@ -61,6 +76,7 @@ void Fill(const VersionView& view, pb::VersionInfo* info) {
   info->set_restorable(view.restorable);
   info->set_why_not(view.why_not);
   info->set_abandoned(view.abandoned);
+  info->set_survives(view.survives);
 }
 }  // namespace
 

@@ -23,34 +23,55 @@ BatchMarks MarksOf(const std::vector<Effect>& effects) {
     if (const auto* put = std::get_if<PutVersion>(&effect)) {
       marks.commit = marks.commit || put->committed_tier_bit != 0;
     } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
-      const bool decided = lineage->record.decision != Decision::kNone;
-      marks.decision = marks.decision || decided;
-      marks.join = marks.join || !decided;
+      marks.decision = marks.decision || lineage->change == LineageChange::kDecided;
+      marks.join = marks.join || lineage->change == LineageChange::kOpened;
     }
   }
   return marks;
+}
+
+Tier TierOf(uint32_t bit) {
+  for (Tier tier : {Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
+    if (bit == TierBit(tier)) return tier;
+  }
+  return Tier::kMemory;
+}
+
+void LogLineage(const PutLineage& put) {
+  const LineageRecord& record = put.record;
+  switch (put.change) {
+    case LineageChange::kOpened:
+      Log(LogLevel::kInfo, "IncarnationOpened",
+          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
+           Kv("run_id", record.run_id), Kv("world", record.world)});
+      return;
+    case LineageChange::kPlanned: {
+      if (record.peers.empty()) return;  // an old plan was forgotten
+      size_t nodes = 0;
+      for (const PlannedGroup& group : record.peers) nodes += group.members.size();
+      Log(LogLevel::kInfo, "PeersPlanned",
+          {Kv("job", record.job), Kv("incarnation", record.incarnation.value), Kv("nodes", nodes),
+           Kv("groups", record.peers.size())});
+      return;
+    }
+    case LineageChange::kDecided:
+      Log(LogLevel::kInfo, "RestoreDecided",
+          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
+           Kv("version", record.decision == Decision::kFresh ? std::string("fresh")
+                                                             : ToString(record.restored))});
+      return;
+  }
 }
 
 void LogEffect(const Effect& effect) {
   if (const auto* put = std::get_if<PutVersion>(&effect)) {
     const VersionRecord& record = put->record;
     if (put->committed_tier_bit == 0) return;
-    const bool disk = put->committed_tier_bit == TierBit(Tier::kDisk);
     Log(LogLevel::kDebug, "VersionCommitted",
         {Kv("job", record.job), Kv("version", ToString(record.version)),
-         Kv("tier", disk ? "disk" : "memory"), Kv("bytes", record.bytes)});
+         Kv("tier", ToString(TierOf(put->committed_tier_bit))), Kv("bytes", record.bytes)});
   } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
-    const LineageRecord& record = lineage->record;
-    if (record.decision == Decision::kNone) {
-      Log(LogLevel::kInfo, "IncarnationOpened",
-          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
-           Kv("run_id", record.run_id), Kv("world", record.world)});
-    } else {
-      Log(LogLevel::kInfo, "RestoreDecided",
-          {Kv("job", record.job), Kv("incarnation", record.incarnation.value),
-           Kv("version", record.decision == Decision::kFresh ? std::string("fresh")
-                                                             : ToString(record.restored))});
-    }
+    LogLineage(*lineage);
   } else if (const auto* finding = std::get_if<Finding>(&effect)) {
     const ErrorCode code = finding->what.code();
     Log(code == ErrorCode::kAborted ? LogLevel::kDebug : LogLevel::kWarn, "Finding",
@@ -62,12 +83,12 @@ void LogEffect(const Effect& effect) {
 
 Applier::Applier(std::string cluster, StateOptions options, StoreOpener opener, Clock& clock)
     : cluster_(std::move(cluster)),
-      options_(options),
+      options_(std::move(options)),
       opener_(std::move(opener)),
       clock_(clock),
-      tick_(std::clamp<std::chrono::nanoseconds>(
-          options.node_lease / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(100))) {
-}
+      tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
+                                                 std::chrono::milliseconds(10),
+                                                 std::chrono::milliseconds(100))) {}
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 StoreOpener opener, Clock& clock) {

@@ -1,5 +1,7 @@
 #include "coordinator/server/config.h"
 
+#include "coordinator/api/types.h"
+
 namespace holdfast::coord {
 
 ConfigSchema BindConfig(CoordinatorConfig& config) {
@@ -19,6 +21,23 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
              "Also keep versions whose step is a multiple of this; 0: none.", 0, 1'000'000'000'000);
+  schema.Add(
+      "peers.enabled", &config.peers_enabled,
+      "Nodes of a job keep parity for each other in memory, so that lost nodes lose no step. "
+      "A change counts from the next start of a job.");
+  schema.Add("peers.group_nodes", &config.peers_group_nodes,
+             "Most nodes of a parity group. Larger groups need less memory and survive fewer "
+             "losses in all.",
+             2, kPeerGroupNodesMax);
+  schema.Add("peers.parity", &config.peers_parity,
+             "Nodes of a group that may be lost at once. A group of n nodes that survives the loss "
+             "of m keeps m/(n - m) of a node's state as parity on each, twice: the committed and "
+             "the next. 0: two for jobs of 8 nodes and more (with group_nodes 8 or more), else "
+             "one. Groups of two or three nodes survive one.",
+             0, kPeerGroupParityMax);
+  schema.Add("peers.domain_label", &config.peers_domain_label,
+             "Label of the nodes that names their failure domain: members of a group come from "
+             "different ones as far as possible. Nodes without it share their fate with no other.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

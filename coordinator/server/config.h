@@ -16,6 +16,10 @@ struct CoordinatorConfig {
   std::string log_level = "info";
   int64_t keep_last = 3;
   int64_t keep_every = 0;
+  bool peers_enabled = true;
+  int64_t peers_group_nodes = 8;
+  int64_t peers_parity = 0;
+  std::string peers_domain_label = "rack";
   TlsFiles tls;
 };
 

@@ -23,6 +23,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
+  options.peers.enabled = config.peers_enabled;
+  options.peers.groups.group_nodes = static_cast<uint32_t>(config.peers_group_nodes);
+  options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);
+  options.peers.domain_label = config.peers_domain_label;
   HOLDFAST_ASSIGN_OR_RETURN(server->applier_,
                             Applier::Start(config.cluster, options, std::move(opener), clock));
   server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_);

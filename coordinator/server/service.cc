@@ -56,6 +56,12 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   event.data_address = request.data_address();
   event.epoch_seen = Epoch{request.epoch_seen()};
   event.health = HealthOf(request.warnings(), request.disk_free_percent());
+  if (!request.peer_address().empty()) {
+    auto peer_address = ParseEndpoint(request.peer_address());
+    if (!peer_address) return Fail(peer_address.error().WithContext("peer_address"));
+  }
+  event.peer_address = request.peer_address();
+  HOLDFAST_ASSIGN_OR_RETURN(event.labels, FromProto(request.labels()));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
   return event;
 }
@@ -91,6 +97,11 @@ Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
   event.rank = Rank{request.rank()};
   event.world = request.world();
   event.uid = request.uid();
+  if (request.slot_bytes() > kSlotBytesMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("slots of {} bytes; at most {}", request.slot_bytes(), kSlotBytesMax)));
+  }
+  event.slot_bytes = request.slot_bytes();
   return event;
 }
 

@@ -34,6 +34,8 @@ struct NodeAttached {
   std::vector<Holding> holdings;  // all that the node has
   Epoch epoch_seen;
   NodeHealth health;
+  std::string peer_address = {};  // empty: takes part in no parity group
+  Labels labels = {};
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -68,6 +70,7 @@ struct RankJoined {
   Rank rank;
   uint32_t world = 0;
   uint32_t uid = 0;
+  uint64_t slot_bytes = 0;  // room of one of the rank's slots; 0: not said
 };
 
 struct RestoreWanted {
@@ -103,8 +106,11 @@ struct PutJob {
   JobRecord record;
 };
 
+enum class LineageChange : uint8_t { kOpened, kPlanned, kDecided };
+
 struct PutLineage {
   LineageRecord record;
+  LineageChange change = LineageChange::kOpened;
 };
 
 struct PutVersion {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
 // Facts from agents, and the two things that follow from them: commit and abort.
@@ -14,6 +15,9 @@ VersionState& State::Create(Job& job, VersionId id, uint32_t world, Phase phase)
   version.world = world;
   version.phase = phase;
   version.ranks.resize(world);
+  if (const PeerSeats* seats = job.seats_of(id.incarnation)) {
+    version.parity.resize(seats->seats.size());
+  }
   return version;
 }
 
@@ -35,7 +39,7 @@ bool State::IsAbandoned(const Job& job, VersionId version) {
 }
 
 bool State::IsRestorable(const Job& job, const VersionState& version) {
-  return version.committed() && version.held_any == version.world && !IsAbandoned(job, version.id);
+  return version.committed() && !IsAbandoned(job, version.id) && IsWhole(job, version);
 }
 
 VersionId State::NewestCommitted(const Job& job, Tier tier) {
@@ -77,29 +81,71 @@ VersionState* State::Admit(NodeIndex node, const Holding& holding, Job& job) {
                                           shard, holding.world, lineage->second.world)));
     return nullptr;
   }
+  if (IsParity(holding.rank) && !AdmitParity(node, holding, job)) return nullptr;
   auto found = job.versions.find(holding.version);
-  if (found == job.versions.end()) {
-    if (!IsDead(job, holding.version)) {
-      return &Create(job, holding.version, holding.world, Phase::kPending);
-    }
-    // What it was is forgotten; it may have been committed once. On disk it is removed, in memory
-    // a newer commit frees it by itself.
-    if (holding.tier == Tier::kDisk) {
-      return &Create(job, holding.version, holding.world, Phase::kRemoving);
-    }
-    if (holding.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
-    return &Create(job, holding.version, holding.world, Phase::kAborted);
-  }
-  RankShard& shard_state = found->second.ranks[holding.rank.value];
-  if (shard_state.known && shard_state.digest != holding.digest) {
+  if (found == job.versions.end()) return AdmitNew(holding, job);
+  const RankShard& known = *found->second.Shard(holding.rank);
+  if (known.known && known.digest != holding.digest) {
     Find(job.name, node,
          DataLossError(fmt::format("{} at {}: digest {:016x}, known is {:016x}; this copy does not "
                                    "count",
-                                   shard, ToString(holding.tier), holding.digest,
-                                   shard_state.digest)));
+                                   shard, ToString(holding.tier), holding.digest, known.digest)));
     return nullptr;
   }
   return &found->second;
+}
+
+/// Makes the version that `holding` is the first word of, unless it is dead.
+VersionState* State::AdmitNew(const Holding& holding, Job& job) {
+  if (!IsDead(job, holding.version)) {
+    return &Create(job, holding.version, holding.world, Phase::kPending);
+  }
+  // What it was is forgotten; it may have been committed once. On disk it is removed, in memory
+  // a newer commit frees it by itself.
+  if (holding.tier == Tier::kDisk) {
+    return &Create(job, holding.version, holding.world, Phase::kRemoving);
+  }
+  if (holding.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
+  return &Create(job, holding.version, holding.world, Phase::kAborted);
+}
+
+bool State::AdmitParity(NodeIndex node, const Holding& holding, Job& job) {
+  const Incarnation incarnation = holding.version.incarnation;
+  // A plan is forgotten with the last version of its incarnation; what disks still have is removed.
+  if (incarnation < job.incarnation && job.seats_of(incarnation) == nullptr &&
+      holding.tier == Tier::kDisk) {
+    job.remove_disk.insert({node, holding.version});
+    job.changed = true;
+    return false;
+  }
+  if (!SitsThere(node, {job.name, holding.version, holding.rank}, job)) return false;
+  if (incarnation == job.incarnation && holding.tier == Tier::kMemory) {
+    // Also for a version that is gone: the target may have led there.
+    job.peer_target.Answered(holding.rank, holding.version.step);
+    job.changed = true;
+  }
+  return true;
+}
+
+/// Whether the plan of its incarnation has the parity of `shard` on this node; a finding if not.
+bool State::SitsThere(NodeIndex node, const ShardKey& shard, Job& job) {
+  auto refuse = [&](const std::string& why) {
+    Find(job.name, node,
+         FailedPreconditionError(fmt::format("{}: {}; it is left alone", ToString(shard), why)));
+    return false;
+  };
+  const PeerSeats* seats = job.seats_of(shard.version.incarnation);
+  if (seats == nullptr) {
+    return refuse(
+        fmt::format("incarnation {} has no parity groups", shard.version.incarnation.value));
+  }
+  const uint32_t number = ParityNode(shard.rank);
+  if (number >= seats->seats.size()) {
+    return refuse(fmt::format("the parity groups have {} nodes", seats->seats.size()));
+  }
+  const NodeIndex planned = seats->seats[number].node;
+  if (planned == node) return true;
+  return refuse(fmt::format("number {} is node {}", number, nodes_[planned].name));
 }
 
 void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
@@ -121,32 +167,34 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
     auto& damaged = version->damaged;
     damaged.erase(std::find(damaged.begin(), damaged.end(), std::pair(holding.rank, copy)));
   }
-  RankShard& shard = version->ranks[holding.rank.value];
+  RankShard& shard = *version->Shard(holding.rank);
   shard.known = true;
   shard.digest = holding.digest;
   shard.image_bytes = holding.image_bytes;
   bool added = version->AddCopy(holding.rank, copy);
   if (job.audience.insert(node).second) job.word_to.insert(node);
-  bool current = holding.version.incarnation == job.incarnation;
-  if (current) {
-    job.newest_seen = std::max(job.newest_seen, holding.version.step);
-    NodeIndex& place = job.rank_nodes[holding.rank.value];
-    if (place == kNoNode && holding.tier == Tier::kMemory) {
-      place = node;
-      ++job.ranks_joined;
-    }
-    if (holding.tier == Tier::kDisk && holding.version.step >= job.disk_target) {
-      job.disk_answered.insert(holding.rank);
-    }
-    if (holding.tier == Tier::kMemory && !inventory) AbortOvertaken(job, holding);
-  }
+  if (!IsParity(holding.rank)) AddRank(node, holding, inventory, job);
   if (version->phase == Phase::kAborted || version->phase == Phase::kRemoving) {
     job.word_to.insert(node);
     if (holding.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
   } else {
-    TryCommit(job, *version, holding.tier);
+    if (!IsParity(holding.rank)) TryCommit(job, *version, holding.tier);
+    if (holding.tier == Tier::kMemory) TryCommit(job, *version, Tier::kPeer);
   }
   job.changed = job.changed || added;
+}
+
+/// What follows from a rank's shard beside the commit.
+void State::AddRank(NodeIndex node, const Holding& holding, bool inventory, Job& job) {
+  if (holding.version.incarnation != job.incarnation) return;
+  job.newest_seen = std::max(job.newest_seen, holding.version.step);
+  NodeIndex& place = job.rank_nodes[holding.rank.value];
+  if (place == kNoNode && holding.tier == Tier::kMemory) {
+    place = node;
+    ++job.ranks_joined;
+  }
+  if (holding.tier == Tier::kDisk) job.disk_target.Answered(holding.rank, holding.version.step);
+  if (holding.tier == Tier::kMemory && !inventory) AbortOvertaken(job, holding);
 }
 
 /// A rank seals its steps in order: one it has not reported when it reports a newer one will never
@@ -164,8 +212,10 @@ void State::AbortOvertaken(Job& job, const Holding& newer) {
 
 void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
-  if (version.held_at(tier) != version.world) return;
   if (((version.tiers | version.failed_tiers) & TierBit(tier)) != 0) return;
+  const bool complete =
+      tier == Tier::kPeer ? IsCompleteAtPeer(job, version) : version.held_at(tier) == version.world;
+  if (!complete) return;
   // A new version only of the current incarnation; a committed one may reach further tiers later.
   if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
   if (version.tiers == 0) {
@@ -174,6 +224,7 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   }
   version.phase = Phase::kCommitted;
   version.tiers |= TierBit(tier);
+  version.whole.reset();
   version.bytes = 0;
   for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;
   Store(job, version, TierBit(tier));
@@ -182,7 +233,7 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
       if (id >= version.id) break;
       if (older.phase == Phase::kPending) Abort(job, older, false);
     }
-    if (tier == Tier::kDisk && version.id.step >= job.disk_target) job.disk_resolved = true;
+    if (TierTarget* target = job.target(tier)) target->Resolve(version.id.step);
   }
   job.changed = true;
   job.word_changed = true;
@@ -191,15 +242,15 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
 
 void State::Abort(Job& job, VersionState& version, bool store) {
   if (version.phase != Phase::kPending) return;
-  if (IsDiskTarget(job, version.id)) job.disk_resolved = true;
+  for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
+    if (LeadsTo(job, *target, version.id)) target->Resolve(version.id.step);
+  }
   version.phase = Phase::kAborted;
   ++job.aborted_total;
   if (store) Store(job, version, 0);
-  for (const RankShard& shard : version.ranks) {
-    for (const Copy& copy : shard.copies) {
-      if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
-    }
-  }
+  version.ForEachCopy([&](const Copy& copy) {
+    if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
+  });
   job.changed = true;
   job.word_changed = true;
 }
@@ -208,10 +259,17 @@ void State::OnMissing(NodeIndex node, const Missing& missing) {
   auto found = jobs_.find(missing.job);
   if (found == jobs_.end()) return;
   Job& job = found->second;
+  const ShardKey key{job.name, missing.version, missing.rank};
   auto lineage = job.lineages.find(missing.version.incarnation);
-  if (lineage == job.lineages.end() || missing.rank.value >= lineage->second.world) return;
-  if (missing.version.incarnation == job.incarnation) {
-    job.newest_seen = std::max(job.newest_seen, missing.version.step);
+  if (lineage == job.lineages.end()) return;
+  const bool parity = IsParity(missing.rank);
+  if (parity ? !SitsThere(node, key, job) : missing.rank.value >= lineage->second.world) return;
+  const bool current = missing.version.incarnation == job.incarnation;
+  if (current) job.newest_seen = std::max(job.newest_seen, missing.version.step);
+  if (current && parity && missing.tier != Tier::kDisk) {
+    // Also for a version that is gone: the target may have led there.
+    job.peer_target.Resolve(missing.version.step);
+    job.changed = true;
   }
   auto known = job.versions.find(missing.version);
   if (known == job.versions.end()) {
@@ -221,19 +279,29 @@ void State::OnMissing(NodeIndex node, const Missing& missing) {
   }
   VersionState& version = known->second;
   Find(job.name, node,
-       AbortedError(fmt::format("{} will not reach {}: {}",
-                                ToString(ShardKey{job.name, missing.version, missing.rank}),
-                                ToString(missing.tier), missing.why)));
-  version.RemoveCopy(missing.rank, {node, missing.tier});
+       AbortedError(fmt::format("{} will not reach {}: {}", ToString(key), ToString(missing.tier),
+                                missing.why)));
   job.changed = true;
-  if (missing.tier == Tier::kMemory) return Abort(job, version, true);
+  if (!parity) {
+    version.RemoveCopy(missing.rank, {node, missing.tier});
+    return missing.tier == Tier::kMemory ? Abort(job, version, true)
+                                         : FailTier(job, version, missing.tier);
+  }
+  // Parity is what makes the tier peer, and in memory is where it is made.
+  const bool on_disk = missing.tier == Tier::kDisk;
+  version.RemoveCopy(missing.rank, {node, on_disk ? Tier::kDisk : Tier::kMemory});
+  if (!on_disk) FailTier(job, version, Tier::kPeer);
+}
+
+/// The version will never be at `tier`; elsewhere it may.
+void State::FailTier(Job& job, VersionState& version, Tier tier) {
   if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
-  if (((version.tiers | version.failed_tiers) & TierBit(missing.tier)) != 0) return;
-  version.failed_tiers |= TierBit(missing.tier);
+  if (((version.tiers | version.failed_tiers) & TierBit(tier)) != 0) return;
+  version.failed_tiers |= TierBit(tier);
   if (version.recorded) Store(job, version, 0);
-  if (missing.tier == Tier::kDisk && missing.version.incarnation == job.incarnation &&
-      missing.version.step >= job.disk_target) {
-    job.disk_resolved = true;
+  TierTarget* target = job.target(tier);
+  if (target != nullptr && version.id.incarnation == job.incarnation) {
+    target->Resolve(version.id.step);
   }
   job.retention_due = true;
 }
@@ -242,7 +310,7 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   auto found = jobs_.find(gone.job);
   if (found == jobs_.end()) return;
   auto version = found->second.versions.find(gone.version);
-  if (version == found->second.versions.end() || gone.rank.value >= version->second.world) return;
+  if (version == found->second.versions.end()) return;
   if (version->second.RemoveCopy(gone.rank, {node, gone.tier})) found->second.changed = true;
 }
 
@@ -262,26 +330,33 @@ void State::Store(const Job& job, VersionState& version, uint32_t committed_tier
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);
   }
+  if (version.committed_at(Tier::kPeer)) {
+    for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
+  }
   effects_.emplace_back(PutVersion{std::move(record), committed_tier_bit});
 }
 
-bool State::IsDiskTarget(const Job& job, VersionId version) {
-  if (version.incarnation != job.incarnation || version.step < job.disk_target) return false;
-  auto it = job.versions.lower_bound({job.incarnation, job.disk_target});
+/// The version is the first at or after the target that may come true.
+bool State::LeadsTo(const Job& job, const TierTarget& target, VersionId version) {
+  if (version.incarnation != job.incarnation || version.step < target.step()) return false;
+  auto it = job.versions.lower_bound({job.incarnation, target.step()});
   for (; it != job.versions.end() && it->first < version; ++it) {
     if (it->second.phase == Phase::kPending || it->second.committed()) return false;
   }
   return true;
 }
 
-void State::AdvanceDiskTarget(Job& job) {
-  // Every rank wrote something and it did not make a version: they chose different steps.
-  if (job.disk_answered.size() == job.lineage().world) job.disk_resolved = true;
-  if (!job.disk_resolved) return;
-  job.disk_resolved = false;
-  job.disk_answered.clear();
-  job.disk_target = std::max(job.disk_target, Step{job.newest_seen.value + 1});
+void State::AdvanceTargets(Job& job) {
+  if (job.disk_target.AllAnswered(job.lineage().world)) job.disk_target.GiveUp();
+  if (job.disk_target.Advance(job.newest_seen)) job.word_changed = true;
+  const PeerSeats* seats = job.seats_of(job.incarnation);
+  if (seats == nullptr) return;
+  if (job.peer_target.AllAnswered(seats->seats.size()) && !ParityAwaitsMemory(job)) {
+    job.peer_target.GiveUp();
+  }
+  if (!job.peer_target.Advance(job.newest_seen)) return;
   job.word_changed = true;
+  job.retention_due = true;  // what was on its way to the peers counted until now
 }
 
 }  // namespace holdfast::coord

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "coordinator/state/events.h"
 #include "coordinator/state/records.h"
+#include "coordinator/state/tier_target.h"
 
 // The parts of State. Plain data; the rules are in state.h and its sources.
 
@@ -25,6 +27,8 @@ struct Node {
   AttachId attach = 0;
   uint64_t agent_start = 0;
   std::string data_address;
+  std::string peer_address;
+  Labels labels;
   NodeHealth health;
   Clock::TimePoint seen;     // last word from it
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
@@ -57,35 +61,71 @@ struct VersionState {
   int64_t wall_nanos = 0;
   uint64_t bytes = 0;  // of a committed version
   std::vector<RankShard> ranks;
-  std::array<uint32_t, 5> held{};  // by tier: ranks with a copy there
-  uint32_t held_any = 0;           // ranks with a copy anywhere
+  std::vector<RankShard> parity;          // by number in the plan of its incarnation
+  std::array<uint32_t, 5> held{};         // by tier: ranks with a copy there
+  uint32_t held_any = 0;                  // ranks with a copy anywhere
+  std::array<uint32_t, 5> parity_held{};  // by tier: nodes with their parity there
+  /// What IsWhole() found last; forgotten with every change of a copy or a tier.
+  mutable std::optional<bool> whole;
   std::vector<std::pair<Rank, Copy>> damaged;
   std::vector<std::string> damage_texts;
 
   uint32_t held_at(Tier tier) const { return held[static_cast<size_t>(tier)]; }
+  uint32_t parity_held_at(Tier tier) const { return parity_held[static_cast<size_t>(tier)]; }
+  bool any_on_disk() const { return held_at(Tier::kDisk) != 0 || parity_held_at(Tier::kDisk) != 0; }
+  bool any_parity() const {
+    return std::any_of(parity_held.begin(), parity_held.end(), [](uint32_t n) { return n != 0; });
+  }
+  /// A rank's shard or a node's parity; nullptr when the version has no such.
+  RankShard* Shard(Rank rank);
   bool committed() const { return phase == Phase::kCommitted; }
   bool committed_at(Tier tier) const { return committed() && (tiers & TierBit(tier)) != 0; }
   /// False when it was there.
   bool AddCopy(Rank rank, Copy copy);
   /// False when it was not there.
   bool RemoveCopy(Rank rank, Copy copy);
-  /// Removes every copy that `drop` accepts.
+  /// Removes every copy, also of parity, that `drop` accepts.
   template <typename Drop>
   void RemoveCopiesIf(const Drop& drop);
+  /// Calls `visit` with each copy, also of parity.
+  template <typename Visit>
+  void ForEachCopy(const Visit& visit) const;
   bool IsDamaged(Rank rank, Copy copy) const;
 };
 
 template <typename Drop>
 void VersionState::RemoveCopiesIf(const Drop& drop) {
-  if (held_any == 0) return;
-  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::vector<Copy>& copies = ranks[rank].copies;
+  auto remove = [&](const std::vector<Copy>& copies, Rank rank) {
     for (size_t i = copies.size(); i-- > 0;) {
       Copy copy = copies[i];
-      if (drop(copy)) RemoveCopy(Rank{rank}, copy);
+      if (drop(copy)) RemoveCopy(rank, copy);
+    }
+  };
+  for (uint32_t i = 0; held_any != 0 && i < ranks.size(); ++i) remove(ranks[i].copies, Rank{i});
+  for (uint32_t i = 0; i < parity.size(); ++i) remove(parity[i].copies, ParityRank(i));
+}
+
+template <typename Visit>
+void VersionState::ForEachCopy(const Visit& visit) const {
+  for (const std::vector<RankShard>* shards : {&ranks, &parity}) {
+    for (const RankShard& shard : *shards) {
+      for (const Copy& copy : shard.copies) visit(copy);
     }
   }
 }
+
+/// The plan of an incarnation, to be looked up.
+struct PeerSeats {
+  struct Seat {
+    uint32_t group = 0;
+    uint32_t position = 0;
+    NodeIndex node = kNoNode;
+  };
+  std::vector<Seat> seats;                // by number
+  std::vector<uint32_t> firsts;           // by group: number of its first member
+  std::vector<uint32_t> by_rank;          // number of the node whose image has the rank
+  std::map<NodeIndex, uint32_t> by_node;  // number of the node
+};
 
 /// One rank's part of a restore.
 struct RestoreLeg {
@@ -130,13 +170,14 @@ struct Job {
   std::set<NodeIndex> nodes_before;
   std::set<NodeIndex> audience;       // who gets its words
   std::vector<NodeIndex> rank_nodes;  // by rank of the current incarnation
+  std::vector<uint64_t> slot_bytes;   // likewise; 0: not said
   uint32_t ranks_joined = 0;
   RestorePlan plan;
   Step newest_seen;
-  Step disk_target;
-  std::set<Rank> disk_answered;  // ranks that answered the disk target
-  bool disk_resolved = false;
-  uint64_t committed_total = 0;  // since the coordinator's start
+  TierTarget disk_target;
+  TierTarget peer_target;
+  std::map<Incarnation, PeerSeats> seats;  // of incarnations with a plan
+  uint64_t committed_total = 0;            // since the coordinator's start
   uint64_t aborted_total = 0;
 
   // What the event that is being applied changed.
@@ -146,6 +187,15 @@ struct Job {
   std::set<NodeIndex> word_to;
   std::set<std::pair<NodeIndex, VersionId>> remove_disk;
 
+  /// Nullptr for a tier whose writers each take what they want.
+  TierTarget* target(Tier tier) {
+    return tier == Tier::kDisk ? &disk_target : tier == Tier::kPeer ? &peer_target : nullptr;
+  }
+  /// Nullptr without a plan.
+  const PeerSeats* seats_of(Incarnation of) const {
+    auto found = seats.find(of);
+    return found == seats.end() ? nullptr : &found->second;
+  }
   LineageRecord& lineage() { return lineages.at(incarnation); }
   const LineageRecord& lineage() const { return lineages.at(incarnation); }
 };

@@ -63,6 +63,8 @@ void State::On(const RankJoined& event) {
   }
   Job& job = found->second;
   Place(job, event.rank, node);
+  if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
+  PlanPeers(job);
   Reply reply;
   reply.request = event.request;
   reply.incarnation = job.incarnation;
@@ -70,7 +72,11 @@ void State::On(const RankJoined& event) {
 }
 
 void State::OpenIncarnation(Job& job, const RankJoined& event) {
+  // What an earlier incarnation has at peer is worth waiting for until this one has replaced it.
+  bool floor_before = false;
   if (job.incarnation.value != 0) {
+    const VersionId floor = PeerFloor(job);
+    floor_before = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
     RefuseAsks(job, FencedError(fmt::format("incarnation {} of job '{}' started",
                                             job.incarnation.value + 1, job.name)));
   }
@@ -79,15 +85,14 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   for (const auto& [id, version] : job.versions) {
     committed_any = committed_any || (id.incarnation == job.incarnation && version.committed());
   }
-  if (committed_any) job.nodes_before.clear();
+  if (committed_any && !floor_before) job.nodes_before.clear();
   job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
   job.nodes_now.clear();
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};
   job.newest_seen = Step{0};
-  job.disk_target = Step{0};
-  job.disk_answered.clear();
-  job.disk_resolved = false;
+  job.disk_target.Restart(Step{0});
+  job.peer_target.Restart(Step{0});
 
   LineageRecord lineage;
   lineage.job = job.name;
@@ -96,6 +101,7 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   lineage.world = event.world;
   job.lineages[job.incarnation] = lineage;
   job.rank_nodes.assign(event.world, kNoNode);
+  job.slot_bytes.assign(event.world, 0);
   job.ranks_joined = 0;
   for (RestoreLeg& leg : job.plan.legs) ResetLeg(job, leg);
   job.plan = {};
@@ -105,6 +111,7 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
     if (version.phase == Phase::kPending) Abort(job, version, false);
   }
   effects_.emplace_back(PutLineage{lineage});
+  ForgetPlans(job);
   effects_.emplace_back(PutJob{RecordOf(job)});
   job.changed = true;
   job.word_changed = true;

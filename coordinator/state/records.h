@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/api/types.h"
 #include "storage/base/ids.h"
 
 // What the coordinator persists: decisions, never holdings. docs/formats/metadata.md describes the
@@ -24,6 +25,24 @@ struct JobRecord {
   bool operator==(const JobRecord&) const = default;
 };
 
+/// A node of a parity group and what its image is made of.
+struct PlannedMember {
+  std::string node;
+  std::string domain;           // whose failure takes it along with others; empty: unknown
+  std::vector<PeerRank> ranks;  // ascending
+  bool operator==(const PlannedMember&) const = default;
+};
+
+struct PlannedGroup {
+  uint32_t parity = 0;                 // members whose loss it survives
+  std::vector<PlannedMember> members;  // by position in the stripes
+  bool operator==(const PlannedGroup&) const = default;
+};
+
+/// Which nodes of an incarnation keep parity for each other. Nodes are numbered in this order over
+/// all groups. Empty: no parity.
+using PeerPlan = std::vector<PlannedGroup>;
+
 enum class Decision : uint8_t { kNone = 0, kFresh = 1, kVersion = 2 };
 
 /// One start of a job, kept for ever: which run opened it and what it restored.
@@ -34,6 +53,8 @@ struct LineageRecord {
   uint32_t world = 0;
   Decision decision = Decision::kNone;
   VersionId restored;  // with Decision::kVersion
+  /// Made once, when all ranks have joined; given up when nothing of the incarnation is left.
+  PeerPlan peers = {};
   bool operator==(const LineageRecord&) const = default;
 };
 
@@ -55,6 +76,8 @@ struct VersionRecord {
   int64_t wall_nanos = 0;  // of the first commit; for display
   uint64_t bytes = 0;
   std::vector<uint64_t> digests;  // by rank; empty unless committed
+  /// By number of the node in the incarnation's plan; empty unless committed at peer.
+  std::vector<uint64_t> parity_digests = {};
   bool operator==(const VersionRecord&) const = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
 // Restore: prepared as ranks connect, decided once for all of them.
@@ -9,8 +10,13 @@
 namespace holdfast::coord {
 namespace {
 constexpr uint32_t kAttemptsMax = 3;
+// A decode fails also because a member is gone that still counts as there: tried for longer than
+// that lasts.
+constexpr uint32_t kDecodeAttemptsMax = 50;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 constexpr size_t kNamedMax = 8;  // ranks and nodes named in one message
+/// Stands for the group of a rank's planned node as the source.
+constexpr Copy kDecode{kNoNode, Tier::kPeer};
 
 /// Answers after which the copy is not tried again.
 bool IsLost(ErrorCode code) {
@@ -127,7 +133,7 @@ void State::AdvanceDecided(Job& job) {
     const RestoreLeg& leg = plan.legs[ask.rank.value];
     if (leg.phase == RestoreLeg::Phase::kReady) {
       effects_.emplace_back(Reply{ask.request, {}, job.incarnation, restored, leg.source.tier});
-    } else if (GateOpen(job) && (stuck || found->second.ranks[ask.rank.value].copies.empty())) {
+    } else if (GateOpen(job) && (stuck || !IsAvailable(job, found->second, ask.rank))) {
       plan.legs[ask.rank.value].tried.clear();
       Answer(ask.request, FailedPreconditionError(MissingText(job, found->second)));
     } else {
@@ -212,34 +218,41 @@ void State::ResetLeg(Job& job, RestoreLeg& leg) {
   leg.request = 0;
 }
 
-std::optional<Copy> State::PickSource(const RestoreLeg& leg, const RankShard& shard,
-                                      NodeIndex target) {
+/// The nearest source that was not tried too often: own memory, another node's, the group's parity,
+/// own disk, another node's. One that failed once comes after all that did not.
+std::optional<Copy> State::PickSource(const Job& job, const RestoreLeg& leg,
+                                      const VersionState& version, Rank rank) {
+  constexpr uint32_t kSources = 5;
+  const NodeIndex target = job.rank_nodes[rank.value];
   std::optional<Copy> best;
   uint32_t best_cost = 0;
-  for (const Copy& copy : shard.copies) {
+  auto consider = [&](const Copy& copy, uint32_t distance) {
     uint32_t attempts = 0;
     for (const RestoreLeg::Tried& tried : leg.tried) {
       if (tried.copy == copy) attempts = tried.attempts;
     }
-    if (attempts >= kAttemptsMax) continue;
-    uint32_t cost =
-        attempts * 4 + (copy.node == target ? 0 : 2) + (copy.tier == Tier::kMemory ? 0 : 1);
-    if (best && cost >= best_cost) continue;
+    const uint32_t cost = attempts * kSources + distance;
+    const uint32_t most = copy == kDecode ? kDecodeAttemptsMax : kAttemptsMax;
+    if (attempts >= most || (best && cost >= best_cost)) return;
     best = copy;
     best_cost = cost;
+  };
+  for (const Copy& copy : version.ranks[rank.value].copies) {
+    consider(copy, (copy.tier == Tier::kMemory ? 0 : 3) + (copy.node == target ? 0 : 1));
   }
+  if ((!best || best_cost > 2) && CanDecode(job, version, rank)) consider(kDecode, 2);
   return best;
 }
 
-/// Orders the rank's shard if it is time. True: every copy was tried in vain.
+/// Orders the rank's shard if it is time. True: every source was tried in vain.
 bool State::RunLeg(Job& job, Rank rank) {
   RestoreLeg& leg = job.plan.legs[rank.value];
   const NodeIndex target = job.rank_nodes[rank.value];
   if (leg.phase != RestoreLeg::Phase::kIdle || at_.now < leg.retry_at) return false;
   if (target == kNoNode || !nodes_[target].attached) return false;
-  const RankShard& shard = job.versions.at(job.plan.candidate).ranks[rank.value];
-  if (shard.copies.empty()) return false;
-  std::optional<Copy> source = PickSource(leg, shard, target);
+  const VersionState& version = job.versions.at(job.plan.candidate);
+  if (!IsAvailable(job, version, rank)) return false;
+  std::optional<Copy> source = PickSource(job, leg, version, rank);
   if (!source) return true;
   leg.phase = RestoreLeg::Phase::kPreparing;
   leg.request = ++next_prepare_;
@@ -253,9 +266,15 @@ bool State::RunLeg(Job& job, Rank rank) {
   order.rank = rank;
   order.world = job.lineage().world;
   order.tier = source->tier;
-  order.source_node = nodes_[source->node].name;
-  order.source_address = nodes_[source->node].data_address;
-  order.digest = shard.digest;
+  if (source->tier == Tier::kPeer) {
+    const PeerSeats& seats = job.seats.at(version.id.incarnation);
+    const uint32_t group = seats.seats[seats.by_rank[rank.value]].group;
+    order.group = GroupOf(job, version.id.incarnation, group, &version);
+  } else {
+    order.source_node = nodes_[source->node].name;
+    order.source_address = nodes_[source->node].data_address;
+  }
+  order.digest = version.ranks[rank.value].digest;
   Say(target, std::move(order));
   return false;
 }
@@ -279,19 +298,28 @@ void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
     return;
   }
   leg.phase = RestoreLeg::Phase::kIdle;
-  if (IsLost(code)) return;
+  const bool decoded = leg.source == kDecode;
+  if (IsLost(code) && !decoded) return;  // the copy is gone
   auto tried = std::find_if(leg.tried.begin(), leg.tried.end(),
                             [&](const RestoreLeg::Tried& t) { return t.copy == leg.source; });
   if (tried == leg.tried.end()) tried = leg.tried.insert(leg.tried.end(), {leg.source, 0});
-  ++tried->attempts;
-  leg.retry_at = at_.now + kRetryPause;
+  const bool in_vain = decoded && code == ErrorCode::kDataLoss;
+  tried->attempts = in_vain ? kDecodeAttemptsMax : tried->attempts + 1;
+  leg.retry_at = at_.now + (in_vain ? Clock::Duration::zero() : kRetryPause);
 }
 
-/// A copy that is damaged or not there does not count any more, whoever asked for it.
+/// A copy that is damaged or not there does not count any more, whoever asked for it. What a group
+/// could not decode says nothing of any one copy: whoever has a bad one reports that it is gone.
 void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
-  const std::string text = fmt::format(
-      "{} at {} on node {}: {}", ToString(ShardKey{job.name, order.version, order.rank}),
-      ToString(order.source.tier), nodes_[order.source.node].name, why.message());
+  const std::string shard = ToString(ShardKey{job.name, order.version, order.rank});
+  if (order.source == kDecode) {
+    return Find(
+        job.name, order.target,
+        Status(why.code(), fmt::format("{} decoded from its group: {}", shard, why.message())));
+  }
+  const std::string text =
+      fmt::format("{} at {} on node {}: {}", shard, ToString(order.source.tier),
+                  nodes_[order.source.node].name, why.message());
   Find(job.name, order.target, Status(why.code(), text));
   auto found = job.versions.find(order.version);
   if (found == job.versions.end() || !IsLost(why.code())) return;
@@ -310,14 +338,18 @@ void State::LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready) {
     const bool ready = leg.phase == RestoreLeg::Phase::kReady;
     if (leg.target == node && !(ready && keep_ready)) ResetLeg(job, leg);
     if (leg.source.node == node && !ready && !keep_ready) ResetLeg(job, leg);
+    // What can be decoded depends on who is there.
+    std::erase_if(leg.tried, [](const RestoreLeg::Tried& tried) { return tried.copy == kDecode; });
+    leg.retry_at = std::min(leg.retry_at, at_.now);
   }
+  job.plan.unusable.clear();
 }
 
 void State::Decide(Job& job) {
   LineageRecord& lineage = job.lineage();
   lineage.decision = Decision::kVersion;
   lineage.restored = job.plan.candidate;
-  effects_.emplace_back(PutLineage{lineage});
+  effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
     effects_.emplace_back(Reply{ask.request,
                                 {},
@@ -333,7 +365,7 @@ void State::Decide(Job& job) {
 void State::DecideFresh(Job& job) {
   LineageRecord& lineage = job.lineage();
   lineage.decision = Decision::kFresh;
-  effects_.emplace_back(PutLineage{lineage});
+  effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   job.plan.open = false;
 }
 
@@ -360,7 +392,7 @@ std::string State::MissingText(const Job& job, const VersionState& version) cons
   size_t count = 0;
   for (uint32_t rank = 0; rank < version.world; ++rank) {
     const RankShard& shard = version.ranks[rank];
-    if (!shard.copies.empty() || ++count > kNamedMax) continue;
+    if (IsAvailable(job, version, Rank{rank}) || ++count > kNamedMax) continue;
     text += fmt::format("{}rank {}", text.empty() ? "" : ", ", rank);
     if (shard.last_node != kNoNode)
       text += fmt::format(" (last on {})", nodes_[shard.last_node].name);
@@ -368,9 +400,48 @@ std::string State::MissingText(const Job& job, const VersionState& version) cons
   if (count > kNamedMax) text += fmt::format(" and {} more", count - kNamedMax);
   text = count == 0 ? fmt::format("version {} could not be prepared", ToString(version.id))
                     : fmt::format("version {} has no copy of {}", ToString(version.id), text);
+  text += LostGroupsText(job, version);
   for (const std::string& damage : version.damage_texts) text += "; damaged: " + damage;
   std::string absent = AbsentNodes(job);
   if (!absent.empty()) text += "; not attached: " + absent;
+  return text;
+}
+
+/// Groups of a version at peer that cannot decode a rank without any copy, and what they miss.
+std::string State::LostGroupsText(const Job& job, const VersionState& version) const {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr || !version.committed_at(Tier::kPeer) || IsWhole(job, version)) return "";
+  std::string text;
+  size_t named = 0;
+  for (uint32_t group = 0; group < seats->firsts.size(); ++group) {
+    const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
+    const std::vector<uint32_t> absent = AbsentMembers(job, version, group);
+    const bool needed = std::any_of(absent.begin(), absent.end(), [&](uint32_t number) {
+      const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
+      return std::any_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
+        return version.ranks[rank.rank.value].copies.empty();
+      });
+    });
+    if (!needed || absent.size() <= planned.parity || ++named > kNamedMax) continue;
+    text += fmt::format(
+        "; parity group {} of {} nodes can decode without {} of them, it misses {}:", group,
+        planned.members.size(), planned.parity, absent.size());
+    for (uint32_t number : absent) {
+      const Copy there{seats->seats[number].node, Tier::kMemory};
+      text += fmt::format("{} {} (", number == absent.front() ? "" : ",", nodes_[there.node].name);
+      const char* comma = "";
+      auto name = [&](Rank rank, const RankShard& shard) {
+        const auto& copies = shard.copies;
+        if (std::find(copies.begin(), copies.end(), there) != copies.end()) return;
+        text += std::exchange(comma, ", ") + ShardName(rank);
+      };
+      for (const PeerRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
+        name(rank.rank, version.ranks[rank.rank.value]);
+      }
+      name(ParityRank(number), version.parity[number]);
+      text += ")";
+    }
+  }
   return text;
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
 // Which versions stay, and the end of those that do not. Never the newest restorable.
@@ -14,7 +15,7 @@ constexpr size_t kAbortedMax = 64;
 /// Versions that no rule may take.
 std::set<VersionId> State::Guarded(const Job& job) const {
   std::set<VersionId> guarded = {NewestRestorable(job), NewestCommitted(job, Tier::kMemory),
-                                 NewestCommitted(job, Tier::kDisk)};
+                                 NewestCommitted(job, Tier::kDisk), PeerFloor(job)};
   if (job.lineage().decision == Decision::kNone || !job.plan.asks.empty()) {
     guarded.insert(job.plan.candidate);
   }
@@ -81,15 +82,19 @@ void State::RetainMemory(Job& job, const std::set<VersionId>& guarded) {
     auto& [id, version] = *it;
     if (!version.committed() || guarded.count(id) != 0) continue;
     const uint32_t on_disk = version.held_at(Tier::kDisk);
-    if (id < newest && (on_disk == 0 || on_disk == version.world)) {
+    const bool to_peers = IsOnItsWayToPeer(job, version);
+    if (id < newest && (on_disk == 0 || on_disk == version.world) && !to_peers) {
       // Agents free these slots by themselves now that a newer version is safe.
       version.RemoveCopiesIf([](const Copy& copy) { return copy.tier == Tier::kMemory; });
     }
     if (version.committed_at(Tier::kDisk)) continue;
     const bool never_on_disk = (version.failed_tiers & TierBit(Tier::kDisk)) != 0;
-    const bool on_its_way = on_disk != 0 || IsDiskTarget(job, id);
+    const bool on_its_way =
+        on_disk != 0 || LeadsTo(job, job.disk_target, id) ||
+        (to_peers && (version.any_parity() || LeadsTo(job, job.peer_target, id)));
     const bool surplus = ++waiting > kMemoryRecordsMax && !on_its_way;
-    if (IsAbandoned(job, id) || id < newest_disk || never_on_disk || surplus) erased.push_back(id);
+    const bool overtaken = (id < newest_disk || never_on_disk) && !to_peers;
+    if (IsAbandoned(job, id) || overtaken || surplus) erased.push_back(id);
   }
   for (VersionId id : erased) EraseRecord(job, job.versions.at(id));
 }
@@ -97,22 +102,18 @@ void State::RetainMemory(Job& job, const std::set<VersionId>& guarded) {
 void State::Tombstone(Job& job, VersionState& version) {
   version.phase = Phase::kRemoving;
   Store(job, version, 0);
-  for (const RankShard& shard : version.ranks) {
-    for (const Copy& copy : shard.copies) {
-      if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
-    }
-  }
+  version.ForEachCopy([&](const Copy& copy) {
+    if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
+  });
 }
 
 /// Forgets a version; whatever still turns up of it is known to be dead.
 void State::EraseRecord(Job& job, VersionState& version) {
   std::set<NodeIndex> in_memory;
-  for (const RankShard& shard : version.ranks) {
-    for (const Copy& copy : shard.copies) {
-      if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
-      if (copy.tier == Tier::kMemory) in_memory.insert(copy.node);
-    }
-  }
+  version.ForEachCopy([&](const Copy& copy) {
+    if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
+    if (copy.tier == Tier::kMemory) in_memory.insert(copy.node);
+  });
   if (IsAbandoned(job, version.id)) {
     for (NodeIndex node : in_memory) Say(node, RemoveOrder{job.name, version.id, Tier::kMemory});
   }
@@ -123,7 +124,7 @@ void State::EraseRecord(Job& job, VersionState& version) {
 void State::EraseGone(Job& job) {
   std::vector<VersionId> gone;
   for (const auto& [id, version] : job.versions) {
-    if (version.phase == Phase::kRemoving && version.held_at(Tier::kDisk) == 0) gone.push_back(id);
+    if (version.phase == Phase::kRemoving && !version.any_on_disk()) gone.push_back(id);
   }
   for (VersionId id : gone) EraseRecord(job, job.versions.at(id));
 }
@@ -137,7 +138,7 @@ void State::PruneAborted(Job& job) {
   size_t left = aborted.size();
   for (VersionId id : aborted) {
     VersionState& version = job.versions.at(id);
-    const bool settled = id < newest && version.held_at(Tier::kDisk) == 0;
+    const bool settled = id < newest && !version.any_on_disk();
     if (!settled && left <= kAbortedMax) continue;
     --left;
     if (!settled && id.incarnation == job.incarnation && id.step > job.abort_floor) {

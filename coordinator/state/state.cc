@@ -4,31 +4,43 @@
 
 #include <algorithm>
 
+#include "coordinator/state/peers.h"
+
 namespace holdfast::coord {
 
+RankShard* VersionState::Shard(Rank rank) {
+  std::vector<RankShard>& shards = IsParity(rank) ? parity : ranks;
+  const uint32_t index = IsParity(rank) ? ParityNode(rank) : rank.value;
+  return index < shards.size() ? &shards[index] : nullptr;
+}
+
 bool VersionState::AddCopy(Rank rank, Copy copy) {
-  RankShard& shard = ranks[rank.value];
+  RankShard& shard = *Shard(rank);
   bool at_tier = false;
   for (const Copy& other : shard.copies) {
     if (other == copy) return false;
     at_tier = at_tier || other.tier == copy.tier;
   }
-  if (!at_tier) ++held[static_cast<size_t>(copy.tier)];
-  if (shard.copies.empty()) ++held_any;
+  if (!at_tier) ++(IsParity(rank) ? parity_held : held)[static_cast<size_t>(copy.tier)];
+  if (shard.copies.empty() && !IsParity(rank)) ++held_any;
   shard.copies.push_back(copy);
   shard.last_node = copy.node;
+  whole.reset();
   return true;
 }
 
 bool VersionState::RemoveCopy(Rank rank, Copy copy) {
-  std::vector<Copy>& copies = ranks[rank.value].copies;
+  RankShard* shard = Shard(rank);
+  if (shard == nullptr) return false;
+  std::vector<Copy>& copies = shard->copies;
   auto found = std::find(copies.begin(), copies.end(), copy);
   if (found == copies.end()) return false;
   copies.erase(found);
+  whole.reset();
   bool at_tier = std::any_of(copies.begin(), copies.end(),
                              [&](const Copy& other) { return other.tier == copy.tier; });
-  if (!at_tier) --held[static_cast<size_t>(copy.tier)];
-  if (copies.empty()) --held_any;
+  if (!at_tier) --(IsParity(rank) ? parity_held : held)[static_cast<size_t>(copy.tier)];
+  if (copies.empty() && !IsParity(rank)) --held_any;
   return true;
 }
 
@@ -39,6 +51,25 @@ bool VersionState::IsDamaged(Rank rank, Copy copy) const {
 namespace {
 Status BadRecords(std::string text) {
   return DataLossError("the metadata store contradicts itself: " + std::move(text));
+}
+
+/// Every rank of the world is in the image of one node, and no node is there twice.
+bool IsPlan(const LineageRecord& lineage) {
+  std::vector<bool> seated(lineage.world);
+  std::set<std::string> nodes;
+  uint32_t ranks = 0;
+  for (const PlannedGroup& group : lineage.peers) {
+    if (group.parity == 0 || group.parity >= group.members.size()) return false;
+    for (const PlannedMember& member : group.members) {
+      if (!nodes.insert(member.node).second) return false;
+      for (const PeerRank& rank : member.ranks) {
+        if (rank.rank.value >= lineage.world || seated[rank.rank.value]) return false;
+        seated[rank.rank.value] = true;
+        ++ranks;
+      }
+    }
+  }
+  return lineage.peers.empty() || ranks == lineage.world;
 }
 }  // namespace
 
@@ -58,34 +89,10 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
     job.audience = job.nodes_now;
   }
   for (const LineageRecord& record : records.lineages) {
-    auto job = state.jobs_.find(record.job);
-    if (job == state.jobs_.end() || record.incarnation > job->second.incarnation) {
-      return Fail(BadRecords(
-          fmt::format("incarnation {} of job {}", record.incarnation.value, record.job)));
-    }
-    job->second.lineages[record.incarnation] = record;
+    HOLDFAST_RETURN_IF_ERROR(state.LoadLineage(record));
   }
   for (const VersionRecord& record : records.versions) {
-    auto job = state.jobs_.find(record.job);
-    if (job == state.jobs_.end() || record.world == 0 || record.world > kWorldMax ||
-        (!record.digests.empty() && record.digests.size() != record.world)) {
-      return Fail(
-          BadRecords(fmt::format("version {} of job {}", ToString(record.version), record.job)));
-    }
-    VersionState& version = state.Create(job->second, record.version, record.world, record.phase);
-    version.tiers = record.tiers;
-    version.failed_tiers = record.failed_tiers;
-    version.pinned = record.pinned;
-    version.recorded = true;
-    version.wall_nanos = record.wall_nanos;
-    version.bytes = record.bytes;
-    for (size_t rank = 0; rank < record.digests.size(); ++rank) {
-      version.ranks[rank].known = true;
-      version.ranks[rank].digest = record.digests[rank];
-    }
-    if (record.version.incarnation == job->second.incarnation) {
-      job->second.newest_seen = std::max(job->second.newest_seen, record.version.step);
-    }
+    HOLDFAST_RETURN_IF_ERROR(state.LoadVersion(record));
   }
   for (auto& [name, job] : state.jobs_) {
     if (job.lineages.count(job.incarnation) == 0) {
@@ -93,10 +100,63 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
           BadRecords(fmt::format("job {} has no incarnation {}", name, job.incarnation.value)));
     }
     job.rank_nodes.assign(job.lineage().world, kNoNode);
+    job.slot_bytes.assign(job.lineage().world, 0);
+    if (!job.lineage().peers.empty() && job.seats_of(job.incarnation) == nullptr) {
+      state.SeatPeers(job, job.incarnation);
+    }
     job.plan.open = job.lineage().decision != Decision::kFresh;
-    if (job.newest_seen.value != 0) job.disk_target = Step{job.newest_seen.value + 1};
+    if (job.newest_seen.value == 0) continue;
+    job.disk_target.Restart(Step{job.newest_seen.value + 1});
+    job.peer_target.Restart(Step{job.newest_seen.value + 1});
   }
   return state;
+}
+
+Status State::LoadLineage(const LineageRecord& record) {
+  auto job = jobs_.find(record.job);
+  if (job == jobs_.end() || record.incarnation > job->second.incarnation || !IsPlan(record)) {
+    return BadRecords(
+        fmt::format("incarnation {} of job {}", record.incarnation.value, record.job));
+  }
+  job->second.lineages[record.incarnation] = record;
+  return Status::Ok();
+}
+
+Status State::LoadVersion(const VersionRecord& record) {
+  const auto bad = [&record] {
+    return BadRecords(fmt::format("version {} of job {}", ToString(record.version), record.job));
+  };
+  auto found = jobs_.find(record.job);
+  if (found == jobs_.end() || record.world == 0 || record.world > kWorldMax ||
+      (!record.digests.empty() && record.digests.size() != record.world)) {
+    return bad();
+  }
+  Job& job = found->second;
+  auto lineage = job.lineages.find(record.version.incarnation);
+  if (lineage != job.lineages.end() && !lineage->second.peers.empty()) {
+    if (record.world != lineage->second.world) return bad();
+    if (job.seats_of(lineage->first) == nullptr) SeatPeers(job, lineage->first);
+  }
+  VersionState& version = Create(job, record.version, record.world, record.phase);
+  if (version.parity.size() < record.parity_digests.size()) return bad();
+  version.tiers = record.tiers;
+  version.failed_tiers = record.failed_tiers;
+  version.pinned = record.pinned;
+  version.recorded = true;
+  version.wall_nanos = record.wall_nanos;
+  version.bytes = record.bytes;
+  const auto know = [](RankShard& shard, uint64_t digest) {
+    shard.known = true;
+    shard.digest = digest;
+  };
+  for (size_t i = 0; i < record.digests.size(); ++i) know(version.ranks[i], record.digests[i]);
+  for (size_t i = 0; i < record.parity_digests.size(); ++i) {
+    know(version.parity[i], record.parity_digests[i]);
+  }
+  if (record.version.incarnation == job.incarnation) {
+    job.newest_seen = std::max(job.newest_seen, record.version.step);
+  }
+  return Status::Ok();
 }
 
 std::vector<Effect> State::Apply(const Event& event, Instant at) {
@@ -162,12 +222,15 @@ void State::On(const NodeAttached& event) {
                      : CancelledError("the agent attached again");
     effects_.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
-  bool same_agent = event.agent_start == node.agent_start;
+  const bool same_agent = event.agent_start == node.agent_start;
+  const bool news = !node.attached || node.peer_address != event.peer_address;
   DropCopiesOf(index);
   node.attached = true;
   node.attach = event.attach;
   node.agent_start = event.agent_start;
   node.data_address = event.data_address;
+  node.peer_address = event.peer_address;
+  node.labels = event.labels;
   node.health = event.health;
   node.seen = at_.now;
   node.seen_wall_nanos = at_.wall_nanos;
@@ -180,6 +243,7 @@ void State::On(const NodeAttached& event) {
     if (job.audience.count(index) != 0) job.word_to.insert(index);
     job.changed = true;
   }
+  if (news) TellGroupsOf(index);
 }
 
 void State::On(const NodeDetached& event) {
@@ -208,6 +272,7 @@ void State::Lose(NodeIndex index, std::string_view why) {
     LegsOfLostNode(job, index, false);
     job.changed = true;
   }
+  TellGroupsOf(index);
 }
 
 void State::DropCopiesOf(NodeIndex node) {
@@ -289,20 +354,34 @@ void State::Settle(Job& job) {
   if (job.changed) {
     AdvancePlan(job);
     Retain(job);
-    AdvanceDiskTarget(job);
+    AdvanceTargets(job);
     job.changed = false;
   }
-  if (job.word_changed) job.word_to = job.audience;
-  if (!job.word_to.empty()) {
-    JobWord word = WordOn(job);
-    for (NodeIndex node : job.word_to) Say(node, word);
-  }
+  SendWords(job);
   for (const auto& [node, version] : job.remove_disk) {
     Say(node, RemoveOrder{job.name, version, Tier::kDisk});
   }
+  job.remove_disk.clear();
+}
+
+/// Each node gets the same word but for its group.
+void State::SendWords(Job& job) {
+  if (job.word_changed) job.word_to.insert(job.audience.begin(), job.audience.end());
+  if (!job.word_to.empty()) {
+    const JobWord common = WordOn(job);
+    const PeerSeats* seats = job.seats_of(job.incarnation);
+    for (NodeIndex node : job.word_to) {
+      if (!nodes_[node].attached) continue;
+      JobWord word = common;
+      if (seats != nullptr && seats->by_node.count(node) != 0) {
+        const uint32_t group = seats->seats[seats->by_node.at(node)].group;
+        word.group = GroupOf(job, job.incarnation, group, nullptr);
+      }
+      Say(node, std::move(word));
+    }
+  }
   job.word_changed = false;
   job.word_to.clear();
-  job.remove_disk.clear();
 }
 
 JobWord State::WordOn(const Job& job) const {
@@ -314,7 +393,9 @@ JobWord State::WordOn(const Job& job) const {
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kAborted) word.aborted.push_back(id);
   }
-  word.disk_target_step = job.disk_target;
+  word.disk_target_step = job.disk_target.step();
+  word.peer_committed = PeerFloor(job);
+  word.peer_target_step = job.peer_target.step();
   if (job.lineage().decision == Decision::kVersion) word.restore = job.lineage().restored;
   return word;
 }

@@ -6,11 +6,18 @@
 #include <vector>
 
 #include "coordinator/state/events.h"
+#include "coordinator/state/groups.h"
 #include "coordinator/state/job.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/view.h"
 
 namespace holdfast::coord {
+
+struct PeerOptions {
+  bool enabled = true;
+  GroupOptions groups;
+  std::string domain_label = "rack";  // nodes with the same value share their fate
+};
 
 struct StateOptions {
   Epoch epoch;
@@ -19,6 +26,7 @@ struct StateOptions {
   std::chrono::nanoseconds detach_grace = std::chrono::milliseconds(500);
   uint32_t keep_last = 3;   // newest versions on disk, at least 1
   uint64_t keep_every = 0;  // and every K-th step; 0: none
+  PeerOptions peers;
 };
 
 /// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
@@ -57,6 +65,8 @@ class State {
   };
 
   // state.cc: nodes and dispatch
+  Status LoadLineage(const LineageRecord& record);
+  Status LoadVersion(const VersionRecord& record);
   void On(const NodeAttached& event);
   void On(const NodeDetached& event);
   void On(const NodeLost& event);
@@ -76,6 +86,7 @@ class State {
   void Answer(RequestId request, Status outcome);
   void Find(const std::string& job, NodeIndex node, Status what);
   JobWord WordOn(const Job& job) const;
+  void SendWords(Job& job);
   JobRecord RecordOf(const Job& job) const;
 
   // join.cc: incarnations
@@ -87,11 +98,16 @@ class State {
   // holdings.cc: facts, commit, abort
   void AddHoldings(NodeIndex node, std::vector<Holding> holdings, bool inventory);
   void AddHolding(NodeIndex node, const Holding& holding, bool inventory);
+  void AddRank(NodeIndex node, const Holding& holding, bool inventory, Job& job);
+  bool AdmitParity(NodeIndex node, const Holding& holding, Job& job);
+  bool SitsThere(NodeIndex node, const ShardKey& shard, Job& job);
   VersionState* Admit(NodeIndex node, const Holding& holding, Job& job);
+  VersionState* AdmitNew(const Holding& holding, Job& job);
   void AbortOvertaken(Job& job, const Holding& newer);
   void TryCommit(Job& job, VersionState& version, Tier tier);
   void Abort(Job& job, VersionState& version, bool store);
   void OnMissing(NodeIndex node, const Missing& missing);
+  void FailTier(Job& job, VersionState& version, Tier tier);
   void OnGone(NodeIndex node, const Gone& gone);
   void Store(const Job& job, VersionState& version, uint32_t committed_tier_bit);
   VersionState& Create(Job& job, VersionId id, uint32_t world, Phase phase);
@@ -100,8 +116,18 @@ class State {
   static bool IsRestorable(const Job& job, const VersionState& version);
   static VersionId NewestCommitted(const Job& job, Tier tier);
   static VersionId NewestRestorable(const Job& job);
-  void AdvanceDiskTarget(Job& job);
-  static bool IsDiskTarget(const Job& job, VersionId version);
+  void AdvanceTargets(Job& job);
+  static bool LeadsTo(const Job& job, const TierTarget& target, VersionId version);
+
+  // peers.cc: parity groups
+  std::string WhyNoPeers(const Job& job) const;
+  void PlanPeers(Job& job);
+  void SeatPeers(Job& job, Incarnation incarnation);
+  void ForgetPlans(Job& job);
+  PeerGroup GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
+                    const VersionState* version) const;
+  void TellGroupsOf(NodeIndex node);
+  static VersionId PeerFloor(const Job& job);
 
   // restore.cc: the plan
   bool GateOpen(const Job& job) const;
@@ -111,8 +137,8 @@ class State {
   VersionId Choose(const Job& job) const;
   void SwitchTo(Job& job, VersionId candidate);
   bool RunLeg(Job& job, Rank rank);
-  static std::optional<Copy> PickSource(const RestoreLeg& leg, const RankShard& shard,
-                                        NodeIndex target);
+  static std::optional<Copy> PickSource(const Job& job, const RestoreLeg& leg,
+                                        const VersionState& version, Rank rank);
   static void ResetLeg(Job& job, RestoreLeg& leg);
   void Decide(Job& job);
   void DecideFresh(Job& job);
@@ -120,10 +146,15 @@ class State {
   Status WhyNothing(const Job& job) const;
   Status WhyNotWanted(const Job& job, VersionId wanted) const;
   std::string MissingText(const Job& job, const VersionState& version) const;
+  std::string LostGroupsText(const Job& job, const VersionState& version) const;
   std::string AbsentNodes(const Job& job) const;
   void OnPrepared(NodeIndex node, const Prepared& prepared);
   void OnSourceFailed(Job& job, const Ordered& order, const Status& why);
   void LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready);
+
+  // view.cc
+  JobView ViewOf(const Job& job) const;
+  static VersionId NewestReadable(const Job& job);
 
   // retention.cc
   void Retain(Job& job);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
 namespace holdfast::coord {
@@ -18,13 +19,53 @@ const Copy* Nearest(const RankShard& shard, std::optional<Tier> tier) {
   return best;
 }
 
-Tier FarthestTier(const VersionState& version) {
+Tier FarthestTier(const Job& job, const VersionState& version) {
   Tier farthest = Tier::kMemory;
-  for (const RankShard& shard : version.ranks) {
-    const Copy* copy = Nearest(shard, std::nullopt);
-    if (copy != nullptr) farthest = std::max(farthest, copy->tier);
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const Copy* copy = Nearest(version.ranks[rank], std::nullopt);
+    Tier nearest = copy == nullptr ? Tier::kPeer : copy->tier;
+    if (nearest > Tier::kPeer && CanDecode(job, version, Rank{rank})) nearest = Tier::kPeer;
+    farthest = std::max(farthest, nearest);
   }
   return farthest;
+}
+
+uint32_t AvailableTiers(const Job& job, const VersionState& version) {
+  uint32_t tiers = 0;
+  for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+    const bool there = version.committed_at(tier) && version.held_at(tier) == version.world;
+    if (there) tiers |= TierBit(tier);
+  }
+  return PeerMargin(job, version) ? tiers | TierBit(Tier::kPeer) : tiers;
+}
+
+/// The worst that the version survives, by what is there now: nodes at once, or all but the disks.
+std::string Survives(const Job& job, const VersionState& version, uint32_t available) {
+  std::string text;
+  const uint32_t margin = PeerMargin(job, version).value_or(0);
+  if (margin != 0) {
+    text = fmt::format("any {} node{} of each group", margin, margin == 1 ? "" : "s");
+  }
+  if ((available & TierBit(Tier::kDisk)) != 0) {
+    text += (text.empty() ? "" : "; ") + std::string("loss of everything but the disks");
+  }
+  return text.empty() ? "process loss only" : text;
+}
+
+/// The version of the current incarnation whose parity is being made: the one that most members
+/// have theirs of, else the first that the target leads to.
+const VersionState* PeerTarget(const Job& job) {
+  const VersionState* best = nullptr;
+  for (auto it = job.versions.lower_bound({job.incarnation, job.peer_target.step()});
+       it != job.versions.end(); ++it) {
+    const VersionState& version = it->second;
+    if (version.phase != Phase::kPending && !version.committed()) continue;
+    if (!IsOnItsWayToPeer(job, version)) continue;
+    const bool better = best == nullptr ||
+                        version.parity_held_at(Tier::kMemory) > best->parity_held_at(Tier::kMemory);
+    if (better) best = &version;
+  }
+  return best;
 }
 }  // namespace
 
@@ -37,16 +78,25 @@ std::vector<NodeView> State::Nodes() const {
     views[i].data_address = node.data_address;
     views[i].health = node.health;
     views[i].seen_wall_nanos = node.seen_wall_nanos;
+    views[i].peer_address = node.peer_address;
+    views[i].labels = node.labels;
   }
+  auto count = [&](const RankShard& shard, uint64_t NodeView::*in_memory) {
+    for (const Copy& copy : shard.copies) {
+      NodeView& view = views[copy.node];
+      (copy.tier == Tier::kMemory ? view.*in_memory : view.held_disk_bytes) += shard.image_bytes;
+    }
+  };
   for (const auto& [name, job] : jobs_) {
     for (const auto& [id, version] : job.versions) {
-      for (const RankShard& shard : version.ranks) {
-        for (const Copy& copy : shard.copies) {
-          NodeView& view = views[copy.node];
-          (copy.tier == Tier::kMemory ? view.held_memory_bytes : view.held_disk_bytes) +=
-              shard.image_bytes;
-        }
-      }
+      for (const RankShard& shard : version.ranks) count(shard, &NodeView::held_memory_bytes);
+      for (const RankShard& shard : version.parity) count(shard, &NodeView::held_parity_bytes);
+    }
+    const PeerSeats* seats = job.seats_of(job.incarnation);
+    if (seats == nullptr) continue;
+    for (uint32_t number = 0; number < seats->seats.size(); ++number) {
+      const PeerSeats::Seat& seat = seats->seats[number];
+      views[seat.node].seats.push_back({name, seat.group, number});
     }
   }
   std::sort(views.begin(), views.end(),
@@ -60,34 +110,47 @@ Result<std::vector<JobView>> State::Jobs(const std::string& only) const {
   }
   std::vector<JobView> views;
   for (const auto& [name, job] : jobs_) {
-    if (!only.empty() && name != only) continue;
-    JobView view;
-    view.name = name;
-    view.uid = job.uid;
-    view.incarnation = job.incarnation;
-    view.world = job.lineage().world;
-    view.ranks_joined = job.ranks_joined;
-    view.memory_committed = NewestCommitted(job, Tier::kMemory);
-    view.disk_committed = NewestCommitted(job, Tier::kDisk);
-    view.restorable = NewestRestorable(job);
-    view.committed_total = job.committed_total;
-    view.aborted_total = job.aborted_total;
-    view.newest_seen = job.newest_seen;
-    if (view.restorable.incarnation.value != 0) {
-      view.restorable_tier = FarthestTier(job.versions.at(view.restorable));
-    }
-    const VersionId newest = std::max(view.memory_committed, view.disk_committed);
-    if (newest.incarnation.value != 0) {
-      const VersionState& version = job.versions.at(newest);
-      view.committed_wall_nanos = version.wall_nanos;
-      if (newest != view.restorable) view.not_restorable_why = MissingText(job, version);
-    }
-    for (const auto& [id, version] : job.versions) {
-      if (version.phase == Phase::kPending) ++view.pending_versions;
-    }
-    views.push_back(std::move(view));
+    if (only.empty() || name == only) views.push_back(ViewOf(job));
   }
   return views;
+}
+
+JobView State::ViewOf(const Job& job) const {
+  JobView view;
+  view.name = job.name;
+  view.uid = job.uid;
+  view.incarnation = job.incarnation;
+  view.world = job.lineage().world;
+  view.ranks_joined = job.ranks_joined;
+  view.memory_committed = NewestCommitted(job, Tier::kMemory);
+  view.disk_committed = NewestCommitted(job, Tier::kDisk);
+  view.restorable = NewestRestorable(job);
+  view.committed_total = job.committed_total;
+  view.aborted_total = job.aborted_total;
+  view.newest_seen = job.newest_seen;
+  if (view.restorable.incarnation.value != 0) {
+    view.restorable_tier = FarthestTier(job, job.versions.at(view.restorable));
+  }
+  const VersionId newest = std::max(view.memory_committed, view.disk_committed);
+  if (newest.incarnation.value != 0) {
+    const VersionState& version = job.versions.at(newest);
+    view.committed_wall_nanos = version.wall_nanos;
+    if (newest != view.restorable) view.not_restorable_why = MissingText(job, version);
+  }
+  for (const auto& [id, version] : job.versions) {
+    if (version.phase == Phase::kPending) ++view.pending_versions;
+  }
+  view.peer_committed = PeerFloor(job);
+  view.not_protected_why = WhyNoPeers(job);
+  const PeerSeats* seats = job.seats_of(job.incarnation);
+  if (seats == nullptr) return view;
+  view.peer_members = static_cast<uint32_t>(seats->seats.size());
+  view.peer_target_step = job.peer_target.step();
+  if (const VersionState* target = PeerTarget(job)) {
+    view.peer_target = target->id;
+    view.peer_target_held = target->parity_held_at(Tier::kMemory);
+  }
+  return view;
 }
 
 Result<std::vector<VersionView>> State::Versions(const std::string& name) const {
@@ -95,6 +158,7 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
   if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   const Job& job = found->second;
   const VersionId newest_memory = NewestCommitted(job, Tier::kMemory);
+  const VersionId newest_peer = PeerFloor(job);
   std::vector<VersionView> views;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const auto& [id, version] = *it;
@@ -102,11 +166,7 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
     view.version = id;
     view.phase = version.phase;
     view.committed_tiers = version.tiers;
-    for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
-      if (version.committed_at(tier) && version.held_at(tier) == version.world) {
-        view.available_tiers |= TierBit(tier);
-      }
-    }
+    view.available_tiers = AvailableTiers(job, version);
     view.world = version.world;
     view.bytes = version.bytes;
     view.wall_nanos = version.wall_nanos;
@@ -114,16 +174,19 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
     view.restorable = IsRestorable(job, version);
     view.abandoned = IsAbandoned(job, id);
     // Superseded versions of which only the record is left are no news.
+    const bool whole = IsWhole(job, version);
+    const bool only_waits = IsOnItsWayToPeer(job, version) && !version.any_parity();
     const bool superseded = version.committed() && !version.committed_at(Tier::kDisk) &&
-                            id != newest_memory && version.held_any < version.world;
+                            id != newest_memory && id != newest_peer && (!whole || only_waits);
     if (superseded) continue;
+    if (view.restorable) view.survives = Survives(job, version, view.available_tiers);
     if (version.phase == Phase::kAborted) {
       view.why_not = "not every rank saved it";
     } else if (version.phase == Phase::kRemoving) {
       view.why_not = "being removed";
     } else if (view.abandoned) {
       view.why_not = "a later incarnation restarted before it";
-    } else if (version.held_any < version.world) {
+    } else if (!whole) {
       view.why_not = MissingText(job, version);
     } else if (version.phase == Phase::kPending) {
       view.why_not = "not committed yet";
@@ -133,13 +196,23 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
   return views;
 }
 
+/// The newest restorable version of which a copy of every shard lies somewhere.
+VersionId State::NewestReadable(const Job& job) {
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const bool readable = it->second.held_any == it->second.world;
+    if (readable && IsRestorable(job, it->second)) return it->first;
+  }
+  // Whoever asks hears why the newest cannot be read.
+  return NewestRestorable(job);
+}
+
 Result<RestoreView> State::PlanRestore(const std::string& name, VersionId wanted,
                                        std::optional<Tier> tier) const {
   auto found = jobs_.find(name);
   if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   const Job& job = found->second;
   const bool named = wanted.incarnation.value != 0;
-  if (!named) wanted = NewestRestorable(job);
+  if (!named) wanted = NewestReadable(job);
   auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
     if (named) return Fail(WhyNotWanted(job, wanted));
@@ -159,6 +232,11 @@ Result<RestoreView> State::PlanRestore(const std::string& name, VersionId wanted
       if (tier && !shard.copies.empty()) {
         text = fmt::format("version {} has rank {} not at {}", ToString(wanted), rank,
                            ToString(*tier));
+      } else if (CanDecode(job, version->second, Rank{rank})) {
+        text = fmt::format(
+            "version {} has rank {} only in its group's parity: a restart of the "
+            "job brings it back into memory, until then it cannot be read",
+            ToString(wanted), rank);
       }
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
     }

@@ -11,14 +11,25 @@
 
 namespace holdfast::coord {
 
+/// A node's place in the parity groups of a job's current incarnation.
+struct SeatView {
+  std::string job;
+  uint32_t group = 0;
+  uint32_t number = 0;  // over all groups
+};
+
 struct NodeView {
   std::string name;
   bool alive = false;
   std::string data_address;
   uint64_t held_memory_bytes = 0;
   uint64_t held_disk_bytes = 0;
+  uint64_t held_parity_bytes = 0;  // in memory; parity on disk is part of held_disk_bytes
   NodeHealth health;
   int64_t seen_wall_nanos = 0;
+  std::string peer_address;
+  Labels labels;
+  std::vector<SeatView> seats;
 };
 
 struct JobView {
@@ -37,6 +48,12 @@ struct JobView {
   uint64_t aborted_total = 0;
   uint64_t pending_versions = 0;
   Step newest_seen;
+  VersionId peer_committed;
+  Step peer_target_step;
+  VersionId peer_target;          // the version whose parity is being made; incarnation 0: none yet
+  uint32_t peer_target_held = 0;  // members that have their parity of it
+  uint32_t peer_members = 0;      // 0: the current incarnation has no parity groups
+  std::string not_protected_why;  // with peer_members 0
 };
 
 struct VersionView {
@@ -51,6 +68,8 @@ struct VersionView {
   bool restorable = false;
   std::string why_not;
   bool abandoned = false;
+  /// What may be lost now so that it can still be restored; empty: nothing.
+  std::string survives;
 };
 
 struct SourceView {

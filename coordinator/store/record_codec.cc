@@ -71,6 +71,43 @@ Status SplitKey(std::string_view key, std::string_view prefix, std::string& job,
   rest = slash == std::string_view::npos ? std::string_view() : tail.substr(slash + 1);
   return ValidateName("job", job);
 }
+
+void EncodeGroup(const PlannedGroup& group, metadata::PlannedGroup* out) {
+  out->set_parity(group.parity);
+  for (const PlannedMember& member : group.members) {
+    metadata::PlannedMember* encoded = out->add_members();
+    encoded->set_node(member.node);
+    encoded->set_domain(member.domain);
+    for (const PeerRank& rank : member.ranks) {
+      metadata::PlannedRank* encoded_rank = encoded->add_ranks();
+      encoded_rank->set_rank(rank.rank.value);
+      encoded_rank->set_slot_bytes(rank.slot_bytes);
+    }
+  }
+}
+
+Result<PlannedGroup> DecodeGroup(std::string_view key, const metadata::PlannedGroup& payload,
+                                 uint32_t world) {
+  const uint32_t members = static_cast<uint32_t>(payload.members_size());
+  if (members < 2 || members > kPeerGroupNodesMax || payload.parity() == 0 ||
+      payload.parity() > kPeerGroupParityMax || payload.parity() >= members) {
+    return Fail(Bad(key, "no such parity group"));
+  }
+  PlannedGroup group;
+  group.parity = payload.parity();
+  for (const metadata::PlannedMember& encoded : payload.members()) {
+    if (!ValidateName("node", encoded.node()).ok()) return Fail(Bad(key, "no such node"));
+    PlannedMember member{encoded.node(), encoded.domain(), {}};
+    for (const metadata::PlannedRank& rank : encoded.ranks()) {
+      if (rank.rank() >= world || rank.slot_bytes() > kSlotBytesMax) {
+        return Fail(Bad(key, "a parity group has a rank that cannot be"));
+      }
+      member.ranks.push_back({Rank{rank.rank()}, rank.slot_bytes()});
+    }
+    group.members.push_back(std::move(member));
+  }
+  return group;
+}
 }  // namespace
 
 std::string JobKey(const std::string& job) { return fmt::format("{}{}", kJobPrefix, job); }
@@ -101,6 +138,7 @@ std::string EncodeLineage(const LineageRecord& record) {
   payload.set_decision(static_cast<uint32_t>(record.decision));
   payload.set_restored_incarnation(record.restored.incarnation.value);
   payload.set_restored_step(record.restored.step.value);
+  for (const PlannedGroup& group : record.peers) EncodeGroup(group, payload.add_peers());
   return Frame(LineageKey(record.job, record.incarnation), payload);
 }
 
@@ -114,6 +152,7 @@ std::string EncodeVersion(const VersionRecord& record) {
   payload.set_wall_nanos(record.wall_nanos);
   payload.set_bytes(record.bytes);
   for (uint64_t digest : record.digests) payload.add_digests(digest);
+  for (uint64_t digest : record.parity_digests) payload.add_parity_digests(digest);
   return Frame(VersionKey(record.job, record.version), payload);
 }
 
@@ -158,6 +197,10 @@ Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value
   record.world = payload.world();
   record.decision = static_cast<Decision>(payload.decision());
   record.restored = {Incarnation{payload.restored_incarnation()}, Step{payload.restored_step()}};
+  for (const metadata::PlannedGroup& encoded : payload.peers()) {
+    HOLDFAST_ASSIGN_OR_RETURN(PlannedGroup group, DecodeGroup(key, encoded, record.world));
+    record.peers.push_back(std::move(group));
+  }
   return record;
 }
 
@@ -184,6 +227,7 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
   record.wall_nanos = payload.wall_nanos();
   record.bytes = payload.bytes();
   record.digests.assign(payload.digests().begin(), payload.digests().end());
+  record.parity_digests.assign(payload.parity_digests().begin(), payload.parity_digests().end());
   return record;
 }
 

@@ -88,6 +88,8 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                   "--set",
                   "data_listen=unix:" + NodeDir(node) + "/d.sock",
                   "--set",
+                  "peers.listen=unix:" + NodeDir(node) + "/p.sock",
+                  "--set",
                   "run_dir=" + RunDir(node),
                   "--set",
                   "data_dirs=[" + dirs + "]",
@@ -135,6 +137,13 @@ void Cluster::KillKeeper(int node) {
   ::kill(pid, SIGKILL);
   // Not our child: init reaps it. Gone means that its socket refuses.
   WaitUntil([&] { return KeeperPid(node) != pid; }, kStartTimeout);
+}
+
+void Cluster::DestroyNode(int node) {
+  agents_[node].Kill();
+  KillKeeper(node);
+  for (const std::string& dir : DataDirs(node)) std::filesystem::remove_all(dir);
+  std::filesystem::remove_all(RunDir(node));
 }
 
 void Cluster::KillEverything() {

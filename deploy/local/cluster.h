@@ -44,6 +44,8 @@ class Cluster {
   /// The keeper of a node: 0 if none runs.
   pid_t KeeperPid(int node) const;
   void KillKeeper(int node);
+  /// As if the machine had burnt: agent and keeper killed, sockets and disks gone.
+  void DestroyNode(int node);
   /// SIGKILL to coordinator, agents and keepers at once: the memory is gone.
   void KillEverything();
 

@@ -201,6 +201,34 @@ Status FlipBit(const std::string& path, uint64_t offset) {
   return file ? Status::Ok() : IoErrorError("cannot write " + path);
 }
 
+Result<DrillReport> KillNode(Scene& scene) {
+  constexpr int kNode = 3;  // with the rank of the same number
+  DrillReport report;
+  HOLDFAST_RETURN_IF_ERROR(AwaitSteps(scene, 3));
+  if (auto held = AwaitCommit(scene.cluster, scene.job, Tier::kPeer, {}, kPatience); !held) {
+    return Fail(held.error());
+  }
+  auto start = steady_clock::now();
+  scene.say("node n3 is gone: agent, keeper, trainer and disk");
+  scene.training.KillRank(kNode);
+  scene.cluster.DestroyNode(kNode);
+  scene.training.AwaitFailure(kPatience);
+  report.detect_ms = MillisSince(start);
+  uint64_t newest = scene.training.newest_step();
+  HOLDFAST_RETURN_IF_ERROR(scene.cluster.StartAgent(kNode));
+  HOLDFAST_RETURN_IF_ERROR(scene.cluster.AwaitAgent(kNode));
+  scene.say("an empty machine takes its place");
+  HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, &report));
+  for (const Restored& rank : scene.training.restored()) {
+    const std::string expected = rank.rank == kNode ? "peer" : "memory";
+    if (rank.tier != expected) {
+      return Fail(DataLossError(
+          fmt::format("rank {} came back from {} instead of {}", rank.rank, rank.tier, expected)));
+    }
+  }
+  return report;
+}
+
 Result<DrillReport> FlipBitOnDisk(Scene& scene) {
   DrillReport report;
   HOLDFAST_RETURN_IF_ERROR(AwaitSteps(scene, 3));
@@ -285,6 +313,7 @@ const std::vector<Drill>& AllDrills() {
       {"kill-coordinator", "the coordinator is killed and started again", KillCoordinator},
       {"kill-coordinator-before-commit", "the coordinator dies between the reports and the commit",
        KillCoordinatorBeforeCommit},
+      {"kill-node", "a node is lost with its memory and its disk", KillNode},
       {"kill-everything", "everything is killed at once, the memory is gone", KillEverything},
       {"interrupt-disk-write", "a disk write is interrupted and everything dies",
        InterruptDiskWrite},

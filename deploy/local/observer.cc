@@ -26,6 +26,7 @@ Result<JobView> Observe(const Cluster& cluster, const std::string& job) {
   for (const auto& entry : document["jobs"]) {
     if (entry.value("job", "") != job) continue;
     view.memory_committed = VersionOf(entry, "memory_committed");
+    view.peer_committed = VersionOf(entry, "peer_committed");
     view.disk_committed = VersionOf(entry, "disk_committed");
     view.restorable = VersionOf(entry, "restorable");
   }
@@ -43,7 +44,9 @@ Result<VersionId> AwaitCommit(const Cluster& cluster, const std::string& job, Ti
           last = view.error().ToString();
           return false;
         }
-        auto& committed = tier == Tier::kDisk ? view->disk_committed : view->memory_committed;
+        auto& committed = tier == Tier::kDisk   ? view->disk_committed
+                          : tier == Tier::kPeer ? view->peer_committed
+                                                : view->memory_committed;
         if (committed) last = "newest is " + ToString(*committed);
         if (committed && (!than || *committed > *than)) found = committed;
         return found.has_value();

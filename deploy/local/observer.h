@@ -13,6 +13,7 @@ namespace holdfast::local {
 /// What an operator sees of one job through the CLI.
 struct JobView {
   std::optional<VersionId> memory_committed;
+  std::optional<VersionId> peer_committed;
   std::optional<VersionId> disk_committed;
   std::optional<VersionId> restorable;
   std::vector<std::string> codes;  // of `holdfast status`: "DISK_FULL", …

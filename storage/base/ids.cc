@@ -51,8 +51,13 @@ Result<Tier> ParseTier(std::string_view text) {
                                    "' is not a tier: use memory, peer, disk or remote"));
 }
 
+std::string ShardName(Rank rank) {
+  return IsParity(rank) ? "parity-" + std::to_string(ParityNode(rank))
+                        : "rank-" + std::to_string(rank.value);
+}
+
 std::string ToString(const ShardKey& key) {
-  return key.job + "/" + ToString(key.version) + "/rank-" + std::to_string(key.rank.value);
+  return key.job + "/" + ToString(key.version) + "/" + ShardName(key.rank);
 }
 
 Status ValidateName(std::string_view what, std::string_view name) {

@@ -43,6 +43,15 @@ Result<Tier> ParseTier(std::string_view text);
 /// Bit of a tier in a mask of tiers.
 constexpr uint32_t TierBit(Tier tier) { return 1U << static_cast<uint32_t>(tier); }
 
+/// A node's parity is a shard without a trainer: its rank is that of no process. Node numbers are
+/// those of the job's parity plan.
+inline constexpr uint32_t kParityRankBit = 1U << 31;
+constexpr Rank ParityRank(uint32_t node) { return Rank{kParityRankBit | node}; }
+constexpr bool IsParity(Rank rank) { return (rank.value & kParityRankBit) != 0; }
+constexpr uint32_t ParityNode(Rank rank) { return rank.value & ~kParityRankBit; }
+/// "rank-7", or "parity-2" for the parity of node 2: the form in paths and in logs.
+std::string ShardName(Rank rank);
+
 /// What one rank saved in one version.
 struct ShardKey {
   std::string job;
@@ -65,6 +74,11 @@ struct ShardIdentity {
 
 /// Largest world accepted anywhere: bounds allocations made from received numbers.
 inline constexpr uint32_t kWorldMax = 1U << 20;
+
+/// True for a trainer's rank below `world`, and for every node's parity.
+constexpr bool RankInWorld(Rank rank, uint32_t world) {
+  return IsParity(rank) ? ParityNode(rank) < kWorldMax : rank.value < world;
+}
 
 /// Names of jobs, nodes, clusters and extra state: `[A-Za-z0-9._-]{1,128}`, not "." or "..". They
 /// become path components, so this is checked wherever one arrives. `what` starts the message.

@@ -55,6 +55,14 @@ class CondVar {
     lock.release();
     return notified;
   }
+  /// False when `deadline` came first.
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
+      HOLDFAST_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    bool notified = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+    lock.release();
+    return notified;
+  }
   void NotifyOne() { cv_.notify_one(); }
   void NotifyAll() { cv_.notify_all(); }
 

@@ -191,7 +191,7 @@ Status ValidateIdentity(const ShardIdentity& identity) {
     return InvalidArgumentError(
         fmt::format("world {} is not between 1 and {}", identity.world, kWorldMax));
   }
-  if (identity.rank.value >= identity.world) {
+  if (!RankInWorld(identity.rank, identity.world)) {
     return InvalidArgumentError(
         fmt::format("rank {} is outside a world of {}", identity.rank.value, identity.world));
   }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kVersionPrefix = "v";
 constexpr std::string_view kRankPrefix = "rank-";
+constexpr std::string_view kParityPrefix = "parity-";
 constexpr std::string_view kPartPrefix = ".part-";
 constexpr std::string_view kDataSuffix = ".safetensors";
 constexpr std::string_view kSealSuffix = ".seal";
@@ -57,12 +58,10 @@ std::string VersionPath(const std::string& job, VersionId version) {
   return job + "/" + std::string(kVersionPrefix) + ToString(version);
 }
 
-std::string SealName(Rank rank) {
-  return std::string(kRankPrefix) + std::to_string(rank.value) + std::string(kSealSuffix);
-}
+std::string SealName(Rank rank) { return ShardName(rank) + std::string(kSealSuffix); }
 
 std::string PartName(Rank rank, uint32_t part, uint32_t part_count) {
-  std::string name = std::string(kRankPrefix) + std::to_string(rank.value);
+  std::string name = ShardName(rank);
   if (part_count > 1) name += std::string(kPartPrefix) + std::to_string(part);
   return name + std::string(kDataSuffix);
 }
@@ -83,10 +82,11 @@ std::optional<ShardFileName> ParseShardFileName(std::string_view name) {
     parsed.temporary = true;
     name = name.substr(0, mark);
   }
-  if (!ConsumePrefix(name, kRankPrefix)) return std::nullopt;
-  auto rank = ConsumeNumber(name);
-  if (!rank || *rank >= kWorldMax) return std::nullopt;
-  parsed.rank = Rank{*rank};
+  const bool parity = ConsumePrefix(name, kParityPrefix);
+  if (!parity && !ConsumePrefix(name, kRankPrefix)) return std::nullopt;
+  auto number = ConsumeNumber(name);
+  if (!number || *number >= kWorldMax) return std::nullopt;
+  parsed.rank = parity ? ParityRank(*number) : Rank{*number};
   if (name == kSealSuffix) {
     parsed.seal = true;
     return parsed;

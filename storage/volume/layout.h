@@ -21,7 +21,7 @@ Status ValidateJobName(std::string_view job);
 
 /// "job/v3-120"
 std::string VersionPath(const std::string& job, VersionId version);
-/// "rank-7.seal"
+/// "rank-7.seal", "parity-2.seal"
 std::string SealName(Rank rank);
 /// "rank-7.safetensors" for the only part, "rank-7.part-2.safetensors" for one of several.
 std::string PartName(Rank rank, uint32_t part, uint32_t part_count);

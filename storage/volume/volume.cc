@@ -135,7 +135,7 @@ Result<std::unique_ptr<ShardWriter>> DiskVolume::CreateShard(const ShardIdentity
                                                              std::span<const std::byte> image) {
   HOLDFAST_RETURN_IF_ERROR(CheckWritable());
   HOLDFAST_RETURN_IF_ERROR(ValidateJobName(identity.job));
-  if (identity.world > kWorldMax || identity.rank.value >= identity.world) {
+  if (identity.world > kWorldMax || !RankInWorld(identity.rank, identity.world)) {
     return Fail(InvalidArgumentError(
         fmt::format("rank {} is not in a world of {}", identity.rank.value, identity.world)));
   }

@@ -145,8 +145,8 @@ std::string RoomOf(const std::string& path) {
 }
 
 TEST(TidyTest, DependenciesOnlyPointDown) {
-  const std::set<std::string> storage = {"storage/base", "storage/format", "storage/io",
-                                         "storage/volume"};
+  const std::set<std::string> storage = {"storage/base", "storage/format", "storage/erasure",
+                                         "storage/io", "storage/volume"};
   auto with = [](std::set<std::string> base, std::initializer_list<std::string> more) {
     base.insert(more);
     return base;
@@ -154,13 +154,17 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
   const std::map<std::string, std::set<std::string>> may_include = {
       {"storage/base", {}},
       {"storage/format", {"storage/base"}},
+      {"storage/erasure", {"storage/base"}},
       {"storage/io", {"storage/base", "storage/format"}},
       {"storage/volume", {"storage/base", "storage/format", "storage/io"}},
       {"agent/api", {"storage/base"}},
       {"agent/arena", {"storage/base", "storage/format", "agent/api"}},
-      {"agent/pipeline", with(storage, {"agent/api", "agent/arena"})},
-      {"agent/server",
-       with(storage, {"agent/api", "agent/arena", "agent/pipeline", "coordinator/api"})},
+      {"agent/peers", {"storage/base", "storage/format"}},
+      {"agent/parity", {"storage/base", "storage/format", "storage/erasure", "agent/peers"}},
+      {"agent/pipeline",
+       with(storage, {"agent/api", "agent/arena", "agent/peers", "agent/parity"})},
+      {"agent/server", with(storage, {"agent/api", "agent/arena", "agent/peers", "agent/pipeline",
+                                      "coordinator/api"})},
       {"coordinator/api", {"storage/base", "storage/format"}},
       {"coordinator/state", {"storage/base", "storage/format", "coordinator/api"}},
       {"coordinator/store", {"storage/base", "storage/format", "coordinator/state"}},

@@ -477,7 +477,8 @@ Status TestNode::Start() {
   node_options.trainers_file = dir_ + "/trainers";
   node_options.disk_every_steps = options_.disk_every_steps;
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
-  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, Clock::Real());
+  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, peers,
+                                Clock::Real());
   node->Adopt();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666));
   HOLDFAST_RETURN_IF_ERROR(node->Serve(std::move(listener)));

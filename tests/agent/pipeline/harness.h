@@ -84,6 +84,16 @@ class FakeCoordinator : public CoordinatorLink {
 };
 
 /// Other agents, as memory: what it is given can be fetched.
+/// No peers: nobody is reached.
+class NoPeers : public PeerTransport {
+ public:
+  Result<std::unique_ptr<PeerStream>> Open(const std::string& address,
+                                           const PeerRequest& /*request*/,
+                                           Clock::TimePoint /*deadline*/) override {
+    return Fail(UnavailableError(address + " is not there"));
+  }
+};
+
 class FakeFetcher : public ShardFetcher {
  public:
   Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
@@ -181,6 +191,7 @@ class TestNode {
 
   FakeCoordinator coordinator;
   FakeFetcher fetcher;
+  NoPeers peers;
   SimDisk disk;
   std::unique_ptr<Volume> volume;
   std::unique_ptr<Arena> arena;

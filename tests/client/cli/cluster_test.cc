@@ -36,6 +36,7 @@ class ClusterTest : public testing::Test {
     options.root = folder_.path();
     options.nodes = 2;
     options.arena_bytes = 128ULL << 20;
+    if (!peers_) options.agent_settings = {"peers.enabled=false"};
     cluster_ = std::make_unique<local::Cluster>(options);
     Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
@@ -101,13 +102,20 @@ class ClusterTest : public testing::Test {
     return args;
   }
 
+  bool peers_ = true;
   TempFolder folder_;
   std::unique_ptr<local::Cluster> cluster_;
   std::vector<float> states_[kWorld];
   std::vector<std::unique_ptr<v1::Client>> clients_;
 };
 
-TEST_F(ClusterTest, ALifeOfAJob) {
+/// What lies on one node lies on no other.
+class UnprotectedClusterTest : public ClusterTest {
+ protected:
+  UnprotectedClusterTest() { peers_ = false; }
+};
+
+TEST_F(UnprotectedClusterTest, ALifeOfAJob) {
   SaveEverywhere(1);
   SaveEverywhere(2);
 
@@ -154,7 +162,7 @@ TEST_F(ClusterTest, ALifeOfAJob) {
   ExpectRestored(folder_ / "older", 1);
 }
 
-TEST_F(ClusterTest, DamageDownNodesAndADeadCoordinator) {
+TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
   SaveEverywhere(1);
   std::string shard = cluster_->DataDirs(1)[0] + "/lm/v1-1/rank-3.safetensors";
   ASSERT_TRUE(fs::exists(shard));

@@ -1,9 +1,11 @@
 #!/bin/sh
 # Installs the client library into a folder of its own, builds a C and a C++ program against it with
 # find_package, runs them, and checks what the library shows and needs.
-# Usage: install_test.sh <build folder> <folder with the programs' sources> <cmake>
+# Usage: install_test.sh <build folder> <folder with the programs' sources> <cmake> [<sanitizers>]
 set -eu
 build=$1 source=$2 cmake=$3
+# Programs that use a sanitized library must be sanitized themselves.
+flags=${4:+-fsanitize=$4}
 work=$(mktemp -d "${TMPDIR:-/tmp}/hf-install-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 fail() { echo "install_test: $*" >&2; exit 1; }
@@ -14,7 +16,8 @@ headers=$(cd "$work/prefix" && find . -name '*.h*' | sort | tr '\n' ' ')
 [ "$headers" = "./include/holdfast/holdfast.h ./include/holdfast/holdfast.hpp " ] ||
   fail "installed headers are: $headers"
 
-"$cmake" -S "$source" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/log" 2>&1 &&
+"$cmake" -S "$source" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+    -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" >"$work/log" 2>&1 &&
   "$cmake" --build "$work/build" >>"$work/log" 2>&1 ||
   { cat "$work/log"; fail "a program that uses find_package(holdfast) does not build"; }
 HOLDFAST_SOCKET="$work/none.sock" "$work/build/consumer_c" || fail "the C program failed"

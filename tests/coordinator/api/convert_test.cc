@@ -40,6 +40,13 @@ TEST(ConvertTest, RefusesWhatCannotBe) {
       {"rank = world", [](auto& h) { h.set_rank(4); }},
       {"world 0", [](auto& h) { h.set_world(0); }},
       {"huge world", [](auto& h) { h.set_world(kWorldMax + 1); }},
+      {"parity beyond", [](auto& h) { h.set_rank(ParityRank(kWorldMax).value); }},
+      {"parity of the largest number", [](auto& h) { h.set_rank(0xffffffff); }},
+      {"parity of no world",
+       [](auto& h) {
+         h.set_rank(ParityRank(0).value);
+         h.set_world(0);
+       }},
   };
   for (auto& [name, spoil] : cases) {
     pb::Holding proto = GoodHolding();
@@ -51,9 +58,129 @@ TEST(ConvertTest, RefusesWhatCannotBe) {
   }
 }
 
+TEST(ConvertTest, ParityIsAShardLikeAnother) {
+  pb::Holding wire = GoodHolding();
+  wire.set_rank(ParityRank(kWorldMax - 1).value);
+  auto holding = FromProto(wire);
+  ASSERT_TRUE(holding.has_value()) << holding.error().ToString();
+  EXPECT_EQ(holding->rank, ParityRank(kWorldMax - 1));
+
+  pb::Missing missing;
+  ToProto(Missing{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kPeer, "slow"}, &missing);
+  EXPECT_EQ(FromProto(missing)->rank, ParityRank(9));
+  pb::Gone gone;
+  ToProto(Gone{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kMemory}, &gone);
+  EXPECT_EQ(FromProto(gone)->rank, ParityRank(9));
+  gone.set_rank(ParityRank(kWorldMax).value);
+  EXPECT_FALSE(FromProto(gone).has_value());
+}
+
+PeerGroup GoodGroup() {
+  return {{{"n1", "unix:/n1", 4, {{Rank{0}, 4096}, {Rank{3}, kSlotBytesMax}}, true},
+           {"n2", "", 5, {{Rank{1}, 8192}}, false},
+           {"n3", "127.0.0.1:7002", 6, {{Rank{2}, 4096}}, true}},
+          2};
+}
+
+TEST(ConvertTest, GroupsGoThereAndBack) {
+  pb::PeerGroup wire;
+  ToProto(GoodGroup(), &wire);
+  EXPECT_EQ(FromProto(wire).value(), GoodGroup());
+  PeerGroup largest{{}, kPeerGroupParityMax};
+  for (uint32_t i = 0; i < kPeerGroupNodesMax; ++i) {
+    largest.members.push_back({"n", "", i, {{Rank{i}, 4096}}, false});
+  }
+  wire.Clear();
+  ToProto(largest, &wire);
+  EXPECT_EQ(FromProto(wire).value(), largest);
+}
+
+TEST(ConvertTest, RefusesGroupsThatCannotBe) {
+  std::vector<std::pair<std::string, std::function<void(pb::PeerGroup&)>>> cases = {
+      {"no members", [](auto& g) { g.clear_members(); }},
+      {"one member", [](auto& g) { g.mutable_members()->DeleteSubrange(1, 2); }},
+      {"too many members",
+       [](auto& g) {
+         while (g.members_size() <= 32) *g.add_members() = g.members(0);
+       }},
+      {"no parity", [](auto& g) { g.set_parity(0); }},
+      {"all parity", [](auto& g) { g.set_parity(3); }},
+      {"too much parity",
+       [](auto& g) {
+         for (int i = 0; i < 9; ++i) *g.add_members() = g.members(0);
+         g.set_parity(5);
+       }},
+      {"path in a name", [](auto& g) { g.mutable_members(0)->set_node("../n"); }},
+      {"address", [](auto& g) { g.mutable_members(0)->set_address("nowhere"); }},
+      {"number", [](auto& g) { g.mutable_members(0)->set_number(kWorldMax); }},
+      {"no ranks", [](auto& g) { g.mutable_members(0)->clear_ranks(); }},
+      {"too many ranks",
+       [](auto& g) {
+         for (uint32_t i = 4; i < 2000; ++i) {
+           auto* rank = g.mutable_members(0)->add_ranks();
+           rank->set_rank(i);
+           rank->set_slot_bytes(4096);
+         }
+       }},
+      {"ranks that do not ascend",
+       [](auto& g) { g.mutable_members(0)->mutable_ranks(1)->set_rank(0); }},
+      {"parity as data",
+       [](auto& g) { g.mutable_members(0)->mutable_ranks(1)->set_rank(ParityRank(0).value); }},
+      {"no room", [](auto& g) { g.mutable_members(0)->mutable_ranks(0)->set_slot_bytes(0); }},
+      {"odd room", [](auto& g) { g.mutable_members(0)->mutable_ranks(0)->set_slot_bytes(4097); }},
+      {"too much room",
+       [](auto& g) {
+         g.mutable_members(0)->mutable_ranks(0)->set_slot_bytes(kSlotBytesMax + 4096);
+       }},
+  };
+  for (auto& [name, spoil] : cases) {
+    pb::JobState word;
+    ToProto(JobWord{"gpt", Incarnation{1}, {}, {}, {}, {}, {}, {}, {}, GoodGroup()}, &word);
+    ASSERT_TRUE(FromProto(word).has_value());
+    spoil(*word.mutable_group());
+    auto refused = FromProto(word);
+    ASSERT_FALSE(refused.has_value()) << name;
+    EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument) << name;
+  }
+}
+
+TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
+  PrepareOrder order{7,  "gpt",      {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kPeer, "", "",
+                     99, GoodGroup()};
+  pb::PrepareShard good;
+  ToProto(order, &good);
+  EXPECT_EQ(FromProto(good).value(), order);
+  pb::PrepareShard bad = good;
+  bad.clear_group();
+  EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
+  bad = good;
+  bad.set_world(8);
+  bad.set_rank(7);
+  EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
+  bad = good;
+  bad.set_rank(ParityRank(4).value);
+  EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(ConvertTest, LabelsAreBounded) {
+  google::protobuf::Map<std::string, std::string> wire;
+  wire["rack"] = "row 3/7";
+  wire["switch"] = "";
+  EXPECT_EQ(FromProto(wire).value(), (Labels{{"rack", "row 3/7"}, {"switch", ""}}));
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"", "x"}, {"a b", "x"}, {"rack", "a\nb"}, {"rack", std::string(257, 'x')}};
+  for (const auto& [name, value] : bad) {
+    google::protobuf::Map<std::string, std::string> spoiled;
+    spoiled[name] = value;
+    EXPECT_EQ(FromProto(spoiled).error().code(), ErrorCode::kInvalidArgument) << name;
+  }
+  for (int i = 0; i < 65; ++i) wire["l" + std::to_string(i)] = "x";
+  EXPECT_EQ(FromProto(wire).error().code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(ConvertTest, OrdersGoThereAndBack) {
-  PrepareOrder prepare{7,         "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, "n1",
-                       "unix:/a", 99};
+  PrepareOrder prepare{
+      7, "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, "n1", "unix:/a", 99, {}};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);
@@ -64,7 +191,10 @@ TEST(ConvertTest, OrdersGoThereAndBack) {
                {Incarnation{4}, Step{8}},
                {{Incarnation{4}, Step{10}}},
                Step{11},
-               {Incarnation{3}, Step{7}}};
+               {Incarnation{3}, Step{7}},
+               {Incarnation{4}, Step{6}},
+               Step{12},
+               {}};
   pb::JobState job;
   ToProto(word, &job);
   EXPECT_EQ(FromProto(job).value(), word);

@@ -37,6 +37,8 @@ class FakeAgent {
     request.set_agent_start(agent_start_);
     request.set_data_address("unix:/tmp/" + node_ + ".sock");
     request.set_epoch_seen(epoch_seen);
+    request.set_peer_address(peer_address);
+    request.mutable_labels()->insert(labels.begin(), labels.end());
     for (const Holding& holding : inventory) ToProto(holding, request.add_holdings());
     reader_thread_ = std::thread([this, request] {
       auto reader = stub_->Attach(context_.get(), request);
@@ -99,6 +101,7 @@ class FakeAgent {
     request.set_rank(rank);
     request.set_world(world);
     request.set_uid(uid);
+    request.set_slot_bytes(slot_bytes);
     pb::JoinReply reply;
     grpc::Status status = stub_->Join(&context, request, &reply);
     if (!status.ok()) return Fail(FromGrpc(status, "coordinator"));
@@ -194,6 +197,10 @@ class FakeAgent {
   const std::string& node() const { return node_; }
   std::vector<Holding> inventory;
   uint64_t epoch_seen = 0;
+  // An older agent says none of these.
+  std::string peer_address;
+  Labels labels;
+  uint64_t slot_bytes = 0;
 
  private:
   static void SetDeadline(grpc::ClientContext& context, int timeout_ms = 20'000) {

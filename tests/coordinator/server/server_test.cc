@@ -172,6 +172,123 @@ TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
   EXPECT_EQ(a.Decide("gpt", 1, 0).error().code(), ErrorCode::kFenced);
 }
 
+/// An agent that takes part in parity groups.
+void MakePeer(FakeAgent& agent, const std::string& rack) {
+  agent.peer_address = "unix:/tmp/" + agent.node() + ".peer";
+  agent.labels = {{"rack", rack}};
+  agent.slot_bytes = 8192;
+}
+
+TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  FakeAgent b(server_->endpoint(), "b");
+  FakeAgent c(server_->endpoint(), "c");
+  const std::vector<FakeAgent*> agents = {&a, &b, &c};
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    MakePeer(*agents[rank], "r" + std::to_string(rank));
+    Attach(*agents[rank]);
+    ASSERT_EQ(agents[rank]->Join("gpt", "run-1", rank, 3).value(), 1U);
+  }
+  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").group.members.size() == 3; }));
+  const PeerGroup group = a.Word("gpt").group;
+  EXPECT_EQ(group.parity, 1U);
+  EXPECT_EQ(group.members[1].address, "unix:/tmp/b.peer");
+  EXPECT_EQ(group.members[2].ranks, (std::vector<PeerRank>{{Rank{2}, 8192}}));
+
+  auto parity = [](uint32_t number) {
+    Holding holding = MakeHolding("gpt", V(1, 5), number, 3, Tier::kMemory);
+    holding.rank = ParityRank(number);
+    return holding;
+  };
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_committed().step(), 0U);
+    EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_target_held(), i);
+    ASSERT_TRUE(agents[i]
+                    ->Hold(epoch(), {MakeHolding("gpt", V(1, 5), i, 3, Tier::kMemory), parity(i)})
+                    .ok());
+  }
+  pb::GetStatusReply status = a.GetStatus("gpt");
+  EXPECT_EQ(FromProto(status.jobs(0).peer_committed()), V(1, 5));
+  EXPECT_EQ(status.jobs(0).peer_members(), 3U);
+  EXPECT_EQ(status.jobs(0).peer_target_step(), 6U);
+  EXPECT_EQ(status.nodes(1).labels().at("rack"), "r1");
+  ASSERT_EQ(status.nodes(1).seats_size(), 1);
+  EXPECT_EQ(status.nodes(1).seats(0).number(), 1U);
+  EXPECT_EQ(status.nodes(1).held_parity_bytes(), 1001U);
+  EXPECT_EQ(a.ListVersions("gpt").versions(0).survives(), "any 1 node of each group");
+
+  // The plan and the commit outlive the coordinator.
+  Start();
+  for (FakeAgent* agent : agents) Attach(*agent);
+  EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).peer_committed()), V(1, 5));
+  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").group == group; }));
+
+  // c's machine is replaced by an empty one.
+  c.Detach();
+  FakeAgent spare(server_->endpoint(), "c", 2);
+  MakePeer(spare, "r2");
+  Attach(spare);
+  EXPECT_TRUE(Eventually([&] {  // until then the old agent's copies count
+    return a.GetStatus("gpt").jobs(0).restorable_tier() == static_cast<uint32_t>(Tier::kPeer);
+  }));
+  EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).restorable()), V(1, 5));
+  ASSERT_EQ(a.Join("gpt", "run-2", 0, 3).value(), 2U);
+  ASSERT_EQ(b.Join("gpt", "run-2", 1, 3).value(), 2U);
+  ASSERT_EQ(spare.Join("gpt", "run-2", 2, 3).value(), 2U);
+  Preparer pa(a, [this] { return epoch(); });
+  Preparer pb(b, [this] { return epoch(); });
+  Preparer pc(spare, [this] { return epoch(); });
+  auto first = a.Decide("gpt", 2, 0);
+  ASSERT_TRUE(first.has_value()) << first.error().ToString();
+  EXPECT_EQ(FromProto(first->version()), V(1, 5));
+  EXPECT_EQ(first->tier(), static_cast<uint32_t>(Tier::kMemory));
+  auto decoded = spare.Decide("gpt", 2, 2);
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().ToString();
+  EXPECT_EQ(decoded->tier(), static_cast<uint32_t>(Tier::kPeer));
+  const PrepareOrder order = spare.Prepares().at(0);
+  EXPECT_EQ(order.tier, Tier::kPeer);
+  ASSERT_EQ(order.group.members.size(), 3U);
+  EXPECT_TRUE(order.group.members[0].present && order.group.members[1].present);
+  EXPECT_FALSE(order.group.members[2].present);
+}
+
+TEST_F(ServerTest, RefusesPeersThatCannotBe) {
+  FakeAgent address(server_->endpoint(), "a");
+  address.peer_address = "nowhere";
+  address.Attach();
+  ASSERT_TRUE(Eventually([&] { return address.End().has_value(); }));
+  EXPECT_EQ(address.End()->code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(address.End()->message(), HasSubstr("peer_address"));
+  FakeAgent label(server_->endpoint(), "b");
+  label.labels = {{"no name", "x"}};
+  label.Attach();
+  ASSERT_TRUE(Eventually([&] { return label.End().has_value(); }));
+  EXPECT_EQ(label.End()->code(), ErrorCode::kInvalidArgument);
+  FakeAgent slot(server_->endpoint(), "c");
+  Attach(slot);
+  slot.slot_bytes = kSlotBytesMax + 1;
+  EXPECT_EQ(slot.Join("gpt", "run", 0, 1).error().code(), ErrorCode::kInvalidArgument);
+  slot.slot_bytes = kSlotBytesMax;
+  EXPECT_TRUE(slot.Join("gpt", "run", 0, 1).has_value());
+}
+
+TEST_F(ServerTest, PeersCanBeDisabled) {
+  config_.peers_enabled = false;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  FakeAgent b(server_->endpoint(), "b");
+  MakePeer(a, "r");
+  MakePeer(b, "r");
+  Attach(a);
+  Attach(b);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
+  ASSERT_TRUE(b.Join("gpt", "run-1", 1, 2).has_value());
+  EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_members(), 0U);
+  EXPECT_EQ(a.GetStatus("gpt").jobs(0).not_protected_why(), "peers are disabled");
+}
+
 TEST_F(ServerTest, AWaitingRestoreEndsWithItsDeadline) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);
@@ -334,6 +451,10 @@ TEST_F(ServerTest, SaysWhatIsWrongWithItsConfiguration) {
   CoordinatorConfig renamed = config_;
   renamed.cluster = "prod";
   EXPECT_THAT(refused(renamed).message(), HasSubstr("belongs to cluster 'test'"));
+  CoordinatorConfig label = renamed;
+  label.cluster = "test";
+  label.peers_domain_label = "a b";
+  EXPECT_THAT(refused(label).message(), HasSubstr("peers.domain_label 'a b'"));
   renamed.cluster = "../x";
   EXPECT_EQ(refused(renamed).code(), ErrorCode::kInvalidArgument);
 }

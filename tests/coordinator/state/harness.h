@@ -15,11 +15,19 @@ inline VersionId V(uint64_t incarnation, uint64_t step) {
   return {Incarnation{incarnation}, Step{step}};
 }
 
-/// One coordinator with job "gpt", driven event by event; keeps what it stored and said.
+/// One coordinator with job "gpt", driven event by event; keeps what it stored and said. Its agents
+/// are old ones, that know nothing of parity, unless `peers` is set.
 class Harness {
  public:
   explicit Harness(StateOptions options = {}) : options_(options) { Restart(); }
 
+  /// Starts the coordinator again, with other options.
+  void Restart(const StateOptions& options) {
+    const Epoch epoch = options_.epoch;
+    options_ = options;
+    options_.epoch = epoch;
+    Restart();
+  }
   void Restart() {
     ++options_.epoch.value;
     auto state = State::Load(options_, stored.ToRecords(), at_);
@@ -41,11 +49,13 @@ class Harness {
   void Attach(const std::string& node, std::vector<Holding> holdings = {}, uint64_t start = 1) {
     attached_[node] = start;
     NodeAttached event;
-    event.attach = ++next_;
+    event.attach = attach_ids_[node] = ++next_;
     event.node = node;
     event.agent_start = start;
     event.data_address = "unix:/" + node;
     event.holdings = std::move(holdings);
+    if (peers) event.peer_address = "unix:/" + node + ".peer";
+    event.labels = labels[node];
     Apply(event);
   }
   void Lose(const std::string& node) { Apply(NodeLost{node}); }
@@ -72,6 +82,9 @@ class Harness {
     report.gone.push_back({"gpt", version, Rank{rank}, tier});
     Apply(report);
   }
+  void MissParity(const std::string& node, VersionId version, uint32_t number, Tier tier) {
+    Miss(node, version, ParityRank(number).value, tier);
+  }
   void Answer(const std::string& node, uint64_t request, Status outcome) {
     NodeReported report = NewReport(node);
     report.prepared.push_back({request, std::move(outcome)});
@@ -79,7 +92,8 @@ class Harness {
   }
   Reply Join(const std::string& node, const std::string& run, uint32_t rank, uint32_t world,
              uint32_t uid = 7) {
-    Apply(RankJoined{++next_, node, attached_[node], "gpt", run, Rank{rank}, world, uid});
+    Apply(RankJoined{++next_, node, attached_[node], "gpt", run, Rank{rank}, world, uid,
+                     peers ? SlotBytes(rank) : 0});
     return ReplyTo(next_).value_or(Reply{});
   }
   RequestId Ask(const std::string& node, uint64_t incarnation, uint32_t rank,
@@ -91,6 +105,8 @@ class Harness {
     Apply(PinSet{++next_, "gpt", version, pinned});
     return ReplyTo(next_).value_or(Reply{});
   }
+
+  static uint64_t SlotBytes(uint32_t rank) { return 4096 * (rank + 1); }
 
   // ---- of the last event ----
   std::optional<Reply> ReplyTo(RequestId request) const {
@@ -121,6 +137,16 @@ class Harness {
     }
     return directives;
   }
+  /// The last word to `node`.
+  std::optional<JobWord> WordTo(const std::string& node) const {
+    std::optional<JobWord> word;
+    for (const Effect& effect : effects) {
+      const auto* send = std::get_if<Send>(&effect);
+      if (send == nullptr || send->attach != attach_ids_.at(node)) continue;
+      if (const auto* said = std::get_if<JobWord>(&send->directive)) word = *said;
+    }
+    return word;
+  }
   std::vector<Status> Findings() const {
     std::vector<Status> findings;
     for (const Effect& effect : effects) {
@@ -145,6 +171,8 @@ class Harness {
   JobView Job() const { return state_->Jobs("gpt").value()[0]; }
   State& state() { return *state_; }
 
+  bool peers = false;
+  std::map<std::string, Labels> labels;  // by node
   StoredRecords stored;
   std::vector<Effect> effects;
 
@@ -153,6 +181,7 @@ class Harness {
   Instant at_{Clock::TimePoint(std::chrono::hours(1)), 1000};
   std::unique_ptr<State> state_;
   std::map<std::string, uint64_t> attached_;
+  std::map<std::string, AttachId> attach_ids_;
   uint64_t next_ = 100;
 };
 
@@ -160,6 +189,14 @@ inline Holding H(VersionId version, uint32_t rank, Tier tier, uint32_t world = 2
   return {"gpt", version, Rank{rank},
           world, tier,    version.incarnation.value * 1000 + version.step.value * 10 + rank,
           4096};
+}
+
+/// The parity of node `number` in a plan.
+inline Holding P(VersionId version, uint32_t number, Tier tier, uint32_t world) {
+  Holding holding = H(version, number, tier, world);
+  holding.rank = ParityRank(number);
+  holding.digest += 500'000;
+  return holding;
 }
 
 }  // namespace holdfast::coord

@@ -36,6 +36,7 @@ void Oracle::Attached(const std::string& node, const std::vector<Holding>& inven
 void Oracle::CoordinatorRestarted() {
   live_.clear();
   damaged_.clear();
+  peer_target_.reset();
 }
 
 void Oracle::Damaged(const std::string& node, VersionId version, Rank rank, Tier tier) {
@@ -100,6 +101,73 @@ bool Oracle::HeldAt(VersionId version, uint32_t world, Tier tier) const {
   return true;
 }
 
+const PeerPlan* Oracle::PlanOf(Incarnation incarnation, const StoredRecords& records) const {
+  auto lineage = records.lineages.find({job_, incarnation});
+  const bool planned = lineage != records.lineages.end() && !lineage->second.peers.empty();
+  return planned ? &lineage->second.peers : nullptr;
+}
+
+/// Members that lack a shard of theirs in memory, a rank's or the parity.
+uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group,
+                            uint32_t first_number) const {
+  uint32_t incomplete = 0;
+  for (uint32_t i = 0; i < group.members.size(); ++i) {
+    auto node = live_.find(group.members[i].node);
+    bool complete = node != live_.end();
+    auto need = [&](Rank rank) {
+      complete = complete && node->second.count({version, rank.value, Tier::kMemory}) != 0;
+    };
+    need(ParityRank(first_number + i));
+    for (const PeerRank& rank : group.members[i].ranks) need(rank.rank);
+    incomplete += complete ? 0 : 1;
+  }
+  return incomplete;
+}
+
+bool Oracle::HeldAtPeer(VersionId version, const StoredRecords& records) const {
+  const PeerPlan* plan = PlanOf(version.incarnation, records);
+  if (plan == nullptr) return false;
+  uint32_t number = 0;
+  for (const PlannedGroup& group : *plan) {
+    if (Incomplete(version, group, number) != 0) return false;
+    number += static_cast<uint32_t>(group.members.size());
+  }
+  return true;
+}
+
+bool Oracle::Decodable(VersionId version, uint32_t rank, const StoredRecords& records) const {
+  const PeerPlan* plan = PlanOf(version.incarnation, records);
+  auto record = records.versions.find({job_, version});
+  if (plan == nullptr || record == records.versions.end()) return false;
+  if ((record->second.tiers & TierBit(Tier::kPeer)) == 0) return false;
+  uint32_t number = 0;
+  for (const PlannedGroup& group : *plan) {
+    for (const PlannedMember& member : group.members) {
+      for (const PeerRank& has : member.ranks) {
+        if (has.rank.value == rank) return Incomplete(version, group, number) <= group.parity;
+      }
+    }
+    number += static_cast<uint32_t>(group.members.size());
+  }
+  return false;
+}
+
+VersionId Oracle::NewestAt(Tier tier, const StoredRecords& records) const {
+  VersionId newest;
+  for (const auto& [key, record] : records.versions) {
+    const bool there = record.phase == Phase::kCommitted && (record.tiers & TierBit(tier)) != 0;
+    if (there && !Abandoned(key.second, records)) newest = std::max(newest, key.second);
+  }
+  return newest;
+}
+
+/// The current incarnation has no parity groups and has something of its own by now.
+bool Oracle::Unprotected(const StoredRecords& records) const {
+  const Incarnation current = Current(records);
+  return PlanOf(current, records) == nullptr &&
+         NewestAt(Tier::kMemory, records).incarnation == current;
+}
+
 bool Oracle::Restorable(const VersionRecord& record, const StoredRecords& records,
                         bool superseded_memory_counts) const {
   if (record.phase != Phase::kCommitted || Abandoned(record.version, records)) return false;
@@ -109,13 +177,16 @@ bool Oracle::Restorable(const VersionRecord& record, const StoredRecords& record
       newest_memory = std::max(newest_memory, key.second);
     }
   }
-  const bool memory = superseded_memory_counts || record.version >= newest_memory;
+  const bool floor = record.version == NewestAt(Tier::kPeer, records) &&
+                     released_.count(record.version) == 0 && !Unprotected(records);
+  const bool memory = superseded_memory_counts || record.version >= newest_memory || floor;
   for (uint32_t rank = 0; rank < record.world; ++rank) {
     bool held = false;
     for (const auto& [node, shards] : live_) {
       held = held || shards.count({record.version, rank, Tier::kDisk}) != 0 ||
              (memory && shards.count({record.version, rank, Tier::kMemory}) != 0);
     }
+    held = held || (memory && Decodable(record.version, rank, records));
     if (!held) return false;
   }
   return true;
@@ -134,6 +205,7 @@ VersionId Oracle::NewestRestorable(const StoredRecords& records,
 void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& before,
                    const StoredRecords& records) {
   bool decided = false;
+  const std::optional<Step> peer_target = peer_target_;  // as told before
   StoredRecords running = before;
   for (const Effect& effect : effects) {
     if (const auto* put = std::get_if<PutVersion>(&effect)) {
@@ -147,9 +219,11 @@ void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& befo
     } else if (const auto* erase = std::get_if<EraseVersion>(&effect)) {
       CheckRemoval(erase->version, running, records);
     } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
-      if (lineage->record.decision != Decision::kNone) {
+      if (lineage->change == LineageChange::kDecided) {
         decided = true;
         CheckDecision(lineage->record, running);
+      } else {
+        CheckUndecided(lineage->record, running);
       }
     } else if (const auto* send = std::get_if<Send>(&effect)) {
       if (const auto* word = std::get_if<JobWord>(&send->directive)) CheckWord(*word, records);
@@ -162,14 +236,71 @@ void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& befo
                          ToString(newest)));
   }
   newest_ = newest;
+  CheckFloor(effects, records, decided);
   CheckNothingForgotten(records);
+  CheckParityCounts(records, peer_target);
+}
+
+/// The newest version at peer stays what it is, unless a restore went behind it or what came after
+/// has no parity groups.
+void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords& records,
+                        bool decided) {
+  const VersionId newest = NewestAt(Tier::kPeer, records);
+  const bool unprotected = Unprotected(records);
+  if (newest < newest_peer_ && !decided && !unprotected) {
+    Complain(fmt::format("newest at peer went back from {} to {}", ToString(newest_peer_),
+                         ToString(newest)));
+  }
+  if (newest != newest_peer_) released_.insert(newest_peer_);
+  if (unprotected) released_.insert(newest);
+  newest_peer_ = newest;
+  for (const Effect& effect : effects) {
+    const auto* send = std::get_if<Send>(&effect);
+    if (send == nullptr) continue;
+    if (const auto* remove = std::get_if<RemoveOrder>(&send->directive)) {
+      if (remove->version == newest && released_.count(newest) == 0) {
+        Complain(fmt::format("{} is to be removed at {} though nothing newer is at peer",
+                             ToString(newest), ToString(remove->tier)));
+      }
+    }
+    const auto* word = std::get_if<JobWord>(&send->directive);
+    if (word == nullptr) continue;
+    peer_target_ = word->peer_target_step;
+    const bool none = word->peer_committed.incarnation.value == 0;
+    if (word->peer_committed != newest && !(none && released_.count(newest) != 0)) {
+      Complain(fmt::format("{} is called the newest at peer, it is {}",
+                           ToString(word->peer_committed), ToString(newest)));
+    }
+    if (!word->group.members.empty() && PlanOf(word->incarnation, records) == nullptr) {
+      Complain(
+          fmt::format("incarnation {} hears of a group nobody planned", word->incarnation.value));
+    }
+  }
+}
+
+/// A change of a lineage that is no decision leaves the decision alone, and a plan that was made.
+void Oracle::CheckUndecided(const LineageRecord& lineage, const StoredRecords& before) {
+  auto old = before.lineages.find({job_, lineage.incarnation});
+  const LineageRecord was = old == before.lineages.end() ? LineageRecord{} : old->second;
+  if (lineage.decision != was.decision || lineage.restored != was.restored) {
+    Complain(fmt::format("incarnation {} decided in passing", lineage.incarnation.value));
+  }
+  const bool dropped = lineage.peers.empty() && lineage.incarnation < Current(before);
+  if (!was.peers.empty() && lineage.peers != was.peers && !dropped) {
+    Complain(fmt::format("the groups of incarnation {} changed", lineage.incarnation.value));
+  }
 }
 
 void Oracle::CheckCommit(const VersionRecord& record, uint32_t tier_bit,
                          const StoredRecords& before, const StoredRecords& records) {
-  const Tier tier = tier_bit == TierBit(Tier::kDisk) ? Tier::kDisk : Tier::kMemory;
+  const Tier tier = tier_bit == TierBit(Tier::kDisk)   ? Tier::kDisk
+                    : tier_bit == TierBit(Tier::kPeer) ? Tier::kPeer
+                                                       : Tier::kMemory;
   const std::string name = ToString(record.version);
-  if (!HeldAt(record.version, record.world, tier)) {
+  const bool held = tier == Tier::kPeer ? HeldAtPeer(record.version, records) &&
+                                              (record.tiers & TierBit(Tier::kMemory)) != 0
+                                        : HeldAt(record.version, record.world, tier);
+  if (!held) {
     Complain(fmt::format("{} committed at {} but not every rank holds it", name, ToString(tier)));
   }
   if (announced_aborted_.count(record.version) != 0) {
@@ -226,6 +357,22 @@ void Oracle::CheckNothingForgotten(const StoredRecords& records) {
         Complain(fmt::format("{} is held by every rank at {} and not committed", ToString(version),
                              ToString(tier)));
       }
+    }
+  }
+}
+
+/// From the target on, what has all its parity is committed, whatever was committed meanwhile.
+void Oracle::CheckParityCounts(const StoredRecords& records, std::optional<Step> target) {
+  const Incarnation current = Current(records);
+  if (!target) return;
+  for (const auto& [key, record] : records.versions) {
+    const VersionId version = key.second;
+    if (version.incarnation != current || announced_aborted_.count(version) != 0) continue;
+    if ((record.tiers & TierBit(Tier::kMemory)) == 0 || record.phase != Phase::kCommitted) continue;
+    if (peer_missed_.count(version) != 0 || version.step < *target) continue;
+    if (HeldAtPeer(version, records) && (record.tiers & TierBit(Tier::kPeer)) == 0) {
+      Complain(
+          fmt::format("{} has all its parity and is not committed at peer", ToString(version)));
     }
   }
 }

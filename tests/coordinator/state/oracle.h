@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -36,6 +37,7 @@ class Oracle {
   void NotHeld(const std::string& node, VersionId version, Rank rank, Tier tier);
   void MemoryMissed(VersionId version, uint32_t world);
   void DiskMissed(VersionId version) { disk_missed_.insert(version); }
+  void PeerMissed(VersionId version) { peer_missed_.insert(version); }
   /// The coordinator was told that this copy is damaged: it does not count if it is listed again.
   void Damaged(const std::string& node, VersionId version, Rank rank, Tier tier);
   void SourceFailed() { source_failed_ = true; }
@@ -51,6 +53,13 @@ class Oracle {
 
  private:
   bool HeldAt(VersionId version, uint32_t world, Tier tier) const;
+  const PeerPlan* PlanOf(Incarnation incarnation, const StoredRecords& records) const;
+  uint32_t Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number) const;
+  bool HeldAtPeer(VersionId version, const StoredRecords& records) const;
+  bool Decodable(VersionId version, uint32_t rank, const StoredRecords& records) const;
+  VersionId NewestAt(Tier tier, const StoredRecords& records) const;
+  bool Unprotected(const StoredRecords& records) const;
+  void CheckFloor(const std::vector<Effect>& effects, const StoredRecords& records, bool decided);
   bool Restorable(const VersionRecord& record, const StoredRecords& records,
                   bool superseded_memory_counts) const;
   VersionId NewestRestorable(const StoredRecords& records, bool superseded_memory_counts) const;
@@ -61,6 +70,8 @@ class Oracle {
   void CheckRemoval(VersionId version, const StoredRecords& before, const StoredRecords& records);
   void CheckWord(const JobWord& word, const StoredRecords& records);
   void CheckNothingForgotten(const StoredRecords& records);
+  void CheckParityCounts(const StoredRecords& records, std::optional<Step> target);
+  void CheckUndecided(const LineageRecord& lineage, const StoredRecords& before);
   void CheckDecision(const LineageRecord& lineage, const StoredRecords& before);
   void Complain(std::string problem) { problems_.push_back(std::move(problem)); }
 
@@ -71,9 +82,13 @@ class Oracle {
   std::set<VersionId> ever_committed_;
   std::set<VersionId> memory_missed_;
   std::set<VersionId> disk_missed_;
+  std::set<VersionId> peer_missed_;
+  std::set<VersionId> released_;  // were the floor once; agents may have freed them since
+  std::optional<Step> peer_target_;
   std::map<VersionId, uint32_t> worlds_;
   std::map<Incarnation, VersionId> restored_;  // as answered; 0-0: fresh
   VersionId newest_;
+  VersionId newest_peer_;
   bool source_failed_ = false;
   std::vector<std::string> problems_;
 };

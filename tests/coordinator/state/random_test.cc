@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "tests/coordinator/state/simulation.h"
@@ -25,15 +26,16 @@ constexpr uint64_t kSequences = 500;
 constexpr uint64_t kSequences = 4000;
 #endif
 
-bool RunOne(uint64_t seed, uint64_t& commits, uint64_t& restores, bool& healed) {
+bool RunOne(uint64_t seed, Simulation::Counts& total, bool& healed) {
   Simulation simulation(seed);
   const int steps = 60 + static_cast<int>(seed % 240);
   for (int i = 0; i < steps && simulation.oracle().problems().empty(); ++i) simulation.Happen();
-  const uint64_t commits_before = simulation.commits();
-  if (simulation.oracle().problems().empty()) simulation.Heal();
-  healed = simulation.commits() >= commits_before + 2;  // at memory and at disk
-  commits += simulation.commits();
-  restores += simulation.restores();
+  healed = simulation.oracle().problems().empty() && simulation.Heal();
+  total.commits += simulation.counts().commits;
+  total.peer_commits += simulation.counts().peer_commits;
+  total.restores += simulation.counts().restores;
+  total.decoded += simulation.counts().decoded;
+  total.max_lost = std::max(total.max_lost, simulation.counts().max_lost);
   const bool good = simulation.oracle().problems().empty() && healed;
   if (!good) {
     std::vector<std::string> trace = simulation.TakeTrace();
@@ -52,16 +54,23 @@ TEST(StateRandomTest, NoSequenceBreaksAPromise) {
   if (const char* seed = ::getenv("HOLDFAST_TEST_SEED")) {
     first = last = ::strtoull(seed, nullptr, 10);
   }
-  uint64_t commits = 0;
-  uint64_t restores = 0;
+  Simulation::Counts total;
   for (uint64_t seed = first; seed <= last; ++seed) {
     bool healed = false;
-    ASSERT_TRUE(RunOne(seed, commits, restores, healed))
+    ASSERT_TRUE(RunOne(seed, total, healed))
         << "replay with HOLDFAST_TEST_SEED=" << seed << (healed ? "" : " (did not heal)");
   }
-  std::printf("seeds %lu to %lu: %lu commits, %lu restores\n", first, last, commits, restores);
-  EXPECT_GT(commits, last - first);
-  EXPECT_GT(restores, last - first);
+  std::printf(
+      "seeds %lu to %lu: %lu commits, %lu of them at peer; %lu restores, %lu decoded with "
+      "up to %lu members lost\n",
+      first, last, total.commits, total.peer_commits, total.restores, total.decoded,
+      total.max_lost);
+  EXPECT_GT(total.commits, last - first);
+  EXPECT_GT(total.restores, last - first);
+  if (first == last) return;
+  EXPECT_GT(total.peer_commits, kSequences / 4);
+  EXPECT_GT(total.decoded, kSequences / 50);
+  EXPECT_EQ(total.max_lost, 2U);
 }
 
 }  // namespace

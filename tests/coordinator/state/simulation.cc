@@ -13,10 +13,14 @@ Simulation::Simulation(uint64_t seed) : random_(seed) {
   options_.node_lease = kLease;
   options_.keep_last = 1 + static_cast<uint32_t>(random_.Below(3));
   options_.keep_every = random_.OneIn(2) ? 0 : 4;
-  const size_t nodes = 1 + random_.Below(3);
+  options_.peers.enabled = !random_.OneIn(8);
+  options_.peers.groups.group_nodes = 2 + static_cast<uint32_t>(random_.Below(4));
+  options_.peers.groups.parity = static_cast<uint32_t>(random_.Below(3));
+  const size_t nodes = random_.OneIn(2) ? 1 + random_.Below(3) : 2 + random_.Below(5);
   for (size_t i = 0; i < nodes; ++i) {
     agents_.emplace_back();
     agents_.back().name = fmt::format("n{}", i);
+    agents_.back().old = random_.OneIn(40);
   }
   Reload();
 }
@@ -59,7 +63,9 @@ void Simulation::Observe(const Event& event) {
     auto order = orders_.find(prepared.request);
     if (order == orders_.end()) continue;
     const PrepareOrder& o = order->second;
-    if (prepared.outcome.code() == ErrorCode::kDataLoss) {
+    if (o.tier == Tier::kPeer) {
+      // No copy of anybody's is to blame.
+    } else if (prepared.outcome.code() == ErrorCode::kDataLoss) {
       oracle_.Damaged(o.source_node, o.version, o.rank, o.tier);
     } else if (prepared.outcome.code() == ErrorCode::kNotFound) {
       oracle_.NotHeld(o.source_node, o.version, o.rank, o.tier);
@@ -67,10 +73,16 @@ void Simulation::Observe(const Event& event) {
     orders_.erase(order);
   }
   for (const Missing& missing : report->missing) {
-    oracle_.NotHeld(report->node, missing.version, missing.rank, missing.tier);
+    const bool peer = missing.tier == Tier::kPeer;
+    oracle_.NotHeld(report->node, missing.version, missing.rank,
+                    peer ? Tier::kMemory : missing.tier);
     auto lineage = records_.lineages.find({job_, missing.version.incarnation});
     if (lineage == records_.lineages.end()) continue;
-    if (missing.tier == Tier::kMemory) {
+    if (peer) {
+      oracle_.PeerMissed(missing.version);
+    } else if (IsParity(missing.rank)) {
+      continue;  // its disk is nobody else's business
+    } else if (missing.tier == Tier::kMemory) {
       oracle_.MemoryMissed(missing.version, lineage->second.world);
     } else {
       oracle_.DiskMissed(missing.version);
@@ -101,7 +113,8 @@ void Simulation::Apply(const Event& event) {
     }
     if (const auto* put = std::get_if<PutVersion>(&effect)) {
       if (put->committed_tier_bit == 0) continue;
-      ++commits_;
+      ++counts_.commits;
+      if (put->committed_tier_bit == TierBit(Tier::kPeer)) ++counts_.peer_commits;
       Note(fmt::format("commit {} bit {}", ToString(put->record.version), put->committed_tier_bit));
     }
     if (const auto* put = std::get_if<PutLineage>(&effect)) {
@@ -154,7 +167,8 @@ void Simulation::OnReply(const Reply& reply) {
   }
   const bool fresh = reply.outcome.code() == ErrorCode::kNotFound;
   if (!fresh && !reply.outcome.ok()) return;
-  ++restores_;
+  ++counts_.restores;
+  if (!fresh && reply.tier == Tier::kPeer) ++counts_.decoded;
   run.answered[call.rank] = true;
   run.next_step[call.rank] = fresh ? 1 : reply.version.step.value + 1;
 }
@@ -198,6 +212,7 @@ void Simulation::Attach(Agent& agent) {
   event.agent_start = agent.start;
   event.data_address = "unix:/" + agent.name;
   event.holdings = Inventory(agent);
+  if (!agent.old) event.peer_address = "unix:/" + agent.name + ".peer";
   event.epoch_seen = options_.epoch;
   Note(fmt::format("{} attaches with {} holdings", agent.name, event.holdings.size()));
   Apply(event);
@@ -217,6 +232,7 @@ void Simulation::LoseMemory(Agent& agent) {
   ++agent.start;
   agent.memory.clear();
   agent.prepared.clear();
+  agent.building = {};
   agent.outbox.clear();
 }
 
@@ -242,8 +258,8 @@ void Simulation::Deliver(Agent& agent) {
   report.agent_start = agent.start;
   agent.last = report;
   for (const Holding& holding : report.holdings) {
-    Note(fmt::format("{} holds {} rank {} {}", agent.name, ToString(holding.version),
-                     holding.rank.value, ToString(holding.tier)));
+    Note(fmt::format("{} holds {} {} {}", agent.name, ToString(holding.version),
+                     ShardName(holding.rank), ToString(holding.tier)));
   }
   Apply(report);
 }
@@ -274,13 +290,22 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
   if (const auto* word = std::get_if<JobWord>(&directive)) {
     if (word->incarnation != agent.incarnation) agent.prepared.clear();
     agent.incarnation = word->incarnation;
+    agent.word = *word;
+    const bool builds = !word->group.members.empty() &&
+                        agent.building.incarnation == word->incarnation &&
+                        agent.building.step >= word->peer_target_step;
+    auto in_use = [&](VersionId version) {
+      return version == word->peer_committed || (builds && version == agent.building);
+    };
     auto aborted = [&](VersionId version) {
       return std::find(word->aborted.begin(), word->aborted.end(), version) != word->aborted.end();
     };
     drop(agent.memory, Tier::kMemory, [&](const Shard& shard) {
       if (aborted(shard.first)) return true;
-      return shard.first < word->memory_committed && shard.first != word->restore &&
-             agent.prepared.count(shard) == 0;
+      if (in_use(shard.first)) return false;
+      return IsParity(Rank{shard.second}) ||
+             (shard.first < word->memory_committed && shard.first != word->restore &&
+              agent.prepared.count(shard) == 0);
     });
     drop(agent.disk, Tier::kDisk, [&](const Shard& shard) { return aborted(shard.first); });
   } else if (const auto* remove = std::get_if<RemoveOrder>(&directive)) {
@@ -293,20 +318,80 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
   }
 }
 
-void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
+bool Simulation::HasRanks(const PeerMember& member, VersionId version) const {
+  auto agent = std::find_if(agents_.begin(), agents_.end(),
+                            [&](const Agent& a) { return a.name == member.node; });
+  return std::all_of(member.ranks.begin(), member.ranks.end(), [&](const PeerRank& rank) {
+    return agent->memory.count({version, rank.rank.value}) != 0;
+  });
+}
+
+/// Takes the first version from the target on that this node has whole, and makes its parity of it
+/// once the other members have theirs; gives up when one will not.
+void Simulation::MakeParity(Agent& agent) {
+  const std::vector<PeerMember>& members = agent.word.group.members;
+  auto self = std::find_if(members.begin(), members.end(),
+                           [&](const PeerMember& member) { return member.node == agent.name; });
+  if (self == members.end() || agent.attach == 0) return;
+  const VersionId target{agent.incarnation, agent.word.peer_target_step};
+  if (agent.building < target) {
+    auto first = std::find_if(agent.memory.begin(), agent.memory.end(), [&](const Shard& shard) {
+      return shard.first >= target && shard.first.incarnation == agent.incarnation &&
+             HasRanks(*self, shard.first);
+    });
+    if (first == agent.memory.end()) return;
+    agent.building = first->first;
+  }
+  const Rank parity = ParityRank(self->number);
+  const Shard shard{agent.building, parity.value};
+  if (agent.building.incarnation != agent.incarnation || agent.memory.count(shard) != 0) return;
+  NodeReported report = NewReport(agent);
+  const bool possible = std::all_of(members.begin(), members.end(), [&](const PeerMember& member) {
+    return HasRanks(member, agent.building);
+  });
+  if (possible && !(faults_ && Chance(5))) {
+    agent.memory.insert(shard);
+    report.holdings.push_back(MakeHolding(shard, Tier::kMemory));
+  } else if (faults_ && Chance(10)) {
+    Note(fmt::format("{} gives up the parity of {}", agent.name, ToString(agent.building)));
+    report.missing.push_back({job_, agent.building, parity, Tier::kPeer, "a member is too slow"});
+  } else {
+    return;
+  }
+  agent.outbox.push_back(report);
+}
+
+/// What a decode of `order` comes to, by what the members really have.
+Status Simulation::Decode(const PrepareOrder& order) {
+  uint32_t lost = 0;
+  for (const PeerMember& member : order.group.members) {
+    auto agent = std::find_if(agents_.begin(), agents_.end(),
+                              [&](const Agent& a) { return a.name == member.node; });
+    const Shard parity{order.version, ParityRank(member.number).value};
+    const bool there = HasRanks(member, order.version) && agent->memory.count(parity) != 0;
+    lost += there ? 0 : 1;
+  }
+  if (lost > order.group.parity) return NotFoundError("too few survivors");
+  if (faults_ && Chance(5)) return DataLossError("a decoded chunk differs");
+  counts_.max_lost = std::max<uint64_t>(counts_.max_lost, lost);
+  return Status::Ok();
+}
+
+Status Simulation::ReadCopy(const PrepareOrder& order) {
   const Shard shard{order.version, order.rank.value};
   auto source = std::find_if(agents_.begin(), agents_.end(),
                              [&](const Agent& a) { return a.name == order.source_node; });
   std::set<Shard>& copies = order.tier == Tier::kDisk ? source->disk : source->memory;
   if (faults_ && copies.count(shard) != 0 && Chance(5)) source->damaged.insert({shard, order.tier});
-  Status outcome;
-  if (copies.count(shard) == 0) {
-    outcome = NotFoundError("not here");
-  } else if (source->damaged.count({shard, order.tier}) != 0) {
-    outcome = DataLossError("a flipped bit");
-  } else if (faults_ && Chance(10)) {
-    outcome = UnavailableError("not now");
-  }
+  if (copies.count(shard) == 0) return NotFoundError("not here");
+  if (source->damaged.count({shard, order.tier}) != 0) return DataLossError("a flipped bit");
+  return Status::Ok();
+}
+
+void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
+  const Shard shard{order.version, order.rank.value};
+  Status outcome = order.tier == Tier::kPeer ? Decode(order) : ReadCopy(order);
+  if (outcome.ok() && faults_ && Chance(10)) outcome = UnavailableError("not now");
   if (!outcome.ok()) oracle_.SourceFailed();
   orders_[order.request] = order;
   NodeReported report = NewReport(agent);
@@ -325,9 +410,13 @@ void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
 void Simulation::StartRun() {
   Run run;
   run.id = fmt::format("run-{}", runs_.size());
-  run.world = runs_.empty() ? 1 + static_cast<uint32_t>(random_.Below(3)) : runs_.front().world;
-  for (uint32_t rank = 0; rank < run.world; ++rank)
-    run.nodes.push_back(random_.Below(agents_.size()));
+  const uint32_t nodes = static_cast<uint32_t>(agents_.size());
+  const uint32_t world = 1 + static_cast<uint32_t>(random_.Below(std::max(3U, nodes + 1)));
+  run.world = runs_.empty() ? world : runs_.front().world;
+  const bool spread = Chance(70);  // as launchers do: ranks on nodes in order
+  for (uint32_t rank = 0; rank < run.world; ++rank) {
+    run.nodes.push_back(spread && !Chance(10) ? rank % nodes : random_.Below(nodes));
+  }
   run.joined.resize(run.world);
   run.answered.resize(run.world);
   run.next_step.resize(run.world, 1);
@@ -337,7 +426,9 @@ void Simulation::StartRun() {
 
 void Simulation::Join(Run& run, uint32_t rank) {
   const Agent& agent = agents_[run.nodes[rank]];
-  RankJoined event{next_id_++, agent.name, agent.start, job_, run.id, Rank{rank}, run.world, 7};
+  RankJoined event{next_id_++, agent.name, agent.start,
+                   job_,       run.id,     Rank{rank},
+                   run.world,  7,          agent.old ? 0 : uint64_t{4096}};
   Call call;
   call.run = static_cast<size_t>(&run == &runs_.back() ? runs_.size() - 1 : runs_.size() - 2);
   call.rank = rank;
@@ -375,6 +466,16 @@ void Simulation::Save(Run& run, uint32_t rank, bool skip) {
   agent.outbox.push_back(report);
 }
 
+/// A step of all ranks, whole if nothing comes between.
+void Simulation::SaveTogether(Run& run) {
+  uint64_t step = 0;
+  for (uint64_t next : run.next_step) step = std::max(step, next);
+  for (uint32_t rank = 0; rank < run.world; ++rank) {
+    run.next_step[rank] = step;
+    Save(run, rank, false);
+  }
+}
+
 void Simulation::WriteToDisk(Agent& agent) {
   if (agent.memory.empty()) return;
   auto shard = agent.memory.begin();
@@ -407,13 +508,17 @@ void Simulation::Happen() {
   const bool newest = &run == &runs_.back();
   const uint32_t rank = static_cast<uint32_t>(random_.Below(run.world));
   if (dice < 15) return Reload();
-  if (dice < 22) return LoseMemory(agent);
+  if (dice < 18) return Calm();
+  if (dice < 20) return Disaster();
+  if (dice < 26) return LoseMemory(agent);
   if (dice < 40) return Detach(agent);
   if (dice < 140 && agent.attach == 0) return Attach(agent);
   if (dice < 220 && !run.joined[rank]) return Join(run, rank);
   if (dice < 300 && newest) return AskRestore(run, rank);
-  if (dice < 480) return Save(run, rank, Chance(4));
-  if (dice < 580) return WriteToDisk(agent);
+  if (dice < 440) return Save(run, rank, Chance(4));
+  if (dice < 470) return SaveTogether(run);
+  if (dice < 540) return WriteToDisk(agent);
+  if (dice < 610) return MakeParity(agent);
   if (dice < 760) return Deliver(agent);
   if (dice < 920) return Read(agent);
   if (dice < 930) return SayPin();
@@ -421,30 +526,94 @@ void Simulation::Happen() {
   Apply(Tick{});
 }
 
-void Simulation::Heal() {
-  Note("healing");
-  faults_ = false;
+/// Everything that was said arrives and is obeyed.
+void Simulation::Settle(int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    at_.now += std::chrono::milliseconds(100);
+    for (Agent& agent : agents_) {
+      while (!agent.inbox.empty()) Read(agent);
+      if (!faults_ || Chance(30)) MakeParity(agent);  // it falls behind the steps
+      while (!agent.outbox.empty() && agent.attach != 0) Deliver(agent);
+      if (agent.attach != 0) Apply(NewReport(agent));
+    }
+    Apply(Tick{});
+  }
+}
+
+/// For a while the newest run trains as it should.
+void Simulation::Calm() {
+  Note("calm");
+  for (Agent& agent : agents_) Attach(agent);
+  for (uint32_t rank = 0; rank < runs_.back().world; ++rank) {
+    if (!runs_.back().joined[rank]) Join(runs_.back(), rank);
+    AskRestore(runs_.back(), rank);
+  }
+  Settle(5);
+  for (int step = 0; step < 4; ++step) {
+    SaveTogether(runs_.back());
+    Settle(2);
+  }
+}
+
+/// Some machines are replaced by empty ones, and the job starts again.
+void Simulation::Disaster() {
+  Note("disaster");
+  for (uint64_t losses = random_.Below(3); losses > 0; --losses) {
+    Agent& agent = agents_[random_.Below(agents_.size())];
+    LoseMemory(agent);
+    if (Chance(50)) agent.disk.clear();
+  }
+  StartRun();
+}
+
+void Simulation::StartAndRestore() {
   at_.now += kLease;
   Apply(Tick{});
   for (Agent& agent : agents_) Attach(agent);
   StartRun();
   Run& run = runs_.back();
   for (uint32_t rank = 0; rank < run.world; ++rank) Join(run, rank);
-  auto settle = [&] {
-    for (int round = 0; round < 60; ++round) {
-      at_.now += std::chrono::milliseconds(100);
-      for (Agent& agent : agents_) {
-        while (!agent.inbox.empty()) Read(agent);
-        while (!agent.outbox.empty()) Deliver(agent);
-        Apply(NewReport(agent));
-      }
-      Apply(Tick{});
-    }
-  };
   for (uint32_t rank = 0; rank < run.world; ++rank) AskRestore(run, rank);
-  settle();
-  for (uint32_t rank = 0; rank < run.world; ++rank) Save(run, rank, false);
-  settle();
+  Settle(40);
+}
+
+/// As many members of each group as it promises to survive are lost, with their disks: the next run
+/// goes on from the version that the last one has at peer.
+bool Simulation::SurvivesLosses() {
+  Run& before = runs_.back();
+  const VersionId saved{before.incarnation, Step{before.next_step[0] - 1}};
+  auto lineage = records_.lineages.find({job_, before.incarnation});
+  if (lineage == records_.lineages.end() || lineage->second.peers.empty()) return true;
+  for (const PlannedGroup& group : PeerPlan(lineage->second.peers)) {
+    const size_t first = random_.Below(group.members.size());
+    for (uint32_t i = 0; i < group.parity; ++i) {
+      const std::string& lost = group.members[(first + i) % group.members.size()].node;
+      for (Agent& agent : agents_) {
+        if (agent.name != lost) continue;
+        LoseMemory(agent);
+        agent.disk.clear();
+      }
+    }
+  }
+  StartAndRestore();
+  const LineageRecord& now = records_.lineages.at({job_, runs_.back().incarnation});
+  return now.decision == Decision::kVersion && now.restored == saved;
+}
+
+bool Simulation::Heal() {
+  Note("healing");
+  faults_ = false;
+  StartAndRestore();
+  SaveTogether(runs_.back());
+  Settle(40);
+  if (!SurvivesLosses()) {
+    Note("the newest version at peer did not survive");
+    return false;
+  }
+  Run& run = runs_.back();
+  const VersionId saved{run.incarnation, Step{run.next_step[0]}};
+  SaveTogether(run);
+  Settle(40);
   for (Agent& agent : agents_) {
     for (const Shard& shard : agent.memory) {
       if (shard.first.incarnation != run.incarnation) continue;
@@ -454,7 +623,13 @@ void Simulation::Heal() {
       agent.outbox.push_back(report);
     }
   }
-  settle();
+  Settle(40);
+  uint32_t tiers = TierBit(Tier::kMemory) | TierBit(Tier::kDisk);
+  auto lineage = records_.lineages.find({job_, run.incarnation});
+  const bool planned = lineage != records_.lineages.end() && !lineage->second.peers.empty();
+  if (planned) tiers |= TierBit(Tier::kPeer);
+  auto record = records_.versions.find({job_, saved});
+  return record != records_.versions.end() && record->second.tiers == tiers;
 }
 
 }  // namespace holdfast::coord

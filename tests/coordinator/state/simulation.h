@@ -13,26 +13,35 @@
 
 namespace holdfast::coord {
 
-/// One job on a few simulated nodes with a real State: agents that save, skip, write to disk, lose
-/// their memory, come back, repeat and reorder what they say; a coordinator that is restarted from
-/// its records, also after a write of unknown outcome. Everything follows from the seed.
+/// One job on a few simulated nodes with a real State: agents that save, skip, make parity, write
+/// to disk, lose their memory, come back, repeat and reorder what they say; a coordinator that is
+/// restarted from its records, also after a write of unknown outcome. Everything follows from the
+/// seed.
 class Simulation {
  public:
   explicit Simulation(uint64_t seed);
 
   /// One random happening.
   void Happen();
-  /// Everything comes back and is delivered; a new run restores, saves and commits.
-  void Heal();
+  /// Everything comes back and is delivered; a new run restores, saves and commits. False: its
+  /// version is not at every tier it could reach.
+  bool Heal();
   const Oracle& oracle() const { return oracle_; }
   std::vector<std::string> TakeTrace() { return std::move(trace_); }
-  uint64_t commits() const { return commits_; }
-  uint64_t restores() const { return restores_; }
+  struct Counts {
+    uint64_t commits = 0;
+    uint64_t peer_commits = 0;
+    uint64_t restores = 0;  // ranks that got an answer
+    uint64_t decoded = 0;   // ranks among them whose shard came from parity
+    uint64_t max_lost = 0;  // most nodes that a group lacked when one was decoded
+  };
+  const Counts& counts() const { return counts_; }
 
  private:
   using Shard = std::pair<VersionId, uint32_t>;
   struct Agent {
     std::string name;
+    bool old = false;  // knows nothing of parity
     uint64_t start = 1;
     AttachId attach = 0;  // of its open stream; 0: none
     std::set<Shard> memory;
@@ -40,6 +49,8 @@ class Simulation {
     std::set<Shard> prepared;
     std::set<std::pair<Shard, Tier>> damaged;  // listed, but a read shows it
     Incarnation incarnation;
+    JobWord word;
+    VersionId building;  // the version whose parity it makes, or made last
     std::deque<NodeReported> outbox;
     std::deque<Directive> inbox;
     NodeReported last;  // repeated now and then
@@ -73,6 +84,16 @@ class Simulation {
   void Read(Agent& agent);
   void Obey(Agent& agent, const Directive& directive);
   void Prepare(Agent& agent, const PrepareOrder& order);
+  Status Decode(const PrepareOrder& order);
+  Status ReadCopy(const PrepareOrder& order);
+  bool HasRanks(const PeerMember& member, VersionId version) const;
+  void MakeParity(Agent& agent);
+  void SaveTogether(Run& run);
+  void Settle(int rounds);
+  void Calm();
+  void Disaster();
+  bool SurvivesLosses();
+  void StartAndRestore();
   void StartRun();
   void Join(Run& run, uint32_t rank);
   void AskRestore(Run& run, uint32_t rank);
@@ -98,8 +119,7 @@ class Simulation {
   std::map<uint64_t, PrepareOrder> orders_;  // by request, until answered
   uint64_t next_id_ = 1;
   bool faults_ = true;
-  uint64_t commits_ = 0;
-  uint64_t restores_ = 0;
+  Counts counts_;
   std::vector<std::string> trace_;
 };
 

@@ -3,12 +3,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace holdfast::coord {
 namespace {
 
 JobRecord SomeJob() { return {"gpt", 1000, Incarnation{3}, {"n1", "n2"}, {"n0"}, Step{17}}; }
 LineageRecord SomeLineage() {
   return {"gpt", Incarnation{3}, "run-3", 4, Decision::kVersion, {Incarnation{2}, Step{90}}};
+}
+LineageRecord PlannedLineage() {
+  LineageRecord record = SomeLineage();
+  record.peers = {
+      {1, {{"n1", "r1", {{Rank{0}, 4096}, {Rank{2}, kSlotBytesMax}}}, {"n2", "", {}}}},
+      {2, {{"n3", "r 2/x", {{Rank{1}, 8192}}}, {"n4", "r3", {{Rank{3}, 4096}}}, {"n5", "r4", {}}}}};
+  return record;
 }
 VersionRecord SomeVersion() {
   return {"gpt",
@@ -30,8 +39,62 @@ TEST(RecordCodecTest, EveryRecordComesBack) {
   const VersionRecord version = SomeVersion();
   EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(version)).value(),
             version);
+  EXPECT_EQ(
+      DecodeLineage(LineageKey("gpt", Incarnation{3}), EncodeLineage(PlannedLineage())).value(),
+      PlannedLineage());
+  VersionRecord at_peer = SomeVersion();
+  at_peer.tiers |= TierBit(Tier::kPeer);
+  at_peer.parity_digests = {7, 0, 0xffffffffffffffff};
+  EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(at_peer)).value(),
+            at_peer);
   EXPECT_EQ(DecodeCluster(EncodeCluster("prod")).value(), "prod");
   EXPECT_EQ(DecodeEpoch(EncodeEpoch(Epoch{9})).value(), Epoch{9});
+}
+
+std::string FromHex(std::string_view hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
+  }
+  return bytes;
+}
+
+// As the first coordinators wrote them, before there were parity groups.
+constexpr char kOldLineage[] = "010a0572756e2d33100418022002285a1e104259";
+constexpr char kOldVersion[] =
+    "010802100118022008280130cb89ec8ff723388080404210ffffffffffffffff0100000000000000bab0f731";
+
+TEST(RecordCodecTest, OlderRecordsAreRead) {
+  EXPECT_EQ(DecodeLineage(LineageKey("gpt", Incarnation{3}), FromHex(kOldLineage)).value(),
+            SomeLineage());
+  const std::string key = VersionKey("gpt", SomeVersion().version);
+  EXPECT_EQ(DecodeVersion(key, FromHex(kOldVersion)).value(), SomeVersion());
+  // And still written so where there is nothing new to say: an older coordinator can read them.
+  EXPECT_EQ(EncodeLineage(SomeLineage()), FromHex(kOldLineage));
+  EXPECT_EQ(EncodeVersion(SomeVersion()), FromHex(kOldVersion));
+}
+
+TEST(RecordCodecTest, PlansThatCannotBeAreRefused) {
+  const std::vector<std::function<void(LineageRecord&)>> spoilers = {
+      [](LineageRecord& l) { l.peers[0].members.resize(1); },
+      [](LineageRecord& l) { l.peers[0].members.resize(33, l.peers[0].members[0]); },
+      [](LineageRecord& l) { l.peers[0].parity = 0; },
+      [](LineageRecord& l) { l.peers[1].parity = 3; },
+      [](LineageRecord& l) {
+        l.peers[1].members.resize(8, l.peers[1].members[0]);
+        l.peers[1].parity = 5;
+      },
+      [](LineageRecord& l) { l.peers[0].members[0].node = "a/b"; },
+      [](LineageRecord& l) { l.peers[0].members[0].ranks[0].rank = Rank{4}; },
+      [](LineageRecord& l) { l.peers[0].members[0].ranks[1].slot_bytes = kSlotBytesMax + 1; },
+  };
+  for (size_t i = 0; i < spoilers.size(); ++i) {
+    LineageRecord record = PlannedLineage();
+    spoilers[i](record);
+    auto decoded = DecodeLineage(LineageKey("gpt", Incarnation{3}), EncodeLineage(record));
+    ASSERT_FALSE(decoded.has_value()) << i;
+    EXPECT_EQ(decoded.error().code(), ErrorCode::kDataLoss) << i;
+  }
 }
 
 TEST(RecordCodecTest, KeysSortAsVersionsDo) {

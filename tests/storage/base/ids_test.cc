@@ -52,6 +52,31 @@ TEST(IdsTest, TiersRoundTrip) {
   EXPECT_FALSE(ParseTier("cloud").has_value());
 }
 
+TEST(IdsTest, AParityShardIsNoRanksShard) {
+  for (uint32_t node : {0U, 1U, 7U, kWorldMax - 1, kParityRankBit - 1}) {
+    const Rank rank = ParityRank(node);
+    EXPECT_TRUE(IsParity(rank));
+    EXPECT_EQ(ParityNode(rank), node);
+    EXPECT_GT(rank, Rank{kWorldMax - 1}) << "never that of a trainer";
+  }
+  for (uint32_t rank : {0U, 1U, kWorldMax - 1, kParityRankBit - 1}) {
+    EXPECT_FALSE(IsParity(Rank{rank}));
+  }
+  const VersionId version{Incarnation{3}, Step{120}};
+  EXPECT_EQ(ToString(ShardKey{"gpt", version, Rank{7}}), "gpt/3-120/rank-7");
+  EXPECT_EQ(ToString(ShardKey{"gpt", version, ParityRank(2)}), "gpt/3-120/parity-2");
+  EXPECT_EQ(ShardName(Rank{0}), "rank-0");
+  EXPECT_EQ(ShardName(ParityRank(0)), "parity-0");
+}
+
+TEST(IdsTest, WhichRanksAWorldHas) {
+  EXPECT_TRUE(RankInWorld(Rank{3}, 4));
+  EXPECT_FALSE(RankInWorld(Rank{4}, 4));
+  EXPECT_TRUE(RankInWorld(ParityRank(4), 4)) << "nodes are not counted by the world";
+  EXPECT_TRUE(RankInWorld(ParityRank(kWorldMax - 1), 1));
+  EXPECT_FALSE(RankInWorld(ParityRank(kWorldMax), 1));
+}
+
 TEST(ClockTest, FormatsUtc) {
   EXPECT_EQ(FormatUtc(0), "1970-01-01T00:00:00.000Z");
   EXPECT_EQ(FormatUtc(1'767'323'045'678'000'000), "2026-01-02T03:04:05.678Z");

@@ -1,0 +1,102 @@
+#include "agent/parity/parity_image.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "storage/format/image.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr uint64_t kLengthBytes = sizeof(uint32_t);
+// What a seal takes beside its chunk table and its job's name, generously.
+constexpr uint64_t kSealHeadBytesMax = 512;
+
+/// Room for the list of all seals of the group, its closing zero included.
+uint64_t SealsBound(const GroupPlan& plan, const std::string& job) {
+  uint64_t bytes = kLengthBytes;
+  for (const PlanMember& member : plan.members()) {
+    for (const PlanRank& rank : member.ranks) {
+      bytes += kLengthBytes + kSealHeadBytesMax + job.size() +
+               ChunkCount(rank.slot_bytes) * sizeof(uint32_t);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+uint32_t ParityImage::StripeOfRow(const StripeLayout& layout, uint32_t position, uint32_t parity) {
+  return (position + layout.node_count() - parity) % layout.node_count();
+}
+
+Result<ParityImage> ParityImage::Make(const GroupPlan& plan, uint32_t position,
+                                      const ShardIdentity& identity) {
+  if (position >= plan.members().size()) {
+    return Fail(InvalidArgumentError(fmt::format("the group has no member {}", position)));
+  }
+  const uint64_t parities = plan.layout().parity_count();
+  const uint64_t segment_bytes = plan.layout().segment_bytes();
+  ParityImage image;
+  image.seals_bytes_ = SealsBound(plan, identity.job);
+  image.group_ = plan.ToJson(/*as_of_now=*/false);
+  const std::vector<uint64_t> rows = {parities, segment_bytes};
+  const std::vector<uint64_t> seals = {image.seals_bytes_};
+  HOLDFAST_ASSIGN_OR_RETURN(const ImageLayout layout,
+                            ImageLayout::Plan({{"parity", DType::kU8, rows, rows, {0, 0}},
+                                               {"seals", DType::kU8, seals, seals, {0}}}));
+  const std::array<ExtraSize, 1> extras = {ExtraSize{"group", image.group_.size()}};
+  HOLDFAST_ASSIGN_OR_RETURN(image.header_, layout.RenderHeader(identity, extras));
+  if (image.header_.size() != kHeaderBytes) {
+    return Fail(InternalError(
+        fmt::format("the header of a parity image takes {} bytes", image.header_.size())));
+  }
+  image.seals_begin_ = image.header_.size() + parities * segment_bytes;
+  image.group_begin_ = image.seals_begin_ + image.seals_bytes_;
+  return image;
+}
+
+Status ParityImage::Finish(std::span<std::byte> image, std::span<const ShardSeal> seals) const {
+  if (image.size() < image_bytes()) {
+    return InternalError(
+        fmt::format("a parity image of {} bytes for a slot of {}", image_bytes(), image.size()));
+  }
+  std::memcpy(image.data(), header_.data(), header_.size());
+  const std::span<std::byte> list = image.subspan(seals_begin_, seals_bytes_);
+  uint64_t at = 0;
+  for (const ShardSeal& seal : seals) {
+    const std::string record = EncodeSeal(seal);
+    const auto length = static_cast<uint32_t>(record.size());
+    if (record.size() > std::numeric_limits<uint32_t>::max() ||
+        list.size() - at < 2 * kLengthBytes + record.size()) {
+      return ResourceExhaustedError("the seals of the group take more room than was planned");
+    }
+    std::memcpy(list.data() + at, &length, kLengthBytes);
+    std::memcpy(list.data() + at + kLengthBytes, record.data(), record.size());
+    at += kLengthBytes + record.size();
+  }
+  std::memset(list.data() + at, 0, list.size() - at);
+  std::memcpy(image.data() + group_begin_, group_.data(), group_.size());
+  return Status::Ok();
+}
+
+Result<ShardSeal> FindSeal(std::span<const std::byte> seals, Rank rank) {
+  uint64_t at = 0;
+  while (seals.size() - at >= kLengthBytes) {
+    uint32_t length = 0;
+    std::memcpy(&length, seals.data() + at, kLengthBytes);
+    at += kLengthBytes;
+    if (length == 0) break;
+    if (length > seals.size() - at) return Fail(DataLossError("a list of seals is cut short"));
+    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(seals.subspan(at, length)));
+    if (seal.identity.rank == rank) return seal;
+    at += length;
+  }
+  return Fail(NotFoundError(fmt::format("no seal of rank {} in the list", rank.value)));
+}
+
+}  // namespace holdfast::agent

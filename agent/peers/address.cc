@@ -1,0 +1,316 @@
+#include "agent/peers/address.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "storage/base/mutex.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+constexpr int kBacklog = 128;
+constexpr mode_t kSocketFileMode = 0600;
+// Look-ups that have not come back; more mean that the resolver hangs.
+constexpr int kLookupsMax = 16;
+
+Status Bad(std::string_view text, std::string_view why) {
+  return InvalidArgumentError(
+      fmt::format("address '{}': {}; use HOST:PORT such as 127.0.0.1:7072 or [::1]:7072, or "
+                  "unix:/path/to/socket",
+                  text, why));
+}
+
+bool IsHostName(std::string_view host) {
+  return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_';
+  });
+}
+
+bool IsIpv6(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+Result<PeerAddress> ParseUnix(std::string_view text) {
+  PeerAddress address;
+  address.kind = PeerAddress::Kind::kUnix;
+  address.path = text.substr(5);
+  if (address.path.empty() || address.path[0] != '/') {
+    return Fail(Bad(text, "the socket's path must be absolute"));
+  }
+  if (address.path.find('\0') != std::string::npos) return Fail(Bad(text, "a NUL in the path"));
+  if (address.path.size() > kUnixPathBytesMax) {
+    return Fail(Bad(text, fmt::format("the socket's path has {} bytes, the kernel allows {}",
+                                      address.path.size(), kUnixPathBytesMax)));
+  }
+  return address;
+}
+
+/// A socket address of any family.
+struct SocketAddress {
+  sockaddr_storage value{};
+  socklen_t bytes = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
+  int family() const { return value.ss_family; }
+};
+
+SocketAddress UnixAddress(const std::string& path) {
+  SocketAddress address;
+  auto* where = reinterpret_cast<sockaddr_un*>(&address.value);
+  where->sun_family = AF_UNIX;
+  std::memcpy(where->sun_path, path.data(), path.size());
+  address.bytes = sizeof(sockaddr_un);
+  return address;
+}
+
+std::optional<SocketAddress> NumericAddress(const std::string& host, uint16_t port) {
+  SocketAddress address;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.value);
+  if (::inet_pton(AF_INET, host == "localhost" ? "127.0.0.1" : host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    address.bytes = sizeof(sockaddr_in);
+    return address;
+  }
+  address = {};
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.value);
+  if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    address.bytes = sizeof(sockaddr_in6);
+    return address;
+  }
+  return std::nullopt;
+}
+
+/// What a look-up and the one who waits for it share.
+struct Lookup {
+  Mutex mutex;
+  CondVar changed;
+  bool done HOLDFAST_GUARDED_BY(mutex) = false;
+  int error HOLDFAST_GUARDED_BY(mutex) = 0;
+  SocketAddress found HOLDFAST_GUARDED_BY(mutex);
+};
+
+void RunLookup(const std::string& host, uint16_t port, Lookup& lookup) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  MutexLock lock(lookup.mutex);
+  lookup.error = error;
+  if (error == 0) {
+    std::memcpy(&lookup.found.value, list->ai_addr, list->ai_addrlen);
+    lookup.found.bytes = list->ai_addrlen;
+    ::freeaddrinfo(list);
+  }
+  lookup.done = true;
+  lookup.changed.NotifyAll();
+}
+
+/// getaddrinfo knows no deadline, so it runs on a thread that may outlive the wait for it; hence
+/// detached, and the answer's place shared.
+Result<SocketAddress> ResolveName(const std::string& host, uint16_t port,
+                                  Clock::TimePoint deadline) {
+  static std::atomic<int> running{0};
+  if (running.fetch_add(1) >= kLookupsMax) {
+    --running;
+    return Fail(UnavailableError(
+        fmt::format("{} is not looked up: {} look-ups do not come back", host, kLookupsMax)));
+  }
+  auto lookup = std::make_shared<Lookup>();
+  std::thread([host, port, lookup] {
+    RunLookup(host, port, *lookup);
+    --running;
+  }).detach();
+  MutexLock lock(lookup->mutex);
+  while (!lookup->done) {
+    const auto left = deadline - Clock::Real().Now();
+    if (left <= Clock::Duration::zero()) {
+      return Fail(DeadlineExceededError("no answer in time to the look-up of " + host));
+    }
+    lookup->changed.WaitFor(lookup->mutex, left);
+  }
+  if (lookup->error != 0) {
+    return Fail(UnavailableError(
+        fmt::format("{} cannot be looked up: {}", host, ::gai_strerror(lookup->error))));
+  }
+  return lookup->found;
+}
+
+Result<SocketAddress> Resolve(const PeerAddress& address, Clock::TimePoint deadline) {
+  if (address.kind == PeerAddress::Kind::kUnix) return UnixAddress(address.path);
+  if (auto numeric = NumericAddress(address.host, address.port)) return *numeric;
+  return ResolveName(address.host, address.port, deadline);
+}
+
+Result<UniqueFd> NewSocket(int family) {
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Fail(ErrnoStatus(errno, "socket"));
+  return fd;
+}
+
+/// Makes way for a new listener at `path`. Two starters of one node are kept apart by its run
+/// directory's lock.
+Status RemoveStaleSocket(const std::string& path, const SocketAddress& where) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? Status::Ok() : ErrnoStatus(errno, "stat " + path);
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return AlreadyExistsError(path + " exists and is not a socket: remove it or choose another");
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const UniqueFd probe, NewSocket(AF_UNIX));
+  if (::connect(probe.get(), where.get(), where.bytes) == 0 || errno != ECONNREFUSED) {
+    return AlreadyExistsError("another process listens on " + path);
+  }
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return Status::Ok();
+  return ErrnoStatus(errno, "remove the stale socket " + path);
+}
+
+Status ReadBoundPort(int socket, PeerAddress& address) {
+  SocketAddress bound;
+  bound.bytes = sizeof(bound.value);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&bound.value), &bound.bytes) != 0) {
+    return ErrnoStatus(errno, "getsockname");
+  }
+  address.port = ntohs(bound.family() == AF_INET6
+                           ? reinterpret_cast<const sockaddr_in6*>(&bound.value)->sin6_port
+                           : reinterpret_cast<const sockaddr_in*>(&bound.value)->sin_port);
+  return Status::Ok();
+}
+
+Status ConnectError(int error, const PeerAddress& address) {
+  const std::string text =
+      fmt::format("no connection to {}: {}", address.ToString(), std::strerror(error));
+  // All that a restarted or returning node, or a less busy one, would cure.
+  for (int passing : {ECONNREFUSED, ENOENT, ENOTDIR, EAGAIN, ECONNRESET, EHOSTUNREACH, ENETUNREACH,
+                      ENETDOWN, EHOSTDOWN, ETIMEDOUT, EADDRNOTAVAIL}) {
+    if (error == passing) return UnavailableError(text);
+  }
+  return ErrnoStatus(error, "connect to " + address.ToString());
+}
+
+}  // namespace
+
+bool PeerAddress::IsLocal() const {
+  if (kind == Kind::kUnix) return true;
+  const auto where = NumericAddress(host, port);
+  if (!where) return false;
+  if (where->family() == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&where->value);
+    return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+  }
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&where->value);
+  return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+std::string PeerAddress::ToString() const {
+  if (kind == Kind::kUnix) return "unix:" + path;
+  const bool v6 = host.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
+}
+
+Result<PeerAddress> ParsePeerAddress(std::string_view text) {
+  if (text.starts_with("unix:")) return ParseUnix(text);
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return Fail(Bad(text, "no port"));
+  const std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(colon + 1);
+  PeerAddress address;
+  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  if (port.empty() || parsed.ec != std::errc() || parsed.ptr != port.data() + port.size()) {
+    return Fail(Bad(text, "the port must be a number from 0 to 65535"));
+  }
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    address.host = host.substr(1, host.size() - 2);
+    if (!IsIpv6(address.host)) return Fail(Bad(text, "no IPv6 address in the brackets"));
+    return address;
+  }
+  if (host.find(':') != std::string_view::npos) {
+    return Fail(Bad(text, "an IPv6 address needs brackets"));
+  }
+  if (!IsHostName(host)) return Fail(Bad(text, "no such form of host"));
+  address.host = host;
+  return address;
+}
+
+Result<UniqueFd> ListenAt(PeerAddress& address) {
+  // At the start of a program a slow resolver may be waited for.
+  const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
+  HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
+  const bool is_unix = address.kind == PeerAddress::Kind::kUnix;
+  if (is_unix) HOLDFAST_RETURN_IF_ERROR(RemoveStaleSocket(address.path, where));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
+  const int on = 1;
+  if (!is_unix) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  // The file takes the socket's own mode, so that it is never wider, not even for an instant.
+  if (is_unix && ::fchmod(fd.get(), kSocketFileMode) != 0) {
+    return Fail(ErrnoStatus(errno, "fchmod of a socket"));
+  }
+  if (::bind(fd.get(), where.get(), where.bytes) != 0 || ::listen(fd.get(), kBacklog) != 0) {
+    if (errno == EADDRINUSE) {
+      return Fail(AlreadyExistsError(
+          fmt::format("address {} is in use by another process", address.ToString())));
+    }
+    return Fail(ErrnoStatus(errno, "listen on " + address.ToString()));
+  }
+  if (!is_unix) HOLDFAST_RETURN_IF_ERROR(ReadBoundPort(fd.get(), address));
+  return fd;
+}
+
+Result<UniqueFd> ConnectTo(const PeerAddress& address, Clock::TimePoint deadline) {
+  HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
+  int error = ::connect(fd.get(), where.get(), where.bytes) == 0 ? 0 : errno;
+  if (error == EINPROGRESS || error == EINTR) {
+    pollfd waiting{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+    int ready = 0;
+    do {
+      ready = ::poll(&waiting, 1, PollMsUntil(deadline));
+    } while (ready < 0 && errno == EINTR);
+    if (ready == 0) {
+      return Fail(DeadlineExceededError("no connection in time to " + address.ToString()));
+    }
+    socklen_t bytes = sizeof(error);
+    if (ready < 0 || ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) {
+      error = errno;
+    }
+  }
+  if (error != 0) return Fail(ConnectError(error, address));
+  DisableDelay(fd.get());
+  return fd;
+}
+
+void DisableDelay(int socket) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+int PollMsUntil(Clock::TimePoint deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+}  // namespace holdfast::agent

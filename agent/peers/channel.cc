@@ -1,0 +1,253 @@
+#include "agent/peers/channel.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "agent/peers/address.h"
+#include "agent/peers/messages.h"
+#include "storage/format/checksum.h"
+
+namespace holdfast::agent {
+namespace {
+
+// Received bytes are taken and checksummed in pieces of this size: large enough that waking up for
+// each costs little, and still in the cache when they are checksummed.
+constexpr size_t kPieceBytes = 512 << 10;
+// What a peer said before it hung up has arrived or never will; this is for one that is slow to.
+constexpr auto kRefusalWait = std::chrono::seconds(1);
+
+bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+Channel::Channel(UniqueFd socket, std::string peer)
+    : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+Channel::~Channel() = default;
+
+void Channel::Shut() {
+  shut_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+Status Channel::Ended() const {
+  if (shut_) return CancelledError("the connection was given up");
+  return UnavailableError(peer_ + " has ended the connection");
+}
+
+Status Channel::Broken(int error) const {
+  if (shut_) return CancelledError("the connection was given up");
+  return UnavailableError(
+      fmt::format("the connection to {} broke: {}", peer_, std::strerror(error)));
+}
+
+Status Channel::Poll(short events, Clock::TimePoint deadline) const {
+  for (;;) {
+    pollfd waiting{.fd = socket_.get(), .events = events, .revents = 0};
+    const int ready = ::poll(&waiting, 1, PollMsUntil(deadline));
+    if (shut_) return Ended();
+    if (ready > 0) return Status::Ok();
+    if (ready == 0) {
+      return DeadlineExceededError(
+          fmt::format("{} did not {} in time", peer_,
+                      (events & POLLIN) != 0 ? "answer" : "take what it was sent"));
+    }
+    if (errno != EINTR) return Broken(errno);
+  }
+}
+
+Status Channel::WaitFor(TlsSession::Want want, Clock::TimePoint deadline) const {
+  return Poll(want == TlsSession::Want::kRead ? POLLIN : POLLOUT, deadline);
+}
+
+Status Channel::StartTls(const TlsContext& context, const std::string& host,
+                         Clock::TimePoint deadline) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto session, TlsSession::Make(context, socket_.get(), host));
+  for (;;) {
+    auto step = session->Handshake();
+    if (!step) return shut_ ? Ended() : step.error().WithContext(peer_);
+    if (step->want == TlsSession::Want::kNothing) break;
+    HOLDFAST_RETURN_IF_ERROR(WaitFor(step->want, deadline));
+  }
+  tls_ = std::move(session);
+  return Status::Ok();
+}
+
+Status Channel::Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
+                     Clock::TimePoint deadline, uint16_t flags) {
+  const Status status = SendBytes(kind, payload, stamp, deadline, flags);
+  if (status.code() == ErrorCode::kDeadlineExceeded) {
+    // What the other side does not take, the kernel need not keep for it once we close.
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  }
+  return status;
+}
+
+Status Channel::SendBytes(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
+                          Clock::TimePoint deadline, uint16_t flags) {
+  FrameHeader header{kind, flags, static_cast<uint32_t>(payload.size()),
+                     ExtendCrc32c(stamp, payload)};
+  const auto bytes = EncodeFrameHeader(header);
+  if (tls_ == nullptr) return SendPlain(bytes, payload, deadline);
+  HOLDFAST_RETURN_IF_ERROR(SendTls(bytes, deadline));
+  return SendTls(payload, deadline);
+}
+
+Status Channel::SendText(FrameKind kind, const std::string& payload, Clock::TimePoint deadline) {
+  return Send(kind, std::as_bytes(std::span(payload)), kNoStamp, deadline);
+}
+
+Status Channel::SendPlain(std::span<const std::byte> header, std::span<const std::byte> payload,
+                          Clock::TimePoint deadline) {
+  // The kernel only reads them; iovec lacks the const.
+  iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
+                     {const_cast<std::byte*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = payload.empty() ? 1 : 2;
+  while (message.msg_iovlen > 0) {
+    ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (!IsRetry(errno)) return Broken(errno);
+      HOLDFAST_RETURN_IF_ERROR(Poll(POLLOUT, deadline));
+      continue;
+    }
+    for (auto left = static_cast<size_t>(sent); message.msg_iovlen > 0;) {
+      iovec& piece = *message.msg_iov;
+      const size_t taken = std::min(left, piece.iov_len);
+      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + taken;
+      piece.iov_len -= taken;
+      left -= taken;
+      if (piece.iov_len > 0) break;
+      ++message.msg_iov;
+      --message.msg_iovlen;
+    }
+  }
+  return Status::Ok();
+}
+
+Status Channel::SendTls(std::span<const std::byte> bytes, Clock::TimePoint deadline) {
+  while (!bytes.empty()) {
+    auto step = tls_->Write(bytes);
+    if (!step) return shut_ ? Ended() : step.error().WithContext(peer_);
+    bytes = bytes.subspan(step->bytes);
+    if (step->want != TlsSession::Want::kNothing) {
+      HOLDFAST_RETURN_IF_ERROR(WaitFor(step->want, deadline));
+    }
+  }
+  return Status::Ok();
+}
+
+Result<size_t> Channel::ReceiveSome(std::span<std::byte> into, Clock::TimePoint deadline) {
+  for (;;) {
+    if (tls_ != nullptr) {
+      auto step = tls_->Read(into);
+      if (!step) return Fail(shut_ ? Ended() : step.error().WithContext(peer_));
+      if (step->bytes > 0) return step->bytes;
+      if (step->want == TlsSession::Want::kNothing) return Fail(Ended());
+      HOLDFAST_RETURN_IF_ERROR(WaitFor(step->want, deadline));
+      continue;
+    }
+    const ssize_t got = ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
+    if (got > 0) return static_cast<size_t>(got);
+    if (got == 0) return Fail(Ended());
+    if (!IsRetry(errno)) return Fail(Broken(errno));
+    WakeAt(into.size());
+    HOLDFAST_RETURN_IF_ERROR(Poll(POLLIN, deadline));
+  }
+}
+
+void Channel::WakeAt(size_t bytes) {
+  if (wake_bytes_ == bytes) return;
+  wake_bytes_ = bytes;
+  const int value = static_cast<int>(bytes);
+  // Only saves wake-ups: a kernel that refuses wakes us more often.
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value));
+}
+
+Status Channel::Receive(std::span<std::byte> into, Clock::TimePoint deadline) {
+  while (!into.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const size_t got, ReceiveSome(into, deadline));
+    into = into.subspan(got);
+  }
+  return Status::Ok();
+}
+
+Result<FrameHeader> Channel::ReceiveHeader(Clock::TimePoint deadline) {
+  std::array<std::byte, kFrameHeaderBytes> bytes;
+  HOLDFAST_RETURN_IF_ERROR(Receive(bytes, deadline));
+  auto header = DecodeFrameHeader(bytes);
+  if (!header) return Fail(header.error().WithContext(peer_));
+  return header;
+}
+
+Status Channel::ReceivePayload(const FrameHeader& header, uint32_t stamp, std::span<std::byte> into,
+                               Clock::TimePoint deadline) {
+  into = into.first(header.payload_bytes);
+  uint32_t crc = stamp;
+  while (!into.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(
+        const size_t got, ReceiveSome(into.first(std::min(into.size(), kPieceBytes)), deadline));
+    crc = ExtendCrc32c(crc, into.first(got));
+    into = into.subspan(got);
+  }
+  if (crc == header.payload_crc) return Status::Ok();
+  return DataLossError(
+      fmt::format("a frame {} of {} does not match its checksum", FrameName(header.kind), peer_));
+}
+
+Result<std::vector<std::byte>> Channel::ReceiveFrame(FrameKind kind, Clock::TimePoint deadline) {
+  HOLDFAST_ASSIGN_OR_RETURN(const FrameHeader header, ReceiveHeader(deadline));
+  const bool refusal = header.kind == FrameKind::kError && header.flags == kFrameOfConnection;
+  if (header.kind != kind && !refusal) {
+    return Fail(DataLossError(fmt::format("{} sent a frame {} where {} is due", peer_,
+                                          FrameName(header.kind), FrameName(kind))));
+  }
+  std::vector<std::byte> payload(header.payload_bytes);
+  HOLDFAST_RETURN_IF_ERROR(ReceivePayload(header, kNoStamp, payload, deadline));
+  if (refusal) return Fail(DecodeError(payload).WithContext(peer_));
+  return payload;
+}
+
+Status Channel::RefusalOr(Status otherwise) {
+  if (shut_) return otherwise;
+  const auto deadline = Clock::Real().Now() + kRefusalWait;
+  auto header = ReceiveHeader(deadline);
+  // A TLS alert is a refusal, too.
+  if (!header && header.error().code() == ErrorCode::kPermissionDenied) return header.error();
+  if (!header || header->kind != FrameKind::kError || header->flags != kFrameOfConnection) {
+    return otherwise;
+  }
+  std::vector<std::byte> payload(header->payload_bytes);
+  if (!ReceivePayload(*header, kNoStamp, payload, deadline).ok()) return otherwise;
+  return DecodeError(payload).WithContext(peer_);
+}
+
+Status Channel::AwaitReadable(Clock::TimePoint deadline) {
+  if (tls_ != nullptr && tls_->has_pending()) return Status::Ok();
+  WakeAt(1);
+  HOLDFAST_RETURN_IF_ERROR(Poll(POLLIN, deadline));
+  return HasHungUp() ? Ended() : Status::Ok();
+}
+
+bool Channel::IsQuiet() {
+  if (shut_ || (tls_ != nullptr && tls_->has_pending())) return false;
+  WakeAt(1);
+  pollfd now{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return ::poll(&now, 1, 0) == 0;
+}
+
+bool Channel::HasHungUp() const {
+  pollfd now{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&now, 1, 0) > 0;
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,60 @@
+#include "agent/peers/config.h"
+
+#include <fmt/format.h>
+
+#include "agent/peers/address.h"
+#include "agent/peers/secret.h"
+
+namespace holdfast::agent {
+
+void PeersConfig::Bind(ConfigSchema& schema) {
+  schema.Add("peers.listen", &listen,
+             "Where other nodes read parity and shards: host:port (0: any) or unix:/path.");
+  schema.Add(
+      "peers.secret_file", &secret_file,
+      "File of 16 to 4096 bytes, the same on all nodes, that others may not read; needed where "
+      "other machines reach peers.listen.");
+  schema.Add("peers.connections_max", &connections_max,
+             "Connections of peers served at once; further ones are refused.", 1, 4096);
+  schema.AddBytes("peers.rate_bytes_per_s", &rate_bytes_per_s,
+                  "Send to peers at most so many bytes a second; 0: as fast as it goes.");
+  schema.AddBytes("peers.busy_rate_bytes_per_s", &busy_rate_bytes_per_s,
+                  "The same while the trainers' own traffic runs; 0: no other rate.");
+}
+
+Status PeersConfig::Check() const {
+  const auto address = ParsePeerAddress(listen);
+  if (!address) return address.error().WithContext("peers.listen");
+  if (!secret_file.empty() && secret_file.front() != '/') {
+    return InvalidArgumentError(
+        fmt::format("peers.secret_file '{}' is not an absolute path", secret_file));
+  }
+  return RequireSecret(*address, !secret_file.empty(), "peers.listen");
+}
+
+TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, const std::string& node,
+                                                const PeerTlsFiles& tls) const {
+  TcpPeerServerOptions options;
+  options.cluster = cluster;
+  options.node = node;
+  options.listen = listen;
+  options.secret_file = secret_file;
+  options.tls = tls;
+  options.pace.rate_bytes_per_s = rate_bytes_per_s;
+  options.pace.busy_rate_bytes_per_s = busy_rate_bytes_per_s;
+  options.connections_max = static_cast<size_t>(connections_max);
+  return options;
+}
+
+TcpTransportOptions PeersConfig::TransportOptions(const std::string& cluster,
+                                                  const std::string& node,
+                                                  const PeerTlsFiles& tls) const {
+  TcpTransportOptions options;
+  options.cluster = cluster;
+  options.node = node;
+  options.secret_file = secret_file;
+  options.tls = tls;
+  return options;
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,124 @@
+#include "agent/peers/peer_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "agent/peers/messages.h"
+
+namespace holdfast::agent {
+namespace {
+
+/// Whether the other side is told: not when it is gone, silent or we are stopping.
+bool IsWorthTelling(const Status& why) {
+  return why.code() != ErrorCode::kUnavailable && why.code() != ErrorCode::kCancelled;
+}
+
+}  // namespace
+
+PeerSession::PeerSession(UniqueFd socket, std::string peer, PeerServerContext& context)
+    : context_(context), channel_(std::move(socket), std::move(peer)) {}
+
+Clock::TimePoint PeerSession::In(Clock::Duration time) const { return Clock::Real().Now() + time; }
+
+void PeerSession::Stop() {
+  channel_.Shut();
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  if (reader_ != nullptr) reader_->Cancel();
+}
+
+void PeerSession::CancelIfGone() {
+  MutexLock lock(mutex_);
+  if (reader_ != nullptr && channel_.HasHungUp()) reader_->Cancel();
+}
+
+void PeerSession::SetReader(PeerReader* reader) {
+  MutexLock lock(mutex_);
+  reader_ = reader;
+  if (reader_ != nullptr && stopping_) reader_->Cancel();
+}
+
+Status PeerSession::Run() {
+  Status status = ShakeHands();
+  if (!status.ok()) {
+    ++context_.counters.rejected;
+    return status;
+  }
+  // Who has just connected wants something; it may be slow to say so.
+  Clock::Duration patience = std::max(context_.timeouts.idle, context_.timeouts.frame);
+  for (;; patience = context_.timeouts.idle) {
+    HOLDFAST_RETURN_IF_ERROR(channel_.AwaitReadable(In(patience)));
+    status = ServeRequest();
+    if (status.ok()) continue;
+    if (IsWorthTelling(status)) {
+      ++context_.counters.rejected;
+      SendRefusal(channel_, status);
+    }
+    return status;
+  }
+}
+
+Status PeerSession::ShakeHands() {
+  const Clock::TimePoint deadline = In(context_.timeouts.frame);
+  if (context_.tls != nullptr) {
+    const Status started = channel_.StartTls(*context_.tls, "", deadline);
+    if (started.code() == ErrorCode::kFailedPrecondition) SendRefusal(channel_, started);
+    HOLDFAST_RETURN_IF_ERROR(started);
+  }
+  auto node = ShakeHandsAsServer(channel_, context_.self, deadline);
+  if (node) return Status::Ok();
+  if (IsWorthTelling(node.error())) SendRefusal(channel_, node.error());
+  return node.error();
+}
+
+Status PeerSession::ServeRequest() {
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const auto payload, channel_.ReceiveFrame(FrameKind::kRequest, In(context_.timeouts.frame)));
+  const FrameStamp stamp(payload);
+  HOLDFAST_ASSIGN_OR_RETURN(const StreamRequest asked, DecodeRequest(payload));
+  const PeerRequest& request = asked.request;
+  auto opened = context_.source.Open(request);
+  if (!opened) return SendError(opened.error(), stamp.At(request.offset));
+  ++context_.counters.streams;
+  HOLDFAST_RETURN_IF_ERROR(channel_.Send(FrameKind::kAccepted, {}, stamp.At(request.offset),
+                                         In(context_.timeouts.send)));
+  SetReader(opened->get());
+  const Status status = SendObject(request, stamp, **opened);
+  SetReader(nullptr);  // before the reader goes
+  return status;
+}
+
+Status PeerSession::SendObject(const PeerRequest& request, const FrameStamp& stamp,
+                               PeerReader& reader) {
+  const uint64_t end = request.offset + request.bytes;
+  for (uint64_t position = request.offset; position < end;) {
+    const uint64_t want = std::min(kPeerUnitBytes, end - position);
+    const uint32_t start = stamp.At(position);
+    auto unit = reader.Read(position, want, In(context_.timeouts.source));
+    if (!unit) return SendError(unit.error(), start);
+    if (unit->size() > want) {
+      return SendError(
+          InternalError(fmt::format("a source gave {} bytes for {}", unit->size(), want)), start);
+    }
+    if (unit->empty()) {
+      return channel_.Send(FrameKind::kEnd, {}, start, In(context_.timeouts.send));
+    }
+    if (!context_.gate.Await(unit->size())) return CancelledError("the server stops");
+    HOLDFAST_RETURN_IF_ERROR(
+        channel_.Send(FrameKind::kData, *unit, start, In(context_.timeouts.send)));
+    position += unit->size();
+    context_.counters.data_bytes += unit->size();
+  }
+  return Status::Ok();
+}
+
+Status PeerSession::SendError(const Status& error, uint32_t stamp) {
+  const std::string payload = EncodeError(error);
+  return channel_.Send(FrameKind::kError, std::as_bytes(std::span(payload)), stamp,
+                       In(context_.timeouts.send));
+}
+
+}  // namespace holdfast::agent

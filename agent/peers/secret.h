@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "agent/peers/address.h"
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+inline constexpr size_t kPeerSecretBytesMin = 16;
+inline constexpr size_t kPeerSecretBytesMax = 4096;
+
+/// The secret that the nodes of a cluster share: all bytes of the file, a newline at the end too.
+/// PermissionDenied when everyone may read or change the file; InvalidArgument for a length outside
+/// 16…4096 bytes.
+Result<std::string> ReadPeerSecret(const std::string& path);
+
+/// InvalidArgument, saying what to set, when there is no secret and other machines reach `address`.
+/// `what` names it: "peers.listen".
+Status RequireSecret(const PeerAddress& address, bool has_secret, std::string_view what);
+
+}  // namespace holdfast::agent

@@ -1,0 +1,206 @@
+#include "agent/peers/tcp_server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "agent/peers/handshake.h"
+#include "agent/peers/secret.h"
+#include "storage/base/ids.h"
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+namespace {
+
+// While a source is waited for nobody reads from the client; so often is looked after it.
+constexpr int kTickMs = 200;
+// A peer that is refused tries again and again; the log tells of one, and of how many there were.
+constexpr auto kLogInterval = std::chrono::seconds(1);
+
+std::string NameOf(const sockaddr_storage& from) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (from.ss_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&from);
+    ::inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
+    return fmt::format("{}:{}", text.data(), ntohs(v4->sin_port));
+  }
+  if (from.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&from);
+    ::inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
+    return fmt::format("[{}]:{}", text.data(), ntohs(v6->sin6_port));
+  }
+  return "a local peer";
+}
+
+/// An end that operators should hear of: somebody who may not, or something that is broken.
+bool IsSuspicious(const Status& why) {
+  return why.code() == ErrorCode::kPermissionDenied ||
+         why.code() == ErrorCode::kFailedPrecondition || why.code() == ErrorCode::kDataLoss ||
+         why.code() == ErrorCode::kUnsupported || why.code() == ErrorCode::kInvalidArgument;
+}
+
+}  // namespace
+
+/// A served connection and its thread, which says when it is finished.
+struct TcpPeerServer::Connection {
+  Connection(UniqueFd socket, std::string peer, PeerServerContext& context)
+      : session(std::move(socket), std::move(peer), context) {}
+  PeerSession session;
+  std::atomic<bool> finished{false};
+  std::thread thread;
+};
+
+Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerOptions& options,
+                                                            PeerSource& source) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", options.node));
+  auto address = ParsePeerAddress(options.listen);
+  if (!address) return Fail(address.error().WithContext("peers.listen"));
+  PeerIdentity self{options.cluster, options.node, ""};
+  if (!options.secret_file.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(self.secret, ReadPeerSecret(options.secret_file));
+  }
+  HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !self.secret.empty(), "peers.listen"));
+  std::unique_ptr<TlsContext> tls;
+  if (options.tls.configured()) {
+    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContext::Load(options.tls, TlsContext::Role::kServer));
+  }
+  auto listener = ListenAt(*address);
+  if (!listener) return Fail(listener.error().WithContext("peers.listen"));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return Fail(ErrnoStatus(errno, "eventfd"));
+  std::unique_ptr<TcpPeerServer> server(new TcpPeerServer(options, std::move(self), std::move(tls),
+                                                          *std::move(address), *std::move(listener),
+                                                          std::move(wake), source));
+  server->accept_thread_ = std::thread([raw = server.get()] { raw->AcceptLoop(); });
+  return server;
+}
+
+TcpPeerServer::TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
+                             std::unique_ptr<TlsContext> tls, PeerAddress address,
+                             UniqueFd listener, UniqueFd wake, PeerSource& source)
+    : context_{std::move(self),
+               std::move(tls),
+               options.timeouts,
+               source,
+               PaceGate(options.pace, Clock::Real()),
+               {}},
+      connections_max_(options.connections_max),
+      address_(std::move(address)),
+      address_text_(address_.ToString()),
+      listener_(std::move(listener)),
+      wake_(std::move(wake)) {}
+
+TcpPeerServer::~TcpPeerServer() { Stop(); }
+
+void TcpPeerServer::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then it wakes anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void TcpPeerServer::Stop() {
+  if (!accept_thread_.joinable()) return;
+  stopping_ = true;
+  Wake();
+  accept_thread_.join();
+  // Still listening, so the file is ours.
+  if (address_.kind == PeerAddress::Kind::kUnix) ::unlink(address_.path.c_str());
+  listener_.Reset();
+  context_.gate.Stop();
+  for (Connection& connection : connections_) connection.session.Stop();
+  for (Connection& connection : connections_) connection.thread.join();
+  connections_.clear();
+}
+
+void TcpPeerServer::AcceptLoop() {
+  while (!stopping_) {
+    std::array<pollfd, 2> waiting = {pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                                     pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
+    // Without descriptors to accept with, the listener stays readable: it is left out for a tick.
+    const nfds_t count = accept_failed_ ? 1 : 2;
+    const bool ticks = accept_failed_ || !connections_.empty();
+    ::poll(waiting.data(), count, ticks ? kTickMs : -1);
+    accept_failed_ = false;
+    uint64_t drained = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &drained, sizeof(drained));
+    Reap();
+    for (Connection& connection : connections_) connection.session.CancelIfGone();
+    if ((waiting[1].revents & POLLIN) != 0) AcceptAll();
+  }
+}
+
+void TcpPeerServer::Reap() {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->finished) {
+      it->thread.join();
+      it = connections_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void TcpPeerServer::AcceptAll() {
+  while (!stopping_) {
+    sockaddr_storage from{};
+    socklen_t bytes = sizeof(from);
+    UniqueFd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &bytes,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      accept_failed_ = true;
+      Log(LogLevel::kWarn, "PeerNotAccepted",
+          {Kv("error", ErrnoStatus(errno, "accept").ToString())});
+      return;
+    }
+    DisableDelay(socket.get());
+    Reap();
+    if (connections_.size() < connections_max_) {
+      ++context_.counters.connections;
+      Serve(std::move(socket), NameOf(from));
+      continue;
+    }
+    ++context_.counters.refused;
+    // In the clear even where TLS is used, and into an empty buffer: nobody waits for it.
+    Channel refused(std::move(socket), NameOf(from));
+    SendRefusal(refused, ResourceExhaustedError(fmt::format(
+                             "node {} serves {} peer connections already (peers.connections_max)",
+                             context_.self.node, connections_max_)));
+  }
+}
+
+void TcpPeerServer::Serve(UniqueFd socket, std::string peer) {
+  Connection& connection = connections_.emplace_back(std::move(socket), std::move(peer), context_);
+  connection.thread = std::thread([this, &connection] {
+    const Status why = connection.session.Run();
+    if (IsSuspicious(why)) LogRejected(connection.session.peer(), why);
+    connection.finished = true;
+    Wake();
+  });
+}
+
+void TcpPeerServer::LogRejected(const std::string& peer, const Status& why) {
+  MutexLock lock(log_mutex_);
+  const Clock::TimePoint now = Clock::Real().Now();
+  if (now - logged_ < kLogInterval) {
+    ++not_logged_;
+    return;
+  }
+  Log(LogLevel::kWarn, "PeerRejected",
+      {Kv("peer", peer), Kv("error", why.ToString()), Kv("more_before", not_logged_)});
+  logged_ = now;
+  not_logged_ = 0;
+}
+
+}  // namespace holdfast::agent

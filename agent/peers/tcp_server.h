@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "agent/peers/address.h"
+#include "agent/peers/pacer.h"
+#include "agent/peers/peer_session.h"
+#include "agent/peers/tls.h"
+#include "agent/peers/transport.h"
+#include "storage/base/clock.h"
+#include "storage/base/fd.h"
+#include "storage/base/mutex.h"
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+struct TcpPeerServerOptions {
+  std::string cluster;
+  std::string node;
+  std::string listen = "127.0.0.1:0";  // host:port (0: any) or unix:/path
+  std::string secret_file;             // needed where other machines reach `listen`
+  PeerTlsFiles tls;
+  PacerOptions pace;
+  size_t connections_max = 64;
+  PeerServerTimeouts timeouts;
+};
+
+/// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, one
+/// serves each connection, at most connections_max of them; further ones are refused with
+/// ResourceExhausted. A session holds one frame of a request (at most 1 MiB + 64 KiB) and nothing
+/// of the data: that goes out from where the reader has it.
+class TcpPeerServer {
+ public:
+  /// `source` outlives the server. InvalidArgument: options that cannot work, or other machines
+  /// reach `listen` and there is no secret; AlreadyExists: somebody listens there.
+  static Result<std::unique_ptr<TcpPeerServer>> Start(const TcpPeerServerOptions& options,
+                                                      PeerSource& source);
+  ~TcpPeerServer();
+
+  /// Where it listens, with the port that was bound.
+  const std::string& address() const { return address_text_; }
+  /// While busy, data goes out at the pacer's busy rate. Any thread.
+  void SetBusy(bool busy) { context_.gate.SetBusy(busy); }
+  const PeerServerCounters& counters() const { return context_.counters; }
+
+  /// Ends all connections and waits for their threads: as long as the slowest reader's Cancel() and
+  /// Open() take. Nothing is served afterwards.
+  void Stop();
+
+ private:
+  struct Connection;
+
+  TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
+                std::unique_ptr<TlsContext> tls, PeerAddress address, UniqueFd listener,
+                UniqueFd wake, PeerSource& source);
+  void AcceptLoop();
+  void AcceptAll();
+  void Serve(UniqueFd socket, std::string peer);
+  void Reap();
+  void Wake();
+  void LogRejected(const std::string& peer, const Status& why);
+
+  PeerServerContext context_;
+  const size_t connections_max_;
+  const PeerAddress address_;
+  const std::string address_text_;
+  UniqueFd listener_;
+  const UniqueFd wake_;  // eventfd: a connection ended, or the server stops
+  std::atomic<bool> stopping_{false};
+  bool accept_failed_ = false;         // accept thread
+  std::list<Connection> connections_;  // accept thread; Stop() once that has ended
+  std::thread accept_thread_;
+
+  Mutex log_mutex_;
+  Clock::TimePoint logged_ HOLDFAST_GUARDED_BY(log_mutex_);
+  uint64_t not_logged_ HOLDFAST_GUARDED_BY(log_mutex_) = 0;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,242 @@
+#include "agent/peers/tcp_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "agent/peers/address.h"
+#include "agent/peers/channel.h"
+#include "agent/peers/handshake.h"
+#include "agent/peers/idle_channels.h"
+#include "agent/peers/messages.h"
+#include "agent/peers/secret.h"
+#include "storage/base/ids.h"
+#include "storage/base/mutex.h"
+#include "storage/base/random.h"
+
+namespace holdfast::agent {
+namespace {
+
+/// What a server said to a request, or that the connection is of no more use.
+struct Answer {
+  FrameHeader header;
+  Status error;  // the source's own, of an Error frame
+};
+
+/// Receives the header of the next frame of a stream that is at `position`, and all of it but the
+/// payload of Data.
+Result<Answer> ReceiveAnswer(Channel& channel, const FrameStamp& stamp, uint64_t position,
+                             Clock::TimePoint deadline) {
+  Answer answer;
+  HOLDFAST_ASSIGN_OR_RETURN(answer.header, channel.ReceiveHeader(deadline));
+  if (answer.header.kind == FrameKind::kData) return answer;
+  const bool refusal = answer.header.flags == kFrameOfConnection;
+  std::vector<std::byte> payload(answer.header.payload_bytes);
+  HOLDFAST_RETURN_IF_ERROR(channel.ReceivePayload(
+      answer.header, refusal ? kNoStamp : stamp.At(position), payload, deadline));
+  if (answer.header.kind == FrameKind::kError) answer.error = DecodeError(payload);
+  if (refusal) return Fail(answer.error.WithContext(channel.peer()));
+  return answer;
+}
+
+Status OutOfPlace(const Channel& channel, FrameKind kind) {
+  return DataLossError(channel.peer() + " sent a frame " + std::string(FrameName(kind)) +
+                       " out of place");
+}
+
+class TcpPeerStream final : public PeerStream {
+ public:
+  TcpPeerStream(IdleChannels& idle, std::string address, std::unique_ptr<Channel> channel,
+                const FrameStamp& stamp, uint64_t offset, uint64_t bytes)
+      : idle_(idle),
+        address_(std::move(address)),
+        stamp_(stamp),
+        position_(offset),
+        end_(offset + bytes),
+        channel_(std::move(channel)) {
+    if (position_ == end_) Finish(Status::Ok());
+  }
+
+  Result<size_t> Read(std::span<std::byte> into, Clock::TimePoint deadline) override {
+    Channel* channel = nullptr;
+    {
+      MutexLock lock(mutex_);
+      if (cancelled_) return Fail(CancelledError("the stream was cancelled"));
+      channel = channel_.get();  // only this thread takes it away
+    }
+    if (into.empty()) return Fail(InvalidArgumentError("no room to read a peer's bytes into"));
+    if (!rest_.empty()) return TakeRest(into);
+    if (channel == nullptr) {
+      HOLDFAST_RETURN_IF_ERROR(outcome_);
+      return 0;
+    }
+    auto got = ReadFrame(*channel, into, deadline);
+    if (got) return got;
+    GiveUp(got.error());
+    return got;
+  }
+
+  void Cancel() override {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    if (channel_ != nullptr) channel_->Shut();
+  }
+
+ private:
+  Result<size_t> ReadFrame(Channel& channel, std::span<std::byte> into, Clock::TimePoint deadline) {
+    HOLDFAST_ASSIGN_OR_RETURN(const Answer answer,
+                              ReceiveAnswer(channel, stamp_, position_, deadline));
+    const FrameHeader& header = answer.header;
+    if (header.kind == FrameKind::kEnd) {
+      Finish(Status::Ok());
+      return 0;
+    }
+    if (header.kind == FrameKind::kError) {
+      Finish(answer.error);
+      return Fail(answer.error);
+    }
+    if (header.kind != FrameKind::kData) return Fail(OutOfPlace(channel, header.kind));
+    const uint64_t bytes = header.payload_bytes;
+    if (bytes == 0 || bytes > end_ - position_) {
+      return Fail(DataLossError(channel.peer() + " sent more or less than was asked for"));
+    }
+    // A unit is handed out only once all of it is checked; where it does not fit, it waits here.
+    const bool fits = bytes <= into.size();
+    if (!fits) unit_.resize(kPeerUnitBytes);
+    HOLDFAST_RETURN_IF_ERROR(channel.ReceivePayload(header, stamp_.At(position_),
+                                                    fits ? into : std::span(unit_), deadline));
+    position_ += bytes;
+    if (position_ == end_) Finish(Status::Ok());
+    if (fits) return bytes;
+    rest_ = std::span<const std::byte>(unit_).first(bytes);
+    return TakeRest(into);
+  }
+
+  Result<size_t> TakeRest(std::span<std::byte> into) {
+    const size_t bytes = std::min(rest_.size(), into.size());
+    if (bytes > 0) std::memcpy(into.data(), rest_.data(), bytes);
+    rest_ = rest_.subspan(bytes);
+    return bytes;
+  }
+
+  /// The stream has ended as it should, and its connection can have another.
+  void Finish(Status outcome) {
+    outcome_ = std::move(outcome);
+    std::unique_ptr<Channel> channel;
+    {
+      MutexLock lock(mutex_);
+      if (!cancelled_) channel = std::move(channel_);
+      channel_.reset();
+    }
+    if (channel != nullptr) idle_.Put(address_, std::move(channel));
+  }
+
+  void GiveUp(const Status& why) {
+    MutexLock lock(mutex_);
+    if (channel_ == nullptr) return;  // finished with the source's error
+    outcome_ = why;
+    channel_.reset();
+  }
+
+  IdleChannels& idle_;
+  const std::string address_;
+  const FrameStamp stamp_;
+  uint64_t position_;
+  const uint64_t end_;
+  Status outcome_;                   // once channel_ is gone
+  std::vector<std::byte> unit_;      // for readers with less room than a unit
+  std::span<const std::byte> rest_;  // of unit_
+  Mutex mutex_;
+  std::unique_ptr<Channel> channel_ HOLDFAST_GUARDED_BY(mutex_);
+  bool cancelled_ HOLDFAST_GUARDED_BY(mutex_) = false;
+};
+
+class TcpTransport final : public PeerTransport {
+ public:
+  TcpTransport(PeerIdentity self, std::unique_ptr<TlsContext> tls,
+               const TcpTransportOptions& options)
+      : self_(std::move(self)),
+        tls_(std::move(tls)),
+        idle_(options.idle_max, options.idle_timeout) {}
+
+  Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
+                                           Clock::TimePoint deadline) override {
+    HOLDFAST_RETURN_IF_ERROR(ValidateRequest(request));
+    HOLDFAST_ASSIGN_OR_RETURN(const PeerAddress where, ParsePeerAddress(address));
+    HOLDFAST_RETURN_IF_ERROR(RequireSecret(where, !self_.secret.empty(), "a peer's address"));
+    // A connection that lay idle may have died meanwhile, unnoticed, or have more to say of an
+    // older stream. Asking twice does no harm.
+    while (auto channel = idle_.Take(address)) {
+      auto stream = Ask(address, channel, request, deadline);
+      const bool answered = stream || channel == nullptr;
+      if (answered || stream.error().code() == ErrorCode::kDeadlineExceeded) return stream;
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(auto channel, Dial(where, deadline));
+    return Ask(address, channel, request, deadline);
+  }
+
+ private:
+  Result<std::unique_ptr<Channel>> Dial(const PeerAddress& where, Clock::TimePoint deadline) {
+    HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTo(where, deadline));
+    auto channel = std::make_unique<Channel>(std::move(socket), where.ToString());
+    if (tls_ != nullptr) {
+      const Status started = channel->StartTls(*tls_, where.host, deadline);
+      // A server that has no room says so before TLS, and hangs up.
+      if (started.code() == ErrorCode::kFailedPrecondition ||
+          started.code() == ErrorCode::kUnavailable) {
+        return Fail(channel->RefusalOr(started));
+      }
+      HOLDFAST_RETURN_IF_ERROR(started);
+    }
+    HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const std::string node,
+                              ShakeHandsAsClient(*channel, self_, deadline));
+    return channel;
+  }
+
+  /// Sends the request and waits for the source's word. Takes the channel when that has come,
+  /// whatever it is.
+  Result<std::unique_ptr<PeerStream>> Ask(const std::string& address,
+                                          std::unique_ptr<Channel>& channel,
+                                          const PeerRequest& request, Clock::TimePoint deadline) {
+    const std::string payload = EncodeRequest({RandomSeed(), request});
+    const FrameStamp stamp(std::as_bytes(std::span(payload)));
+    const Status sent = channel->SendText(FrameKind::kRequest, payload, deadline);
+    if (!sent.ok()) return Fail(channel->RefusalOr(sent));
+    HOLDFAST_ASSIGN_OR_RETURN(const Answer answer,
+                              ReceiveAnswer(*channel, stamp, request.offset, deadline));
+    if (answer.header.kind == FrameKind::kError) {
+      idle_.Put(address, std::move(channel));
+      return Fail(answer.error);
+    }
+    if (answer.header.kind != FrameKind::kAccepted) {
+      return Fail(OutOfPlace(*channel, answer.header.kind));
+    }
+    return std::make_unique<TcpPeerStream>(idle_, address, std::move(channel), stamp,
+                                           request.offset, request.bytes);
+  }
+
+  const PeerIdentity self_;
+  const std::unique_ptr<TlsContext> tls_;
+  IdleChannels idle_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", options.node));
+  PeerIdentity self{options.cluster, options.node, ""};
+  if (!options.secret_file.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(self.secret, ReadPeerSecret(options.secret_file));
+  }
+  std::unique_ptr<TlsContext> tls;
+  if (options.tls.configured()) {
+    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContext::Load(options.tls, TlsContext::Role::kClient));
+  }
+  return std::make_unique<TcpTransport>(std::move(self), std::move(tls), options);
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,217 @@
+#include "agent/peers/tls.h"
+
+#include <fmt/format.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+
+namespace holdfast::agent {
+namespace {
+
+// First byte of a frame.
+constexpr char kFrameBegin = 'H';
+
+/// The oldest error of this thread's queue in OpenSSL's words; empties the queue.
+std::string TakeErrorText() {
+  const unsigned long error = ERR_get_error();
+  ERR_clear_error();
+  if (error == 0) return "no reason given";
+  const char* reason = ERR_reason_error_string(error);
+  return reason != nullptr ? reason : fmt::format("error {:#x}", error);
+}
+
+TlsSocket& SocketOf(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
+
+/// Whether the first byte is that of a frame and of no TLS record: a side without TLS.
+bool BeginsWithFrame(int socket) {
+  char begin = 0;
+  return ::recv(socket, &begin, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && begin == kFrameBegin;
+}
+
+bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// OpenSSL's own socket BIO writes with write(): a peer that has hung up would kill the process with
+// SIGPIPE.
+int BioWrite(BIO* bio, const char* data, size_t bytes, size_t* written) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t sent = ::send(SocketOf(bio).socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (IsRetry(errno)) BIO_set_retry_write(bio);
+    return 0;
+  }
+  *written = static_cast<size_t>(sent);
+  return 1;
+}
+
+int BioRead(BIO* bio, char* data, size_t bytes, size_t* got) {
+  BIO_clear_retry_flags(bio);
+  TlsSocket& from = SocketOf(bio);
+  if (!from.has_received && BeginsWithFrame(from.socket)) {
+    from.in_the_clear = true;  // and left to be received as the frame that it is
+    return 0;
+  }
+  const ssize_t received = ::recv(from.socket, data, bytes, MSG_DONTWAIT);
+  if (received == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  if (received <= 0) {
+    if (received < 0 && IsRetry(errno)) BIO_set_retry_read(bio);
+    return 0;
+  }
+  from.has_received = true;
+  *got = static_cast<size_t>(received);
+  return 1;
+}
+
+long BioControl(BIO* bio, int command, long /*number*/, void* /*pointer*/) {
+  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+BIO_METHOD* SocketMethod() {
+  // Lives as long as the process.
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "holdfast socket");
+    if (made == nullptr) return made;
+    BIO_meth_set_write_ex(made, BioWrite);
+    BIO_meth_set_read_ex(made, BioRead);
+    BIO_meth_set_ctrl(made, BioControl);
+    return made;
+  }();
+  return method;
+}
+
+/// An encrypted key has nobody to ask for its password.
+int NoPassword(char* /*buffer*/, int /*bytes*/, int /*writing*/, void* /*pointer*/) { return 0; }
+
+Status NotUsable(std::string_view key, const std::string& path) {
+  return InvalidArgumentError(fmt::format("tls.{}: '{}': {}", key, path, TakeErrorText()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, Role role) {
+  if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
+    return Fail(InvalidArgumentError("tls needs all three of tls.ca, tls.cert and tls.key"));
+  }
+  ERR_clear_error();
+  SSL_CTX* raw = SSL_CTX_new(role == Role::kServer ? TLS_server_method() : TLS_client_method());
+  if (raw == nullptr) return Fail(InternalError("SSL_CTX_new: " + TakeErrorText()));
+  std::unique_ptr<TlsContext> context(new TlsContext(raw, role));
+  SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
+  SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // An end without close_notify is an end: frames show whether anything is missing.
+  SSL_CTX_set_options(raw, SSL_OP_IGNORE_UNEXPECTED_EOF);
+  // Tickets would come unasked and make an idle connection look as if it had an answer waiting.
+  SSL_CTX_set_num_tickets(raw, 0);
+  SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_default_passwd_cb(raw, NoPassword);
+  if (SSL_CTX_load_verify_locations(raw, files.ca.c_str(), nullptr) != 1) {
+    return Fail(NotUsable("ca", files.ca));
+  }
+  if (SSL_CTX_use_certificate_chain_file(raw, files.cert.c_str()) != 1) {
+    return Fail(NotUsable("cert", files.cert));
+  }
+  if (SSL_CTX_use_PrivateKey_file(raw, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(raw) != 1) {
+    return Fail(NotUsable("key", files.key));
+  }
+  return context;
+}
+
+TlsContext::~TlsContext() { SSL_CTX_free(context_); }
+
+Result<std::unique_ptr<TlsSession>> TlsSession::Make(const TlsContext& context, int socket,
+                                                     const std::string& host) {
+  ERR_clear_error();
+  SSL* raw = SSL_new(context.get());
+  if (raw == nullptr) return Fail(InternalError("SSL_new: " + TakeErrorText()));
+  std::unique_ptr<TlsSession> session(new TlsSession(raw));
+  BIO* bio = SocketMethod() == nullptr ? nullptr : BIO_new(SocketMethod());
+  if (bio == nullptr) return Fail(InternalError("BIO_new: " + TakeErrorText()));
+  session->socket_.socket = socket;
+  BIO_set_data(bio, &session->socket_);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(raw, bio, bio);
+  if (context.role() == TlsContext::Role::kServer) {
+    SSL_set_accept_state(raw);
+    return session;
+  }
+  SSL_set_connect_state(raw);
+  if (host.empty()) return session;
+  X509_VERIFY_PARAM* verify = SSL_get0_param(raw);
+  // An address must be named as an address, a name as a name.
+  if (X509_VERIFY_PARAM_set1_ip_asc(verify, host.c_str()) != 1) {
+    ERR_clear_error();
+    if (SSL_set1_host(raw, host.c_str()) != 1 || SSL_set_tlsext_host_name(raw, host.c_str()) != 1) {
+      return Fail(InternalError("SSL_set1_host: " + TakeErrorText()));
+    }
+  }
+  return session;
+}
+
+TlsSession::~TlsSession() { SSL_free(session_); }
+
+Result<TlsSession::Step> TlsSession::StepOf(int result, size_t bytes, const char* what) {
+  if (result == 1) return Step{Want::kNothing, bytes};
+  const int socket_error = errno;
+  switch (SSL_get_error(session_, result)) {
+    case SSL_ERROR_WANT_READ:
+      return Step{Want::kRead, 0};
+    case SSL_ERROR_WANT_WRITE:
+      return Step{Want::kWrite, 0};
+    case SSL_ERROR_ZERO_RETURN:
+      return Step{Want::kNothing, 0};
+    case SSL_ERROR_SYSCALL:
+      return Fail(UnavailableError(
+          fmt::format("the connection broke in {} (errno {})", what, socket_error)));
+    default:
+      break;
+  }
+  const long verified = SSL_get_verify_result(session_);
+  const std::string reason =
+      verified != X509_V_OK ? X509_verify_cert_error_string(verified) : TakeErrorText();
+  ERR_clear_error();
+  return Fail(
+      PermissionDeniedError(fmt::format("{}: {}; see tls.ca, tls.cert, tls.key", what, reason)));
+}
+
+Result<TlsSession::Step> TlsSession::Handshake() {
+  ERR_clear_error();
+  auto step = StepOf(SSL_do_handshake(session_), 1, "the TLS handshake");
+  if (socket_.in_the_clear) {
+    return Fail(FailedPreconditionError(
+        "one side uses TLS and the other does not: set tls.ca, tls.cert and tls.key on all nodes"));
+  }
+  if (step && step->want == Want::kNothing && step->bytes == 0) {
+    return Fail(UnavailableError("the other side ended the TLS handshake"));
+  }
+  return step;
+}
+
+Result<TlsSession::Step> TlsSession::Write(std::span<const std::byte> bytes) {
+  ERR_clear_error();
+  size_t written = 0;
+  const int result = SSL_write_ex(session_, bytes.data(), bytes.size(), &written);
+  auto step = StepOf(result, written, "sending over TLS");
+  if (step && step->want == Want::kNothing && step->bytes == 0) {
+    return Fail(UnavailableError("the other side has ended the connection"));
+  }
+  return step;
+}
+
+Result<TlsSession::Step> TlsSession::Read(std::span<std::byte> into) {
+  ERR_clear_error();
+  size_t got = 0;
+  const int result = SSL_read_ex(session_, into.data(), into.size(), &got);
+  return StepOf(result, got, "receiving over TLS");
+}
+
+bool TlsSession::has_pending() const { return SSL_pending(session_) > 0; }
+
+}  // namespace holdfast::agent

@@ -1,0 +1,150 @@
+#include "agent/pipeline/parity_keeper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "agent/parity/builder.h"
+#include "agent/parity/parity_image.h"
+#include "agent/pipeline/node.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+namespace {
+// How often a waiting keeper looks whether a rank has begun a version that is due: far below the
+// time of a step that is worth protecting.
+constexpr std::chrono::milliseconds kLook(5);
+}  // namespace
+
+JobState ForParity(JobState job) {
+  job.memory_committed = job.peer_committed;
+  job.group.reset();
+  return job;
+}
+
+ParityKeeper::ParityKeeper(ParityTools tools, std::string job)
+    : tools_(std::move(tools)), job_name_(std::move(job)), thread_([this] { Run(); }) {}
+
+ParityKeeper::~ParityKeeper() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    if (current_) current_->cancellation->Cancel(CancelledError("the agent is stopping"));
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void ParityKeeper::SetJobState(const JobState& job) {
+  MutexLock lock(mutex_);
+  job_ = job;
+  if (current_ && Pointless(*current_)) {
+    current_->cancellation->Cancel(
+        AbortedError(ToString(current_->identity.version) + " is no longer to be protected"));
+  }
+  changed_.NotifyAll();
+}
+
+bool ParityKeeper::Pointless(const Work& work) const {
+  const VersionId version = work.identity.version;
+  const auto& aborted = job_->aborted;
+  return !job_->group || version.incarnation != job_->incarnation ||
+         version.step < job_->peer_target_step ||
+         std::find(aborted.begin(), aborted.end(), version) != aborted.end();
+}
+
+void ParityKeeper::Run() {
+  while (std::optional<Work> work = Await()) {
+    const Status status = Protect(*work);
+    const ShardKey key = work->identity.key();
+    if (!status.ok()) {
+      Log(LogLevel::kWarn, "ParityNotMade",
+          {Kv("shard", ToString(key)), Kv("error", status.ToString())});
+      tools_.link.Report(Missing{key, Tier::kPeer, status.message()});
+    }
+    MutexLock lock(mutex_);
+    done_ = key.version;
+    current_.reset();
+  }
+}
+
+std::optional<ParityKeeper::Work> ParityKeeper::Await() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (stopping_) return std::nullopt;
+    const auto position = job_ && job_->group ? job_->group->PositionOf(tools_.node) : std::nullopt;
+    if (!position) {
+      changed_.Wait(mutex_);
+      continue;
+    }
+    const PlanMember& self = job_->group->members()[*position];
+    for (const PlanRank& rank : self.ranks) {
+      const std::shared_ptr<RankPipeline> pipeline = tools_.find_rank(job_name_, rank.rank);
+      const auto due = pipeline == nullptr ? std::nullopt : pipeline->slots.DueForPeers();
+      if (!due || due->version == done_) continue;
+      Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
+      work.identity.rank = ParityRank(self.number);
+      if (Pointless(work)) continue;
+      // Whoever still wanted rows of the last version has them, or never will.
+      if (done_) {
+        tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
+      }
+      current_ = work;
+      return work;
+    }
+    changed_.WaitFor(mutex_, kLook);
+  }
+}
+
+Status ParityKeeper::Protect(const Work& work) {
+  const ShardIdentity& identity = work.identity;
+  HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
+                            ParityImage::Make(work.plan, work.position, identity));
+  auto memory = tools_.reserve(job_name_, identity.rank, image.image_bytes());
+  tools_.warn(memory ? "" : "no memory for parity: " + memory.error().message());
+  if (!memory) return memory.error();
+  RankSlots& slots = (*memory)->slots;
+  {
+    MutexLock lock(mutex_);
+    slots.SetJobState(ForParity(*job_));
+  }
+  if (const auto made = slots.Pin(identity.version)) {  // before a restart, and reported then
+    slots.Unpin(*made);
+    return Status::Ok();
+  }
+  std::vector<FreedSlot> freed;
+  const auto slot =
+      slots.LeaseForRestore(identity.version, identity.world, image.image_bytes(), &freed);
+  for (const FreedSlot& old : freed) {
+    tools_.link.Report(Gone{{job_name_, old.version, identity.rank}, Tier::kMemory});
+  }
+  if (!slot) return slot.error();
+  const GroupAccess access{work.plan,
+                           tools_.node,
+                           job_name_,
+                           identity.version,
+                           identity.version.incarnation,
+                           tools_.source,
+                           tools_.transport,
+                           *work.cancellation};
+  const Clock::TimePoint deadline =
+      Clock::Real().Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
+  auto seal = BuildParity(access, identity.world, tools_.source.rows(),
+                          (*memory)->segment.slot(*slot), tools_.clock, deadline);
+  Status status = seal ? Status::Ok() : seal.error();
+  HOLDFAST_CRASH_POINT("agent.parity_built");
+  if (status.ok()) status = slots.SealBuilt(*slot, *seal);
+  if (!status.ok()) {
+    slots.DropRestore(*slot);
+    return status;
+  }
+  Log(LogLevel::kDebug, "ParityMade", {Kv("shard", ToString(identity.key()))});
+  HOLDFAST_CRASH_POINT("agent.before_report_peer");
+  tools_.link.Report(Holding{identity, Tier::kMemory, seal->digest(), seal->image_bytes});
+  return Status::Ok();
+}
+
+}  // namespace holdfast::agent

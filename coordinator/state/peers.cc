@@ -1,0 +1,261 @@
+#include "coordinator/state/peers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/groups.h"
+#include "coordinator/state/state.h"
+
+// Parity groups: when they are planned, and what they mean for a version.
+
+namespace holdfast::coord {
+namespace {
+bool HasCopy(const RankShard& shard, Copy copy) {
+  return std::find(shard.copies.begin(), shard.copies.end(), copy) != shard.copies.end();
+}
+
+uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
+  return job.lineages.at(incarnation).peers[group].parity;
+}
+
+bool Survives(const Job& job, const VersionState& version, uint32_t group) {
+  return AbsentMembers(job, version, group).size() <= ParityOf(job, version.id.incarnation, group);
+}
+
+bool EveryRankIsAvailable(const Job& job, const VersionState& version) {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr) return false;
+  std::vector<bool> survives(seats->firsts.size());
+  for (uint32_t group = 0; group < survives.size(); ++group) {
+    survives[group] = Survives(job, version, group);
+  }
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const bool held = !version.ranks[rank].copies.empty();
+    if (!held && !survives[seats->seats[seats->by_rank[rank]].group]) return false;
+  }
+  return true;
+}
+}  // namespace
+
+const PlannedMember& MemberAt(const Job& job, Incarnation incarnation, uint32_t number) {
+  const PeerSeats::Seat& seat = job.seats.at(incarnation).seats[number];
+  return job.lineages.at(incarnation).peers[seat.group].members[seat.position];
+}
+
+bool IsPresent(const Job& job, const VersionState& version, uint32_t number) {
+  const Copy there{job.seats.at(version.id.incarnation).seats[number].node, Tier::kMemory};
+  if (!HasCopy(version.parity[number], there)) return false;
+  const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
+  return std::all_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
+    return HasCopy(version.ranks[rank.rank.value], there);
+  });
+}
+
+std::vector<uint32_t> AbsentMembers(const Job& job, const VersionState& version, uint32_t group) {
+  const PeerSeats& seats = job.seats.at(version.id.incarnation);
+  std::vector<uint32_t> absent;
+  for (uint32_t number = seats.firsts[group];
+       number < seats.seats.size() && seats.seats[number].group == group; ++number) {
+    if (!IsPresent(job, version, number)) absent.push_back(number);
+  }
+  return absent;
+}
+
+bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr || !version.committed_at(Tier::kMemory)) return false;
+  if (version.parity_held_at(Tier::kMemory) != seats->seats.size()) return false;
+  if (version.held_at(Tier::kMemory) != version.world) return false;
+  for (uint32_t number = 0; number < seats->seats.size(); ++number) {
+    if (!IsPresent(job, version, number)) return false;
+  }
+  return true;
+}
+
+bool CanDecode(const Job& job, const VersionState& version, Rank rank) {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr || !version.committed_at(Tier::kPeer)) return false;
+  return Survives(job, version, seats->seats[seats->by_rank[rank.value]].group);
+}
+
+bool IsAvailable(const Job& job, const VersionState& version, Rank rank) {
+  return !version.ranks[rank.value].copies.empty() || CanDecode(job, version, rank);
+}
+
+bool IsWhole(const Job& job, const VersionState& version) {
+  if (version.held_any == version.world) return true;
+  if (!version.committed_at(Tier::kPeer)) return false;
+  // Asked for every event of a restore, and as large as the world.
+  if (!version.whole) version.whole = EveryRankIsAvailable(job, version);
+  return *version.whole;
+}
+
+std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version) {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr || !version.committed_at(Tier::kPeer)) return std::nullopt;
+  uint32_t least = kPeerGroupParityMax;
+  for (uint32_t group = 0; group < seats->firsts.size(); ++group) {
+    const uint32_t parity = ParityOf(job, version.id.incarnation, group);
+    const size_t absent = AbsentMembers(job, version, group).size();
+    if (absent > parity) return std::nullopt;
+    least = std::min(least, parity - static_cast<uint32_t>(absent));
+  }
+  return least;
+}
+
+bool IsOnItsWayToPeer(const Job& job, const VersionState& version) {
+  return version.id.incarnation == job.incarnation && job.seats_of(job.incarnation) != nullptr &&
+         version.id.step >= job.peer_target.step() &&
+         ((version.tiers | version.failed_tiers) & TierBit(Tier::kPeer)) == 0;
+}
+
+bool ParityAwaitsMemory(const Job& job) {
+  const size_t members = job.seats.at(job.incarnation).seats.size();
+  auto it = job.versions.lower_bound({job.incarnation, job.peer_target.step()});
+  return std::any_of(it, job.versions.end(), [&](const auto& entry) {
+    const VersionState& version = entry.second;
+    return version.phase == Phase::kPending && IsOnItsWayToPeer(job, version) &&
+           version.parity_held_at(Tier::kMemory) == members;
+  });
+}
+
+/// Empty when there is a plan or one can be made.
+std::string State::WhyNoPeers(const Job& job) const {
+  if (!job.lineage().peers.empty()) return "";
+  if (!options_.peers.enabled) return "peers are disabled";
+  const uint32_t world = job.lineage().world;
+  if (job.ranks_joined != world) {
+    return fmt::format("{} of {} ranks have joined", job.ranks_joined, world);
+  }
+  std::map<NodeIndex, uint32_t> nodes;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const Node& node = nodes_[job.rank_nodes[rank]];
+    if (job.slot_bytes[rank] == 0) {
+      return fmt::format("rank {}'s agent on node {} did not say how large its slots are", rank,
+                         node.name);
+    }
+    if (job.slot_bytes[rank] % kSlotBytesAlign != 0 || job.slot_bytes[rank] > kSlotBytesMax) {
+      return fmt::format("rank {} has slots of {} bytes", rank, job.slot_bytes[rank]);
+    }
+    if (node.peer_address.empty()) {
+      return fmt::format("node {} has no listener for its peers", node.name);
+    }
+    if (++nodes[job.rank_nodes[rank]] > kPeerRanksMax) {
+      return fmt::format("node {} has more than {} ranks", node.name, kPeerRanksMax);
+    }
+  }
+  return nodes.size() < 2 ? "all ranks are on one node" : "";
+}
+
+/// Once all ranks have joined: who keeps parity with whom, for the rest of the incarnation.
+void State::PlanPeers(Job& job) {
+  if (!job.lineage().peers.empty() || !WhyNoPeers(job).empty()) return;
+  std::map<NodeIndex, PlannedMember> members;
+  for (uint32_t rank = 0; rank < job.lineage().world; ++rank) {
+    PlannedMember& member = members[job.rank_nodes[rank]];
+    member.ranks.push_back({Rank{rank}, job.slot_bytes[rank]});
+  }
+  std::vector<PlannedMember> nodes;
+  for (auto& [index, member] : members) {
+    const Node& node = nodes_[index];
+    member.node = node.name;
+    auto domain = node.labels.find(options_.peers.domain_label);
+    if (domain != node.labels.end()) member.domain = domain->second;
+    nodes.push_back(std::move(member));
+  }
+  PeerPlan previous;
+  for (const auto& [incarnation, lineage] : job.lineages) {
+    if (!lineage.peers.empty()) previous = lineage.peers;
+  }
+  LineageRecord& lineage = job.lineage();
+  lineage.peers = PlaceInGroups(std::move(nodes), previous, options_.peers.groups);
+  SeatPeers(job, job.incarnation);
+  effects_.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
+  job.changed = true;
+  job.word_changed = true;
+}
+
+/// Makes the plan of an incarnation ready to be looked up.
+void State::SeatPeers(Job& job, Incarnation incarnation) {
+  PeerSeats& seats = job.seats[incarnation];
+  const LineageRecord& lineage = job.lineages.at(incarnation);
+  seats.by_rank.resize(lineage.world);
+  for (uint32_t group = 0; group < lineage.peers.size(); ++group) {
+    seats.firsts.push_back(static_cast<uint32_t>(seats.seats.size()));
+    const std::vector<PlannedMember>& members = lineage.peers[group].members;
+    for (uint32_t position = 0; position < members.size(); ++position) {
+      const uint32_t number = static_cast<uint32_t>(seats.seats.size());
+      seats.seats.push_back({group, position, Intern(members[position].node)});
+      seats.by_node[seats.seats.back().node] = number;
+      for (const PeerRank& rank : members[position].ranks) seats.by_rank[rank.rank.value] = number;
+    }
+  }
+  for (auto it = job.versions.lower_bound({incarnation, Step{0}});
+       it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
+    it->second.parity.resize(seats.seats.size());
+  }
+}
+
+/// A plan is kept as long as there is a version of its incarnation, and the last one because the
+/// next keeps its seats.
+void State::ForgetPlans(Job& job) {
+  bool last = true;
+  for (auto it = job.lineages.rbegin(); it != job.lineages.rend(); ++it) {
+    LineageRecord& lineage = it->second;
+    if (lineage.peers.empty() || std::exchange(last, false)) continue;
+    auto version = job.versions.lower_bound({it->first, Step{0}});
+    if (version != job.versions.end() && version->first.incarnation == it->first) continue;
+    job.seats.erase(it->first);
+    lineage.peers.clear();
+    effects_.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
+  }
+}
+
+/// The group as agents get it; with `version`, who has all its shards of it.
+PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
+                         const VersionState* version) const {
+  const PlannedGroup& planned = job.lineages.at(incarnation).peers[group];
+  const PeerSeats& seats = job.seats.at(incarnation);
+  PeerGroup result;
+  result.parity = planned.parity;
+  for (uint32_t position = 0; position < planned.members.size(); ++position) {
+    const uint32_t number = seats.firsts[group] + position;
+    const Node& node = nodes_[seats.seats[number].node];
+    PeerMember member;
+    member.node = node.name;
+    if (node.attached) member.address = node.peer_address;
+    member.number = number;
+    member.ranks = planned.members[position].ranks;
+    member.present =
+        version != nullptr && !member.address.empty() && IsPresent(job, *version, number);
+    result.members.push_back(std::move(member));
+  }
+  return result;
+}
+
+/// The node came, went or changed its address: the members of its groups hear of it.
+void State::TellGroupsOf(NodeIndex node) {
+  for (auto& [name, job] : jobs_) {
+    const PeerSeats* seats = job.seats_of(job.incarnation);
+    if (seats == nullptr) continue;
+    auto number = seats->by_node.find(node);
+    if (number == seats->by_node.end()) continue;
+    const uint32_t group = seats->seats[number->second].group;
+    for (uint32_t i = seats->firsts[group];
+         i < seats->seats.size() && seats->seats[i].group == group; ++i) {
+      job.word_to.insert(seats->seats[i].node);
+    }
+  }
+}
+
+/// The newest version that is committed at peer, as long as another can replace it: agents free
+/// nothing of it before. An incarnation without groups is only as safe as memory makes it, and what
+/// it commits there replaces what an earlier one had at peer.
+VersionId State::PeerFloor(const Job& job) {
+  const bool unprotected = job.lineage().peers.empty() && job.ranks_joined == job.lineage().world;
+  if (unprotected && NewestCommitted(job, Tier::kMemory).incarnation == job.incarnation) return {};
+  return NewestCommitted(job, Tier::kPeer);
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <algorithm>
+#include <set>
+
+#include "storage/base/ids.h"
+
+namespace holdfast::coord {
+
+/// The step whose version all writers to a tier bring there next: the first one at or after it.
+/// They must not choose by their own speed, since a version counts only when every writer brought
+/// it. The target moves on when the version it led to is committed at the tier or never will be.
+/// Writers are the ranks for the disk, the members of parity groups for the peers. Plain data.
+class TierTarget {
+ public:
+  Step step() const { return step_; }
+
+  /// From here on: a new incarnation, or the coordinator's start.
+  void Restart(Step step) {
+    step_ = step;
+    answered_.clear();
+    resolved_ = false;
+  }
+  /// `writer` brought its part of the version of `step`.
+  void Answered(Rank writer, Step step) {
+    if (step >= step_) answered_.insert(writer);
+  }
+  /// The version of `step` is at the tier, or will not be.
+  void Resolve(Step step) {
+    if (step >= step_) resolved_ = true;
+  }
+  /// Every writer brought something. If it makes no version, they chose different steps: GiveUp().
+  bool AllAnswered(size_t writers) const { return answered_.size() == writers; }
+  void GiveUp() { resolved_ = true; }
+  /// Moves on, beyond `newest_seen`, if it is time. True: it did.
+  bool Advance(Step newest_seen) {
+    if (!resolved_) return false;
+    Restart(std::max(step_, Step{newest_seen.value + 1}));
+    return true;
+  }
+
+ private:
+  Step step_;
+  std::set<Rank> answered_;
+  bool resolved_ = false;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "storage/base/status.h"
+
+namespace holdfast {
+
+/// Limits of a code: segments a stripe (data and parity), and parity segments among them.
+inline constexpr uint32_t kCodeSegmentsMax = 32;
+inline constexpr uint32_t kCodeParityMax = 4;
+
+/// Segments of a stripe as bits: bit i is segment i; data come first, then parity.
+using SegmentSet = uint32_t;
+
+/// What one computation reads and makes.
+struct CodingPattern {
+  SegmentSet sources = 0;  // read
+  SegmentSet zeros = 0;    // known to be zeros: as good as a source, but never read
+  SegmentSet outputs = 0;  // made
+
+  friend bool operator==(const CodingPattern&, const CodingPattern&) = default;
+};
+
+/// The coefficients of one pattern, expanded for ISA-L. Immutable, so any threads may share it.
+class CodingTables {
+ public:
+  using Pointers = std::array<unsigned char*, kCodeSegmentsMax>;
+
+  /// For the code of `data_count` and `parity_count` segments (docs/formats/stripe.md). `pattern`
+  /// has `data_count` sources and zeros together, none of them an output.
+  static Result<CodingTables> Make(uint32_t data_count, uint32_t parity_count,
+                                   const CodingPattern& pattern);
+
+  /// Makes the outputs from the sources, each `bytes` long and each list in ascending order of
+  /// segments. No output may overlap another buffer.
+  void Run(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const;
+  /// Adds to each output what source number `source` contributes to it.
+  void Add(uint32_t source, unsigned char* bytes_of_source, const Pointers& outputs,
+           uint64_t bytes) const;
+
+ private:
+  CodingTables() = default;
+  bool RunXor(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const;
+
+  int source_count_ = 0;
+  int output_count_ = 0;
+  bool is_xor_ = false;                // one output, the plain sum of the sources
+  std::vector<unsigned char> tables_;  // 32 bytes a coefficient, output by output
+};
+
+}  // namespace holdfast

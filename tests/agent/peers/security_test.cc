@@ -1,0 +1,168 @@
+// Who may not: other secrets, clusters and certificates, seen from both ends.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/agent/peers/peers_test_util.h"
+
+namespace holdfast::agent {
+namespace {
+using ::testing::HasSubstr;
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  SecurityTest() {
+    server_options_.cluster = "test";
+    server_options_.node = "server";
+    transport_options_.cluster = "test";
+    transport_options_.node = "client";
+    source_.Add(1, 100);
+  }
+  /// What an Open brings with the options as they are.
+  Status Ask() {
+    auto server = TcpPeerServer::Start(server_options_, source_);
+    if (!server) return server.error();
+    auto transport = MakeTcpTransport(transport_options_);
+    if (!transport) return transport.error();
+    auto got = Fetch(**transport, (*server)->address(), ShardRequest(1, 0, 100), Far());
+    (*server)->Stop();
+    rejected_ = (*server)->counters().rejected;
+    if (!got) return got.error();
+    EXPECT_EQ(got->size(), 100U);
+    return Status::Ok();
+  }
+
+  TempDir dir_;
+  TestSource source_;
+  TcpPeerServerOptions server_options_;
+  TcpTransportOptions transport_options_;
+  uint64_t rejected_ = 0;
+};
+
+TEST_F(SecurityTest, SecretsMustBeTheSame) {
+  server_options_.secret_file = dir_.Write("a", "0123456789abcdef");
+  transport_options_.secret_file = dir_.Write("b", "0123456789abcdef");
+  EXPECT_EQ(Ask(), Status::Ok());
+  for (const char* other : {"0123456789abcdeg", "0123456789abcdef\n", "0123456789abcdef0"}) {
+    transport_options_.secret_file = dir_.Write("b", other);
+    const Status status = Ask();
+    EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
+    EXPECT_THAT(status.message(), HasSubstr("peers.secret_file must hold the same bytes"));
+    EXPECT_EQ(rejected_, 1U);
+  }
+  transport_options_.secret_file.clear();
+  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  std::swap(transport_options_.secret_file, server_options_.secret_file);
+  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied) << "nor may the server lack it";
+}
+
+TEST_F(SecurityTest, AnotherClusterIsRefused) {
+  transport_options_.cluster = "prod";
+  const Status status = Ask();
+  EXPECT_EQ(status.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("node client is of cluster prod"));
+}
+
+TEST_F(SecurityTest, BeyondThisMachineASecretIsNeededAtTheStart) {
+  for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
+    server_options_.listen = listen;
+    const Status status = Ask();
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("set peers.secret_file"));
+  }
+  server_options_.listen = "0.0.0.0:0";
+  server_options_.secret_file = dir_.Write("a", std::string(16, 's'));
+  EXPECT_TRUE(TcpPeerServer::Start(server_options_, source_));
+}
+
+TEST_F(SecurityTest, BadOptionsAreRefusedAtTheStart) {
+  server_options_.secret_file = dir_.Write("open", std::string(16, 's'), 0644);
+  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  server_options_.secret_file.clear();
+  server_options_.node = "a/b";
+  EXPECT_EQ(Ask().code(), ErrorCode::kInvalidArgument);
+  server_options_.node = "server";
+  transport_options_.cluster = "";
+  EXPECT_EQ(Ask().code(), ErrorCode::kInvalidArgument);
+  transport_options_.cluster = "test";
+  server_options_.tls = {dir_.Write("ca", "no PEM"), dir_.Write("cert", "no PEM"),
+                         dir_.Write("key", "no PEM")};
+  EXPECT_THAT(Ask().message(), HasSubstr("tls.ca"));
+  server_options_.tls.ca.clear();
+  EXPECT_THAT(Ask().message(), HasSubstr("all three"));
+}
+
+class TlsTest : public SecurityTest {
+ protected:
+  void SetUp() override {
+    if (!certificates_.made()) {
+      GTEST_SKIP() << "the openssl command, which makes the certificates, does not run";
+    }
+    server_options_.tls = certificates_.Node();
+    transport_options_.tls = certificates_.Node();
+  }
+  const TestCertificates& certificates_ = TestCertificates::Get();
+};
+
+TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) { EXPECT_EQ(Ask(), Status::Ok()); }
+
+TEST_F(TlsTest, ByNameToo) {
+  // Over "localhost" the certificate must name just that.
+  auto server = TcpPeerServer::Start(server_options_, source_);
+  ASSERT_TRUE(server);
+  std::string address = (*server)->address();
+  address.replace(0, address.find(':'), "localhost");
+  auto transport = MakeTcpTransport(transport_options_);
+  EXPECT_TRUE(Fetch(**transport, address, ShardRequest(1, 0, 100), Far()));
+  server_options_.tls = certificates_.Far();
+  auto far = TcpPeerServer::Start(server_options_, source_);
+  address = (*far)->address();
+  address.replace(0, address.find(':'), "localhost");
+  EXPECT_EQ(Fetch(**transport, address, ShardRequest(1, 0, 100), Far()).error().code(),
+            ErrorCode::kPermissionDenied);
+}
+
+TEST_F(TlsTest, AServerOfAnotherAuthorityOrAddressIsRefused) {
+  server_options_.tls = certificates_.Stranger();
+  transport_options_.tls = certificates_.Node();
+  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(rejected_, 1U);
+  server_options_.tls = certificates_.Far();
+  const Status status = Ask();
+  EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
+  EXPECT_THAT(status.message(), HasSubstr("IP address mismatch"));
+}
+
+TEST_F(TlsTest, AClientOfAnotherAuthorityIsRefused) {
+  // It trusts the server, but is not trusted.
+  PeerTlsFiles stranger = certificates_.Stranger();
+  transport_options_.tls = {certificates_.Node().ca, stranger.cert, stranger.key};
+  const Status status = Ask();
+  EXPECT_TRUE(status.code() == ErrorCode::kPermissionDenied ||
+              status.code() == ErrorCode::kUnavailable)
+      << status.ToString();
+  EXPECT_EQ(rejected_, 1U);
+}
+
+TEST_F(TlsTest, BothSidesMustUseItAndAreTold) {
+  transport_options_.tls = {};
+  Status status = Ask();
+  EXPECT_EQ(status.code(), ErrorCode::kFailedPrecondition) << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr("tls.ca, tls.cert and tls.key on all nodes"));
+  EXPECT_EQ(rejected_, 1U);
+  transport_options_.tls = certificates_.Node();
+  server_options_.tls = {};
+  status = Ask();
+  EXPECT_THAT(status.message(), HasSubstr("TLS")) << status.ToString();
+  EXPECT_EQ(rejected_, 1U);
+}
+
+TEST_F(TlsTest, TheSecretIsStillAskedFor) {
+  // Inside TLS: a certificate alone proves nothing about the cluster.
+  server_options_.secret_file = dir_.Write("a", std::string(16, 'a'));
+  transport_options_.secret_file = dir_.Write("b", std::string(16, 'b'));
+  EXPECT_THAT(Ask().message(), HasSubstr("peers.secret_file"));
+}
+
+}  // namespace
+}  // namespace holdfast::agent

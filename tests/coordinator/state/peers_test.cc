@@ -1,0 +1,758 @@
+#include <algorithm>
+
+#include "tests/coordinator/state/harness.h"
+
+// Parity groups: planned once, committed when complete, counted in restores, guarded by retention.
+
+namespace holdfast::coord {
+namespace {
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+StateOptions Options(uint32_t group_nodes, uint32_t parity) {
+  StateOptions options;
+  options.peers.groups = {group_nodes, parity};
+  return options;
+}
+
+/// Nodes a, b, c, d with rank 0, 1, 2, 3 in one group that survives the loss of one, in this order.
+class PeersTest : public ::testing::Test {
+ protected:
+  explicit PeersTest(const StateOptions& options = Options(4, 1)) : c(options) { c.peers = true; }
+  void SetUp() override {
+    for (const std::string& node : nodes) c.Attach(node);
+    JoinAll("run-1");
+  }
+  void JoinAll(const std::string& run) {
+    for (uint32_t rank = 0; rank < 4; ++rank) c.Join(nodes[rank], run, rank, 4);
+  }
+  Holding Data(VersionId version, uint32_t rank, Tier tier = Tier::kMemory) {
+    return H(version, rank, tier, 4);
+  }
+  Holding Parity(VersionId version, uint32_t number, Tier tier = Tier::kMemory) {
+    return P(version, number, tier, 4);
+  }
+  void Commit(VersionId version, Tier tier) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t number = NodeOf(nodes[i]).seats.at(0).number;
+      c.Hold(nodes[i], {tier == Tier::kPeer ? Parity(version, number) : Data(version, i, tier)});
+    }
+    ASSERT_THAT(c.Commits(tier), ElementsAre(version));
+  }
+  /// 1-`step` in memory with parity.
+  void CommitPeer(uint64_t step) {
+    Commit(V(1, step), Tier::kMemory);
+    Commit(V(1, step), Tier::kPeer);
+  }
+  /// The node is gone with its memory; another agent of the same name has nothing.
+  void Replace(const std::string& node, std::vector<Holding> holdings = {}) {
+    c.Lose(node);
+    c.Attach(node, std::move(holdings), ++start_);
+  }
+  VersionView View(VersionId version) {
+    auto views = c.state().Versions("gpt").value();
+    auto found = std::find_if(views.begin(), views.end(),
+                              [&](const VersionView& view) { return view.version == version; });
+    EXPECT_NE(found, views.end()) << ToString(version);
+    return found == views.end() ? VersionView{} : *found;
+  }
+  NodeView NodeOf(const std::string& name) {
+    auto views = c.state().Nodes();
+    return *std::find_if(views.begin(), views.end(),
+                         [&](const NodeView& view) { return view.name == name; });
+  }
+  std::vector<std::string> Present(const PeerGroup& group) {
+    std::vector<std::string> present;
+    for (const PeerMember& member : group.members) {
+      if (member.present) present.push_back(member.node);
+    }
+    return present;
+  }
+  /// Answers every order of the last event, and those that follow, with success.
+  void PrepareAll() {
+    for (auto orders = Orders(); !orders.empty(); orders = Orders()) {
+      for (const OrderTo& order : orders) c.Answer(order.node, order.request, Status::Ok());
+    }
+  }
+  struct OrderTo : PrepareOrder {
+    std::string node;
+  };
+  std::vector<OrderTo> Orders() {
+    std::vector<OrderTo> orders;
+    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) {
+      orders.push_back({order, nodes[order.rank.value]});
+    }
+    return orders;
+  }
+
+  const std::vector<std::string> nodes = {"a", "b", "c", "d"};
+  Harness c;
+  uint64_t start_ = 10;
+};
+
+class TwoLossesTest : public PeersTest {
+ protected:
+  TwoLossesTest() : PeersTest(Options(4, 2)) {}
+};
+
+class TwoGroupsTest : public PeersTest {
+ protected:
+  TwoGroupsTest() : PeersTest(Options(2, 1)) {}
+};
+
+// ---- the plan ----
+
+TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
+  Harness k(Options(4, 1));
+  k.peers = true;
+  for (const std::string& node : nodes) k.Attach(node);
+  for (uint32_t rank = 0; rank < 3; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
+  EXPECT_THAT(k.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
+  EXPECT_THAT(k.WordTo("a").value_or(JobWord{}).group.members, IsEmpty());
+  EXPECT_EQ(k.Job().not_protected_why, "3 of 4 ranks have joined");
+  k.Join("d", "run-1", 3, 4);
+  const PeerPlan& plan = k.stored.lineages.at({"gpt", Incarnation{1}}).peers;
+  ASSERT_THAT(plan, SizeIs(1));
+  EXPECT_EQ(plan[0].parity, 1U);
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(k.WordTo(nodes[i]).has_value());
+    const PeerGroup group = k.WordTo(nodes[i])->group;
+    ASSERT_THAT(group.members, SizeIs(4));
+    EXPECT_EQ(group.parity, 1U);
+    EXPECT_EQ(group.members[i].node, nodes[i]);
+    EXPECT_EQ(group.members[i].address, "unix:/" + nodes[i] + ".peer");
+    EXPECT_EQ(group.members[i].number, i);
+    EXPECT_FALSE(group.members[i].present);
+    EXPECT_THAT(group.members[i].ranks, ElementsAre(PeerRank{Rank{i}, 4096 * (i + 1)}));
+  }
+  EXPECT_EQ(k.Job().peer_members, 4U);
+  EXPECT_EQ(k.Job().not_protected_why, "");
+}
+
+TEST_F(PeersTest, ThePlanOutlivesTheCoordinator) {
+  const LineageRecord before = c.stored.lineages.at({"gpt", Incarnation{1}});
+  c.Restart();
+  c.labels["a"] = {{"rack", "r9"}};  // counts from the next incarnation on
+  c.Attach("a");
+  ASSERT_TRUE(c.WordTo("a").has_value());
+  ASSERT_THAT(c.WordTo("a")->group.members, SizeIs(4));
+  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "") << "b has not attached yet";
+  c.Attach("b");
+  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "unix:/b.peer");
+  c.Join("a", "run-1", 0, 4);
+  EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{1}}), before);
+  EXPECT_EQ(NodeOf("a").labels.at("rack"), "r9");
+}
+
+TEST_F(PeersTest, AGroupHearsWhoComesAndGoes) {
+  c.Lose("b");
+  ASSERT_TRUE(c.WordTo("a").has_value());
+  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "");
+  EXPECT_EQ(c.WordTo("a")->group.members[2].address, "unix:/c.peer");
+  c.Attach("b");
+  ASSERT_TRUE(c.WordTo("d").has_value());
+  EXPECT_EQ(c.WordTo("d")->group.members[1].address, "unix:/b.peer");
+  // The same agent again at the same address is no news to the others.
+  c.Attach("b");
+  EXPECT_TRUE(c.WordTo("b").has_value());
+  EXPECT_FALSE(c.WordTo("a").has_value());
+}
+
+TEST_F(PeersTest, WithoutAPlanNothingChanges) {
+  struct {
+    const char* what;
+    std::function<void(Harness&)> make;
+    const char* why;
+  } cases[] = {
+      {"an old agent",
+       [](Harness& k) {
+         k.Attach("a");
+         k.Attach("b");
+         k.Join("a", "run-1", 0, 2);
+         k.peers = false;
+         k.Join("b", "run-1", 1, 2);
+       },
+       "rank 1's agent on node b did not say how large its slots are"},
+      {"no listener",
+       [](Harness& k) {
+         k.Attach("a");
+         k.peers = false;
+         k.Attach("b");
+         k.peers = true;
+         k.Join("a", "run-1", 0, 2);
+         k.Join("b", "run-1", 1, 2);
+       },
+       "node b has no listener for its peers"},
+      {"one node",
+       [](Harness& k) {
+         k.Attach("a");
+         k.Join("a", "run-1", 0, 2);
+         k.Join("a", "run-1", 1, 2);
+       },
+       "all ranks are on one node"},
+      {"disabled",
+       [](Harness& k) {
+         StateOptions options;
+         options.peers.enabled = false;
+         k.Restart(options);
+         k.Attach("a");
+         k.Attach("b");
+         k.Join("a", "run-1", 0, 2);
+         k.Join("b", "run-1", 1, 2);
+       },
+       "peers are disabled"},
+  };
+  for (const auto& t : cases) {
+    SCOPED_TRACE(t.what);
+    Harness k;
+    k.peers = true;
+    t.make(k);
+    EXPECT_THAT(k.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
+    EXPECT_EQ(k.Job().not_protected_why, t.why);
+    EXPECT_EQ(k.Job().peer_members, 0U);
+    k.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+    k.Hold("a", {P(V(1, 1), 0, Tier::kMemory, 2)});
+    ASSERT_THAT(k.Findings(), SizeIs(1));
+    EXPECT_THAT(k.Findings()[0].message(), HasSubstr("gpt/1-1/parity-0: incarnation 1 has no"));
+  }
+}
+
+TEST_F(PeersTest, SlotsThatCannotBeLaidOutGetNoPlan) {
+  Harness k;
+  k.peers = true;
+  k.Attach("a");
+  k.Attach("b");
+  k.Join("a", "run-1", 0, 2);
+  k.Apply(RankJoined{0, "b", 1, "gpt", "run-1", Rank{1}, 2, 7, 5000});
+  EXPECT_EQ(k.Job().not_protected_why, "rank 1 has slots of 5000 bytes");
+  // Said again, and right: as after a coordinator that forgot it.
+  k.Join("b", "run-1", 1, 2);
+  EXPECT_EQ(k.Job().peer_members, 2U);
+}
+
+TEST_F(PeersTest, AForgottenJoinIsRepeated) {
+  Harness k(Options(4, 1));
+  k.peers = true;
+  k.Attach("a");
+  k.Attach("b");
+  k.Join("a", "run-1", 0, 2);
+  k.Restart();
+  k.Attach("a");
+  k.Attach("b");
+  k.Join("b", "run-1", 1, 2);
+  EXPECT_EQ(k.Job().peer_members, 0U);
+  k.Join("a", "run-1", 0, 2);
+  EXPECT_EQ(k.Job().peer_members, 2U);
+}
+
+TEST_F(PeersTest, TheNextIncarnationKeepsTheSeats) {
+  c.Lose("b");
+  c.Attach("spare");
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    c.Join(rank == 1 ? "spare" : nodes[rank], "run-2", rank, 4);
+  }
+  const PeerPlan& plan = c.stored.lineages.at({"gpt", Incarnation{2}}).peers;
+  ASSERT_THAT(plan, SizeIs(1));
+  std::vector<std::string> seats;
+  for (const PlannedMember& member : plan[0].members) seats.push_back(member.node);
+  EXPECT_THAT(seats, ElementsAre("a", "spare", "c", "d"));
+  // Nothing of incarnation 1 is left, but its plan goes only when it is no longer the last.
+  EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{1}}).peers, Not(IsEmpty()));
+  JoinAll("run-3");
+  EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
+  EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{2}}).peers, Not(IsEmpty()));
+  // What a disk still has of it is removed.
+  c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
+  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  EXPECT_THAT(c.Findings(), IsEmpty());
+}
+
+TEST_F(PeersTest, RacksAreKeptApart) {
+  Harness k(Options(2, 1));
+  k.peers = true;
+  for (const std::string& node : nodes) {
+    k.labels[node] = {{"rack", node <= "b" ? "r1" : "r2"}, {"switch", "s"}};
+    k.Attach(node);
+  }
+  for (uint32_t rank = 0; rank < 4; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
+  for (const PlannedGroup& group : k.stored.lineages.at({"gpt", Incarnation{1}}).peers) {
+    EXPECT_NE(group.members[0].domain, group.members[1].domain);
+  }
+}
+
+TEST_F(PeersTest, RecordsThatContradictThemselvesAreRefused) {
+  const Records good = c.stored.ToRecords();
+  ASSERT_TRUE(State::Load({}, good, {}).has_value());
+  const std::vector<std::function<void(LineageRecord&)>> spoilers = {
+      [](LineageRecord& l) { l.peers[0].parity = 4; },
+      [](LineageRecord& l) { l.peers[0].parity = 0; },
+      [](LineageRecord& l) { l.peers[0].members[1].ranks[0].rank = Rank{0}; },
+      [](LineageRecord& l) { l.peers[0].members[1].ranks[0].rank = Rank{4}; },
+      [](LineageRecord& l) { l.peers[0].members[1].ranks.clear(); },
+      [](LineageRecord& l) { l.peers[0].members[1].node = "a"; },
+  };
+  for (size_t i = 0; i < spoilers.size(); ++i) {
+    Records bad = good;
+    spoilers[i](bad.lineages[0]);
+    auto state = State::Load({}, bad, {});
+    ASSERT_FALSE(state.has_value()) << i;
+    EXPECT_EQ(state.error().code(), ErrorCode::kDataLoss) << i;
+  }
+}
+
+// ---- holdings and commit ----
+
+TEST_F(PeersTest, ParityCountsOnlyWhereItIsPlanned) {
+  c.Hold("a", {Parity(V(1, 1), 1)});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_THAT(c.Findings()[0].message(), HasSubstr("number 1 is node b"));
+  c.Hold("a", {Parity(V(1, 1), 4)});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_THAT(c.Findings()[0].message(), HasSubstr("the parity groups have 4 nodes"));
+  c.MissParity("a", V(1, 1), 1, Tier::kPeer);
+  EXPECT_THAT(c.Findings(), SizeIs(1));
+  c.Gone("a", V(1, 1), ParityRank(77).value, Tier::kMemory);
+  EXPECT_EQ(NodeOf("a").held_parity_bytes, 0U);
+  CommitPeer(1);  // none of it spoiled anything
+}
+
+TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
+  // Parity may be there first.
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+  c.Hold("d", {Data(V(1, 1), 3)});
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 1)));
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 1)));
+  const VersionRecord record = c.stored.versions.at({"gpt", V(1, 1)});
+  EXPECT_EQ(record.tiers, TierBit(Tier::kMemory) | TierBit(Tier::kPeer));
+  EXPECT_THAT(record.parity_digests, ElementsAre(501010, 501011, 501012, 501013));
+  EXPECT_EQ(record.bytes, 4 * 4096U) << "parity is no part of the version";
+  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 1));
+
+  Commit(V(1, 2), Tier::kMemory);
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
+  c.Hold("d", {Parity(V(1, 2), 3, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "on disk is not in memory";
+  c.Gone("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
+  c.Hold("d", {Parity(V(1, 2), 3)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+  c.Hold("a", {Parity(V(1, 2), 0)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 2)));
+}
+
+TEST_F(PeersTest, TheSecondParityOfAVersionMustBeTheSame) {
+  CommitPeer(1);
+  Holding other = Parity(V(1, 1), 2);
+  other.digest ^= 1;
+  c.Hold("c", {other});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
+  c.Restart();  // the record remembers
+  c.Attach("c", {Data(V(1, 1), 2), other});
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
+}
+
+TEST_F(PeersTest, ParityMayFollowSeveralStepsBehind) {
+  for (uint64_t step = 1; step <= 5; ++step) Commit(V(1, step), Tier::kMemory);
+  Commit(V(1, 5), Tier::kDisk);  // the disk overtakes it
+  Commit(V(1, 1), Tier::kPeer);
+  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  EXPECT_EQ(c.Job().memory_committed, V(1, 5));
+  // Beyond the target, what was only in memory is forgotten as ever.
+  c.Pass(milliseconds(1));
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 5)));
+}
+
+// ---- the target ----
+
+TEST_F(PeersTest, TheTargetFollowsTheParity) {
+  auto target = [&] { return c.WordTo("a").value().peer_target_step; };
+  Commit(V(1, 1), Tier::kMemory);
+  EXPECT_EQ(target(), Step{0});
+  Commit(V(1, 2), Tier::kMemory);
+  EXPECT_EQ(c.Job().peer_target, V(1, 1));
+  c.Hold("b", {Parity(V(1, 1), 1)});
+  EXPECT_EQ(c.Job().peer_target_held, 1U);
+  Commit(V(1, 3), Tier::kMemory);
+  EXPECT_EQ(target(), Step{0});
+  for (uint32_t i : {0U, 2U, 3U}) c.Hold(nodes[i], {Parity(V(1, 1), i)});
+  EXPECT_EQ(target(), Step{4}) << "committed";
+  Commit(V(1, 4), Tier::kMemory);
+  c.MissParity("c", V(1, 4), 2, Tier::kPeer);
+  EXPECT_EQ(target(), Step{5}) << "given up by one member";
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 4), i)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "what will not be will not be";
+  c.Hold("a", {Data(V(1, 5), 0)});
+  c.Miss("b", V(1, 5), 1, Tier::kMemory);
+  EXPECT_EQ(target(), Step{6}) << "aborted";
+  Commit(V(1, 6), Tier::kMemory);
+  Commit(V(1, 7), Tier::kMemory);
+  c.Hold("a", {Parity(V(1, 6), 0)});
+  c.Hold("b", {Parity(V(1, 6), 1)});
+  c.Hold("c", {Parity(V(1, 7), 2)});
+  c.Hold("d", {Parity(V(1, 7), 3)});
+  EXPECT_EQ(target(), Step{8}) << "they chose different steps";
+  EXPECT_EQ(c.WordTo("a")->disk_target_step, Step{0}) << "the disk has its own";
+}
+
+TEST_F(PeersTest, TheTargetWaitsForTheLastWordOfMemory) {
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
+  EXPECT_EQ(c.Job().peer_target_step, Step{0}) << "agents would free what is about to be committed";
+  Commit(V(1, 1), Tier::kMemory);
+  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
+  c.Miss("a", V(1, 2), 0, Tier::kMemory);
+  EXPECT_EQ(c.Job().peer_target_step, Step{3});
+}
+
+TEST_F(PeersTest, WhatHappensOnDiskDoesNotMoveTheTarget) {
+  Commit(V(1, 1), Tier::kMemory);
+  c.MissParity("a", V(1, 1), 0, Tier::kDisk);
+  c.Miss("b", V(1, 1), 1, Tier::kDisk);
+  EXPECT_EQ(c.Job().peer_target_step, Step{0});
+  Commit(V(1, 1), Tier::kPeer);
+  EXPECT_EQ(c.Job().peer_target_step, Step{2});
+}
+
+TEST_F(PeersTest, AMemberThatGivesUpAbortsNothing) {
+  c.MissParity("b", V(1, 1), 1, Tier::kMemory);
+  Commit(V(1, 1), Tier::kMemory);
+  EXPECT_EQ(c.Job().memory_committed, V(1, 1));
+  EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, TierBit(Tier::kPeer));
+}
+
+TEST_F(PeersTest, AnAnswerForAVersionThatIsGoneMovesTheTarget) {
+  Commit(V(1, 2), Tier::kMemory);
+  c.MissParity("a", V(1, 1), 0, Tier::kPeer);  // older than a commit, and never seen
+  EXPECT_EQ(c.Job().peer_target_step, Step{3});
+}
+
+TEST_F(PeersTest, ARestartedCoordinatorTakesTheNextStep) {
+  Commit(V(1, 1), Tier::kMemory);
+  c.Restart();
+  for (uint32_t i = 0; i < 4; ++i) c.Attach(nodes[i], {Data(V(1, 1), i)});
+  EXPECT_EQ(c.WordTo("d")->peer_target_step, Step{2});
+  Commit(V(1, 1), Tier::kPeer);  // those who had begun may end
+}
+
+// ---- losses ----
+
+TEST_F(PeersTest, OneLossIsDecodedOnTheReplacement) {
+  CommitPeer(1);
+  Replace("b");
+  EXPECT_EQ(c.Job().restorable, V(1, 1));
+  EXPECT_EQ(c.Job().restorable_tier, Tier::kPeer);
+  EXPECT_EQ(View(V(1, 1)).available_tiers, TierBit(Tier::kPeer));
+  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+  c.Join("b", "run-2", 1, 4);
+  auto orders = Orders();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].tier, Tier::kPeer);
+  EXPECT_EQ(orders[0].source_node, "");
+  EXPECT_EQ(orders[0].digest, 1011U);
+  EXPECT_EQ(orders[0].group.parity, 1U);
+  EXPECT_THAT(Present(orders[0].group), ElementsAre("a", "c", "d"));
+  EXPECT_EQ(orders[0].group.members[1].address, "unix:/b.peer");
+  c.Answer("b", orders[0].request, Status::Ok());
+  for (uint32_t rank : {0U, 2U, 3U}) {
+    c.Join(nodes[rank], "run-2", rank, 4);
+    PrepareAll();
+  }
+  const RequestId ask = c.Ask("b", 2, 1);
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(ask)->tier, Tier::kPeer);
+}
+
+TEST_F(PeersTest, ARankThatIsWholeElsewhereNeedsNoDecoding) {
+  CommitPeer(1);
+  c.Attach("spare");
+  c.Hold("spare", {Data(V(1, 1), 1)});
+  c.Lose("b");
+  c.Join("spare", "run-2", 1, 4);
+  ASSERT_THAT(c.Sent<PrepareOrder>(), SizeIs(1));
+  EXPECT_EQ(c.Sent<PrepareOrder>()[0].source_node, "spare");
+  // Its planned node misses it nevertheless: the group cannot lose another.
+  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+}
+
+TEST_F(PeersTest, SourcesFromNearToFar) {
+  CommitPeer(1);
+  Commit(V(1, 1), Tier::kDisk);
+  c.Attach("spare");
+  c.Hold("spare", {Data(V(1, 1), 1), Data(V(1, 1), 1, Tier::kDisk)});
+  c.Join("b", "run-2", 1, 4);
+  const std::vector<std::pair<Tier, std::string>> expected = {{Tier::kMemory, "b"},
+                                                              {Tier::kMemory, "spare"},
+                                                              {Tier::kPeer, ""},
+                                                              {Tier::kDisk, "b"},
+                                                              {Tier::kDisk, "spare"}};
+  for (const auto& [tier, node] : expected) {
+    auto orders = c.Sent<PrepareOrder>();
+    ASSERT_THAT(orders, SizeIs(1)) << ToString(tier) << " " << node;
+    EXPECT_EQ(orders[0].tier, tier);
+    EXPECT_EQ(orders[0].source_node, node);
+    c.Answer("b", orders[0].request, UnavailableError("not now"));
+    c.Pass(milliseconds(250));
+  }
+}
+
+TEST_F(PeersTest, AFailedDecodeTakesTheNextSourceThenTheOlderVersion) {
+  Commit(V(1, 1), Tier::kMemory);
+  Commit(V(1, 1), Tier::kDisk);
+  Commit(V(1, 2), Tier::kMemory);
+  Commit(V(1, 2), Tier::kDisk);
+  Commit(V(1, 2), Tier::kPeer);
+  const std::vector<Holding> disk = {Data(V(1, 1), 1, Tier::kDisk), Data(V(1, 2), 1, Tier::kDisk)};
+  Replace("b", disk);
+  c.Join("b", "run-2", 1, 4);
+  auto orders = Orders();
+  ASSERT_THAT(orders, SizeIs(1));
+  ASSERT_EQ(orders[0].tier, Tier::kPeer);
+  c.Answer("b", orders[0].request, DataLossError("chunk 7 differs"));
+  EXPECT_THAT(c.Findings()[0].message(),
+              HasSubstr("gpt/1-2/rank-1 decoded from its group: chunk 7"));
+  EXPECT_EQ(View(V(1, 2)).available_tiers, TierBit(Tier::kPeer) | TierBit(Tier::kDisk))
+      << "what others have still counts";
+  orders = Orders();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].version, V(1, 2));
+  EXPECT_EQ(orders[0].tier, Tier::kDisk);
+  c.Answer("b", orders[0].request, DataLossError("chunk 8 differs"));
+  orders = Orders();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].version, V(1, 1));
+  EXPECT_EQ(orders[0].tier, Tier::kDisk);
+}
+
+TEST_F(PeersTest, ADecodeThatIsInterruptedIsTriedAgain) {
+  CommitPeer(1);
+  Commit(V(1, 1), Tier::kDisk);
+  Replace("b", {Data(V(1, 1), 1, Tier::kDisk)});
+  c.Join("b", "run-2", 1, 4);
+  std::vector<Tier> tiers;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    auto orders = Orders();
+    ASSERT_THAT(orders, SizeIs(1));
+    tiers.push_back(orders[0].tier);
+    c.Answer("b", orders[0].request, UnavailableError("d is slow"));
+    c.Pass(milliseconds(250));
+  }
+  std::sort(tiers.begin(), tiers.end());
+  EXPECT_THAT(tiers, ElementsAre(Tier::kPeer, Tier::kPeer, Tier::kPeer, Tier::kDisk, Tier::kDisk,
+                                 Tier::kDisk));
+}
+
+TEST_F(TwoLossesTest, AnyTwoMayGo) {
+  for (uint32_t first = 0; first < 4; ++first) {
+    for (uint32_t second = 0; second < 4; ++second) {
+      SCOPED_TRACE(nodes[first] + nodes[second]);
+      Harness k(Options(4, 2));
+      k.peers = true;
+      for (const std::string& node : nodes) k.Attach(node);
+      for (uint32_t rank = 0; rank < 4; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
+      for (uint32_t i = 0; i < 4; ++i) k.Hold(nodes[i], {Data(V(1, 1), i), Parity(V(1, 1), i)});
+      ASSERT_THAT(k.Commits(Tier::kPeer), ElementsAre(V(1, 1)));
+      EXPECT_EQ(k.state().Versions("gpt").value()[0].survives, "any 2 nodes of each group");
+      // A node that lost only its parity, or only its data, has lost its seat all the same.
+      k.Gone(nodes[first], V(1, 1), ParityRank(first).value, Tier::kMemory);
+      if (first != second) {
+        EXPECT_EQ(k.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
+      }
+      k.Lose(nodes[second]);
+      EXPECT_EQ(k.Job().restorable, V(1, 1));
+      const uint32_t third = first == 0 || second == 0 ? (first == 3 || second == 3 ? 1 : 3) : 0;
+      k.Lose(nodes[third == first || third == second ? 2 : third]);
+      EXPECT_EQ(k.Job().restorable, first == second ? V(1, 1) : V(0, 0));
+    }
+  }
+}
+
+TEST_F(TwoLossesTest, OneTooManyIsSaidAndTheOlderDurableVersionWorks) {
+  Commit(V(1, 1), Tier::kMemory);
+  Commit(V(1, 1), Tier::kDisk);
+  Commit(V(1, 2), Tier::kMemory);
+  Commit(V(1, 2), Tier::kPeer);
+  for (uint32_t i : {1U, 2U, 3U}) Replace(nodes[i], {Data(V(1, 1), i, Tier::kDisk)});
+  const JobView job = c.Job();
+  EXPECT_EQ(job.restorable, V(1, 1));
+  EXPECT_THAT(job.not_restorable_why,
+              HasSubstr("version 1-2 has no copy of rank 1 (last on b), rank 2 (last on c), rank 3 "
+                        "(last on d); parity group 0 of 4 nodes can decode without 2 of them, it "
+                        "misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d (rank-3, "
+                        "parity-3)"));
+  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+  EXPECT_EQ(View(V(1, 2)).survives, "");
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    c.Join(nodes[rank], "run-2", rank, 4);
+    PrepareAll();
+  }
+  const RequestId ask = c.Ask("c", 2, 2);
+  for (int i = 0; i < 40 && !c.ReplyTo(ask); ++i) {
+    for (const std::string& node : nodes) c.Apply(c.NewReport(node));
+    c.Pass(milliseconds(100));
+    PrepareAll();
+  }
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(ask)->tier, Tier::kDisk);
+}
+
+TEST_F(TwoGroupsTest, EveryGroupCountsForItself) {
+  // Groups {a, c} and {b, d}.
+  ASSERT_EQ(NodeOf("a").seats.at(0).group, NodeOf("c").seats.at(0).group);
+  CommitPeer(1);
+  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group");
+  c.Lose("a");
+  c.Lose("b");
+  EXPECT_EQ(c.Job().restorable, V(1, 1));
+  c.Lose("d");
+  EXPECT_EQ(c.Job().restorable, V(0, 0));
+  EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("no copy of rank 1 (last on b), rank 3"));
+  EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("parity group 1 of 2 nodes"));
+  EXPECT_THAT(c.Job().not_restorable_why, Not(HasSubstr("parity group 0")));
+}
+
+TEST_F(PeersTest, OnlyCommittedParityDecodes) {
+  Commit(V(1, 1), Tier::kMemory);
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
+  c.Lose("d");
+  EXPECT_EQ(c.Job().restorable, V(0, 0));
+}
+
+TEST_F(PeersTest, WhatCanOnlyBeDecodedIsNotReadDirectly) {
+  Commit(V(1, 1), Tier::kDisk);
+  Commit(V(1, 2), Tier::kMemory);
+  Commit(V(1, 2), Tier::kPeer);
+  c.Lose("b");
+  c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)}, 2);
+  EXPECT_EQ(c.state().PlanRestore("gpt", {}, std::nullopt).value().version, V(1, 1));
+  auto named = c.state().PlanRestore("gpt", V(1, 2), std::nullopt);
+  ASSERT_FALSE(named.has_value());
+  EXPECT_THAT(named.error().message(), HasSubstr("rank 1 only in its group's parity"));
+}
+
+// ---- floor and retention ----
+
+TEST_F(PeersTest, TheFloorStaysUnderNewerMemoryVersions) {
+  CommitPeer(1);
+  for (uint64_t step = 2; step <= 200; ++step) {
+    c.MissParity("a", V(1, step), 0, Tier::kPeer);
+    Commit(V(1, step), Tier::kMemory);
+    if (step % 10 == 0) Commit(V(1, step), Tier::kDisk);
+  }
+  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 1));
+  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group");
+  // Memory went with b, and its disk: 1-1 is what there is.
+  c.Lose("b");
+  EXPECT_EQ(c.Job().restorable, V(1, 1));
+  EXPECT_LE(c.stored.versions.size(), 140U);
+}
+
+TEST_F(PeersTest, ANewerOneReplacesTheFloor) {
+  CommitPeer(1);
+  Commit(V(1, 2), Tier::kMemory);
+  Commit(V(1, 2), Tier::kPeer);
+  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 2));
+  Commit(V(1, 3), Tier::kMemory);
+  c.Lose("b");
+  EXPECT_EQ(c.Job().restorable, V(1, 2));
+  c.Gone("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
+  EXPECT_EQ(c.Job().restorable, V(0, 0)) << "1-1 is freed by now";
+}
+
+TEST_F(PeersTest, RemovalTakesTheParityAlong) {
+  StateOptions options = Options(4, 1);
+  options.keep_last = 1;
+  c.Restart(options);
+  for (const std::string& node : nodes) c.Attach(node);
+  for (uint64_t step : {1U, 2U}) {
+    Commit(V(1, step), Tier::kMemory);
+    for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, step), i, Tier::kDisk)});
+    EXPECT_THAT(c.Findings(), IsEmpty());
+    Commit(V(1, step), Tier::kDisk);
+  }
+  EXPECT_THAT(c.Sent<RemoveOrder>(), SizeIs(4));
+  for (uint32_t i = 0; i < 4; ++i) c.Gone(nodes[i], V(1, 1), i, Tier::kDisk);
+  EXPECT_EQ(c.stored.versions.count({"gpt", V(1, 1)}), 1U) << "its parity is still there";
+  for (uint32_t i = 0; i < 4; ++i) c.Gone(nodes[i], V(1, 1), ParityRank(i).value, Tier::kDisk);
+  EXPECT_EQ(c.stored.versions.count({"gpt", V(1, 1)}), 0U);
+  // One that turns up later is removed as well.
+  c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
+  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+}
+
+TEST_F(PeersTest, AnUnprotectedIncarnationReleasesTheFloorWithItsFirstCommit) {
+  CommitPeer(1);
+  Commit(V(1, 2), Tier::kMemory);
+  c.Lose("b");
+  c.Lose("c");
+  c.Lose("d");
+  for (uint32_t i : {1U, 2U, 3U}) c.Attach(nodes[i], {Data(V(1, 1), i), Parity(V(1, 1), i)}, 2);
+  // All four ranks move to one node.
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    c.Join("a", "run-2", rank, 4);
+    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) {
+      c.Answer("a", order.request, Status::Ok());
+    }
+  }
+  ASSERT_EQ(c.Job().peer_members, 0U);
+  EXPECT_EQ(c.Job().peer_committed, V(1, 1)) << "nothing has replaced it yet";
+  const RequestId ask = c.Ask("a", 2, 0);
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  for (uint32_t rank = 0; rank < 4; ++rank) c.Hold("a", {Data(V(2, 2), rank)});
+  ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(2, 2)));
+  EXPECT_EQ(c.WordTo("d")->peer_committed, V(0, 0));
+}
+
+TEST_F(PeersTest, AProtectedIncarnationHoldsTheFloorUntilItsOwnIsAtPeer) {
+  CommitPeer(1);
+  Replace("b");
+  JoinAll("run-2");
+  c.Ask("a", 2, 0);
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Data(V(2, 2), i)});
+  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {P(V(2, 2), i, Tier::kMemory, 4)});
+  EXPECT_EQ(c.Job().peer_committed, V(2, 2));
+}
+
+// ---- views ----
+
+TEST_F(PeersTest, ViewsCountParityApart) {
+  CommitPeer(1);
+  c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
+  const NodeView a = NodeOf("a");
+  EXPECT_EQ(a.held_memory_bytes, 4096U);
+  EXPECT_EQ(a.held_parity_bytes, 4096U);
+  EXPECT_EQ(a.held_disk_bytes, 4096U);
+  ASSERT_THAT(a.seats, SizeIs(1));
+  EXPECT_EQ(a.seats[0].job, "gpt");
+  EXPECT_EQ(a.seats[0].number, 0U);
+  EXPECT_EQ(a.peer_address, "unix:/a.peer");
+  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  EXPECT_EQ(c.Job().peer_target_step, Step{2});
+}
+
+TEST_F(PeersTest, SurvivesSaysWhatTheNewestFactsAllow) {
+  Commit(V(1, 1), Tier::kMemory);
+  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+  Commit(V(1, 1), Tier::kDisk);
+  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+  Commit(V(1, 1), Tier::kPeer);
+  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group; loss of everything but the disks");
+  c.Lose("b");
+  EXPECT_EQ(View(V(1, 1)).survives, "process loss only") << "b's disk is gone as well";
+  c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)});
+  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+}
+
+}  // namespace
+}  // namespace holdfast::coord

@@ -1,0 +1,176 @@
+// The tier peer against real losses: for every set of up to m nodes the agents, keepers, trainers
+// and disks are gone, empty machines take their place, and all ranks come back from memory at the
+// version that was promised. One loss more: what is missing is named, and the older version on disk
+// works. Training ends with the bytes of an uninterrupted run.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "deploy/local/cluster.h"
+#include "deploy/local/observer.h"
+#include "deploy/local/training.h"
+
+namespace holdfast::local {
+namespace {
+using std::chrono::milliseconds;
+constexpr milliseconds kTimeout(120'000);
+
+std::vector<std::vector<int>> Subsets(int n, int size) {
+  std::vector<std::vector<int>> all;
+  std::vector<bool> pick(static_cast<size_t>(n), false);
+  std::fill(pick.begin(), pick.begin() + size, true);
+  do {
+    std::vector<int> subset;
+    for (int i = 0; i < n; ++i) {
+      if (pick[static_cast<size_t>(i)]) subset.push_back(i);
+    }
+    all.push_back(subset);
+  } while (std::prev_permutation(pick.begin(), pick.end()));
+  return all;
+}
+
+class PeerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = MakeTempDir("hf").value();
+    options_.root = root_;
+    options_.arena_bytes = 64ULL << 20;
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(root_, ignored);
+  }
+
+  void StartWith(int nodes, int parity, int disk_every) {
+    options_.nodes = nodes;
+    options_.disk_every = disk_every;
+    options_.coordinator_settings = {fmt::format("peers.group_nodes={}", nodes),
+                                     fmt::format("peers.parity={}", parity)};
+    cluster_.emplace(options_);
+    Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    TrainingOptions training;
+    training.world = nodes;
+    training.steps = 100'000;
+    training.params = 8'000;
+    training.step_sleep_ms = 20;
+    training_.emplace(&*cluster_, training);
+    ASSERT_TRUE(training_->Start().ok());
+  }
+
+  /// Waits for a version at `tier` that the current start of the job made.
+  VersionId AwaitOwn(Tier tier) {
+    auto version = AwaitCommit(*cluster_, "charlm", tier, before_, kTimeout);
+    EXPECT_TRUE(version.has_value()) << version.error().ToString() << training_->LogTail();
+    return version.value_or(VersionId{});
+  }
+
+  /// Loses the nodes and everything on them; all trainers end.
+  void Lose(const std::vector<int>& nodes) {
+    for (int node : nodes) {
+      training_->KillRank(node);
+      cluster_->DestroyNode(node);
+    }
+    training_->KillAll();
+    auto view = Observe(*cluster_, "charlm");
+    ASSERT_TRUE(view.has_value()) << view.error().ToString();
+    before_ = view->memory_committed;
+    for (int node : nodes) ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    for (int node : nodes) {
+      Status up = cluster_->AwaitAgent(node);
+      ASSERT_TRUE(up.ok()) << up.ToString();
+    }
+  }
+
+  /// What the agents said about restores, for error messages.
+  std::string Evidence() const {
+    std::string text;
+    for (int node = 0; node < options_.nodes; ++node) {
+      std::ifstream log(cluster_->AgentLog(node));
+      std::vector<std::string> lines;
+      for (std::string line; std::getline(log, line);) {
+        if (line.find(" I ") == std::string::npos || line.find("Shard") != std::string::npos) {
+          lines.push_back(line);
+        }
+      }
+      const size_t first = lines.size() > 12 ? lines.size() - 12 : 0;
+      for (size_t i = first; i < lines.size(); ++i) text += lines[i] + "\n";
+    }
+    return text;
+  }
+
+  std::vector<Restored> StartAgain() {
+    EXPECT_TRUE(training_->Start().ok());
+    WaitUntil([&] { return !training_->restored().empty() || training_->AnyEnded(); }, kTimeout);
+    return training_->restored();
+  }
+
+  std::string root_;
+  ClusterOptions options_;
+  std::optional<Cluster> cluster_;
+  std::optional<Training> training_;
+  std::optional<VersionId> before_;
+};
+
+TEST_F(PeerTest, EverySetOfUpToMLostNodesComesBack) {
+  const char* shape = std::getenv("HOLDFAST_GROUP");
+  if (shape == nullptr) GTEST_SKIP() << "HOLDFAST_GROUP says nodes, parity and which of how many";
+  int nodes = 0;
+  int parity = 0;
+  int every = 1;
+  ASSERT_GE(std::sscanf(shape, "%d,%d,%d", &nodes, &parity, &every), 2);
+  StartWith(nodes, parity, /*disk_every=*/1'000'000);
+  std::vector<std::vector<int>> losses;
+  for (int size = 1; size <= parity; ++size) {
+    for (auto& subset : Subsets(nodes, size)) losses.push_back(std::move(subset));
+  }
+  for (size_t i = 0; i < losses.size(); i += static_cast<size_t>(every)) {
+    SCOPED_TRACE(::testing::PrintToString(losses[i]));
+    const VersionId promised = AwaitOwn(Tier::kPeer);
+    ASSERT_NO_FATAL_FAILURE(Lose(losses[i]));
+    const std::vector<Restored> restored = StartAgain();
+    ASSERT_EQ(restored.size(), static_cast<size_t>(nodes)) << training_->LogTail() << Evidence();
+    for (const Restored& rank : restored) {
+      const bool lost = std::count(losses[i].begin(), losses[i].end(), rank.rank) > 0;
+      EXPECT_GE(rank.step, promised.step.value);
+      EXPECT_EQ(rank.step, restored[0].step);
+      EXPECT_EQ(rank.tier, lost ? "peer" : "memory") << "rank " << rank.rank;
+    }
+    std::printf("lost %s: all ranks at step %lu\n", ::testing::PrintToString(losses[i]).c_str(),
+                static_cast<unsigned long>(restored[0].step));
+  }
+}
+
+TEST_F(PeerTest, OneLossTooManyIsNamedAndTheVersionOnDiskWorks) {
+  if (std::getenv("HOLDFAST_GROUP") != nullptr) GTEST_SKIP() << "the other test's turn";
+  StartWith(4, 1, /*disk_every=*/1);
+  const VersionId durable = AwaitOwn(Tier::kDisk);
+  ASSERT_NE(AwaitOwn(Tier::kPeer), VersionId{});
+  training_->KillAll();
+  // Memory of two nodes is gone, their disks are not.
+  for (int node : {1, 2}) {
+    cluster_->agent(node).Kill();
+    cluster_->KillKeeper(node);
+  }
+  for (int node : {1, 2}) ASSERT_TRUE(cluster_->StartAgent(node).ok());
+  for (int node : {1, 2}) ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
+  const std::vector<Restored> restored = StartAgain();
+  ASSERT_EQ(restored.size(), 4U) << training_->LogTail();
+  for (const Restored& rank : restored) {
+    EXPECT_GE(rank.step, durable.step.value);
+    EXPECT_EQ(rank.step, restored[0].step);
+  }
+  EXPECT_EQ(restored[1].tier, "disk");
+  auto versions = cluster_->Cli({"versions", "charlm", "-o", "json"});
+  ASSERT_TRUE(versions.has_value());
+  EXPECT_EQ(versions->exit_code, 0) << versions->errors;
+}
+
+}  // namespace
+}  // namespace holdfast::local

@@ -1,0 +1,172 @@
+// Layout and code together: real bytes, real losses.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "storage/erasure/code.h"
+#include "storage/erasure/stripe_layout.h"
+#include "tests/storage/erasure/erasure_test_util.h"
+
+namespace holdfast {
+namespace {
+
+/// A group whose leaders have encoded: images[node], and parity[stripe][p] on ParityNodes(stripe).
+struct Group {
+  Group(Random& random, uint32_t m, const std::vector<uint64_t>& image_bytes)
+      : layout(*StripeLayout::Make(m, image_bytes)),
+        code(std::move(*ErasureCode::Make(layout.data_count(), m))) {
+    for (uint64_t bytes : image_bytes) images.push_back(RandomSegment(random, bytes));
+    for (uint32_t stripe = 0; stripe < layout.node_count(); ++stripe) {
+      parity.emplace_back(m, Bytes(layout.ParityBytes(stripe)));
+      EncodeStripe(stripe);
+    }
+  }
+
+  /// What `member` has in the piece [begin, end) of its stripe: all of it or nothing.
+  std::span<const std::byte> Piece(const StripeMember& member, uint64_t begin, uint64_t end) const {
+    if (member.bytes() < end) return {};
+    return std::span(images[member.node]).subspan(member.begin + begin, end - begin);
+  }
+
+  void EncodeStripe(uint32_t stripe) {
+    const std::vector<StripeMember> members = layout.DataMembers(stripe);
+    const uint64_t bytes = layout.ParityBytes(stripe);
+    for (uint64_t begin = 0, end; begin < bytes; begin = end) {
+      end = layout.PieceEnd(stripe, begin);
+      std::vector<std::span<const std::byte>> data;
+      data.reserve(members.size());
+      for (const StripeMember& member : members) data.push_back(Piece(member, begin, end));
+      std::vector<std::span<std::byte>> outputs;
+      for (Bytes& each : parity[stripe]) {
+        outputs.push_back(std::span(each).subspan(begin, end - begin));
+      }
+      Status status = code->Encode(data, outputs);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+  }
+
+  /// Decodes what the nodes in `lost` held, from the other nodes' bytes alone.
+  void ExpectRecovers(uint32_t lost) const {
+    std::vector<Bytes> rebuilt(images.size());
+    for (uint32_t node : Members(lost)) rebuilt[node].resize(images[node].size());
+    for (uint32_t stripe = 0; stripe < layout.node_count(); ++stripe) {
+      ASSERT_NO_FATAL_FAILURE(RebuildStripe(stripe, lost, rebuilt));
+    }
+    for (uint32_t node : Members(lost)) ASSERT_EQ(rebuilt[node], images[node]) << "node " << node;
+  }
+
+  void RebuildStripe(uint32_t stripe, uint32_t lost, std::vector<Bytes>& rebuilt) const {
+    const uint32_t k = layout.data_count();
+    const std::vector<StripeMember> members = layout.DataMembers(stripe);
+    const uint64_t bytes = layout.ParityBytes(stripe);
+    std::vector<Bytes> rebuilt_parity(layout.parity_count(), Bytes(bytes));
+    for (uint64_t begin = 0, end; begin < bytes; begin = end) {
+      end = layout.PieceEnd(stripe, begin);
+      std::vector<PresentSegment> present;
+      std::vector<WantedSegment> wanted;
+      for (const StripeMember& member : members) {
+        const std::span<const std::byte> piece = Piece(member, begin, end);
+        // Lengths are known of lost nodes too: where their images have ended, nothing is lost.
+        if ((lost >> member.node & 1) == 0 || piece.empty()) {
+          present.push_back({member.index, piece});
+        } else {
+          std::span<std::byte> image(rebuilt[member.node]);
+          wanted.push_back({member.index, image.subspan(member.begin + begin, end - begin)});
+        }
+      }
+      for (uint32_t p = 0; p < layout.parity_count(); ++p) {
+        if ((lost >> layout.NodeOf(stripe, k + p) & 1) == 0) {
+          present.push_back({k + p, std::span(parity[stripe][p]).subspan(begin, end - begin)});
+        } else {
+          wanted.push_back({k + p, std::span(rebuilt_parity[p]).subspan(begin, end - begin)});
+        }
+      }
+      Status status = code->Decode(present, wanted);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    for (uint32_t p = 0; p < layout.parity_count(); ++p) {
+      if ((lost >> layout.NodeOf(stripe, k + p) & 1) != 0) {
+        ASSERT_EQ(rebuilt_parity[p], parity[stripe][p]) << "parity " << p << " of " << stripe;
+      }
+    }
+  }
+
+  StripeLayout layout;
+  std::unique_ptr<ErasureCode> code;
+  std::vector<Bytes> images;
+  std::vector<std::vector<Bytes>> parity;
+};
+
+/// Unequal lengths of n images, at least one empty and one of `longest`.
+std::vector<uint64_t> UnequalLengths(Random& random, uint32_t n, uint64_t longest) {
+  std::vector<uint64_t> lengths(n);
+  for (uint64_t& length : lengths) length = random.Below(longest + 1);
+  lengths[0] = longest;
+  lengths[1] = 0;
+  Shuffle(random, lengths);
+  return lengths;
+}
+
+TEST(RecoveryTest, AnyLossOfSmallGroups) {
+  Random random(1);
+  for (auto [k, m] : AllShapes()) {
+    const uint32_t n = k + m;
+    if (n > 10) continue;
+    const Group group(random, m, UnequalLengths(random, n, 1 + random.Below(uint64_t{k} * 2000)));
+    SCOPED_TRACE(testing::Message() << "n = " << n << ", m = " << m);
+    for (uint32_t lost = 0; lost < 1U << n; ++lost) {
+      if (!group.layout.Recoverable(Members(lost))) continue;
+      ASSERT_NO_FATAL_FAILURE(group.ExpectRecovers(lost)) << "lost set " << lost;
+    }
+  }
+}
+
+TEST(RecoveryTest, RandomLossesOfLargeGroups) {
+  Random random(2);
+  for (auto [k, m] : AllShapes()) {
+    const uint32_t n = k + m;
+    if (n <= 10) continue;
+    const Group group(random, m, UnequalLengths(random, n, 1 + random.Below(uint64_t{k} * 2000)));
+    SCOPED_TRACE(testing::Message() << "n = " << n << ", m = " << m);
+    for (int round = 0; round < 5; ++round) {
+      const uint32_t lost = RandomSubset(random, n, m);
+      ASSERT_NO_FATAL_FAILURE(group.ExpectRecovers(lost)) << "lost set " << lost;
+    }
+  }
+}
+
+TEST(RecoveryTest, SegmentsOfSeveralUnits) {
+  Random random(3);
+  const Group group(random, 2, {7'000'001, 0, 6'999'999, 3'000'000, 7'000'001});
+  ASSERT_GT(group.layout.segment_bytes(), 2 * kStripeUnitBytes);
+  for (uint32_t lost = 0; lost < 1U << 5; ++lost) {
+    if (std::popcount(lost) != 2) continue;
+    ASSERT_NO_FATAL_FAILURE(group.ExpectRecovers(lost)) << "lost set " << lost;
+  }
+}
+
+TEST(RecoveryTest, EmptyImagesNeedNoParity) {
+  Random random(4);
+  const Group group(random, 1, {0, 0, 0});
+  EXPECT_EQ(group.layout.segment_bytes(), 0U);
+  EXPECT_EQ(group.layout.HeldParityBytes(0), 0U);
+  ASSERT_NO_FATAL_FAILURE(group.ExpectRecovers(1));
+}
+
+// More than m: whatever is computed, the code says that it cannot.
+TEST(RecoveryTest, OneLossTooManyIsToldAndNotGuessed) {
+  Random random(5);
+  const Group group(random, 2, std::vector<uint64_t>(6, 40'000));
+  const std::vector<StripeMember> members = group.layout.DataMembers(0);
+  const uint64_t bytes = group.layout.ParityBytes(0);
+  Bytes output(bytes);
+  std::vector<PresentSegment> present;
+  for (uint32_t i = 1; i < 4; ++i) present.push_back({i, group.Piece(members[i], 0, bytes)});
+  const std::vector<WantedSegment> wanted = {{0, output}};
+  EXPECT_FALSE(group.layout.Recoverable(std::vector<uint32_t>{0, 1, members[0].node}));
+  EXPECT_EQ(group.code->Decode(present, wanted).code(), ErrorCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace holdfast
