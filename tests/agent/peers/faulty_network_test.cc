@@ -24,8 +24,6 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
     options.cluster = "test";
     options.node = "server";
     options.secret_file = dir_.Write("secret", std::string(32, 's'));
-    options.timeouts.frame = std::chrono::milliseconds(kPatienceMs);
-    options.timeouts.send = std::chrono::milliseconds(kPatienceMs);
     for (uint32_t rank = 0; rank < kObjects; ++rank) {
       objects_.push_back(&source_.Add(rank, rank * kMiB + 1000));
     }

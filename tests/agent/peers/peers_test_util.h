@@ -218,6 +218,11 @@ inline Result<std::vector<std::byte>> Fetch(PeerTransport& transport, const std:
   return ReadAll(*stream, deadline, room);
 }
 
+/// Equal, without printing megabytes where they are not.
+inline bool Same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
 /// What of an object a request covers.
 inline std::vector<std::byte> Expected(const TestObject& object, uint64_t offset, uint64_t bytes) {
   const uint64_t size = object.bytes().size();

@@ -64,7 +64,7 @@ class TransportTest : public ::testing::TestWithParam<Variant> {
     const TestObject& object = source_.Add(999, 3 * kMiB / 2);
     const auto bytes = FetchAll(ShardRequest(999, 0, 2 * kMiB));
     ASSERT_TRUE(bytes) << bytes.error().ToString();
-    EXPECT_EQ(*bytes, object.bytes());
+    EXPECT_TRUE(Same(*bytes, object.bytes()));
   }
   uint64_t connections() const { return server_->counters().connections; }
 
@@ -99,7 +99,7 @@ TEST_P(TransportTest, ExactBytesForManySizesAndOffsets) {
            std::initializer_list<uint64_t>{0, 1, size / 3, size, size + 1, 1ULL << 50}) {
         const auto got = FetchAll(ShardRequest(rank, offset, bytes));
         ASSERT_TRUE(got) << got.error().ToString();
-        ASSERT_EQ(*got, Expected(object, offset, bytes))
+        ASSERT_TRUE(Same(*got, Expected(object, offset, bytes)))
             << size << " bytes, read " << bytes << " from " << offset;
       }
     }
@@ -127,7 +127,7 @@ TEST_P(TransportTest, UnitsAreAlignedToTheRequestAndFitSmallBuffers) {
     const uint64_t bytes = room == 1 ? 3000 : 3 * kMiB;
     const auto got = FetchAll(ShardRequest(1, 0, bytes), room);
     ASSERT_TRUE(got) << got.error().ToString();
-    EXPECT_EQ(*got, Expected(object, 0, bytes)) << room;
+    EXPECT_TRUE(Same(*got, Expected(object, 0, bytes))) << room;
   }
 }
 
@@ -157,7 +157,7 @@ TEST_P(TransportTest, BytesTravelAsTheyBecomeFinal) {
     all.insert(all.end(), unit.begin(), unit.end());
   }
   EXPECT_EQ((*stream)->Read(unit, Far()).value_or(1), 0U);
-  EXPECT_EQ(all, object.bytes());
+  EXPECT_TRUE(Same(all, object.bytes()));
 }
 
 TEST_P(TransportTest, AFollowerKeepsUpWithAWriterOfOddSteps) {
@@ -175,7 +175,7 @@ TEST_P(TransportTest, AFollowerKeepsUpWithAWriterOfOddSteps) {
   const auto got = FetchAll(ShardRequest(1, 0, 1ULL << 40));
   writer.join();
   ASSERT_TRUE(got) << got.error().ToString();
-  EXPECT_EQ(*got, object.bytes());
+  EXPECT_TRUE(Same(*got, object.bytes()));
 }
 
 TEST_P(TransportTest, TheSourcesErrorsArriveWithCodeAndText) {
@@ -221,7 +221,7 @@ TEST_P(TransportTest, ASourceSlowerThanTheDeadline) {
   object.SetFinal(kMiB);
   const auto got = FetchAll(ShardRequest(1, 0, kMiB));
   ASSERT_TRUE(got);
-  EXPECT_EQ(*got, object.bytes()) << "asked again";
+  EXPECT_TRUE(Same(*got, object.bytes())) << "asked again";
 }
 
 TEST_P(TransportTest, TheServersPatienceWithItsSourceEnds) {
@@ -293,18 +293,18 @@ TEST_P(TransportTest, ManyStreamsAtOnce) {
   for (uint64_t thread = 0; thread < 16; ++thread) {
     threads.emplace_back([&, thread] {
       Random random(thread);
-      for (int round = 0; round < 12; ++round) {
+      for (int round = 0; round < 6; ++round) {
         const auto rank = static_cast<uint32_t>(random.Below(kObjects));
         const uint64_t offset = random.Below(objects[rank]->bytes().size());
         const uint64_t bytes = 1 + random.Below(2 * kMiB);
         const auto got = FetchAll(ShardRequest(rank, offset, bytes), 1 + random.Below(2 * kMiB));
         ASSERT_TRUE(got) << got.error().ToString();
-        EXPECT_TRUE(*got == Expected(*objects[rank], offset, bytes)) << rank << " " << offset;
+        EXPECT_TRUE(Same(*got, Expected(*objects[rank], offset, bytes))) << rank << " " << offset;
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(server_->counters().streams, 16U * 12U);
+  EXPECT_EQ(server_->counters().streams, 16U * 6U);
   EXPECT_EQ(server_->counters().rejected, 0U);
 }
 
@@ -324,7 +324,7 @@ TEST_P(TransportTest, OverTheLimitIsRefusedUntilThereIsRoom) {
   }
   EXPECT_EQ(server_->counters().refused, 20U);
   object.SetFinal(kMiB);
-  EXPECT_EQ(ReadAll(**first, Far()).value(), object.bytes());
+  EXPECT_TRUE(Same(ReadAll(**first, Far()).value(), object.bytes()));
   ExpectServes();  // over the first one's connection
 }
 
@@ -401,7 +401,7 @@ TEST_P(TransportTest, WhoWaitsForTheBusyRateGoesOnWhenItEnds) {
   const auto rest = ReadAll(**stream, Far());  // for hours at the busy rate
   training.join();
   ASSERT_TRUE(rest) << rest.error().ToString();
-  EXPECT_EQ(*rest, Expected(object, kMiB, 3 * kMiB));
+  EXPECT_TRUE(Same(*rest, Expected(object, kMiB, 3 * kMiB)));
 }
 
 TEST_P(TransportTest, AStopDoesNotWaitForThePace) {
