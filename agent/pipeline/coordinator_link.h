@@ -59,6 +59,8 @@ struct JobState {
   std::vector<VersionId> aborted;             // never to be committed
   Step disk_target_step;
   Step peer_target_step;
+  /// This is the word as it concerns parity shards (see ForParity).
+  bool for_parity = false;
   /// This node's parity group of the current incarnation; nothing: its memory is not protected.
   std::optional<GroupPlan> group;
   std::optional<VersionId> restore;  // what the current incarnation restores from

@@ -20,6 +20,7 @@ constexpr std::chrono::milliseconds kLook(5);
 }  // namespace
 
 JobState ForParity(JobState job) {
+  job.for_parity = true;
   job.memory_committed = job.peer_committed;
   job.group.reset();
   return job;

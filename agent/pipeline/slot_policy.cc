@@ -11,6 +11,11 @@ int FreeOrder(const SlotView& slot, const JobState& job) {
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
   if (job.memory_committed == version || job.peer_committed == version) return 0;
+  // The target has moved past it: another member failed, and it will never protect anything.
+  if (job.for_parity && version.incarnation == job.incarnation &&
+      version.step < job.peer_target_step) {
+    return 1;
+  }
   const bool restored_and_past =
       job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
   if (job.restore == version && !restored_and_past) return 0;

@@ -109,10 +109,13 @@ VersionState* State::AdmitNew(const Holding& holding, Job& job) {
   return &Create(job, holding.version, holding.world, Phase::kAborted);
 }
 
+/// Whether `holding`, of parity, is where the plan has it.
 bool State::AdmitParity(NodeIndex node, const Holding& holding, Job& job) {
   const Incarnation incarnation = holding.version.incarnation;
+  auto known = job.versions.find(holding.version);
+  const bool over = known == job.versions.end() || known->second.phase == Phase::kRemoving;
   // A plan is forgotten with the last version of its incarnation; what disks still have is removed.
-  if (incarnation < job.incarnation && job.seats_of(incarnation) == nullptr &&
+  if (over && incarnation < job.incarnation && job.seats_of(incarnation) == nullptr &&
       holding.tier == Tier::kDisk) {
     job.remove_disk.insert({node, holding.version});
     job.changed = true;

@@ -60,6 +60,18 @@ TEST(SlotPolicy, NotWhileInUseOrHeldOrUnsealed) {
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
 }
 
+TEST(SlotPolicy, ParityThatNothingWaitsForGoes) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
+  JobState job = Job(1, V(1, 3));  // committed at peer
+  job.peer_target_step = Step{5};
+  job.for_parity = true;
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+  job.peer_target_step = Step{6};  // 1-5 failed on another member
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
+  job.for_parity = false;
+  EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
+}
+
 TEST(SlotPolicy, AbortedGoesFirst) {
   const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 4)), Sealed(2, V(1, 2))};
   JobState job = Job(1, V(1, 2));

@@ -179,6 +179,12 @@ void MakePeer(FakeAgent& agent, const std::string& rack) {
   agent.slot_bytes = 8192;
 }
 
+Holding MakeParity(VersionId version, uint32_t number, uint32_t world) {
+  Holding holding = MakeHolding("gpt", version, number, world, Tier::kMemory);
+  holding.rank = ParityRank(number);
+  return holding;
+}
+
 TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   config_.node_lease_ms = 30'000;
   Start();
@@ -197,17 +203,11 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   EXPECT_EQ(group.members[1].address, "unix:/tmp/b.peer");
   EXPECT_EQ(group.members[2].ranks, (std::vector<PeerRank>{{Rank{2}, 8192}}));
 
-  auto parity = [](uint32_t number) {
-    Holding holding = MakeHolding("gpt", V(1, 5), number, 3, Tier::kMemory);
-    holding.rank = ParityRank(number);
-    return holding;
-  };
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_committed().step(), 0U);
     EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_target_held(), i);
-    ASSERT_TRUE(agents[i]
-                    ->Hold(epoch(), {MakeHolding("gpt", V(1, 5), i, 3, Tier::kMemory), parity(i)})
-                    .ok());
+    const Holding data = MakeHolding("gpt", V(1, 5), i, 3, Tier::kMemory);
+    ASSERT_TRUE(agents[i]->Hold(epoch(), {data, MakeParity(V(1, 5), i, 3)}).ok());
   }
   pb::GetStatusReply status = a.GetStatus("gpt");
   EXPECT_EQ(FromProto(status.jobs(0).peer_committed()), V(1, 5));

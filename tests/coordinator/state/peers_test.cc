@@ -271,6 +271,18 @@ TEST_F(PeersTest, TheNextIncarnationKeepsTheSeats) {
   EXPECT_THAT(c.Findings(), IsEmpty());
 }
 
+TEST_F(PeersTest, ParityThatNobodyPlannedRemovesNothing) {
+  Harness k;  // of old agents
+  k.Attach("a");
+  k.Join("a", "run-1", 0, 1);
+  k.Hold("a", {H(V(1, 1), 0, Tier::kDisk, 1)});
+  k.Join("a", "run-2", 0, 1);
+  k.Hold("a", {P(V(1, 1), 0, Tier::kDisk, 1)});
+  EXPECT_THAT(k.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(k.Findings(), SizeIs(1));
+  EXPECT_EQ(k.Job().restorable, V(1, 1));
+}
+
 TEST_F(PeersTest, RacksAreKeptApart) {
   Harness k(Options(2, 1));
   k.peers = true;
