@@ -35,30 +35,9 @@ class Builder {
     outcomes[0] = End(Lead());
     for (std::thread& follower : followers) follower.join();
     // What ended first is the reason; the others only say that they were cancelled.
-    const Status cancelled = access_.cancellation.status();
-    if (!cancelled.ok()) return cancelled;
+    HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
     for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);
     return Status::Ok();
-  }
-
-  Result<std::vector<ShardSeal>> CollectSeals() {
-    std::vector<ShardSeal> seals;
-    for (uint32_t position = 0; position < layout_.node_count(); ++position) {
-      for (const PlanRank& rank : access_.plan.members()[position].ranks) {
-        PeerRequest request;
-        request.kind = PeerRequestKind::kSeal;
-        request.rank = rank.rank;
-        HOLDFAST_ASSIGN_OR_RETURN(
-            const auto record,
-            ReadWhole(access_, position, std::move(request), kSealBytesMax, deadline_));
-        HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(record));
-        if (seal.identity.key() != ShardKey{access_.job, access_.version, rank.rank}) {
-          return Fail(DataLossError("a peer sent the seal of " + ToString(seal.identity.key())));
-        }
-        seals.push_back(std::move(seal));
-      }
-    }
-    return seals;
   }
 
  private:
@@ -176,7 +155,7 @@ Result<ShardSeal> BuildParity(const GroupAccess& access, uint32_t world, RowExch
     rows.Drop(access.job, access.version, made);
     return Fail(made);
   }
-  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<ShardSeal> seals, builder.CollectSeals());
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<ShardSeal> seals, CollectSeals(access, deadline));
   HOLDFAST_RETURN_IF_ERROR(image.Finish(slot, seals));
   seal.image_bytes = image.image_bytes();
   seal.chunk_crcs = ChunkCrcs(slot.first(image.image_bytes()));

@@ -35,7 +35,8 @@ class Decoder final : public PeerReader {
     std::vector<uint32_t> indices;
     for (uint32_t index = 0; index < layout.node_count(); ++index) {
       const PlanMember& member = plan_.members()[layout.NodeOf(stripe_, index)];
-      if (index != wanted_ && member.present) indices.push_back(index);
+      const bool there = index < k ? member.has_data : member.has_parity;
+      if (index != wanted_ && there) indices.push_back(index);
     }
     std::stable_sort(indices.begin(), indices.end(), [&](uint32_t a, uint32_t b) {
       const auto here = [&](uint32_t index) {

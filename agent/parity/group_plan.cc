@@ -60,7 +60,8 @@ std::string GroupPlan::ToJson(bool as_of_now) const {
     members.push_back({{"node", member.node},
                        {"address", as_of_now ? member.address : ""},
                        {"number", member.number},
-                       {"present", as_of_now && member.present},
+                       {"data", as_of_now && member.has_data},
+                       {"parity", as_of_now && member.has_parity},
                        {"ranks", std::move(ranks)}});
   }
   return json{{"parity", layout_.parity_count()}, {"members", std::move(members)}}.dump();
@@ -80,15 +81,16 @@ Result<GroupPlan> GroupPlan::FromJson(std::string_view text) {
       return item.contains(key) && (item[key].*is)();
     };
     if (!has("node", &json::is_string) || !has("address", &json::is_string) ||
-        !has("number", &json::is_number_unsigned) || !has("present", &json::is_boolean) ||
-        !has("ranks", &json::is_array)) {
+        !has("number", &json::is_number_unsigned) || !has("data", &json::is_boolean) ||
+        !has("parity", &json::is_boolean) || !has("ranks", &json::is_array)) {
       return bad();
     }
     PlanMember member;
     member.node = item["node"].get<std::string>();
     member.address = item["address"].get<std::string>();
     member.number = item["number"].get<uint32_t>();
-    member.present = item["present"].get<bool>();
+    member.has_data = item["data"].get<bool>();
+    member.has_parity = item["parity"].get<bool>();
     for (const json& rank : item["ranks"]) {
       if (!rank.is_array() || rank.size() != 2 || !rank[0].is_number_unsigned() ||
           !rank[1].is_number_unsigned() || member.ranks.size() >= kRanksMax) {

@@ -26,8 +26,9 @@ struct PlanMember {
   uint32_t number =
       0;  // in the job's plan, over all groups: its parity shard is ParityRank(number)
   std::vector<PlanRank> ranks;  // ascending
-  /// For a version to be decoded: holds its own shards and its parity shard of it in memory.
-  bool present = false;
+  /// Of a version to be decoded, in memory or on disk: all its ranks' shards; its parity shard.
+  bool has_data = false;
+  bool has_parity = false;
   bool operator==(const PlanMember&) const = default;
 };
 
@@ -40,7 +41,7 @@ class GroupPlan {
   static Result<GroupPlan> Make(std::vector<PlanMember> members, uint32_t parity_count);
   /// As ToJson() writes it. DataLoss for anything else.
   static Result<GroupPlan> FromJson(std::string_view json);
-  /// Compact. With what is so now (addresses, who is present) for a request to decode; without for
+  /// Compact. With what is so now (addresses, who has what) for a request to decode; without for
   /// the description in a parity shard.
   std::string ToJson(bool as_of_now) const;
 

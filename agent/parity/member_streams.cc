@@ -181,4 +181,23 @@ Result<std::vector<std::byte>> ReadWhole(const GroupAccess& access, uint32_t pos
   }
 }
 
+Result<std::vector<ShardSeal>> CollectSeals(const GroupAccess& access, Clock::TimePoint deadline) {
+  std::vector<ShardSeal> seals;
+  for (uint32_t position = 0; position < access.plan.members().size(); ++position) {
+    for (const PlanRank& rank : access.plan.members()[position].ranks) {
+      PeerRequest request;
+      request.kind = PeerRequestKind::kSeal;
+      request.rank = rank.rank;
+      HOLDFAST_ASSIGN_OR_RETURN(const auto record, ReadWhole(access, position, std::move(request),
+                                                             kSealBytesMax, deadline));
+      HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(record));
+      if (seal.identity.key() != ShardKey{access.job, access.version, rank.rank}) {
+        return Fail(DataLossError("a peer sent the seal of " + ToString(seal.identity.key())));
+      }
+      seals.push_back(std::move(seal));
+    }
+  }
+  return seals;
+}
+
 }  // namespace holdfast::agent

@@ -11,6 +11,7 @@
 #include "agent/parity/group_plan.h"
 #include "agent/peers/transport.h"
 #include "storage/base/mutex.h"
+#include "storage/format/seal.h"
 
 namespace holdfast::agent {
 
@@ -79,5 +80,9 @@ class NodeImageReader {
 Result<std::vector<std::byte>> ReadWhole(const GroupAccess& access, uint32_t position,
                                          PeerRequest request, uint64_t bytes_max,
                                          Clock::TimePoint deadline);
+
+/// The seals of all shards of the group's ranks, from the members that have them; waits for those
+/// that are still being saved.
+Result<std::vector<ShardSeal>> CollectSeals(const GroupAccess& access, Clock::TimePoint deadline);
 
 }  // namespace holdfast::agent

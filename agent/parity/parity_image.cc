@@ -84,19 +84,20 @@ Status ParityImage::Finish(std::span<std::byte> image, std::span<const ShardSeal
   return Status::Ok();
 }
 
-Result<ShardSeal> FindSeal(std::span<const std::byte> seals, Rank rank) {
+Result<std::vector<ShardSeal>> ParseSeals(std::span<const std::byte> list) {
+  std::vector<ShardSeal> seals;
   uint64_t at = 0;
-  while (seals.size() - at >= kLengthBytes) {
+  while (list.size() - at >= kLengthBytes) {
     uint32_t length = 0;
-    std::memcpy(&length, seals.data() + at, kLengthBytes);
+    std::memcpy(&length, list.data() + at, kLengthBytes);
     at += kLengthBytes;
     if (length == 0) break;
-    if (length > seals.size() - at) return Fail(DataLossError("a list of seals is cut short"));
-    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(seals.subspan(at, length)));
-    if (seal.identity.rank == rank) return seal;
+    if (length > list.size() - at) return Fail(DataLossError("a list of seals is cut short"));
+    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(list.subspan(at, length)));
+    seals.push_back(std::move(seal));
     at += length;
   }
-  return Fail(NotFoundError(fmt::format("no seal of rank {} in the list", rank.value)));
+  return seals;
 }
 
 }  // namespace holdfast::agent

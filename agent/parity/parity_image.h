@@ -50,7 +50,7 @@ class ParityImage {
   uint64_t group_begin_ = 0;
 };
 
-/// The seal of `rank` in a `seals` tensor. NotFound; DataLoss for bytes that are no such list.
-Result<ShardSeal> FindSeal(std::span<const std::byte> seals, Rank rank);
+/// The seals in a `seals` tensor. DataLoss for bytes that are no such list.
+Result<std::vector<ShardSeal>> ParseSeals(std::span<const std::byte> list);
 
 }  // namespace holdfast::agent

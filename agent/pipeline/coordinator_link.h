@@ -39,6 +39,7 @@ struct Missing {
 struct Gone {
   ShardKey key;
   Tier tier = Tier::kMemory;
+  std::string damage = {};  // not empty: it was found damaged, and how
 };
 
 /// The end of a PrepareShard.
@@ -66,13 +67,15 @@ struct JobState {
   std::optional<VersionId> restore;  // what the current incarnation restores from
 };
 
-/// Bring a shard into its rank's memory, verified, and say so with Prepared.
+/// Bring a shard into its memory, or back onto this node's disks, verified, and say so with
+/// Prepared.
 struct PrepareShard {
   uint64_t request = 0;  // 0: nobody waits for a Prepared
   ShardIdentity identity;
   Tier tier = Tier::kMemory;  // where the source has it
   std::string source_node;
   std::string source_address;
+  Tier into = Tier::kMemory;
   uint64_t digest = 0;      // 0: any
   Incarnation incarnation;  // current one of the job
   /// With tier peer: who decodes it, in place of a source.

@@ -57,9 +57,18 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
       peers_(peers),
       peer_source_(
           options_.node, [this](const std::string& job, Rank rank) { return FindRank(job, rank); },
-          peers),
-      restore_tools_{volume, fetcher,      link,          clock,
-                     peers,  peer_source_, options_.node, [this] { return workers_.stopping(); }},
+          [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
+          volume, peers),
+      restore_tools_{
+          volume,
+          fetcher,
+          link,
+          clock,
+          peers,
+          peer_source_,
+          options_.node,
+          [this] { return workers_.stopping(); },
+          [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); }},
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
       retention_(1) {}
@@ -76,6 +85,7 @@ void Node::Stop() {
   [[maybe_unused]] ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
   if (loop_.joinable()) loop_.join();
   parity_keepers_.clear();
+  scrubber_.reset();
   workers_.Stop();
   retention_.Stop();
   sessions_.clear();
@@ -133,12 +143,7 @@ void Node::VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId ve
       Log(LogLevel::kInfo, "SlotAdopted",
           {Kv("shard", ToString(key)), Kv("bytes", seal->image_bytes)});
     } else {
-      Log(LogLevel::kError, "SlotDamaged",
-          {Kv("shard", ToString(key)), Kv("error", status.ToString())});
-      Status discarded = rank->slots.Discard(version);
-      if (!discarded.ok()) {
-        Log(LogLevel::kError, "SlotNotFreed", {Kv("error", discarded.ToString())});
-      }
+      OnDamaged(key, Tier::kMemory, status.ok() ? seal.error() : status);
     }
     rank->slots.Unpin(*slot);
     OnSlotsChanged(owner.job, owner.rank);
@@ -182,6 +187,15 @@ Status Node::Serve(UniqueFd listener) {
   listener_ = std::move(listener);
   if (!options_.trainers_file.empty()) LoadTrainers();
   loop_ = std::thread([this] { RunLoop(); });
+  scrubber_ = std::make_unique<Scrubber>(
+      options_.scrub, ScrubTools{[this] { return KeptInMemory(); },
+                                 [this](const ShardKey& key, uint64_t chunk) {
+                                   return CheckChunkInMemory(key, chunk);
+                                 },
+                                 volume_,
+                                 [this](const ShardKey& key, Tier tier, const Status& how) {
+                                   OnDamaged(key, tier, how);
+                                 }});
   return Status::Ok();
 }
 
@@ -384,12 +398,57 @@ Result<std::unique_ptr<ShardReader>> Node::OpenInMemory(const ShardKey& key) {
   return std::make_unique<MemoryReader>(std::move(rank), slot, *std::move(seal));
 }
 
+// ---- scrubbing ----
+
+std::vector<ShardKey> Node::KeptInMemory() {
+  std::vector<std::shared_ptr<RankPipeline>> ranks;
+  {
+    MutexLock lock(ranks_mutex_);
+    for (const auto& [key, rank] : ranks_) ranks.push_back(rank);
+  }
+  std::vector<ShardKey> kept;
+  for (const auto& rank : ranks) {
+    const SegmentOwner& owner = rank->segment.owner();
+    for (VersionId version : rank->slots.Kept()) kept.push_back({owner.job, version, owner.rank});
+  }
+  return kept;
+}
+
+Result<uint64_t> Node::CheckChunkInMemory(const ShardKey& key, uint64_t chunk) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto reader, OpenInMemory(key));
+  if (chunk >= reader->seal().chunk_crcs.size()) return 0;
+  std::vector<std::byte> bytes;
+  HOLDFAST_RETURN_IF_ERROR(reader->ReadChunk(chunk, &bytes));
+  return bytes.size();
+}
+
+Scrubber::Counts Node::scrub_counts() const {
+  return scrubber_ == nullptr ? Scrubber::Counts() : scrubber_->counts();
+}
+
+void Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
+  if (tier == Tier::kMemory) {
+    std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+    if (rank == nullptr || !rank->slots.Discard(key.version).ok()) return;  // known already
+  } else {
+    const Status moved = volume_.Quarantine(key, how.message());
+    if (moved.code() == ErrorCode::kNotFound) return;
+    if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
+  }
+  Log(LogLevel::kError, "ShardDamaged",
+      {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
+  link_.Report(Gone{key, tier, how.message()});
+  if (tier == Tier::kMemory) OnSlotsChanged(key.job, key.rank);
+}
+
 Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
   HOLDFAST_ASSIGN_OR_RETURN(auto reader, OpenInMemory(key));
   *seal = reader->seal();
   std::vector<std::byte> chunk;
   for (uint64_t i = 0; deep && i < seal->chunk_crcs.size(); ++i) {
-    HOLDFAST_RETURN_IF_ERROR(reader->ReadChunk(i, &chunk));
+    Status status = reader->ReadChunk(i, &chunk);
+    if (status.code() == ErrorCode::kDataLoss) OnDamaged(key, Tier::kMemory, status);
+    HOLDFAST_RETURN_IF_ERROR(status);
   }
   return Status::Ok();
 }

@@ -20,6 +20,7 @@
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/rank_slots.h"
 #include "agent/pipeline/restore.h"
+#include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/sealer.h"
 #include "agent/pipeline/session.h"
 #include "storage/base/clock.h"
@@ -34,6 +35,7 @@ struct NodeOptions {
   int64_t peer_build_timeout_ms = 30'000;
   std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
+  ScrubOptions scrub;
   int64_t prepare_wait_ms = 30'000;  // for the rank that is to be restored to connect
 };
 
@@ -102,6 +104,11 @@ class Node final : public DirectiveHandler, private RankEvents {
     std::vector<RankSlots::SlotStatus> slots;
   };
   std::vector<RankStatus> Snapshot();
+
+  /// A copy here is not what it was sealed as: it is offered to nobody from now on, moved out of
+  /// the way and reported. Threads: any.
+  void OnDamaged(const ShardKey& key, Tier tier, const Status& how);
+  Scrubber::Counts scrub_counts() const;
   uint32_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
 
  private:
@@ -137,6 +144,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Session* FindSession(uint64_t id);
   std::shared_ptr<RankPipeline> FindRank(const std::string& job, Rank rank);
   std::shared_ptr<RankPipeline> MakeRank(Segment& segment);
+  std::vector<ShardKey> KeptInMemory();
+  Result<uint64_t> CheckChunkInMemory(const ShardKey& key, uint64_t chunk);
   void VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version);
 
   // ---- trainers (node_sessions.cc) ----
@@ -178,7 +187,9 @@ class Node final : public DirectiveHandler, private RankEvents {
                                                       uint64_t slot_bytes);
   void ApplyPrepare(PrepareShard prepare);
   void StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank);
-  void FinishPrepare(const ShardKey& key, const Status& status);
+  void FinishPrepare(const ShardKey& key, Tier into, const Status& status);
+  void StartParityPrepare(PrepareShard prepare);
+  Status Prepare(const PrepareShard& prepare, RankPipeline& rank);
   void ApplyRemove(const RemoveVersion& remove);
   void SetWarning(const std::string& key, const std::string& text);
 
@@ -211,7 +222,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;
   std::map<std::pair<std::string, std::string>, Incarnation> joined_;  // by job and run id
-  std::map<ShardKey, std::vector<uint64_t>> preparing_;                // who waits for each
+  /// Shards on their way into a tier, and who waits for each.
+  std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> preparing_;
   std::vector<ParkedPrepare> parked_;
   std::atomic<uint32_t> session_count_{0};
 
@@ -222,6 +234,7 @@ class Node final : public DirectiveHandler, private RankEvents {
 
   Executor workers_;
   Executor retention_;
+  std::unique_ptr<Scrubber> scrubber_;
   std::thread loop_;
 };
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "agent/parity/parity_image.h"
 #include "agent/pipeline/node.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -104,10 +105,11 @@ Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job
 
 void Node::ApplyPrepare(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
-  if (auto running = preparing_.find(key); running != preparing_.end()) {
+  if (auto running = preparing_.find({key, prepare.into}); running != preparing_.end()) {
     running->second.push_back(prepare.request);
     return;
   }
+  if (IsParity(key.rank)) return StartParityPrepare(std::move(prepare));
   std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
   if (rank != nullptr) {
     StartPrepare(std::move(prepare), std::move(rank));
@@ -121,22 +123,64 @@ void Node::ApplyPrepare(PrepareShard prepare) {
 
 void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank) {
   const ShardKey key = prepare.identity.key();
+  const Tier into = prepare.into;
   if (auto job = jobs_.find(key.job); job != jobs_.end()) {
     prepare.incarnation = job->second.incarnation;
   }
-  preparing_[key].push_back(prepare.request);
+  preparing_[{key, into}].push_back(prepare.request);
   const bool posted = workers_.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
-    Status status = BringIntoMemory(restore_tools_, rank->slots, prepare);
-    Post([this, key = prepare.identity.key(), status] { FinishPrepare(key, status); });
+    const Status status = Prepare(prepare, *rank);
+    Post([this, key = prepare.identity.key(), into = prepare.into, status] {
+      FinishPrepare(key, into, status);
+    });
   });
-  if (!posted) FinishPrepare(key, {ErrorCode::kUnavailable, "the agent is overloaded or stopping"});
+  if (!posted) {
+    FinishPrepare(key, into, UnavailableError("the agent is overloaded or stopping"));
+  }
 }
 
-void Node::FinishPrepare(const ShardKey& key, const Status& status) {
-  auto waiting = preparing_.extract(key);
+/// Parity has no trainer that brought its memory along: it is reserved first, on a worker.
+void Node::StartParityPrepare(PrepareShard prepare) {
+  const ShardKey key = prepare.identity.key();
+  const Tier into = prepare.into;
+  const auto refuse = [&](const Status& why) { link_.Report(Prepared{prepare.request, why}); };
+  const auto position =
+      prepare.group ? prepare.group->PositionOf(options_.node) : std::optional<uint32_t>();
+  if (!position) return refuse(InvalidArgumentError("no group that this node is in was named"));
+  const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
+  if (!image) return refuse(image.error());
+  JobState job;
+  if (auto known = jobs_.find(key.job); known != jobs_.end()) job = known->second;
+  prepare.incarnation = job.incarnation;
+  preparing_[{key, into}].push_back(prepare.request);
+  auto task = [this, prepare = std::move(prepare), job = ForParity(std::move(job)),
+               bytes = image->image_bytes()] {
+    const ShardKey shard = prepare.identity.key();
+    auto rank = ReserveParity(shard.job, shard.rank, bytes);
+    Status status = rank ? Status::Ok() : rank.error();
+    if (status.ok()) {
+      (*rank)->slots.SetJobState(job);
+      status = Prepare(prepare, **rank);
+    }
+    Post([this, shard, into = prepare.into, status] { FinishPrepare(shard, into, status); });
+  };
+  // Where the job's parity is being made, between two versions: both need the free slot.
+  auto keeper = parity_keepers_.find(key.job);
+  if (keeper != parity_keepers_.end()) return keeper->second->Post(std::move(task));
+  if (workers_.Post(std::move(task))) return;
+  FinishPrepare(key, into, UnavailableError("the agent is overloaded or stopping"));
+}
+
+Status Node::Prepare(const PrepareShard& prepare, RankPipeline& rank) {
+  return prepare.into == Tier::kDisk ? BringToDisk(restore_tools_, rank.slots, prepare)
+                                     : BringIntoMemory(restore_tools_, rank.slots, prepare);
+}
+
+void Node::FinishPrepare(const ShardKey& key, Tier into, const Status& status) {
+  auto waiting = preparing_.extract({key, into});
   if (waiting.empty()) return;
   Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarn, "ShardPrepared",
-      {Kv("shard", ToString(key)), Kv("outcome", status.ToString())});
+      {Kv("shard", ToString(key)), Kv("tier", ToString(into)), Kv("outcome", status.ToString())});
   for (uint64_t request : waiting.mapped()) {
     if (request != 0) link_.Report(Prepared{request, status});
   }

@@ -500,7 +500,8 @@ void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& 
   prepare.tier = Tier::kDisk;
   prepare.source_node = options_.node;
   auto seal = volume_.ReadSeal(prepare.identity.key());
-  if (seal && seal->identity == prepare.identity && !preparing_.contains(seal->identity.key())) {
+  if (seal && seal->identity == prepare.identity &&
+      !preparing_.contains({seal->identity.key(), Tier::kMemory})) {
     StartPrepare(std::move(prepare), session->pipeline);
   }
 }

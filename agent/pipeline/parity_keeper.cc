@@ -49,6 +49,12 @@ void ParityKeeper::SetJobState(const JobState& job) {
   changed_.NotifyAll();
 }
 
+void ParityKeeper::Post(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyAll();
+}
+
 bool ParityKeeper::Pointless(const Work& work) const {
   const VersionId version = work.identity.version;
   const auto& aborted = job_->aborted;
@@ -76,6 +82,14 @@ std::optional<ParityKeeper::Work> ParityKeeper::Await() {
   MutexLock lock(mutex_);
   for (;;) {
     if (stopping_) return std::nullopt;
+    if (!tasks_.empty()) {
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      mutex_.Unlock();
+      task();
+      mutex_.Lock();
+      continue;
+    }
     const auto position = job_ && job_->group ? job_->group->PositionOf(tools_.node) : std::nullopt;
     if (!position) {
       changed_.Wait(mutex_);

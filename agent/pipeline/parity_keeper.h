@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ class ParityKeeper {
 
   /// The coordinator's latest word. Ends a build that it makes pointless.
   void SetJobState(const JobState& job);
+  /// Runs the task between two versions. Dropped when the keeper ends first.
+  void Post(std::function<void()> task);
 
  private:
   struct Work {
@@ -55,7 +58,7 @@ class ParityKeeper {
   };
 
   void Run();
-  /// The version to protect next; nothing when stopping.
+  /// The version to protect next; nothing when stopping. Runs posted tasks meanwhile.
   std::optional<Work> Await();
   Status Protect(const Work& work);
   bool Pointless(const Work& work) const HOLDFAST_REQUIRES(mutex_);
@@ -67,6 +70,7 @@ class ParityKeeper {
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> done_ HOLDFAST_GUARDED_BY(mutex_);  // protected, or given up
   std::optional<Work> current_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -52,8 +52,9 @@ class FollowedSlot {
 
 class ImageReader final : public PeerReader {
  public:
-  ImageReader(std::shared_ptr<RankPipeline> rank, VersionId version)
-      : followed_(std::move(rank), version) {}
+  ImageReader(std::shared_ptr<RankPipeline> rank, VersionId version,
+              const NodePeerSource::OnDamage& on_damage)
+      : followed_(std::move(rank), version), on_damage_(on_damage) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
@@ -87,8 +88,11 @@ class ImageReader final : public PeerReader {
       const auto bytes =
           segment.slot(slot).subspan(at, std::min(kChunkBytes, seal_->image_bytes - at));
       if (chunk >= seal_->chunk_crcs.size() || Crc32c(bytes) != seal_->chunk_crcs[chunk]) {
-        return DataLossError(fmt::format("{} in memory: chunk {} does not match its checksum",
-                                         ToString(seal_->identity.key()), chunk));
+        Status damage =
+            DataLossError(fmt::format("{} in memory: chunk {} does not match its checksum",
+                                      ToString(seal_->identity.key()), chunk));
+        on_damage_(seal_->identity.key(), Tier::kMemory, damage);
+        return damage;
       }
       checked_ = chunk + 1;
     }
@@ -96,8 +100,68 @@ class ImageReader final : public PeerReader {
   }
 
   FollowedSlot followed_;
+  const NodePeerSource::OnDamage& on_damage_;
   std::optional<ShardSeal> seal_;
   uint64_t checked_ = 0;  // chunks below are good, or were not asked for
+};
+
+/// A shard as it lies on disk.
+class DiskReader final : public PeerReader {
+ public:
+  DiskReader(std::unique_ptr<ShardChunks> chunks, const NodePeerSource::OnDamage& on_damage)
+      : chunks_(std::move(chunks)), on_damage_(on_damage) {}
+
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint /*deadline*/) override {
+    const uint64_t end = std::min(offset + bytes, chunks_->seal().image_bytes);
+    unit_.clear();
+    for (uint64_t at = offset; at < end;) {
+      const uint64_t chunk = at / kChunkBytes;
+      if (chunk != chunk_) HOLDFAST_RETURN_IF_ERROR(Load(chunk));
+      const auto from = loaded_.subspan(at % kChunkBytes);
+      const auto piece = from.first(std::min<uint64_t>(from.size(), end - at));
+      // A unit that lies in one chunk is not copied.
+      if (piece.size() == end - offset) return piece;
+      unit_.insert(unit_.end(), piece.begin(), piece.end());
+      at += piece.size();
+    }
+    return std::span<const std::byte>(unit_);
+  }
+
+ private:
+  Status Load(uint64_t chunk) {
+    chunk_.reset();
+    auto loaded = chunks_->Read(chunk);
+    if (!loaded) {
+      if (loaded.error().code() == ErrorCode::kDataLoss) {
+        on_damage_(chunks_->seal().identity.key(), Tier::kDisk, loaded.error());
+      }
+      return loaded.error();
+    }
+    loaded_ = *loaded;
+    chunk_ = chunk;
+    return Status::Ok();
+  }
+
+  const std::unique_ptr<ShardChunks> chunks_;
+  const NodePeerSource::OnDamage& on_damage_;
+  std::optional<uint64_t> chunk_;
+  std::span<const std::byte> loaded_;
+  std::vector<std::byte> unit_;
+};
+
+/// A seal as peers get it.
+class RecordReader final : public PeerReader {
+ public:
+  explicit RecordReader(std::string record) : record_(std::move(record)) {}
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint /*deadline*/) override {
+    const auto rest = std::as_bytes(std::span(record_)).subspan(std::min(offset, record_.size()));
+    return rest.first(std::min(bytes, rest.size()));
+  }
+
+ private:
+  const std::string record_;
 };
 
 class SealReader final : public PeerReader {
@@ -107,18 +171,17 @@ class SealReader final : public PeerReader {
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
-    if (record_.empty()) {
+    if (record_ == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, followed_.AwaitSeal(deadline));
-      record_ = EncodeSeal(seal);
+      record_ = std::make_unique<RecordReader>(EncodeSeal(seal));
     }
-    const auto rest = std::as_bytes(std::span(record_)).subspan(std::min(offset, record_.size()));
-    return rest.first(std::min(bytes, rest.size()));
+    return record_->Read(offset, bytes, deadline);
   }
   void Cancel() override { followed_.Cancel(); }
 
  private:
   FollowedSlot followed_;
-  std::string record_;
+  std::unique_ptr<RecordReader> record_;
 };
 
 }  // namespace
@@ -138,15 +201,38 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
   if (request.kind == PeerRequestKind::kDecode) {
     return OpenDecoder(request, node_, *this, transport_);
   }
+  return OpenShard(request);
+}
+
+/// From memory, else from disk, else from memory as soon as it comes.
+Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
+  const bool seal_only = request.kind == PeerRequestKind::kSeal;
   std::shared_ptr<RankPipeline> rank = find_rank_(request.job, request.rank);
+  bool in_memory = false;
+  if (rank != nullptr) {
+    if (const auto slot = rank->slots.Pin(request.version)) {
+      rank->slots.Unpin(*slot);
+      in_memory = true;
+    }
+  }
+  if (!in_memory) {
+    auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
+    if (chunks && seal_only) {
+      // Parts are this volume's business; the image is the same everywhere.
+      ShardSeal seal = (*chunks)->seal();
+      seal.parts.clear();
+      seal.image_header.clear();
+      return std::make_unique<RecordReader>(EncodeSeal(seal));
+    }
+    if (chunks) return std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
+    if (chunks.error().code() != ErrorCode::kNotFound) return Fail(chunks.error());
+  }
   if (rank == nullptr) {
-    return Fail(NotFoundError(fmt::format("node {} has no memory of {} of {}", node_,
+    return Fail(NotFoundError(fmt::format("node {} has nothing of {} of {}", node_,
                                           ShardName(request.rank), request.job)));
   }
-  if (request.kind == PeerRequestKind::kSeal) {
-    return std::make_unique<SealReader>(std::move(rank), request.version);
-  }
-  return std::make_unique<ImageReader>(std::move(rank), request.version);
+  if (seal_only) return std::make_unique<SealReader>(std::move(rank), request.version);
+  return std::make_unique<ImageReader>(std::move(rank), request.version, on_damage_);
 }
 
 void NodePeerSource::SetIncarnation(const std::string& job, Incarnation incarnation) {

@@ -8,21 +8,31 @@
 #include "agent/parity/row_exchange.h"
 #include "agent/peers/transport.h"
 #include "storage/base/mutex.h"
+#include "storage/volume/volume.h"
 
 namespace holdfast::agent {
 
 struct RankPipeline;
 
-/// What this node serves to its peers: shards while they are being saved and after, their seals,
-/// rows of parity that it encodes, segments that it decodes. Sealed bytes are checked against their
-/// seal before they leave. Requests of older incarnations are refused. Thread-safe.
+/// What this node serves to its peers: shards while they are being saved and after, from memory or
+/// else from disk, their seals, rows of parity that it encodes, segments that it decodes. Sealed
+/// bytes are checked against their seal before they leave, and what differs is told. Requests of
+/// older incarnations are refused. Thread-safe.
 class NodePeerSource final : public PeerSource {
  public:
   using FindRank = std::function<std::shared_ptr<RankPipeline>(const std::string& job, Rank rank)>;
 
-  /// `transport` reaches the peers that a decode needs and outlives this.
-  NodePeerSource(std::string node, FindRank find_rank, PeerTransport& transport)
-      : node_(std::move(node)), find_rank_(std::move(find_rank)), transport_(transport) {}
+  /// Told from any thread of a copy that is not what it was sealed as.
+  using OnDamage = std::function<void(const ShardKey& key, Tier tier, const Status& how)>;
+
+  /// `transport` reaches the peers that a decode needs; it and `volume` outlive this.
+  NodePeerSource(std::string node, FindRank find_rank, OnDamage on_damage, const Volume& volume,
+                 PeerTransport& transport)
+      : node_(std::move(node)),
+        find_rank_(std::move(find_rank)),
+        on_damage_(std::move(on_damage)),
+        volume_(volume),
+        transport_(transport) {}
 
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override;
   /// The job's current incarnation, from the coordinator.
@@ -30,8 +40,12 @@ class NodePeerSource final : public PeerSource {
   RowExchange& rows() { return rows_; }
 
  private:
+  Result<std::unique_ptr<PeerReader>> OpenShard(const PeerRequest& request);
+
   const std::string node_;
   const FindRank find_rank_;
+  const OnDamage on_damage_;
+  const Volume& volume_;
   PeerTransport& transport_;
   RowExchange rows_;
   Mutex mutex_;

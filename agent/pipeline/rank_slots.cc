@@ -566,6 +566,20 @@ std::vector<RankSlots::SlotStatus> RankSlots::Snapshot() {
   return result;
 }
 
+std::vector<VersionId> RankSlots::Kept() {
+  MutexLock lock(mutex_);
+  const std::vector<uint32_t> freeable = FreeableSlots(Views(), job());
+  std::vector<VersionId> kept;
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
+    if (sealed && std::find(freeable.begin(), freeable.end(), slot) == freeable.end()) {
+      kept.push_back(entry.version);
+    }
+  }
+  return kept;
+}
+
 std::vector<std::pair<VersionId, bool>> RankSlots::SealedVersions() {
   MutexLock lock(mutex_);
   std::vector<std::pair<VersionId, bool>> result;

@@ -145,6 +145,8 @@ class RankSlots {
     std::string_view disk;
   };
   std::vector<SlotStatus> Snapshot();
+  /// Sealed and verified versions that no save may take.
+  std::vector<VersionId> Kept();
   /// Sealed versions, newest first, with whether they are verified.
   std::vector<std::pair<VersionId, bool>> SealedVersions();
 

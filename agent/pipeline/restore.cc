@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/parity/parity_image.h"
 #include "agent/parity/rebuild.h"
 #include "agent/pipeline/sealer.h"
 #include "storage/base/crash_point.h"
@@ -37,12 +38,9 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
   }
   if (status.ok()) {
     slots.Verified(*slot, /*on_disk=*/false);
-    slots.HoldForRestore(key.version);
+    if (!IsParity(key.rank)) slots.HoldForRestore(key.version);
   } else {
-    Log(LogLevel::kError, "SlotDamaged",
-        {Kv("shard", ToString(key)), Kv("error", status.ToString())});
-    Status discarded = slots.Discard(key.version);
-    if (discarded.ok()) tools.link.Report(Gone{key, Tier::kMemory});
+    tools.damaged(key, Tier::kMemory, status);
   }
   slots.Unpin(*slot);
   if (!status.ok() && prepare.tier != Tier::kMemory) return std::nullopt;
@@ -95,7 +93,7 @@ Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShar
   HOLDFAST_RETURN_IF_ERROR(
       CheckImageIdentity(filling.memory().first(seal.image_bytes), prepare.identity));
   HOLDFAST_RETURN_IF_ERROR(filling.Seal(seal));
-  slots.HoldForRestore(prepare.identity.version);
+  if (!IsParity(prepare.identity.rank)) slots.HoldForRestore(prepare.identity.version);
   tools.link.Report(Holding{prepare.identity, Tier::kMemory, seal.digest(), seal.image_bytes});
   return Status::Ok();
 }
@@ -126,12 +124,7 @@ Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSh
     tools.link.Report(Gone{key, Tier::kDisk});
     return Status(ErrorCode::kDataLoss, status.message());
   }
-  if (status.code() != ErrorCode::kDataLoss) return status;
-  Log(LogLevel::kError, "ShardDamaged",
-      {Kv("shard", ToString(key)), Kv("error", status.message())});
-  Status moved = tools.volume.Quarantine(key, status.message());
-  if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
-  tools.link.Report(Gone{key, Tier::kDisk});
+  if (status.code() == ErrorCode::kDataLoss) tools.damaged(key, Tier::kDisk, status);
   return status;
 }
 
@@ -153,25 +146,89 @@ Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   return SealFilled(tools, slots, prepare, filling, seal);
 }
 
-// Decoded by the members of the version's group that still have everything.
-Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+// Decodes the shard by the members of the version's group into a leased slot, checked.
+Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+                         std::optional<FillingSlot>& filling) {
   const ShardIdentity& identity = prepare.identity;
-  if (!prepare.group) return InvalidArgumentError("no parity group was named");
+  if (!prepare.group) return Fail(InvalidArgumentError("no parity group was named"));
   Cancellation cancellation;
   const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
                            prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
   const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
-  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, identity.rank, deadline));
+  ShardSeal seal;
+  if (IsParity(identity.rank)) {
+    const auto position = prepare.group->PositionOf(tools.node);
+    if (!position) return Fail(InvalidArgumentError("this node is not in the group"));
+    HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
+                              ParityImage::Make(*prepare.group, *position, identity));
+    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
+                              LeaseSlot(tools, slots, identity, image.image_bytes()));
+    filling.emplace(slots, slot);
+    HOLDFAST_ASSIGN_OR_RETURN(
+        seal, RebuildParity(access, *position, identity.world, filling->memory(), Progress(),
+                            tools.clock, deadline));
+  } else {
+    HOLDFAST_ASSIGN_OR_RETURN(seal, FetchSeal(access, identity.rank, deadline));
+    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
+    filling.emplace(slots, slot);
+    HOLDFAST_RETURN_IF_ERROR(RebuildShard(access, seal, filling->memory(), Progress(), deadline));
+  }
   if (seal.identity != identity) {
-    return DataLossError("the group has the seal of " + ToString(seal.identity.key()));
+    return Fail(DataLossError("the group has the seal of " + ToString(seal.identity.key())));
   }
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
-  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
-  FillingSlot filling(slots, slot);
-  HOLDFAST_RETURN_IF_ERROR(RebuildShard(access, seal, filling.memory(), Progress(), deadline));
   Log(LogLevel::kInfo, "ShardDecoded",
       {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
-  return SealFilled(tools, slots, prepare, filling, seal);
+  return seal;
+}
+
+Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  std::optional<FillingSlot> filling;
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, Decode(tools, slots, prepare, filling));
+  return SealFilled(tools, slots, prepare, *filling, std::move(seal));
+}
+
+// Durable, and reported as such.
+Status Publish(const RestoreTools& tools, std::span<const std::byte> image, const ShardSeal& seal) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(seal.identity, image));
+  HOLDFAST_RETURN_IF_ERROR(writer->Advance(image.size()));
+  HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
+  tools.link.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  return Status::Ok();
+}
+
+// NotFound: there is none, or none that is good.
+Status CheckOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
+  const ShardKey key = prepare.identity.key();
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
+  Status status = CheckDigest(prepare, stored);
+  if (status.ok()) status = tools.volume.VerifyShard(key, /*deep=*/true);
+  if (status.ok()) {
+    tools.link.Report(Holding{stored.identity, Tier::kDisk, stored.digest(), stored.image_bytes});
+    return status;
+  }
+  if (status.code() != ErrorCode::kDataLoss) return status;
+  tools.damaged(key, Tier::kDisk, status);
+  return NotFoundError(status.message());
+}
+
+// NotFound: memory has none, or none that is good.
+Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  const ShardKey key = prepare.identity.key();
+  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.Pin(key.version));
+  const auto publish = [&]() -> Status {
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
+    Status status = VerifySlot(slots.segment(), slot);
+    if (status.ok()) status = CheckDigest(prepare, seal);
+    if (!status.ok()) {
+      tools.damaged(key, Tier::kMemory, status);
+      return NotFoundError(status.message());
+    }
+    return Publish(tools, slots.segment().slot(slot).first(seal.image_bytes), seal);
+  };
+  Status status = publish();
+  slots.Unpin(slot);
+  return status;
 }
 
 }  // namespace
@@ -193,6 +250,16 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
   tools.link.Report(Gone{prepare.identity.key(), Tier::kMemory});
   return Status(ErrorCode::kDataLoss, fmt::format("{} is no longer in this node's memory",
                                                   ToString(prepare.identity.key())));
+}
+
+Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+  Status status = CheckOnDisk(tools, prepare);
+  if (status.code() != ErrorCode::kNotFound) return status;
+  status = PublishFromMemory(tools, slots, prepare);
+  if (status.code() != ErrorCode::kNotFound) return status;
+  std::optional<FillingSlot> filling;
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Decode(tools, slots, prepare, filling));
+  return Publish(tools, filling->memory().first(seal.image_bytes), seal);
 }
 
 }  // namespace holdfast::agent

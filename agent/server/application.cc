@@ -172,6 +172,7 @@ Status AgentApplication::Open() {
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
   node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
+  node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
   node_ =
       std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, *peers_, Clock::Real());
   return Status::Ok();

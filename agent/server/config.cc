@@ -60,6 +60,11 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
              "A version whose parity takes longer is passed over.", 100, 3'600'000);
   peers.Bind(schema);
+  schema.AddBytes(
+      "scrub.bytes_per_s", &scrub_bytes_per_s,
+      "Read what is kept in memory and on disk again so fast, to find decay; 0: never.");
+  schema.Add("scrub.pause_ms", &scrub_pause_ms, "Between two such passes, and before the first.",
+             10, 604'800'000);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of its private key.");

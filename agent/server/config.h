@@ -33,6 +33,8 @@ struct AgentConfig {
   PeersConfig peers;
   int64_t peer_every_steps = 0;
   int64_t peer_build_timeout_ms = 30'000;
+  uint64_t scrub_bytes_per_s = 64ULL << 20;
+  int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
 
   /// Binds every field; the config outlives the schema.

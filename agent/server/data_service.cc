@@ -20,7 +20,7 @@ Result<ShardKey> KeyOf(const Request& request) {
   if (request.incarnation() == 0) {
     return Fail(InvalidArgumentError("a version needs an incarnation from 1"));
   }
-  if (request.rank() >= kWorldMax) {
+  if (!RankInWorld(Rank{request.rank()}, kWorldMax)) {
     return Fail(
         InvalidArgumentError(fmt::format("rank {} is not below {}", request.rank(), kWorldMax)));
   }
@@ -139,7 +139,9 @@ grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
       HOLDFAST_RETURN_IF_ERROR(node_.VerifyInMemory(key, request->deep(), &seal));
     } else {
       HOLDFAST_ASSIGN_OR_RETURN(seal, volume_.ReadSeal(key));
-      HOLDFAST_RETURN_IF_ERROR(volume_.VerifyShard(key, request->deep()));
+      const Status status = volume_.VerifyShard(key, request->deep());
+      if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, Tier::kDisk, status);
+      HOLDFAST_RETURN_IF_ERROR(status);
     }
     reply->set_image_bytes(seal.image_bytes);
     reply->set_digest(seal.digest());
@@ -155,6 +157,7 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
                                DumpReply* reply) {
   using nlohmann::json;
   const ArenaUsage usage = arena_.usage();
+  const Scrubber::Counts scrub = node_.scrub_counts();
   json ranks = json::array();
   for (const Node::RankStatus& rank : node_.Snapshot()) {
     json slots = json::array();
@@ -175,18 +178,21 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
                      {"slot_bytes", rank.slot_bytes},
                      {"slots", std::move(slots)}});
   }
-  const json dump = {{"schema", 1},
-                     {"node", node_name_},
-                     {"sessions", node_.session_count()},
-                     {"arena",
-                      {{"budget_bytes", usage.budget_bytes},
-                       {"reserved_bytes", usage.reserved_bytes},
-                       {"segments", usage.segments}}},
-                     {"disk",
-                      {{"shards", volume_.List().size()},
-                       {"free_bytes", volume_.FreeBytes()},
-                       {"directories", volume_.Describe()}}},
-                     {"ranks", std::move(ranks)}};
+  const json dump = {
+      {"schema", 1},
+      {"node", node_name_},
+      {"sessions", node_.session_count()},
+      {"arena",
+       {{"budget_bytes", usage.budget_bytes},
+        {"reserved_bytes", usage.reserved_bytes},
+        {"segments", usage.segments}}},
+      {"disk",
+       {{"shards", volume_.List().size()},
+        {"free_bytes", volume_.FreeBytes()},
+        {"directories", volume_.Describe()}}},
+      {"scrub",
+       {{"passes", scrub.passes}, {"checked_bytes", scrub.bytes}, {"damaged", scrub.damaged}}},
+      {"ranks", std::move(ranks)}};
   reply->set_json(dump.dump());
   return grpc::Status::OK;
 }

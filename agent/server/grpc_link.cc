@@ -45,7 +45,8 @@ std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
     out.node = member.node;
     out.address = member.address;
     out.number = member.number;
-    out.present = member.present;
+    out.has_data = member.has_data;
+    out.has_parity = member.has_parity;
     for (const coord::PeerRank& rank : member.ranks) {
       out.ranks.push_back({rank.rank, rank.slot_bytes});
     }
@@ -78,6 +79,7 @@ PrepareShard FromCoord(coord::PrepareOrder order) {
   prepare.tier = order.tier;
   prepare.source_node = std::move(order.source_node);
   prepare.source_address = std::move(order.source_address);
+  prepare.into = order.into;
   prepare.digest = order.digest;
   prepare.group = FromCoord(order.group);
   return prepare;
@@ -350,7 +352,7 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
                    request.add_missing());
   }
   for (const Gone& one : batch.gone) {
-    coord::ToProto(coord::Gone{one.key.job, one.key.version, one.key.rank, one.tier},
+    coord::ToProto(coord::Gone{one.key.job, one.key.version, one.key.rank, one.tier, one.damage},
                    request.add_gone());
   }
   for (const Prepared& one : batch.prepared) {

@@ -150,10 +150,14 @@ void ToProto(const Missing& missing, pb::Missing* out) {
 Result<Gone> FromProto(const pb::Gone& proto) {
   Gone gone;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, gone));
+  gone.damage = proto.damage();
   return gone;
 }
 
-void ToProto(const Gone& gone, pb::Gone* out) { WriteFact(gone, out); }
+void ToProto(const Gone& gone, pb::Gone* out) {
+  WriteFact(gone, out);
+  out->set_damage(gone.damage);
+}
 
 Prepared FromProto(const pb::Prepared& proto) {
   return {proto.request(), FromProto(proto.outcome())};
@@ -180,7 +184,8 @@ Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
   member.node = proto.node();
   member.address = proto.address();
   member.number = proto.number();
-  member.present = proto.present();
+  member.has_data = proto.has_data();
+  member.has_parity = proto.has_parity();
   for (const pb::PeerRank& rank : proto.ranks()) {
     const bool ascending = member.ranks.empty() || member.ranks.back().rank.value < rank.rank();
     if (rank.rank() >= kWorldMax || !ascending || rank.slot_bytes() == 0 ||
@@ -197,6 +202,7 @@ Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
 
 bool HasRank(const PeerGroup& group, Rank rank) {
   return std::any_of(group.members.begin(), group.members.end(), [rank](const PeerMember& member) {
+    if (IsParity(rank)) return member.number == ParityNode(rank);
     return std::any_of(member.ranks.begin(), member.ranks.end(),
                        [rank](const PeerRank& has) { return has.rank == rank; });
   });
@@ -228,7 +234,8 @@ void ToProto(const PeerGroup& group, pb::PeerGroup* out) {
     wire->set_node(member.node);
     wire->set_address(member.address);
     wire->set_number(member.number);
-    wire->set_present(member.present);
+    wire->set_has_data(member.has_data);
+    wire->set_has_parity(member.has_parity);
     for (const PeerRank& rank : member.ranks) {
       pb::PeerRank* wire_rank = wire->add_ranks();
       wire_rank->set_rank(rank.rank.value);
@@ -291,15 +298,19 @@ Result<PrepareOrder> FromProto(const pb::PrepareShard& proto) {
   PrepareOrder order;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, order));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
-  if (IsParity(order.rank)) {
-    return Fail(InvalidArgumentError("parity is made, not prepared"));
+  if (proto.into() != 0) {
+    HOLDFAST_ASSIGN_OR_RETURN(order.into, TierFromNumber(proto.into()));
+  }
+  if (order.into != Tier::kMemory && order.into != Tier::kDisk) {
+    return Fail(InvalidArgumentError(
+        fmt::format("shards are brought to memory or disk, not to {}", ToString(order.into))));
   }
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(order.group, FromProto(proto.group()));
   }
   if (order.tier == Tier::kPeer && !HasRank(order.group, order.rank)) {
     return Fail(InvalidArgumentError(
-        fmt::format("rank {} is to be decoded, but no group has it", order.rank.value)));
+        fmt::format("{} is to be decoded, but no group has it", ShardName(order.rank))));
   }
   order.request = proto.request();
   order.world = proto.world();
@@ -316,6 +327,7 @@ void ToProto(const PrepareOrder& order, pb::PrepareShard* out) {
   out->set_source_node(order.source_node);
   out->set_source_address(order.source_address);
   out->set_digest(order.digest);
+  out->set_into(static_cast<uint32_t>(order.into));
   if (!order.group.members.empty()) ToProto(order.group, out->mutable_group());
 }
 

@@ -35,7 +35,9 @@ struct PeerMember {
   std::string address;  // of its peer listener; empty: not alive
   uint32_t number = 0;  // in the plan, over all groups; its parity shard is ParityRank(number)
   std::vector<PeerRank> ranks;  // ascending
-  bool present = false;         // in a PrepareOrder: has all its shards of the version in memory
+  /// In a PrepareOrder, of its version, in memory or on disk: all its ranks' shards; its parity.
+  bool has_data = false;
+  bool has_parity = false;
   bool operator==(const PeerMember&) const = default;
 };
 
@@ -74,6 +76,7 @@ struct Gone {
   VersionId version;
   Rank rank;
   Tier tier = Tier::kMemory;
+  std::string damage = {};  // not empty: it was found damaged, and how
 };
 
 /// The end of a PrepareOrder. DataLoss: the source is damaged and no longer counts.
@@ -103,8 +106,9 @@ struct JobWord {
   bool operator==(const JobWord&) const = default;
 };
 
-/// Bring this shard into memory, verified, and answer with Prepared. At tier peer there is no
-/// source: it is decoded from what the members of `group` have in memory.
+/// Bring this shard, a rank's or a node's parity, to tier `into` (memory or disk) of the node that
+/// gets the order, verified, and answer with Prepared. At tier peer there is no source: it is
+/// decoded from what the members of `group` have.
 struct PrepareOrder {
   uint64_t request = 0;
   std::string job;
@@ -112,6 +116,7 @@ struct PrepareOrder {
   Rank rank;
   uint32_t world = 0;
   Tier tier = Tier::kMemory;
+  Tier into = Tier::kMemory;
   std::string source_node;
   std::string source_address;
   uint64_t digest = 0;

@@ -77,6 +77,10 @@ void LogEffect(const Effect& effect) {
     Log(code == ErrorCode::kAborted ? LogLevel::kDebug : LogLevel::kWarn, "Finding",
         {Kv("job", finding->job), Kv("node", finding->node), Kv("code", ErrorName(code)),
          Kv("what", finding->what.message())});
+  } else if (const auto* repaired = std::get_if<Repaired>(&effect)) {
+    Log(LogLevel::kInfo, "ShardRepaired",
+        {Kv("job", repaired->job), Kv("node", repaired->node),
+         Kv("shard", ToString(repaired->shard)), Kv("tier", ToString(repaired->tier))});
   }
 }
 }  // namespace

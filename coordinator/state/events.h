@@ -148,6 +148,14 @@ struct CloseAttach {
   Status why;
 };
 
+/// A shard that was missing is back.
+struct Repaired {
+  std::string job;
+  std::string node;
+  ShardKey shard;
+  Tier tier = Tier::kMemory;
+};
+
 /// Something that a person should see in the log.
 struct Finding {
   std::string job;
@@ -155,7 +163,7 @@ struct Finding {
   Status what;
 };
 
-using Effect =
-    std::variant<PutJob, PutLineage, PutVersion, EraseVersion, Reply, Send, CloseAttach, Finding>;
+using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, Reply, Send, CloseAttach,
+                            Finding, Repaired>;
 
 }  // namespace holdfast::coord

@@ -8,6 +8,9 @@
 // Facts from agents, and the two things that follow from them: commit and abort.
 
 namespace holdfast::coord {
+namespace {
+constexpr size_t kDamageTextsMax = 16;
+}  // namespace
 
 VersionState& State::Create(Job& job, VersionId id, uint32_t world, Phase phase) {
   VersionState& version = job.versions[id];
@@ -241,6 +244,7 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   job.changed = true;
   job.word_changed = true;
   job.retention_due = true;
+  if (tier != Tier::kMemory) job.repair_due = true;
 }
 
 void State::Abort(Job& job, VersionState& version, bool store) {
@@ -314,7 +318,16 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   if (found == jobs_.end()) return;
   auto version = found->second.versions.find(gone.version);
   if (version == found->second.versions.end()) return;
-  if (version->second.RemoveCopy(gone.rank, {node, gone.tier})) found->second.changed = true;
+  Job& job = found->second;
+  if (version->second.RemoveCopy(gone.rank, {node, gone.tier})) job.changed = true;
+  if (gone.damage.empty()) return;
+  const std::string text =
+      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, gone.version, gone.rank}),
+                  ToString(gone.tier), nodes_[node].name, gone.damage);
+  std::vector<std::string>& texts = version->second.damage_texts;
+  if (texts.size() < kDamageTextsMax) texts.push_back(text);
+  Find(job.name, node, DataLossError(text));
+  job.repair_due = true;
 }
 
 void State::Store(const Job& job, VersionState& version, uint32_t committed_tier_bit) {
@@ -351,13 +364,18 @@ bool State::LeadsTo(const Job& job, const TierTarget& target, VersionId version)
 
 void State::AdvanceTargets(Job& job) {
   if (job.disk_target.AllAnswered(job.lineage().world)) job.disk_target.GiveUp();
-  if (job.disk_target.Advance(job.newest_seen)) job.word_changed = true;
+  const Step next{job.newest_seen.value + 1};
+  if (job.disk_target.Advance(next)) job.word_changed = true;
   const PeerSeats* seats = job.seats_of(job.incarnation);
   if (seats == nullptr) return;
   if (job.peer_target.AllAnswered(seats->seats.size()) && !ParityAwaitsMemory(job)) {
     job.peer_target.GiveUp();
   }
-  if (!job.peer_target.Advance(job.newest_seen)) return;
+  // What is on its way to disk gets its parity, so that the disks alone survive lost nodes too;
+  // else the next step.
+  const Step to_disk = job.disk_target.step();
+  const bool together = to_disk > job.peer_target.reached() && to_disk < next;
+  if (!job.peer_target.Advance(together ? to_disk : next)) return;
   job.word_changed = true;
   job.retention_due = true;  // what was on its way to the peers counted until now
 }

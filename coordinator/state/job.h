@@ -42,6 +42,9 @@ struct Copy {
   bool operator==(const Copy&) const = default;
 };
 
+/// Stands for the group of a shard's planned node as the source.
+inline constexpr Copy kDecode{kNoNode, Tier::kPeer};
+
 struct RankShard {
   bool known = false;  // digest and image_bytes are set: by the record or the first holding
   uint64_t digest = 0;
@@ -159,6 +162,22 @@ struct RestorePlan {
   std::map<VersionId, std::string> unusable;  // tried in vain, and why
 };
 
+/// A shard that is missing at a tier where its version is committed.
+struct RepairKey {
+  VersionId version;
+  Rank rank;
+  Tier tier = Tier::kMemory;
+  auto operator<=>(const RepairKey&) const = default;
+};
+
+/// What is being done about it.
+struct Repair {
+  NodeIndex target = kNoNode;
+  uint64_t request = 0;  // 0: not ordered
+  uint32_t attempts = 0;
+  Clock::TimePoint not_before;
+};
+
 struct Job {
   std::string name;
   uint32_t uid = 0;
@@ -177,7 +196,9 @@ struct Job {
   TierTarget disk_target;
   TierTarget peer_target;
   std::map<Incarnation, PeerSeats> seats;  // of incarnations with a plan
-  uint64_t committed_total = 0;            // since the coordinator's start
+  std::map<RepairKey, Repair> repairs;
+  bool repair_due = false;
+  uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 
   // What the event that is being applied changed.

@@ -11,16 +11,19 @@
 
 namespace holdfast::coord {
 namespace {
-bool HasCopy(const RankShard& shard, Copy copy) {
-  return std::find(shard.copies.begin(), shard.copies.end(), copy) != shard.copies.end();
+bool IsHeld(const RankShard& shard, NodeIndex node, uint32_t tiers) {
+  return std::any_of(shard.copies.begin(), shard.copies.end(), [&](const Copy& copy) {
+    return copy.node == node && (TierBit(copy.tier) & tiers) != 0;
+  });
 }
 
 uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
   return job.lineages.at(incarnation).peers[group].parity;
 }
 
-bool Survives(const Job& job, const VersionState& version, uint32_t group) {
-  return AbsentMembers(job, version, group).size() <= ParityOf(job, version.id.incarnation, group);
+bool Survives(const Job& job, const VersionState& version, uint32_t group,
+              uint32_t tiers = kAnyTier) {
+  return Erasures(job, version, group, tiers) <= ParityOf(job, version.id.incarnation, group);
 }
 
 bool EveryRankIsAvailable(const Job& job, const VersionState& version) {
@@ -43,23 +46,43 @@ const PlannedMember& MemberAt(const Job& job, Incarnation incarnation, uint32_t 
   return job.lineages.at(incarnation).peers[seat.group].members[seat.position];
 }
 
-bool IsPresent(const Job& job, const VersionState& version, uint32_t number) {
-  const Copy there{job.seats.at(version.id.incarnation).seats[number].node, Tier::kMemory};
-  if (!HasCopy(version.parity[number], there)) return false;
+bool HasData(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
+  const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
   const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
   return std::all_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
-    return HasCopy(version.ranks[rank.rank.value], there);
+    return IsHeld(version.ranks[rank.rank.value], node, tiers);
   });
 }
 
-std::vector<uint32_t> AbsentMembers(const Job& job, const VersionState& version, uint32_t group) {
-  const PeerSeats& seats = job.seats.at(version.id.incarnation);
-  std::vector<uint32_t> absent;
-  for (uint32_t number = seats.firsts[group];
-       number < seats.seats.size() && seats.seats[number].group == group; ++number) {
-    if (!IsPresent(job, version, number)) absent.push_back(number);
+bool HasParity(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
+  const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
+  return IsHeld(version.parity[number], node, tiers);
+}
+
+uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers) {
+  const uint32_t first = job.seats.at(version.id.incarnation).firsts[group];
+  const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
+  const auto n = static_cast<uint32_t>(planned.members.size());
+  std::vector<bool> no_data(n);
+  std::vector<bool> no_parity(n);
+  for (uint32_t i = 0; i < n; ++i) {
+    no_data[i] = !HasData(job, version, first + i, tiers);
+    no_parity[i] = !HasParity(job, version, first + i, tiers);
   }
-  return absent;
+  uint32_t most = 0;
+  for (uint32_t stripe = 0; stripe < n; ++stripe) {
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const bool keeps_parity = (i + n - stripe) % n < planned.parity;
+      if (keeps_parity ? no_parity[i] : no_data[i]) ++lost;
+    }
+    most = std::max(most, lost);
+  }
+  return most;
+}
+
+bool MayDecode(const VersionState& version) {
+  return version.committed_at(Tier::kPeer) || version.committed_at(Tier::kDisk);
 }
 
 bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
@@ -67,16 +90,18 @@ bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
   if (seats == nullptr || !version.committed_at(Tier::kMemory)) return false;
   if (version.parity_held_at(Tier::kMemory) != seats->seats.size()) return false;
   if (version.held_at(Tier::kMemory) != version.world) return false;
+  constexpr uint32_t kMemory = TierBit(Tier::kMemory);
   for (uint32_t number = 0; number < seats->seats.size(); ++number) {
-    if (!IsPresent(job, version, number)) return false;
+    if (!HasData(job, version, number, kMemory)) return false;
+    if (!HasParity(job, version, number, kMemory)) return false;
   }
   return true;
 }
 
-bool CanDecode(const Job& job, const VersionState& version, Rank rank) {
+bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || !version.committed_at(Tier::kPeer)) return false;
-  return Survives(job, version, seats->seats[seats->by_rank[rank.value]].group);
+  if (seats == nullptr || !MayDecode(version)) return false;
+  return Survives(job, version, seats->seats[seats->by_rank[rank.value]].group, tiers);
 }
 
 bool IsAvailable(const Job& job, const VersionState& version, Rank rank) {
@@ -85,21 +110,21 @@ bool IsAvailable(const Job& job, const VersionState& version, Rank rank) {
 
 bool IsWhole(const Job& job, const VersionState& version) {
   if (version.held_any == version.world) return true;
-  if (!version.committed_at(Tier::kPeer)) return false;
+  if (!MayDecode(version)) return false;
   // Asked for every event of a restore, and as large as the world.
   if (!version.whole) version.whole = EveryRankIsAvailable(job, version);
   return *version.whole;
 }
 
-std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version) {
+std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers) {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || !version.committed_at(Tier::kPeer)) return std::nullopt;
+  if (seats == nullptr) return std::nullopt;
   uint32_t least = kPeerGroupParityMax;
   for (uint32_t group = 0; group < seats->firsts.size(); ++group) {
     const uint32_t parity = ParityOf(job, version.id.incarnation, group);
-    const size_t absent = AbsentMembers(job, version, group).size();
-    if (absent > parity) return std::nullopt;
-    least = std::min(least, parity - static_cast<uint32_t>(absent));
+    const uint32_t erasures = Erasures(job, version, group, tiers);
+    if (erasures > parity) return std::nullopt;
+    least = std::min(least, parity - erasures);
   }
   return least;
 }
@@ -227,8 +252,10 @@ PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group
     if (node.attached) member.address = node.peer_address;
     member.number = number;
     member.ranks = planned.members[position].ranks;
-    member.present =
-        version != nullptr && !member.address.empty() && IsPresent(job, *version, number);
+    if (version != nullptr && !member.address.empty()) {
+      member.has_data = HasData(job, *version, number, kAnyTier);
+      member.has_parity = HasParity(job, *version, number, kAnyTier);
+    }
     result.members.push_back(std::move(member));
   }
   return result;

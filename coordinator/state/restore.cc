@@ -15,8 +15,6 @@ constexpr uint32_t kAttemptsMax = 3;
 constexpr uint32_t kDecodeAttemptsMax = 50;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 constexpr size_t kNamedMax = 8;  // ranks and nodes named in one message
-/// Stands for the group of a rank's planned node as the source.
-constexpr Copy kDecode{kNoNode, Tier::kPeer};
 
 /// Answers after which the copy is not tried again.
 bool IsLost(ErrorCode code) {
@@ -218,11 +216,11 @@ void State::ResetLeg(Job& job, RestoreLeg& leg) {
   leg.request = 0;
 }
 
-/// The nearest source that was not tried too often: own memory, another node's, the group's parity,
-/// own disk, another node's. One that failed once comes after all that did not.
+/// The nearest source that was not tried too often: own memory, another node's, the group's, own
+/// disk, another node's, the group's disks. One that failed once comes after all that did not.
 std::optional<Copy> State::PickSource(const Job& job, const RestoreLeg& leg,
                                       const VersionState& version, Rank rank) {
-  constexpr uint32_t kSources = 5;
+  constexpr uint32_t kSources = 6;
   const NodeIndex target = job.rank_nodes[rank.value];
   std::optional<Copy> best;
   uint32_t best_cost = 0;
@@ -240,7 +238,9 @@ std::optional<Copy> State::PickSource(const Job& job, const RestoreLeg& leg,
   for (const Copy& copy : version.ranks[rank.value].copies) {
     consider(copy, (copy.tier == Tier::kMemory ? 0 : 3) + (copy.node == target ? 0 : 1));
   }
-  if ((!best || best_cost > 2) && CanDecode(job, version, rank)) consider(kDecode, 2);
+  if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier)) {
+    consider(kDecode, CanDecode(job, version, rank, TierBit(Tier::kMemory)) ? 2 : 5);
+  }
   return best;
 }
 
@@ -288,6 +288,7 @@ void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
   job.changed = true;
   const ErrorCode code = prepared.outcome.code();
   if (!prepared.outcome.ok()) OnSourceFailed(job, order, prepared.outcome);
+  if (order.repair) return OnRepaired(job, order, prepared);
   if (order.rank.value >= job.plan.legs.size()) return;
   RestoreLeg& leg = job.plan.legs[order.rank.value];
   if (leg.request != prepared.request) return;
@@ -407,41 +408,51 @@ std::string State::MissingText(const Job& job, const VersionState& version) cons
   return text;
 }
 
-/// Groups of a version at peer that cannot decode a rank without any copy, and what they miss.
+/// Groups of a version that cannot decode a rank without any copy, and what they miss.
 std::string State::LostGroupsText(const Job& job, const VersionState& version) const {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || !version.committed_at(Tier::kPeer) || IsWhole(job, version)) return "";
+  if (seats == nullptr || !MayDecode(version) || IsWhole(job, version)) return "";
   std::string text;
   size_t named = 0;
   for (uint32_t group = 0; group < seats->firsts.size(); ++group) {
     const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
-    const std::vector<uint32_t> absent = AbsentMembers(job, version, group);
-    const bool needed = std::any_of(absent.begin(), absent.end(), [&](uint32_t number) {
-      const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
-      return std::any_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
-        return version.ranks[rank.rank.value].copies.empty();
-      });
-    });
-    if (!needed || absent.size() <= planned.parity || ++named > kNamedMax) continue;
-    text += fmt::format(
-        "; parity group {} of {} nodes can decode without {} of them, it misses {}:", group,
-        planned.members.size(), planned.parity, absent.size());
-    for (uint32_t number : absent) {
-      const Copy there{seats->seats[number].node, Tier::kMemory};
-      text += fmt::format("{} {} (", number == absent.front() ? "" : ",", nodes_[there.node].name);
-      const char* comma = "";
-      auto name = [&](Rank rank, const RankShard& shard) {
-        const auto& copies = shard.copies;
-        if (std::find(copies.begin(), copies.end(), there) != copies.end()) return;
-        text += std::exchange(comma, ", ") + ShardName(rank);
-      };
-      for (const PeerRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
-        name(rank.rank, version.ranks[rank.rank.value]);
+    const uint32_t first = seats->firsts[group];
+    const auto end = first + static_cast<uint32_t>(planned.members.size());
+    std::string missing;
+    uint32_t members = 0;
+    bool needed = false;
+    for (uint32_t number = first; number < end; ++number) {
+      const std::string lacks = LackedText(job, version, number);
+      if (lacks.empty()) continue;
+      ++members;
+      missing += fmt::format("{} {} ({})", missing.empty() ? "" : ",",
+                             nodes_[seats->seats[number].node].name, lacks);
+      for (const PeerRank& rank : planned.members[number - first].ranks) {
+        needed = needed || version.ranks[rank.rank.value].copies.empty();
       }
-      name(ParityRank(number), version.parity[number]);
-      text += ")";
     }
+    const uint32_t erasures = Erasures(job, version, group, kAnyTier);
+    if (!needed || erasures <= planned.parity || ++named > kNamedMax) continue;
+    text +=
+        fmt::format("; parity group {} of {} nodes can decode without {} of them, it misses {}:{}",
+                    group, planned.members.size(), planned.parity, members, missing);
   }
+  return text;
+}
+
+/// The shards that a member of a group should have and has not.
+std::string State::LackedText(const Job& job, const VersionState& version, uint32_t number) const {
+  std::string text;
+  const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
+  const auto name = [&](Rank rank, const RankShard& shard) {
+    const bool held = std::any_of(shard.copies.begin(), shard.copies.end(),
+                                  [&](const Copy& copy) { return copy.node == node; });
+    if (!held) text += (text.empty() ? "" : ", ") + ShardName(rank);
+  };
+  for (const PeerRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
+    name(rank.rank, version.ranks[rank.rank.value]);
+  }
+  name(ParityRank(number), version.parity[number]);
   return text;
 }
 

@@ -237,6 +237,7 @@ void State::On(const NodeAttached& event) {
   node.stream_ended.reset();
   Say(index, Welcome{});
   AddHoldings(index, event.holdings, true);
+  ForgetRepairsOf(index);
   for (auto& [name, job] : jobs_) {
     LegsOfLostNode(job, index, same_agent);
     if (job.nodes_now.count(index) != 0) job.audience.insert(index);
@@ -267,6 +268,7 @@ void State::Lose(NodeIndex index, std::string_view why) {
   node.lost_at = at_.now;
   DropCopiesOf(index);
   Find("", index, UnavailableError(fmt::format("node lost: {}", why)));
+  ForgetRepairsOf(index);
   std::erase_if(ordered_, [index](const auto& entry) { return entry.second.target == index; });
   for (auto& [name, job] : jobs_) {
     LegsOfLostNode(job, index, false);
@@ -341,12 +343,13 @@ void State::On(const Tick&) {
   }
   for (auto& [name, job] : jobs_) {
     if (job.plan.open || job.retention_due) job.changed = true;
+    if (!job.repairs.empty()) job.repair_due = true;
   }
 }
 
 void State::Settle() {
   for (auto& [name, job] : jobs_) {
-    if (job.changed || job.word_changed || !job.word_to.empty()) Settle(job);
+    if (job.changed || job.word_changed || !job.word_to.empty() || job.repair_due) Settle(job);
   }
 }
 
@@ -358,6 +361,7 @@ void State::Settle(Job& job) {
     job.changed = false;
   }
   SendWords(job);
+  if (job.repair_due) AdvanceRepairs(job);
   for (const auto& [node, version] : job.remove_disk) {
     Say(node, RemoveOrder{job.name, version, Tier::kDisk});
   }

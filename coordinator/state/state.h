@@ -27,6 +27,8 @@ struct StateOptions {
   uint32_t keep_last = 3;   // newest versions on disk, at least 1
   uint64_t keep_every = 0;  // and every K-th step; 0: none
   PeerOptions peers;
+  /// What is missing somewhere may be on its way there: it is ordered after so long.
+  std::chrono::nanoseconds repair_grace = std::chrono::seconds(2);
 };
 
 /// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
@@ -62,6 +64,8 @@ class State {
     Rank rank;
     Copy source;
     NodeIndex target = kNoNode;
+    Tier into = Tier::kMemory;
+    bool repair = false;
   };
 
   // state.cc: nodes and dispatch
@@ -147,10 +151,19 @@ class State {
   Status WhyNotWanted(const Job& job, VersionId wanted) const;
   std::string MissingText(const Job& job, const VersionState& version) const;
   std::string LostGroupsText(const Job& job, const VersionState& version) const;
+  std::string LackedText(const Job& job, const VersionState& version, uint32_t number) const;
   std::string AbsentNodes(const Job& job) const;
   void OnPrepared(NodeIndex node, const Prepared& prepared);
   void OnSourceFailed(Job& job, const Ordered& order, const Status& why);
   void LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready);
+
+  // repair.cc
+  void AdvanceRepairs(Job& job);
+  void FindMissing(const Job& job, const VersionState& version,
+                   std::map<RepairKey, Repair>& missing) const;
+  void OrderRepair(Job& job, const RepairKey& key, Repair& repair);
+  void OnRepaired(Job& job, const Ordered& order, const Prepared& prepared);
+  void ForgetRepairsOf(NodeIndex node);
 
   // view.cc
   JobView ViewOf(const Job& job) const;

@@ -18,6 +18,7 @@ class TierTarget {
   /// From here on: a new incarnation, or the coordinator's start.
   void Restart(Step step) {
     step_ = step;
+    reached_ = step;
     answered_.clear();
     resolved_ = false;
   }
@@ -27,20 +28,27 @@ class TierTarget {
   }
   /// The version of `step` is at the tier, or will not be.
   void Resolve(Step step) {
-    if (step >= step_) resolved_ = true;
+    if (step < step_) return;
+    resolved_ = true;
+    reached_ = std::max(reached_, step);
   }
   /// Every writer brought something. If it makes no version, they chose different steps: GiveUp().
   bool AllAnswered(size_t writers) const { return answered_.size() == writers; }
-  void GiveUp() { resolved_ = true; }
-  /// Moves on, beyond `newest_seen`, if it is time. True: it did.
-  bool Advance(Step newest_seen) {
+  void GiveUp() { Resolve(step_); }
+  /// The newest step that was dealt with, or the target itself.
+  Step reached() const { return reached_; }
+  /// Moves on to `next` if it is time. True: it did.
+  bool Advance(Step next) {
     if (!resolved_) return false;
-    Restart(std::max(step_, Step{newest_seen.value + 1}));
+    step_ = std::max(step_, next);
+    answered_.clear();
+    resolved_ = false;
     return true;
   }
 
  private:
   Step step_;
+  Step reached_;
   std::set<Rank> answered_;
   bool resolved_ = false;
 };

@@ -36,13 +36,14 @@ uint32_t AvailableTiers(const Job& job, const VersionState& version) {
     const bool there = version.committed_at(tier) && version.held_at(tier) == version.world;
     if (there) tiers |= TierBit(tier);
   }
-  return PeerMargin(job, version) ? tiers | TierBit(Tier::kPeer) : tiers;
+  const bool at_peer = version.committed_at(Tier::kPeer) && PeerMargin(job, version, kAnyTier);
+  return at_peer ? tiers | TierBit(Tier::kPeer) : tiers;
 }
 
 /// The worst that the version survives, by what is there now: nodes at once, or all but the disks.
 std::string Survives(const Job& job, const VersionState& version, uint32_t available) {
   std::string text;
-  const uint32_t margin = PeerMargin(job, version).value_or(0);
+  const uint32_t margin = PeerMargin(job, version, kAnyTier).value_or(0);
   if (margin != 0) {
     text = fmt::format("any {} node{} of each group", margin, margin == 1 ? "" : "s");
   }

@@ -130,4 +130,18 @@ Status PartReader::Read(const ReadTarget& target, const ReadPace& pace,
   return read.ok() ? drained : read;
 }
 
+Status PartReader::ReadAt(uint64_t image_begin, std::span<std::byte> into) {
+  const uint64_t begin = FileOffset(image_begin);
+  const uint64_t first = RoundDownTo(begin, kBlockBytes);
+  const uint64_t bytes = RoundUpTo(begin + into.size(), kBlockBytes) - first;
+  if (blocks_.size() < bytes) {
+    HOLDFAST_ASSIGN_OR_RETURN(blocks_, AlignedBuffer::Allocate(bytes));
+  }
+  const Status queued = file_->QueueRead(first, blocks_.span().first(bytes));
+  HOLDFAST_RETURN_IF_ERROR(file_->Drain());
+  HOLDFAST_RETURN_IF_ERROR(queued);
+  std::memcpy(into.data(), blocks_.data() + (begin - first), into.size());
+  return Status::Ok();
+}
+
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "storage/format/seal.h"
@@ -48,6 +49,8 @@ class PartReader {
               const std::function<Status(uint64_t end)>& on_read);
   /// Reads and checks the part's own header alone.
   Status CheckHeader();
+  /// The image bytes from `image_begin` on, which the part has. For reading here and there; blocks.
+  Status ReadAt(uint64_t image_begin, std::span<std::byte> into);
 
   const std::string& path() const { return path_; }
 
@@ -71,6 +74,7 @@ class PartReader {
   uint64_t next_ = 0;      // first image byte not queued
   AlignedBuffer head_;     // outlive file_: its operations may use them
   AlignedBuffer tail_;
+  AlignedBuffer blocks_;  // of ReadAt
   std::unique_ptr<BlockFile> file_;
 };
 

@@ -37,6 +37,45 @@ Result<std::vector<std::unique_ptr<PartReader>>> OpenParts(const DirectoryList& 
   return readers;
 }
 
+class FileChunks final : public ShardChunks {
+ public:
+  FileChunks(const DirectoryList& dirs, ShardSeal seal,
+             std::vector<std::unique_ptr<PartReader>> parts)
+      : dirs_(dirs), seal_(std::move(seal)), parts_(std::move(parts)), chunk_(kChunkBytes) {}
+
+  const ShardSeal& seal() const override { return seal_; }
+
+  Result<std::span<const std::byte>> Read(uint64_t index) override {
+    if (index >= seal_.chunk_crcs.size()) {
+      return Fail(InvalidArgumentError(
+          fmt::format("a shard of {} chunks has no chunk {}", seal_.chunk_crcs.size(), index)));
+    }
+    const uint64_t begin = index * kChunkBytes;
+    const uint64_t end = std::min(seal_.image_bytes, begin + kChunkBytes);
+    const auto bytes = std::span(chunk_).first(end - begin);
+    // With several parts the seal carries what comes before the first.
+    const auto header = std::as_bytes(std::span(seal_.image_header));
+    if (begin < header.size()) {
+      std::memcpy(bytes.data(), header.data() + begin,
+                  std::min<uint64_t>(header.size() - begin, bytes.size()));
+    }
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      const uint64_t from = std::max(begin, seal_.parts[part].image_begin);
+      const uint64_t to = std::min(end, seal_.parts[part].image_end);
+      if (from >= to) continue;
+      HOLDFAST_RETURN_IF_ERROR(parts_[part]->ReadAt(from, bytes.subspan(from - begin, to - from)));
+    }
+    HOLDFAST_RETURN_IF_ERROR(CheckChunk(dirs_, seal_, index, bytes));
+    return std::span<const std::byte>(bytes);
+  }
+
+ private:
+  const DirectoryList& dirs_;
+  const ShardSeal seal_;
+  std::vector<std::unique_ptr<PartReader>> parts_;
+  std::vector<std::byte> chunk_;
+};
+
 /// Compares chunks of an image in a target with the seal's checksums.
 class ChunkChecker {
  public:
@@ -67,21 +106,7 @@ class ChunkChecker {
 
  private:
   Status Compare(uint64_t chunk, std::span<const std::byte> bytes) const {
-    if (Crc32c(bytes) == seal_.chunk_crcs[chunk]) return Status::Ok();
-    uint64_t begin = chunk * kChunkBytes;
-    auto count = static_cast<uint32_t>(seal_.parts.size());
-    std::string files;
-    for (uint32_t part = 0; part < count; ++part) {
-      const SealPart& where = seal_.parts[part];
-      if (where.image_end <= begin || where.image_begin >= End(chunk)) continue;
-      if (!files.empty()) files += " or ";
-      files += dirs_[part]->path() + "/" + VersionPath(seal_.identity.job, seal_.identity.version) +
-               "/" + PartName(seal_.identity.rank, part, count);
-    }
-    return DataLossError(
-        fmt::format("chunk {} (image bytes {}-{}) in {} does not match its "
-                    "checksum",
-                    chunk, begin, End(chunk) - 1, files));
+    return CheckChunk(dirs_, seal_, chunk, bytes);
   }
 
   const DirectoryList& dirs_;
@@ -194,6 +219,24 @@ class ParallelRead {
 
 }  // namespace
 
+Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t index,
+                  std::span<const std::byte> bytes) {
+  if (Crc32c(bytes) == seal.chunk_crcs[index]) return Status::Ok();
+  const uint64_t begin = index * kChunkBytes;
+  const uint64_t end = std::min(seal.image_bytes, begin + kChunkBytes);
+  const auto count = static_cast<uint32_t>(seal.parts.size());
+  std::string files;
+  for (uint32_t part = 0; part < count; ++part) {
+    const SealPart& where = seal.parts[part];
+    if (where.image_end <= begin || where.image_begin >= end) continue;
+    if (!files.empty()) files += " or ";
+    files += dirs[part]->path() + "/" + VersionPath(seal.identity.job, seal.identity.version) +
+             "/" + PartName(seal.identity.rank, part, count);
+  }
+  return DataLossError(fmt::format("chunk {} (image bytes {}-{}) in {} does not match its checksum",
+                                   index, begin, end - 1, files));
+}
+
 Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key) {
   std::string path = VersionPath(key.job, key.version) + "/" + SealName(key.rank);
   std::string full = dirs[0]->path() + "/" + path;
@@ -211,6 +254,11 @@ Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key) {
                                   full, seal->parts.size(), dirs.size())));
   }
   return seal;
+}
+
+Result<std::unique_ptr<ShardChunks>> OpenShardChunks(const DirectoryList& dirs, ShardSeal seal) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto parts, OpenParts(dirs, seal));
+  return std::make_unique<FileChunks>(dirs, std::move(seal), std::move(parts));
 }
 
 Status CheckFiles(const DirectoryList& dirs, const ShardSeal& seal) {

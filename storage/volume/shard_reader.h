@@ -10,6 +10,7 @@
 #include "storage/base/ids.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
+#include "storage/volume/volume.h"
 
 // Reading published shards. All of it is read-only and thread-safe.
 
@@ -32,6 +33,13 @@ Status CheckDeep(const DirectoryList& dirs, const ShardSeal& seal, const IoOptio
 /// As Volume::StreamShard.
 Status StreamImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,
                    const std::function<Status(uint64_t, std::span<const std::byte>)>& sink);
+
+/// Whether `bytes`, read from the shard's files, are its chunk `index`. DataLoss names the files.
+Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t index,
+                  std::span<const std::byte> bytes);
+
+/// As Volume::OpenChunks. `dirs` outlive it.
+Result<std::unique_ptr<ShardChunks>> OpenShardChunks(const DirectoryList& dirs, ShardSeal seal);
 
 /// As Volume::ReadShard.
 Status ReadImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,

@@ -47,6 +47,7 @@ class DiskVolume final : public Volume, private PublishGate {
   Status StreamShard(
       const ShardSeal& seal,
       const std::function<Status(uint64_t, std::span<const std::byte>)>& sink) const override;
+  Result<std::unique_ptr<ShardChunks>> OpenChunks(const ShardKey& key) const override;
   Status VerifyShard(const ShardKey& key, bool deep) const override;
   Status RemoveVersion(const std::string& job, VersionId version) override;
   Status Quarantine(const ShardKey& key, const std::string& why) override;
@@ -222,6 +223,13 @@ Status DiskVolume::StreamShard(
     const ShardSeal& seal,
     const std::function<Status(uint64_t, std::span<const std::byte>)>& sink) const {
   return Explain(seal.identity.key(), StreamImage(dirs_, seal, io_, sink));
+}
+
+Result<std::unique_ptr<ShardChunks>> DiskVolume::OpenChunks(const ShardKey& key) const {
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ReadSeal(key));
+  auto chunks = OpenShardChunks(dirs_, std::move(seal));
+  if (!chunks) return Fail(Explain(key, chunks.error()));
+  return chunks;
 }
 
 Status DiskVolume::VerifyShard(const ShardKey& key, bool deep) const {

@@ -56,6 +56,16 @@ class ShardWriter {
   virtual Status Publish(ShardSeal seal) = 0;
 };
 
+/// Chunks of one published shard, wherever a reader needs them. Thread-compatible.
+class ShardChunks {
+ public:
+  virtual ~ShardChunks() = default;
+  virtual const ShardSeal& seal() const = 0;
+  /// Chunk `index` (kChunkBytes, the last shorter), checked; valid until the next call. DataLoss
+  /// names file and chunk. Blocks.
+  virtual Result<std::span<const std::byte>> Read(uint64_t index) = 0;
+};
+
 class Volume {
  public:
   /// Opens `dirs` (each on its own device; made by OpenDirectory or simulated), validates what is
@@ -89,6 +99,8 @@ class Volume {
       const ShardSeal& seal,
       const std::function<Status(uint64_t offset, std::span<const std::byte> chunk)>& sink)
       const = 0;
+  /// For reading here and there; StreamShard is faster from front to back. NotFound; DataLoss.
+  virtual Result<std::unique_ptr<ShardChunks>> OpenChunks(const ShardKey& key) const = 0;
   /// Structure only, or (deep) every byte, with bounded memory.
   virtual Status VerifyShard(const ShardKey& key, bool deep) const = 0;
   /// Deletes a version's shards on this node: tombstone, sync, unlink. Idempotent; NotFound if

@@ -147,7 +147,7 @@ class Group {
     std::vector<PlanMember> members;
     uint32_t rank = 0;
     for (uint32_t i = 0; i < n; ++i) {
-      PlanMember member{NameOf(i), NameOf(i), 10 + i, {}, false};
+      PlanMember member{NameOf(i), NameOf(i), 10 + i, {}, false, false};
       network_.nodes[member.node] = std::make_unique<TestNode>(member.node, network_);
       network_.sent[member.node] = 0;
       const uint64_t ranks = i == 1 ? 0 : 1 + random.Below(3);
@@ -185,13 +185,32 @@ class Group {
     return outcomes;
   }
 
+  /// Makes the parity of every member, of which none is left, from the data alone; compares it with
+  /// what was built first.
+  Status RemakeParity() {
+    std::vector<PlanMember> members = plan_->members();
+    for (PlanMember& member : members) {
+      member.has_data = true;
+      network_.nodes.at(member.node)->shards.erase(ParityRank(member.number));
+    }
+    const GroupPlan plan = *GroupPlan::Make(members, plan_->layout().parity_count());
+    TestNode fresh("fresh", network_);
+    for (uint32_t i = 0; i < members.size(); ++i) {
+      TestNode original(members[i].node, network_);
+      original.shards[ParityRank(members[i].number)] = built_[i];
+      HOLDFAST_RETURN_IF_ERROR(RecoverParity(plan, i, fresh, original));
+    }
+    return Status::Ok();
+  }
+
   /// Loses `lost` and rebuilds every shard of theirs on a fresh node; the first error.
   Status Recover(const std::vector<uint32_t>& lost) {
     std::vector<PlanMember> members = plan_->members();
     std::map<uint32_t, std::unique_ptr<TestNode>> away;
     for (uint32_t i = 0; i < members.size(); ++i) {
-      members[i].present = std::find(lost.begin(), lost.end(), i) == lost.end();
-      if (members[i].present) continue;
+      members[i].has_data = std::find(lost.begin(), lost.end(), i) == lost.end();
+      members[i].has_parity = members[i].has_data;
+      if (members[i].has_data) continue;
       away[i] = std::move(network_.nodes[members[i].node]);
       members[i].address.clear();
     }
@@ -234,7 +253,24 @@ class Group {
             access, seal, image, [](uint64_t) {}, deadline));
         if (image != original.bytes) return InternalError("other bytes came back");
       }
+      HOLDFAST_RETURN_IF_ERROR(RecoverParity(plan, position, fresh, *node));
     }
+    return Status::Ok();
+  }
+
+  Status RecoverParity(const GroupPlan& plan, uint32_t position, TestNode& fresh,
+                       const TestNode& original_node) {
+    const Shard& original = original_node.shards.at(ParityRank(plan.members()[position].number));
+    Cancellation cancellation;
+    const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
+                             Incarnation{3}, fresh,   network_, cancellation};
+    std::vector<std::byte> image(original.bytes.size(), std::byte{0x5A});
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
+                              RebuildParity(
+                                  access, position, kWorld, image, [](uint64_t) {}, Clock::Real(),
+                                  Clock::Real().Now() + std::chrono::seconds(30)));
+    if (seal.digest() != original.seal.digest()) return InternalError("another parity seal");
+    if (image != original.bytes) return InternalError("other parity came back");
     return Status::Ok();
   }
 

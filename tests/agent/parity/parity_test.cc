@@ -48,6 +48,15 @@ TEST(ParityTest, EverySetOfUpToMLostNodesComesBack) {
   }
 }
 
+TEST(ParityTest, ParityThatWasNeverKeptIsMadeFromTheData) {
+  for (const auto& [n, m] : std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {4, 1}, {8, 2}}) {
+    Group group(n, m, n + m, 3 << 20);
+    ASSERT_THAT(group.Build(), Each(Status::Ok()));
+    const Status status = group.RemakeParity();
+    EXPECT_TRUE(status.ok()) << "n=" << n << ": " << status.ToString();
+  }
+}
+
 TEST(ParityTest, TheImageIsASafetensorsFileThatSaysWhatItIs) {
   Group group(4, 2, 5, 1 << 20);
   ASSERT_THAT(group.Build(), Each(Status::Ok()));

@@ -69,8 +69,9 @@ TEST(ConvertTest, ParityIsAShardLikeAnother) {
   ToProto(Missing{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kPeer, "slow"}, &missing);
   EXPECT_EQ(FromProto(missing)->rank, ParityRank(9));
   pb::Gone gone;
-  ToProto(Gone{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kMemory}, &gone);
+  ToProto(Gone{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kMemory, "chunk 3"}, &gone);
   EXPECT_EQ(FromProto(gone)->rank, ParityRank(9));
+  EXPECT_EQ(FromProto(gone)->damage, "chunk 3");
   gone.set_rank(ParityRank(kWorldMax).value);
   EXPECT_FALSE(FromProto(gone).has_value());
 }
@@ -145,8 +146,9 @@ TEST(ConvertTest, RefusesGroupsThatCannotBe) {
 }
 
 TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
-  PrepareOrder order{7,  "gpt",      {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kPeer, "", "",
-                     99, GoodGroup()};
+  PrepareOrder order{
+      7,  "gpt",      {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kPeer, Tier::kDisk, "", "",
+      99, GoodGroup()};
   pb::PrepareShard good;
   ToProto(order, &good);
   EXPECT_EQ(FromProto(good).value(), order);
@@ -158,8 +160,15 @@ TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
   bad.set_rank(7);
   EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
   bad = good;
-  bad.set_rank(ParityRank(4).value);
+  bad.set_rank(ParityRank(77).value);
+  EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument) << "no such member";
+  bad = good;
+  bad.set_into(static_cast<uint32_t>(Tier::kPeer));
   EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
+  order.rank = ParityRank(order.group.members[1].number);
+  pb::PrepareShard parity;
+  ToProto(order, &parity);
+  EXPECT_EQ(FromProto(parity).value(), order) << "parity is brought back like any shard";
 }
 
 TEST(ConvertTest, LabelsAreBounded) {
@@ -180,7 +189,8 @@ TEST(ConvertTest, LabelsAreBounded) {
 
 TEST(ConvertTest, OrdersGoThereAndBack) {
   PrepareOrder prepare{
-      7, "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, "n1", "unix:/a", 99, {}};
+      7,  "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, Tier::kMemory, "n1", "unix:/a",
+      99, {}};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);

@@ -250,8 +250,8 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   const PrepareOrder order = spare.Prepares().at(0);
   EXPECT_EQ(order.tier, Tier::kPeer);
   ASSERT_EQ(order.group.members.size(), 3U);
-  EXPECT_TRUE(order.group.members[0].present && order.group.members[1].present);
-  EXPECT_FALSE(order.group.members[2].present);
+  EXPECT_TRUE(order.group.members[0].has_data && order.group.members[1].has_parity);
+  EXPECT_FALSE(order.group.members[2].has_data || order.group.members[2].has_parity);
 }
 
 TEST_F(ServerTest, RefusesPeersThatCannotBe) {

@@ -124,6 +124,32 @@ uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group,
   return incomplete;
 }
 
+/// Whether each stripe of the group has as many segments, in memory or on disk, as it takes.
+bool Oracle::EnoughIsLeft(VersionId version, const PlannedGroup& group,
+                          uint32_t first_number) const {
+  const size_t n = group.members.size();
+  auto has = [&](const PlannedMember& member, Rank rank) {
+    auto node = live_.find(member.node);
+    return node != live_.end() && (node->second.count({version, rank.value, Tier::kMemory}) != 0 ||
+                                   node->second.count({version, rank.value, Tier::kDisk}) != 0);
+  };
+  for (size_t leader = 0; leader < n; ++leader) {
+    size_t left = 0;
+    for (size_t away = 0; away < n; ++away) {
+      const size_t i = (leader + away) % n;
+      const PlannedMember& member = group.members[i];
+      const bool segment =
+          away < group.parity
+              ? has(member, ParityRank(first_number + static_cast<uint32_t>(i)))
+              : std::all_of(member.ranks.begin(), member.ranks.end(),
+                            [&](const PeerRank& rank) { return has(member, rank.rank); });
+      left += segment ? 1 : 0;
+    }
+    if (left < n - group.parity) return false;
+  }
+  return true;
+}
+
 bool Oracle::HeldAtPeer(VersionId version, const StoredRecords& records) const {
   const PeerPlan* plan = PlanOf(version.incarnation, records);
   if (plan == nullptr) return false;
@@ -139,12 +165,12 @@ bool Oracle::Decodable(VersionId version, uint32_t rank, const StoredRecords& re
   const PeerPlan* plan = PlanOf(version.incarnation, records);
   auto record = records.versions.find({job_, version});
   if (plan == nullptr || record == records.versions.end()) return false;
-  if ((record->second.tiers & TierBit(Tier::kPeer)) == 0) return false;
+  if ((record->second.tiers & (TierBit(Tier::kPeer) | TierBit(Tier::kDisk))) == 0) return false;
   uint32_t number = 0;
   for (const PlannedGroup& group : *plan) {
     for (const PlannedMember& member : group.members) {
       for (const PeerRank& has : member.ranks) {
-        if (has.rank.value == rank) return Incomplete(version, group, number) <= group.parity;
+        if (has.rank.value == rank) return EnoughIsLeft(version, group, number);
       }
     }
     number += static_cast<uint32_t>(group.members.size());

@@ -55,6 +55,7 @@ class Oracle {
   bool HeldAt(VersionId version, uint32_t world, Tier tier) const;
   const PeerPlan* PlanOf(Incarnation incarnation, const StoredRecords& records) const;
   uint32_t Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number) const;
+  bool EnoughIsLeft(VersionId version, const PlannedGroup& group, uint32_t first_number) const;
   bool HeldAtPeer(VersionId version, const StoredRecords& records) const;
   bool Decodable(VersionId version, uint32_t rank, const StoredRecords& records) const;
   VersionId NewestAt(Tier tier, const StoredRecords& records) const;

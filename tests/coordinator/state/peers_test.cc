@@ -68,7 +68,7 @@ class PeersTest : public ::testing::Test {
   std::vector<std::string> Present(const PeerGroup& group) {
     std::vector<std::string> present;
     for (const PeerMember& member : group.members) {
-      if (member.present) present.push_back(member.node);
+      if (member.has_data && member.has_parity) present.push_back(member.node);
     }
     return present;
   }
@@ -126,7 +126,7 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
     EXPECT_EQ(group.members[i].node, nodes[i]);
     EXPECT_EQ(group.members[i].address, "unix:/" + nodes[i] + ".peer");
     EXPECT_EQ(group.members[i].number, i);
-    EXPECT_FALSE(group.members[i].present);
+    EXPECT_FALSE(group.members[i].has_data || group.members[i].has_parity);
     EXPECT_THAT(group.members[i].ranks, ElementsAre(PeerRank{Rank{i}, 4096 * (i + 1)}));
   }
   EXPECT_EQ(k.Job().peer_members, 4U);

@@ -35,6 +35,7 @@ bool RunOne(uint64_t seed, Simulation::Counts& total, bool& healed) {
   total.peer_commits += simulation.counts().peer_commits;
   total.restores += simulation.counts().restores;
   total.decoded += simulation.counts().decoded;
+  total.repaired += simulation.counts().repaired;
   total.max_lost = std::max(total.max_lost, simulation.counts().max_lost);
   const bool good = simulation.oracle().problems().empty() && healed;
   if (!good) {
@@ -62,13 +63,14 @@ TEST(StateRandomTest, NoSequenceBreaksAPromise) {
   }
   std::printf(
       "seeds %lu to %lu: %lu commits, %lu of them at peer; %lu restores, %lu decoded with "
-      "up to %lu members lost\n",
-      first, last, total.commits, total.peer_commits, total.restores, total.decoded,
-      total.max_lost);
+      "up to %lu members lost; %lu shards repaired\n",
+      first, last, total.commits, total.peer_commits, total.restores, total.decoded, total.max_lost,
+      total.repaired);
   EXPECT_GT(total.commits, last - first);
   EXPECT_GT(total.restores, last - first);
   if (first == last) return;
   EXPECT_GT(total.peer_commits, kSequences / 4);
+  EXPECT_GT(total.repaired, kSequences / 50);
   EXPECT_GT(total.decoded, kSequences / 50);
   EXPECT_EQ(total.max_lost, 2U);
 }

@@ -363,17 +363,33 @@ void Simulation::MakeParity(Agent& agent) {
 
 /// What a decode of `order` comes to, by what the members really have.
 Status Simulation::Decode(const PrepareOrder& order) {
-  uint32_t lost = 0;
-  for (const PeerMember& member : order.group.members) {
+  const std::vector<PeerMember>& members = order.group.members;
+  const size_t n = members.size();
+  std::vector<bool> data;
+  std::vector<bool> parity;
+  for (const PeerMember& member : members) {
     auto agent = std::find_if(agents_.begin(), agents_.end(),
                               [&](const Agent& a) { return a.name == member.node; });
-    const Shard parity{order.version, ParityRank(member.number).value};
-    const bool there = HasRanks(member, order.version) && agent->memory.count(parity) != 0;
-    lost += there ? 0 : 1;
+    const auto has = [&](Rank rank) {
+      const Shard shard{order.version, rank.value};
+      return agent->memory.count(shard) != 0 || agent->disk.count(shard) != 0;
+    };
+    data.push_back(std::all_of(member.ranks.begin(), member.ranks.end(),
+                               [&](const PeerRank& rank) { return has(rank.rank); }));
+    parity.push_back(has(ParityRank(member.number)));
   }
-  if (lost > order.group.parity) return NotFoundError("too few survivors");
+  uint64_t most = 0;
+  for (size_t leader = 0; leader < n; ++leader) {
+    uint64_t erased = 0;
+    for (size_t away = 0; away < n; ++away) {
+      const size_t i = (leader + away) % n;
+      erased += (away < order.group.parity ? parity[i] : data[i]) ? 0 : 1;
+    }
+    if (erased > order.group.parity) return NotFoundError("too few survivors");
+    most = std::max(most, erased);
+  }
   if (faults_ && Chance(5)) return DataLossError("a decoded chunk differs");
-  counts_.max_lost = std::max<uint64_t>(counts_.max_lost, lost);
+  counts_.max_lost = std::max(counts_.max_lost, most);
   return Status::Ok();
 }
 
@@ -397,10 +413,11 @@ void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
   NodeReported report = NewReport(agent);
   report.prepared.push_back({order.request, outcome});
   if (outcome.ok()) {
-    agent.memory.insert(shard);
-    agent.damaged.erase({shard, Tier::kMemory});
-    agent.prepared.insert(shard);
-    if (Chance(60)) report.holdings.push_back(MakeHolding(shard, Tier::kMemory));
+    (order.into == Tier::kDisk ? agent.disk : agent.memory).insert(shard);
+    agent.damaged.erase({shard, order.into});
+    if (order.into == Tier::kMemory && !IsParity(order.rank)) agent.prepared.insert(shard);
+    if (order.into == Tier::kDisk || IsParity(order.rank)) ++counts_.repaired;
+    if (Chance(60)) report.holdings.push_back(MakeHolding(shard, order.into));
   }
   Note(fmt::format("{} prepares {} rank {} from {} of {}: {}", agent.name, ToString(order.version),
                    order.rank.value, ToString(order.tier), order.source_node, outcome.ToString()));

@@ -33,7 +33,8 @@ class Simulation {
     uint64_t peer_commits = 0;
     uint64_t restores = 0;  // ranks that got an answer
     uint64_t decoded = 0;   // ranks among them whose shard came from parity
-    uint64_t max_lost = 0;  // most nodes that a group lacked when one was decoded
+    uint64_t repaired = 0;  // shards brought back to where they were missing
+    uint64_t max_lost = 0;  // most segments that a stripe lacked when one was decoded
   };
   const Counts& counts() const { return counts_; }
 

@@ -237,6 +237,10 @@ TEST_P(VolumeTest, OneFlippedBitAnywhereIsDataLossNamingFileAndChunk) {
       EXPECT_THAT(read.error().message(),
                   ::testing::AnyOf(HasSubstr("chunk"), HasSubstr("header")));
       EXPECT_EQ(volume_->VerifyShard(image.identity.key(), true).code(), ErrorCode::kDataLoss);
+      // A part's own header is no chunk's.
+      const uint64_t bad_chunks = BadChunks(*volume_, image);
+      EXPECT_LE(bad_chunks, 1);
+      EXPECT_TRUE(bad_chunks == 1 || offset != bytes / 2);
       if (offset == 9) {
         EXPECT_EQ(volume_->VerifyShard(image.identity.key(), false).code(), ErrorCode::kDataLoss);
       }

@@ -99,6 +99,26 @@ inline Status WriteShard(Volume& volume, const TestImage& image) {
   return (*writer)->Publish(image.Seal());
 }
 
+/// Chunks read one by one, the last first: how many are not good, as they say.
+inline uint64_t BadChunks(const Volume& volume, const TestImage& expected) {
+  auto chunks = volume.OpenChunks(expected.identity.key());
+  EXPECT_TRUE(chunks) << StatusOf(chunks).ToString();
+  if (!chunks) return 0;
+  uint64_t bad = 0;
+  for (uint64_t i = (*chunks)->seal().chunk_crcs.size(); i-- > 0;) {
+    auto chunk = (*chunks)->Read(i);
+    if (!chunk) {
+      EXPECT_EQ(chunk.error().code(), ErrorCode::kDataLoss);
+      ++bad;
+      continue;
+    }
+    const auto right = std::span<const std::byte>(expected.image).subspan(i * kChunkBytes);
+    EXPECT_EQ(chunk->size(), std::min<uint64_t>(right.size(), kChunkBytes));
+    EXPECT_EQ(std::memcmp(chunk->data(), right.data(), chunk->size()), 0) << "chunk " << i;
+  }
+  return bad;
+}
+
 /// Reads the shard and compares every byte with a newly generated image of `data_bytes`.
 inline void ExpectBitExact(const Volume& volume, const ShardIdentity& identity,
                            uint64_t data_bytes) {
@@ -116,6 +136,7 @@ inline void ExpectBitExact(const Volume& volume, const ShardIdentity& identity,
   EXPECT_EQ(seal->image_bytes, expected.image.size());
   EXPECT_EQ(progress, expected.image.size());
   ASSERT_EQ(std::memcmp(into.data(), expected.image.data(), expected.image.size()), 0);
+  EXPECT_EQ(BadChunks(volume, expected), 0);
   EXPECT_STATUS_OK(volume.VerifyShard(identity.key(), false));
   EXPECT_STATUS_OK(volume.VerifyShard(identity.key(), true));
 }

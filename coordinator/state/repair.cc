@@ -1,0 +1,156 @@
+#include <algorithm>
+
+#include "coordinator/state/peers.h"
+#include "coordinator/state/state.h"
+
+// Redundancy that is missing, and the orders that bring it back: parity that a replaced node has
+// lost or never had on disk, shards that were found damaged.
+
+namespace holdfast::coord {
+namespace {
+constexpr auto kRetryFirst = std::chrono::seconds(1);
+constexpr uint32_t kRetryDoublings = 6;
+
+bool IsAt(const RankShard& shard, NodeIndex node, Tier tier) {
+  return std::find(shard.copies.begin(), shard.copies.end(), Copy{node, tier}) !=
+         shard.copies.end();
+}
+
+bool IsAnywhereAt(const RankShard& shard, Tier tier) {
+  return std::any_of(shard.copies.begin(), shard.copies.end(),
+                     [tier](const Copy& copy) { return copy.tier == tier; });
+}
+
+Tier OtherOf(Tier tier) { return tier == Tier::kMemory ? Tier::kDisk : Tier::kMemory; }
+}  // namespace
+
+/// Looks at everything that should be there. Costs as much as a commit, so only after events that
+/// make redundancy due, and while something is missing.
+void State::AdvanceRepairs(Job& job) {
+  job.repair_due = false;
+  // A restore has the nodes to itself, and brings back by itself what its ranks need.
+  const LineageRecord& lineage = job.lineage();
+  const bool restoring = lineage.decision == Decision::kNone && job.newest_seen.value == 0;
+  if (restoring || !job.plan.asks.empty()) {
+    job.repair_due = true;
+    return;
+  }
+  std::map<RepairKey, Repair> wanted;
+  for (auto& [id, version] : job.versions) {
+    if (version.committed() && !IsAbandoned(job, id)) FindMissing(job, version, wanted);
+  }
+  std::set<NodeIndex> busy;
+  for (auto& [key, repair] : wanted) {
+    auto known = job.repairs.find(key);
+    if (known == job.repairs.end() || known->second.target != repair.target) continue;
+    const auto not_before = repair.not_before;
+    repair = known->second;
+    if (repair.attempts == 0) repair.not_before = std::min(repair.not_before, not_before);
+    if (repair.request != 0) busy.insert(repair.target);
+  }
+  job.repairs = std::move(wanted);
+  // The newest first, one at a time for each node.
+  for (auto it = job.repairs.rbegin(); it != job.repairs.rend(); ++it) {
+    Repair& repair = it->second;
+    if (repair.request != 0 || at_.now < repair.not_before) continue;
+    if (busy.insert(repair.target).second) OrderRepair(job, it->first, repair);
+  }
+}
+
+/// What the version lacks where it is committed and should be, and can be brought back.
+void State::FindMissing(const Job& job, const VersionState& version,
+                        std::map<RepairKey, Repair>& missing) const {
+  const PeerSeats* seats = job.seats_of(version.id.incarnation);
+  if (seats == nullptr) return;
+  const bool in_memory = version.committed_at(Tier::kPeer) && version.id == PeerFloor(job);
+  const bool on_disk = version.committed_at(Tier::kDisk);
+  for (uint32_t group = 0; (in_memory || on_disk) && group < seats->firsts.size(); ++group) {
+    const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
+    const bool decodes = Erasures(job, version, group, kAnyTier) <= planned.parity;
+    for (uint32_t i = 0; i < planned.members.size(); ++i) {
+      const uint32_t number = seats->firsts[group] + i;
+      const NodeIndex node = seats->seats[number].node;
+      if (!nodes_[node].attached) continue;
+      const auto want = [&](Rank rank, const RankShard& shard, Tier tier) {
+        const bool beside = IsAt(shard, node, OtherOf(tier));
+        if (!decodes && !beside) return;
+        Repair repair;
+        repair.target = node;
+        // It may be on its way already.
+        repair.not_before = at_.now + (beside ? Clock::Duration::zero() : options_.repair_grace);
+        missing.emplace(RepairKey{version.id, rank, tier}, repair);
+      };
+      for (const PeerRank& planned_rank : planned.members[i].ranks) {
+        const Rank rank = planned_rank.rank;
+        const RankShard& shard = version.ranks[rank.value];
+        // Its memory is its trainer's: of the incarnation that runs, on the node where it runs.
+        const bool runs_here =
+            version.id.incarnation == job.incarnation && job.rank_nodes[rank.value] == node;
+        if (in_memory && runs_here && !IsAnywhereAt(shard, Tier::kMemory)) {
+          want(rank, shard, Tier::kMemory);
+        }
+        if (on_disk && !IsAnywhereAt(shard, Tier::kDisk)) want(rank, shard, Tier::kDisk);
+      }
+      const RankShard& parity = version.parity[number];
+      if (in_memory && !IsAt(parity, node, Tier::kMemory)) {
+        want(ParityRank(number), parity, Tier::kMemory);
+      }
+      if (on_disk && !IsAt(parity, node, Tier::kDisk)) {
+        want(ParityRank(number), parity, Tier::kDisk);
+      }
+    }
+  }
+}
+
+void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
+  VersionState& version = job.versions.at(key.version);
+  const RankShard& shard = *version.Shard(key.rank);
+  const PeerSeats& seats = job.seats.at(key.version.incarnation);
+  const uint32_t number = IsParity(key.rank) ? ParityNode(key.rank) : seats.by_rank[key.rank.value];
+  repair.request = ++next_prepare_;
+  PrepareOrder order;
+  order.request = repair.request;
+  order.job = job.name;
+  order.version = key.version;
+  order.rank = key.rank;
+  order.world = version.world;
+  order.into = key.tier;
+  order.digest = shard.known ? shard.digest : 0;
+  order.group = GroupOf(job, key.version.incarnation, seats.seats[number].group, &version);
+  Copy source = kDecode;
+  if (IsAt(shard, repair.target, OtherOf(key.tier))) {
+    source = {repair.target, OtherOf(key.tier)};
+    order.source_node = nodes_[repair.target].name;
+    order.source_address = nodes_[repair.target].data_address;
+  }
+  order.tier = source.tier;
+  ordered_[repair.request] = {job.name,      key.version, key.rank,       source,
+                              repair.target, key.tier,    /*repair=*/true};
+  Say(repair.target, std::move(order));
+}
+
+void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared) {
+  job.repair_due = true;
+  auto found = job.repairs.find({order.version, order.rank, order.into});
+  if (found == job.repairs.end() || found->second.request != prepared.request) return;
+  Repair& repair = found->second;
+  repair.request = 0;
+  if (prepared.outcome.ok()) {
+    const ShardKey key{job.name, order.version, order.rank};
+    effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
+    return;
+  }
+  repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts++, kRetryDoublings));
+}
+
+/// The node will not answer what it was told.
+void State::ForgetRepairsOf(NodeIndex node) {
+  for (auto& [name, job] : jobs_) {
+    for (auto& [key, repair] : job.repairs) {
+      if (repair.target == node) repair.request = 0;
+    }
+    job.repair_due = true;
+  }
+}
+
+}  // namespace holdfast::coord

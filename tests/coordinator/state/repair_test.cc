@@ -1,0 +1,237 @@
+// Redundancy that is missing is ordered back: what, from where, to whom, when again.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/coordinator/state/harness.h"
+
+namespace holdfast::coord {
+namespace {
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+StateOptions Options() {
+  StateOptions options;
+  options.peers.groups = {4, 1};
+  options.node_lease = std::chrono::hours(10);
+  return options;
+}
+
+/// Nodes a, b, c, d with rank and parity 0, 1, 2, 3 in one group that survives the loss of one.
+class RepairTest : public ::testing::Test {
+ protected:
+  RepairTest() : c(Options()) { c.peers = true; }
+  void SetUp() override {
+    for (const std::string& node : nodes) c.Attach(node);
+    Run("run-1");
+  }
+  void Run(const std::string& run) {
+    for (uint32_t i = 0; i < 4; ++i) c.Join(nodes[i], run, i, 4);
+  }
+  Holding Data(VersionId version, uint32_t i, Tier tier) { return H(version, i, tier, 4); }
+  Holding Parity(VersionId version, uint32_t i, Tier tier) { return P(version, i, tier, 4); }
+  void HoldData(VersionId version, Tier tier) {
+    for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Data(version, i, tier)});
+  }
+  void HoldParity(VersionId version, Tier tier) {
+    for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(version, i, tier)});
+  }
+  /// At peer with everything in memory.
+  void CommitPeer(VersionId version) {
+    HoldData(version, Tier::kMemory);
+    HoldParity(version, Tier::kMemory);
+  }
+  /// Memory and disks of the node are empty; its rank restores, and asks for nothing.
+  void Replace(uint32_t i, std::vector<Holding> holdings = {}) {
+    c.Lose(nodes[i]);
+    c.Attach(nodes[i], std::move(holdings), ++start_);
+  }
+  std::vector<PrepareOrder> After(milliseconds time) {
+    c.Pass(time);
+    return c.Sent<PrepareOrder>();
+  }
+  /// Ranks start over from the newest version and get it.
+  void Restore(const std::string& run, uint64_t incarnation) {
+    RequestId ask = 0;
+    bool answered = false;
+    const auto obey_all = [&] {
+      for (auto orders = c.Sent<PrepareOrder>(); !orders.empty();) {
+        for (const PrepareOrder& order : orders) {
+          Obey(nodes[order.rank.value], order);
+          answered = answered || c.ReplyTo(ask).has_value();
+        }
+        orders = c.Sent<PrepareOrder>();
+      }
+      answered = answered || c.ReplyTo(ask).has_value();
+    };
+    for (uint32_t i = 0; i < 4; ++i) {
+      c.Join(nodes[i], run, i, 4);
+      obey_all();
+    }
+    for (uint32_t i = 0; i < 4; ++i) {
+      ask = c.Ask(nodes[i], incarnation, i);
+      obey_all();
+    }
+    ASSERT_TRUE(answered);
+  }
+  void Obey(const std::string& node, const PrepareOrder& order) {
+    NodeReported report = c.NewReport(node);
+    report.holdings.push_back(IsParity(order.rank)
+                                  ? Parity(order.version, ParityNode(order.rank), order.into)
+                                  : Data(order.version, order.rank.value, order.into));
+    report.prepared.push_back({order.request, Status::Ok()});
+    c.Apply(report);
+  }
+  static std::string Text(const PrepareOrder& order) {
+    return fmt::format("{} {} into {} from {}", ToString(order.version), ShardName(order.rank),
+                       ToString(order.into), ToString(order.tier));
+  }
+
+  const std::vector<std::string> nodes = {"a", "b", "c", "d"};
+  Harness c;
+  uint64_t start_ = 10;
+};
+
+TEST_F(RepairTest, NothingIsOrderedWhileEverythingIsThere) {
+  CommitPeer(V(1, 1));
+  EXPECT_THAT(After(seconds(60)), IsEmpty());
+}
+
+TEST_F(RepairTest, AReplacedNodeGetsItsParityBackAfterTheRestore) {
+  CommitPeer(V(1, 1));
+  Replace(1);
+  EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "process loss only");
+  Restore("run-2", 2);
+  const auto orders = After(seconds(3));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(Text(orders[0]), "1-1 parity-1 into memory from peer");
+  EXPECT_EQ(orders[0].digest, Parity(V(1, 1), 1, Tier::kMemory).digest);
+  ASSERT_THAT(orders[0].group.members, SizeIs(4));
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(orders[0].group.members[i].has_data);
+    EXPECT_EQ(orders[0].group.members[i].has_parity, i != 1);
+  }
+  Obey("b", orders[0]);
+  EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
+  EXPECT_THAT(After(seconds(60)), IsEmpty());
+}
+
+TEST_F(RepairTest, ARestoreHasTheNodesToItself) {
+  CommitPeer(V(1, 1));
+  Replace(1);
+  Run("run-2");
+  for (int i = 0; i < 5; ++i) {
+    for (const PrepareOrder& order : After(seconds(3))) EXPECT_FALSE(IsParity(order.rank));
+  }
+}
+
+TEST_F(RepairTest, AVersionOnDiskGetsItsParityThere) {
+  HoldData(V(1, 1), Tier::kMemory);
+  HoldData(V(1, 1), Tier::kDisk);
+  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "it may be on its way";
+  auto orders = After(seconds(1));
+  ASSERT_THAT(orders, SizeIs(4)) << "one a node, all at once";
+  for (const PrepareOrder& order : orders) {
+    EXPECT_EQ(order.tier, Tier::kPeer);
+    EXPECT_EQ(order.into, Tier::kDisk);
+    EXPECT_TRUE(IsParity(order.rank));
+    EXPECT_EQ(order.digest, 0U) << "nobody ever made it";
+    for (const PeerMember& member : order.group.members) {
+      EXPECT_TRUE(member.has_data && !member.has_parity);
+    }
+  }
+  for (const PrepareOrder& order : orders) Obey(nodes[ParityNode(order.rank)], order);
+  // All memory and one whole node may go now.
+  for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
+  for (uint32_t i = 1; i < 4; ++i) {
+    c.Attach(nodes[i], {Data(V(1, 1), i, Tier::kDisk), Parity(V(1, 1), i, Tier::kDisk)}, 20);
+  }
+  EXPECT_EQ(c.Job().restorable, V(1, 1));
+  EXPECT_EQ(c.Job().restorable_tier, Tier::kPeer);
+}
+
+TEST_F(RepairTest, WhatLiesBesideIsTakenAtOnce) {
+  CommitPeer(V(1, 1));
+  HoldData(V(1, 1), Tier::kDisk);
+  const auto orders = c.Sent<PrepareOrder>();
+  ASSERT_THAT(orders, SizeIs(4));
+  EXPECT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
+  EXPECT_EQ(orders[0].source_node, "d");
+}
+
+TEST_F(RepairTest, DamageIsAFindingAndRepaired) {
+  CommitPeer(V(1, 1));
+  HoldData(V(1, 1), Tier::kDisk);
+  HoldParity(V(1, 1), Tier::kDisk);
+  NodeReported report = c.NewReport("c");
+  report.gone.push_back({"gpt", V(1, 1), Rank{2}, Tier::kDisk, "chunk 7 in x does not match"});
+  c.Apply(report);
+  ASSERT_THAT(c.Findings(), SizeIs(1));
+  EXPECT_THAT(c.Findings()[0].message(),
+              HasSubstr("gpt/1-1/rank-2 at disk on node c: chunk 7 in x does not match"));
+  auto orders = c.Sent<PrepareOrder>();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into disk from memory");
+  Obey("c", orders[0]);
+  bool told = false;
+  for (const Effect& effect : c.effects) {
+    const auto* repaired = std::get_if<Repaired>(&effect);
+    told = told || (repaired != nullptr && repaired->node == "c" && repaired->tier == Tier::kDisk);
+  }
+  EXPECT_TRUE(told);
+
+  // In memory: the rank still runs there, the disk has it.
+  report = c.NewReport("c");
+  report.gone.push_back({"gpt", V(1, 1), Rank{2}, Tier::kMemory, "chunk 3 does not match"});
+  c.Apply(report);
+  orders = c.Sent<PrepareOrder>();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into memory from disk");
+}
+
+TEST_F(RepairTest, WhatFailsIsTriedAgainLaterAndLater) {
+  CommitPeer(V(1, 1));
+  c.Gone("b", V(1, 1), ParityRank(1).value, Tier::kMemory);
+  c.Pass(milliseconds(1));
+  c.Attach("b", {Data(V(1, 1), 1, Tier::kMemory)}, 1);
+  auto orders = After(seconds(2));
+  for (int wait : {1, 2, 4, 8}) {
+    ASSERT_THAT(orders, SizeIs(1));
+    c.Answer("b", orders[0].request, ResourceExhaustedError("no slot"));
+    EXPECT_THAT(After(seconds(wait) - milliseconds(1)), IsEmpty());
+    orders = After(milliseconds(1));
+  }
+  // An agent that attaches again may have lost the order.
+  ASSERT_THAT(orders, SizeIs(1));
+  c.Attach("b", {Data(V(1, 1), 1, Tier::kMemory)}, 1);
+  EXPECT_THAT(c.Sent<PrepareOrder>(), SizeIs(1));
+}
+
+TEST_F(RepairTest, WhatCannotBeDecodedIsNotOrdered) {
+  CommitPeer(V(1, 1));
+  Replace(0);
+  Replace(1);
+  EXPECT_THAT(After(seconds(10)), IsEmpty());
+}
+
+TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
+  CommitPeer(V(1, 1));
+  HoldData(V(1, 1), Tier::kDisk);
+  const auto orders = c.Sent<PrepareOrder>();
+  ASSERT_THAT(orders, SizeIs(4));
+  ASSERT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
+  c.Answer("d", orders[0].request, NotFoundError("nothing here"));
+  const auto again = After(seconds(3));
+  const auto from_group = std::count_if(again.begin(), again.end(), [](const PrepareOrder& order) {
+    return order.rank == ParityRank(3) && order.tier == Tier::kPeer;
+  });
+  EXPECT_EQ(from_group, 1);
+}
+
+}  // namespace
+}  // namespace holdfast::coord
