@@ -10,6 +10,9 @@ namespace holdfast::agent {
 void PeersConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.listen", &listen,
              "Where other nodes read parity and shards: host:port (0: any) or unix:/path.");
+  schema.Add("peers.advertise", &advertise,
+             "The address that other nodes are told, where it is not peers.listen: host:port or "
+             "unix:/path.");
   schema.Add(
       "peers.secret_file", &secret_file,
       "File of 16 to 4096 bytes, the same on all nodes, that others may not read; needed where "
@@ -29,7 +32,15 @@ Status PeersConfig::Check() const {
     return InvalidArgumentError(
         fmt::format("peers.secret_file '{}' is not an absolute path", secret_file));
   }
-  return RequireSecret(*address, !secret_file.empty(), "peers.listen");
+  HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !secret_file.empty(), "peers.listen"));
+  if (advertise.empty()) return Status::Ok();
+  const auto told = ParsePeerAddress(advertise);
+  if (!told) return told.error().WithContext("peers.advertise");
+  if (told->kind == PeerAddress::Kind::kTcp && told->port == 0) {
+    return InvalidArgumentError(fmt::format("peers.advertise '{}' has no port", advertise));
+  }
+  // Whoever reaches it reaches peers.listen.
+  return RequireSecret(*told, !secret_file.empty(), "peers.advertise");
 }
 
 TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, const std::string& node,

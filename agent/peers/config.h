@@ -14,6 +14,7 @@ namespace holdfast::agent {
 /// The section [peers] of an agent's configuration.
 struct PeersConfig {
   std::string listen = "127.0.0.1:0";
+  std::string advertise;  // empty: listen
   std::string secret_file;
   int64_t connections_max = 64;
   uint64_t rate_bytes_per_s = 0;

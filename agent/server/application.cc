@@ -159,7 +159,10 @@ Status AgentApplication::Open() {
   // Orders the agents of a node, also over a reboot.
   link.agent_start = static_cast<uint64_t>(Clock::Real().WallNanos());
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
-  link.peer_address = [this] { return peer_server_ == nullptr ? "" : peer_server_->address(); };
+  link.peer_address = [this]() -> std::string {
+    if (peer_server_ == nullptr) return "";
+    return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
+  };
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
   fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);

@@ -20,6 +20,7 @@ constexpr const char* kDescription =
 constexpr const char* kFooter = R"(
 Examples:
   holdfast status                                 is everything well?
+  holdfast nodes                                  who protects whom?
   holdfast versions my-job                        which checkpoints are there?
   holdfast restore my-job --to ./out --dry-run    where would each shard come from?
   holdfast verify my-job --deep                   read and check every byte
@@ -92,6 +93,7 @@ void Describe(Program& program) {
     program.commands.emplace_back(subcommand, std::move(command));
   };
   add(MakeStatusCommand());
+  add(MakeNodesCommand());
   add(MakeVersionsCommand());
   add(MakeVerifyCommand());
   add(MakeInspectCommand());

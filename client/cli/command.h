@@ -32,6 +32,7 @@ class Command {
 };
 
 std::unique_ptr<Command> MakeStatusCommand();
+std::unique_ptr<Command> MakeNodesCommand();
 std::unique_ptr<Command> MakeVersionsCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeInspectCommand();

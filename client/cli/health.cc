@@ -100,11 +100,25 @@ void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_af
          "the last commit was " + FormatAge(age) + " ago: its saves fail, or it has ended"});
     return;
   }
+  int64_t peer_age = view.now_wall_nanos - seen.peer_committed_wall_nanos;
+  if (job.peer_members() > 0 && seen.peer_committed_wall_nanos > 0 &&
+      peer_age > stale_after_nanos) {
+    out.push_back({"PEER_STALE", HealthLevel::kWarn, subject,
+                   "the last commit at tier peer was " + FormatAge(peer_age) + " ago"});
+  }
   int64_t disk_age = view.now_wall_nanos - seen.disk_committed_wall_nanos;
   if (seen.disk_committed_wall_nanos > 0 && disk_age > stale_after_nanos) {
     out.push_back({"DISK_STALE", HealthLevel::kWarn, subject,
                    "the last commit at tier disk was " + FormatAge(disk_age) + " ago"});
   }
+}
+
+/// It is no fault: an operator may want it so.
+void ExamineProtection(const JobStatus& job, std::vector<Finding>& out) {
+  const bool joined = job.world() > 0 && job.ranks_joined() == job.world();
+  if (!joined || job.not_protected_why().empty()) return;
+  out.push_back({"NOT_PROTECTED", HealthLevel::kOk, "job " + job.job(),
+                 "what is in memory alone is lost with its node: " + job.not_protected_why()});
 }
 
 }  // namespace
@@ -121,6 +135,8 @@ JobView ViewOf(const ClusterView& view, const JobStatus& job) {
     VersionId id = FromProto(version.version());
     if (IsSet(job.memory_committed()) && id == FromProto(job.memory_committed()))
       seen.memory_committed_wall_nanos = version.wall_nanos();
+    if (IsSet(job.peer_committed()) && id == FromProto(job.peer_committed()))
+      seen.peer_committed_wall_nanos = version.wall_nanos();
     if (IsSet(job.disk_committed()) && id == FromProto(job.disk_committed()))
       seen.disk_committed_wall_nanos = version.wall_nanos();
     if (version.state() == "pending") seen.pending_bytes += version.bytes();
@@ -129,16 +145,23 @@ JobView ViewOf(const ClusterView& view, const JobStatus& job) {
 }
 
 std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos) {
-  std::vector<Finding> findings;
-  const auto& nodes = view.status.nodes();
-  bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
-  for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, view.now_wall_nanos, findings);
+  std::vector<Finding> findings = ExamineNodes(view.status, view.now_wall_nanos);
   for (const JobStatus& job : view.status.jobs()) {
     ExamineRestorable(job, findings);
     ExaminePace(view, job, stale_after_nanos, findings);
+    ExamineProtection(job, findings);
   }
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.level > b.level; });
+  return findings;
+}
+
+std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
+                                  int64_t now_wall_nanos) {
+  std::vector<Finding> findings;
+  const auto& nodes = status.nodes();
+  bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
+  for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, now_wall_nanos, findings);
   return findings;
 }
 

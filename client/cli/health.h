@@ -11,7 +11,7 @@ namespace holdfast::cli {
 
 enum class HealthLevel { kOk, kWarn, kError };
 
-/// One thing that is not well. `code` is stable: alerts match on it.
+/// One thing that is not well, or (kOk) worth knowing. `code` is stable: alerts match on it.
 struct Finding {
   std::string code;
   HealthLevel level = HealthLevel::kWarn;
@@ -31,6 +31,7 @@ struct JobView {
   const coordinator::JobStatus* job = nullptr;
   std::string phase;  // of the current incarnation: "waiting", "joining", "joined"
   int64_t memory_committed_wall_nanos = 0;  // 0: not known
+  int64_t peer_committed_wall_nanos = 0;
   int64_t disk_committed_wall_nanos = 0;
   uint64_t pending_bytes = 0;
 };
@@ -47,8 +48,13 @@ JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
 ///   NOT_RESTORABLE   a job has committed versions and none can be brought back now
 ///   RESTORE_BEHIND   what can be brought back is older than what was committed
 ///   CHECKPOINT_STALE a job committed nothing for `stale_after_nanos`
+///   PEER_STALE       the same for tier peer, of a job with parity groups
 ///   DISK_STALE       the same for tier disk
+///   NOT_PROTECTED    (kOk) no parity is kept for a job, and why
 std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos);
+/// Those of the nodes alone.
+std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
+                                  int64_t now_wall_nanos);
 
 HealthLevel Gravest(const std::vector<Finding>& findings);
 /// "HOLDFAST_OK", "HOLDFAST_WARN", "HOLDFAST_ERR"

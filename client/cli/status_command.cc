@@ -3,6 +3,7 @@
 #include "client/cli/command.h"
 #include "client/cli/coordinator_client.h"
 #include "client/cli/health.h"
+#include "client/cli/node_json.h"
 #include "client/cli/text.h"
 #include "client/cli/version_json.h"
 #include "storage/base/config.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kFooter = R"(
 The first line is the verdict: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR; each finding below it
 starts with a code that never changes (docs/cli.md lists them). The exit code is 2 unless all is ok.
+PARITY is how many nodes have their parity of the version that reaches the tier peer next.
 
 Examples:
   holdfast status                     once
@@ -21,23 +23,6 @@ Examples:
   holdfast status -o json -w          one JSON document a line, for a script
   holdfast status my-job -o wide      one job, with counters
 )";
-
-/// Machine form of the nodes: whole numbers of bytes, null for what is not known.
-Json NodesJson(const coordinator::GetStatusReply& status) {
-  Json nodes = Json::array();
-  for (const auto& node : status.nodes()) {
-    nodes.push_back(
-        {{"node", node.node()},
-         {"alive", node.alive()},
-         {"address", node.data_address()},
-         {"memory_bytes", node.held_memory_bytes()},
-         {"disk_bytes", node.held_disk_bytes()},
-         {"disk_free_percent", node.disk_free_percent()},
-         {"seen_at", TimeJson(node.seen_wall_nanos())},
-         {"warnings", std::vector<std::string>(node.warnings().begin(), node.warnings().end())}});
-  }
-  return nodes;
-}
 
 /// Machine form of the jobs. deploy/local and scripts read it: add fields, rename none.
 Json JobsJson(const ClusterView& view) {
@@ -53,6 +38,7 @@ Json JobsJson(const ClusterView& view) {
                     {"memory_committed", VersionJson(FromProto(job.memory_committed()))},
                     {"memory_committed_at", TimeJson(seen.memory_committed_wall_nanos)},
                     {"peer_committed", VersionJson(FromProto(job.peer_committed()))},
+                    {"peer_committed_at", TimeJson(seen.peer_committed_wall_nanos)},
                     {"peer_target", VersionJson(FromProto(job.peer_target()))},
                     {"peer_target_held", job.peer_target_held()},
                     {"peer_members", job.peer_members()},
@@ -85,7 +71,7 @@ void WriteNodes(Output& output, const ClusterView& view) {
   for (const auto& node : view.status.nodes()) {
     std::string free = node.alive() ? fmt::format("{}%", node.disk_free_percent()) : "-";
     std::vector<Cell> row = {{node.node()},
-                             node.alive() ? Cell{"up", Tone::kGood} : Cell{"DOWN", Tone::kBad},
+                             StateCell(node),
                              {FormatBytes(node.held_memory_bytes())},
                              {FormatBytes(node.held_disk_bytes())},
                              {free}};
@@ -118,11 +104,21 @@ Cell RestorableCell(const coordinator::JobStatus& job) {
   return {text, Tone::kGood};
 }
 
+/// How far the next version at tier peer is: members with their parity of it, of all members.
+Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
+  if (job.peer_members() == 0) return {"none", Tone::kFaint};
+  VersionId target = FromProto(job.peer_target());
+  if (target == VersionId{}) return {"-"};
+  std::string text = fmt::format("{}/{}", job.peer_target_held(), job.peer_members());
+  return {wide ? text + " of " + ToString(target) : text};
+}
+
 /// One row a job; counters only in wide output.
 void WriteJobs(Output& output, const ClusterView& view) {
   std::vector<Column> columns = {{"JOB", false, true},         {"PHASE", false, false},
                                  {"INC", true, false},         {"RANKS", true, false},
-                                 {"MEMORY", false, false},     {"DISK", false, false},
+                                 {"MEMORY", false, false},     {"PEER", false, false},
+                                 {"PARITY", false, false},     {"DISK", false, false},
                                  {"RESTORABLE", false, false}, {"PENDING", true, false}};
   if (output.wide()) {
     columns.insert(columns.end(), {{"COMMITTED", true, false},
@@ -140,6 +136,8 @@ void WriteJobs(Output& output, const ClusterView& view) {
         {std::to_string(job.incarnation())},
         {fmt::format("{}/{}", job.ranks_joined(), job.world())},
         {Committed(job.memory_committed(), seen.memory_committed_wall_nanos, now)},
+        {Committed(job.peer_committed(), seen.peer_committed_wall_nanos, now)},
+        ParityCell(job, output.wide()),
         {Committed(job.disk_committed(), seen.disk_committed_wall_nanos, now)},
         RestorableCell(job),
         {seen.pending_bytes > 0

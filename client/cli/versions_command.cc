@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* kFooter = R"(
 TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
-RESTORABLE says whether a restart could begin there; -o wide adds why not.
+RESTORABLE says whether a restart could begin there; -o wide adds why not. SURVIVES is what may be
+lost now so that it still could: "A + B" both at once, "A; B" either.
 
 Examples:
   holdfast versions                         every job
@@ -136,7 +137,8 @@ class VersionsCommand : public Command {
                                    {"WORLD", true, false},
                                    {"AGE", true, false},
                                    {"PINNED", false, false},
-                                   {"RESTORABLE", false, false}});
+                                   {"RESTORABLE", false, false},
+                                   {"SURVIVES", false, true}});
     if (output.wide()) columns.push_back({"WHY NOT", false, true});
     Table table(columns);
     for (const Listed& one : listed) {
@@ -151,7 +153,8 @@ class VersionsCommand : public Command {
                              {std::to_string(info.world())},
                              {AgeText(info.wall_nanos(), now)},
                              {info.pinned() ? "yes" : "no"},
-                             info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"}});
+                             info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"},
+                             {info.survives().empty() ? "-" : info.survives()}});
       if (output.wide()) row.push_back({info.why_not()});
       table.Add(std::move(row));
     }

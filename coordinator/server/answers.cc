@@ -32,6 +32,9 @@ void Fill(const NodeView& view, pb::NodeStatus* node) {
     wire->set_job(seat.job);
     wire->set_group(seat.group);
     wire->set_number(seat.number);
+    wire->set_position(seat.position);
+    wire->set_members(seat.members);
+    wire->set_parity(seat.parity);
   }
   node->set_held_parity_bytes(view.held_parity_bytes);
   node->mutable_labels()->insert(view.labels.begin(), view.labels.end());

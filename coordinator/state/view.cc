@@ -6,6 +6,7 @@
 
 #include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
+#include "coordinator/state/survival.h"
 
 namespace holdfast::coord {
 namespace {
@@ -40,17 +41,15 @@ uint32_t AvailableTiers(const Job& job, const VersionState& version) {
   return at_peer ? tiers | TierBit(Tier::kPeer) : tiers;
 }
 
-/// The worst that the version survives, by what is there now: nodes at once, or all but the disks.
-std::string Survives(const Job& job, const VersionState& version, uint32_t available) {
-  std::string text;
-  const uint32_t margin = PeerMargin(job, version, kAnyTier).value_or(0);
-  if (margin != 0) {
-    text = fmt::format("any {} node{} of each group", margin, margin == 1 ? "" : "s");
+Survival SurvivalOf(const Job& job, const VersionState& version, uint32_t available) {
+  Survival survival;
+  if (MayDecode(version)) survival.nodes = PeerMargin(job, version, kAnyTier).value_or(0);
+  if (!version.committed_at(Tier::kDisk)) return survival;
+  survival.nodes_of_power_cut = PeerMargin(job, version, TierBit(Tier::kDisk));
+  if (!survival.nodes_of_power_cut && (available & TierBit(Tier::kDisk)) != 0) {
+    survival.nodes_of_power_cut = 0;
   }
-  if ((available & TierBit(Tier::kDisk)) != 0) {
-    text += (text.empty() ? "" : "; ") + std::string("loss of everything but the disks");
-  }
-  return text.empty() ? "process loss only" : text;
+  return survival;
 }
 
 /// The version of the current incarnation whose parity is being made: the one that most members
@@ -97,7 +96,9 @@ std::vector<NodeView> State::Nodes() const {
     if (seats == nullptr) continue;
     for (uint32_t number = 0; number < seats->seats.size(); ++number) {
       const PeerSeats::Seat& seat = seats->seats[number];
-      views[seat.node].seats.push_back({name, seat.group, number});
+      const PlannedGroup& group = job.lineage().peers[seat.group];
+      views[seat.node].seats.push_back({name, seat.group, number, seat.position,
+                                        static_cast<uint32_t>(group.members.size()), group.parity});
     }
   }
   std::sort(views.begin(), views.end(),
@@ -180,7 +181,9 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
     const bool superseded = version.committed() && !version.committed_at(Tier::kDisk) &&
                             id != newest_memory && id != newest_peer && (!whole || only_waits);
     if (superseded) continue;
-    if (view.restorable) view.survives = Survives(job, version, view.available_tiers);
+    if (view.restorable) {
+      view.survives = ToString(SurvivalOf(job, version, view.available_tiers));
+    }
     if (version.phase == Phase::kAborted) {
       view.why_not = "not every rank saved it";
     } else if (version.phase == Phase::kRemoving) {

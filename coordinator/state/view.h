@@ -15,7 +15,10 @@ namespace holdfast::coord {
 struct SeatView {
   std::string job;
   uint32_t group = 0;
-  uint32_t number = 0;  // over all groups
+  uint32_t number = 0;    // over all groups
+  uint32_t position = 0;  // in its group
+  uint32_t members = 0;   // of the group
+  uint32_t parity = 0;    // of them may be lost
 };
 
 struct NodeView {

@@ -77,6 +77,14 @@ TEST(AgentConfig, WhatCannotWorkIsRefused) {
   EXPECT_THAT(check([](AgentConfig& c) { c.data_dirs = {"/a", "/a"}; }), HasSubstr("twice"));
   EXPECT_THAT(check([](AgentConfig& c) { c.arena_bytes = 1; }), HasSubstr("arena.bytes"));
   EXPECT_THAT(check([](AgentConfig& c) { c.log_level = "loud"; }), HasSubstr("loud"));
+  EXPECT_EQ(check([](AgentConfig& c) { c.peers.advertise = "127.0.0.1:7072"; }), "");
+  EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "127.0.0.1:0"; }),
+              HasSubstr("no port"));
+  EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "nowhere"; }),
+              HasSubstr("peers.advertise"));
+  // Reached from elsewhere, maybe through a translated address.
+  EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "10.0.0.7:7072"; }),
+              HasSubstr("secret"));
 }
 
 }  // namespace

@@ -122,6 +122,30 @@ TEST(HealthTest, DiskStaleWhileMemoryGoesOn) {
   EXPECT_THAT(CodesOf(view), ElementsAre("DISK_STALE"));
 }
 
+TEST(HealthTest, PeerStaleOnlyWhereThereAreGroups) {
+  ClusterView view = HealthyView();
+  auto* old = view.versions["lm"].add_versions();
+  Set(old->mutable_version(), 1, 5);
+  old->set_wall_nanos(kNow - 2 * kStale);
+  Set(view.status.mutable_jobs(0)->mutable_peer_committed(), 1, 5);
+  EXPECT_THAT(CodesOf(view), IsEmpty());
+  view.status.mutable_jobs(0)->set_peer_members(4);
+  EXPECT_THAT(CodesOf(view), ElementsAre("PEER_STALE"));
+}
+
+TEST(HealthTest, AnUnprotectedJobIsSaidAndNoFault) {
+  ClusterView view = HealthyView();
+  view.status.mutable_jobs(0)->set_not_protected_why("all ranks are on one node");
+  const auto findings = Examine(view, kStale);
+  ASSERT_THAT(CodesOf(view), ElementsAre("NOT_PROTECTED"));
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("all ranks are on one node"));
+  EXPECT_EQ(NameOf(Gravest(findings)), "HOLDFAST_OK");
+  view.status.mutable_nodes(0)->set_disk_free_percent(7);
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_LOW", "NOT_PROTECTED"));
+  view.status.mutable_jobs(0)->set_ranks_joined(3);
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_LOW", "RANKS_MISSING"));
+}
+
 TEST(HealthTest, JobWithoutAnyCommit) {
   ClusterView view;
   view.now_wall_nanos = kNow;

@@ -28,8 +28,8 @@ class OfflineTest : public testing::Test {
 };
 
 TEST(CommandLineTest, HelpTeaches) {
-  for (const char* command : {"status", "versions", "verify", "inspect", "restore", "pin", "unpin",
-                              "dump", "completion"}) {
+  for (const char* command : {"status", "nodes", "versions", "verify", "inspect", "restore", "pin",
+                              "unpin", "dump", "completion"}) {
     CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:"), HasSubstr("holdfast"))) << command;

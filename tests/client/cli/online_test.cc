@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "agent/api/agent.grpc.pb.h"
+#include "client/cli/text.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
@@ -208,6 +209,7 @@ class OnlineTest : public testing::Test {
     info->set_bytes(step << 20);
     info->set_wall_nanos(Clock::Real().WallNanos() - kAgeNanos);
     info->set_restorable(available != 0);
+    if (available != 0) info->set_survives("any 1 node of each group; full power cut");
     return info;
   }
 
@@ -271,10 +273,85 @@ TEST_F(OnlineTest, StatusWell) {
                                     "up, 1 job\n"));
   EXPECT_THAT(result.out, HasSubstr("NODE  STATE  MEMORY   DISK  FREE\n"
                                     "n0    up        0 B  6 MiB   50%\n"));
-  EXPECT_THAT(
-      result.out,
-      HasSubstr("JOB  PHASE   INC  RANKS  MEMORY        DISK          RESTORABLE     PENDING\n"
-                "lm   joined    1    2/2  1-20 (2h10m)  1-10 (2h10m)  1-20 (memory)        0\n"));
+  EXPECT_THAT(result.out,
+              HasSubstr("JOB  PHASE   INC  RANKS  MEMORY        PEER  PARITY  DISK          "
+                        "RESTORABLE     PENDING\n"
+                        "lm   joined    1    2/2  1-20 (2h10m)  -     none    1-10 (2h10m)  "
+                        "1-20 (memory)        0\n"));
+}
+
+TEST_F(OnlineTest, StatusShowsRedundancyBeingBuilt) {
+  auto* job = coordinator_.status.mutable_jobs(0);
+  job->set_peer_members(8);
+  EXPECT_THAT(AskStatus().out, HasSubstr("1-20 (2h10m)  -     -       1-10"));
+  Set(10, job->mutable_peer_committed());
+  Set(20, job->mutable_peer_target());
+  job->set_peer_target_held(6);
+  EXPECT_THAT(AskStatus().out, HasSubstr("1-20 (2h10m)  1-10 (2h10m)  6/8     1-10"));
+  EXPECT_THAT(AskStatus({"-o", "wide"}).out, HasSubstr("1-10 (2h10m)  6/8 of 1-20  1-10"));
+  auto json = AskStatus({"-o", "json"}).Json()["jobs"][0];
+  EXPECT_EQ(json["peer_committed"], "1-10");
+  EXPECT_TRUE(json["peer_committed_at"].is_string());
+  EXPECT_EQ(json["peer_target_held"], 6);
+  CliOptions plain;
+  plain.env = {"NO_COLOR=1"};
+  const std::string endpoint = "unix:" + (folder_ / "c.sock");
+  const std::string shown = RunOnTerminal({"--endpoint", endpoint, "status"}, 80, "", plain).out;
+  for (std::string line : Lines(shown.substr(shown.find("NODE  STATE")))) {
+    line.erase(line.find_last_not_of('\r') + 1);
+    EXPECT_LE(DisplayWidth(line), 80U) << line;
+  }
+}
+
+TEST_F(OnlineTest, StatusSaysWhyAJobIsNotProtected) {
+  coordinator_.status.mutable_jobs(0)->set_not_protected_why("all ranks are on one node");
+  CliResult result = AskStatus();
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("  NOT_PROTECTED job lm: what is in memory alone is lost with "
+                                    "its node: all ranks are on one node\n"));
+}
+
+/// n0 sits in groups of two jobs, n1 in none and is down.
+TEST_F(OnlineTest, Nodes) {
+  auto* n0 = coordinator_.status.mutable_nodes(0);
+  n0->set_held_parity_bytes(1 << 20);
+  n0->set_peer_address("10.0.0.1:7072");
+  (*n0->mutable_labels())["rack"] = "r7";
+  (*n0->mutable_labels())["hall"] = "h1";
+  auto seat = [&](const std::string& job, uint32_t group, uint32_t position, uint32_t members,
+                  uint32_t parity) {
+    auto* wire = n0->add_seats();
+    wire->set_job(job);
+    wire->set_group(group);
+    wire->set_number(group * members + position);
+    wire->set_position(position);
+    wire->set_members(members);
+    wire->set_parity(parity);
+  };
+  seat("lm", 1, 3, 8, 2);
+  seat("small", 0, 0, 2, 1);
+  EXPECT_EQ(Cli({"nodes", "n0"}).exit_code, 0);
+  coordinator_.status.mutable_nodes(1)->set_alive(false);
+  CliResult result = Cli({"nodes"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out,
+            "NODE  STATE  GROUP    SEAT  SEGMENTS  MEMORY  PARITY   DISK  HEALTH\n"
+            "n0    up     lm/1      3/8       6+2     0 B   1 MiB  6 MiB  ok\n"
+            "             small/0   0/2       1+1\n"
+            "n1    DOWN   -           -         -     0 B     0 B  6 MiB  NODE_DOWN\n");
+  CliResult wide = Cli({"nodes", "n0", "-o", "wide"});
+  EXPECT_EQ(wide.exit_code, 0) << wide.Shown();
+  EXPECT_THAT(wide.out, AllOf(HasSubstr("hall=h1,rack=r7"), HasSubstr("10.0.0.1:7072"),
+                              Not(HasSubstr("n1"))));
+  auto json = Cli({"nodes", "-o", "json"}).Json();
+  EXPECT_EQ(json["kind"], "nodes");
+  EXPECT_EQ(json["nodes"][0]["seats"][0]["job"], "lm");
+  EXPECT_EQ(json["nodes"][0]["seats"][0]["members"], 8);
+  EXPECT_EQ(json["nodes"][0]["parity_bytes"], 1 << 20);
+  EXPECT_EQ(json["nodes"][0]["labels"]["rack"], "r7");
+  EXPECT_EQ(json["nodes"][0]["health"], "HOLDFAST_OK");
+  EXPECT_EQ(json["nodes"][1]["codes"], nlohmann::json({"NODE_DOWN"}));
+  EXPECT_EQ(Cli({"nodes", "n9"}).exit_code, 4);
 }
 
 TEST_F(OnlineTest, StatusJson) {
@@ -333,9 +410,12 @@ TEST_F(OnlineTest, Versions) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(
       result.out,
-      "VERSION  STATE      TIERS        AVAILABLE      SIZE  WORLD    AGE  PINNED  RESTORABLE\n"
-      "1-20     committed  memory,disk  memory,disk  20 MiB      2  2h10m  no      yes\n"
-      "1-10     committed  memory,disk  -            10 MiB      2  2h10m  no      no\n");
+      "VERSION  STATE      TIERS        AVAILABLE      SIZE  WORLD    AGE  PINNED  RESTORABLE  "
+      "SURVIVES\n"
+      "1-20     committed  memory,disk  memory,disk  20 MiB      2  2h10m  no      yes         "
+      "any 1 node of each group; full power cut\n"
+      "1-10     committed  memory,disk  -            10 MiB      2  2h10m  no      no          "
+      "-\n");
   EXPECT_THAT(Cli({"versions", "-o", "wide"}).out,
               AllOf(HasSubstr("JOB"), HasSubstr("rank 1: n1 is down")));
   EXPECT_THAT(Cli({"versions", "lm", "--restorable"}).out, Not(HasSubstr("1-10")));
@@ -346,6 +426,8 @@ TEST_F(OnlineTest, Versions) {
   EXPECT_EQ(json["versions"][1]["tiers"], nlohmann::json({"memory", "disk"}));
   EXPECT_EQ(json["versions"][1]["bytes"], 20 << 20);
   EXPECT_EQ(json["versions"][1]["step"], 20);
+  EXPECT_EQ(json["versions"][1]["survives"], "any 1 node of each group; full power cut");
+  EXPECT_EQ(json["versions"][0]["survives"], "");
 }
 
 TEST_F(OnlineTest, PinAndUnpin) {

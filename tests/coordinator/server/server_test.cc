@@ -216,6 +216,9 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   EXPECT_EQ(status.nodes(1).labels().at("rack"), "r1");
   ASSERT_EQ(status.nodes(1).seats_size(), 1);
   EXPECT_EQ(status.nodes(1).seats(0).number(), 1U);
+  EXPECT_EQ(status.nodes(1).seats(0).position(), 1U);
+  EXPECT_EQ(status.nodes(1).seats(0).members(), 3U);
+  EXPECT_EQ(status.nodes(1).seats(0).parity(), 1U);
   EXPECT_EQ(status.nodes(1).held_parity_bytes(), 1001U);
   EXPECT_EQ(a.ListVersions("gpt").versions(0).survives(), "any 1 node of each group");
 

@@ -600,7 +600,7 @@ TEST_F(TwoLossesTest, OneTooManyIsSaidAndTheOlderDurableVersionWorks) {
                         "(last on d); parity group 0 of 4 nodes can decode without 2 of them, it "
                         "misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d (rank-3, "
                         "parity-3)"));
-  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
   EXPECT_EQ(View(V(1, 2)).survives, "");
   for (uint32_t rank = 0; rank < 4; ++rank) {
     c.Join(nodes[rank], "run-2", rank, 4);
@@ -748,6 +748,9 @@ TEST_F(PeersTest, ViewsCountParityApart) {
   ASSERT_THAT(a.seats, SizeIs(1));
   EXPECT_EQ(a.seats[0].job, "gpt");
   EXPECT_EQ(a.seats[0].number, 0U);
+  EXPECT_EQ(a.seats[0].position, 0U);
+  EXPECT_EQ(a.seats[0].members, 4U);
+  EXPECT_EQ(a.seats[0].parity, 1U);
   EXPECT_EQ(a.peer_address, "unix:/a.peer");
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   EXPECT_EQ(c.Job().peer_target_step, Step{2});
@@ -757,13 +760,13 @@ TEST_F(PeersTest, SurvivesSaysWhatTheNewestFactsAllow) {
   Commit(V(1, 1), Tier::kMemory);
   EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
   Commit(V(1, 1), Tier::kDisk);
-  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
   Commit(V(1, 1), Tier::kPeer);
-  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group; loss of everything but the disks");
+  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group; full power cut");
   c.Lose("b");
   EXPECT_EQ(View(V(1, 1)).survives, "process loss only") << "b's disk is gone as well";
   c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)});
-  EXPECT_EQ(View(V(1, 1)).survives, "loss of everything but the disks");
+  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#include "client/cli/node_json.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/cli/version_json.h"
+
+namespace holdfast::cli {
+
+namespace {
+Json SeatsJson(const coordinator::NodeStatus& node) {
+  Json seats = Json::array();
+  for (const auto& seat : node.seats()) {
+    seats.push_back({{"job", seat.job()},
+                     {"group", seat.group()},
+                     {"number", seat.number()},
+                     {"position", seat.position()},
+                     {"members", seat.members()},
+                     {"parity", seat.parity()}});
+  }
+  return seats;
+}
+}  // namespace
+
+Json NodeJson(const coordinator::NodeStatus& node) {
+  // Sorted, unlike the map on the wire.
+  const std::map<std::string, std::string> labels(node.labels().begin(), node.labels().end());
+  return {{"node", node.node()},
+          {"alive", node.alive()},
+          {"address", node.data_address()},
+          {"memory_bytes", node.held_memory_bytes()},
+          {"disk_bytes", node.held_disk_bytes()},
+          {"disk_free_percent", node.disk_free_percent()},
+          {"seen_at", TimeJson(node.seen_wall_nanos())},
+          {"warnings", std::vector<std::string>(node.warnings().begin(), node.warnings().end())},
+          {"peer_address", node.peer_address()},
+          {"parity_bytes", node.held_parity_bytes()},
+          {"labels", labels},
+          {"seats", SeatsJson(node)}};
+}
+
+Json NodesJson(const coordinator::GetStatusReply& status) {
+  Json nodes = Json::array();
+  for (const auto& node : status.nodes()) nodes.push_back(NodeJson(node));
+  return nodes;
+}
+
+Cell StateCell(const coordinator::NodeStatus& node) {
+  return node.alive() ? Cell{"up", Tone::kGood} : Cell{"DOWN", Tone::kBad};
+}
+
+}  // namespace holdfast::cli
