@@ -35,6 +35,9 @@ struct Bench {
 Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTransport(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunParity(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunRebuild(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
