@@ -21,9 +21,9 @@ constexpr size_t kWarmSteps = 3;
 struct Way {
   std::string name;
   std::vector<std::string> settings;
-  std::string root;
-  std::unique_ptr<local::Cluster> cluster;
-  std::vector<double> step_ms;
+  std::string root = {};
+  std::unique_ptr<local::Cluster> cluster = {};
+  std::vector<double> step_ms = {};
 };
 
 local::TrainingOptions TrainingFor(const BenchOptions& options, const std::string& job) {
