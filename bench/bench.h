@@ -22,7 +22,8 @@ struct BenchResult {
 
 struct BenchOptions {
   bool quick = false;
-  std::string dir;  // on the disk to measure; exists and is empty
+  std::string dir;          // on the disk to measure; exists and is empty
+  std::string growth_file;  // Markdown to put the growth table into; empty: none
 };
 
 struct Bench {
@@ -35,6 +36,10 @@ struct Bench {
 Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTransport(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunParity(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunRebuild(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunGrowth(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);

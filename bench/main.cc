@@ -20,6 +20,11 @@ const std::vector<Bench>& All() {
       {"checksum", "CRC-32C ÷ bare ISA-L", RunChecksum},
       {"erasure", "encode and decode ÷ bare ISA-L", RunErasure},
       {"transport", "peer transport over loopback ÷ iperf3", RunTransport},
+      {"parity", "sealed → committed at peer ÷ the slower of transport and encode; bytes sent",
+       RunParity},
+      {"rebuild", "a lost node's shard decoded ÷ the same bytes from one node", RunRebuild},
+      {"slowdown", "training with parity of every step ÷ without peers", RunSlowdown},
+      {"growth", "time and bytes of parity for groups of 2 to 16 nodes", RunGrowth},
       {"disk", "slot → durable and back ÷ fio", RunDisk},
       {"streaming", "Save → durable ÷ the slowest stage alone", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
@@ -52,6 +57,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "less data, fewer rounds");
   app.add_option("--json", json_path, "also write {\"schema\": 1, \"results\": […]}");
   app.add_option("--dir", base_dir, "folder on the disk to measure")->capture_default_str();
+  app.add_option("--growth-into", options.growth_file,
+                 "put the table of `growth` into this Markdown file, its plot beside it");
   app.add_option("NAME", names, "only these");
   CLI11_PARSE(app, argc, argv);
 

@@ -2,6 +2,7 @@
 # Builds and runs the benchmarks. Every figure is a ratio to a reference measured in the same run.
 #
 #   bench/run.sh [--quick] [--json FILE] [--dir DIR] [NAME…]     (--help lists the names)
+#   bench/run.sh growth --growth-into docs/benchmarks.md         table and plot, written there
 #
 # Exit code 0 whatever the ratios; 1 when a benchmark could not run.
 set -euo pipefail

@@ -21,6 +21,8 @@ constexpr auto kIdleSleep = std::chrono::milliseconds(1);
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 static_assert(sizeof(SlotProgress) == 64);
+static_assert(sizeof(PhaseHint) == 64 && offsetof(PhaseHint, begun) == 8);
+static_assert(offsetof(SegmentControl, phases) == 4096);
 
 // Shared between processes, hence without FUTEX_PRIVATE_FLAG.
 void FutexWake(std::atomic<uint32_t>& word) {

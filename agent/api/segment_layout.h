@@ -5,8 +5,8 @@
 #include <cstdint>
 
 // What lies in the shared memory of one rank: a control block and its slots. Both sides map it; the
-// agent trusts nothing in it: progress only says how far a copy has come, and all bytes are
-// checksummed by the agent before they count.
+// agent trusts nothing in it: progress only says how far a copy has come, all bytes are checksummed
+// by the agent before they count, and a phase only says what may wait a little.
 
 namespace holdfast::agent {
 
@@ -22,8 +22,20 @@ struct alignas(64) SlotProgress {
   std::atomic<uint32_t> wake;
 };
 
+/// What a trainer can say that it is doing. The numbers are stable: holdfast.h has the same.
+enum class Phase : uint32_t { kCollective = 1 };
+inline constexpr uint32_t kPhasesMax = 16;
+
+/// One phase of a rank, a hint. Written by the trainer, read by the agent when it would send; the
+/// agent sets `open` to 0 before it welcomes a trainer.
+struct alignas(64) PhaseHint {
+  std::atomic<uint32_t> open;   // begun and not ended, over all threads
+  std::atomic<uint64_t> begun;  // in all
+};
+
 struct SegmentControl {
   SlotProgress slots[kSlotsMax];
+  PhaseHint phases[kPhasesMax];  // by Phase
 };
 static_assert(sizeof(SegmentControl) <= kControlBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

@@ -87,6 +87,11 @@ SlotProgress& MappedSegment::progress(uint32_t index) {
   return reinterpret_cast<SegmentControl*>(memory_.memory().data())->slots[index];
 }
 
+PhaseHint& MappedSegment::phase(Phase phase) {
+  auto* control = reinterpret_cast<SegmentControl*>(memory_.memory().data());
+  return control->phases[static_cast<uint32_t>(phase)];
+}
+
 SlotRecord MappedSegment::record(uint32_t index) const {
   assert(index < shape_.slots);
   MutexLock lock(mutex_);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "agent/peers/address.h"
 #include "agent/peers/secret.h"
 
@@ -22,7 +24,12 @@ void PeersConfig::Bind(ConfigSchema& schema) {
   schema.AddBytes("peers.rate_bytes_per_s", &rate_bytes_per_s,
                   "Send to peers at most so many bytes a second; 0: as fast as it goes.");
   schema.AddBytes("peers.busy_rate_bytes_per_s", &busy_rate_bytes_per_s,
-                  "The same while the trainers' own traffic runs; 0: no other rate.");
+                  "The same while the trainers' own traffic runs; 0: nothing meanwhile.");
+  schema.Add(
+      "peers.yield_max_ms", &yield_max_ms,
+      "Yield to the trainers' own traffic for so long in one go, and for half of the time at "
+      "most; 0: never.",
+      0, 60'000);
 }
 
 Status PeersConfig::Check() const {
@@ -53,6 +60,7 @@ TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, cons
   options.tls = tls;
   options.pace.rate_bytes_per_s = rate_bytes_per_s;
   options.pace.busy_rate_bytes_per_s = busy_rate_bytes_per_s;
+  options.pace.yield_max = std::chrono::milliseconds(yield_max_ms);
   options.connections_max = static_cast<size_t>(connections_max);
   return options;
 }

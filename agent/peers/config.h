@@ -19,6 +19,7 @@ struct PeersConfig {
   int64_t connections_max = 64;
   uint64_t rate_bytes_per_s = 0;
   uint64_t busy_rate_bytes_per_s = 0;
+  int64_t yield_max_ms = 200;
 
   /// Binds every field; the config outlives the schema.
   void Bind(ConfigSchema& schema);

@@ -111,6 +111,7 @@ Status PeerSession::SendObject(const PeerRequest& request, const FrameStamp& sta
         channel_.Send(FrameKind::kData, *unit, start, In(context_.timeouts.send)));
     position += unit->size();
     context_.counters.data_bytes += unit->size();
+    context_.counters.frame_bytes += kFrameHeaderBytes;
   }
   return Status::Ok();
 }

@@ -29,6 +29,7 @@ struct PeerServerCounters {
   std::atomic<uint64_t> rejected{0};     // did not prove itself, or broke the protocol
   std::atomic<uint64_t> streams{0};      // requests that the source has opened
   std::atomic<uint64_t> data_bytes{0};   // sent, without frames and handshakes
+  std::atomic<uint64_t> frame_bytes{0};  // sent with them: their headers
 };
 
 /// What all sessions of a server share; outlives them.

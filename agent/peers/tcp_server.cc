@@ -92,7 +92,7 @@ TcpPeerServer::TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity s
                std::move(tls),
                options.timeouts,
                source,
-               PaceGate(options.pace, Clock::Real()),
+               PaceGate(options.pace, options.is_busy, Clock::Real()),
                {}},
       connections_max_(options.connections_max),
       address_(std::move(address)),

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ struct TcpPeerServerOptions {
   std::string secret_file;             // needed where other machines reach `listen`
   PeerTlsFiles tls;
   PacerOptions pace;
+  /// Whether the trainers' own traffic runs now, see PaceGate; null: never.
+  std::function<bool()> is_busy;
   size_t connections_max = 64;
   PeerServerTimeouts timeouts;
 };
@@ -45,8 +48,8 @@ class TcpPeerServer {
 
   /// Where it listens, with the port that was bound.
   const std::string& address() const { return address_text_; }
-  /// While busy, data goes out at the pacer's busy rate. Any thread.
-  void SetBusy(bool busy) { context_.gate.SetBusy(busy); }
+  /// Time that data has waited for the trainers' own traffic. Any thread.
+  Clock::Duration yielded() const { return context_.gate.yielded(); }
   const PeerServerCounters& counters() const { return context_.counters; }
 
   /// Ends all connections and waits for their threads: as long as the slowest reader's Cancel() and

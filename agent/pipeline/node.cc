@@ -453,6 +453,18 @@ Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
   return Status::Ok();
 }
 
+namespace {
+bool SaysCollective(RankPipeline& rank) {
+  return rank.connected.load() && rank.segment.phase(Phase::kCollective).open.load() != 0;
+}
+}  // namespace
+
+bool Node::InCollective() {
+  MutexLock lock(ranks_mutex_);
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& entry) { return SaysCollective(*entry.second); });
+}
+
 std::vector<Node::RankStatus> Node::Snapshot() {
   std::vector<std::shared_ptr<RankPipeline>> ranks;
   {
@@ -461,7 +473,9 @@ std::vector<Node::RankStatus> Node::Snapshot() {
   }
   std::vector<RankStatus> result;
   for (const auto& rank : ranks) {
-    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), rank->slots.Snapshot()});
+    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), SaysCollective(*rank),
+                      rank->segment.phase(Phase::kCollective).begun.load(),
+                      rank->slots.Snapshot()});
   }
   return result;
 }

@@ -94,6 +94,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   /// What peers may read here. Threads: any, until Stop().
   PeerSource& peer_source() { return peer_source_; }
 
+  /// Whether a trainer that is connected here says that its own collectives run. Threads: any.
+  bool InCollective();
+
   // The data service. Threads: any.
   Result<std::unique_ptr<ShardReader>> OpenInMemory(const ShardKey& key);
   Status VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal);
@@ -101,6 +104,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   struct RankStatus {
     SegmentOwner owner;
     uint64_t slot_bytes = 0;
+    bool in_collective = false;
+    uint64_t collectives = 0;  // begun, by the word of the rank's trainers
     std::vector<RankSlots::SlotStatus> slots;
   };
   std::vector<RankStatus> Snapshot();

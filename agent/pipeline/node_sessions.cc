@@ -293,8 +293,10 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
   }
   RememberTrainer(*session, std::move(*pid_fd));
   session->state = Session::State::kReady;
-  session->pipeline->connected.store(true);
   Segment& memory = session->pipeline->segment;
+  // What a trainer before it left; the client says again what holds once it is welcome.
+  memory.phase(Phase::kCollective).open.store(0);
+  session->pipeline->connected.store(true);
   WelcomeMessage welcome;
   welcome.slots = memory.slot_count();
   welcome.incarnation = session->incarnation.value;
@@ -601,6 +603,9 @@ void Node::NotifyCommitted(Session& session, const JobState* before, const JobSt
   };
   if (changed(before ? before->memory_committed : std::nullopt, now.memory_committed)) {
     Notify(session, NoticeKind::kCommitted, *now.memory_committed, Tier::kMemory);
+  }
+  if (changed(before ? before->peer_committed : std::nullopt, now.peer_committed)) {
+    Notify(session, NoticeKind::kCommitted, *now.peer_committed, Tier::kPeer);
   }
   if (changed(before ? before->disk_committed : std::nullopt, now.disk_committed)) {
     Notify(session, NoticeKind::kCommitted, *now.disk_committed, Tier::kDisk);

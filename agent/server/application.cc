@@ -198,10 +198,10 @@ Status AgentApplication::Serve() {
   }
   if (config_.peers_enabled) {
     const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
-    HOLDFAST_ASSIGN_OR_RETURN(
-        peer_server_,
-        TcpPeerServer::Start(config_.peers.ServerOptions(config_.cluster, config_.node, tls),
-                             node_->peer_source()));
+    TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
+    options.is_busy = [this] { return node_->InCollective(); };
+    HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
+    data_->ShowPeers(*peer_server_);
   }
   link_->Start(*node_, data_address_);
   const ArenaUsage usage = arena_->usage();

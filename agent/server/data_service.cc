@@ -85,6 +85,20 @@ std::string_view NameOf(SlotState state) {
   return "unknown";
 }
 
+nlohmann::json Describe(const TcpPeerServer* peers) {
+  if (peers == nullptr) return nullptr;
+  const PeerServerCounters& counters = peers->counters();
+  const auto yielded = std::chrono::duration_cast<std::chrono::milliseconds>(peers->yielded());
+  return {{"address", peers->address()},
+          {"connections", counters.connections.load()},
+          {"refused", counters.refused.load()},
+          {"rejected", counters.rejected.load()},
+          {"streams", counters.streams.load()},
+          {"data_bytes", counters.data_bytes.load()},
+          {"frame_bytes", counters.frame_bytes.load()},
+          {"yielded_ms", yielded.count()}};
+}
+
 }  // namespace
 
 DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name)
@@ -176,6 +190,8 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
                      {"rank", rank.owner.rank.value},
                      {"uid", rank.owner.uid},
                      {"slot_bytes", rank.slot_bytes},
+                     {"in_collective", rank.in_collective},
+                     {"collectives", rank.collectives},
                      {"slots", std::move(slots)}});
   }
   const json dump = {
@@ -186,6 +202,7 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
        {{"budget_bytes", usage.budget_bytes},
         {"reserved_bytes", usage.reserved_bytes},
         {"segments", usage.segments}}},
+      {"peers", Describe(peers_.load())},
       {"disk",
        {{"shards", volume_.List().size()},
         {"free_bytes", volume_.FreeBytes()},

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "agent/api/agent.grpc.pb.h"
+#include "agent/peers/tcp_server.h"
 #include "agent/pipeline/node.h"
 #include "storage/volume/volume.h"
 
@@ -16,6 +17,8 @@ class DataService final : public Agent::Service {
  public:
   /// The arguments outlive it.
   DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
+  /// From now on Dump tells of it, too; it outlives this.
+  void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
 
   grpc::Status ReadShard(grpc::ServerContext* context, const ReadShardRequest* request,
                          grpc::ServerWriter<ShardPiece>* writer) override;
@@ -31,6 +34,7 @@ class DataService final : public Agent::Service {
   Node& node_;
   Volume& volume_;
   Arena& arena_;
+  std::atomic<const TcpPeerServer*> peers_{nullptr};
   const std::string node_name_;
   std::atomic<int> running_{0};
 };

@@ -158,6 +158,16 @@ holdfast_code holdfast_guard(holdfast_client* client, void* stream, holdfast_err
   return OnClient(client, error, [&](Client& core) -> Outcome { return core.Guard(stream); });
 }
 
+void holdfast_phase_begin(holdfast_client* client, uint32_t phase) {
+  static_assert(HOLDFAST_PHASE_COLLECTIVE ==
+                static_cast<uint32_t>(holdfast::agent::Phase::kCollective));
+  if (client != nullptr) client->core->phases().Begin(phase);
+}
+
+void holdfast_phase_end(holdfast_client* client, uint32_t phase) {
+  if (client != nullptr) client->core->phases().End(phase);
+}
+
 holdfast_code holdfast_wait(holdfast_client* client, uint64_t step, uint32_t tier,
                             uint64_t timeout_ms, holdfast_error* error) {
   return OnClient(client, error,

@@ -340,6 +340,7 @@ Status Client::Close(uint64_t timeout_ms) {
 // ---- from the link -----------------------------------------------------------------------------
 
 void Client::OnConnected(uint64_t incarnation, bool first) {
+  phases_.Repeat();
   {
     MutexLock lock(mutex_);
     stats_.incarnation = incarnation;
@@ -412,6 +413,7 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
 }
 
 void Client::OnMapped(std::byte* base, uint64_t bytes) {
+  phases_.Attach(*reinterpret_cast<agent::SegmentControl*>(base));
   if (!device_) return;
   if (Status status = device_->Pin(base, bytes); !status.ok()) {
     Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + status.message());
@@ -421,6 +423,7 @@ void Client::OnMapped(std::byte* base, uint64_t bytes) {
 }
 
 void Client::OnUnmapping(std::byte* base) {
+  phases_.Detach();
   if (device_ && pinned_ == base) device_->Unpin(std::exchange(pinned_, nullptr));
 }
 

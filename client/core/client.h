@@ -16,6 +16,7 @@
 #include "client/core/agent_link.h"
 #include "client/core/copier.h"
 #include "client/core/options.h"
+#include "client/core/phase_hints.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status.h"
@@ -60,6 +61,8 @@ class Client : private LinkObserver {
   size_t DifferenceCount();
   Status Connection();
   holdfast_stats Stats();
+  /// Any process, any thread; never blocks.
+  PhaseHints& phases() { return phases_; }
   /// Flushes with a bound and stops all threads; then only the destructor may follow.
   Status Close(uint64_t timeout_ms);
 
@@ -128,6 +131,7 @@ class Client : private LinkObserver {
   const CopyPlan plan_;
   std::unique_ptr<DeviceCopier> device_;  // only with device tensors
   std::byte* pinned_ = nullptr;           // the link's thread
+  PhaseHints phases_;                     // before the link, whose thread attaches it
   std::unique_ptr<AgentLink> link_;
   std::thread worker_;
   Mutex restoring_;  // one Restore() at a time

@@ -221,7 +221,13 @@ bool Trainer::TrainStep() {
   return true;
 }
 
+/// While the ranks talk to each other, Holdfast's own traffic between nodes makes room.
+holdfast::PhaseScope Trainer::InCollective() {
+  return {checkpoints_ ? &*checkpoints_ : nullptr, holdfast::Phase::kCollective};
+}
+
 bool Trainer::SumGradients() {
+  holdfast::PhaseScope phase = InCollective();
   for (Parameter& parameter : model_.parameters()) {
     if (!ring_.ReduceScatter(parameter.gradient, Bounds(parameter))) return false;
   }
@@ -236,6 +242,7 @@ bool Trainer::SumGradients() {
 }
 
 void Trainer::SpreadWeights() {
+  holdfast::PhaseScope phase = InCollective();
   for (Parameter& parameter : model_.parameters()) {
     if (!ring_.AllGather(parameter.value, Bounds(parameter))) return;
   }

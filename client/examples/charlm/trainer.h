@@ -36,6 +36,7 @@ class Trainer {
   bool Restore();
   bool AllAgree();
   bool TrainStep();
+  holdfast::PhaseScope InCollective();
   bool SumGradients();
   void SpreadWeights();
   void Save();

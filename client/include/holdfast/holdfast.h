@@ -237,6 +237,19 @@ HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
 HOLDFAST_API holdfast_code holdfast_guard(holdfast_client* client, void* stream,
                                           holdfast_error* error);
 
+/* What a training process can be doing that Holdfast should know of. */
+enum {
+  HOLDFAST_PHASE_COLLECTIVE = 1 /* its ranks talk to each other; traffic of ours makes room */
+};
+
+/* Hints around a phase, from any thread; phases nest, and overlap over threads. They cost some
+ * stores to memory: no call into the system, no lock. They cannot fail, whether there is an agent
+ * or not; a hint that is missing or wrong costs time, never bytes: the agent yields for a bounded
+ * time, and forgets a process that has ended. Unknown numbers, a NULL client and an end without a
+ * begin do nothing. */
+HOLDFAST_API void holdfast_phase_begin(holdfast_client* client, uint32_t phase);
+HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
+
 /* Waits until `step` or a later step of this start is committed at `tier`: from then on, what
  * happened up to `step` survives what that tier survives. With HOLDFAST_SEALED: until this step
  * itself is sealed. timeout_ms 0 asks without waiting.

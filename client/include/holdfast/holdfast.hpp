@@ -170,6 +170,9 @@ inline std::string_view ToString(Tier tier) {
   return "unknown";
 }
 
+/// What the process is doing; see holdfast_phase_begin.
+enum class Phase : uint32_t { kCollective = HOLDFAST_PHASE_COLLECTIVE };
+
 using Shape = std::vector<uint64_t>;
 
 /// One tensor of this rank: dense and row-major. `data` is borrowed until the client is closed.
@@ -347,6 +350,12 @@ class Client {
     return Status::From(holdfast_guard(client_, stream, &error), error);
   }
 
+  /// See holdfast_phase_begin; PhaseScope does both.
+  void BeginPhase(Phase phase) noexcept {
+    holdfast_phase_begin(client_, static_cast<uint32_t>(phase));
+  }
+  void EndPhase(Phase phase) noexcept { holdfast_phase_end(client_, static_cast<uint32_t>(phase)); }
+
   /// See holdfast_wait.
   Status Wait(uint64_t step, Tier tier, Milliseconds timeout) {
     holdfast_error error;
@@ -490,6 +499,24 @@ class Client {
 
   holdfast_client* client_ = nullptr;
   std::unique_ptr<LogFunction> log_;  // outlives the client, whose threads call it
+};
+
+/// A phase for as long as it lives. Without a client it does nothing.
+class PhaseScope {
+ public:
+  /// `client` outlives it, and is not moved meanwhile.
+  PhaseScope(Client* client, Phase phase) noexcept : client_(client), phase_(phase) {
+    if (client_ != nullptr) client_->BeginPhase(phase_);
+  }
+  ~PhaseScope() {
+    if (client_ != nullptr) client_->EndPhase(phase_);
+  }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Client* client_;
+  Phase phase_;
 };
 
 }  // namespace v1

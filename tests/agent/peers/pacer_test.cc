@@ -32,7 +32,6 @@ TEST(PacerTest, WithoutARateNothingWaits) {
   ManualClock clock;
   Pacer pacer({}, clock);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
-  pacer.SetBusy(true);
   EXPECT_EQ(pacer.TryTake(1ULL << 40), Clock::Duration::zero());
 }
 
@@ -81,7 +80,10 @@ TEST(PacerTest, ALongPauseSavesUpNoMoreThanTheBurst) {
 
 TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
   ManualClock clock;
-  Pacer pacer({.rate_bytes_per_s = 100 * kUnit, .busy_rate_bytes_per_s = kUnit, .burst_bytes = 1},
+  Pacer pacer({.rate_bytes_per_s = 100 * kUnit,
+               .busy_rate_bytes_per_s = kUnit,
+               .burst_bytes = 1,
+               .yield_max = std::chrono::hours(1)},
               clock);
   const auto sent_in = [&](Clock::Duration time) {
     const Clock::TimePoint end = clock.Now() + time;
@@ -107,7 +109,8 @@ TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
   ManualClock other;
   Pacer second({.rate_bytes_per_s = 2 * kUnit,
                 .busy_rate_bytes_per_s = 4 * kUnit,
-                .burst_bytes = 100 * kUnit},
+                .burst_bytes = 100 * kUnit,
+                .yield_max = std::chrono::hours(1)},
                other);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(second.TryTake(kUnit), Clock::Duration::zero());
   other.Advance(milliseconds(500));
@@ -117,18 +120,91 @@ TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
   EXPECT_NE(second.TryTake(kUnit), Clock::Duration::zero());
 }
 
-TEST(PacerTest, WithoutABusyRateBusyChangesNothing) {
+TEST(PacerTest, WithoutPatienceBusyChangesNothing) {
   ManualClock clock;
-  Pacer pacer({.rate_bytes_per_s = kUnit, .burst_bytes = 1}, clock);
+  Pacer pacer({.rate_bytes_per_s = kUnit, .burst_bytes = 1, .yield_max = {}}, clock);
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
   const Clock::Duration wait = pacer.TryTake(kUnit);
   pacer.SetBusy(true);
   EXPECT_EQ(pacer.TryTake(kUnit), wait);
+  EXPECT_EQ(pacer.yielded(), Clock::Duration::zero());
+}
+
+TEST(PacerTest, NothingIsSentWhileBusyAndEverythingAfter) {
+  ManualClock clock;
+  Pacer pacer({.yield_max = milliseconds(100)}, clock);
+  pacer.SetBusy(true);
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
+  clock.Advance(milliseconds(30));
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(70));
+  clock.Advance(milliseconds(20));
+  pacer.SetBusy(false);
+  EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
+  EXPECT_EQ(pacer.yielded(), milliseconds(50));
+  // Quiet time gives the patience back, but no more than there was.
+  clock.Advance(milliseconds(20));
+  pacer.SetBusy(true);
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(70));
+  pacer.SetBusy(false);
+  clock.Advance(seconds(10));
+  pacer.SetBusy(true);
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
+}
+
+TEST(PacerTest, TimeInWhichNobodyWaitedUsesNoPatienceUp) {
+  ManualClock clock;
+  Pacer pacer({.yield_max = milliseconds(100)}, clock);
+  pacer.SetBusy(true);
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
+  clock.Advance(seconds(10));  // whoever waited gave up after its 100 ms
+  EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
+  EXPECT_EQ(pacer.yielded(), milliseconds(100));
+}
+
+TEST(PacerTest, AHintWithoutEndCostsHalfOfTheTime) {
+  // A sender takes 1 ms a unit; it has waited for the patience, and then for as long as it sent.
+  ManualClock clock;
+  Pacer pacer({.yield_max = milliseconds(100)}, clock);
+  pacer.SetBusy(true);
+  const Clock::TimePoint start = clock.Now();
+  uint64_t units = 0;
+  while (clock.Now() - start < seconds(10)) {
+    Take(pacer, clock, kUnit);
+    clock.Advance(milliseconds(1));
+    ++units;
+  }
+  EXPECT_NEAR(static_cast<double>(units), 4950, 5);
+  EXPECT_NEAR(SecondsOf(pacer.yielded()), 5.05, 0.01);
+}
+
+TEST(PacerTest, ManyShortCollectivesCostHalfOfTheTimeAtMost) {
+  Random random(7);
+  for (int round = 0; round < 20; ++round) {
+    ManualClock clock;
+    const milliseconds patience(random.Below(500));
+    Pacer pacer({.busy_rate_bytes_per_s = random.Below(2) * (kUnit / 100), .yield_max = patience},
+                clock);
+    const Clock::TimePoint start = clock.Now();
+    for (int i = 0; i < 3000; ++i) {
+      pacer.SetBusy(random.Below(10) != 0);
+      const Clock::Duration wait = pacer.TryTake(kUnit);
+      const Clock::Duration look = std::chrono::microseconds(1 + random.Below(2000));
+      clock.Advance(wait == Clock::Duration::zero() ? look : std::min(wait, look));
+    }
+    const Clock::Duration passed = clock.Now() - start;
+    pacer.SetBusy(false);
+    EXPECT_LE(2 * pacer.yielded(), passed + patience) << "round " << round;
+    if (patience.count() > 0) {
+      EXPECT_GT(8 * pacer.yielded(), passed) << "round " << round;
+    }
+  }
 }
 
 TEST(PacerTest, ABusyRateAlonePacesBusyTimesOnly) {
   ManualClock clock;
-  Pacer pacer({.busy_rate_bytes_per_s = kUnit, .burst_bytes = kUnit}, clock);
+  Pacer pacer(
+      {.busy_rate_bytes_per_s = kUnit, .burst_bytes = kUnit, .yield_max = std::chrono::hours(1)},
+      clock);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
   pacer.SetBusy(true);
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());

@@ -85,6 +85,7 @@ TEST(PeersConfigTest, EveryKeyReachesServerAndTransport) {
     connections_max = 7
     rate_bytes_per_s = "2GiB"
     busy_rate_bytes_per_s = "100MB"
+    yield_max_ms = 70
   )",
                             "test"),
             Status::Ok());
@@ -98,6 +99,7 @@ TEST(PeersConfigTest, EveryKeyReachesServerAndTransport) {
   EXPECT_EQ(server.connections_max, 7U);
   EXPECT_EQ(server.pace.rate_bytes_per_s, 2ULL << 30);
   EXPECT_EQ(server.pace.busy_rate_bytes_per_s, 100'000'000U);
+  EXPECT_EQ(server.pace.yield_max, std::chrono::milliseconds(70));
   EXPECT_EQ(server.tls.key, "key");
   const TcpTransportOptions transport = config.TransportOptions("c", "n", tls);
   EXPECT_EQ(transport.cluster, "c");

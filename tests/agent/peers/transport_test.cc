@@ -389,16 +389,21 @@ TEST_P(TransportTest, DataIsPacedOverAllConnectionsTogether) {
 }
 
 TEST_P(TransportTest, WhoWaitsForTheBusyRateGoesOnWhenItEnds) {
-  server_options_.pace = {.busy_rate_bytes_per_s = 1, .burst_bytes = 1};
+  std::atomic<bool> busy{true};
+  server_options_.pace = {
+      .busy_rate_bytes_per_s = 1, .burst_bytes = 1, .yield_max = std::chrono::hours(1)};
+  server_options_.is_busy = [&busy] { return busy.load(); };
   Start();
   const TestObject& object = source_.Add(1, 4 * kMiB);
-  server_->SetBusy(true);
   auto stream = Open(ShardRequest(1, 0, 4 * kMiB));
   ASSERT_TRUE(stream);
   std::vector<std::byte> unit(kMiB);
   EXPECT_EQ((*stream)->Read(unit, Far()).value_or(0), kMiB) << "the burst";
-  std::thread training([&] { server_->SetBusy(false); });
-  const auto rest = ReadAll(**stream, Far());  // for hours at the busy rate
+  std::thread training([&] {
+    while (server_->yielded() == Clock::Duration::zero()) std::this_thread::yield();
+    busy = false;
+  });
+  const auto rest = ReadAll(**stream, Far());  // an hour, were it not for the end
   training.join();
   ASSERT_TRUE(rest) << rest.error().ToString();
   EXPECT_TRUE(Same(*rest, Expected(object, kMiB, 3 * kMiB)));

@@ -34,9 +34,8 @@ class TestSegment {
   std::span<std::byte> slot(uint32_t i) {
     return {base_ + agent::kControlBytes + i * slot_bytes_, slot_bytes_};
   }
-  agent::SlotProgress& progress(uint32_t i) {
-    return reinterpret_cast<agent::SegmentControl*>(base_)->slots[i];
-  }
+  agent::SegmentControl& control() { return *reinterpret_cast<agent::SegmentControl*>(base_); }
+  agent::SlotProgress& progress(uint32_t i) { return control().slots[i]; }
 
  private:
   UniqueFd fd_;
