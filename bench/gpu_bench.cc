@@ -42,7 +42,7 @@ struct Driver {
 #undef X
 
   bool complete() const {
-#define X(name, symbol, type) &&name != nullptr
+#define X(name, symbol, type) &&(name) != nullptr
     return library != nullptr HOLDFAST_DRIVER_FUNCTIONS(X);
 #undef X
   }

@@ -97,4 +97,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace holdfast::bench
 
+// An exception may end this program.  NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) { return holdfast::bench::Main(argc, argv); }

@@ -9,7 +9,8 @@ echo "clang-format: ${#files[@]} files clean" >&2
 
 cmake --preset dev -B build/lint -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 >/dev/null
 # Generated headers must exist before the sources that include them can be read.
-ninja -C build/lint --quiet holdfast_coordinator_proto holdfast_agent_proto
+ninja -C build/lint --quiet holdfast_coordinator_proto \
+  holdfast_coordinator_metadata_proto holdfast_agent_proto
 mapfile -t sources < <(git ls-files 'storage/*.cc' 'agent/*.cc' 'coordinator/*.cc' 'client/*.cc' \
   'deploy/*.cc' 'tests/*.cc' 'bench/*.cc' | grep -v -e '^tests/fuzz/' -e '^client/cuda/')
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet \

@@ -82,7 +82,7 @@ Status Channel::StartTls(const TlsContext& context, const std::string& host,
 
 Status Channel::Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
                      Clock::TimePoint deadline, uint16_t flags) {
-  const Status status = SendBytes(kind, payload, stamp, deadline, flags);
+  Status status = SendBytes(kind, payload, stamp, deadline, flags);
   if (status.code() == ErrorCode::kDeadlineExceeded) {
     // What the other side does not take, the kernel need not keep for it once we close.
     const linger at_once{.l_onoff = 1, .l_linger = 0};

@@ -86,7 +86,7 @@ Status PeerSession::ServeRequest() {
   HOLDFAST_RETURN_IF_ERROR(channel_.Send(FrameKind::kAccepted, {}, stamp.At(request.offset),
                                          In(context_.timeouts.send)));
   SetReader(opened->get());
-  const Status status = SendObject(request, stamp, **opened);
+  Status status = SendObject(request, stamp, **opened);
   SetReader(nullptr);  // before the reader goes
   return status;
 }

@@ -15,7 +15,7 @@ constexpr mode_t kOthersMask = 07;
 }  // namespace
 
 Result<std::string> ReadPeerSecret(const std::string& path) {
-  const auto named = [&path](Status status) {
+  const auto named = [&path](const Status& status) {
     return status.WithContext("peers.secret_file " + path);
   };
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

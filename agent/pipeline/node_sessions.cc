@@ -181,7 +181,7 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
   JoinQuestion question{session.job,        session.run_id,
                         session.rank,       session.world,
                         session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
-  link_.Join(question, [this, id = session.id()](Result<Incarnation> incarnation) {
+  link_.Join(question, [this, id = session.id()](const Result<Incarnation>& incarnation) {
     Post([this, id, incarnation] { OnJoined(id, incarnation); });
   });
 }
@@ -469,9 +469,10 @@ void Node::AskRestore(Session& session) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(ask.deadline - clock_.Now());
   ask.question.timeout_ms = std::max<int64_t>(1, left.count());
   ask.under_way = true;
-  link_.DecideRestore(ask.question, [this, id = session.id()](Result<RestoreDecision> decision) {
-    Post([this, id, decision] { OnRestoreDecided(id, decision); });
-  });
+  link_.DecideRestore(ask.question,
+                      [this, id = session.id()](const Result<RestoreDecision>& decision) {
+                        Post([this, id, decision] { OnRestoreDecided(id, decision); });
+                      });
 }
 
 void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& decision) {

@@ -190,7 +190,7 @@ Result<agent::ReplyMessage> AgentLink::CallBytes(const Use& use, std::span<const
   PendingCall finished = std::move(call);
   calls_.erase(header.ticket);
   if (finished.failure) return Fail(*std::move(finished.failure));
-  return *std::move(finished.reply);
+  return *finished.reply;
 }
 
 // ---- the link's thread -------------------------------------------------------------------------

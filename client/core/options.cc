@@ -23,7 +23,7 @@ std::string TextOr(const char* value, const char* variable) {
   return from_environment == nullptr ? "" : from_environment;
 }
 
-void Check(Status status, std::vector<std::string>* defects) {
+void Check(const Status& status, std::vector<std::string>* defects) {
   if (!status.ok()) defects->push_back(status.message());
 }
 

@@ -97,7 +97,7 @@ Applier::Applier(std::string cluster, StateOptions options, StoreOpener opener, 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 StoreOpener opener, Clock& clock) {
   std::unique_ptr<Applier> applier(
-      new Applier(std::move(cluster), options, std::move(opener), clock));
+      new Applier(std::move(cluster), std::move(options), std::move(opener), clock));
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;

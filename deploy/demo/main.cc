@@ -195,4 +195,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace holdfast::demo
 
+// An exception may end this program.  NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) { return holdfast::demo::Main(argc, argv); }

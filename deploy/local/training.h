@@ -38,6 +38,8 @@ class Training {
   /// Starts all ranks with a fresh run id. `crash` arms a crash point in the trainer of
   /// `crash_rank`.
   Status Start(const std::string& crash = "", int crash_rank = -1);
+  /// For the starts to come.
+  void SetStepSleep(uint64_t ms) { options_.step_sleep_ms = ms; }
   void KillRank(int rank);
   void KillAll();
 

@@ -89,7 +89,7 @@ Status CheckParts(const ShardSeal& seal) {
 
 /// Reads what follows the format number; `cursor` ends where the CRC begins.
 Status ReadBody(Cursor cursor, ShardSeal* seal) {
-  const Status short_of = Damaged("it ends too early");
+  Status short_of = Damaged("it ends too early");
   ShardIdentity& identity = seal->identity;
   uint32_t job_bytes = 0;
   uint32_t part_count = 0;

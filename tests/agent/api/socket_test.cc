@@ -315,8 +315,11 @@ TEST_F(SocketTest, AListenerThatNeverAcceptsDoesNotHangClients) {
   Status status;
   for (int i = 0; i < 10'000 && status.ok(); ++i) {
     auto client = ConnectUnix(path_);
-    if (client) clients.push_back(*std::move(client));
-    if (!client) status = client.error();
+    if (!client) {
+      status = client.error();
+    } else {
+      clients.push_back(*std::move(client));
+    }
   }
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("queue"));

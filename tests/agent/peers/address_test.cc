@@ -120,8 +120,11 @@ TEST(PeerAddressTest, AListenerThatDoesNotAcceptHoldsNobodyUp) {
   Status status;
   for (int i = 0; i < 10'000 && status.ok(); ++i) {
     auto client = ConnectTo(address, Far());
-    if (client) clients.push_back(*std::move(client));
-    if (!client) status = client.error();
+    if (!client) {
+      status = client.error();
+    } else {
+      clients.push_back(*std::move(client));
+    }
   }
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
 }
