@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "tests/agent/peers/faulty_proxy.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {
@@ -104,6 +105,25 @@ TEST_F(LostNodesTest, ASilentMemberIsDoneWithout) {
   ASSERT_NO_FATAL_FAILURE(ComeBack(4));
   ASSERT_NO_FATAL_FAILURE(ComeBack(5));
   ExpectBack(promised, {2, 3}, {0, 1, 4, 5});
+  cluster_->agent(2).Signal(SIGCONT);
+}
+
+/// The same in the middle of a rebuild, from a node that is slow enough for that.
+TEST_F(LostNodesTest, AMemberThatFallsSilentDuringARebuildIsDoneWithout) {
+  agent::FaultyProxy slow("unix:" + options_.root + "/n2/p.sock", 1);
+  slow.SetFaulty(false);
+  options_.agent_settings_of[2] = {"peers.advertise=" + slow.address()};
+  ASSERT_NO_FATAL_FAILURE(Start(4, 2, /*spares=*/2));
+  const VersionId promised = SaveUntilProtected();
+  job_->Close();
+  cluster_->DestroyNode(3);
+  ASSERT_NO_FATAL_FAILURE(ComeBack(4));
+  ASSERT_NO_FATAL_FAILURE(ComeBack(5));
+  slow.SetFaults({agent::NetworkFault::kHold}, 1);
+  ExpectBack(promised, {3}, {0, 1, 4, 5}, [&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    cluster_->agent(2).Signal(SIGSTOP);
+  });
   cluster_->agent(2).Signal(SIGCONT);
 }
 
