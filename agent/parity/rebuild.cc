@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kFetchersMax = 4;
 // A member that sends nothing for so long is given up, and this attempt with it: whoever ordered it
 // orders it again, from those who are left by then.
-constexpr std::chrono::seconds kSilence(15);
+constexpr std::chrono::seconds kSilence(10);
 
 Clock::TimePoint Soon(Clock::TimePoint deadline) {
   return std::min(deadline, Clock::Real().Now() + kSilence);
