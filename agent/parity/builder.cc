@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/parity/parity_image.h"
+#include "storage/base/crash_point.h"
 #include "storage/erasure/code.h"
 
 namespace holdfast::agent {
@@ -99,6 +100,7 @@ class Builder {
         HOLDFAST_RETURN_IF_ERROR(queues[parity - 1]->Push(parities[parity], deadline_));
       }
       at += unit;
+      HOLDFAST_CRASH_POINT("agent.mid_stripe");
     }
     for (const auto& queue : queues) queue->Close(Status::Ok());
     std::memset(kept.data() + bytes, 0, kept.size() - bytes);

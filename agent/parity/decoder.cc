@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/parity/parity_image.h"
+#include "storage/base/crash_point.h"
 #include "storage/erasure/code.h"
 
 namespace holdfast::agent {
@@ -74,6 +75,7 @@ class Decoder final : public PeerReader {
     const WantedSegment wanted{wanted_, made};
     HOLDFAST_RETURN_IF_ERROR(code_->Decode(present, {&wanted, 1}));
     at_ += unit;
+    HOLDFAST_CRASH_POINT("agent.mid_decode");
     return std::span<const std::byte>(made);
   }
   void Cancel() override { cancellation_.Cancel(CancelledError("nobody wants the segment now")); }

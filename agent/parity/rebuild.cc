@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -17,6 +18,13 @@ namespace {
 
 // Segments that are fetched at the same time, each from another decoder.
 constexpr size_t kFetchersMax = 4;
+// A member that sends nothing for so long is given up, and this attempt with it: whoever ordered it
+// orders it again, from those who are left by then.
+constexpr std::chrono::seconds kSilence(10);
+
+Clock::TimePoint Soon(Clock::TimePoint deadline) {
+  return std::min(deadline, Clock::Real().Now() + kSilence);
+}
 
 /// A part of a lost shard that lies in one stripe.
 struct Share {
@@ -83,10 +91,10 @@ Status FetchShare(const GroupAccess& access, const Share& share, uint32_t decode
   request.offset = share.offset;
   request.bytes = share.bytes;
   request.group = group;
-  HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(decoder, std::move(request), deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(decoder, std::move(request), Soon(deadline)));
   std::vector<std::byte> unit(kStripeUnitBytes);
   for (uint64_t done = 0; done < share.bytes;) {
-    HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, deadline));
+    HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, Soon(deadline)));
     if (got == 0 || got > share.bytes - done) {
       return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
                                        access.plan.members()[decoder].node, done, share.bytes));
@@ -136,7 +144,7 @@ Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t posit
   request.rank = parity;
   request.offset = image.seals_begin();
   HOLDFAST_ASSIGN_OR_RETURN(const auto list, ReadWhole(access, position, std::move(request),
-                                                       image.seals_bytes(), deadline));
+                                                       image.seals_bytes(), Soon(deadline)));
   HOLDFAST_ASSIGN_OR_RETURN(std::vector<ShardSeal> seals, ParseSeals(list));
   for (const ShardSeal& seal : seals) {
     const ShardIdentity& of = seal.identity;

@@ -76,6 +76,9 @@ struct VersionState {
   uint32_t held_at(Tier tier) const { return held[static_cast<size_t>(tier)]; }
   uint32_t parity_held_at(Tier tier) const { return parity_held[static_cast<size_t>(tier)]; }
   bool any_on_disk() const { return held_at(Tier::kDisk) != 0 || parity_held_at(Tier::kDisk) != 0; }
+  bool any_in_memory() const {
+    return held_at(Tier::kMemory) != 0 || parity_held_at(Tier::kMemory) != 0;
+  }
   bool any_parity() const {
     return std::any_of(parity_held.begin(), parity_held.end(), [](uint32_t n) { return n != 0; });
   }

@@ -13,6 +13,9 @@ constexpr uint32_t kAttemptsMax = 3;
 // A decode fails also because a member is gone that still counts as there: tried for longer than
 // that lasts.
 constexpr uint32_t kDecodeAttemptsMax = 50;
+// Bytes that the network harmed look like damaged ones: what was decoded in vain counts as so many
+// attempts, and not as all of them.
+constexpr uint32_t kDecodeInVain = 10;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 constexpr size_t kNamedMax = 8;  // ranks and nodes named in one message
 
@@ -305,7 +308,7 @@ void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
                             [&](const RestoreLeg::Tried& t) { return t.copy == leg.source; });
   if (tried == leg.tried.end()) tried = leg.tried.insert(leg.tried.end(), {leg.source, 0});
   const bool in_vain = decoded && code == ErrorCode::kDataLoss;
-  tried->attempts = in_vain ? kDecodeAttemptsMax : tried->attempts + 1;
+  tried->attempts += in_vain ? kDecodeInVain : 1;
   leg.retry_at = at_.now + (in_vain ? Clock::Duration::zero() : kRetryPause);
 }
 

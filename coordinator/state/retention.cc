@@ -139,7 +139,9 @@ void State::PruneAborted(Job& job) {
   for (VersionId id : aborted) {
     VersionState& version = job.versions.at(id);
     const bool settled = id < newest && !version.any_on_disk();
-    if (!settled && left <= kAbortedMax) continue;
+    // Whoever has it in memory frees it when told, and is told until then: nothing newer may ever
+    // be committed without that slot.
+    if (!settled && (left <= kAbortedMax || version.any_in_memory())) continue;
     --left;
     if (!settled && id.incarnation == job.incarnation && id.step > job.abort_floor) {
       job.abort_floor = id.step;

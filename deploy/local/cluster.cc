@@ -88,7 +88,7 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                   "--set",
                   "data_listen=unix:" + NodeDir(node) + "/d.sock",
                   "--set",
-                  "peers.listen=unix:" + NodeDir(node) + "/p.sock",
+                  "peers.listen=unix:" + PeerSocket(node),
                   "--set",
                   "run_dir=" + RunDir(node),
                   "--set",
@@ -97,7 +97,11 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                   "arena.bytes=" + std::to_string(options_.arena_bytes),
                   "--set",
                   "disk.every=" + std::to_string(options_.disk_every)};
-  for (const std::string& setting : options_.agent_settings) {
+  std::vector<std::string> settings = options_.agent_settings;
+  if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
+    settings.insert(settings.end(), it->second.begin(), it->second.end());
+  }
+  for (const std::string& setting : settings) {
     process.argv.insert(process.argv.end(), {"--set", setting});
   }
   process.env = CrashEnv(crash);

@@ -19,6 +19,7 @@ struct ClusterOptions {
   int data_dirs = 1;                        // a node
   std::map<int, std::string> data_dir_of;   // node → other folder, e.g. a small mount
   std::vector<std::string> agent_settings;  // further "key=value"
+  std::map<int, std::vector<std::string>> agent_settings_of;  // node → yet further ones
   std::vector<std::string> coordinator_settings;
 };
 
@@ -52,6 +53,8 @@ class Cluster {
   std::string endpoint() const { return "unix:" + root() + "/c.sock"; }
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
+  /// Where the node listens for its peers.
+  std::string PeerSocket(int node) const { return NodeDir(node) + "/p.sock"; }
   std::string AgentSocket(int node) const { return RunDir(node) + "/agent.sock"; }
   std::string RunDir(int node) const;
   std::string NodeDir(int node) const;

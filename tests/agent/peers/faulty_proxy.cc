@@ -6,13 +6,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
 namespace holdfast::agent {
 namespace {
 constexpr size_t kChunkBytesMax = 64 << 10;
-constexpr uint64_t kChunksBetweenFaults = 100;
 constexpr int kTickMs = 2;
 }  // namespace
 
@@ -29,9 +29,18 @@ FaultyProxy::FaultyProxy(const std::string& upstream, uint64_t seed)
 
 FaultyProxy::~FaultyProxy() {
   stopping_ = true;
+  Wake();
+  thread_.join();
+}
+
+void FaultyProxy::Wake() {
   const uint64_t one = 1;
   EXPECT_EQ(::write(wake_.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
-  thread_.join();
+}
+
+void FaultyProxy::SetCut(bool cut) {
+  cut_ = cut;
+  Wake();
 }
 
 void FaultyProxy::Run() {
@@ -41,6 +50,7 @@ void FaultyProxy::Run() {
     const Clock::TimePoint now = Clock::Real().Now();
     bool held = false;
     for (Link& link : links_) {
+      if (cut_) continue;
       if (link.held_until > now) {
         held = true;
         continue;
@@ -53,9 +63,13 @@ void FaultyProxy::Run() {
       }
     }
     ::poll(waiting.data(), waiting.size(), held ? kTickMs : -1);
+    if ((waiting[0].revents & POLLIN) != 0) {
+      uint64_t woken = 0;
+      EXPECT_EQ(::read(wake_.get(), &woken, sizeof(woken)), static_cast<ssize_t>(sizeof(woken)));
+    }
     if ((waiting[1].revents & POLLIN) != 0) Accept();
     for (Link& link : links_) {
-      if (link.held_until > Clock::Real().Now()) continue;
+      if (cut_ || link.held_until > Clock::Real().Now()) continue;
       for (Pipe& pipe : link.pipes) Move(link, pipe);
     }
     links_.remove_if([](const Link& link) { return link.broken; });
@@ -83,7 +97,7 @@ void FaultyProxy::Move(Link& link, Pipe& pipe) {
     const bool later = got < 0 && (errno == EAGAIN || errno == EINTR);
     if (got <= 0 && !later) link.broken = true;
     pipe.pending.resize(got > 0 ? static_cast<size_t>(got) : 0);
-    if (got > 0 && faulty_ && random_.OneIn(kChunksBetweenFaults)) Harm(link, pipe);
+    if (got > 0 && random_.OneIn(chunks_between_)) Harm(link, pipe);
   }
   if (!pipe.pending.empty()) {
     const ssize_t sent = ::send(pipe.to, pipe.pending.data(), pipe.pending.size(), MSG_NOSIGNAL);
@@ -95,29 +109,37 @@ void FaultyProxy::Move(Link& link, Pipe& pipe) {
 }
 
 void FaultyProxy::Harm(Link& link, Pipe& pipe) {
+  const uint32_t on = faults_on_;
+  if (on == 0) return;
+  auto fault = static_cast<uint32_t>(random_.Below(kFaults));
+  while ((on & (1U << fault)) == 0) fault = (fault + 1) % kFaults;
   ++faults_;
   std::string& bytes = pipe.pending;
-  switch (random_.Below(7)) {
-    case 0:  // lost
+  switch (static_cast<NetworkFault>(fault)) {
+    case NetworkFault::kLose:
       bytes.clear();
       break;
-    case 1:  // some of them
+    case NetworkFault::kThin:
       bytes.erase(random_.Below(bytes.size()), 1 + random_.Below(100));
       break;
-    case 2:  // cut off
+    case NetworkFault::kCutOff:
       bytes.resize(random_.Below(bytes.size()));
       pipe.ends = true;
       break;
-    case 3:  // twice
+    case NetworkFault::kDouble:
       bytes += bytes;
       break;
-    case 4:
+    case NetworkFault::kFlip:
       bytes[random_.Below(bytes.size())] ^= static_cast<char>(1 + random_.Below(255));
       break;
-    case 5:
+    case NetworkFault::kHold:
       link.held_until = Clock::Real().Now() + std::chrono::milliseconds(1 + random_.Below(30));
       break;
-    default:
+    case NetworkFault::kReorder:
+      std::rotate(bytes.begin(),
+                  bytes.begin() + static_cast<ptrdiff_t>(random_.Below(bytes.size())), bytes.end());
+      break;
+    case NetworkFault::kBreak:
       link.broken = true;
   }
 }

@@ -14,16 +14,41 @@
 
 namespace holdfast::agent {
 
-/// A network between client and server that, while it is faulty, now and then loses, doubles,
-/// changes, cuts off and holds back bytes, and breaks connections. Which it does when follows from
-/// the seed and from how the bytes come in.
+/// What a network does to bytes, now and then.
+enum class NetworkFault : uint32_t {
+  kLose = 0,
+  kThin = 1,    // some of them are lost
+  kCutOff = 2,  // and the connection ends
+  kDouble = 3,
+  kFlip = 4,
+  kHold = 5,  // for some milliseconds
+  kBreak = 6,
+  kReorder = 7,
+};
+
+/// A network between client and server that, while it is faulty, does each of `NetworkFault`, or
+/// only what it is told to; or it is cut, and nothing comes through although nobody is told. Which
+/// it does when follows from the seed and from how the bytes come in.
 class FaultyProxy {
  public:
   FaultyProxy(const std::string& upstream, uint64_t seed);
   ~FaultyProxy();
 
   std::string address() const { return address_.ToString(); }
-  void SetFaulty(bool faulty) { faulty_ = faulty; }
+  /// Every fault, one in a hundred pieces; or none.
+  void SetFaulty(bool faulty) {
+    chunks_between_ = kChunksBetweenFaults;
+    faults_on_ = faulty ? kEveryFault : 0;
+  }
+  /// Only these, one in about so many pieces of up to 64 KiB.
+  void SetFaults(const std::vector<NetworkFault>& faults, uint64_t chunks_between) {
+    uint32_t on = 0;
+    for (NetworkFault fault : faults) on |= 1U << static_cast<uint32_t>(fault);
+    chunks_between_ = chunks_between;
+    faults_on_ = on;
+  }
+  /// While cut, what was sent waits, and new connections are taken and lead nowhere.
+  void SetCut(bool cut);
   uint64_t faults() const { return faults_; }
 
  private:
@@ -42,7 +67,12 @@ class FaultyProxy {
     bool broken = false;
   };
 
+  static constexpr uint32_t kFaults = 8;
+  static constexpr uint32_t kEveryFault = (1U << kFaults) - 1;
+  static constexpr uint64_t kChunksBetweenFaults = 100;
+
   void Run();
+  void Wake();
   void Accept();
   void Move(Link& link, Pipe& pipe);
   void Harm(Link& link, Pipe& pipe);
@@ -52,7 +82,9 @@ class FaultyProxy {
   UniqueFd listener_;
   UniqueFd wake_;
   Random random_;
-  std::atomic<bool> faulty_{true};
+  std::atomic<uint32_t> faults_on_{kEveryFault};
+  std::atomic<uint64_t> chunks_between_{kChunksBetweenFaults};
+  std::atomic<bool> cut_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> faults_{0};
   std::list<Link> links_;

@@ -4,9 +4,12 @@
 
 namespace holdfast::coord {
 namespace {
+using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 /// Two nodes, one rank each, in incarnation 1.
@@ -316,6 +319,32 @@ TEST_F(StateTest, EndlessSkippingStaysBounded) {
   c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());  // skipped is skipped
+}
+
+/// A node that was cut off holds what was given up meanwhile, and an attached one what was given up
+/// with a hundred others at once: neither has a slot for anything newer before it hears of it.
+TEST_F(StateTest, WhoHoldsAnAbortedVersionIsToldUntilItHasFreedIt) {
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
+  c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
+  c.Lose("b");
+  c.Hold("a", {H(V(1, 2), 0, Tier::kMemory)});
+  NodeReported report = c.NewReport("a");
+  for (uint64_t step = 3; step < 200; ++step) {
+    report.missing.push_back({"gpt", V(1, step), Rank{0}, Tier::kMemory, "no slot"});
+  }
+  c.Apply(report);
+  c.Attach("b", {H(V(1, 1), 1, Tier::kMemory), H(V(1, 3), 1, Tier::kMemory)}, 1);
+  ASSERT_TRUE(c.WordTo("b").has_value());
+  EXPECT_THAT(c.WordTo("b")->aborted, Contains(V(1, 3)));
+
+  c.Miss("a", V(1, 200), 0, Tier::kMemory);
+  ASSERT_TRUE(c.WordTo("a").has_value());
+  EXPECT_THAT(c.WordTo("a")->aborted, Contains(V(1, 2)));
+  c.Gone("a", V(1, 2), 0, Tier::kMemory);
+  c.Gone("b", V(1, 3), 1, Tier::kMemory);
+  for (uint64_t step = 201; step < 204; ++step) c.Miss("a", V(1, step), 0, Tier::kMemory);
+  ASSERT_TRUE(c.WordTo("a").has_value());
+  EXPECT_THAT(c.WordTo("a")->aborted, Not(AnyOf(Contains(V(1, 2)), Contains(V(1, 3)))));
 }
 
 TEST_F(StateTest, ViewsSayWhatIsMissing) {
