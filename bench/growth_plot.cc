@@ -55,7 +55,8 @@ std::string Draw(const Panel& panel, const std::vector<GrowthPoint>& points) {
                      kTop, bottom, panel.x + kPanelWidth);
   for (double part : {0.0, 0.5, 1.0}) {
     const double value = scale.value_max * part;
-    svg += Text(panel.x - 6, scale.Y(value) + 4, "end", fmt::format("{:.3g}", value));
+    svg += Text(panel.x - 6, scale.Y(value) + 4, "end",
+                value < 100 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value));
   }
   std::map<int, bool> labelled;
   for (const GrowthPoint& point : points) {

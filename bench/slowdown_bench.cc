@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -17,31 +18,37 @@ namespace {
 constexpr int kNodes = 4;
 constexpr size_t kWarmSteps = 3;
 
-/// One way to train: a cluster of its own.
+/// One way to train: a cluster of its own, whose files go with it.
 struct Way {
+  ~Way() {
+    cluster.reset();
+    std::error_code ignored;
+    if (!root.empty()) std::filesystem::remove_all(root, ignored);
+  }
   std::string name;
   std::vector<std::string> settings;
-  std::string root = {};
-  std::unique_ptr<local::Cluster> cluster = {};
-  std::vector<double> step_ms = {};
+  std::string root;
+  std::unique_ptr<local::Cluster> cluster;
+  std::vector<double> step_ms;
 };
 
 local::TrainingOptions TrainingFor(const BenchOptions& options, const std::string& job) {
   local::TrainingOptions training;
   training.job = job;
   training.world = kNodes;
-  training.params = options.quick ? 2'000'000 : 12'000'000;
+  training.params = options.quick ? 1'000'000 : 4'000'000;
   training.steps = options.quick ? 10 : 20;
   return training;
 }
 
-Status StartCluster(Way& way, uint64_t state_bytes) {
+Status StartCluster(Way& way, uint64_t state_bytes, int rounds) {
   local::ClusterOptions options;
   HOLDFAST_ASSIGN_OR_RETURN(way.root, local::MakeTempDir("hf-bench"));
   options.root = way.root;
   options.nodes = kNodes;
   options.disk_every = 1'000'000'000;
-  options.arena_bytes = state_bytes / kNodes * 6 + (64ULL << 20);
+  // Each round is a job of its own, and nothing is on disk that would let its memory go.
+  options.arena_bytes = (state_bytes / kNodes * 5 + (32ULL << 20)) * static_cast<uint64_t>(rounds);
   options.agent_settings = way.settings;
   options.agent_settings.push_back("peers.listen=127.0.0.1:0");
   way.cluster = std::make_unique<local::Cluster>(options);
@@ -85,11 +92,14 @@ double RatioOf(const Way& way, const Way& without) {
 
 Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options) {
   const uint64_t state_bytes = TrainingFor(options, "").params * 12;
-  Way ways[] = {{.name = "without", .settings = {"peers.enabled=false"}},
-                {.name = "paced", .settings = {"peers.every=1"}},
-                {.name = "unpaced", .settings = {"peers.every=1", "peers.yield_max_ms=0"}}};
-  for (Way& way : ways) HOLDFAST_RETURN_IF_ERROR(StartCluster(way, state_bytes));
+  std::array<Way, 3> ways;
+  ways[0].settings = {"peers.enabled=false"};
+  ways[1].name = "paced";
+  ways[1].settings = {"peers.every=1"};
+  ways[2].name = "unpaced";
+  ways[2].settings = {"peers.every=1", "peers.yield_max_ms=0"};
   const int rounds = options.quick ? 1 : 5;
+  for (Way& way : ways) HOLDFAST_RETURN_IF_ERROR(StartCluster(way, state_bytes, rounds));
   for (int round = 0; round < rounds; ++round) {
     for (Way& way : ways) {
       HOLDFAST_RETURN_IF_ERROR(Train(way, TrainingFor(options, fmt::format("job-{}", round))));
@@ -111,10 +121,6 @@ Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options) {
                            "only; parity sent for {:.2f} of the steps",
                            state_bytes / 1'000'000,
                            static_cast<double>(sent) / static_cast<double>(state_bytes) / steps)});
-  }
-  for (const Way& way : ways) {
-    way.cluster->KillEverything();
-    std::filesystem::remove_all(way.root);
   }
   return results;
 }
