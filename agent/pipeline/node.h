@@ -156,6 +156,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   // ---- trainers (node_sessions.cc) ----
   void HandlePacket(Session& session, std::span<const std::byte> packet);
   void HandleHello(Session& session, const HelloMessage& hello);
+  JoinQuestion QuestionOf(const Session& session) const;
   Status CheckHello(Session& session, const HelloMessage& hello);
   Status ClaimRank(Session& session);
   void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);
@@ -188,6 +189,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   // ---- directives (node_directives.cc) ----
   void ApplyJobState(JobState state);
   void UpdateParity(const JobState& job);
+  void RepeatJoins(const JobState& job);
   Result<std::shared_ptr<RankPipeline>> ReserveParity(const std::string& job, Rank parity,
                                                       uint64_t slot_bytes);
   void ApplyPrepare(PrepareShard prepare);
@@ -226,6 +228,13 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::map<RankKey, Trainer> trainers_;
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;
+  /// Jobs that the coordinator names no group for, and when its memory is refreshed next.
+  struct Unprotected {
+    Incarnation incarnation;
+    Clock::TimePoint next;
+    Clock::Duration pause{};
+  };
+  std::map<std::string, Unprotected> unprotected_;
   std::map<std::pair<std::string, std::string>, Incarnation> joined_;  // by job and run id
   /// Shards on their way into a tier, and who waits for each.
   std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> preparing_;

@@ -11,6 +11,8 @@ namespace holdfast::agent {
 namespace {
 constexpr size_t kParkedMax = 4096;
 constexpr size_t kJobsMax = 4096;
+constexpr std::chrono::seconds kRejoinPause(2);
+constexpr std::chrono::minutes kRejoinPauseMost(10);
 constexpr uint32_t kParitySlots = 2;  // committed, and its successor in the making
 }  // namespace
 
@@ -53,6 +55,7 @@ void Node::ApplyJobState(JobState state) {
     }
   }
   UpdateParity(now);
+  RepeatJoins(now);
   for (const auto& [id, session] : sessions_) {
     if (session->state != Session::State::kReady || session->job != now.job) continue;
     if (session->incarnation < now.incarnation && !session->fenced) {
@@ -84,6 +87,28 @@ void Node::UpdateParity(const JobState& job) {
             .first;
   }
   keeper->second->SetJobState(job);
+}
+
+/// A coordinator that restarted while ranks joined has forgotten how large their slots are, and
+/// makes no group without: it is told again, ever more rarely, since there may be other reasons.
+void Node::RepeatJoins(const JobState& job) {
+  if (job.group) {
+    unprotected_.erase(job.job);
+    return;
+  }
+  const Clock::TimePoint now = clock_.Now();
+  Unprotected& known = unprotected_[job.job];
+  if (known.incarnation != job.incarnation) {
+    known = {job.incarnation, now + kRejoinPause, kRejoinPause};
+  }
+  if (now < known.next) return;
+  known.pause = std::min<Clock::Duration>(2 * known.pause, kRejoinPauseMost);
+  known.next = now + known.pause;
+  for (const auto& [id, session] : sessions_) {
+    const bool runs = session->state == Session::State::kReady && session->job == job.job &&
+                      session->incarnation == job.incarnation;
+    if (runs) link_.Join(QuestionOf(*session), [](const Result<Incarnation>&) {});
+  }
 }
 
 Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job, Rank parity,

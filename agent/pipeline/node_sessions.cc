@@ -178,12 +178,15 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
     return;
   }
   session.state = Session::State::kJoining;
-  JoinQuestion question{session.job,        session.run_id,
-                        session.rank,       session.world,
-                        session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
-  link_.Join(question, [this, id = session.id()](const Result<Incarnation>& incarnation) {
-    Post([this, id, incarnation] { OnJoined(id, incarnation); });
-  });
+  link_.Join(QuestionOf(session),
+             [this, id = session.id()](const Result<Incarnation>& incarnation) {
+               Post([this, id, incarnation] { OnJoined(id, incarnation); });
+             });
+}
+
+JoinQuestion Node::QuestionOf(const Session& session) const {
+  return {session.job,   session.run_id,     session.rank,
+          session.world, session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
 }
 
 void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation) {

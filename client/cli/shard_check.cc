@@ -53,7 +53,7 @@ Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::s
   HOLDFAST_ASSIGN_OR_RETURN(auto plan,
                             client.PlanRestore(job, version, static_cast<uint32_t>(tier)));
   std::vector<ShardCheck> copies;
-  for (const auto& source : plan.sources()) {
+  const auto add = [&](const coordinator::ShardSource& source) {
     ShardCheck check;
     check.key = {job, version, Rank{source.rank()}};
     check.tier = tier;
@@ -61,7 +61,9 @@ Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::s
     check.address = source.address();
     check.bytes = source.image_bytes();
     copies.push_back(std::move(check));
-  }
+  };
+  for (const auto& source : plan.sources()) add(source);
+  for (const auto& source : plan.parity()) add(source);
   return copies;
 }
 
@@ -76,7 +78,7 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
                            (info.why_not().empty() ? "" : ": " + info.why_not()));
     return Status::Ok();
   }
-  // At tier peer nothing lies that a reader could be sent to: parity is made of what memory holds.
+  // Tier peer is parity in memory: it is listed with what lies there.
   for (Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     if ((info.available_tiers() & TierBit(tier)) == 0) continue;
     Result<std::vector<ShardCheck>> copies = CopiesOf(client, job, version, tier);
@@ -121,8 +123,9 @@ Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, Che
 /// A shard that its node does not find may have been replaced since we asked where it is.
 bool StillPromised(CoordinatorClient& client, const ShardCheck& check) {
   auto copies = CopiesOf(client, check.key.job, check.key.version, check.tier);
-  return copies && check.key.rank.value < copies->size() &&
-         (*copies)[check.key.rank.value].node == check.node;
+  return copies && std::any_of(copies->begin(), copies->end(), [&](const ShardCheck& copy) {
+           return copy.key == check.key && copy.node == check.node;
+         });
 }
 
 }  // namespace

@@ -13,7 +13,9 @@ namespace {
 constexpr const char* kFooter = R"(
 Without --deep the structure is checked: seals, headers, lengths. With it every byte is read and
 compared with the checksums taken when the shard was sealed. Online, agents check their own copies
-at every tier; with --data-dir files are read directly and no service needs to run.
+of shards and of parity at every tier; what they find damaged is moved out of the way, and brought
+back from where it is whole. With --data-dir files are read directly, nothing is changed and no
+service needs to run.
 The exit code is 2 when anything is damaged, 3 when something could not be looked at.
 
 Examples:
@@ -144,7 +146,7 @@ class VerifyCommand : public Command {
     for (const ShardCheck& check : report.checks) {
       shards.push_back({{"job", check.key.job},
                         {"version", ToString(check.key.version)},
-                        {"rank", check.key.rank.value},
+                        {"shard", ShardName(check.key.rank)},
                         {"tier", ToString(check.tier)},
                         {dirs_.empty() ? "node" : "data_dir", check.node},
                         {"bytes", check.bytes},
@@ -162,7 +164,7 @@ class VerifyCommand : public Command {
   void WriteText(Output& output, const CheckReport& report) const {
     Table table({{"JOB", false, true},
                  {"VERSION", false, false},
-                 {"RANK", true, false},
+                 {"SHARD", false, false},
                  {"TIER", false, false},
                  {dirs_.empty() ? "NODE" : "DATA DIR", false, true},
                  {"SIZE", true, false},
@@ -170,7 +172,7 @@ class VerifyCommand : public Command {
     for (const ShardCheck& check : report.checks) {
       table.Add({{check.key.job},
                  {ToString(check.key.version)},
-                 {std::to_string(check.key.rank.value)},
+                 {ShardName(check.key.rank)},
                  {std::string(ToString(check.tier))},
                  {check.node},
                  {FormatBytes(check.bytes)},

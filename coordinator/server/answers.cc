@@ -116,15 +116,16 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
                               state.PlanRestore(request.job(), FromProto(request.version()), tier));
     ToProto(view.version, reply->mutable_version());
     reply->set_world(view.world);
-    for (const SourceView& source : view.sources) {
-      pb::ShardSource* wire = reply->add_sources();
+    const auto fill_source = [](const SourceView& source, pb::ShardSource* wire) {
       wire->set_rank(source.rank.value);
       wire->set_node(source.node);
       wire->set_address(source.address);
       wire->set_tier(static_cast<uint32_t>(source.tier));
       wire->set_image_bytes(source.image_bytes);
       wire->set_digest(source.digest);
-    }
+    };
+    for (const SourceView& source : view.sources) fill_source(source, reply->add_sources());
+    for (const SourceView& source : view.parity) fill_source(source, reply->add_parity());
     return Status::Ok();
   };
   ToProto(fill(), reply->mutable_outcome());

@@ -27,6 +27,14 @@ std::set<VersionId> State::Guarded(const Job& job) const {
       break;
     }
   }
+  // The newest that the disks have even without a node, when what is newer is still without parity.
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const VersionState& version = it->second;
+    if (!version.committed_at(Tier::kDisk) || IsAbandoned(job, it->first)) continue;
+    if (PeerMargin(job, version, TierBit(Tier::kDisk)).value_or(0) == 0) continue;
+    guarded.insert(it->first);
+    break;
+  }
   // What the current incarnation restored, until it has something newer that is at least as safe.
   const LineageRecord& lineage = job.lineage();
   auto restored = job.versions.find(lineage.restored);

@@ -248,6 +248,15 @@ Result<RestoreView> State::PlanRestore(const std::string& name, VersionId wanted
     view.sources.push_back(
         {Rank{rank}, node.name, node.data_address, copy->tier, shard.image_bytes, shard.digest});
   }
+  for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
+    const RankShard& shard = version->second.parity[number];
+    for (const Copy& copy : shard.copies) {
+      if (copy.tier != *tier) continue;
+      const Node& node = nodes_[copy.node];
+      view.parity.push_back({ParityRank(number), node.name, node.data_address, copy.tier,
+                             shard.image_bytes, shard.digest});
+    }
+  }
   return view;
 }
 

@@ -88,6 +88,7 @@ struct RestoreView {
   VersionId version;
   uint32_t world = 0;
   std::vector<SourceView> sources;  // by rank
+  std::vector<SourceView> parity;   // with a named tier: all parity there
 };
 
 }  // namespace holdfast::coord

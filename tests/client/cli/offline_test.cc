@@ -274,12 +274,12 @@ TEST_F(OfflineTest, VerifyTruncatedAndMissing) {
   std::map<std::string, std::string> results;
   const auto json = result.Json();
   for (const auto& shard : json["shards"])
-    results[shard["version"].get<std::string>() + "/" + std::to_string(shard["rank"].get<int>())] =
+    results[shard["version"].get<std::string>() + "/" + shard["shard"].get<std::string>()] =
         shard["result"];
-  EXPECT_EQ(results["1-20/0"], "DAMAGED");
-  EXPECT_EQ(results["1-20/1"], "ok");
-  EXPECT_NE(results["1-10/1"], "ok");
-  EXPECT_EQ(results["1-10/0"], "DAMAGED");
+  EXPECT_EQ(results["1-20/rank-0"], "DAMAGED");
+  EXPECT_EQ(results["1-20/rank-1"], "ok");
+  EXPECT_NE(results["1-10/rank-1"], "ok");
+  EXPECT_EQ(results["1-10/rank-0"], "DAMAGED");
   // Reading changed nothing: what is damaged is still there.
   EXPECT_TRUE(fs::exists(Version(10) + "/rank-0.seal"));
   EXPECT_TRUE(fs::exists(Version(20) + "/rank-0.safetensors"));

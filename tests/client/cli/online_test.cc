@@ -475,7 +475,7 @@ TEST_F(OnlineTest, VerifyTellsDamageFromSilence) {
     ++bad;
     EXPECT_EQ(shard["result"], "DAMAGED");
     EXPECT_EQ(shard["node"], "n1");
-    EXPECT_EQ(shard["rank"], 0);
+    EXPECT_EQ(shard["shard"], "rank-0");
     EXPECT_THAT(shard["message"].get<std::string>(), HasSubstr("chunk 1"));
   }
   EXPECT_EQ(bad, 1);
