@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 namespace holdfast::agent {
 namespace {
+
+// Whoever is asked says at once whether it has the object, and asking cannot be cancelled: a node
+// that fell silent holds up nothing for longer.
+constexpr std::chrono::seconds kAnswerTime(5);
 
 /// A member's object that this node has itself.
 class LocalStream final : public PeerStream {
@@ -91,7 +96,8 @@ Result<std::unique_ptr<PeerStream>> GroupAccess::Open(uint32_t position, PeerReq
       return std::make_unique<LocalStream>(std::move(reader), request.offset, request.bytes);
     }
     if (member.address.empty()) return Fail(UnavailableError("it is not there"));
-    return transport.Open(member.address, request, deadline);
+    return transport.Open(member.address, request,
+                          std::min(deadline, Clock::Real().Now() + kAnswerTime));
   };
   auto stream = open();
   if (!stream) return Fail(stream.error().WithContext("node " + member.node));

@@ -91,7 +91,7 @@ Status FetchShare(const GroupAccess& access, const Share& share, uint32_t decode
   request.offset = share.offset;
   request.bytes = share.bytes;
   request.group = group;
-  HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(decoder, std::move(request), Soon(deadline)));
+  HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(decoder, std::move(request), deadline));
   std::vector<std::byte> unit(kStripeUnitBytes);
   for (uint64_t done = 0; done < share.bytes;) {
     HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, Soon(deadline)));
