@@ -204,6 +204,38 @@ TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
   EXPECT_EQ(gone.exit_code, 5) << gone.Shown();
 }
 
+TEST_F(ClusterTest, WhoProtectsWhom) {
+  SaveEverywhere(1);
+  for (auto& client : clients_) {
+    auto waited = client->Wait(1, v1::Tier::kPeer, kPatience);
+    ASSERT_TRUE(waited.ok()) << waited.ToString();
+  }
+  auto nodes = Cli({"nodes", "-o", "json"}).Json()["nodes"];
+  ASSERT_EQ(nodes.size(), 2U);
+  for (const auto& node : nodes) {
+    EXPECT_GT(node["parity_bytes"], kElements * sizeof(float)) << "of two ranks, by one node";
+    ASSERT_EQ(node["seats"].size(), 1U);
+    EXPECT_EQ(node["seats"][0]["job"], "lm");
+    EXPECT_EQ(node["seats"][0]["members"], 2);
+    EXPECT_EQ(node["seats"][0]["parity"], 1);
+    EXPECT_EQ(node["health"], "HOLDFAST_OK");
+  }
+  EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("lm/0    0/2       1+1"));
+  EXPECT_THAT(Cli({"versions", "lm"}).out, HasSubstr("any 1 node of each group"));
+  EXPECT_EQ(Cli({"status", "lm", "-o", "json"}).Json()["jobs"][0]["peer_committed"], "1-1");
+  cluster_->agent(1).Kill();
+  cluster_->KillKeeper(1);
+  CliResult without;
+  local::WaitUntil(
+      [&] {
+        without = Cli({"nodes"});
+        return without.out.find("DOWN") != std::string::npos;
+      },
+      kPatience);
+  EXPECT_EQ(without.exit_code, 2) << without.Shown();
+  EXPECT_THAT(without.out, HasSubstr("NODE_DOWN"));
+}
+
 TEST_F(ClusterTest, FromTheDisksOfADeadCluster) {
   SaveEverywhere(1);
   SaveEverywhere(2);
