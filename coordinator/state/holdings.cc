@@ -324,6 +324,10 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   const std::string text =
       fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, gone.version, gone.rank}),
                   ToString(gone.tier), nodes_[node].name, gone.damage);
+  const Copy copy{node, gone.tier};
+  if (!version->second.IsDamaged(gone.rank, copy)) {
+    version->second.damaged.emplace_back(gone.rank, copy);
+  }
   std::vector<std::string>& texts = version->second.damage_texts;
   if (texts.size() < kDamageTextsMax) texts.push_back(text);
   Find(job.name, node, DataLossError(text));

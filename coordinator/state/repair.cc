@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "coordinator/state/peers.h"
@@ -10,6 +12,8 @@ namespace holdfast::coord {
 namespace {
 constexpr auto kRetryFirst = std::chrono::seconds(1);
 constexpr uint32_t kRetryDoublings = 6;
+// So many failures pass as bad luck: a slot in use, a file that is just being written.
+constexpr uint32_t kAttemptsQuiet = 4;
 
 bool IsAt(const RankShard& shard, NodeIndex node, Tier tier) {
   return std::find(shard.copies.begin(), shard.copies.end(), Copy{node, tier}) !=
@@ -62,7 +66,9 @@ void State::FindMissing(const Job& job, const VersionState& version,
                         std::map<RepairKey, Repair>& missing) const {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
   if (seats == nullptr) return;
-  const bool in_memory = version.committed_at(Tier::kPeer) && version.id == PeerFloor(job);
+  // Memory only while the job runs: what starts again needs its nodes for the restore.
+  const bool runs = job.ranks_joined == job.lineage().world;
+  const bool in_memory = runs && version.committed_at(Tier::kPeer) && version.id == PeerFloor(job);
   const bool on_disk = version.committed_at(Tier::kDisk);
   for (uint32_t group = 0; (in_memory || on_disk) && group < seats->firsts.size(); ++group) {
     const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
@@ -140,7 +146,13 @@ void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared)
     effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
     return;
   }
-  repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts++, kRetryDoublings));
+  repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts, kRetryDoublings));
+  if (++repair.attempts != kAttemptsQuiet) return;
+  Find(job.name, order.target,
+       Status(prepared.outcome.code(),
+              fmt::format("{} is still missing at {}: {}",
+                          ToString(ShardKey{job.name, order.version, order.rank}),
+                          ToString(order.into), prepared.outcome.message())));
 }
 
 /// The node will not answer what it was told.

@@ -316,6 +316,7 @@ void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
 /// could not decode says nothing of any one copy: whoever has a bad one reports that it is gone.
 void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
   const std::string shard = ToString(ShardKey{job.name, order.version, order.rank});
+  if (order.repair && !IsLost(why.code())) return;  // it is tried again
   if (order.source == kDecode) {
     return Find(
         job.name, order.target,
@@ -324,9 +325,11 @@ void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
   const std::string text =
       fmt::format("{} at {} on node {}: {}", shard, ToString(order.source.tier),
                   nodes_[order.source.node].name, why.message());
-  Find(job.name, order.target, Status(why.code(), text));
   auto found = job.versions.find(order.version);
-  if (found == job.versions.end() || !IsLost(why.code())) return;
+  const bool lost = found != job.versions.end() && IsLost(why.code());
+  if (lost && found->second.IsDamaged(order.rank, order.source)) return;  // its node said so before
+  Find(job.name, order.target, Status(why.code(), text));
+  if (!lost) return;
   VersionState& version = found->second;
   if (why.code() != ErrorCode::kNotFound) {
     version.damaged.emplace_back(order.rank, order.source);

@@ -247,7 +247,9 @@ Result<DrillReport> FlipBitOnDisk(Scene& scene) {
   HOLDFAST_RETURN_IF_ERROR(scene.cluster.Start());
   HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, &report));
   std::vector<Restored> restored = scene.training.restored();
-  if (restored[0].step >= view.disk_committed->step.value) {
+  // With parity on the other disks the shard is decoded, else the version before is used.
+  const bool decoded = restored[1].tier == "peer";
+  if (restored[0].step >= view.disk_committed->step.value && !decoded) {
     return Fail(DataLossError("the damaged version was used"));
   }
   std::ifstream log(scene.cluster.AgentLog(1));
@@ -255,7 +257,8 @@ Result<DrillReport> FlipBitOnDisk(Scene& scene) {
   if (text.find("rank-1.safetensors") == std::string::npos) {
     return Fail(DataLossError("the damage is not named in the agent's log"));
   }
-  report.note = "version " + ToString(*view.disk_committed) + " damaged, the one before used";
+  report.note = "version " + ToString(*view.disk_committed) + " damaged, " +
+                (decoded ? "the shard decoded by its group" : "the one before used");
   return report;
 }
 
