@@ -78,25 +78,17 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   std::string dirs;
   for (const std::string& dir : DataDirs(node)) dirs += (dirs.empty() ? "\"" : ",\"") + dir + "\"";
   ProcessOptions process;
-  process.argv = {BinaryDir() + "/holdfast-agent",
-                  "--set",
-                  "cluster=local",
-                  "--set",
-                  "node=n" + std::to_string(node),
-                  "--set",
-                  "coordinator=" + endpoint(),
-                  "--set",
-                  "data_listen=unix:" + NodeDir(node) + "/d.sock",
-                  "--set",
-                  "peers.listen=unix:" + PeerSocket(node),
-                  "--set",
-                  "run_dir=" + RunDir(node),
-                  "--set",
-                  "data_dirs=[" + dirs + "]",
-                  "--set",
-                  "arena.bytes=" + std::to_string(options_.arena_bytes),
-                  "--set",
-                  "disk.every=" + std::to_string(options_.disk_every)};
+  if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
+    process.argv = it->second;
+  }
+  process.argv.insert(
+      process.argv.end(),
+      {BinaryDir() + "/holdfast-agent", "--set", "cluster=local", "--set",
+       "node=n" + std::to_string(node), "--set", "coordinator=" + endpoint(), "--set",
+       "data_listen=unix:" + NodeDir(node) + "/d.sock", "--set",
+       "peers.listen=unix:" + PeerSocket(node), "--set", "run_dir=" + RunDir(node), "--set",
+       "data_dirs=[" + dirs + "]", "--set", "arena.bytes=" + std::to_string(options_.arena_bytes),
+       "--set", "disk.every=" + std::to_string(options_.disk_every)});
   std::vector<std::string> settings = options_.agent_settings;
   if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
     settings.insert(settings.end(), it->second.begin(), it->second.end());
@@ -108,6 +100,11 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   process.log_path = AgentLog(node);
   HOLDFAST_ASSIGN_OR_RETURN(agents_[node], Process::Start(process));
   return Status::Ok();
+}
+
+void Cluster::MoveAgents(const ClusterOptions& options) {
+  options_.agent_settings_of = options.agent_settings_of;
+  options_.agent_command_of = options.agent_command_of;
 }
 
 Status Cluster::AwaitAgent(int node) {

@@ -20,6 +20,8 @@ struct ClusterOptions {
   std::map<int, std::string> data_dir_of;   // node → other folder, e.g. a small mount
   std::vector<std::string> agent_settings;  // further "key=value"
   std::map<int, std::vector<std::string>> agent_settings_of;  // node → yet further ones
+  /// Node → what its agent is started by, e.g. {"ip", "netns", "exec", "n3"}.
+  std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
 };
 
@@ -39,6 +41,8 @@ class Cluster {
   Status StartCoordinator(const std::string& crash = "");
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
+  /// From their next start on, agents run where and as `options` has it.
+  void MoveAgents(const ClusterOptions& options);
 
   Process& coordinator() { return coordinator_; }
   Process& agent(int node) { return agents_[node]; }
