@@ -123,6 +123,11 @@ void FakeCoordinator::SetWarnings(std::vector<std::string> warnings) {
   warnings_ = std::move(warnings);
 }
 
+std::vector<JoinQuestion> FakeCoordinator::joins() {
+  MutexLock lock(mutex_);
+  return joins_;
+}
+
 void FakeCoordinator::Join(const JoinQuestion& question,
                            std::function<void(Result<Incarnation>)> done) {
   Result<Incarnation> answer = Incarnation{};
@@ -131,6 +136,7 @@ void FakeCoordinator::Join(const JoinQuestion& question,
     if (!reachable_) {
       answer = Fail(UnavailableError("the coordinator cannot be reached"));
     } else {
+      joins_.push_back(question);
       JobState& state = jobs_[question.job];
       state.job = question.job;
       if (run_ids_[question.job] != question.run_id) {

@@ -62,6 +62,7 @@ class FakeCoordinator : public CoordinatorLink {
   bool WasGone(const ShardKey& key, Tier tier);
   std::optional<Status> prepared(uint64_t request);
   std::vector<std::string> warnings();
+  std::vector<JoinQuestion> joins();
 
  private:
   using Place = std::pair<ShardKey, Tier>;
@@ -81,6 +82,7 @@ class FakeCoordinator : public CoordinatorLink {
   uint64_t next_request_ HOLDFAST_GUARDED_BY(mutex_) = 1;
   std::optional<RestoreDecision> decision_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<JoinQuestion> joins_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 /// Other agents, as memory: what it is given can be fetched.

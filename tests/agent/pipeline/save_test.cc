@@ -71,6 +71,24 @@ TEST(Save, SealedCommittedDurableBitExact) {
   EXPECT_EQ(found, 1);
 }
 
+TEST(Save, ACoordinatorThatNamesNoGroupIsToldTheSlotSizesAgain) {
+  TestNode node;
+  ASSERT_OK(node.Start());
+  auto trainer = Connect(node);
+  ASSERT_TRUE(trainer) << trainer.error().ToString();
+  // It makes no groups, as one does that has forgotten what it was told.
+  ASSERT_TRUE(Eventually([&] {
+    node.coordinator.Broadcast("job");
+    return node.coordinator.joins().size() >= 2;
+  }));
+  const std::vector<JoinQuestion> joins = node.coordinator.joins();
+  EXPECT_EQ(joins[1].run_id, joins[0].run_id);
+  EXPECT_EQ(joins[1].rank, joins[0].rank);
+  EXPECT_EQ(joins[1].slot_bytes, joins[0].slot_bytes);
+  EXPECT_GT(joins[1].slot_bytes, 0U);
+  EXPECT_TRUE(trainer->Save(1, kTensorBytes)) << "the run goes on";
+}
+
 TEST(Save, WritingToDiskBeginsBeforeTheCopyEnds) {
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
