@@ -320,7 +320,7 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
   if (version->second.RemoveCopy(gone.rank, {node, gone.tier})) job.changed = true;
-  if (gone.damage.empty()) return;
+  if (gone.damage.empty() || version->second.Shard(gone.rank) == nullptr) return;
   const std::string text =
       fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, gone.version, gone.rank}),
                   ToString(gone.tier), nodes_[node].name, gone.damage);
