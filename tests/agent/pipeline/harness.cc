@@ -43,9 +43,9 @@ std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_
   spec.global_shape = {tensor_bytes};
   spec.offset = {0};
   auto layout = ImageLayout::Plan({spec});
-  auto header = layout->RenderHeader(identity, {});
-  std::vector<std::byte> image(header->size() + tensor_bytes);
-  std::memcpy(image.data(), header->data(), header->size());
+  const std::string header = layout->RenderHeader(identity, {}).value();
+  std::vector<std::byte> image(header.size() + tensor_bytes);
+  std::memcpy(image.data(), header.data(), header.size());
   // splitmix64 of place and version: each byte depends on both.
   uint64_t state = identity.version.incarnation.value * 1'000'003 + identity.version.step.value +
                    identity.rank.value * 7919;
@@ -54,7 +54,7 @@ std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_
       state += 0x9e3779b97f4a7c15;
     }
     uint64_t z = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
-    image[header->size() + i] = static_cast<std::byte>((z >> (8 * (i % 8))) & 0xff);
+    image[header.size() + i] = static_cast<std::byte>((z >> (8 * (i % 8))) & 0xff);
   }
   return image;
 }
