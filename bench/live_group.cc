@@ -37,6 +37,13 @@ std::string NameOf(const GroupShape& shape) {
   return fmt::format("{}_{}", shape.nodes, shape.parity);
 }
 
+std::string LoadOf(const GroupShape& shape) {
+  return fmt::format("{} MiB a node, {}", shape.bytes >> 20,
+                     shape.rate_bytes_per_s == 0
+                         ? "all nodes on this machine's cores"
+                         : fmt::format("{} MB/s a node", shape.rate_bytes_per_s / 1'000'000));
+}
+
 Result<std::unique_ptr<LiveGroup>> LiveGroup::Start(const GroupShape& shape) {
   std::unique_ptr<LiveGroup> group(new LiveGroup(shape));
   HOLDFAST_ASSIGN_OR_RETURN(group->root_, local::MakeTempDir("hf-bench"));

@@ -54,7 +54,9 @@ class LiveGroup {
 
 /// What each node sends for one version: S·(n−1)/(n−m).
 double BytesToSend(const GroupShape& shape);
-/// "4 + 1 nodes"
+/// "4_1": nodes and parity, for the names of rows.
 std::string NameOf(const GroupShape& shape);
+/// "192 MiB a node, 125 MB/s a node"
+std::string LoadOf(const GroupShape& shape);
 
 }  // namespace holdfast::bench

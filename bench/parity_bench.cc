@@ -105,15 +105,11 @@ Status RunShape(const GroupShape& shape, const std::string& name, const std::str
        .reference = alone * 1000,
        .unit = "ms",
        .goal = goal,
-       .note = fmt::format(
-           "{} MiB a node, {}; from Save {:.0f} ms; alone: transport {:.0f} ms, encode {:.0f} ms; "
-           "agents' CPU {:.2f} s a node and version",
-           shape.bytes >> 20,
-           shape.rate_bytes_per_s == 0
-               ? "all nodes on this machine's cores"
-               : fmt::format("{} MB/s a node", shape.rate_bytes_per_s / 1'000'000),
-           Median(times.whole) * 1000, Median(times.transport) * 1000, Median(times.encode) * 1000,
-           (after.cpu_seconds - before.cpu_seconds) / versions)});
+       .note = fmt::format("{}; from Save {:.0f} ms; alone: transport {:.0f} ms, encode {:.0f} ms; "
+                           "agents' CPU {:.2f} s a node and version",
+                           LoadOf(shape), Median(times.whole) * 1000,
+                           Median(times.transport) * 1000, Median(times.encode) * 1000,
+                           (after.cpu_seconds - before.cpu_seconds) / versions)});
   const double sent = static_cast<double>(after.sent_bytes - before.sent_bytes) / versions;
   if (goal.empty()) return Status::Ok();
   results->push_back({.name = "parity_bytes_" + NameOf(shape),

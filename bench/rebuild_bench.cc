@@ -57,20 +57,15 @@ Status RunShape(const GroupShape& shape, const std::string& name, const std::str
         TransportSeconds(1, shape.nodes - shape.parity, shape.bytes, shape.rate_bytes_per_s));
     reference.push_back(alone);
   }
-  results->push_back(
-      {.name = name + "_" + NameOf(shape),
-       .ratio = Median(ours) / Median(reference),
-       .ours = Median(ours) * 1000,
-       .reference = Median(reference) * 1000,
-       .unit = "ms",
-       .goal = goal,
-       .note = fmt::format("{} MiB a node, {}: connected → restored by one of {} nodes that is new "
-                           "÷ the same bytes from one node",
-                           shape.bytes >> 20,
-                           shape.rate_bytes_per_s == 0
-                               ? "all nodes on this machine's cores"
-                               : fmt::format("{} MB/s a node", shape.rate_bytes_per_s / 1'000'000),
-                           shape.nodes)});
+  results->push_back({.name = name + "_" + NameOf(shape),
+                      .ratio = Median(ours) / Median(reference),
+                      .ours = Median(ours) * 1000,
+                      .reference = Median(reference) * 1000,
+                      .unit = "ms",
+                      .goal = goal,
+                      .note = fmt::format("{}: connected → restored by one of {} nodes that is new "
+                                          "÷ the same bytes from one node",
+                                          LoadOf(shape), shape.nodes)});
   return Status::Ok();
 }
 

@@ -126,10 +126,10 @@ Status FetchShares(const GroupAccess& access, const std::vector<Share>& shares,
   for (size_t i = 1; i < std::min(kFetchersMax, shares.size()); ++i) {
     fetchers.emplace_back([&fetch] { std::ignore = fetch(); });
   }
-  const Status status = fetch();
+  Status status = fetch();
   for (std::thread& fetcher : fetchers) fetcher.join();
   HOLDFAST_RETURN_IF_ERROR(access.cancellation.status());
-  return status.ok() ? Status::Ok() : status;
+  return status;
 }
 
 /// The list of seals that a member has in its parity shard.
@@ -213,7 +213,7 @@ Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, ui
   }
   auto seals = SealsFromParity(access, deadline);
   // Without any parity left all data is there, and with it its seals.
-  if (!seals) seals = CollectSeals(access, deadline);
+  if (!seals) seals = CollectSeals(access, Soon(deadline));
   if (!seals) return Fail(seals.error());
   const std::vector<Share> shares = SharesOfParity(access.plan, position, decoders.size());
   std::memset(image.data(), 0, parity.image_bytes());

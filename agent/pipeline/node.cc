@@ -170,6 +170,15 @@ std::shared_ptr<RankPipeline> Node::FindRank(const std::string& job, Rank rank) 
   return found == ranks_.end() ? nullptr : found->second;
 }
 
+std::vector<std::shared_ptr<RankPipeline>> Node::Ranks(const std::string* job) {
+  MutexLock lock(ranks_mutex_);
+  std::vector<std::shared_ptr<RankPipeline>> ranks;
+  for (const auto& [key, rank] : ranks_) {
+    if (job == nullptr || key.first == *job) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
   volume_.RegisterMemory(segment.memory());
   RankEvents& events = *this;
@@ -401,13 +410,8 @@ Result<std::unique_ptr<ShardReader>> Node::OpenInMemory(const ShardKey& key) {
 // ---- scrubbing ----
 
 std::vector<ShardKey> Node::KeptInMemory() {
-  std::vector<std::shared_ptr<RankPipeline>> ranks;
-  {
-    MutexLock lock(ranks_mutex_);
-    for (const auto& [key, rank] : ranks_) ranks.push_back(rank);
-  }
   std::vector<ShardKey> kept;
-  for (const auto& rank : ranks) {
+  for (const auto& rank : Ranks()) {
     const SegmentOwner& owner = rank->segment.owner();
     for (VersionId version : rank->slots.Kept()) kept.push_back({owner.job, version, owner.rank});
   }
@@ -466,13 +470,8 @@ bool Node::InCollective() {
 }
 
 std::vector<Node::RankStatus> Node::Snapshot() {
-  std::vector<std::shared_ptr<RankPipeline>> ranks;
-  {
-    MutexLock lock(ranks_mutex_);
-    for (const auto& [key, rank] : ranks_) ranks.push_back(rank);
-  }
   std::vector<RankStatus> result;
-  for (const auto& rank : ranks) {
+  for (const auto& rank : Ranks()) {
     result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), SaysCollective(*rank),
                       rank->segment.phase(Phase::kCollective).begun.load(),
                       rank->slots.Snapshot()});

@@ -148,6 +148,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Session* FindSession(const std::string& job, Rank rank);
   Session* FindSession(uint64_t id);
   std::shared_ptr<RankPipeline> FindRank(const std::string& job, Rank rank);
+  /// Of one job, or all; parity included.
+  std::vector<std::shared_ptr<RankPipeline>> Ranks(const std::string* job = nullptr);
   std::shared_ptr<RankPipeline> MakeRank(Segment& segment);
   std::vector<ShardKey> KeptInMemory();
   Result<uint64_t> CheckChunkInMemory(const ShardKey& key, uint64_t chunk);

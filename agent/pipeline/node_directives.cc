@@ -37,17 +37,10 @@ void Node::ApplyJobState(JobState state) {
   const JobState before = known == jobs_.end() ? JobState{} : known->second;
   const JobState& now = jobs_.insert_or_assign(state.job, std::move(state)).first->second;
 
-  std::vector<std::shared_ptr<RankPipeline>> ranks;
-  {
-    MutexLock lock(ranks_mutex_);
-    for (const auto& [key, rank] : ranks_) {
-      if (key.first == now.job) ranks.push_back(rank);
-    }
-  }
   const std::string fenced =
       fmt::format("incarnation {} of {} has started", now.incarnation.value, now.job);
   peer_source_.SetIncarnation(now.job, now.incarnation);
-  for (const auto& rank : ranks) {
+  for (const auto& rank : Ranks(&now.job)) {
     rank->slots.SetJobState(IsParity(rank->segment.owner().rank) ? ForParity(now) : now);
     for (VersionId version :
          rank->slots.AbortOlder(now.incarnation, {ErrorCode::kFenced, fenced})) {
@@ -114,12 +107,7 @@ void Node::RepeatJoins(const JobState& job) {
 Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job, Rank parity,
                                                           uint64_t slot_bytes) {
   SegmentOwner owner{job, parity, 0};
-  {
-    MutexLock lock(ranks_mutex_);
-    for (const auto& [key, rank] : ranks_) {
-      if (key.first == job) owner.uid = rank->segment.owner().uid;
-    }
-  }
+  for (const auto& rank : Ranks(&job)) owner.uid = rank->segment.owner().uid;
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] Segment * segment,
                             Reserve(owner, kParitySlots, slot_bytes));
   std::shared_ptr<RankPipeline> rank = FindRank(job, parity);
@@ -217,14 +205,7 @@ void Node::FinishPrepare(const ShardKey& key, Tier into, const Status& status) {
 
 void Node::ApplyRemove(const RemoveVersion& remove) {
   if (remove.tier == Tier::kMemory) {
-    std::vector<std::shared_ptr<RankPipeline>> ranks;
-    {
-      MutexLock lock(ranks_mutex_);
-      for (const auto& [key, rank] : ranks_) {
-        if (key.first == remove.job) ranks.push_back(rank);
-      }
-    }
-    for (const auto& rank : ranks) {
+    for (const auto& rank : Ranks(&remove.job)) {
       if (!rank->slots.Discard(remove.version).ok()) continue;
       const Rank number = rank->segment.owner().rank;
       link_.Report(Gone{{remove.job, remove.version, number}, Tier::kMemory});

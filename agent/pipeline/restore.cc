@@ -257,6 +257,10 @@ Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSha
   if (status.code() != ErrorCode::kNotFound) return status;
   status = PublishFromMemory(tools, slots, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;
+  // It is tried again and again: peers are not asked for what there is no room for.
+  if (tools.volume.FreeBytes() < slots.segment().slot_bytes()) {
+    return OutOfSpaceError("the disk has no room for " + ToString(prepare.identity.key()));
+  }
   std::optional<FillingSlot> filling;
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Decode(tools, slots, prepare, filling));
   return Publish(tools, filling->memory().first(seal.image_bytes), seal);

@@ -48,7 +48,8 @@ class CharlmTest : public ::testing::Test {
   }
   /// Starts the trainer as a process; its pid.
   pid_t Start(std::vector<std::string> args) {
-    args.insert(args.begin(), std::string(std::getenv("HOLDFAST_BIN_DIR")) + "/holdfast-charlm");
+    const char* folder = std::getenv("HOLDFAST_BIN_DIR");
+    args.insert(args.begin(), std::string(folder == nullptr ? "." : folder) + "/holdfast-charlm");
     args.insert(args.end(), {"--text", dir_ + "/text", "--params", "6000", "--log-every", "0"});
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
@@ -97,7 +98,8 @@ TEST_F(CharlmTest, RingSumsAndSpreads) {
       }
       ASSERT_TRUE(ring.ReduceScatter(values, bounds));
       for (uint64_t i = bounds[rank]; i < bounds[rank + 1]; ++i) {
-        float ranks = static_cast<float>(world * (world - 1) / 2) * 1000;
+        const auto sum_of_ranks = world * (world - 1) / 2;
+        const float ranks = static_cast<float>(sum_of_ranks) * 1000;
         ASSERT_EQ(values[i], static_cast<float>(world * (i % 97)) + ranks);
       }
       std::fill(values.begin(), values.begin() + static_cast<long>(bounds[rank]), -1.0F);

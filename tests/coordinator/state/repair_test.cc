@@ -219,6 +219,34 @@ TEST_F(RepairTest, WhatCannotBeDecodedIsNotOrdered) {
   EXPECT_THAT(After(seconds(10)), IsEmpty());
 }
 
+TEST_F(RepairTest, ThePeersTakeWhatIsOnItsWayToDisk) {
+  HoldData(V(1, 1), Tier::kMemory);
+  HoldData(V(1, 1), Tier::kDisk);  // the disks go on with step 2, the peers are still at 1
+  for (uint64_t step : {2, 3, 4}) HoldData(V(1, step), Tier::kMemory);
+  HoldParity(V(1, 1), Tier::kMemory);
+  EXPECT_EQ(c.WordTo("a").value_or(JobWord{}).peer_target_step, Step{2});
+  // Once is enough: then the newest.
+  HoldParity(V(1, 2), Tier::kMemory);
+  EXPECT_EQ(c.WordTo("a").value_or(JobWord{}).peer_target_step, Step{5});
+}
+
+TEST_F(RepairTest, TheNewestThatTheDisksHaveWithoutANodeStays) {
+  const auto on_disk = [&](uint64_t step) {
+    HoldData(V(1, step), Tier::kMemory);
+    HoldData(V(1, step), Tier::kDisk);
+  };
+  on_disk(1);
+  HoldParity(V(1, 1), Tier::kDisk);
+  for (uint64_t step = 2; step <= 8; ++step) on_disk(step);
+  const auto phase = [&](uint64_t step) { return c.stored.versions.at({"gpt", V(1, step)}).phase; };
+  EXPECT_EQ(phase(1), Phase::kCommitted);
+  EXPECT_EQ(phase(2), Phase::kRemoving);
+  EXPECT_EQ(phase(8), Phase::kCommitted);
+  HoldParity(V(1, 8), Tier::kDisk);
+  on_disk(9);
+  EXPECT_EQ(phase(1), Phase::kRemoving);
+}
+
 TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);
