@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "agent/api/process.h"
 #include "agent/arena/keeper_client.h"
 #include "agent/arena/segment.h"
 #include "storage/base/clock.h"
@@ -359,7 +360,7 @@ Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
         fmt::format("run_dir must be an absolute path, not \"{}\"", chosen.run_dir)));
   }
   if (chosen.keeper_binary.empty()) {
-    HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, KeeperBesideThisExecutable());
+    HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, ProgramBeside("holdfast-keeper"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,

@@ -204,14 +204,4 @@ Result<KeeperUsage> KeeperClient::Usage() {
 
 Status KeeperClient::Shutdown() { return CallForStatus(KeeperRequest{.op = KeeperOp::kShutdown}); }
 
-Result<std::string> KeeperBesideThisExecutable() {
-  char path[PATH_MAX];
-  ssize_t bytes = ::readlink("/proc/self/exe", path, sizeof(path));
-  if (bytes <= 0 || bytes == static_cast<ssize_t>(sizeof(path))) {
-    return Fail(ErrnoStatus(bytes < 0 ? errno : ENAMETOOLONG, "read /proc/self/exe"));
-  }
-  std::string_view executable(path, static_cast<size_t>(bytes));
-  return std::string(executable.substr(0, executable.rfind('/') + 1)) + "holdfast-keeper";
-}
-
 }  // namespace holdfast::agent

@@ -59,7 +59,4 @@ class KeeperClient {
   UniqueFd socket_;
 };
 
-/// "holdfast-keeper" in the folder of this executable.
-Result<std::string> KeeperBesideThisExecutable();
-
 }  // namespace holdfast::agent

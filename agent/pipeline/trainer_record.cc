@@ -1,32 +1,13 @@
 #include "agent/pipeline/trainer_record.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <sstream>
 
 namespace holdfast::agent {
 namespace {
 constexpr size_t kRecordsMax = 4096;
-constexpr int kStartTimeField = 22;  // of /proc/<pid>/stat, see proc(5)
 }  // namespace
-
-uint64_t StartTicksOf(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  // The name (field 2) is in parentheses and may hold anything.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string field;
-  for (int i = 3; i < kStartTimeField; ++i) fields >> field;
-  uint64_t ticks = 0;
-  fields >> ticks;
-  return fields ? ticks : 0;
-}
 
 Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& records) {
   const std::string beside = path + ".new";

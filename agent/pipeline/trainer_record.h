@@ -23,8 +23,6 @@ struct TrainerRecord {
   bool operator==(const TrainerRecord&) const = default;
 };
 
-/// When the process was started, in ticks since boot; 0 when there is none.
-uint64_t StartTicksOf(pid_t pid);
 Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& records);
 std::vector<TrainerRecord> ReadTrainers(const std::string& path);
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "agent/api/process.h"
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
 #include "agent/peers/tcp_server.h"
@@ -19,6 +20,7 @@
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
+#include "agent/workers/manager.h"
 #include "coordinator/api/endpoint.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
@@ -101,12 +103,14 @@ class AgentApplication final : public Application {
 
  private:
   Status OpenVolume();
+  Status OpenWorkers();
 
   const AgentConfig config_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
+  std::unique_ptr<WorkerManager> workers_;
   std::unique_ptr<GrpcShardFetcher> fetcher_;
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
@@ -132,6 +136,17 @@ Status AgentApplication::OpenVolume() {
   for (const std::string& text : volume_->recovery().quarantined) {
     Log(LogLevel::kWarn, "Quarantined", {Kv("what", text)});
   }
+  return Status::Ok();
+}
+
+Status AgentApplication::OpenWorkers() {
+  WorkerManagerOptions options;
+  options.folder = config_.run_dir + "/workers";
+  options.log_folder = config_.workers_log_dir;
+  options.agent_socket = config_.run_dir + "/agent.sock";
+  HOLDFAST_ASSIGN_OR_RETURN(options.shim, ProgramBeside("holdfast-shim"));
+  HOLDFAST_ASSIGN_OR_RETURN(workers_, WorkerManager::Open(
+                                          options, [this] { link_->Hurry(); }, Clock::Real()));
   return Status::Ok();
 }
 
@@ -164,6 +179,11 @@ Status AgentApplication::Open() {
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
+  if (config_.workers_enabled) {
+    link.worker_address = config_.workers_address;
+    link.workers = [this] { return workers_->Workers(); };
+    link.want_workers = [this](WorkersWanted wanted) { workers_->Want(std::move(wanted)); };
+  }
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
   fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
@@ -182,9 +202,11 @@ Status AgentApplication::Open() {
 }
 
 Status AgentApplication::Serve() {
+  if (config_.workers_enabled) HOLDFAST_RETURN_IF_ERROR(OpenWorkers());
   node_->Adopt();
   HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint listen, coord::ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
+  if (workers_ != nullptr) data_->ShowWorkers(*workers_);
   HOLDFAST_ASSIGN_OR_RETURN(
       data_server_,
       coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax));
@@ -233,6 +255,7 @@ void AgentApplication::Stop() {
     data_server_.reset();
   }
   data_.reset();
+  workers_.reset();
   peer_server_.reset();
   node_.reset();
   peers_.reset();

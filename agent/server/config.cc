@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kArenaBytesLeast = 16ULL << 20;
 constexpr size_t kSocketPathMax = 107;
+constexpr size_t kAddressMax = 255;
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -65,6 +66,14 @@ void AgentConfig::Bind(ConfigSchema& schema) {
       "Read what is kept in memory and on disk again so fast, to find decay; 0: never.");
   schema.Add("scrub.pause_ms", &scrub_pause_ms, "Between two such passes, and before the first.",
              10, 604'800'000);
+  schema.Add("workers.enabled", &workers_enabled,
+             "Launch what `holdfast run` asks for, as this agent's user: whoever reaches the "
+             "coordinator can then run programs here.");
+  schema.Add("workers.address", &workers_address,
+             "The address that workers of other nodes are told for those here (MASTER_ADDR).");
+  schema.Add(
+      "workers.log_dir", &workers_log_dir,
+      "What workers say goes to <job>/<launch>/rank-<r>.log in it; the newest five launches stay.");
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of its private key.");
@@ -99,6 +108,13 @@ Status AgentConfig::Check() const {
                                             FormatBytes(kArenaBytesLeast)));
   }
   HOLDFAST_RETURN_IF_ERROR(peers.Check());
+  if (workers_enabled && (workers_address.empty() || workers_address.size() > kAddressMax)) {
+    return InvalidArgumentError("workers.address: a host name or an address is needed");
+  }
+  if (workers_log_dir.empty() || workers_log_dir.front() != '/') {
+    return InvalidArgumentError(
+        fmt::format("workers.log_dir '{}' is not an absolute path", workers_log_dir));
+  }
   auto named = Labels();
   if (!named) return named.error();
   auto level = ParseLogLevel(log_level);

@@ -36,6 +36,9 @@ struct AgentConfig {
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
+  bool workers_enabled = false;
+  std::string workers_address = "127.0.0.1";
+  std::string workers_log_dir = "/var/log/holdfast";
 
   /// Binds every field; the config outlives the schema.
   void Bind(ConfigSchema& schema);

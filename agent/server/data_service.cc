@@ -13,6 +13,7 @@ namespace {
 
 // Calls that read shards at once; each has a few MiB under way.
 constexpr int kCallsMax = 6;
+constexpr size_t kLogPieceBytes = 256 << 10;
 
 template <typename Request>
 Result<ShardKey> KeyOf(const Request& request) {
@@ -164,6 +165,24 @@ grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
   const Status status = verify();
   reply->set_code(static_cast<uint32_t>(status.code()));
   reply->set_message(status.message());
+  return grpc::Status::OK;
+}
+
+grpc::Status DataService::ReadWorkerLog(grpc::ServerContext* /*context*/,
+                                        const ReadWorkerLogRequest* request,
+                                        ReadWorkerLogReply* reply) {
+  const WorkerManager* workers = workers_.load();
+  Result<std::string> data =
+      workers == nullptr
+          ? Fail(NotFoundError("this node launches no workers"))
+          : workers->ReadLog(request->job(), request->run_id(), Rank{request->rank()},
+                             request->offset(), kLogPieceBytes);
+  if (data) {
+    reply->set_data(*std::move(data));
+  } else {
+    reply->set_code(static_cast<uint32_t>(data.error().code()));
+    reply->set_message(data.error().message());
+  }
   return grpc::Status::OK;
 }
 

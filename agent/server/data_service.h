@@ -6,6 +6,7 @@
 #include "agent/api/agent.grpc.pb.h"
 #include "agent/peers/tcp_server.h"
 #include "agent/pipeline/node.h"
+#include "agent/workers/manager.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -19,11 +20,15 @@ class DataService final : public Agent::Service {
   DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
   /// From now on Dump tells of it, too; it outlives this.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
+  /// From now on logs are read there; it outlives this.
+  void ShowWorkers(const WorkerManager& workers) { workers_.store(&workers); }
 
   grpc::Status ReadShard(grpc::ServerContext* context, const ReadShardRequest* request,
                          grpc::ServerWriter<ShardPiece>* writer) override;
   grpc::Status VerifyShard(grpc::ServerContext* context, const VerifyShardRequest* request,
                            VerifyShardReply* reply) override;
+  grpc::Status ReadWorkerLog(grpc::ServerContext* context, const ReadWorkerLogRequest* request,
+                             ReadWorkerLogReply* reply) override;
   grpc::Status Dump(grpc::ServerContext* context, const DumpRequest* request,
                     DumpReply* reply) override;
 
@@ -35,6 +40,7 @@ class DataService final : public Agent::Service {
   Volume& volume_;
   Arena& arena_;
   std::atomic<const TcpPeerServer*> peers_{nullptr};
+  std::atomic<const WorkerManager*> workers_{nullptr};
   const std::string node_name_;
   std::atomic<int> running_{0};
 };

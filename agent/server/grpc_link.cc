@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "coordinator/api/convert.h"
+#include "coordinator/api/run_convert.h"
 #include "storage/base/clock.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -83,6 +84,50 @@ PrepareShard FromCoord(coord::PrepareOrder order) {
   prepare.digest = order.digest;
   prepare.group = FromCoord(order.group);
   return prepare;
+}
+
+WorkersWanted FromCoord(coord::WorkersOrder order) {
+  WorkersWanted wanted;
+  wanted.job = std::move(order.job);
+  wanted.run_id = std::move(order.run_id);
+  wanted.first_rank = order.first_rank;
+  wanted.ranks = order.ranks;
+  wanted.world = order.world;
+  wanted.node_rank = order.node_rank;
+  wanted.nodes = order.nodes;
+  wanted.master_address = std::move(order.master_address);
+  wanted.master_port = order.master_port;
+  wanted.restarts = order.restarts;
+  wanted.restarts_max = order.restarts_max;
+  wanted.command = std::move(order.command);
+  wanted.environment = std::move(order.environment);
+  wanted.directory = std::move(order.directory);
+  wanted.grace_ms = order.grace_ms;
+  return wanted;
+}
+
+coord::WorkerState ToCoord(WorkerStatus status, int64_t boot_nanos) {
+  coord::WorkerState state;
+  state.job = std::move(status.job);
+  state.run_id = std::move(status.run_id);
+  state.rank = status.rank;
+  state.pid = static_cast<uint32_t>(status.pid);
+  state.exit_code = status.exit.exit_code;
+  state.signal = status.exit.signal;
+  state.last_lines = std::move(status.exit.last_lines);
+  switch (status.phase) {
+    case WorkerPhase::kRunning:
+      state.phase = coord::WorkerPhase::kRunning;
+      break;
+    case WorkerPhase::kEnded:
+      state.phase = coord::WorkerPhase::kEnded;
+      state.ended_ago_ms = (boot_nanos - status.exit.boot_ns) / 1'000'000;
+      break;
+    case WorkerPhase::kStuck:
+      state.phase = coord::WorkerPhase::kStuck;
+      break;
+  }
+  return state;
 }
 
 // A call of the callback interface, alive until it is answered.
@@ -197,6 +242,8 @@ Status GrpcCoordinatorLink::AttachOnce() {
     coord::ToProto(ToCoord(holding), request.add_holdings());
   }
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
+  request.set_worker_address(options_.worker_address);
+  AddWorkers(&request);
   {
     MutexLock lock(mutex_);
     request.set_epoch_seen(epoch_.value);
@@ -263,6 +310,15 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
       auto order = coord::FromProto(directive.remove());
       order ? handler_->OnRemoveVersion({order->job, order->version, order->tier})
             : bad(order.error());
+      break;
+    }
+    case pb::Directive::kWorkers: {
+      auto order = coord::FromProto(directive.workers());
+      if (!order) {
+        bad(order.error());
+      } else if (options_.want_workers) {
+        options_.want_workers(FromCoord(*std::move(order)));
+      }
       break;
     }
     case pb::Directive::KIND_NOT_SET:
@@ -360,6 +416,7 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   }
   for (const std::string& warning : batch.warnings) request.add_warnings(warning);
   request.set_disk_free_percent(options_.disk_free_percent());
+  AddWorkers(&request);
 
   grpc::ClientContext context;
   context.set_deadline(After(kReportTimeoutMs));
@@ -369,6 +426,15 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
   return coord::FromProto(reply.outcome());
+}
+
+template <typename Request>
+void GrpcCoordinatorLink::AddWorkers(Request* request) const {
+  if (!options_.workers) return;
+  const int64_t now = BootNanos();
+  for (WorkerStatus& status : options_.workers()) {
+    coord::ToProto(ToCoord(std::move(status), now), request->add_workers());
+  }
 }
 
 // ---- questions ----

@@ -11,6 +11,7 @@
 
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/fact_book.h"
+#include "agent/workers/manager.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "storage/base/clock.h"
@@ -26,6 +27,10 @@ struct GrpcLinkOptions {
   std::function<std::string()> peer_address = [] { return std::string(); };  // empty: takes no part
   std::map<std::string, std::string> labels;  // where the node is: rack, switch
   int64_t heartbeat_ms = 500;
+  /// Empty: this node launches no workers, and the two below are not called.
+  std::string worker_address;
+  std::function<std::vector<WorkerStatus>()> workers;
+  std::function<void(WorkersWanted)> want_workers;
 };
 
 /// The conversation with the coordinator. One thread keeps an Attach stream open (again after
@@ -44,6 +49,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Waits until the coordinator has answered an Attach. False: not within the time.
   bool AwaitAttached(int64_t timeout_ms);
   bool attached();
+  /// Something changed that a report tells of: the next one goes at once.
+  void Hurry() { facts_.Wake(); }
 
   void Report(Holding holding) override { facts_.Add(std::move(holding)); }
   void Report(Missing missing) override { facts_.Add(std::move(missing)); }
@@ -67,6 +74,9 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   bool AwaitAttachedToSend();
   void AskEpoch();
   Status SendBatch(const FactBatch& batch);
+  /// Fills the workers of an AttachRequest or a ReportRequest.
+  template <typename Request>
+  void AddWorkers(Request* request) const;
   bool Pause(int64_t ms);
   /// Registers a call so that Stop() can cancel it; false when stopping.
   bool BeginCall(grpc::ClientContext* context);

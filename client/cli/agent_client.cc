@@ -154,6 +154,23 @@ Status AgentClient::RetryBusy(const std::function<Status(bool*)>& attempt) const
   }
 }
 
+Result<std::string> AgentClient::ReadWorkerLog(const std::string& job, const std::string& run_id,
+                                               Rank rank, uint64_t offset) const {
+  agent::ReadWorkerLogRequest request;
+  request.set_job(job);
+  request.set_run_id(run_id);
+  request.set_rank(rank.value);
+  request.set_offset(offset);
+  agent::ReadWorkerLogReply reply;
+  grpc::ClientContext call;
+  SilenceGuard guard(call, timeout_ms_);
+  OnInterrupt cancel([&call] { call.TryCancel(); });
+  HOLDFAST_RETURN_IF_ERROR(
+      FromTransport(stub_->ReadWorkerLog(&call, request, &reply), peer_, timeout_ms_, kHint));
+  if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
+  return reply.data();
+}
+
 Result<std::string> AgentClient::Dump() const {
   agent::DumpReply reply;
   Status asked = RetryBusy([&](bool* busy) -> Status {

@@ -34,6 +34,9 @@ class AgentClient {
   Status ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const;
   /// Has the agent check a shard. A deep check of `image_bytes` gets more time than the time-out.
   Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes) const;
+  /// What a worker said from `offset` on, a piece of it; empty: no more yet.
+  Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
+                                    uint64_t offset) const;
   /// The agent's live state.
   Result<std::string> Dump() const;
 

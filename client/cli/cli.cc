@@ -22,6 +22,8 @@ Examples:
   holdfast status                                 is everything well?
   holdfast nodes                                  who protects whom?
   holdfast versions my-job                        which checkpoints are there?
+  holdfast run --nnodes 4 -- python train.py      launch a job and keep it running
+  holdfast incidents                              what went wrong, and what was done about it?
   holdfast restore my-job --to ./out --dry-run    where would each shard come from?
   holdfast verify my-job --deep                   read and check every byte
   holdfast inspect rank-00000-of-00004.safetensors
@@ -47,14 +49,10 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
   app.add_option("--endpoint", options.endpoint, "The coordinator: HOST:PORT or unix:/PATH")
       ->envname(kEndpointVariable)
       ->capture_default_str();
-  auto check = [](std::string& value) -> std::string {
-    Result<int64_t> ms = ParseDurationMs(value);
-    return ms ? "" : ms.error().message();
-  };
   app.add_option("--timeout", raw.timeout,
                  "Longest wait for an answer, and longest silence of a transfer")
       ->type_name("DURATION")
-      ->check(CLI::Validator(check, "", ""))
+      ->check(DurationCheck())
       ->capture_default_str();
   app.add_option("-o,--output", raw.format, "table, wide (all columns, nothing cut) or json")
       ->type_name("FORMAT")
@@ -100,6 +98,10 @@ void Describe(Program& program) {
   add(MakeRestoreCommand());
   add(MakePinCommand(true));
   add(MakePinCommand(false));
+  add(MakeRunCommand());
+  add(MakeStopCommand());
+  add(MakeIncidentsCommand());
+  add(MakeQuarantineCommand());
   add(MakeDumpCommand());
   program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
   program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");

@@ -31,6 +31,14 @@ CLI::Validator TierCheck() {
           "", ""};
 }
 
+CLI::Validator DurationCheck() {
+  return {[](std::string& value) -> std::string {
+            Result<int64_t> ms = ParseDurationMs(value);
+            return ms ? "" : ms.error().message();
+          },
+          "", ""};
+}
+
 VersionId VersionOf(const std::string& text) {
   return text.empty() ? VersionId{} : ParseVersionId(text).value_or(VersionId{});
 }
@@ -38,13 +46,9 @@ VersionId VersionOf(const std::string& text) {
 void WatchOptions::AddTo(CLI::App& app) {
   app.add_flag("-w,--watch", watch,
                "Show it again and again until interrupted; JSON lines under -o json");
-  auto check = [](std::string& value) -> std::string {
-    Result<int64_t> ms = ParseDurationMs(value);
-    return ms ? "" : ms.error().message();
-  };
   app.add_option("--interval", interval, "Pause between two pictures of --watch")
       ->type_name("DURATION")
-      ->check(CLI::Validator(check, "", ""))
+      ->check(DurationCheck())
       ->capture_default_str();
   app.add_option("--count", count, "Stop --watch after this many pictures")->type_name("N");
 }

@@ -38,6 +38,10 @@ std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeInspectCommand();
 std::unique_ptr<Command> MakeRestoreCommand();
 std::unique_ptr<Command> MakePinCommand(bool pin);
+std::unique_ptr<Command> MakeRunCommand();
+std::unique_ptr<Command> MakeStopCommand();
+std::unique_ptr<Command> MakeIncidentsCommand();
+std::unique_ptr<Command> MakeQuarantineCommand();
 std::unique_ptr<Command> MakeDumpCommand();
 
 /// A bash script that completes `app`'s commands and options.
@@ -47,6 +51,8 @@ std::string BashCompletion(const CLI::App& app);
 CLI::Validator NameCheck(const std::string& what);
 CLI::Validator VersionCheck();
 CLI::Validator TierCheck();
+/// A duration such as 10s, read with ParseDurationMs.
+CLI::Validator DurationCheck();
 
 /// The value of an option that VersionCheck passed; 0-0 when it was not given.
 VersionId VersionOf(const std::string& text);

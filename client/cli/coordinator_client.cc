@@ -90,6 +90,44 @@ Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pi
   return Status::Ok();
 }
 
+Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {
+  coordinator::StartRunRequest request;
+  *request.mutable_spec() = spec;
+  auto reply = Call(&Coordinator::Stub::StartRun, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Status CoordinatorClient::StopRun(const std::string& job, int64_t deadline_ms) {
+  coordinator::StopRunRequest request;
+  request.set_job(job);
+  request.set_deadline_ms(deadline_ms);
+  auto reply = Call(&Coordinator::Stub::StopRun, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::GetRunsReply> CoordinatorClient::GetRuns(const std::string& job) {
+  coordinator::GetRunsRequest request;
+  request.set_job(job);
+  return Call(&Coordinator::Stub::GetRuns, request);
+}
+
+Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const std::string& job,
+                                                                         uint64_t id) {
+  coordinator::ListIncidentsRequest request;
+  request.set_job(job);
+  request.set_id(id);
+  return Call(&Coordinator::Stub::ListIncidents, request);
+}
+
+Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why) {
+  coordinator::QuarantineRequest request;
+  request.set_node(node);
+  request.set_set(set);
+  request.set_why(why);
+  auto reply = Call(&Coordinator::Stub::Quarantine, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
 Result<std::vector<std::string>> CoordinatorClient::Jobs(const std::string& job) {
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, GetStatus(job));
   std::vector<std::string> jobs;

@@ -27,6 +27,13 @@ class CoordinatorClient {
   Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
                                                     uint32_t tier);
   Status Pin(const std::string& job, VersionId version, bool pinned);
+  Status StartRun(const coordinator::RunSpec& spec);
+  Status StopRun(const std::string& job, int64_t deadline_ms);
+  /// Of one job (NotFound), or of all.
+  Result<coordinator::GetRunsReply> GetRuns(const std::string& job);
+  /// Newest first; of one job, or one incident (NotFound), or all.
+  Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
+  Status Quarantine(const std::string& node, bool set, const std::string& why);
 
   /// The named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);

@@ -25,6 +25,8 @@ struct Registry {
   std::map<size_t, std::function<void()>> cancels HOLDFAST_GUARDED_BY(mutex);
   std::map<size_t, std::string> files HOLDFAST_GUARDED_BY(mutex);
   std::atomic<bool> requested{false};
+  std::atomic<bool> defer{false};  // the first signal
+  std::atomic<bool> deferred{false};
 };
 
 Registry& TheRegistry() {
@@ -50,6 +52,11 @@ void AwaitSignals(sigset_t signals) {
   while (::sigwait(&signals, &signal) != 0) {
   }
   Registry& registry = TheRegistry();
+  if (registry.defer) {
+    registry.deferred = true;
+    while (::sigwait(&signals, &signal) != 0) {
+    }
+  }
   {
     MutexLock lock(registry.mutex);
     registry.requested = true;
@@ -106,6 +113,10 @@ OnInterrupt::~OnInterrupt() {
   MutexLock lock(registry.mutex);
   registry.cancels.erase(id_);
 }
+
+DeferInterrupt::DeferInterrupt() { TheRegistry().defer = true; }
+DeferInterrupt::~DeferInterrupt() { TheRegistry().defer = false; }
+bool DeferInterrupt::seen() { return TheRegistry().deferred; }
 
 TemporaryFile::TemporaryFile(std::string path) : path_(std::move(path)) {
   Registry& registry = TheRegistry();

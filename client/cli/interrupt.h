@@ -35,6 +35,18 @@ class OnInterrupt {
   size_t id_;
 };
 
+/// While this exists, the first signal is only told, by seen(): the command ends in its own way.
+/// The second is one as usual. One at a time.
+class DeferInterrupt {
+ public:
+  DeferInterrupt();
+  ~DeferInterrupt();
+  DeferInterrupt(const DeferInterrupt&) = delete;
+  DeferInterrupt& operator=(const DeferInterrupt&) = delete;
+
+  static bool seen();
+};
+
 /// A file that must not outlive an interrupted or failed command: removed by the destructor, and by
 /// the signal thread if the process is ended by it, unless Keep() was called.
 class TemporaryFile {

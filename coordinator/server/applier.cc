@@ -81,13 +81,26 @@ void LogEffect(const Effect& effect) {
     Log(LogLevel::kInfo, "ShardRepaired",
         {Kv("job", repaired->job), Kv("node", repaired->node),
          Kv("shard", ToString(repaired->shard)), Kv("tier", ToString(repaired->tier))});
+  } else if (const auto* run = std::get_if<PutRun>(&effect)) {
+    const RunRecord& record = run->record;
+    Log(LogLevel::kInfo, "Run",
+        {Kv("job", record.spec.job), Kv("run_id", record.run_id()),
+         Kv("phase", ToString(record.phase)), Kv("why", record.why)});
+  } else if (const auto* incident = std::get_if<PutIncident>(&effect)) {
+    const IncidentRecord& record = incident->record;
+    if (!incident->opened && record.state == IncidentState::kOpen) return;
+    Log(incident->opened ? LogLevel::kWarn : LogLevel::kInfo, "Incident",
+        {Kv("id", record.id), Kv("job", record.job), Kv("kind", record.kind),
+         Kv("state", ToString(record.state)), Kv("what", record.what), Kv("plan", record.plan)});
   }
 }
 }  // namespace
 
-Applier::Applier(std::string cluster, StateOptions options, StoreOpener opener, Clock& clock)
+Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
+                 StoreOpener opener, Clock& clock)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
+      run_options_(runs),
       opener_(std::move(opener)),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
@@ -95,9 +108,10 @@ Applier::Applier(std::string cluster, StateOptions options, StoreOpener opener, 
                                                  std::chrono::milliseconds(100))) {}
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
-                                                StoreOpener opener, Clock& clock) {
+                                                SupervisorOptions runs, StoreOpener opener,
+                                                Clock& clock) {
   std::unique_ptr<Applier> applier(
-      new Applier(std::move(cluster), std::move(options), std::move(opener), clock));
+      new Applier(std::move(cluster), std::move(options), runs, std::move(opener), clock));
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;
@@ -116,19 +130,21 @@ void Applier::Stop() {
 
 Status Applier::Load() {
   state_.reset();
+  supervisor_.reset();
   catalog_.reset();
   HOLDFAST_ASSIGN_OR_RETURN(auto store, opener_());
   HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
   HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
   options_.epoch = catalog->epoch();
-  HOLDFAST_ASSIGN_OR_RETURN(State state,
-                            State::Load(options_, records, {clock_.Now(), clock_.WallNanos()}));
+  const Instant now{clock_.Now(), clock_.WallNanos()};
+  HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, now));
   catalog_ = std::move(catalog);
   state_.emplace(std::move(state));
+  supervisor_.emplace(run_options_, records, now);
   epoch_ = options_.epoch.value;
   Log(LogLevel::kInfo, "StateLoaded",
       {Kv("epoch", options_.epoch.value), Kv("jobs", records.jobs.size()),
-       Kv("versions", records.versions.size())});
+       Kv("versions", records.versions.size()), Kv("runs", records.runs.size())});
   return Status::Ok();
 }
 
@@ -143,13 +159,21 @@ void Applier::Enqueue(Work work) {
   }
   // Nobody will take it any more.
   if (work.handler) work.handler(nullptr);
-  if (work.query) work.query(nullptr, epoch());
+  AnswerQueries(work, true);
   if (work.sink) work.sink->Close(UnavailableError("the coordinator is stopping"));
 }
 
 void Applier::Submit(Event event, RequestId request, ReplyHandler handler) {
   Work work;
   work.event = std::move(event);
+  work.request = request;
+  work.handler = std::move(handler);
+  Enqueue(std::move(work));
+}
+
+void Applier::Submit(RunEvent event, RequestId request, ReplyHandler handler) {
+  Work work;
+  work.run_event = std::move(event);
   work.request = request;
   work.handler = std::move(handler);
   Enqueue(std::move(work));
@@ -167,6 +191,17 @@ void Applier::Ask(Query query) {
   Work work;
   work.query = std::move(query);
   Enqueue(std::move(work));
+}
+
+void Applier::Ask(RunQuery query) {
+  Work work;
+  work.run_query = std::move(query);
+  Enqueue(std::move(work));
+}
+
+void Applier::AnswerQueries(Work& work, bool stopping) {
+  if (work.query) work.query(state_ && !stopping ? &*state_ : nullptr, epoch());
+  if (work.run_query) work.run_query(supervisor_ && !stopping ? &*supervisor_ : nullptr);
 }
 
 std::vector<Applier::Work> Applier::Take() {
@@ -190,9 +225,7 @@ void Applier::Run() {
     if (stopping) {
       for (Work& work : batch) Register(work);
       DropEverything(UnavailableError("the coordinator is stopping"));
-      for (Work& work : batch) {
-        if (work.query) work.query(nullptr, epoch());
-      }
+      for (Work& work : batch) AnswerQueries(work, true);
       return;
     }
     if (!state_ && clock_.Now() >= load_again_at_) {
@@ -216,20 +249,29 @@ void Applier::Register(Work& work) {
   }
 }
 
+void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
+  const Instant now{clock_.Now(), clock_.WallNanos()};
+  std::vector<Effect> caused = state_->Apply(event, now);
+  std::vector<Effect> followed = supervisor_->Observe(event, caused, now);
+  std::move(caused.begin(), caused.end(), std::back_inserter(effects));
+  std::move(followed.begin(), followed.end(), std::back_inserter(effects));
+}
+
 void Applier::ApplyBatch(std::vector<Work>& batch) {
   std::vector<Effect> effects;
-  auto apply = [&](const Event& event) {
-    for (Effect& effect : state_->Apply(event, {clock_.Now(), clock_.WallNanos()})) {
-      effects.push_back(std::move(effect));
-    }
-  };
   for (Work& work : batch) {
     Register(work);
-    if (state_ && work.event) apply(*work.event);
+    if (!state_) continue;
+    if (work.event) Apply(*work.event, effects);
+    if (work.run_event) {
+      std::vector<Effect> caused =
+          supervisor_->Apply(*work.run_event, {clock_.Now(), clock_.WallNanos()});
+      std::move(caused.begin(), caused.end(), std::back_inserter(effects));
+    }
   }
   if (state_ && clock_.Now() - ticked_ >= tick_) {
     ticked_ = clock_.Now();
-    apply(Tick{});
+    Apply(Tick{}, effects);
   }
   Status status = UnavailableError("the metadata store cannot be used at the moment");
   if (state_) status = StoreBatch(effects);
@@ -242,12 +284,11 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
       load_again_at_ = clock_.Now();
     }
     state_.reset();
+    supervisor_.reset();
     catalog_.reset();
     DropEverything(UnavailableError("the coordinator reads its store again; try again"));
   }
-  for (Work& work : batch) {
-    if (work.query) work.query(state_ ? &*state_ : nullptr, epoch());
-  }
+  for (Work& work : batch) AnswerQueries(work, false);
 }
 
 Status Applier::StoreBatch(const std::vector<Effect>& effects) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/restart/supervisor.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
 #include "storage/base/clock.h"
@@ -34,21 +35,25 @@ class Applier {
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
   /// Gets the answer, or nullptr when the outcome is unknown: try again.
   using ReplyHandler = std::function<void(const Reply*)>;
-  /// Gets the state between two batches, or nullptr while there is none.
+  /// Gets what is known between two batches, or nullptr while nothing is.
   using Query = std::function<void(const State*, Epoch)>;
+  using RunQuery = std::function<void(const Supervisor*)>;
 
   /// Opens the store and takes an epoch; `clock` outlives the applier.
   static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
-                                                StoreOpener opener, Clock& clock);
+                                                SupervisorOptions runs, StoreOpener opener,
+                                                Clock& clock);
   ~Applier();
 
   /// A number for a request or a stream, never given twice.
   uint64_t NextId() { return next_id_.fetch_add(1); }
   void Submit(Event event, RequestId request = 0, ReplyHandler handler = nullptr);
+  void Submit(RunEvent event, RequestId request = 0, ReplyHandler handler = nullptr);
   /// The sink is kept until it was closed. shared_ptr: gRPC's reactor owns the same object until
   /// the call is over, which may be earlier or later.
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
   void Ask(Query query);
+  void Ask(RunQuery query);
   /// Ends the thread, failing what still waits and closing every stream.
   void Stop();
   Epoch epoch() const { return Epoch{epoch_.load()}; }
@@ -56,19 +61,24 @@ class Applier {
  private:
   struct Work {
     std::optional<Event> event;
+    std::optional<RunEvent> run_event;
     RequestId request = 0;
     ReplyHandler handler;
     AttachId attach = 0;
     std::shared_ptr<DirectiveSink> sink;
     Query query;
+    RunQuery run_query;
   };
 
-  Applier(std::string cluster, StateOptions options, StoreOpener opener, Clock& clock);
+  Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
+          Clock& clock);
   Status Load();
   void Run();
   std::vector<Work> Take();
   void Register(Work& work);
   void ApplyBatch(std::vector<Work>& batch);
+  void Apply(const Event& event, std::vector<Effect>& effects);
+  void AnswerQueries(Work& work, bool stopping);
   Status StoreBatch(const std::vector<Effect>& effects);
   void Deliver(const std::vector<Effect>& effects);
   void CloseSink(AttachId attach, const Status& why);
@@ -77,6 +87,7 @@ class Applier {
 
   const std::string cluster_;
   StateOptions options_;
+  const SupervisorOptions run_options_;
   const StoreOpener opener_;
   Clock& clock_;
   const std::chrono::nanoseconds tick_;
@@ -91,6 +102,7 @@ class Applier {
   // Only the applier's thread, once it runs.
   std::unique_ptr<Catalog> catalog_;
   std::optional<State> state_;
+  std::optional<Supervisor> supervisor_;  // there with state_
   std::map<RequestId, ReplyHandler> handlers_;
   std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
   Clock::TimePoint ticked_;

@@ -1,6 +1,7 @@
 #include "coordinator/server/attach_stream.h"
 
 #include "coordinator/api/convert.h"
+#include "coordinator/api/run_convert.h"
 
 namespace holdfast::coord {
 namespace {
@@ -14,6 +15,9 @@ pb::Directive ToWire(Epoch epoch, const Directive& directive) {
   }
   if (const auto* order = std::get_if<RemoveOrder>(&directive)) {
     ToProto(*order, wire.mutable_remove());
+  }
+  if (const auto* order = std::get_if<WorkersOrder>(&directive)) {
+    ToProto(*order, wire.mutable_workers());
   }
   return wire;
 }

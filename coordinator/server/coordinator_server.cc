@@ -1,6 +1,7 @@
 #include "coordinator/server/coordinator_server.h"
 
 #include "coordinator/store/rocks_store.h"
+#include "storage/base/random.h"
 
 namespace holdfast::coord {
 namespace {
@@ -28,8 +29,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   options.peers.groups.group_nodes = static_cast<uint32_t>(config.peers_group_nodes);
   options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);
   options.peers.domain_label = config.peers_domain_label;
-  HOLDFAST_ASSIGN_OR_RETURN(server->applier_,
-                            Applier::Start(config.cluster, options, std::move(opener), clock));
+  SupervisorOptions runs;
+  runs.node_lease = options.node_lease;
+  runs.port_seed = static_cast<uint32_t>(RandomSeed());
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->applier_, Applier::Start(config.cluster, options, runs, std::move(opener), clock));
   server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_);
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));

@@ -6,18 +6,17 @@
 
 #include "coordinator/api/convert.h"
 #include "coordinator/api/endpoint.h"
+#include "coordinator/api/run_convert.h"
 #include "coordinator/server/answers.h"
 #include "coordinator/server/attach_stream.h"
+#include "coordinator/server/calls.h"
 #include "storage/base/log.h"
 
 namespace holdfast::coord {
 namespace {
 constexpr size_t kWarningsMax = 64;
 constexpr size_t kRunIdBytesMax = 128;
-
-grpc::Status Unknown() {
-  return {grpc::StatusCode::UNAVAILABLE, "the coordinator reads its store again; try again"};
-}
+constexpr size_t kAddressBytesMax = 256;
 
 NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
                     uint32_t disk_free_percent) {
@@ -39,6 +38,15 @@ Status ReadAll(const Field& from, std::vector<Fact>& to) {
     to.push_back(std::move(fact));
   }
   return Status::Ok();
+}
+
+Status ReadWorkers(const google::protobuf::RepeatedPtrField<pb::WorkerState>& from,
+                   std::vector<WorkerState>& to) {
+  if (static_cast<uint32_t>(from.size()) > kWorkersMax) {
+    return InvalidArgumentError(
+        fmt::format("{} workers on one node; at most {}", from.size(), kWorkersMax));
+  }
+  return ReadAll(from, to);
 }
 
 Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::string& cluster) {
@@ -63,6 +71,11 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   event.peer_address = request.peer_address();
   HOLDFAST_ASSIGN_OR_RETURN(event.labels, FromProto(request.labels()));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
+  if (request.worker_address().size() > kAddressBytesMax) {
+    return Fail(InvalidArgumentError("worker_address is too long to be one"));
+  }
+  event.worker_address = request.worker_address();
+  HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   return event;
 }
 
@@ -77,6 +90,7 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.missing(), event.missing));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.gone(), event.gone));
   for (const auto& prepared : request.prepared()) event.prepared.push_back(FromProto(prepared));
+  HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   return event;
 }
 
@@ -122,27 +136,6 @@ class WaitingCall : public grpc::ServerUnaryReactor {
   const std::function<void()> on_cancel_;
   std::atomic<bool> claimed_{false};
 };
-
-/// Answers a unary call with `outcome` alone.
-template <typename ReplyProto>
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, ReplyProto* reply,
-                                 const Status& outcome) {
-  ToProto(outcome, reply->mutable_outcome());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
-}
-
-/// Handler that writes the outcome and lets `fill` add the rest.
-template <typename ReplyProto, typename Fill>
-Applier::ReplyHandler AnswerInto(grpc::ServerUnaryReactor* reactor, ReplyProto* proto, Fill fill) {
-  return [reactor, proto, fill](const Reply* reply) {
-    if (reply == nullptr) return reactor->Finish(Unknown());
-    ToProto(reply->outcome, proto->mutable_outcome());
-    fill(*reply);
-    reactor->Finish(grpc::Status::OK);
-  };
-}
 }  // namespace
 
 grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(

@@ -40,6 +40,23 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
                                 const coordinator::PinRequest* request,
                                 coordinator::PinReply* reply) override;
 
+  // run_service.cc
+  grpc::ServerUnaryReactor* StartRun(grpc::CallbackServerContext* context,
+                                     const coordinator::StartRunRequest* request,
+                                     coordinator::StartRunReply* reply) override;
+  grpc::ServerUnaryReactor* StopRun(grpc::CallbackServerContext* context,
+                                    const coordinator::StopRunRequest* request,
+                                    coordinator::StopRunReply* reply) override;
+  grpc::ServerUnaryReactor* GetRuns(grpc::CallbackServerContext* context,
+                                    const coordinator::GetRunsRequest* request,
+                                    coordinator::GetRunsReply* reply) override;
+  grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
+                                          const coordinator::ListIncidentsRequest* request,
+                                          coordinator::ListIncidentsReply* reply) override;
+  grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
+                                       const coordinator::QuarantineRequest* request,
+                                       coordinator::QuarantineReply* reply) override;
+
  private:
   const std::string cluster_;
   Applier& applier_;

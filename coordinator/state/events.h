@@ -5,8 +5,10 @@
 #include <variant>
 #include <vector>
 
+#include "coordinator/api/run_types.h"
 #include "coordinator/api/types.h"
 #include "coordinator/state/records.h"
+#include "coordinator/state/run_records.h"
 #include "storage/base/clock.h"
 
 // What happens to the state, and what the state wants done about it.
@@ -36,6 +38,8 @@ struct NodeAttached {
   NodeHealth health;
   std::string peer_address = {};  // empty: takes part in no parity group
   Labels labels = {};
+  std::string worker_address = {};  // empty: launches no workers
+  std::vector<WorkerState> workers = {};
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -59,6 +63,7 @@ struct NodeReported {
   std::vector<Gone> gone;
   std::vector<Prepared> prepared;
   NodeHealth health;
+  std::vector<WorkerState> workers = {};  // all that the node has
 };
 
 struct RankJoined {
@@ -123,6 +128,27 @@ struct EraseVersion {
   VersionId version;
 };
 
+struct PutRun {
+  RunRecord record;
+};
+
+struct PutIncident {
+  IncidentRecord record;
+  bool opened = false;  // it is new
+};
+
+struct EraseIncident {
+  uint64_t id = 0;
+};
+
+struct PutQuarantine {
+  QuarantineRecord record;
+};
+
+struct EraseQuarantine {
+  std::string node;
+};
+
 /// The answer to a call. Which fields count depends on the call.
 struct Reply {
   RequestId request = 0;
@@ -135,7 +161,7 @@ struct Reply {
 /// The node is attached; its directives follow.
 struct Welcome {};
 
-using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, Welcome>;
+using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, WorkersOrder, Welcome>;
 
 struct Send {
   AttachId attach = 0;
@@ -156,6 +182,12 @@ struct Repaired {
   Tier tier = Tier::kMemory;
 };
 
+/// The node counts as lost until it attaches again.
+struct NodeGone {
+  std::string node;
+  std::string why;
+};
+
 /// Something that a person should see in the log.
 struct Finding {
   std::string job;
@@ -163,7 +195,8 @@ struct Finding {
   Status what;
 };
 
-using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, Reply, Send, CloseAttach,
-                            Finding, Repaired>;
+using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, PutRun, PutIncident,
+                            EraseIncident, PutQuarantine, EraseQuarantine, Reply, Send, CloseAttach,
+                            NodeGone, Finding, Repaired>;
 
 }  // namespace holdfast::coord

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/api/types.h"
+#include "coordinator/state/run_records.h"
 #include "storage/base/ids.h"
 
 // What the coordinator persists: decisions, never holdings. docs/formats/metadata.md describes the
@@ -86,6 +87,9 @@ struct Records {
   std::vector<JobRecord> jobs;
   std::vector<LineageRecord> lineages;
   std::vector<VersionRecord> versions;
+  std::vector<RunRecord> runs = {};
+  std::vector<IncidentRecord> incidents = {};
+  std::vector<QuarantineRecord> quarantine = {};
 };
 
 }  // namespace holdfast::coord

@@ -268,6 +268,7 @@ void State::Lose(NodeIndex index, std::string_view why) {
   node.lost_at = at_.now;
   DropCopiesOf(index);
   Find("", index, UnavailableError(fmt::format("node lost: {}", why)));
+  effects_.emplace_back(NodeGone{node.name, std::string(why)});
   ForgetRepairsOf(index);
   std::erase_if(ordered_, [index](const auto& entry) { return entry.second.target == index; });
   for (auto& [name, job] : jobs_) {

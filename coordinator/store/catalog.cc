@@ -8,26 +8,52 @@
 
 namespace holdfast::coord {
 namespace {
-std::optional<Mutation> MutationOf(const Effect& effect) {
-  if (const auto* put = std::get_if<PutJob>(&effect)) {
-    return Mutation{JobKey(put->record.job), EncodeJob(put->record)};
+/// What an effect does to the store; nothing for one that is not stored.
+struct Writing {
+  std::optional<Mutation> operator()(const PutJob& put) const {
+    return Mutation{JobKey(put.record.job), EncodeJob(put.record)};
   }
-  if (const auto* put = std::get_if<PutLineage>(&effect)) {
-    return Mutation{LineageKey(put->record.job, put->record.incarnation),
-                    EncodeLineage(put->record)};
+  std::optional<Mutation> operator()(const PutLineage& put) const {
+    return Mutation{LineageKey(put.record.job, put.record.incarnation), EncodeLineage(put.record)};
   }
-  if (const auto* put = std::get_if<PutVersion>(&effect)) {
-    return Mutation{VersionKey(put->record.job, put->record.version), EncodeVersion(put->record)};
+  std::optional<Mutation> operator()(const PutVersion& put) const {
+    return Mutation{VersionKey(put.record.job, put.record.version), EncodeVersion(put.record)};
   }
-  if (const auto* erase = std::get_if<EraseVersion>(&effect)) {
-    return Mutation{VersionKey(erase->job, erase->version), std::nullopt};
+  std::optional<Mutation> operator()(const EraseVersion& erase) const {
+    return Mutation{VersionKey(erase.job, erase.version), std::nullopt};
   }
-  return std::nullopt;
-}
+  std::optional<Mutation> operator()(const PutRun& put) const {
+    return Mutation{RunKey(put.record.spec.job), EncodeRun(put.record)};
+  }
+  std::optional<Mutation> operator()(const PutIncident& put) const {
+    return Mutation{IncidentKey(put.record.id), EncodeIncident(put.record)};
+  }
+  std::optional<Mutation> operator()(const EraseIncident& erase) const {
+    return Mutation{IncidentKey(erase.id), std::nullopt};
+  }
+  std::optional<Mutation> operator()(const PutQuarantine& put) const {
+    return Mutation{QuarantineKey(put.record.node), EncodeQuarantine(put.record)};
+  }
+  std::optional<Mutation> operator()(const EraseQuarantine& erase) const {
+    return Mutation{QuarantineKey(erase.node), std::nullopt};
+  }
+  template <typename NotStored>
+  std::optional<Mutation> operator()(const NotStored&) const {
+    return std::nullopt;
+  }
+};
 
-bool IsWrite(const Effect& effect) {
-  return std::holds_alternative<PutJob>(effect) || std::holds_alternative<PutLineage>(effect) ||
-         std::holds_alternative<PutVersion>(effect) || std::holds_alternative<EraseVersion>(effect);
+/// All records under a prefix.
+template <typename Record>
+Status ReadAll(MetaStore& store, std::string_view prefix,
+               Result<Record> (*decode)(std::string_view, std::string_view),
+               std::vector<Record>& into) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto entries, store.Range(prefix));
+  for (const KeyValue& entry : entries) {
+    HOLDFAST_ASSIGN_OR_RETURN(Record record, decode(entry.key, entry.value));
+    into.push_back(std::move(record));
+  }
+  return Status::Ok();
 }
 }  // namespace
 
@@ -59,28 +85,20 @@ Result<std::unique_ptr<Catalog>> Catalog::Open(std::unique_ptr<MetaStore> store,
 
 Result<Records> Catalog::Read() {
   Records records;
-  HOLDFAST_ASSIGN_OR_RETURN(auto jobs, store_->Range(kJobPrefix));
-  for (const KeyValue& entry : jobs) {
-    HOLDFAST_ASSIGN_OR_RETURN(JobRecord record, DecodeJob(entry.key, entry.value));
-    records.jobs.push_back(std::move(record));
-  }
-  HOLDFAST_ASSIGN_OR_RETURN(auto lineages, store_->Range(kLineagePrefix));
-  for (const KeyValue& entry : lineages) {
-    HOLDFAST_ASSIGN_OR_RETURN(LineageRecord record, DecodeLineage(entry.key, entry.value));
-    records.lineages.push_back(std::move(record));
-  }
-  HOLDFAST_ASSIGN_OR_RETURN(auto versions, store_->Range(kVersionPrefix));
-  for (const KeyValue& entry : versions) {
-    HOLDFAST_ASSIGN_OR_RETURN(VersionRecord record, DecodeVersion(entry.key, entry.value));
-    records.versions.push_back(std::move(record));
-  }
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kJobPrefix, DecodeJob, records.jobs));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kLineagePrefix, DecodeLineage, records.lineages));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kVersionPrefix, DecodeVersion, records.versions));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kRunPrefix, DecodeRun, records.runs));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kIncidentPrefix, DecodeIncident, records.incidents));
+  HOLDFAST_RETURN_IF_ERROR(
+      ReadAll(*store_, kQuarantinePrefix, DecodeQuarantine, records.quarantine));
   return records;
 }
 
 Status Catalog::Write(std::span<const Effect> effects) {
   std::vector<Mutation> mutations;
   for (const Effect& effect : effects) {
-    std::optional<Mutation> mutation = MutationOf(effect);
+    std::optional<Mutation> mutation = std::visit(Writing{}, effect);
     if (mutation) mutations.push_back(*std::move(mutation));
   }
   if (mutations.empty()) return Status::Ok();
@@ -88,13 +106,6 @@ Status Catalog::Write(std::span<const Effect> effects) {
   HOLDFAST_ASSIGN_OR_RETURN(bool applied, store_->Commit(compares, mutations));
   if (!applied) return FencedError("another coordinator took the store");
   return Status::Ok();
-}
-
-bool Catalog::HasWrites(std::span<const Effect> effects) {
-  for (const Effect& effect : effects) {
-    if (IsWrite(effect)) return true;
-  }
-  return false;
 }
 
 }  // namespace holdfast::coord

@@ -23,8 +23,6 @@ class Catalog {
   /// Stores the Put and Erase effects among `effects`, in order, in one synced write; nothing is
   /// written when there are none. On error the outcome is unknown. Fenced: another epoch began.
   Status Write(std::span<const Effect> effects);
-  /// Whether Write(effects) would write.
-  static bool HasWrites(std::span<const Effect> effects);
 
  private:
   Catalog(std::unique_ptr<MetaStore> store, Epoch epoch)

@@ -16,14 +16,23 @@ inline constexpr std::string_view kEpochKey = "meta/epoch";
 inline constexpr std::string_view kJobPrefix = "job/";
 inline constexpr std::string_view kLineagePrefix = "lineage/";
 inline constexpr std::string_view kVersionPrefix = "version/";
+inline constexpr std::string_view kRunPrefix = "run/";
+inline constexpr std::string_view kIncidentPrefix = "incident/";
+inline constexpr std::string_view kQuarantinePrefix = "quarantine/";
 
 std::string JobKey(const std::string& job);
 std::string LineageKey(const std::string& job, Incarnation incarnation);
 std::string VersionKey(const std::string& job, VersionId version);
+std::string RunKey(const std::string& job);
+std::string IncidentKey(uint64_t id);
+std::string QuarantineKey(const std::string& node);
 
 std::string EncodeJob(const JobRecord& record);
 std::string EncodeLineage(const LineageRecord& record);
 std::string EncodeVersion(const VersionRecord& record);
+std::string EncodeRun(const RunRecord& record);
+std::string EncodeIncident(const IncidentRecord& record);
+std::string EncodeQuarantine(const QuarantineRecord& record);
 std::string EncodeCluster(const std::string& name);
 std::string EncodeEpoch(Epoch epoch);
 
@@ -31,6 +40,9 @@ std::string EncodeEpoch(Epoch epoch);
 Result<JobRecord> DecodeJob(std::string_view key, std::string_view value);
 Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value);
 Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value);
+Result<RunRecord> DecodeRun(std::string_view key, std::string_view value);
+Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view value);
+Result<QuarantineRecord> DecodeQuarantine(std::string_view key, std::string_view value);
 Result<std::string> DecodeCluster(std::string_view value);
 Result<Epoch> DecodeEpoch(std::string_view value);
 

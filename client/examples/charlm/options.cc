@@ -7,11 +7,14 @@ namespace {
 constexpr int kUsage = 64;
 
 void AddTraining(CLI::App& app, Options* o) {
-  app.add_option("--rank", o->rank, "This process's number, from 0");
-  app.add_option("--world", o->world, "How many ranks train together")->check(CLI::Range(1, 1024));
+  app.add_option("--rank", o->rank, "This process's number, from 0")->envname("RANK");
+  app.add_option("--world", o->world, "How many ranks train together")
+      ->envname("WORLD_SIZE")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--rendezvous", o->rendezvous,
                  "Folder in which the ranks find each other's ports (instead of --port-base)");
-  app.add_option("--port-base", o->port_base, "Rank r listens on 127.0.0.1:<port-base + r>");
+  app.add_option("--port-base", o->port_base, "Rank r listens on 127.0.0.1:<port-base + r>")
+      ->envname("MASTER_PORT");
   app.add_option("--steps", o->steps, "Train up to this step");
   app.add_option("--params", o->parameters, "About how many weights; the state is 3 floats each");
   app.add_option("--batch", o->batch, "Examples a rank and step")->check(CLI::Range(1, 65536));
@@ -21,7 +24,7 @@ void AddTraining(CLI::App& app, Options* o) {
 }
 
 void AddCheckpointing(CLI::App& app, Options* o) {
-  app.add_option("--job", o->job, "The job's name");
+  app.add_option("--job", o->job, "The job's name")->envname("HOLDFAST_JOB");
   app.add_option("--run-id", o->run_id, "Names this start of the job, the same for all ranks")
       ->envname("HOLDFAST_RUN_ID");
   app.add_option("--socket", o->socket, "The agent's socket")->envname("HOLDFAST_SOCKET");

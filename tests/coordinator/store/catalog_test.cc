@@ -46,7 +46,6 @@ TEST(CatalogTest, WritesTheEffectsInOrder) {
   record.world = 1;
   record.tiers = TierBit(Tier::kMemory);
   LineageRecord lineage{"gpt", Incarnation{1}, "run", 1, Decision::kFresh, {}};
-  EXPECT_FALSE(Catalog::HasWrites(std::vector<Effect>{Reply{}}));
   ASSERT_TRUE(catalog
                   ->Write(std::vector<Effect>{PutVersion{record, 2}, EraseVersion{"gpt", version},
                                               PutVersion{record, 2}, PutLineage{lineage}, Reply{}})

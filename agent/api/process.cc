@@ -1,0 +1,49 @@
+#include "agent/api/process.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace holdfast::agent {
+namespace {
+constexpr int kStartTimeField = 22;  // of /proc/<pid>/stat, see proc(5)
+}  // namespace
+
+uint64_t StartTicksOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return 0;
+  // The name (field 2) is in parentheses and may hold anything.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;
+  for (int i = 4; i < kStartTimeField; ++i) fields >> field;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  return fields ? ticks : 0;
+}
+
+bool IsAlive(const ProcessName& process) {
+  return process.pid > 1 && process.start_ticks != 0 &&
+         StartTicksOf(process.pid) == process.start_ticks;
+}
+
+Result<std::string> ProgramBeside(std::string_view name) {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t bytes = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (bytes <= 0 || bytes == static_cast<ssize_t>(path.size())) {
+    return Fail(ErrnoStatus(bytes < 0 ? errno : ENAMETOOLONG, "read /proc/self/exe"));
+  }
+  const std::string_view executable(path.data(), static_cast<size_t>(bytes));
+  return std::string(executable.substr(0, executable.rfind('/') + 1)).append(name);
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+/// When the process was started, in ticks since boot; 0 when there is none, or it has ended and
+/// nobody has asked how.
+uint64_t StartTicksOf(pid_t pid);
+
+/// A process, told from a later one with the same pid.
+struct ProcessName {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;
+  bool operator==(const ProcessName&) const = default;
+};
+
+inline ProcessName NameProcess(pid_t pid) { return {pid, StartTicksOf(pid)}; }
+bool IsAlive(const ProcessName& process);
+
+/// The path of a program that is installed beside the one that runs.
+Result<std::string> ProgramBeside(std::string_view name);
+
+}  // namespace holdfast::agent

@@ -1,0 +1,339 @@
+#include "agent/workers/manager.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+
+#include "agent/api/socket.h"
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr int kBusyMs = 20;  // something is on its way
+constexpr int kIdleMs = 1000;
+constexpr size_t kLaunchesLogged = 5;  // of a job
+
+bool IsWanted(const WorkersWanted& wanted, const WorkerSpec& spec) {
+  return wanted.ranks != 0 && wanted.run_id == spec.run_id && spec.rank >= wanted.first_rank &&
+         spec.rank.value - wanted.first_rank.value < wanted.ranks;
+}
+
+Status MakeFolders(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  return error ? ErrnoStatus(error.value(), "create " + path) : Status::Ok();
+}
+
+/// To the whole group, but never to a stranger's.
+void Signal(const std::optional<WorkerPids>& pids, int signal) {
+  if (pids && IsAlive(pids->worker)) ::kill(-pids->worker.pid, signal);
+}
+}  // namespace
+
+WorkerManager::WorkerManager(WorkerManagerOptions options, std::function<void()> changed,
+                             Clock& clock)
+    : options_(std::move(options)), changed_(std::move(changed)), clock_(clock) {}
+
+Result<std::unique_ptr<WorkerManager>> WorkerManager::Open(WorkerManagerOptions options,
+                                                           std::function<void()> changed,
+                                                           Clock& clock) {
+  if (::access(options.shim.c_str(), X_OK) != 0) {
+    return Fail(ErrnoStatus(errno, "start workers by " + options.shim +
+                                       " (install holdfast-shim beside holdfast-agent)"));
+  }
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.folder));
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.log_folder));
+  std::unique_ptr<WorkerManager> manager(
+      new WorkerManager(std::move(options), std::move(changed), clock));
+  manager->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!manager->wake_.valid()) return Fail(ErrnoStatus(errno, "eventfd"));
+  manager->Adopt();
+  manager->thread_ = std::thread([raw = manager.get()] { raw->Run(); });
+  return manager;
+}
+
+WorkerManager::~WorkerManager() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+void WorkerManager::Want(WorkersWanted wanted) {
+  {
+    MutexLock lock(mutex_);
+    wanted_[wanted.job] = std::move(wanted);
+  }
+  ::eventfd_write(wake_.get(), 1);
+}
+
+std::vector<WorkerStatus> WorkerManager::Workers() {
+  MutexLock lock(mutex_);
+  std::vector<WorkerStatus> list;
+  for (const Worker& worker : workers_) {
+    list.push_back({worker.spec.job, worker.spec.run_id, worker.spec.rank, worker.phase,
+                    worker.pids ? worker.pids->worker.pid : 0, worker.exit});
+  }
+  return list;
+}
+
+std::string WorkerManager::LogPath(const std::string& job, const std::string& run_id,
+                                   Rank rank) const {
+  return fmt::format("{}/{}/{}/rank-{}.log", options_.log_folder, job, run_id, rank.value);
+}
+
+Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::string& run_id,
+                                           Rank rank, uint64_t offset, size_t bytes_max) const {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("run id", run_id));
+  const std::string path = LogPath(job, run_id, rank);
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  std::string data(bytes_max, '\0');
+  const ssize_t bytes = ::pread(file.get(), data.data(), data.size(), static_cast<off_t>(offset));
+  if (bytes < 0) return Fail(ErrnoStatus(errno, "read " + path));
+  data.resize(static_cast<size_t>(bytes));
+  return data;
+}
+
+/// What an agent before this one left.
+void WorkerManager::Adopt() {
+  MutexLock lock(mutex_);
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(options_.folder, error)) {
+    if (entry.path().filename() != "spec") continue;
+    Worker worker;
+    worker.folder = entry.path().parent_path().string();
+    auto spec = ReadSpec(worker.folder);
+    if (!spec) continue;
+    worker.spec = *std::move(spec);
+    worker.pids = ReadPids(worker.folder);
+    if (worker.pids && IsAlive(worker.pids->shim)) {
+      if (auto fd = PidFdOf(worker.pids->shim.pid)) worker.shim_fd = *std::move(fd);
+    }
+    Log(LogLevel::kInfo, "WorkerAdopted",
+        {Kv("job", worker.spec.job), Kv("run_id", worker.spec.run_id),
+         Kv("rank", worker.spec.rank.value), Kv("alive", worker.shim_fd.valid())});
+    workers_.push_back(std::move(worker));
+  }
+}
+
+void WorkerManager::Run() {
+  for (;;) {
+    std::vector<pollfd> waiting;
+    int timeout_ms = 0;
+    bool changed = false;
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      timeout_ms = StepAll(&changed);
+      waiting.push_back({wake_.get(), POLLIN, 0});
+      for (const Worker& worker : workers_) {
+        if (worker.phase == WorkerPhase::kEnded || !worker.shim_fd.valid()) continue;
+        waiting.push_back({worker.shim_fd.get(), POLLIN, 0});
+      }
+    }
+    if (changed) changed_();
+    // Descriptors are closed by this thread alone, so they stay valid without the lock.
+    ::poll(waiting.data(), waiting.size(), timeout_ms);
+    eventfd_t count = 0;
+    ::eventfd_read(wake_.get(), &count);
+  }
+}
+
+int WorkerManager::StepAll(bool* changed) {
+  bool busy = false;
+  for (Worker& worker : workers_) {
+    if (worker.phase == WorkerPhase::kEnded) continue;
+    *changed |= Refresh(worker);
+    if (worker.phase == WorkerPhase::kEnded) continue;
+    busy |= !worker.pids;
+    auto wanted = wanted_.find(worker.spec.job);
+    if (wanted == wanted_.end() || IsWanted(wanted->second, worker.spec)) continue;
+    *changed |= Stop(worker, wanted->second.grace_ms);
+    busy = true;
+  }
+  const auto over = [this](const Worker& worker) {
+    auto wanted = wanted_.find(worker.spec.job);
+    return worker.phase == WorkerPhase::kEnded && wanted != wanted_.end() &&
+           !IsWanted(wanted->second, worker.spec);
+  };
+  for (const Worker& worker : workers_) {
+    if (!over(worker)) continue;
+    std::error_code ignored;
+    fs::remove_all(worker.folder, ignored);
+    *changed = true;
+  }
+  std::erase_if(workers_, over);
+  for (const auto& [job, wanted] : wanted_) *changed |= StartMissing(wanted);
+  std::erase_if(wanted_, [this](const auto& entry) {
+    return entry.second.ranks == 0 &&
+           std::none_of(workers_.begin(), workers_.end(),
+                        [&](const Worker& worker) { return worker.spec.job == entry.first; });
+  });
+  return busy || *changed ? kBusyMs : kIdleMs;
+}
+
+/// Looks whether it has started, and whether it has ended.
+bool WorkerManager::Refresh(Worker& worker) {
+  bool changed = false;
+  if (!worker.pids) {
+    worker.pids = ReadPids(worker.folder);
+    changed = worker.pids.has_value();
+  }
+  bool over = !worker.shim_fd.valid();
+  if (!over) {
+    pollfd end{worker.shim_fd.get(), POLLIN, 0};
+    over = ::poll(&end, 1, 0) > 0;
+  }
+  if (!over) return changed;
+  if (worker.shim > 0) ::waitpid(worker.shim, nullptr, WNOHANG);
+  worker.shim_fd.Reset();
+  if (auto exit = ReadExit(worker.folder)) {
+    worker.exit = *std::move(exit);
+  } else {
+    // It died with its shim, unless the kernel still has it in its hands.
+    if (worker.pids && IsAlive(worker.pids->worker)) Signal(worker.pids, SIGKILL);
+    worker.exit.signal = SIGKILL;
+    worker.exit.boot_ns = BootNanos();
+    worker.exit.last_lines = "(its shim was killed, and the worker with it)";
+  }
+  worker.phase = WorkerPhase::kEnded;
+  Log(LogLevel::kInfo, "WorkerEnded",
+      {Kv("job", worker.spec.job), Kv("run_id", worker.spec.run_id),
+       Kv("rank", worker.spec.rank.value), Kv("exit_code", worker.exit.exit_code),
+       Kv("signal", worker.exit.signal)});
+  return true;
+}
+
+bool WorkerManager::Stop(Worker& worker, int64_t grace_ms) {
+  const auto now = clock_.Now();
+  if (!worker.pids || worker.phase == WorkerPhase::kStuck) return false;
+  if (!worker.term_at) {
+    worker.term_at = now;
+    Signal(worker.pids, SIGTERM);
+    return false;
+  }
+  if (!worker.kill_at) {
+    if (now - *worker.term_at < std::chrono::milliseconds(grace_ms)) return false;
+    worker.kill_at = now;
+    Signal(worker.pids, SIGKILL);
+    return false;
+  }
+  if (now - *worker.kill_at < std::chrono::milliseconds(options_.kill_timeout_ms)) return false;
+  worker.phase = WorkerPhase::kStuck;
+  Log(LogLevel::kError, "WorkerStuck",
+      {Kv("job", worker.spec.job), Kv("rank", worker.spec.rank.value),
+       Kv("pid", worker.pids->worker.pid)});
+  return true;
+}
+
+/// Nothing is started beside what is left of an older launch.
+bool WorkerManager::StartMissing(const WorkersWanted& wanted) {
+  std::vector<bool> there(wanted.ranks);
+  for (const Worker& worker : workers_) {
+    if (worker.spec.job != wanted.job) continue;
+    if (!IsWanted(wanted, worker.spec)) return false;
+    there[worker.spec.rank.value - wanted.first_rank.value] = true;
+  }
+  bool started = false;
+  for (uint32_t i = 0; i < wanted.ranks; ++i) {
+    if (there[i]) continue;
+    started = true;
+    Status status = Start(wanted, i);
+    if (status.ok()) continue;
+    Log(LogLevel::kError, "WorkerNotStarted",
+        {Kv("job", wanted.job), Kv("rank", wanted.first_rank.value + i),
+         Kv("error", status.ToString())});
+    Worker& worker = workers_.emplace_back();
+    worker.spec.job = wanted.job;
+    worker.spec.run_id = wanted.run_id;
+    worker.spec.rank = Rank{wanted.first_rank.value + i};
+    worker.phase = WorkerPhase::kEnded;
+    worker.exit.exit_code = 126;
+    worker.exit.boot_ns = BootNanos();
+    worker.exit.last_lines = status.ToString();
+  }
+  return started;
+}
+
+Status WorkerManager::Start(const WorkersWanted& wanted, uint32_t local_rank) {
+  Worker worker;
+  WorkerSpec& spec = worker.spec;
+  spec.job = wanted.job;
+  spec.run_id = wanted.run_id;
+  spec.rank = Rank{wanted.first_rank.value + local_rank};
+  worker.folder = fmt::format("{}/{}/rank-{}", options_.folder, wanted.job, spec.rank.value);
+  if (local_rank == 0) PruneLogs(wanted.job);
+  const std::string logs = fmt::format("{}/{}/{}", options_.log_folder, wanted.job, wanted.run_id);
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(logs));
+  spec.log = LogPath(wanted.job, wanted.run_id, spec.rank);
+  spec.command = wanted.command;
+  spec.environment = EnvironmentOf(wanted, local_rank, options_.agent_socket,
+                                   fmt::format("{}/rank-{}.error.json", logs, spec.rank.value));
+  spec.directory = wanted.directory;
+  std::error_code ignored;
+  fs::remove_all(worker.folder, ignored);
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(worker.folder));
+  HOLDFAST_RETURN_IF_ERROR(WriteSpec(worker.folder, spec));
+  HOLDFAST_RETURN_IF_ERROR(Spawn(worker));
+  Log(LogLevel::kInfo, "WorkerStarted",
+      {Kv("job", spec.job), Kv("run_id", spec.run_id), Kv("rank", spec.rank.value)});
+  workers_.push_back(std::move(worker));
+  return Status::Ok();
+}
+
+Status WorkerManager::Spawn(Worker& worker) {
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addopen(&files, 2, worker.spec.log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0640);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  // Its own session: what ends the agent must not end the workers.
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+  std::string program = options_.shim;
+  char* const arguments[] = {program.data(), worker.folder.data(), nullptr};
+  const int error =
+      ::posix_spawn(&worker.shim, program.c_str(), &files, &attributes, arguments, environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (error != 0) return ErrnoStatus(error, "start " + options_.shim);
+  HOLDFAST_ASSIGN_OR_RETURN(worker.shim_fd, PidFdOf(worker.shim));
+  return Status::Ok();
+}
+
+/// Of each job the newest launches stay.
+void WorkerManager::PruneLogs(const std::string& job) {
+  std::error_code error;
+  std::vector<std::pair<fs::file_time_type, fs::path>> launches;
+  for (const auto& entry : fs::directory_iterator(options_.log_folder + "/" + job, error)) {
+    if (entry.is_directory(error))
+      launches.emplace_back(entry.last_write_time(error), entry.path());
+  }
+  std::sort(launches.begin(), launches.end());
+  for (size_t i = 0; i + kLaunchesLogged <= launches.size(); ++i) {
+    fs::remove_all(launches[i].second, error);
+  }
+}
+
+}  // namespace holdfast::agent

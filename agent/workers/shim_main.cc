@@ -1,0 +1,21 @@
+#include <cstdio>
+#include <string_view>
+
+#include "agent/workers/shim.h"
+#include "storage/base/program.h"
+
+// holdfast-shim: see shim.h. Started by the agent.
+
+int main(int argc, char** argv) {
+  const std::string_view argument = argc == 2 ? argv[1] : "";
+  if (argument == "--version") {
+    std::printf("holdfast-shim %s\n", holdfast::BuildInfo().c_str());
+    return 0;
+  }
+  if (!argument.empty() && argument.front() == '/') return holdfast::agent::RunShim(argv[1]);
+  std::fprintf(stderr,
+               "usage: holdfast-shim FOLDER\n\n"
+               "Starts one worker of a job and keeps what it says and how it ended. The agent\n"
+               "starts it, with the worker's folder; it takes no configuration.\n");
+  return argument == "--help" ? 0 : 64;
+}

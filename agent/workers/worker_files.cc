@@ -1,0 +1,124 @@
+#include "agent/workers/worker_files.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace holdfast::agent {
+namespace {
+using Json = nlohmann::json;
+
+constexpr int64_t kFileBytesMax = 4 << 20;
+
+Status WriteWhole(const std::string& path, const Json& body) {
+  const std::string beside = path + ".new";
+  {
+    std::ofstream file(beside, std::ios::trunc);
+    file << body.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    file.flush();
+    if (!file) return ErrnoStatus(errno, "write " + beside);
+  }
+  if (std::rename(beside.c_str(), path.c_str()) == 0) return Status::Ok();
+  return ErrnoStatus(errno, "rename " + beside);
+}
+
+/// Nothing when it is absent or not ours.
+std::optional<Json> ReadWhole(const std::string& path) {
+  std::ifstream file(path, std::ios::ate);
+  if (!file || file.tellg() > kFileBytesMax) return std::nullopt;
+  file.seekg(0);
+  Json body = Json::parse(file, nullptr, false);
+  if (!body.is_object()) return std::nullopt;
+  return body;
+}
+
+template <typename T>
+bool Take(const Json& body, const char* key, T* into) {
+  auto found = body.find(key);
+  if (found == body.end()) return false;
+  if constexpr (std::is_integral_v<T>) {
+    if (!found->is_number_integer()) return false;
+    *into = found->template get<T>();
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!found->is_string()) return false;
+    *into = found->template get<std::string>();
+  } else {
+    if (!found->is_array()) return false;
+    for (const Json& one : *found) {
+      if (!one.is_string()) return false;
+      into->push_back(one.get<std::string>());
+    }
+  }
+  return true;
+}
+}  // namespace
+
+Status WriteSpec(const std::string& folder, const WorkerSpec& spec) {
+  return WriteWhole(folder + "/spec", {{"job", spec.job},
+                                       {"run_id", spec.run_id},
+                                       {"rank", spec.rank.value},
+                                       {"command", spec.command},
+                                       {"environment", spec.environment},
+                                       {"directory", spec.directory},
+                                       {"log", spec.log}});
+}
+
+Result<WorkerSpec> ReadSpec(const std::string& folder) {
+  WorkerSpec spec;
+  std::optional<Json> body = ReadWhole(folder + "/spec");
+  const bool whole = body && Take(*body, "job", &spec.job) && Take(*body, "run_id", &spec.run_id) &&
+                     Take(*body, "rank", &spec.rank.value) &&
+                     Take(*body, "command", &spec.command) &&
+                     Take(*body, "environment", &spec.environment) &&
+                     Take(*body, "directory", &spec.directory) && Take(*body, "log", &spec.log);
+  if (!whole || spec.command.empty()) {
+    return Fail(DataLossError(folder + "/spec is absent or not a worker's"));
+  }
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", spec.job));
+  return spec;
+}
+
+Status WritePids(const std::string& folder, const WorkerPids& pids) {
+  return WriteWhole(folder + "/pid", {{"pid", pids.worker.pid},
+                                      {"start_ticks", pids.worker.start_ticks},
+                                      {"shim_pid", pids.shim.pid},
+                                      {"shim_start_ticks", pids.shim.start_ticks}});
+}
+
+std::optional<WorkerPids> ReadPids(const std::string& folder) {
+  WorkerPids pids;
+  std::optional<Json> body = ReadWhole(folder + "/pid");
+  const bool whole = body && Take(*body, "pid", &pids.worker.pid) &&
+                     Take(*body, "start_ticks", &pids.worker.start_ticks) &&
+                     Take(*body, "shim_pid", &pids.shim.pid) &&
+                     Take(*body, "shim_start_ticks", &pids.shim.start_ticks);
+  if (!whole || pids.worker.pid <= 1 || pids.shim.pid <= 1) return std::nullopt;
+  return pids;
+}
+
+Status WriteExit(const std::string& folder, const WorkerExit& exit) {
+  return WriteWhole(folder + "/exit", {{"exit_code", exit.exit_code},
+                                       {"signal", exit.signal},
+                                       {"boot_ns", exit.boot_ns},
+                                       {"last_lines", exit.last_lines}});
+}
+
+std::optional<WorkerExit> ReadExit(const std::string& folder) {
+  WorkerExit exit;
+  std::optional<Json> body = ReadWhole(folder + "/exit");
+  const bool whole = body && Take(*body, "exit_code", &exit.exit_code) &&
+                     Take(*body, "signal", &exit.signal) && Take(*body, "boot_ns", &exit.boot_ns) &&
+                     Take(*body, "last_lines", &exit.last_lines);
+  if (!whole) return std::nullopt;
+  return exit;
+}
+
+int64_t BootNanos() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,70 @@
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/text.h"
+#include "client/cli/version_json.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+A node in quarantine gets no workers until it is released; what it holds stays in use. The
+coordinator puts nodes there that broke several launches in a row, or whose workers cannot be ended.
+
+Examples:
+  holdfast quarantine                                 who is there, and why
+  holdfast quarantine n7 --why "ECC errors, ticket 42"
+  holdfast quarantine n7 --release
+)";
+
+class QuarantineCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("quarantine", "Nodes that get no workers");
+    command->footer(kFooter);
+    command->add_option("NODE", node_, "Put it there")->check(NameCheck("node"));
+    command->add_option("--why", why_, "For whoever looks next");
+    command->add_flag("--release", release_, "Let it have workers again");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    if (!node_.empty()) {
+      HOLDFAST_RETURN_IF_ERROR(
+          client.Quarantine(node_, !release_, why_.empty() ? "by an operator" : why_));
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.GetRuns(""));
+    if (context.output.json()) {
+      Json list = Json::array();
+      for (const auto& one : reply.quarantine()) {
+        list.push_back(
+            {{"node", one.node()}, {"why", one.why()}, {"time", TimeJson(one.wall_nanos())}});
+      }
+      context.output.WriteJson("quarantine", {{"nodes", list}});
+      return ExitCode::kOk;
+    }
+    Table table({{"NODE", false, true}, {"SINCE", true, false}, {"WHY", false, true}});
+    for (const auto& one : reply.quarantine()) {
+      table.Add(
+          {{one.node()}, {AgeText(one.wall_nanos(), context.clock.WallNanos())}, {one.why()}});
+    }
+    if (table.empty()) {
+      context.output.Write("no node is in quarantine\n");
+    } else {
+      context.output.WriteTable(table);
+    }
+    return ExitCode::kOk;
+  }
+
+ private:
+  std::string node_;
+  std::string why_;
+  bool release_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeQuarantineCommand() { return std::make_unique<QuarantineCommand>(); }
+
+}  // namespace holdfast::cli

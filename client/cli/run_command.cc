@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/run_follower.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kRunFooter = R"(
+The coordinator keeps the job running until every worker has ended with exit code 0: when a worker
+dies, hangs or a node is lost, all ranks are started again from the newest version that can be
+restored, on the same nodes or with a spare in place of a lost one. Closing this command does not
+end the job; SIGINT or SIGTERM do, in order (a last version goes to disk first).
+
+Workers get torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, …) and
+HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as the agents' user, where the agents'
+configuration allows it (workers.enabled).
+
+Examples:
+  holdfast run --nnodes 2 --nproc-per-node 8 --spares 1 --job gpt -- python train.py --lr 3e-4
+  holdfast run --job gpt --nnodes 4 --detach -- ./train      returns once it is accepted
+  holdfast run --job gpt --follow                            shows a job that runs
+)";
+
+constexpr const char* kStopFooter = R"(
+Waits until the disk has everything that is committed in memory now, at most --deadline, and then
+ends the workers: SIGTERM, and SIGKILL after the job's grace.
+
+Examples:
+  holdfast stop gpt
+  holdfast stop gpt --deadline 25s     before a preempted node goes away
+  holdfast stop gpt --now              what is not on disk may be lost
+)";
+
+Result<std::string> WorkingDirectory() {
+  std::array<char, PATH_MAX> path{};
+  if (::getcwd(path.data(), path.size()) == nullptr) {
+    return Fail(ErrnoStatus(errno, "read the working directory"));
+  }
+  return std::string(path.data());
+}
+
+class RunCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("run", "Launch a job on the nodes and keep it running");
+    command->footer(kRunFooter);
+    command->add_option("--job", job_, "Its name")->required()->check(NameCheck("job"));
+    command->add_option("--nnodes", nodes_, "Nodes it runs on")->capture_default_str();
+    command->add_option("--nproc-per-node", ranks_, "Workers on each")->capture_default_str();
+    command->add_option("--spares", spares_, "Further nodes to wait for at the start")
+        ->capture_default_str();
+    command->add_option("--max-restarts", restarts_, "Start it again at most so often")
+        ->capture_default_str();
+    command->add_option("--grace", grace_, "Between SIGTERM and SIGKILL")
+        ->type_name("DURATION")
+        ->check(DurationCheck())
+        ->capture_default_str();
+    command->add_option("--env", environment_, "NAME=value for the workers; may be repeated")
+        ->take_all();
+    command->add_option("--chdir", directory_, "Where it runs, on every node [here]");
+    command->add_flag("--detach", detach_, "Return once the coordinator has it");
+    command->add_flag("--follow", follow_, "Show a job that runs, launch nothing");
+    command->add_option("COMMAND", command_, "What to run, after --");
+    command->positionals_at_end();
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    if (follow_) return RunFollower(context, client, job_).Follow(false, 0);
+    coordinator::RunSpec spec;
+    HOLDFAST_RETURN_IF_ERROR(Describe(&spec));
+    HOLDFAST_RETURN_IF_ERROR(client.StartRun(spec));
+    if (!detach_) return RunFollower(context, client, job_).Follow(true, kStopDeadlineMs);
+    if (context.output.json()) {
+      context.output.WriteJson("run", {{"job", job_}});
+    } else {
+      context.output.Write(fmt::format(
+          "job '{}' is accepted; `holdfast run --follow --job {}` shows it\n", job_, job_));
+    }
+    return ExitCode::kOk;
+  }
+
+ private:
+  static constexpr int64_t kStopDeadlineMs = 60'000;
+
+  Status Describe(coordinator::RunSpec* spec) const {
+    HOLDFAST_ASSIGN_OR_RETURN(std::string here, WorkingDirectory());
+    spec->set_job(job_);
+    for (const std::string& word : command_) spec->add_command(word);
+    for (const std::string& variable : environment_) spec->add_environment(variable);
+    spec->set_directory(directory_.empty() ? here : directory_);
+    spec->set_nodes(nodes_);
+    spec->set_ranks_per_node(ranks_);
+    spec->set_spares(spares_);
+    spec->set_restarts_max(restarts_);
+    spec->set_grace_ms(ParseDurationMs(grace_).value_or(10'000));
+    return Status::Ok();
+  }
+
+  std::string job_;
+  uint32_t nodes_ = 1;
+  uint32_t ranks_ = 1;
+  uint32_t spares_ = 0;
+  uint32_t restarts_ = 10;
+  std::string grace_ = "10s";
+  std::vector<std::string> environment_;
+  std::string directory_;
+  bool detach_ = false;
+  bool follow_ = false;
+  std::vector<std::string> command_;
+};
+
+class StopCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("stop", "End a job that `holdfast run` launched");
+    command->footer(kStopFooter);
+    command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
+    command->add_option("--deadline", deadline_, "Wait so long for the last version on disk")
+        ->type_name("DURATION")
+        ->check(DurationCheck())
+        ->capture_default_str();
+    command->add_flag("--now", now_, "Do not wait for the disk");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    const int64_t deadline_ms = now_ ? 0 : ParseDurationMs(deadline_).value_or(60'000);
+    HOLDFAST_RETURN_IF_ERROR(client.StopRun(job_, deadline_ms));
+    return RunFollower(context, client, job_).Follow(false, 0);
+  }
+
+ private:
+  std::string job_;
+  std::string deadline_ = "60s";
+  bool now_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRunCommand() { return std::make_unique<RunCommand>(); }
+std::unique_ptr<Command> MakeStopCommand() { return std::make_unique<StopCommand>(); }
+
+}  // namespace holdfast::cli

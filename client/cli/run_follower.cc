@@ -1,0 +1,140 @@
+#include "client/cli/run_follower.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "client/cli/interrupt.h"
+#include "client/cli/text.h"
+
+namespace holdfast::cli {
+
+namespace {
+constexpr int64_t kPauseMs = 200;
+constexpr size_t kLineBytesMax = 64 << 10;
+
+bool HasEnded(const std::string& phase) {
+  return phase == "finished" || phase == "failed" || phase == "stopped";
+}
+}  // namespace
+
+Result<ExitCode> RunFollower::Follow(bool stop_on_signal, int64_t stop_deadline_ms) {
+  DeferInterrupt defer;
+  bool stopping = false;
+  for (;;) {
+    auto runs = client_.GetRuns(job_);
+    if (!runs) {
+      // A coordinator that restarts does not end the job, nor the watching of it.
+      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+      if (runs.error().code() != ErrorCode::kUnavailable) return Fail(runs.error());
+      SayError(runs.error());
+    } else if (runs->runs_size() == 1) {
+      const coordinator::RunStatus& run = runs->runs(0);
+      ShowChanges(run);
+      ShowIncidents();
+      const bool ended = HasEnded(run.phase());
+      ReadLogs(run, ended);
+      HOLDFAST_RETURN_IF_ERROR(context_.output.Flush());
+      if (ended) return run.phase() == "failed" ? ExitCode::kError : ExitCode::kOk;
+    }
+    if (DeferInterrupt::seen() && !stopping) {
+      if (!stop_on_signal) {
+        Say(fmt::format("job '{}' goes on; `holdfast stop {}` ends it", job_, job_));
+        return ExitCode::kInterrupted;
+      }
+      stopping = true;
+      Say("stopping: a last version goes to disk first; again to leave at once");
+      HOLDFAST_RETURN_IF_ERROR(client_.StopRun(job_, stop_deadline_ms));
+    }
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kPauseMs));
+  }
+}
+
+void RunFollower::ShowChanges(const coordinator::RunStatus& run) {
+  std::string now = run.phase();
+  if (run.phase() == "starting" || run.phase() == "running") {
+    now += fmt::format(" {} on {}", run.run_id(), fmt::join(run.nodes(), ", "));
+  }
+  if (!run.why().empty()) now += ": " + run.why();
+  if (now == shown_) return;
+  shown_ = now;
+  Say(fmt::format("{}: {}", job_, Printable(now)));
+}
+
+void RunFollower::ShowIncidents() {
+  auto incidents = client_.ListIncidents(job_, 0);
+  if (!incidents) return;
+  for (int i = incidents->incidents_size(); i-- > 0;) {
+    const coordinator::Incident& incident = incidents->incidents(i);
+    std::string now = incident.state();
+    std::string& said = incidents_[incident.id()];
+    if (said == now) continue;
+    const bool is_new = said.empty();
+    said = now;
+    if (first_look_) continue;  // from before
+    if (is_new) {
+      Say(fmt::format("incident {}: {}", incident.id(), Printable(incident.what())));
+    }
+    if (now == "recovered") {
+      Say(fmt::format("incident {}: recovered {:.1f} s after it, {} steps lost", incident.id(),
+                      static_cast<double>(incident.first_step_ms()) / 1000,
+                      incident.lost_steps() < 0 ? "?" : std::to_string(incident.lost_steps())));
+    }
+  }
+  first_look_ = false;
+}
+
+void RunFollower::RefreshAddresses() {
+  auto status = client_.GetStatus("");
+  if (!status) return;
+  for (const auto& node : status->nodes()) addresses_[node.node()] = node.data_address();
+}
+
+void RunFollower::ReadLogs(const coordinator::RunStatus& run, bool last) {
+  for (const coordinator::RunWorker& worker : run.workers()) {
+    const LogKey key(worker.state().run_id(), worker.rank());
+    if (nodes_.emplace(key, worker.node()).second) RefreshAddresses();
+  }
+  for (const auto& [key, node] : nodes_) {
+    // What an older launch has not yet said is read once more.
+    const bool over = last || key.first != run.run_id();
+    auto address = addresses_.find(node);
+    if (address != addresses_.end()) ReadLog(address->second, node, key, over);
+  }
+  std::erase_if(nodes_, [&](const auto& entry) { return entry.first.first != run.run_id(); });
+}
+
+void RunFollower::ReadLog(const std::string& address, const std::string& node, const LogKey& key,
+                          bool last) {
+  auto agent = agents_.find(address);
+  if (agent == agents_.end()) {
+    auto opened = AgentClient::Open(node, address, context_.options);
+    if (!opened) return;
+    agent = agents_.emplace(address, *std::move(opened)).first;
+  }
+  Log& log = logs_[key];
+  for (;;) {
+    auto data = agent->second.ReadWorkerLog(job_, key.first, Rank{key.second}, log.offset);
+    if (!data || data->empty()) break;
+    log.offset += data->size();
+    Print(key, *data, false);
+  }
+  if (last) Print(key, "", true);
+}
+
+void RunFollower::Print(const LogKey& key, const std::string& data, bool last) {
+  Log& log = logs_[key];
+  const auto print = [&](std::string_view line) {
+    context_.output.Write(fmt::format("[rank {}] {}\n", key.second, Printable(line)));
+  };
+  log.line += data;
+  size_t begin = 0;
+  for (size_t end = 0; (end = log.line.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    print(std::string_view(log.line).substr(begin, end - begin));
+  }
+  log.line.erase(0, begin);
+  if (log.line.empty() || (!last && log.line.size() < kLineBytesMax)) return;
+  print(log.line);
+  log.line.clear();
+}
+
+}  // namespace holdfast::cli

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/cli/agent_client.h"
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+
+namespace holdfast::cli {
+
+/// Shows a run as it goes: what its workers say, each line with its rank in front, on stdout; what
+/// becomes of it, on stderr.
+class RunFollower {
+ public:
+  RunFollower(Context& context, CoordinatorClient& client, std::string job)
+      : context_(context), client_(client), job_(std::move(job)) {}
+
+  /// Until the run has ended. OK: it finished, or was stopped. kError: it failed. A signal stops
+  /// the job in order when `stop_on_signal`; a second one, or one without it, leaves it alone and
+  /// ends this.
+  Result<ExitCode> Follow(bool stop_on_signal, int64_t stop_deadline_ms);
+
+ private:
+  struct Log {
+    uint64_t offset = 0;
+    std::string line;  // not yet ended
+  };
+  using LogKey = std::pair<std::string, uint32_t>;  // run id, rank
+
+  void ShowChanges(const coordinator::RunStatus& run);
+  void ShowIncidents();
+  void ReadLogs(const coordinator::RunStatus& run, bool last);
+  void ReadLog(const std::string& address, const std::string& node, const LogKey& key, bool last);
+  void Print(const LogKey& key, const std::string& data, bool last);
+  void RefreshAddresses();
+
+  Context& context_;
+  CoordinatorClient& client_;
+  const std::string job_;
+  std::string shown_;                          // phase, launch and reason
+  std::map<uint64_t, std::string> incidents_;  // what was said of each
+  bool first_look_ = true;
+  std::map<std::string, std::string> addresses_;  // of the nodes' agents
+  std::map<std::string, AgentClient> agents_;     // by address
+  std::map<LogKey, Log> logs_;
+  std::map<LogKey, std::string> nodes_;  // where each worker was
+};
+
+}  // namespace holdfast::cli

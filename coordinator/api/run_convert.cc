@@ -1,0 +1,180 @@
+#include "coordinator/api/run_convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace holdfast::coord {
+namespace {
+constexpr size_t kRunIdBytesMax = 128;
+constexpr uint32_t kNodesMax = 1U << 16;
+constexpr uint32_t kRestartsMax = 1'000'000;
+constexpr int64_t kGraceMsMax = 3'600'000;
+
+using Words = google::protobuf::RepeatedPtrField<std::string>;
+
+/// What execve(2) takes: no NUL inside, and bounded.
+Status CheckCommand(const Words& command, const Words& environment, const std::string& directory) {
+  if (command.empty() || command[0].empty()) {
+    return InvalidArgumentError("there is no command to run: put it after --");
+  }
+  size_t bytes = 0;
+  for (const Words* words : {&command, &environment}) {
+    if (static_cast<size_t>(words->size()) > kCommandWordsMax) {
+      return InvalidArgumentError(
+          fmt::format("a command and its environment have at most {} words", kCommandWordsMax));
+    }
+    for (const std::string& word : *words) {
+      bytes += word.size() + 1;
+      if (word.find('\0') != std::string::npos) {
+        return InvalidArgumentError("a word of the command has a zero byte in it");
+      }
+    }
+  }
+  if (bytes > kCommandBytesMax) {
+    return InvalidArgumentError(
+        fmt::format("command and environment have {} bytes; at most {}", bytes, kCommandBytesMax));
+  }
+  for (const std::string& variable : environment) {
+    const size_t equals = variable.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      return InvalidArgumentError(fmt::format("environment '{}' is not NAME=value", variable));
+    }
+  }
+  if (directory.empty() || directory.front() != '/' || directory.size() >= 4096 ||
+      directory.find('\0') != std::string::npos) {
+    return InvalidArgumentError(fmt::format("directory '{}' is not an absolute path", directory));
+  }
+  return Status::Ok();
+}
+
+Status CheckRunId(const std::string& run_id) {
+  if (!run_id.empty() && run_id.size() <= kRunIdBytesMax) return Status::Ok();
+  return InvalidArgumentError(fmt::format("a run id of {} bytes", run_id.size()));
+}
+}  // namespace
+
+Result<WorkerState> FromProto(const pb::WorkerState& proto) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  HOLDFAST_RETURN_IF_ERROR(CheckRunId(proto.run_id()));
+  if (proto.rank() >= kWorldMax || proto.phase() < 1 || proto.phase() > 3) {
+    return Fail(
+        InvalidArgumentError(fmt::format("worker {} in phase {}", proto.rank(), proto.phase())));
+  }
+  WorkerState state;
+  state.job = proto.job();
+  state.run_id = proto.run_id();
+  state.rank = Rank{proto.rank()};
+  state.phase = static_cast<WorkerPhase>(proto.phase());
+  state.pid = proto.pid();
+  state.exit_code = proto.exit_code();
+  state.signal = proto.signal();
+  state.ended_ago_ms = std::max<int64_t>(proto.ended_ago_ms(), 0);
+  state.last_lines = proto.last_lines().substr(0, kLastLinesBytesMax);
+  return state;
+}
+
+void ToProto(const WorkerState& state, pb::WorkerState* out) {
+  out->set_job(state.job);
+  out->set_run_id(state.run_id);
+  out->set_rank(state.rank.value);
+  out->set_phase(static_cast<uint32_t>(state.phase));
+  out->set_pid(state.pid);
+  out->set_exit_code(state.exit_code);
+  out->set_signal(state.signal);
+  out->set_ended_ago_ms(state.ended_ago_ms);
+  out->set_last_lines(state.last_lines);
+}
+
+Result<WorkersOrder> FromProto(const pb::WorkersOrder& proto) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  WorkersOrder order;
+  order.job = proto.job();
+  order.grace_ms = std::clamp<int64_t>(proto.grace_ms(), 0, kGraceMsMax);
+  if (proto.ranks() == 0) return order;
+  HOLDFAST_RETURN_IF_ERROR(CheckRunId(proto.run_id()));
+  HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
+  if (proto.ranks() > kWorkersMax || proto.world() > kWorldMax ||
+      proto.first_rank() >= proto.world() || proto.ranks() > proto.world() - proto.first_rank() ||
+      proto.node_rank() >= proto.nodes() || proto.master_port() > 65535) {
+    return Fail(InvalidArgumentError(fmt::format("workers {}+{} in a world of {} on node {} of {}",
+                                                 proto.first_rank(), proto.ranks(), proto.world(),
+                                                 proto.node_rank(), proto.nodes())));
+  }
+  order.run_id = proto.run_id();
+  order.first_rank = Rank{proto.first_rank()};
+  order.ranks = proto.ranks();
+  order.world = proto.world();
+  order.node_rank = proto.node_rank();
+  order.nodes = proto.nodes();
+  order.master_address = proto.master_address();
+  order.master_port = proto.master_port();
+  order.restarts = proto.restarts();
+  order.restarts_max = proto.restarts_max();
+  order.command.assign(proto.command().begin(), proto.command().end());
+  order.environment.assign(proto.environment().begin(), proto.environment().end());
+  order.directory = proto.directory();
+  return order;
+}
+
+void ToProto(const WorkersOrder& order, pb::WorkersOrder* out) {
+  out->set_job(order.job);
+  out->set_run_id(order.run_id);
+  out->set_first_rank(order.first_rank.value);
+  out->set_ranks(order.ranks);
+  out->set_world(order.world);
+  out->set_node_rank(order.node_rank);
+  out->set_nodes(order.nodes);
+  out->set_master_address(order.master_address);
+  out->set_master_port(order.master_port);
+  out->set_restarts(order.restarts);
+  out->set_restarts_max(order.restarts_max);
+  out->mutable_command()->Assign(order.command.begin(), order.command.end());
+  out->mutable_environment()->Assign(order.environment.begin(), order.environment.end());
+  out->set_directory(order.directory);
+  out->set_grace_ms(order.grace_ms);
+}
+
+Result<RunSpec> FromProto(const pb::RunSpec& proto) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
+  const auto bounded = [](std::string_view what, uint64_t value, uint64_t least, uint64_t most) {
+    if (value >= least && value <= most) return Status::Ok();
+    return InvalidArgumentError(
+        fmt::format("{} is {}; it goes from {} to {}", what, value, least, most));
+  };
+  HOLDFAST_RETURN_IF_ERROR(bounded("nnodes", proto.nodes(), 1, kNodesMax));
+  HOLDFAST_RETURN_IF_ERROR(bounded("nproc-per-node", proto.ranks_per_node(), 1, kWorkersMax));
+  HOLDFAST_RETURN_IF_ERROR(
+      bounded("the world", uint64_t{proto.nodes()} * proto.ranks_per_node(), 1, kWorldMax));
+  HOLDFAST_RETURN_IF_ERROR(bounded("spares", proto.spares(), 0, kNodesMax));
+  HOLDFAST_RETURN_IF_ERROR(bounded("max-restarts", proto.restarts_max(), 0, kRestartsMax));
+  if (proto.grace_ms() < 0 || proto.grace_ms() > kGraceMsMax) {
+    return Fail(InvalidArgumentError("the grace goes from 0 to one hour"));
+  }
+  RunSpec spec;
+  spec.job = proto.job();
+  spec.command.assign(proto.command().begin(), proto.command().end());
+  spec.environment.assign(proto.environment().begin(), proto.environment().end());
+  spec.directory = proto.directory();
+  spec.nodes = proto.nodes();
+  spec.ranks_per_node = proto.ranks_per_node();
+  spec.spares = proto.spares();
+  spec.restarts_max = proto.restarts_max();
+  spec.grace_ms = proto.grace_ms();
+  return spec;
+}
+
+void ToProto(const RunSpec& spec, pb::RunSpec* out) {
+  out->set_job(spec.job);
+  out->mutable_command()->Assign(spec.command.begin(), spec.command.end());
+  out->mutable_environment()->Assign(spec.environment.begin(), spec.environment.end());
+  out->set_directory(spec.directory);
+  out->set_nodes(spec.nodes);
+  out->set_ranks_per_node(spec.ranks_per_node);
+  out->set_spares(spec.spares);
+  out->set_restarts_max(spec.restarts_max);
+  out->set_grace_ms(spec.grace_ms);
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/api/run_types.h"
+#include "coordinator/state/events.h"
+
+// What happens to runs, beside the events that nodes cause.
+
+namespace holdfast::coord {
+
+struct RunWanted {
+  RequestId request = 0;
+  RunSpec spec;
+};
+
+struct StopWanted {
+  RequestId request = 0;
+  std::string job;
+  int64_t deadline_ms = 0;  // wait so long for the disk; 0: not at all
+};
+
+struct QuarantineWanted {
+  RequestId request = 0;
+  std::string node;
+  bool set = true;
+  std::string why;
+};
+
+/// What is to be done about a fault.
+enum class FaultAction : uint8_t {
+  kNote,     // a person should know
+  kRestart,  // stop all and start again, without the nodes that are blamed if there are others
+};
+
+/// Somebody found out that a job does not do well.
+struct FaultFound {
+  std::string job;
+  Incarnation incarnation;
+  std::string kind;  // "non-communication hang", …
+  std::string what;  // one sentence
+  std::vector<std::string> evidence;
+  std::vector<Rank> ranks;
+  std::vector<std::string> nodes;
+  FaultAction action = FaultAction::kNote;
+  int64_t since_ms = 0;  // how long ago the last sign of health was
+};
+
+using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, FaultFound>;
+
+}  // namespace holdfast::coord

@@ -1,0 +1,441 @@
+#include "coordinator/restart/supervisor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace holdfast::coord {
+namespace {
+constexpr uint32_t kPortFirst = 20'000;  // below the ports that the kernel gives out by itself
+constexpr uint32_t kPorts = 10'000;
+
+/// FNV-1a, so that every launch gets another port.
+uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed) {
+  uint32_t hash = 2166136261U ^ seed;
+  for (const std::string* text : {&job, &run_id}) {
+    for (const char c : *text) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619U;
+  }
+  return kPortFirst + hash % kPorts;
+}
+
+bool WasRefused(const NodeReported& event, std::span<const Effect> effects) {
+  return std::any_of(effects.begin(), effects.end(), [&event](const Effect& effect) {
+    const auto* reply = std::get_if<Reply>(&effect);
+    return reply != nullptr && reply->request == event.request && !reply->outcome.ok();
+  });
+}
+}  // namespace
+
+Supervisor::Supervisor(const SupervisorOptions& options, const Records& records, Instant at)
+    : options_(options), at_(at) {
+  for (const RunRecord& record : records.runs) {
+    Run& run = runs_[record.spec.job];
+    run.record = record;
+    run.launched_at = at.now;
+    run.not_before = at.now;
+    // Whoever was in the middle of stopping asks again.
+    if (record.phase == RunPhase::kStopping) run.record.phase = RunPhase::kRunning;
+    for (const std::string& node : record.nodes) nodes_[node].since = at.now + options.node_lease;
+  }
+  for (const LineageRecord& lineage : records.lineages) {
+    Run* run = Find(lineage.job);
+    if (run != nullptr && run->record.run_id() == lineage.run_id) {
+      run->incarnation = lineage.incarnation;
+    }
+  }
+  for (const VersionRecord& version : records.versions) {
+    Progress& progress = progress_[version.job];
+    if (version.phase != Phase::kCommitted) continue;
+    progress.sealed = std::max(progress.sealed, version.version);
+    if (version.tiers & TierBit(Tier::kMemory)) {
+      progress.memory = std::max(progress.memory, version.version);
+    }
+    if (version.tiers & TierBit(Tier::kDisk)) {
+      progress.disk = std::max(progress.disk, version.version);
+    }
+    Run* run = Find(version.job);
+    if (run != nullptr && run->incarnation == version.version.incarnation) run->committed = true;
+  }
+  for (const IncidentRecord& incident : records.incidents) {
+    incidents_[incident.id] = incident;
+    next_incident_ = std::max(next_incident_, incident.id + 1);
+  }
+  for (const QuarantineRecord& record : records.quarantine) quarantine_[record.node] = record;
+}
+
+std::vector<Effect> Supervisor::Apply(const RunEvent& event, Instant at) {
+  effects_.clear();
+  at_ = at;
+  std::visit([this](const auto& e) { On(e); }, event);
+  Advance();
+  return std::move(effects_);
+}
+
+std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effect> effects,
+                                        Instant at) {
+  effects_.clear();
+  at_ = at;
+  if (const auto* attached = std::get_if<NodeAttached>(&event)) {
+    const bool refused = std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
+      const auto* close = std::get_if<CloseAttach>(&effect);
+      return close != nullptr && close->attach == attached->attach;
+    });
+    if (!refused) See(*attached);
+  } else if (const auto* reported = std::get_if<NodeReported>(&event)) {
+    if (!WasRefused(*reported, effects)) See(*reported);
+  }
+  for (const Effect& effect : effects) SeeEffect(effect);
+  Advance();
+  return std::move(effects_);
+}
+
+Supervisor::Run* Supervisor::Find(const std::string& job) {
+  auto found = runs_.find(job);
+  return found == runs_.end() ? nullptr : &found->second;
+}
+
+void Supervisor::Answer(RequestId request, Status outcome) {
+  if (request == 0) return;
+  Reply reply;
+  reply.request = request;
+  reply.outcome = std::move(outcome);
+  effects_.emplace_back(std::move(reply));
+}
+
+void Supervisor::Store(const Run& run) { effects_.emplace_back(PutRun{run.record}); }
+
+// ---- what people want ----
+
+void Supervisor::On(const RunWanted& event) {
+  Run* before = Find(event.spec.job);
+  if (before != nullptr && !HasEnded(before->record.phase)) {
+    return Answer(
+        event.request,
+        AlreadyExistsError(fmt::format(
+            "job '{}' is {}; see `holdfast run --follow --job {}`, or end it with "
+            "`holdfast stop {}`",
+            event.spec.job, ToString(before->record.phase), event.spec.job, event.spec.job)));
+  }
+  Run run;
+  run.record.spec = event.spec;
+  run.record.serial = before == nullptr ? 1 : before->record.serial + 1;
+  run.record.started_wall_nanos = at_.wall_nanos;
+  run.not_before = at_.now;
+  // Its ranks are best off where they were.
+  if (before != nullptr && before->record.nodes.size() == event.spec.nodes) {
+    run.record.nodes = before->record.nodes;
+  }
+  runs_[event.spec.job] = std::move(run);
+  Store(runs_[event.spec.job]);
+  Answer(event.request, Status::Ok());
+}
+
+void Supervisor::On(const StopWanted& event) {
+  Run* run = Find(event.job);
+  if (run == nullptr) {
+    return Answer(event.request, NotFoundError(fmt::format("no job '{}' was started with "
+                                                           "`holdfast run`",
+                                                           event.job)));
+  }
+  if (HasEnded(run->record.phase)) {
+    return Answer(event.request,
+                  FailedPreconditionError(fmt::format("job '{}' has {} already", event.job,
+                                                      ToString(run->record.phase))));
+  }
+  const Progress& progress = progress_[event.job];
+  run->stop_target = progress.memory;
+  run->stop_at = at_.now + std::chrono::milliseconds(event.deadline_ms);
+  if (run->record.phase == RunPhase::kWaiting) {
+    End(*run, RunPhase::kStopped, "stopped while it waited");
+  } else {
+    run->record.phase = RunPhase::kStopping;
+    run->record.why =
+        fmt::format("until version {} or a newer one is on disk", ToString(run->stop_target));
+    Store(*run);
+  }
+  Answer(event.request, Status::Ok());
+}
+
+void Supervisor::On(const QuarantineWanted& event) {
+  if (nodes_.count(event.node) == 0 && quarantine_.count(event.node) == 0) {
+    return Answer(event.request,
+                  NotFoundError(fmt::format("no node '{}' has ever attached", event.node)));
+  }
+  if (event.set) {
+    QuarantineRecord record{event.node, event.why, at_.wall_nanos};
+    quarantine_[event.node] = record;
+    effects_.emplace_back(PutQuarantine{std::move(record)});
+  } else if (quarantine_.erase(event.node) != 0) {
+    effects_.emplace_back(EraseQuarantine{event.node});
+    for (auto& [job, run] : runs_) run.strikes.erase(event.node);
+  }
+  Answer(event.request, Status::Ok());
+}
+
+// ---- what nodes say ----
+
+void Supervisor::See(const NodeAttached& event) {
+  Node& node = nodes_[event.node];
+  node.attached = true;
+  node.attach = event.attach;
+  node.agent_start = event.agent_start;
+  node.worker_address = event.worker_address;
+  node.since = at_.now;
+  node.workers = event.workers;
+  if (node.worker_address.empty()) return;
+  std::set<std::string> jobs;
+  for (const WorkerState& worker : node.workers) jobs.insert(worker.job);
+  if (const Run* run = SeatedAt(event.node)) jobs.insert(run->record.spec.job);
+  for (const std::string& job : jobs) Tell(event.node, job);
+}
+
+void Supervisor::See(const NodeReported& event) {
+  auto found = nodes_.find(event.node);
+  if (found == nodes_.end() || found->second.agent_start != event.agent_start) return;
+  found->second.workers = event.workers;
+  for (const Holding& holding : event.holdings) {
+    VersionId& sealed = progress_[holding.job].sealed;
+    if (!IsParity(holding.rank)) sealed = std::max(sealed, holding.version);
+  }
+}
+
+void Supervisor::SeeEffect(const Effect& effect) {
+  if (const auto* gone = std::get_if<NodeGone>(&effect)) {
+    Node& node = nodes_[gone->node];
+    node.attached = false;
+    node.since = at_.now;
+    node.workers.clear();
+  } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
+    SeeLineage(lineage->record, lineage->change);
+  } else if (const auto* put = std::get_if<PutVersion>(&effect)) {
+    if (put->committed_tier_bit != 0) SeeCommit(*put);
+  } else if (const auto* finding = std::get_if<Finding>(&effect)) {
+    if (finding->what.code() == ErrorCode::kDataLoss) {
+      Note(finding->job, finding->node, finding->what);
+    }
+  }
+}
+
+void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) {
+  Run* run = Find(lineage.job);
+  if (run == nullptr || run->record.run_id() != lineage.run_id) return;
+  if (change == LineageChange::kOpened) {
+    run->incarnation = lineage.incarnation;
+  } else if (change == LineageChange::kDecided) {
+    const VersionId sealed = progress_[lineage.job].sealed;
+    for (auto& [id, incident] : incidents_) {
+      if (incident.job != lineage.job || incident.state != IncidentState::kOpen) continue;
+      incident.restored = lineage.decision == Decision::kVersion ? lineage.restored : VersionId{};
+      const uint64_t from = incident.restored.step.value;
+      incident.lost_steps =
+          static_cast<int64_t>(sealed.step.value - std::min(from, sealed.step.value));
+    }
+    MarkIncidents(lineage.job, &IncidentRecord::restore_ms);
+  }
+}
+
+void Supervisor::SeeCommit(const PutVersion& put) {
+  const VersionRecord& version = put.record;
+  Progress& progress = progress_[version.job];
+  VersionId& newest =
+      put.committed_tier_bit == TierBit(Tier::kDisk) ? progress.disk : progress.memory;
+  newest = std::max(newest, version.version);
+  Run* run = Find(version.job);
+  if (run == nullptr || run->incarnation != version.version.incarnation || run->committed ||
+      put.committed_tier_bit != TierBit(Tier::kMemory)) {
+    return;
+  }
+  run->committed = true;
+  if (run->record.fruitless != 0) {
+    run->record.fruitless = 0;
+    Store(*run);
+  }
+  MarkIncidents(version.job, &IncidentRecord::first_step_ms);
+  CloseIncidents(version.job, IncidentState::kRecovered);
+}
+
+// ---- what follows ----
+
+void Supervisor::Advance() {
+  for (auto& [job, run] : runs_) Advance(run);
+}
+
+void Supervisor::Advance(Run& run) {
+  if (HasEnded(run.record.phase)) return;
+  if (run.record.phase != RunPhase::kWaiting) {
+    LookAtWorkers(run);
+    if (!HasEnded(run.record.phase)) LookForFailure(run);
+  }
+  if (!OldWorkersRun(run)) MarkIncidents(run.record.spec.job, &IncidentRecord::stop_ms);
+  if (run.record.phase == RunPhase::kStopping) {
+    const Progress& progress = progress_[run.record.spec.job];
+    if (progress.disk >= run.stop_target) {
+      End(run, RunPhase::kStopped,
+          fmt::format("stopped; version {} is on disk", ToString(progress.disk)));
+    } else if (at_.now >= run.stop_at) {
+      End(run, RunPhase::kStopped,
+          fmt::format("stopped; the newest version on disk is {}, in memory {}",
+                      ToString(progress.disk), ToString(progress.memory)));
+    }
+  }
+  if (run.record.phase == RunPhase::kWaiting && at_.now >= run.not_before) TryLaunch(run);
+}
+
+/// Takes note of who ended, and of the end of all.
+void Supervisor::LookAtWorkers(Run& run) {
+  const std::string run_id = run.record.run_id();
+  uint32_t present = 0;
+  for (const std::string& name : run.record.nodes) {
+    for (const WorkerState& worker : nodes_[name].workers) {
+      if (worker.job != run.record.spec.job || worker.run_id != run_id) continue;
+      ++present;
+      if (worker.phase != WorkerPhase::kRunning) run.ended.emplace(worker.rank, worker);
+    }
+  }
+  const uint32_t world = run.record.spec.world();
+  if (run.record.phase == RunPhase::kStarting && present == world) {
+    run.record.phase = RunPhase::kRunning;
+    run.record.why.clear();
+    Store(run);
+  }
+  const auto fine = [](const auto& entry) {
+    return entry.second.phase == WorkerPhase::kEnded && entry.second.exit_code == 0 &&
+           entry.second.signal == 0;
+  };
+  if (run.ended.size() == world && std::all_of(run.ended.begin(), run.ended.end(), fine)) {
+    End(run, RunPhase::kFinished, "every worker ended with exit code 0");
+  }
+}
+
+const Supervisor::Run* Supervisor::SeatedAt(const std::string& node) const {
+  for (const auto& [job, run] : runs_) {
+    if (HasEnded(run.record.phase) || run.record.phase == RunPhase::kWaiting) continue;
+    const auto& nodes = run.record.nodes;
+    if (std::find(nodes.begin(), nodes.end(), node) != nodes.end()) return &run;
+  }
+  return nullptr;
+}
+
+/// Nodes that may get workers of `run` (nullptr: of any).
+std::set<std::string> Supervisor::Usable(const Run* run) const {
+  std::set<std::string> usable;
+  for (const auto& [name, node] : nodes_) {
+    if (!node.attached || node.worker_address.empty() || quarantine_.count(name) != 0) continue;
+    const Run* other = SeatedAt(name);
+    if (other != nullptr && other != run) continue;
+    usable.insert(name);
+  }
+  return usable;
+}
+
+void Supervisor::TryLaunch(Run& run) {
+  PlacementQuestion question;
+  question.nodes = run.record.spec.nodes;
+  question.before = run.record.nodes;
+  question.usable = Usable(&run);
+  question.avoid = run.avoid;
+  // The first launch waits for the spares, too: later they may not come.
+  if (run.record.launches == 0) question.nodes += run.record.spec.spares;
+  Placement placement = Place(question);
+  if (!placement.nodes.empty()) {
+    if (run.record.launches == 0) {
+      question.nodes = run.record.spec.nodes;
+      placement = Place(question);
+    }
+    return Launch(run, placement);
+  }
+  std::string why = fmt::format("waits for {} more node{} that can launch workers",
+                                placement.lacking, placement.lacking == 1 ? "" : "s");
+  if (why == run.record.why) return;
+  run.record.why = std::move(why);
+  Store(run);
+}
+
+void Supervisor::Launch(Run& run, const Placement& placement) {
+  const std::vector<std::string> before = run.record.nodes;
+  run.record.nodes = placement.nodes;
+  ++run.record.launches;
+  ++run.record.fruitless;
+  run.record.phase = RunPhase::kStarting;
+  run.record.why.clear();
+  run.incarnation = Incarnation{0};
+  run.committed = false;
+  run.launched_at = at_.now;
+  run.first_death.reset();
+  run.ended.clear();
+  run.avoid.clear();
+  Store(run);
+  for (auto& [id, incident] : incidents_) {
+    if (incident.job != run.record.spec.job || incident.state != IncidentState::kOpen) continue;
+    if (incident.decide_ms >= 0) continue;
+    incident.plan = fmt::format("all ranks start again as {}", run.record.run_id());
+    if (!placement.in.empty()) {
+      incident.plan +=
+          fmt::format("; {} for {}", fmt::join(placement.in, ", "), fmt::join(placement.out, ", "));
+    }
+  }
+  MarkIncidents(run.record.spec.job, &IncidentRecord::decide_ms);
+  for (const std::string& node : before) {
+    const auto& now = run.record.nodes;
+    if (std::find(now.begin(), now.end(), node) == now.end()) Tell(node, run.record.spec.job);
+  }
+  TellAll(run);
+}
+
+void Supervisor::End(Run& run, RunPhase phase, std::string why) {
+  run.record.phase = phase;
+  run.record.why = std::move(why);
+  Store(run);
+  TellAll(run);
+  CloseIncidents(run.record.spec.job, phase == RunPhase::kFinished ? IncidentState::kRecovered
+                                                                   : IncidentState::kGivenUp);
+}
+
+// ---- what nodes are told ----
+
+WorkersOrder Supervisor::OrderFor(const Run& run, const std::string& node) const {
+  const RunRecord& record = run.record;
+  WorkersOrder order;
+  order.job = record.spec.job;
+  order.grace_ms = record.spec.grace_ms;
+  const auto place = std::find(record.nodes.begin(), record.nodes.end(), node);
+  const bool due = record.phase == RunPhase::kStarting || record.phase == RunPhase::kRunning ||
+                   record.phase == RunPhase::kStopping;
+  if (!due || place == record.nodes.end()) return order;
+  order.run_id = record.run_id();
+  order.node_rank = static_cast<uint32_t>(place - record.nodes.begin());
+  order.nodes = record.spec.nodes;
+  order.ranks = record.spec.ranks_per_node;
+  order.first_rank = Rank{order.node_rank * order.ranks};
+  order.world = record.spec.world();
+  const auto master = nodes_.find(record.nodes.front());
+  if (master != nodes_.end()) order.master_address = master->second.worker_address;
+  order.master_port = PortOf(order.job, order.run_id, options_.port_seed);
+  order.restarts = record.restarts();
+  order.restarts_max = record.spec.restarts_max;
+  order.command = record.spec.command;
+  order.environment = record.spec.environment;
+  order.directory = record.spec.directory;
+  return order;
+}
+
+void Supervisor::Tell(const std::string& name, const std::string& job) {
+  const Node& node = nodes_[name];
+  if (!node.attached || node.worker_address.empty()) return;
+  const Run* run = Find(job);
+  if (run != nullptr) return Say(node.attach, OrderFor(*run, name));
+  WorkersOrder none;
+  none.job = job;
+  Say(node.attach, std::move(none));
+}
+
+void Supervisor::Say(AttachId attach, Directive directive) {
+  effects_.emplace_back(Send{attach, std::move(directive)});
+}
+
+void Supervisor::TellAll(const Run& run) {
+  for (const std::string& node : run.record.nodes) Tell(node, run.record.spec.job);
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/restart/placement.h"
+#include "coordinator/restart/run_events.h"
+#include "coordinator/state/events.h"
+#include "coordinator/state/records.h"
+
+namespace holdfast::coord {
+
+struct SupervisorOptions {
+  std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
+  /// A node that counts as lost so long is replaced; its agent may only have been restarted.
+  std::chrono::nanoseconds replace_after = std::chrono::milliseconds(1500);
+  /// Who else dies within this of the first death is taken for its consequence.
+  std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
+  /// A worker that its node does not know of after so long was not started.
+  std::chrono::nanoseconds launch_timeout = std::chrono::seconds(20);
+  std::chrono::nanoseconds backoff_first = std::chrono::seconds(1);
+  std::chrono::nanoseconds backoff_max = std::chrono::seconds(60);
+  uint32_t strikes_max = 3;  // a node that broke so many launches is quarantined
+  uint32_t incidents_max = 1000;
+  uint32_t port_seed = 0;
+};
+
+struct RunView {
+  RunRecord record;
+  Incarnation incarnation;
+  std::vector<std::string> spares;
+  std::vector<std::pair<std::string, WorkerState>> workers;  // with their nodes, by rank
+};
+
+/// Runs jobs: decides where workers run, notices that they, their nodes or their progress end, and
+/// starts them again. Pure like State, beside which it stands: it sees the same events and what
+/// State made of them, and its effects are stored and sent with State's. A launch is a run id;
+/// State makes an incarnation of it when the first rank joins, which fences what is left of the one
+/// before. Thread-compatible.
+class Supervisor {
+ public:
+  Supervisor(const SupervisorOptions& options, const Records& records, Instant at);
+
+  /// After State::Apply(event), with its effects.
+  std::vector<Effect> Observe(const Event& event, std::span<const Effect> effects, Instant at);
+  std::vector<Effect> Apply(const RunEvent& event, Instant at);
+
+  /// Of one job, or of all.
+  std::vector<RunView> Runs(const std::string& job) const;
+  /// Newest first.
+  std::vector<IncidentRecord> Incidents(const std::string& job, uint64_t id) const;
+  std::vector<QuarantineRecord> Quarantined() const;
+
+ private:
+  struct Node {
+    bool attached = false;
+    AttachId attach = 0;
+    uint64_t agent_start = 0;
+    std::string worker_address;
+    Clock::TimePoint since;  // it is attached, or away
+    std::vector<WorkerState> workers;
+  };
+  /// How a launch broke.
+  struct Failure {
+    std::string kind;
+    std::string what;
+    std::vector<std::string> evidence;
+    std::vector<Rank> ranks;
+    std::vector<std::string> nodes;
+    bool avoid_nodes = false;
+    Clock::TimePoint healthy_until;
+  };
+  struct Run {
+    RunRecord record;
+    Incarnation incarnation;  // of the current launch; 0: no rank has joined
+    bool committed = false;   // the current launch has
+    Clock::TimePoint launched_at;
+    Clock::TimePoint not_before;  // back-off
+    std::optional<Clock::TimePoint> first_death;
+    std::map<Rank, WorkerState> ended;  // of the current launch
+    std::map<std::string, uint32_t> strikes;
+    std::set<std::string> avoid;
+    Clock::TimePoint stop_at;
+    VersionId stop_target;
+  };
+  struct Progress {
+    VersionId memory;  // newest committed
+    VersionId disk;
+    VersionId sealed;  // newest that any rank has
+  };
+
+  // supervisor.cc
+  void On(const RunWanted& event);
+  void On(const StopWanted& event);
+  void On(const QuarantineWanted& event);
+  void On(const FaultFound& event);
+  void See(const NodeAttached& event);
+  void See(const NodeReported& event);
+  void SeeEffect(const Effect& effect);
+  void SeeLineage(const LineageRecord& lineage, LineageChange change);
+  void SeeCommit(const PutVersion& put);
+  void Advance();
+  void Advance(Run& run);
+  void LookAtWorkers(Run& run);
+  void TryLaunch(Run& run);
+  void Launch(Run& run, const Placement& placement);
+  void End(Run& run, RunPhase phase, std::string why);
+  void Store(const Run& run);
+  void Answer(RequestId request, Status outcome);
+  Run* Find(const std::string& job);
+  std::set<std::string> Usable(const Run* run) const;
+  WorkersOrder OrderFor(const Run& run, const std::string& node) const;
+  void Tell(const std::string& node, const std::string& job);
+  void TellAll(const Run& run);
+  void Say(AttachId attach, Directive directive);
+  const Run* SeatedAt(const std::string& node) const;
+
+  // supervisor_faults.cc
+  void LookForFailure(Run& run);
+  std::optional<Failure> LostNode(const Run& run) const;
+  std::optional<Failure> Deaths(const Run& run) const;
+  void Fail(Run& run, Failure failure);
+  void Strike(Run& run, const Failure& failure);
+  IncidentRecord& OpenIncident(const std::string& job, const Failure& failure);
+  void Note(const std::string& job, const std::string& node, const Status& what);
+  void StoreIncident(const IncidentRecord& incident, bool opened);
+  int64_t MsSince(const IncidentRecord& incident) const;
+  void MarkIncidents(const std::string& job, int64_t IncidentRecord::*time);
+  void CloseIncidents(const std::string& job, IncidentState state);
+  bool OldWorkersRun(const Run& run) const;
+
+  SupervisorOptions options_;
+  std::map<std::string, Node> nodes_;
+  std::map<std::string, Run> runs_;  // by job
+  std::map<std::string, Progress> progress_;
+  std::map<uint64_t, IncidentRecord> incidents_;
+  std::map<std::string, QuarantineRecord> quarantine_;
+  uint64_t next_incident_ = 1;
+  Instant at_;
+  std::vector<Effect> effects_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,264 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "coordinator/restart/supervisor.h"
+
+// How launches break, and what is kept of it.
+
+namespace holdfast::coord {
+namespace {
+constexpr size_t kEvidenceMax = 32;
+constexpr auto kSameFinding = std::chrono::minutes(10);
+
+std::string EndText(const WorkerState& worker) {
+  if (worker.phase == WorkerPhase::kStuck) return "was killed and does not end";
+  if (worker.signal != 0) {
+    const char* name = sigabbrev_np(worker.signal);
+    return fmt::format("was ended by signal {} (SIG{})", worker.signal,
+                       name == nullptr ? "?" : name);
+  }
+  return fmt::format("ended with exit code {}", worker.exit_code);
+}
+
+bool IsFailure(const WorkerState& worker) {
+  return worker.phase == WorkerPhase::kStuck || worker.exit_code != 0 || worker.signal != 0;
+}
+
+int64_t Milliseconds(Clock::Duration time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+}
+}  // namespace
+
+void Supervisor::LookForFailure(Run& run) {
+  std::optional<Failure> failure = LostNode(run);
+  if (!failure) {
+    const bool died = std::any_of(run.ended.begin(), run.ended.end(),
+                                  [](const auto& entry) { return IsFailure(entry.second); });
+    if (died && !run.first_death) run.first_death = at_.now;
+    if (run.first_death && at_.now - *run.first_death >= options_.settle) failure = Deaths(run);
+  }
+  if (failure) Fail(run, *std::move(failure));
+}
+
+/// A node of the launch has been away for too long, or does not know of its workers.
+std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
+  for (uint32_t i = 0; i < run.record.nodes.size(); ++i) {
+    const std::string& name = run.record.nodes[i];
+    const Node& node = nodes_.at(name);
+    const uint32_t first = i * run.record.spec.ranks_per_node;
+    uint32_t missing = 0;
+    Failure failure;
+    for (uint32_t k = 0; k < run.record.spec.ranks_per_node; ++k) {
+      const Rank rank{first + k};
+      const bool known =
+          std::any_of(node.workers.begin(), node.workers.end(), [&](const WorkerState& worker) {
+            return worker.rank == rank && worker.run_id == run.record.run_id() &&
+                   worker.job == run.record.spec.job;
+          });
+      if (known || run.ended.count(rank) != 0) continue;
+      ++missing;
+      failure.ranks.push_back(rank);
+    }
+    if (missing == 0) continue;
+    failure.nodes = {name};
+    if (!node.attached && at_.now - node.since >= options_.replace_after) {
+      failure.kind = "node lost";
+      failure.what =
+          fmt::format("node {} is out of reach, with {} ranks of the job", name, missing);
+      failure.evidence.push_back(
+          fmt::format("its agent has been away for {} ms", Milliseconds(at_.now - node.since)));
+      failure.healthy_until = node.since;
+      return failure;
+    }
+    const auto asked = std::max(run.launched_at, node.since);
+    if (node.attached && at_.now - asked >= options_.launch_timeout) {
+      failure.kind = "not started";
+      failure.what = fmt::format("node {} was told to start {} ranks and has not", name, missing);
+      failure.evidence.push_back(
+          fmt::format("{} ms since it was told", Milliseconds(at_.now - asked)));
+      failure.healthy_until = asked;
+      failure.avoid_nodes = true;
+      return failure;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The first to end is the cause; what followed is told.
+std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
+  std::vector<const WorkerState*> failed;
+  for (const auto& [rank, worker] : run.ended) {
+    if (IsFailure(worker)) failed.push_back(&worker);
+  }
+  if (failed.empty()) return std::nullopt;
+  // All were reported within the settling time; how long ago each ended is its node's word.
+  std::stable_sort(failed.begin(), failed.end(), [](const WorkerState* a, const WorkerState* b) {
+    return a->ended_ago_ms > b->ended_ago_ms;
+  });
+  const WorkerState& first = *failed.front();
+  const std::string& node = run.record.nodes[first.rank.value / run.record.spec.ranks_per_node];
+  Failure failure;
+  failure.kind = first.phase == WorkerPhase::kStuck ? "worker stuck" : "worker died";
+  failure.what = fmt::format("rank {} on node {} {}", first.rank.value, node, EndText(first));
+  failure.ranks = {first.rank};
+  failure.nodes = {node};
+  failure.avoid_nodes = first.phase == WorkerPhase::kStuck;
+  failure.healthy_until =
+      *run.first_death - std::chrono::milliseconds(std::min<int64_t>(first.ended_ago_ms, 60'000));
+  if (!first.last_lines.empty()) {
+    failure.evidence.push_back("its last lines:\n" + first.last_lines);
+  }
+  for (size_t i = 1; i < failed.size() && i < kEvidenceMax; ++i) {
+    failure.evidence.push_back(
+        fmt::format("rank {} {}, {} ms later", failed[i]->rank.value, EndText(*failed[i]),
+                    std::max<int64_t>(first.ended_ago_ms - failed[i]->ended_ago_ms, 0)));
+  }
+  return failure;
+}
+
+void Supervisor::On(const FaultFound& event) {
+  Failure failure;
+  failure.kind = event.kind;
+  failure.what = event.what;
+  failure.evidence = event.evidence;
+  failure.ranks = event.ranks;
+  failure.nodes = event.nodes;
+  failure.avoid_nodes = true;
+  failure.healthy_until = at_.now - std::chrono::milliseconds(event.since_ms);
+  Run* run = Find(event.job);
+  const bool current = run != nullptr && !HasEnded(run->record.phase) &&
+                       run->record.phase != RunPhase::kWaiting &&
+                       run->incarnation == event.incarnation;
+  if (current && event.action == FaultAction::kRestart) return Fail(*run, std::move(failure));
+  // An incarnation that is over does badly by nature.
+  if (run != nullptr && !current) return;
+  IncidentRecord& incident = OpenIncident(event.job, failure);
+  incident.plan = "none: for a person to look at";
+  incident.state = IncidentState::kNoted;
+  StoreIncident(incident, true);
+}
+
+void Supervisor::Fail(Run& run, Failure failure) {
+  IncidentRecord& incident = OpenIncident(run.record.spec.job, failure);
+  Strike(run, failure);
+  if (failure.avoid_nodes) run.avoid.insert(failure.nodes.begin(), failure.nodes.end());
+  run.first_death.reset();
+  if (run.record.restarts() >= run.record.spec.restarts_max) {
+    incident.plan = fmt::format("none: all {} restarts are used up", run.record.spec.restarts_max);
+    StoreIncident(incident, true);
+    return End(run, RunPhase::kFailed, failure.what + "; " + incident.plan);
+  }
+  StoreIncident(incident, true);
+  const bool stopping = run.record.phase == RunPhase::kStopping;
+  run.record.phase = RunPhase::kWaiting;
+  run.record.why = failure.what;
+  run.not_before = at_.now;
+  if (!run.committed && run.record.fruitless > 1) {
+    const uint32_t doublings = std::min(run.record.fruitless - 2, 16U);
+    run.not_before +=
+        std::min<Clock::Duration>(options_.backoff_first * (1U << doublings), options_.backoff_max);
+  }
+  if (stopping) return End(run, RunPhase::kStopped, failure.what + " while the job was stopping");
+  // Who is told to start again at once stops the old workers by itself.
+  if (at_.now >= run.not_before) TryLaunch(run);
+  if (run.record.phase != RunPhase::kWaiting) return;
+  Store(run);
+  TellAll(run);
+}
+
+void Supervisor::Strike(Run& run, const Failure& failure) {
+  if (run.committed) run.strikes.clear();
+  for (const std::string& node : failure.nodes) {
+    const bool stuck = failure.kind == "worker stuck";
+    if (++run.strikes[node] < options_.strikes_max && !stuck) continue;
+    if (quarantine_.count(node) != 0) continue;
+    QuarantineRecord record{node, failure.what, at_.wall_nanos};
+    quarantine_[node] = record;
+    effects_.emplace_back(PutQuarantine{std::move(record)});
+  }
+}
+
+// ---- incidents ----
+
+IncidentRecord& Supervisor::OpenIncident(const std::string& job, const Failure& failure) {
+  IncidentRecord incident;
+  incident.id = next_incident_++;
+  incident.job = job;
+  incident.detect_ms = std::max<int64_t>(Milliseconds(at_.now - failure.healthy_until), 0);
+  incident.wall_nanos = at_.wall_nanos - incident.detect_ms * 1'000'000;
+  incident.kind = failure.kind;
+  incident.what = failure.what;
+  incident.evidence = failure.evidence;
+  if (incident.evidence.size() > kEvidenceMax) incident.evidence.resize(kEvidenceMax);
+  incident.ranks = failure.ranks;
+  incident.nodes = failure.nodes;
+  while (incidents_.size() >= options_.incidents_max) {
+    effects_.emplace_back(EraseIncident{incidents_.begin()->first});
+    incidents_.erase(incidents_.begin());
+  }
+  return incidents_[incident.id] = std::move(incident);
+}
+
+/// Damage, whoever found it; the same again within minutes is not news.
+void Supervisor::Note(const std::string& job, const std::string& node, const Status& what) {
+  for (auto it = incidents_.rbegin(); it != incidents_.rend(); ++it) {
+    const IncidentRecord& incident = it->second;
+    if (at_.wall_nanos - incident.wall_nanos > std::chrono::nanoseconds(kSameFinding).count())
+      break;
+    if (incident.job == job && incident.what == what.message()) return;
+  }
+  Failure failure;
+  failure.kind = "damage";
+  failure.what = what.message();
+  if (!node.empty()) failure.nodes = {node};
+  failure.healthy_until = at_.now;
+  IncidentRecord& incident = OpenIncident(job, failure);
+  incident.plan = "the copy is out of service; what is missing is ordered back";
+  incident.state = IncidentState::kNoted;
+  StoreIncident(incident, true);
+}
+
+void Supervisor::StoreIncident(const IncidentRecord& incident, bool opened) {
+  effects_.emplace_back(PutIncident{incident, opened});
+}
+
+int64_t Supervisor::MsSince(const IncidentRecord& incident) const {
+  return std::max<int64_t>((at_.wall_nanos - incident.wall_nanos) / 1'000'000, 0);
+}
+
+/// Something that the job's open incidents waited for has happened.
+void Supervisor::MarkIncidents(const std::string& job, int64_t IncidentRecord::*time) {
+  for (auto& [id, incident] : incidents_) {
+    if (incident.job != job || incident.state != IncidentState::kOpen || incident.*time >= 0) {
+      continue;
+    }
+    incident.*time = MsSince(incident);
+    StoreIncident(incident, false);
+  }
+}
+
+void Supervisor::CloseIncidents(const std::string& job, IncidentState state) {
+  for (auto& [id, incident] : incidents_) {
+    if (incident.job != job || incident.state != IncidentState::kOpen) continue;
+    incident.state = state;
+    StoreIncident(incident, false);
+  }
+}
+
+bool Supervisor::OldWorkersRun(const Run& run) const {
+  const std::string run_id = run.record.run_id();
+  for (const auto& [name, node] : nodes_) {
+    for (const WorkerState& worker : node.workers) {
+      const bool old = run.record.phase == RunPhase::kWaiting || worker.run_id != run_id;
+      if (worker.job == run.record.spec.job && old && worker.phase != WorkerPhase::kEnded) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,77 @@
+#include "coordinator/server/run_answers.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/api/convert.h"
+#include "coordinator/api/run_convert.h"
+
+namespace holdfast::coord {
+namespace {
+void Fill(const RunView& view, pb::RunStatus* run) {
+  const RunRecord& record = view.record;
+  ToProto(record.spec, run->mutable_spec());
+  run->set_serial(record.serial);
+  run->set_phase(std::string(ToString(record.phase)));
+  run->set_why(record.why);
+  run->set_restarts(record.restarts());
+  if (record.launches != 0) run->set_run_id(record.run_id());
+  run->mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
+  run->mutable_spares()->Assign(view.spares.begin(), view.spares.end());
+  run->set_started_wall_nanos(record.started_wall_nanos);
+  run->set_incarnation(view.incarnation.value);
+  for (const auto& [node, state] : view.workers) {
+    pb::RunWorker* worker = run->add_workers();
+    worker->set_rank(state.rank.value);
+    worker->set_node(node);
+    ToProto(state, worker->mutable_state());
+  }
+}
+
+void Fill(const IncidentRecord& record, pb::Incident* incident) {
+  incident->set_id(record.id);
+  incident->set_job(record.job);
+  incident->set_wall_nanos(record.wall_nanos);
+  incident->set_kind(record.kind);
+  incident->set_what(record.what);
+  incident->mutable_evidence()->Assign(record.evidence.begin(), record.evidence.end());
+  for (const Rank rank : record.ranks) incident->add_ranks(rank.value);
+  incident->mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
+  incident->set_plan(record.plan);
+  incident->set_detect_ms(record.detect_ms);
+  incident->set_decide_ms(record.decide_ms);
+  incident->set_stop_ms(record.stop_ms);
+  incident->set_restore_ms(record.restore_ms);
+  incident->set_first_step_ms(record.first_step_ms);
+  incident->set_lost_steps(record.lost_steps);
+  ToProto(record.restored, incident->mutable_restored());
+  incident->set_state(std::string(ToString(record.state)));
+}
+}  // namespace
+
+void FillRuns(const Supervisor& supervisor, const std::string& job, pb::GetRunsReply* reply) {
+  const std::vector<RunView> runs = supervisor.Runs(job);
+  const bool unknown = runs.empty() && !job.empty();
+  ToProto(unknown ? NotFoundError(fmt::format("no job '{}' was started with `holdfast run`", job))
+                  : Status::Ok(),
+          reply->mutable_outcome());
+  for (const RunView& view : runs) Fill(view, reply->add_runs());
+  for (const QuarantineRecord& record : supervisor.Quarantined()) {
+    pb::QuarantinedNode* node = reply->add_quarantine();
+    node->set_node(record.node);
+    node->set_why(record.why);
+    node->set_wall_nanos(record.wall_nanos);
+  }
+}
+
+void FillIncidents(const Supervisor& supervisor, const pb::ListIncidentsRequest& request,
+                   pb::ListIncidentsReply* reply) {
+  const auto incidents = supervisor.Incidents(request.job(), request.id());
+  const bool unknown = incidents.empty() && request.id() != 0;
+  ToProto(unknown ? NotFoundError(fmt::format("no incident {}; `holdfast incidents` lists them",
+                                              request.id()))
+                  : Status::Ok(),
+          reply->mutable_outcome());
+  for (const IncidentRecord& record : incidents) Fill(record, reply->add_incidents());
+}
+
+}  // namespace holdfast::coord

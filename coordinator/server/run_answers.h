@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "coordinator/api/coordinator.pb.h"
+#include "coordinator/restart/supervisor.h"
+
+// What operators see of runs, in the wire's form.
+
+namespace holdfast::coord {
+
+void FillRuns(const Supervisor& supervisor, const std::string& job,
+              coordinator::GetRunsReply* reply);
+void FillIncidents(const Supervisor& supervisor, const coordinator::ListIncidentsRequest& request,
+                   coordinator::ListIncidentsReply* reply);
+
+}  // namespace holdfast::coord

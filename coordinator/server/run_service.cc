@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include "coordinator/api/run_convert.h"
+#include "coordinator/server/calls.h"
+#include "coordinator/server/run_answers.h"
+#include "coordinator/server/service.h"
+
+// The calls about runs, incidents and the quarantine.
+
+namespace holdfast::coord {
+namespace {
+constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
+constexpr size_t kWhyBytesMax = 1024;
+}  // namespace
+
+grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerContext* context,
+                                                       const pb::StartRunRequest* request,
+                                                       pb::StartRunReply* reply) {
+  auto spec = FromProto(request->spec());
+  if (!spec) return Refuse(context, reply, spec.error());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(RunEvent(RunWanted{id, *std::move(spec)}), id,
+                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::StopRun(grpc::CallbackServerContext* context,
+                                                      const pb::StopRunRequest* request,
+                                                      pb::StopRunReply* reply) {
+  Status status = ValidateName("job", request->job());
+  if (status.ok() && (request->deadline_ms() < 0 || request->deadline_ms() > kStopDeadlineMsMax)) {
+    status = InvalidArgumentError("the deadline goes from 0 to a day");
+  }
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(RunEvent(StopWanted{id, request->job(), request->deadline_ms()}), id,
+                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerContext* context,
+                                                         const pb::QuarantineRequest* request,
+                                                         pb::QuarantineReply* reply) {
+  Status status = ValidateName("node", request->node());
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  const std::string why = request->why().substr(0, kWhyBytesMax);
+  applier_.Submit(RunEvent(QuarantineWanted{id, request->node(), request->set(), why}), id,
+                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::GetRuns(grpc::CallbackServerContext* context,
+                                                      const pb::GetRunsRequest* request,
+                                                      pb::GetRunsReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  applier_.Ask([reactor, reply, job = request->job()](const Supervisor* supervisor) {
+    if (supervisor == nullptr) return reactor->Finish(Unknown());
+    FillRuns(*supervisor, job, reply);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServerContext* context,
+                                                            const pb::ListIncidentsRequest* request,
+                                                            pb::ListIncidentsReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  applier_.Ask([reactor, reply, copy = *request](const Supervisor* supervisor) {
+    if (supervisor == nullptr) return reactor->Finish(Unknown());
+    FillIncidents(*supervisor, copy, reply);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,43 @@
+#include "coordinator/state/run_records.h"
+
+#include <fmt/format.h>
+
+namespace holdfast::coord {
+
+std::string_view ToString(RunPhase phase) {
+  switch (phase) {
+    case RunPhase::kWaiting:
+      return "waiting";
+    case RunPhase::kStarting:
+      return "starting";
+    case RunPhase::kRunning:
+      return "running";
+    case RunPhase::kStopping:
+      return "stopping";
+    case RunPhase::kFinished:
+      return "finished";
+    case RunPhase::kFailed:
+      return "failed";
+    case RunPhase::kStopped:
+      return "stopped";
+  }
+  return "unknown";
+}
+
+std::string_view ToString(IncidentState state) {
+  switch (state) {
+    case IncidentState::kOpen:
+      return "open";
+    case IncidentState::kRecovered:
+      return "recovered";
+    case IncidentState::kNoted:
+      return "noted";
+    case IncidentState::kGivenUp:
+      return "given up";
+  }
+  return "unknown";
+}
+
+std::string RunRecord::run_id() const { return fmt::format("run-{}.{}", serial, launches); }
+
+}  // namespace holdfast::coord
