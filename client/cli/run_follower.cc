@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "client/cli/interrupt.h"
 #include "client/cli/text.h"
 
@@ -20,14 +22,16 @@ bool HasEnded(const std::string& phase) {
 Result<ExitCode> RunFollower::Follow(bool stop_on_signal, int64_t stop_deadline_ms) {
   DeferInterrupt defer;
   bool stopping = false;
+  bool away = false;  // the coordinator
   for (;;) {
     auto runs = client_.GetRuns(job_);
     if (!runs) {
       // A coordinator that restarts does not end the job, nor the watching of it.
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
       if (runs.error().code() != ErrorCode::kUnavailable) return Fail(runs.error());
-      SayError(runs.error());
+      if (!std::exchange(away, true)) SayError(runs.error());
     } else if (runs->runs_size() == 1) {
+      if (std::exchange(away, false)) Say("the coordinator is back");
       const coordinator::RunStatus& run = runs->runs(0);
       ShowChanges(run);
       ShowIncidents();
@@ -36,14 +40,15 @@ Result<ExitCode> RunFollower::Follow(bool stop_on_signal, int64_t stop_deadline_
       HOLDFAST_RETURN_IF_ERROR(context_.output.Flush());
       if (ended) return run.phase() == "failed" ? ExitCode::kError : ExitCode::kOk;
     }
-    if (DeferInterrupt::seen() && !stopping) {
+    if (DeferInterrupt::seen() && !stopping && !away) {
       if (!stop_on_signal) {
         Say(fmt::format("job '{}' goes on; `holdfast stop {}` ends it", job_, job_));
         return ExitCode::kInterrupted;
       }
-      stopping = true;
-      Say("stopping: a last version goes to disk first; again to leave at once");
-      HOLDFAST_RETURN_IF_ERROR(client_.StopRun(job_, stop_deadline_ms));
+      Status asked = client_.StopRun(job_, stop_deadline_ms);
+      stopping = asked.ok();
+      if (stopping) Say("stopping: a last version goes to disk first; again to leave at once");
+      if (!stopping && asked.code() != ErrorCode::kUnavailable) return Fail(asked);
     }
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kPauseMs));
   }

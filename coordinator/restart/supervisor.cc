@@ -84,6 +84,9 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
     if (!refused) See(*attached);
   } else if (const auto* reported = std::get_if<NodeReported>(&event)) {
     if (!WasRefused(*reported, effects)) See(*reported);
+  } else if (const auto* detached = std::get_if<NodeDetached>(&event)) {
+    Node& node = nodes_[detached->node];
+    if (node.attach == detached->attach) node.in_doubt = true;
   }
   for (const Effect& effect : effects) SeeEffect(effect);
   Advance();
@@ -182,6 +185,8 @@ void Supervisor::See(const NodeAttached& event) {
   node.agent_start = event.agent_start;
   node.worker_address = event.worker_address;
   node.since = at_.now;
+  node.heard = at_.now;
+  node.in_doubt = false;
   node.workers = event.workers;
   if (node.worker_address.empty()) return;
   std::set<std::string> jobs;
@@ -193,6 +198,7 @@ void Supervisor::See(const NodeAttached& event) {
 void Supervisor::See(const NodeReported& event) {
   auto found = nodes_.find(event.node);
   if (found == nodes_.end() || found->second.agent_start != event.agent_start) return;
+  found->second.heard = at_.now;
   found->second.workers = event.workers;
   for (const Holding& holding : event.holdings) {
     VersionId& sealed = progress_[holding.job].sealed;

@@ -21,6 +21,8 @@ struct SupervisorOptions {
   std::chrono::nanoseconds replace_after = std::chrono::milliseconds(1500);
   /// Who else dies within this of the first death is taken for its consequence.
   std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
+  /// From a node that is well, something is heard more often.
+  std::chrono::nanoseconds quiet = std::chrono::milliseconds(1200);
   /// A worker that its node does not know of after so long was not started.
   std::chrono::nanoseconds launch_timeout = std::chrono::seconds(20);
   std::chrono::nanoseconds backoff_first = std::chrono::seconds(1);
@@ -59,9 +61,11 @@ class Supervisor {
  private:
   struct Node {
     bool attached = false;
+    bool in_doubt = false;  // its stream has ended: it is lost, or comes back at once
     AttachId attach = 0;
     uint64_t agent_start = 0;
     std::string worker_address;
+    Clock::TimePoint heard;
     Clock::TimePoint since;  // it is attached, or away
     std::vector<WorkerState> workers;
   };
@@ -122,6 +126,7 @@ class Supervisor {
 
   // supervisor_faults.cc
   void LookForFailure(Run& run);
+  bool AnyInDoubt(const Run& run) const;
   std::optional<Failure> LostNode(const Run& run) const;
   std::optional<Failure> Deaths(const Run& run) const;
   void Fail(Run& run, Failure failure);

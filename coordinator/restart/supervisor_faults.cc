@@ -38,9 +38,23 @@ void Supervisor::LookForFailure(Run& run) {
     const bool died = std::any_of(run.ended.begin(), run.ended.end(),
                                   [](const auto& entry) { return IsFailure(entry.second); });
     if (died && !run.first_death) run.first_death = at_.now;
-    if (run.first_death && at_.now - *run.first_death >= options_.settle) failure = Deaths(run);
+    // Ranks that lose a neighbour end, too: a node that goes is blamed rather than they.
+    if (run.first_death && at_.now - *run.first_death >= options_.settle && !AnyInDoubt(run)) {
+      failure = Deaths(run);
+    }
   }
   if (failure) Fail(run, *std::move(failure));
+}
+
+/// Somebody ended of itself while a node is silent: that one may be the cause.
+bool Supervisor::AnyInDoubt(const Run& run) const {
+  const bool killed = std::any_of(run.ended.begin(), run.ended.end(),
+                                  [](const auto& entry) { return entry.second.signal != 0; });
+  if (killed) return false;
+  return std::any_of(run.record.nodes.begin(), run.record.nodes.end(), [&](const auto& name) {
+    const Node& node = nodes_.at(name);
+    return node.attached && (node.in_doubt || at_.now - node.heard > options_.quiet);
+  });
 }
 
 /// A node of the launch has been away for too long, or does not know of its workers.
@@ -64,13 +78,15 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
     }
     if (missing == 0) continue;
     failure.nodes = {name};
-    if (!node.attached && at_.now - node.since >= options_.replace_after) {
+    // A launch that is broken anyway has nothing to gain from waiting for the node.
+    const bool due = run.first_death || at_.now - node.since >= options_.replace_after;
+    if (!node.attached && due) {
       failure.kind = "node lost";
       failure.what =
           fmt::format("node {} is out of reach, with {} ranks of the job", name, missing);
       failure.evidence.push_back(
           fmt::format("its agent has been away for {} ms", Milliseconds(at_.now - node.since)));
-      failure.healthy_until = node.since;
+      failure.healthy_until = std::min(node.heard, node.since);
       return failure;
     }
     const auto asked = std::max(run.launched_at, node.since);
