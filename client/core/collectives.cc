@@ -550,6 +550,7 @@ void CollectiveRecorder::Add(const Transfer& transfer) {
   cell->peer_wait_ns.fetch_add(transfer.peer_wait_ns, kRelaxed);
   cell->transfer_ns.fetch_add(transfer.transfer_ns, kRelaxed);
   cell->flush_ns.fetch_add(transfer.flush_ns, kRelaxed);
+  cell->now.store(0, kRelaxed);
 }
 
 void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
