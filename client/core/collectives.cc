@@ -401,7 +401,16 @@ CollectiveRecorder& CollectiveRecorder::OfProcess() {
 bool CollectiveRecorder::Claim() { return state_ != nullptr && !state_->claimed.exchange(true); }
 
 void CollectiveRecorder::Release() {
-  if (state_ != nullptr) state_->claimed.store(false);
+  if (state_ == nullptr) return;
+  Forget(0);
+  while (state_->stepping.exchange(true)) std::this_thread::yield();
+  state_->progress.step.store(0);
+  state_->progress.advanced_ns.store(0);
+  state_->progress.version.store(0);
+  state_->progress.steps.store(0);
+  state_->stepping.store(false);
+  state_->writer = WriterNumber();
+  state_->claimed.store(false);
 }
 
 // ---- communicators -----------------------------------------------------------------------------

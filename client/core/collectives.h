@@ -50,6 +50,8 @@ class CollectiveRecorder {
   static CollectiveRecorder& OfProcess();
   /// For that client: false when another one has it.
   bool Claim();
+  /// Detached already. The next client starts without steps and without communicator 0; what others
+  /// told stays.
   void Release();
 
   /// InvalidArgument; ResourceExhausted: more communicators at once than the table holds. An id
