@@ -23,6 +23,7 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 static_assert(sizeof(SlotProgress) == 64);
 static_assert(sizeof(PhaseHint) == 64 && offsetof(PhaseHint, begun) == 8);
 static_assert(offsetof(SegmentControl, phases) == 4096);
+static_assert(offsetof(SegmentControl, collectives) == 8192);
 
 // Shared between processes, hence without FUTEX_PRIVATE_FLAG.
 void FutexWake(std::atomic<uint32_t>& word) {

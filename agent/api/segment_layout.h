@@ -4,9 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "agent/api/collective_table.h"
+
 // What lies in the shared memory of one rank: a control block and its slots. Both sides map it; the
 // agent trusts nothing in it: progress only says how far a copy has come, all bytes are checksummed
-// by the agent before they count, and a phase only says what may wait a little.
+// by the agent before they count, a phase only says what may wait a little, and collective records
+// are judged by who reads them.
 
 namespace holdfast::agent {
 
@@ -23,7 +26,13 @@ struct alignas(64) SlotProgress {
 };
 
 /// What a trainer can say that it is doing. The numbers are stable: holdfast.h has the same.
-enum class Phase : uint32_t { kCollective = 1 };
+enum class Phase : uint32_t {
+  kCollective = 1,
+  kInit = 2,
+  kCompile = 3,
+  kCheckpoint = 4,
+  kEvaluation = 5,
+};
 inline constexpr uint32_t kPhasesMax = 16;
 
 /// One phase of a rank, a hint. Written by the trainer, read by the agent when it would send; the
@@ -36,6 +45,7 @@ struct alignas(64) PhaseHint {
 struct SegmentControl {
   SlotProgress slots[kSlotsMax];
   PhaseHint phases[kPhasesMax];  // by Phase
+  alignas(4096) CollectiveTable collectives;
 };
 static_assert(sizeof(SegmentControl) <= kControlBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

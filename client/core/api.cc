@@ -10,48 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "agent/api/messages.h"
-#include "client/core/client.h"
+#include "client/core/api.h"
 
 using holdfast::ErrorCode;
 using holdfast::Status;
 using holdfast::client::Client;
 using holdfast::client::ExtraBytes;
+using holdfast::client::Guarded;
 using holdfast::client::Outcome;
-
-struct holdfast_client {
-  std::unique_ptr<Client> core;
-};
+using holdfast::client::Report;
 
 namespace {
-
-holdfast_code Report(const Outcome& outcome, holdfast_error* error) {
-  auto code = static_cast<holdfast_code>(outcome.status.code());
-  if (error != nullptr) {
-    error->code = code;
-    error->asynchronous = outcome.asynchronous ? 1 : 0;
-    error->step = outcome.step;
-    holdfast::agent::PutText(error->message, outcome.status.message());
-  }
-  return code;
-}
-
-holdfast_code Report(Status status, holdfast_error* error) {
-  return Report(Outcome{std::move(status)}, error);
-}
-
-/// Runs `body`, which returns a Status or an Outcome. Nothing may leave through C: what can be
-/// thrown here is the standard library's want of memory.
-template <typename Body>
-holdfast_code Guarded(holdfast_error* error, Body body) {
-  try {
-    return Report(body(), error);
-  } catch (const std::bad_alloc&) {
-    return Report(holdfast::ResourceExhaustedError("out of memory"), error);
-  } catch (...) {
-    return Report(holdfast::InternalError("unexpected exception"), error);
-  }
-}
 
 /// As Guarded, for calls on a client: refuses null and the client of another process.
 template <typename Body>
@@ -161,6 +130,8 @@ holdfast_code holdfast_guard(holdfast_client* client, void* stream, holdfast_err
 void holdfast_phase_begin(holdfast_client* client, uint32_t phase) {
   static_assert(HOLDFAST_PHASE_COLLECTIVE ==
                 static_cast<uint32_t>(holdfast::agent::Phase::kCollective));
+  static_assert(HOLDFAST_PHASE_EVALUATION ==
+                static_cast<uint32_t>(holdfast::agent::Phase::kEvaluation));
   if (client != nullptr) client->core->phases().Begin(phase);
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace holdfast::client {
@@ -50,12 +51,35 @@ Status Client::Start() {
   if (plan_.has_device) {
     HOLDFAST_ASSIGN_OR_RETURN(device_, DeviceCopier::Load(state_.memory));
   }
+  StartRecords();
   HOLDFAST_RETURN_IF_ERROR(link_->Start());
   HOLDFAST_ASSIGN_OR_RETURN(worker_, StartThread("holdfast-save", [this] { RunWorker(); }));
   return Status::Ok();
 }
 
-Client::~Client() { static_cast<void>(Close(0)); }
+/// Communicator 0 is all ranks of the job, in order.
+void Client::StartRecords() {
+  CollectiveRecorder& of_process = CollectiveRecorder::OfProcess();
+  if (of_process.Claim()) {
+    collectives_ = &of_process;
+  } else {
+    own_collectives_ = std::make_unique<CollectiveRecorder>();
+    collectives_ = own_collectives_.get();
+  }
+  std::vector<uint32_t> members;
+  if (options_.world <= agent::kMembersMax) {
+    members.resize(options_.world);
+    std::iota(members.begin(), members.end(), 0U);
+  }
+  Status status = collectives_->Describe(
+      {.id = 0, .size = options_.world, .index = options_.rank, .members = members});
+  if (!status.ok()) Log(HOLDFAST_LOG_WARN, "no records of collectives: " + status.message());
+}
+
+Client::~Client() {
+  static_cast<void>(Close(0));
+  if (collectives_ != nullptr && own_collectives_ == nullptr) collectives_->Release();
+}
 
 Status Client::CheckProcess() const {
   if (::getpid() == pid_) return Status::Ok();
@@ -90,6 +114,7 @@ Outcome Client::Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream
                      uint32_t wait_ms) {
   MutexLock lock(mutex_);
   if (Status status = AdmitLocked(step, extras); !status.ok()) return {status};
+  collectives_->Step(step, /*forward_only=*/true);
   last_step_ = step;
   ++stats_.saves;
   SaveRecord& record = records_[step];
@@ -296,6 +321,7 @@ holdfast_stats Client::Stats() {
   MutexLock lock(mutex_);
   holdfast_stats stats = stats_;
   stats.connected = connected ? 1 : 0;
+  stats.records_dropped = collectives_->dropped();
   return stats;
 }
 
@@ -341,6 +367,7 @@ Status Client::Close(uint64_t timeout_ms) {
 
 void Client::OnConnected(uint64_t incarnation, bool first) {
   phases_.Repeat();
+  collectives_->Repeat();
   {
     MutexLock lock(mutex_);
     stats_.incarnation = incarnation;
@@ -413,7 +440,9 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
 }
 
 void Client::OnMapped(std::byte* base, uint64_t bytes) {
-  phases_.Attach(*reinterpret_cast<agent::SegmentControl*>(base));
+  auto& control = *reinterpret_cast<agent::SegmentControl*>(base);
+  phases_.Attach(control);
+  collectives_->Attach(control);
   if (!device_) return;
   if (Status status = device_->Pin(base, bytes); !status.ok()) {
     Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + status.message());
@@ -424,6 +453,7 @@ void Client::OnMapped(std::byte* base, uint64_t bytes) {
 
 void Client::OnUnmapping(std::byte* base) {
   phases_.Detach();
+  collectives_->Detach();
   if (device_ && pinned_ == base) device_->Unpin(std::exchange(pinned_, nullptr));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/core/agent_link.h"
+#include "client/core/collectives.h"
 #include "client/core/copier.h"
 #include "client/core/options.h"
 #include "client/core/phase_hints.h"
@@ -63,6 +64,8 @@ class Client : private LinkObserver {
   holdfast_stats Stats();
   /// Any process, any thread; never blocks.
   PhaseHints& phases() { return phases_; }
+  /// The process's recorder for its first client, one of its own for any other.
+  CollectiveRecorder& collectives() { return *collectives_; }
   /// Flushes with a bound and stops all threads; then only the destructor may follow.
   Status Close(uint64_t timeout_ms);
 
@@ -89,6 +92,7 @@ class Client : private LinkObserver {
 
   // client.cc
   Status Start();
+  void StartRecords();
   Status AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) HOLDFAST_REQUIRES(mutex_);
   Outcome TakeAsyncError() HOLDFAST_REQUIRES(mutex_);
   void RaiseAsyncError(uint64_t step, const Status& status) HOLDFAST_REQUIRES(mutex_);
@@ -132,6 +136,8 @@ class Client : private LinkObserver {
   std::unique_ptr<DeviceCopier> device_;  // only with device tensors
   std::byte* pinned_ = nullptr;           // the link's thread
   PhaseHints phases_;                     // before the link, whose thread attaches it
+  std::unique_ptr<CollectiveRecorder> own_collectives_;  // the same
+  CollectiveRecorder* collectives_ = nullptr;
   std::unique_ptr<AgentLink> link_;
   std::thread worker_;
   Mutex restoring_;  // one Restore() at a time

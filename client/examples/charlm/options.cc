@@ -40,6 +40,16 @@ void AddCheckpointing(CLI::App& app, Options* o) {
       ->check(CLI::IsMember({"memory", "disk", "none"}));
 }
 
+void AddFaults(CLI::App& app, Options* o) {
+  app.add_flag("--no-records", o->no_records, "Tell Holdfast nothing of steps and collectives");
+  app.add_option("--hang-at-step", o->hang_at_step,
+                 "For drills, this rank: stop before the collectives of this step");
+  app.add_option("--spin-at-step", o->spin_at_step, "The same, but busy");
+  app.add_option("--slow-ms", o->slow_ms,
+                 "For drills, this rank: come so late to the collectives of each step");
+  app.add_option("--slow-from-step", o->slow_from_step, "From this step on");
+}
+
 void AddOutput(CLI::App& app, Options* o) {
   app.add_option("--final", o->final_file, "Rank 0 writes the final weights here, raw floats");
   app.add_option("--events", o->events, "Append what happens as JSON lines to this file, - stdout");
@@ -58,6 +68,7 @@ std::optional<int> ParseOptions(int argc, char** argv, Options* options) {
   AddTraining(app, options);
   AddCheckpointing(app, options);
   AddOutput(app, options);
+  AddFaults(app, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

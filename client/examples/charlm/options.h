@@ -35,6 +35,13 @@ struct Options {
   uint64_t step_sleep_ms = 0;
   uint64_t pause_at_step = 0;
   uint64_t log_every = 1;
+
+  // Records of collectives, and faults of this rank; a step of 0 is never.
+  bool no_records = false;
+  uint64_t hang_at_step = 0;
+  uint64_t spin_at_step = 0;
+  uint64_t slow_ms = 0;
+  uint64_t slow_from_step = 1;
 };
 
 /// The exit code when there is nothing more to do (help, usage).

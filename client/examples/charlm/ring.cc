@@ -169,7 +169,28 @@ bool Ring::AcceptPrevious() {
   return true;
 }
 
+void Ring::Begin(Half& half) {
+  half.begun = SteadyClock::now();
+  if (observer_.waits && half.bytes > 0) observer_.waits(half.peer, half.sends);
+}
+
+/// Some bytes went through, `left` are still to come.
+void Ring::Moved(Half& half, uint64_t left) {
+  SteadyClock::time_point now = SteadyClock::now();
+  if (half.moving == SteadyClock::time_point{}) half.moving = now;
+  if (left > 0 || !observer_.exchanged) return;
+  observer_.exchanged({.peer = half.peer,
+                       .sent = half.sends,
+                       .bytes = half.bytes,
+                       .waited = half.moving - half.begun,
+                       .moved = now - half.moving});
+}
+
 bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
+  Half sending{.peer = (options_.rank + 1) % options_.world, .sends = true, .bytes = out.size()};
+  Half receiving{.peer = Back(1), .sends = false, .bytes = in.size()};
+  Begin(sending);
+  Begin(receiving);
   while (!out.empty() || !in.empty()) {
     pollfd ends[2] = {{.fd = out.empty() ? -1 : next_, .events = POLLOUT, .revents = 0},
                       {.fd = in.empty() ? -1 : previous_, .events = POLLIN, .revents = 0}};
@@ -179,16 +200,22 @@ bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
     if (ready < 0) continue;
     if (ends[0].revents != 0) {
       ssize_t sent = ::send(next_, out.data(), out.size(), MSG_NOSIGNAL);
-      if (sent > 0) out = out.subspan(static_cast<size_t>(sent));
+      if (sent > 0) {
+        out = out.subspan(static_cast<size_t>(sent));
+        Moved(sending, out.size());
+      }
       if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-        return Fail("rank " + std::to_string((options_.rank + 1) % options_.world) + " is gone");
+        return Fail("rank " + std::to_string(sending.peer) + " is gone");
       }
     }
     if (ends[1].revents != 0) {
       ssize_t received = ::recv(previous_, in.data(), in.size(), 0);
-      if (received > 0) in = in.subspan(static_cast<size_t>(received));
+      if (received > 0) {
+        in = in.subspan(static_cast<size_t>(received));
+        Moved(receiving, in.size());
+      }
       if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
-        return Fail("rank " + std::to_string(Back(1)) + " is gone");
+        return Fail("rank " + std::to_string(receiving.peer) + " is gone");
       }
     }
   }

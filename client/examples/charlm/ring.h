@@ -1,9 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 // The ranks in a ring over TCP on this machine: each sends to the next and receives from the one
@@ -20,6 +23,21 @@ struct RingOptions {
   int timeout_ms = 60'000;
 };
 
+/// One block sent to the next rank, or received from the one before.
+struct Exchanged {
+  uint32_t peer = 0;
+  bool sent = false;  // otherwise received
+  uint64_t bytes = 0;
+  std::chrono::nanoseconds waited{0};  // for the peer: for room, or for its first byte
+  std::chrono::nanoseconds moved{0};   // from then on
+};
+
+/// Who wants to know what the ring does. Called on the thread that calls the ring.
+struct RingObserver {
+  std::function<void(uint32_t peer, bool sends)> waits;
+  std::function<void(const Exchanged&)> exchanged;
+};
+
 /// All functions return false when a neighbour is gone or the time is over; error() says which.
 /// Then the ring is closed for good, and so are the neighbours' rings a moment later.
 class Ring {
@@ -30,6 +48,7 @@ class Ring {
   Ring& operator=(const Ring&) = delete;
 
   bool Connect(const RingOptions& options);
+  void Observe(RingObserver observer) { observer_ = std::move(observer); }
 
   /// `bounds` cut `values` into one block a rank (world + 1 numbers). Afterwards this rank's block
   /// holds the sum over all ranks; the others hold partial sums.
@@ -47,6 +66,16 @@ class Ring {
   int FindNextPort();
   bool ConnectNext();
   bool AcceptPrevious();
+  /// One direction of a swap: what is left of it, and since when its peer lets it move.
+  struct Half {
+    uint32_t peer = 0;
+    bool sends = false;
+    uint64_t bytes = 0;
+    std::chrono::steady_clock::time_point begun = {};
+    std::chrono::steady_clock::time_point moving = {};
+  };
+  void Begin(Half& half);
+  void Moved(Half& half, uint64_t left);
   /// Sends and receives at the same time, so that no ring of full buffers can stand still.
   bool Swap(std::span<const std::byte> out, std::span<std::byte> in);
   uint32_t Back(uint32_t by) const {
@@ -54,6 +83,7 @@ class Ring {
   }
 
   RingOptions options_;
+  RingObserver observer_;
   int listener_ = -1;
   int next_ = -1;
   int previous_ = -1;

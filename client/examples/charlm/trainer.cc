@@ -1,5 +1,6 @@
 #include "charlm/trainer.h"
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cinttypes>
@@ -52,6 +53,7 @@ int Trainer::Run() {
     return Fail(ring_.error(), kPeerGone);
   }
   if (!options_.no_checkpoint && !(OpenCheckpoints() && Restore())) return kError;
+  if (checkpoints_ && !options_.no_records) TellTransfers();
   if (!AllAgree()) return ring_.error().empty() ? kError : kPeerGone;
   while (step_ < options_.steps) {
     if (!TrainStep()) return Fail(ring_.error() + "; start all ranks again", kPeerGone);
@@ -161,12 +163,36 @@ void Trainer::Report(const char* what, const holdfast::Status& status) {
   events_.Emit("warning", {{"step", step_}, {"what", what}, {"error", status.ToString()}});
 }
 
+/// Who waits for whom, for the search for the rank that hangs or is slow. The ring's neighbours are
+/// members of communicator 0, all ranks of the job.
+void Trainer::TellTransfers() {
+  holdfast_client* client = checkpoints_->get();
+  ring_.Observe(
+      {.waits =
+           [client](uint32_t peer, bool sends) {
+             holdfast_peer_state(client, 0, peer,
+                                 sends ? HOLDFAST_DIRECTION_SEND : HOLDFAST_DIRECTION_RECEIVE,
+                                 sends ? HOLDFAST_EDGE_SEND_WAIT : HOLDFAST_EDGE_RECEIVE_WAIT);
+           },
+       .exchanged =
+           [client](const Exchanged& block) {
+             holdfast_transfer transfer{};
+             transfer.struct_size = sizeof transfer;
+             transfer.peer = block.peer;
+             transfer.direction = block.sent ? HOLDFAST_DIRECTION_SEND : HOLDFAST_DIRECTION_RECEIVE;
+             transfer.bytes = block.bytes;
+             transfer.peer_wait_ns = static_cast<uint64_t>(block.waited.count());
+             transfer.transfer_ns = static_cast<uint64_t>(block.moved.count());
+             holdfast_peer_transfer(client, &transfer);
+           }});
+}
+
 // ---- training ----------------------------------------------------------------------------------
 
 /// After a restore every rank has its own rows only; and all must stand at the same step.
 bool Trainer::AllAgree() {
   std::vector<uint64_t> steps;
-  if (!ring_.Exchange(step_, &steps)) {
+  if (!Exchange(step_, &steps)) {
     Fail(ring_.error() + "; start all ranks again", kPeerGone);
     return false;
   }
@@ -183,6 +209,7 @@ bool Trainer::AllAgree() {
 bool Trainer::TrainStep() {
   SteadyClock::time_point start = SteadyClock::now();
   uint64_t step = step_ + 1;
+  if (checkpoints_ && !options_.no_records) checkpoints_->Step(step);
   std::vector<Example> batch = corpus_.Sample(options_.batch, data_order_);
   examples_seen_ += batch.size();
   double my_loss = model_.ComputeGradients(batch);
@@ -193,8 +220,9 @@ bool Trainer::TrainStep() {
     events_.Emit("paused", {{"step", step}});
     std::this_thread::sleep_for(std::chrono::hours(1));
   }
+  Misbehave(step);
   std::vector<uint64_t> losses;
-  if (!SumGradients() || !ring_.Exchange(std::bit_cast<uint64_t>(my_loss), &losses)) return false;
+  if (!SumGradients() || !Exchange(std::bit_cast<uint64_t>(my_loss), &losses)) return false;
 
   // From here on the weights and moments change: no copy may read them any more.
   if (checkpoints_) {
@@ -221,14 +249,44 @@ bool Trainer::TrainStep() {
   return true;
 }
 
+/// Faults to look for, on request. The rank has computed its gradients and should now meet the
+/// others.
+void Trainer::Misbehave(uint64_t step) {
+  if (step >= options_.slow_from_step && options_.slow_ms > 0) {
+    std::this_thread::sleep_for(milliseconds(options_.slow_ms));
+  }
+  if (step == options_.hang_at_step) {
+    events_.Emit("hanging", {{"step", step}});
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  if (step == options_.spin_at_step) {
+    events_.Emit("spinning", {{"step", step}});
+    const std::atomic<bool> mended{false};
+    while (!mended.load()) {
+    }
+  }
+}
+
 /// While the ranks talk to each other, Holdfast's own traffic between nodes makes room.
 holdfast::PhaseScope Trainer::InCollective() {
   return {checkpoints_ ? &*checkpoints_ : nullptr, holdfast::Phase::kCollective};
 }
 
+/// One operation of all ranks, for the search for the one that hangs or is slow.
+std::optional<holdfast::CollectiveScope> Trainer::Record(holdfast::Kind kind, uint64_t bytes) {
+  if (!checkpoints_ || options_.no_records) return std::nullopt;
+  return std::optional<holdfast::CollectiveScope>(std::in_place, &*checkpoints_, kind, bytes);
+}
+
+bool Trainer::Exchange(uint64_t mine, std::vector<uint64_t>* all) {
+  auto record = Record(holdfast::Kind::kAllGather, sizeof mine);
+  return ring_.Exchange(mine, all);
+}
+
 bool Trainer::SumGradients() {
   holdfast::PhaseScope phase = InCollective();
   for (Parameter& parameter : model_.parameters()) {
+    auto record = Record(holdfast::Kind::kReduceScatter, parameter.gradient.size() * sizeof(float));
     if (!ring_.ReduceScatter(parameter.gradient, Bounds(parameter))) return false;
   }
   // The mean over ranks, for the rows that this rank owns.
@@ -244,6 +302,7 @@ bool Trainer::SumGradients() {
 void Trainer::SpreadWeights() {
   holdfast::PhaseScope phase = InCollective();
   for (Parameter& parameter : model_.parameters()) {
+    auto record = Record(holdfast::Kind::kAllGather, parameter.value.size() * sizeof(float));
     if (!ring_.AllGather(parameter.value, Bounds(parameter))) return;
   }
 }

@@ -36,8 +36,12 @@ class Trainer {
   bool Restore();
   bool AllAgree();
   bool TrainStep();
+  void TellTransfers();
+  void Misbehave(uint64_t step);
   holdfast::PhaseScope InCollective();
+  std::optional<holdfast::CollectiveScope> Record(holdfast::Kind kind, uint64_t bytes);
   bool SumGradients();
+  bool Exchange(uint64_t mine, std::vector<uint64_t>* all);
   void SpreadWeights();
   void Save();
   void ReportSkipped();

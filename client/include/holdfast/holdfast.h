@@ -54,7 +54,7 @@ extern "C" {
 #endif
 
 /* The version of this header; holdfast_api_version() gives that of the library in use. */
-#define HOLDFAST_API_VERSION 1u
+#define HOLDFAST_API_VERSION 2u
 
 /* ------------------------------------------------------------------------------------- errors */
 
@@ -239,7 +239,12 @@ HOLDFAST_API holdfast_code holdfast_guard(holdfast_client* client, void* stream,
 
 /* What a training process can be doing that Holdfast should know of. */
 enum {
-  HOLDFAST_PHASE_COLLECTIVE = 1 /* its ranks talk to each other; traffic of ours makes room */
+  HOLDFAST_PHASE_COLLECTIVE = 1, /* its ranks talk to each other; traffic of ours makes room */
+  /* Work that makes no step, so that it is not taken for a hang: */
+  HOLDFAST_PHASE_INIT = 2,
+  HOLDFAST_PHASE_COMPILE = 3,
+  HOLDFAST_PHASE_CHECKPOINT = 4,
+  HOLDFAST_PHASE_EVALUATION = 5
 };
 
 /* Hints around a phase, from any thread; phases nest, and overlap over threads. They cost some
@@ -249,6 +254,150 @@ enum {
  * begin do nothing. */
 HOLDFAST_API void holdfast_phase_begin(holdfast_client* client, uint32_t phase);
 HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
+
+/* -------------------------------------------------------------------------------- collectives
+ *
+ * What this process tells of its steps and of its communication, so that the rank that hangs or is
+ * slow can be found: by which operations are begun and not ended, on whom transfers wait, who
+ * comes late. Jobs on NCCL get the records by NCCL_PROFILER_PLUGIN=holdfast and need only
+ * holdfast_step, or nothing: a save is a step too. Everybody else calls what follows.
+ *
+ * The calls store to memory: no lock (but for describe and forget), no call into the system, no
+ * waiting, any thread, about 50 ns. They cannot fail; what finds no room is left out and counted
+ * (holdfast_stats). A NULL client means this process's first client, present or future: a library
+ * that has no client records through it. Indices are places in a communicator, from 0; times are
+ * nanoseconds; bytes are bytes. */
+
+/* The trainer begins `step`; the one before is over. The same step again changes nothing. */
+HOLDFAST_API void holdfast_step(holdfast_client* client, uint64_t step);
+
+/* What a communicator is for: ranks with the same part are compared with each other. */
+enum {
+  HOLDFAST_ROLE_UNKNOWN = 0,
+  HOLDFAST_ROLE_DATA = 1, /* replicas */
+  HOLDFAST_ROLE_TENSOR = 2,
+  HOLDFAST_ROLE_PIPELINE = 3,
+  HOLDFAST_ROLE_EXPERT = 4
+};
+
+typedef struct holdfast_communicator {
+  size_t struct_size; /* sizeof(holdfast_communicator) */
+  /* The same number on all members, another for another communicator. 0 is all ranks of the job,
+   * by rank; it need not be described. */
+  uint64_t id;
+  uint32_t size;           /* members */
+  uint32_t index;          /* this process's place */
+  const uint32_t* members; /* `size` ranks of the job, by index; NULL: not known here */
+  uint32_t role;           /* HOLDFAST_ROLE_DATA, … */
+  uint32_t reserved;
+} holdfast_communicator;
+
+/* Before the first operation in it. Describing an id again replaces what was said.
+ *   InvalidArgument. ResourceExhausted: more than 128 at once. */
+HOLDFAST_API holdfast_code holdfast_communicator_describe(holdfast_client* client,
+                                                          const holdfast_communicator* communicator,
+                                                          holdfast_error* error);
+HOLDFAST_API void holdfast_communicator_forget(holdfast_client* client, uint64_t id);
+
+enum {
+  HOLDFAST_OTHER_COLLECTIVE = 0,
+  HOLDFAST_ALL_REDUCE = 1,
+  HOLDFAST_ALL_GATHER = 2,
+  HOLDFAST_REDUCE_SCATTER = 3,
+  HOLDFAST_BROADCAST = 4,
+  HOLDFAST_REDUCE = 5,
+  HOLDFAST_ALL_TO_ALL = 6,
+  HOLDFAST_SEND = 7,
+  HOLDFAST_RECEIVE = 8,
+  HOLDFAST_BARRIER = 9
+};
+enum {
+  HOLDFAST_ALGORITHM_UNKNOWN = 0,
+  HOLDFAST_ALGORITHM_RING = 1,
+  HOLDFAST_ALGORITHM_TREE = 2,
+  HOLDFAST_ALGORITHM_COLLNET = 3,
+  HOLDFAST_ALGORITHM_NVLS = 4,
+  HOLDFAST_ALGORITHM_PAT = 5,
+  HOLDFAST_ALGORITHM_OTHER = 6
+};
+enum {
+  HOLDFAST_PROTOCOL_UNKNOWN = 0,
+  HOLDFAST_PROTOCOL_SIMPLE = 1,
+  HOLDFAST_PROTOCOL_LL = 2,
+  HOLDFAST_PROTOCOL_LL128 = 3
+};
+#define HOLDFAST_NO_PEER 0xFFFFFFFFu
+#define HOLDFAST_NO_DTYPE 255u
+
+typedef struct holdfast_collective {
+  size_t struct_size; /* sizeof(holdfast_collective) */
+  uint64_t communicator;
+  /* With numbered 1: its number among those of its kind in the communicator, from 0, the same on
+   * all members. Otherwise the library counts. */
+  uint64_t sequence;
+  uint64_t bytes; /* of this rank's part */
+  uint32_t kind;  /* HOLDFAST_ALL_REDUCE, … */
+  uint32_t dtype; /* HOLDFAST_F32, … */
+  uint32_t peer;  /* index of the root or of the other end; HOLDFAST_NO_PEER */
+  uint32_t algorithm;
+  uint32_t protocol;
+  uint32_t channels;
+  uint32_t numbered;
+  uint32_t deferred; /* 1: it is only enqueued; holdfast_collective_started says when it runs */
+  uint32_t source;   /* 0: the program, 1: the NCCL plugin */
+  uint32_t reserved;
+} holdfast_collective;
+
+/* Names an operation in flight; 0: not recorded. Any number may be passed back. */
+typedef uint64_t holdfast_operation;
+
+HOLDFAST_API holdfast_operation holdfast_collective_begin(holdfast_client* client,
+                                                          const holdfast_collective* collective);
+HOLDFAST_API void holdfast_collective_started(holdfast_client* client,
+                                              holdfast_operation operation);
+/* Before the end: how long it ran by the device's own timer. */
+HOLDFAST_API void holdfast_collective_device_time(holdfast_client* client,
+                                                  holdfast_operation operation, uint64_t ns);
+HOLDFAST_API void holdfast_collective_end(holdfast_client* client, holdfast_operation operation);
+/* It is over, but its end was not seen: its time says nothing. */
+HOLDFAST_API void holdfast_collective_abandon(holdfast_client* client,
+                                              holdfast_operation operation);
+
+enum { HOLDFAST_DIRECTION_SEND = 0, HOLDFAST_DIRECTION_RECEIVE = 1 };
+
+/* A transfer with a peer that is over, and what its time went into. They are summed up over
+ * (communicator, peer, direction). */
+typedef struct holdfast_transfer {
+  size_t struct_size; /* sizeof(holdfast_transfer) */
+  uint64_t communicator;
+  uint32_t peer;
+  uint32_t direction;
+  uint64_t bytes;
+  uint64_t gpu_wait_ns;  /* for this rank's GPU to give or take the data */
+  uint64_t peer_wait_ns; /* for the other end: for room to send into, for the first data to come */
+  uint64_t transfer_ns;  /* the wire */
+  uint64_t flush_ns;     /* received, on the way into the GPU's memory */
+} holdfast_transfer;
+
+HOLDFAST_API void holdfast_peer_transfer(holdfast_client* client,
+                                         const holdfast_transfer* transfer);
+
+/* What the transfer under way waits for. */
+enum {
+  HOLDFAST_EDGE_IDLE = 0, /* there is none */
+  HOLDFAST_EDGE_SEND_GPU_WAIT = 1,
+  HOLDFAST_EDGE_SEND_PEER_WAIT = 2,
+  HOLDFAST_EDGE_SEND_WAIT = 3,
+  HOLDFAST_EDGE_RECEIVE_WAIT = 4,
+  HOLDFAST_EDGE_RECEIVE_FLUSH_WAIT = 5,
+  HOLDFAST_EDGE_RECEIVE_GPU_WAIT = 6
+};
+HOLDFAST_API void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_t peer,
+                                      uint32_t direction, uint32_t state);
+
+/* 1 while Holdfast wants the transfers of the operations of now, for those to whom they cost
+ * something; else 0. */
+HOLDFAST_API uint32_t holdfast_sampling(holdfast_client* client);
 
 /* Waits until `step` or a later step of this start is committed at `tier`: from then on, what
  * happened up to `step` survives what that tier survives. With HOLDFAST_SEALED: until this step
@@ -313,6 +462,7 @@ typedef struct holdfast_stats {
   uint32_t pending;         /* accepted saves that are not copied yet */
   holdfast_code last_error;
   uint32_t reserved;
+  uint64_t records_dropped; /* operations and transfers that found no room or made no sense */
 } holdfast_stats;
 
 /* Never blocks. Only the fields within stats->struct_size are written. */

@@ -171,7 +171,27 @@ inline std::string_view ToString(Tier tier) {
 }
 
 /// What the process is doing; see holdfast_phase_begin.
-enum class Phase : uint32_t { kCollective = HOLDFAST_PHASE_COLLECTIVE };
+enum class Phase : uint32_t {
+  kCollective = HOLDFAST_PHASE_COLLECTIVE,
+  kInit = HOLDFAST_PHASE_INIT,
+  kCompile = HOLDFAST_PHASE_COMPILE,
+  kCheckpoint = HOLDFAST_PHASE_CHECKPOINT,
+  kEvaluation = HOLDFAST_PHASE_EVALUATION,
+};
+
+/// A kind of collective; see holdfast_collective.
+enum class Kind : uint32_t {
+  kOther = HOLDFAST_OTHER_COLLECTIVE,
+  kAllReduce = HOLDFAST_ALL_REDUCE,
+  kAllGather = HOLDFAST_ALL_GATHER,
+  kReduceScatter = HOLDFAST_REDUCE_SCATTER,
+  kBroadcast = HOLDFAST_BROADCAST,
+  kReduce = HOLDFAST_REDUCE,
+  kAllToAll = HOLDFAST_ALL_TO_ALL,
+  kSend = HOLDFAST_SEND,
+  kReceive = HOLDFAST_RECEIVE,
+  kBarrier = HOLDFAST_BARRIER,
+};
 
 using Shape = std::vector<uint64_t>;
 
@@ -356,6 +376,9 @@ class Client {
   }
   void EndPhase(Phase phase) noexcept { holdfast_phase_end(client_, static_cast<uint32_t>(phase)); }
 
+  /// See holdfast_step.
+  void Step(uint64_t step) noexcept { holdfast_step(client_, step); }
+
   /// See holdfast_wait.
   Status Wait(uint64_t step, Tier tier, Milliseconds timeout) {
     holdfast_error error;
@@ -517,6 +540,37 @@ class PhaseScope {
  private:
   Client* client_;
   Phase phase_;
+};
+
+/// An operation of communicator 0, all ranks of the job, for as long as it lives; the other fields
+/// of a holdfast_collective for others. Without a client the process's first one is told.
+class CollectiveScope {
+ public:
+  /// `client` outlives it, and is not moved meanwhile.
+  CollectiveScope(Client* client, Kind kind, uint64_t bytes) noexcept
+      : CollectiveScope(client, Describe(kind, bytes)) {}
+  CollectiveScope(Client* client, const holdfast_collective& collective) noexcept
+      : client_(client),
+        operation_(
+            holdfast_collective_begin(client == nullptr ? nullptr : client->get(), &collective)) {}
+  ~CollectiveScope() {
+    holdfast_collective_end(client_ == nullptr ? nullptr : client_->get(), operation_);
+  }
+  CollectiveScope(const CollectiveScope&) = delete;
+  CollectiveScope& operator=(const CollectiveScope&) = delete;
+
+ private:
+  static holdfast_collective Describe(Kind kind, uint64_t bytes) noexcept {
+    holdfast_collective collective{};
+    collective.struct_size = sizeof collective;
+    collective.bytes = bytes;
+    collective.kind = static_cast<uint32_t>(kind);
+    collective.peer = HOLDFAST_NO_PEER;
+    return collective;
+  }
+
+  Client* client_;
+  holdfast_operation operation_;
 };
 
 }  // namespace v1

@@ -1,0 +1,119 @@
+#include "agent/api/collective_table.h"
+
+namespace holdfast::agent {
+namespace {
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+static_assert(sizeof(CollectiveRecord) == 128 && sizeof(PeerCell) == 64);
+static_assert(sizeof(CommunicatorEntry) == 1152 && offsetof(CommunicatorEntry, members) == 112);
+static_assert(sizeof(ProgressEntry) == 64 && sizeof(DropCounts) == 64);
+static_assert(offsetof(CollectiveTable, sampling) == 64);
+static_assert(offsetof(CollectiveTable, ring_head) == 128);
+static_assert(offsetof(CollectiveTable, progress) == 192);
+static_assert(offsetof(CollectiveTable, drops) == 256);
+static_assert(offsetof(CollectiveTable, steps) == 320 && sizeof(StepRecord) == 32);
+static_assert(offsetof(CollectiveTable, peers) == 2368);
+static_assert(offsetof(CollectiveTable, communicators) == 67'904);
+static_assert(offsetof(CollectiveTable, in_flight) == 215'360);
+static_assert(offsetof(CollectiveTable, ring) == 346'432);
+static_assert(sizeof(CollectiveTable) == 870'720);
+
+uint64_t PackWhat(const CollectiveValues& values) {
+  return uint64_t{static_cast<uint8_t>(values.kind)} | uint64_t{values.dtype} << 8 |
+         uint64_t{static_cast<uint8_t>(values.algorithm)} << 16 |
+         uint64_t{static_cast<uint8_t>(values.protocol)} << 24 | uint64_t{values.channels} << 32 |
+         uint64_t{static_cast<uint8_t>(values.source)} << 40 | uint64_t{values.flags} << 48;
+}
+}  // namespace
+
+void StoreValues(CollectiveRecord& record, const CollectiveValues& values) {
+  record.communicator.store(values.communicator, kRelaxed);
+  record.sequence.store(values.sequence, kRelaxed);
+  record.ordinal.store(values.ordinal, kRelaxed);
+  record.bytes.store(values.bytes, kRelaxed);
+  record.step.store(values.step, kRelaxed);
+  record.enqueued_ns.store(values.enqueued_ns, kRelaxed);
+  record.started_ns.store(values.started_ns, kRelaxed);
+  record.ended_ns.store(values.ended_ns, kRelaxed);
+  record.device_ns.store(values.device_ns, kRelaxed);
+  record.blocked_ns.store(values.blocked_ns, kRelaxed);
+  record.moved_bytes.store(values.moved_bytes, kRelaxed);
+  record.what.store(PackWhat(values), kRelaxed);
+  record.peer.store(values.peer, kRelaxed);
+}
+
+CollectiveValues LoadValues(const CollectiveRecord& record) {
+  CollectiveValues values;
+  values.communicator = record.communicator.load(kRelaxed);
+  values.sequence = record.sequence.load(kRelaxed);
+  values.ordinal = record.ordinal.load(kRelaxed);
+  values.bytes = record.bytes.load(kRelaxed);
+  values.step = record.step.load(kRelaxed);
+  values.enqueued_ns = record.enqueued_ns.load(kRelaxed);
+  values.started_ns = record.started_ns.load(kRelaxed);
+  values.ended_ns = record.ended_ns.load(kRelaxed);
+  values.device_ns = record.device_ns.load(kRelaxed);
+  values.blocked_ns = record.blocked_ns.load(kRelaxed);
+  values.moved_bytes = record.moved_bytes.load(kRelaxed);
+  const uint64_t what = record.what.load(kRelaxed);
+  values.kind = static_cast<CollectiveKind>(what);
+  values.dtype = static_cast<uint8_t>(what >> 8);
+  values.algorithm = static_cast<CollectiveAlgorithm>(what >> 16);
+  values.protocol = static_cast<CollectiveProtocol>(what >> 24);
+  values.channels = static_cast<uint8_t>(what >> 32);
+  values.source = static_cast<CollectiveSource>(what >> 40);
+  values.flags = static_cast<uint16_t>(what >> 48);
+  values.peer = static_cast<uint32_t>(record.peer.load(kRelaxed));
+  return values;
+}
+
+uint64_t PackPeerKey(const PeerKey& key) {
+  return 1ULL << 63 | uint64_t{key.direction == Direction::kReceive} << 62 |
+         uint64_t{key.communicator & 0xFF} << 54 |
+         uint64_t{key.generation & kPeerGenerations} << 32 | key.peer;
+}
+
+PeerKey UnpackPeerKey(uint64_t word) {
+  return {.communicator = static_cast<uint32_t>(word >> 54 & 0xFF),
+          .generation = static_cast<uint32_t>(word >> 32 & kPeerGenerations),
+          .peer = static_cast<uint32_t>(word),
+          .direction = (word >> 62 & 1) != 0 ? Direction::kReceive : Direction::kSend};
+}
+
+std::string_view NameOf(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "AllReduce";
+    case CollectiveKind::kAllGather:
+      return "AllGather";
+    case CollectiveKind::kReduceScatter:
+      return "ReduceScatter";
+    case CollectiveKind::kBroadcast:
+      return "Broadcast";
+    case CollectiveKind::kReduce:
+      return "Reduce";
+    case CollectiveKind::kAllToAll:
+      return "AllToAll";
+    case CollectiveKind::kBarrier:
+      return "Barrier";
+    case CollectiveKind::kSend:
+      return "Send";
+    case CollectiveKind::kReceive:
+      return "Receive";
+    case CollectiveKind::kOther:
+      break;
+  }
+  return "Other";
+}
+
+void ForgetWriter(CollectiveTable& table) {
+  table.layout.store(0, std::memory_order_release);
+  table.sampling.store(0, kRelaxed);
+}
+
+void RequestSampling(CollectiveTable& table, uint32_t operations) {
+  const uint64_t before = table.sampling.load(kRelaxed);
+  table.sampling.store(((before >> 32) + 1) << 32 | operations, kRelaxed);
+}
+
+}  // namespace holdfast::agent

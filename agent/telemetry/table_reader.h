@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "agent/api/segment_layout.h"
+#include "agent/telemetry/rank_telemetry.h"
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+/// Reads what one rank's trainer writes about its collectives, again and again. It trusts nothing:
+/// whatever lies in the table, a look takes a bounded time and memory, and returns numbers that can
+/// be. It never writes there. One thread at a time; the trainer writes meanwhile.
+class TableReader {
+ public:
+  /// `control` stays mapped for the reader's life. A reader belongs to one connection of a trainer.
+  explicit TableReader(const SegmentControl& control) : control_(control) {}
+
+  /// What is so at `now_ns` (CLOCK_MONOTONIC) and what is new. Unsupported: the table is of another
+  /// release, or is none.
+  Result<RankTelemetry> Read(uint64_t now_ns);
+
+ private:
+  struct Sums {
+    uint64_t key = 0;
+    std::array<uint64_t, 6> words = {};
+  };
+  struct Progress {
+    uint64_t step = 0;
+    uint64_t advanced_ns = 0;
+    uint64_t last_step_ns = 0;
+  };
+  struct Cached {
+    uint64_t tag = 0;
+    bool valid = false;
+    CommunicatorView view;
+  };
+
+  void Restart(uint64_t writer);
+  void ReadProgress(uint64_t now_ns, RankTelemetry* out);
+  void ReadSteps(RankTelemetry* out);
+  void ReadCommunicators(RankTelemetry* out);
+  void ReadBegun();
+  void ReadInFlight(uint64_t now_ns, RankTelemetry* out);
+  void CountCompleted(RankTelemetry* out);
+  void ReadRing(uint64_t now_ns, RankTelemetry* out);
+  void ReadPeers(uint64_t now_ns, RankTelemetry* out);
+  void ReadDrops(RankTelemetry* out);
+  bool Plausible(const CollectiveValues& values, uint64_t now_ns) const;
+  void Heard(uint64_t at_ns, uint64_t now_ns);
+
+  const SegmentControl& control_;
+  uint64_t writer_ = 0;
+  uint64_t ring_next_ = 0;
+  bool ring_waiting_ = false;  // at the last look the record of ring_next_ was being written
+  uint64_t steps_next_ = 0;
+  uint64_t heard_ns_ = 0;
+  uint64_t dropped_ = 0;
+  Progress progress_;
+  std::map<uint64_t, uint32_t> index_of_;  // of each communicator's entry, by id
+  std::array<Cached, kCommunicatorsMax> communicators_ = {};
+  std::array<std::array<uint64_t, kCollectiveKinds>, kCommunicatorsMax> begun_ = {};
+  std::array<Sums, kPeerCellsMax> sums_ = {};
+};
+
+}  // namespace holdfast::agent

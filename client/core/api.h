@@ -1,0 +1,50 @@
+#pragma once
+
+#include <holdfast/holdfast.h>
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "agent/api/messages.h"
+#include "client/core/client.h"
+#include "storage/base/status.h"
+
+// What the files that implement holdfast.h share.
+
+struct holdfast_client {
+  std::unique_ptr<holdfast::client::Client> core;
+};
+
+namespace holdfast::client {
+
+inline holdfast_code Report(const Outcome& outcome, holdfast_error* error) {
+  auto code = static_cast<holdfast_code>(outcome.status.code());
+  if (error != nullptr) {
+    error->code = code;
+    error->asynchronous = outcome.asynchronous ? 1 : 0;
+    error->step = outcome.step;
+    agent::PutText(error->message, outcome.status.message());
+  }
+  return code;
+}
+
+inline holdfast_code Report(Status status, holdfast_error* error) {
+  return Report(Outcome{std::move(status)}, error);
+}
+
+/// Runs `body`, which returns a Status or an Outcome. Nothing may leave through C: what can be
+/// thrown here is the standard library's want of memory.
+template <typename Body>
+holdfast_code Guarded(holdfast_error* error, Body body) {
+  try {
+    return Report(body(), error);
+  } catch (const std::bad_alloc&) {
+    return Report(ResourceExhaustedError("out of memory"), error);
+  } catch (...) {
+    return Report(InternalError("unexpected exception"), error);
+  }
+}
+
+}  // namespace holdfast::client

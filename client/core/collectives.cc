@@ -1,0 +1,641 @@
+#include "client/core/collectives.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "storage/base/mutex.h"
+
+namespace holdfast::client {
+namespace {
+using agent::CollectiveRecord;
+using agent::CollectiveTable;
+using agent::CommunicatorEntry;
+using agent::PeerCell;
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr uint32_t kIndexBits = 16;
+constexpr uint32_t kSampledOperationsMax = 10'000;
+constexpr uint32_t kPeerProbesMax = 64;
+static_assert(agent::kInFlightMax <= 1U << kIndexBits && agent::kInFlightMax % 64 == 0);
+static_assert(agent::kCommunicatorsMax <= 256);
+
+// A handle is an entry's odd tag over its index.
+uint64_t HandleOf(uint64_t tag, uint32_t index) { return tag << kIndexBits | index; }
+
+/// Spreads ids and keys that differ in few bits.
+uint64_t Mix(uint64_t value) {
+  value ^= value >> 32;
+  value *= 0x9E37'79B9'7F4A'7C15;
+  return value ^ value >> 29;
+}
+
+bool IsOdd(uint64_t tag) { return (tag & 1) != 0; }
+
+void Copy(const CommunicatorEntry& from, CommunicatorEntry& to) {
+  to.id.store(from.id.load(kRelaxed), kRelaxed);
+  to.size.store(from.size.load(kRelaxed), kRelaxed);
+  to.index.store(from.index.load(kRelaxed), kRelaxed);
+  to.role.store(from.role.load(kRelaxed), kRelaxed);
+  to.member_count.store(from.member_count.load(kRelaxed), kRelaxed);
+  for (uint32_t kind = 0; kind < agent::kCollectiveKinds; ++kind) {
+    to.begun[kind].store(from.begun[kind].load(kRelaxed), kRelaxed);
+  }
+  for (uint32_t i = 0; i < agent::kMembersMax; ++i) {
+    to.members[i].store(from.members[i].load(kRelaxed), kRelaxed);
+  }
+}
+
+Status Check(const CommunicatorDescription& description) {
+  const std::string name = "communicator " + std::to_string(description.id);
+  if (description.size == 0 || description.index >= description.size) {
+    return InvalidArgumentError(name + ": index " + std::to_string(description.index) +
+                                " of a size of " + std::to_string(description.size));
+  }
+  if (!description.members.empty() && description.members.size() != description.size) {
+    return InvalidArgumentError(name + ": " + std::to_string(description.members.size()) +
+                                " members for a size of " + std::to_string(description.size));
+  }
+  if (static_cast<uint32_t>(description.role) >= agent::kCommunicatorRoles) {
+    return InvalidArgumentError(name + ": role " +
+                                std::to_string(static_cast<uint32_t>(description.role)) +
+                                " does not exist");
+  }
+  return Status::Ok();
+}
+
+void RaiseTo(std::atomic<uint64_t>& word, uint64_t value) {
+  uint64_t now = word.load(kRelaxed);
+  while (now < value && !word.compare_exchange_weak(now, value, kRelaxed)) {
+  }
+}
+
+/// Two threads may have read the clock in the other order.
+uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
+  return later_ns > earlier_ns ? later_ns - earlier_ns : 0;
+}
+
+/// That no other process's table has.
+uint64_t WriterNumber() { return Mix(MonotonicNs() ^ static_cast<uint64_t>(::getpid()) << 48) | 1; }
+
+/// Another process's leftovers go. Words, not memset: the agent may be reading.
+void Wipe(CollectiveTable& table) {
+  auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&table);
+  for (size_t i = 0; i < sizeof table / sizeof *words; ++i) words[i].store(0, kRelaxed);
+}
+}  // namespace
+
+uint64_t MonotonicNs() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+/// Lies in memory that a forked child finds zeroed: the segment is not mapped there. What is here
+/// is the truth about what is in flight; the table is told.
+struct CollectiveRecorder::State {
+  std::atomic<CollectiveTable*> table;
+  std::atomic<uint32_t> telling;
+  std::atomic<bool> claimed;
+  uint64_t writer;
+  std::atomic<uint64_t> used[agent::kInFlightMax / 64];  // a bit an entry of in_flight
+  CollectiveRecord in_flight[agent::kInFlightMax];
+
+  Mutex describing;
+  std::atomic<uint64_t> ordinals[agent::kCommunicatorsMax];
+  CommunicatorEntry communicators[agent::kCommunicatorsMax];
+
+  // Time in operations, those that overlap once: how many run, since when, and the sum before.
+  std::atomic<uint32_t> running;
+  std::atomic<uint64_t> running_since_ns;
+  std::atomic<uint64_t> blocked_ns;
+  std::atomic<uint64_t> moved_bytes;
+
+  std::atomic<uint64_t> dropped;
+  std::atomic<bool> stepping;  // one at a time changes `progress`
+  agent::ProgressEntry progress;
+  std::atomic<uint64_t> sampling_seen;
+  std::atomic<int64_t> sampling_left;
+
+  static State* Map() {
+    void* memory =
+        ::mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    if (::madvise(memory, sizeof(State), MADV_WIPEONFORK) != 0) {
+      ::munmap(memory, sizeof(State));
+      return nullptr;
+    }
+    auto* state = new (memory) State{};
+    state->writer = WriterNumber();
+    return state;
+  }
+
+  void Drop(CollectiveTable* shared, std::atomic<uint64_t> agent::DropCounts::*why) {
+    dropped.fetch_add(1, kRelaxed);
+    if (shared != nullptr) (shared->drops.*why).fetch_add(1, kRelaxed);
+  }
+
+  uint32_t TakeEntry() {
+    for (uint32_t word = 0; word < std::size(used); ++word) {
+      uint64_t bits = used[word].load(kRelaxed);
+      while (bits != ~uint64_t{0}) {
+        const auto bit = static_cast<uint32_t>(std::countr_one(bits));
+        if (used[word].compare_exchange_weak(bits, bits | 1ULL << bit, std::memory_order_acquire)) {
+          return word * 64 + bit;
+        }
+      }
+    }
+    return agent::kInFlightMax;
+  }
+  void ReturnEntry(uint32_t index) {
+    used[index / 64].fetch_and(~(1ULL << index % 64), std::memory_order_release);
+  }
+
+  /// The entry that `handle` names and is still in flight; null for any other number.
+  CollectiveRecord* Find(uint64_t handle, uint32_t* index) {
+    *index = static_cast<uint32_t>(handle & ((1U << kIndexBits) - 1));
+    if (*index >= agent::kInFlightMax || !IsOdd(handle >> kIndexBits)) return nullptr;
+    CollectiveRecord& entry = in_flight[*index];
+    return entry.tag.load(std::memory_order_acquire) == handle >> kIndexBits ? &entry : nullptr;
+  }
+
+  /// Where `id` is described; kCommunicatorsMax when it is not.
+  uint32_t FindCommunicator(uint64_t id) const {
+    uint32_t index = id % agent::kCommunicatorsMax;
+    for (uint32_t probe = 0; probe < agent::kCommunicatorsMax; ++probe) {
+      const CommunicatorEntry& entry = communicators[index];
+      const uint64_t tag = entry.tag.load(std::memory_order_acquire);
+      if (IsOdd(tag) && entry.id.load(kRelaxed) == id) return index;
+      if (tag == 0) break;
+      index = (index + 1) % agent::kCommunicatorsMax;
+    }
+    return agent::kCommunicatorsMax;
+  }
+
+  /// After the operation itself is told, so that none seems to be complete before it began.
+  void TellBegun(CollectiveTable& shared, const agent::CollectiveValues& values);
+
+  // Each of these stores until the private word is still what was told: whoever stores last has
+  // seen the truth as it was after that, so the last word is right.
+  void TellEntry(CollectiveTable& shared, uint32_t index);
+  void TellCommunicator(CollectiveTable& shared, uint32_t index);
+  void TellProgress(CollectiveTable& shared);
+
+  void PushRecord(CollectiveTable& shared, const agent::CollectiveValues& values);
+  void PushStep(CollectiveTable& shared, uint64_t number, uint64_t step, uint64_t duration_ns);
+  void DropCells(CollectiveTable& shared, uint32_t communicator, uint64_t generation);
+  void Number(CollectiveTable* shared, bool numbered, agent::CollectiveValues* values);
+  void EnterOperation(CollectiveRecord& entry, uint64_t now_ns);
+  void LeaveOperation(uint64_t now_ns);
+  PeerCell* CellOf(CollectiveTable& shared, uint64_t communicator, uint32_t peer,
+                   agent::Direction direction);
+  void TakeRequest(CollectiveTable& shared);
+};
+
+void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
+  const CollectiveRecord& mine = in_flight[index];
+  CollectiveRecord& told = shared.in_flight[index];
+  uint64_t tag = 0;
+  do {
+    tag = mine.tag.load();
+    if (IsOdd(tag)) {
+      told.tag.store(tag - 1, kRelaxed);
+      std::atomic_thread_fence(std::memory_order_release);
+      agent::StoreValues(told, agent::LoadValues(mine));
+    }
+    told.tag.store(tag);
+  } while (mine.tag.load() != tag);
+}
+
+void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32_t index) {
+  const CommunicatorEntry& mine = communicators[index];
+  CommunicatorEntry& told = shared.communicators[index];
+  uint64_t tag = 0;
+  do {
+    tag = mine.tag.load();
+    if (IsOdd(tag)) {
+      told.tag.store(tag - 1, kRelaxed);
+      std::atomic_thread_fence(std::memory_order_release);
+      Copy(mine, told);
+    }
+    told.tag.store(tag);
+  } while (mine.tag.load() != tag);
+}
+
+void CollectiveRecorder::State::TellBegun(CollectiveTable& shared,
+                                          const agent::CollectiveValues& values) {
+  const uint32_t index = FindCommunicator(values.communicator);
+  const auto kind = static_cast<uint8_t>(values.kind);
+  if (index == agent::kCommunicatorsMax || kind >= agent::kCollectiveKinds) return;
+  RaiseTo(shared.communicators[index].begun[kind], values.sequence + 1);
+}
+
+void CollectiveRecorder::State::TellProgress(CollectiveTable& shared) {
+  agent::ProgressEntry& told = shared.progress;
+  uint64_t version = 0;
+  do {
+    version = progress.version.load();
+    told.version.store(version - 1, kRelaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    told.step.store(progress.step.load(kRelaxed), kRelaxed);
+    told.advanced_ns.store(progress.advanced_ns.load(kRelaxed), kRelaxed);
+    told.last_step_ns.store(progress.last_step_ns.load(kRelaxed), kRelaxed);
+    told.steps.store(progress.steps.load(kRelaxed), kRelaxed);
+    told.version.store(version);
+  } while (progress.version.load() != version);
+}
+
+/// The ring has no owner of an entry: a writer that is about to lap one that still writes there
+/// gives its record up.
+void CollectiveRecorder::State::PushRecord(CollectiveTable& shared,
+                                           const agent::CollectiveValues& values) {
+  const uint64_t ticket = shared.ring_head.fetch_add(1, kRelaxed);
+  CollectiveRecord& record = shared.ring[ticket % agent::kRingEntries];
+  const uint64_t writing = 2 * ticket + 1;
+  uint64_t before = record.tag.load(kRelaxed);
+  if (IsOdd(before) || before > writing ||
+      !record.tag.compare_exchange_strong(before, writing, std::memory_order_acquire, kRelaxed)) {
+    Drop(&shared, &agent::DropCounts::ring);
+    return;
+  }
+  std::atomic_thread_fence(std::memory_order_release);
+  agent::StoreValues(record, values);
+  record.tag.store(writing + 1, std::memory_order_release);
+}
+
+void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t number, uint64_t step,
+                                         uint64_t duration_ns) {
+  agent::StepRecord& record = shared.steps[number % agent::kStepRecords];
+  record.tag.store(2 * number + 1, kRelaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  record.step.store(step, kRelaxed);
+  record.duration_ns.store(duration_ns, kRelaxed);
+  record.tag.store(2 * number + 2, std::memory_order_release);
+}
+
+/// Gives the operation its numbers.
+void CollectiveRecorder::State::Number(CollectiveTable* shared, bool numbered,
+                                       agent::CollectiveValues* values) {
+  const uint32_t index = FindCommunicator(values->communicator);
+  if (index == agent::kCommunicatorsMax) {
+    Drop(shared, &agent::DropCounts::communicators);
+    return;
+  }
+  values->ordinal = ordinals[index].fetch_add(1, kRelaxed) + 1;
+  const auto kind = static_cast<uint8_t>(values->kind);
+  if (kind >= agent::kCollectiveKinds) return;
+  std::atomic<uint64_t>& begun = communicators[index].begun[kind];
+  if (numbered) {
+    RaiseTo(begun, values->sequence + 1);
+  } else {
+    values->sequence = begun.fetch_add(1, kRelaxed);
+  }
+}
+
+void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t now_ns) {
+  uint64_t blocked = blocked_ns.load(kRelaxed);
+  if (running.fetch_add(1, kRelaxed) == 0) {
+    running_since_ns.store(now_ns, kRelaxed);
+  } else {
+    blocked += Since(running_since_ns.load(kRelaxed), now_ns);
+  }
+  entry.blocked_ns.store(blocked, kRelaxed);
+  const uint64_t bytes = entry.bytes.load(kRelaxed);
+  entry.moved_bytes.store(moved_bytes.fetch_add(bytes, kRelaxed), kRelaxed);
+}
+
+void CollectiveRecorder::State::LeaveOperation(uint64_t now_ns) {
+  const uint64_t since = running_since_ns.load(kRelaxed);
+  if (running.fetch_sub(1, kRelaxed) == 1) blocked_ns.fetch_add(Since(since, now_ns), kRelaxed);
+}
+
+/// Sums that nobody will add to, so that others find room.
+void CollectiveRecorder::State::DropCells(CollectiveTable& shared, uint32_t communicator,
+                                          uint64_t generation) {
+  for (PeerCell& cell : shared.peers) {
+    const uint64_t word = cell.key.load(kRelaxed);
+    const agent::PeerKey key = agent::UnpackPeerKey(word);
+    if (word == 0 || key.communicator != communicator ||
+        key.generation != (generation & agent::kPeerGenerations)) {
+      continue;
+    }
+    for (auto* sum : {&cell.transfers, &cell.bytes, &cell.gpu_wait_ns, &cell.peer_wait_ns,
+                      &cell.transfer_ns, &cell.flush_ns, &cell.now}) {
+      sum->store(0, kRelaxed);
+    }
+    cell.key.store(0, std::memory_order_release);
+  }
+}
+
+PeerCell* CollectiveRecorder::State::CellOf(CollectiveTable& shared, uint64_t communicator,
+                                            uint32_t peer, agent::Direction direction) {
+  const uint32_t index = FindCommunicator(communicator);
+  if (index == agent::kCommunicatorsMax) {
+    Drop(&shared, &agent::DropCounts::communicators);
+    return nullptr;
+  }
+  const uint64_t tag = communicators[index].tag.load(kRelaxed);
+  const uint64_t key = agent::PackPeerKey({.communicator = index,
+                                           .generation = static_cast<uint32_t>(tag >> 1),
+                                           .peer = peer,
+                                           .direction = direction});
+  const uint64_t start = Mix(key);
+  for (uint32_t probe = 0; probe < kPeerProbesMax; ++probe) {
+    PeerCell& cell = shared.peers[(start + probe) % agent::kPeerCellsMax];
+    uint64_t found = cell.key.load(std::memory_order_acquire);
+    if (found == 0 && cell.key.compare_exchange_strong(found, key)) return &cell;
+    if (found == key) return &cell;
+  }
+  Drop(&shared, &agent::DropCounts::peers);
+  return nullptr;
+}
+
+/// A new number in the agent's word is a new request; its count is bounded, whoever wrote it.
+void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
+  uint64_t seen = sampling_seen.load(kRelaxed);
+  const uint64_t request = shared.sampling.load(kRelaxed);
+  if (request == seen || !sampling_seen.compare_exchange_strong(seen, request)) return;
+  const auto count = static_cast<uint32_t>(request);
+  sampling_left.store(std::min(count, kSampledOperationsMax), kRelaxed);
+}
+
+/// The table, which is not unmapped while this exists.
+class CollectiveRecorder::Telling {
+ public:
+  explicit Telling(State& state) : state_(state) {
+    state_.telling.fetch_add(1);
+    table_ = state_.table.load();
+  }
+  ~Telling() { state_.telling.fetch_sub(1, std::memory_order_release); }
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+
+  /// Null when nobody is told.
+  CollectiveTable* table() const { return table_; }
+
+ private:
+  State& state_;
+  CollectiveTable* table_;
+};
+
+CollectiveRecorder::CollectiveRecorder() : state_(State::Map()) {}
+
+CollectiveRecorder::~CollectiveRecorder() {
+  if (state_ == nullptr) return;
+  std::destroy_at(state_);
+  ::munmap(state_, sizeof(State));
+}
+
+CollectiveRecorder& CollectiveRecorder::OfProcess() {
+  static CollectiveRecorder& recorder = *std::make_unique<CollectiveRecorder>().release();
+  return recorder;
+}
+
+bool CollectiveRecorder::Claim() { return state_ != nullptr && !state_->claimed.exchange(true); }
+
+void CollectiveRecorder::Release() {
+  if (state_ == nullptr) return;
+  Forget(0);
+  while (state_->stepping.exchange(true)) std::this_thread::yield();
+  state_->progress.step.store(0);
+  state_->progress.advanced_ns.store(0);
+  state_->progress.version.store(0);
+  state_->progress.steps.store(0);
+  state_->stepping.store(false);
+  state_->writer = WriterNumber();
+  state_->claimed.store(false);
+}
+
+// ---- communicators -----------------------------------------------------------------------------
+
+Status CollectiveRecorder::Describe(const CommunicatorDescription& description) {
+  HOLDFAST_RETURN_IF_ERROR(Check(description));
+  if (state_ == nullptr) return ResourceExhaustedError("no memory for collective records");
+  MutexLock lock(state_->describing);
+  uint32_t index = state_->FindCommunicator(description.id);
+  for (uint32_t probe = 0; index == agent::kCommunicatorsMax; ++probe) {
+    if (probe == agent::kCommunicatorsMax) {
+      return ResourceExhaustedError("this process has " + std::to_string(probe) +
+                                    " communicators already; forget those that are not used");
+    }
+    const uint32_t at = (description.id + probe) % agent::kCommunicatorsMax;
+    if (!IsOdd(state_->communicators[at].tag.load())) index = at;
+  }
+  CommunicatorEntry& entry = state_->communicators[index];
+  const uint64_t tag = entry.tag.load() & ~uint64_t{1};
+  if (entry.tag.load() == tag) {  // not one that is described again
+    state_->ordinals[index].store(0);
+    for (std::atomic<uint64_t>& begun : entry.begun) begun.store(0, kRelaxed);
+  }
+  entry.tag.store(tag + 2);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.id.store(description.id, kRelaxed);
+  entry.size.store(description.size, kRelaxed);
+  entry.index.store(description.index, kRelaxed);
+  entry.role.store(static_cast<uint32_t>(description.role), kRelaxed);
+  const size_t members = std::min<size_t>(description.members.size(), agent::kMembersMax);
+  entry.member_count.store(static_cast<uint32_t>(members), kRelaxed);
+  for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelaxed);
+  entry.tag.store(tag + 3);
+  const Telling telling(*state_);
+  if (telling.table() != nullptr) {
+    state_->TellCommunicator(*telling.table(), index);
+    state_->DropCells(*telling.table(), index, tag >> 1);
+  }
+  return Status::Ok();
+}
+
+void CollectiveRecorder::Forget(uint64_t communicator) {
+  if (state_ == nullptr) return;
+  MutexLock lock(state_->describing);
+  const uint32_t index = state_->FindCommunicator(communicator);
+  if (index == agent::kCommunicatorsMax) return;
+  const uint64_t tag = state_->communicators[index].tag.fetch_add(1);
+  const Telling telling(*state_);
+  if (telling.table() == nullptr) return;
+  state_->TellCommunicator(*telling.table(), index);
+  state_->DropCells(*telling.table(), index, tag >> 1);
+}
+
+// ---- operations --------------------------------------------------------------------------------
+
+uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOptions& options) {
+  if (state_ == nullptr) return 0;
+  const Telling telling(*state_);
+  CollectiveTable* table = telling.table();
+  state_->Number(table, options.numbered, &values);
+  if (table != nullptr) state_->TakeRequest(*table);
+  if (state_->sampling_left.load(kRelaxed) > 0) {
+    values.flags |= agent::kSampled;
+    state_->sampling_left.fetch_sub(1, kRelaxed);
+  }
+  const uint32_t index = state_->TakeEntry();
+  if (index == agent::kInFlightMax) {
+    state_->Drop(table, &agent::DropCounts::in_flight);
+    return 0;
+  }
+  values.step = state_->progress.step.load(kRelaxed);
+  values.enqueued_ns = MonotonicNs();
+  values.started_ns = options.deferred ? 0 : values.enqueued_ns;
+  CollectiveRecord& entry = state_->in_flight[index];
+  agent::StoreValues(entry, values);
+  if (!options.deferred) state_->EnterOperation(entry, values.enqueued_ns);
+  const uint64_t tag = entry.tag.load(kRelaxed) + 1;
+  entry.tag.store(tag, std::memory_order_release);
+  if (table != nullptr) state_->TellEntry(*table, index);
+  if (table != nullptr) state_->TellBegun(*table, values);
+  return HandleOf(tag, index);
+}
+
+void CollectiveRecorder::Started(uint64_t handle) {
+  if (state_ == nullptr || handle == 0) return;
+  const Telling telling(*state_);
+  uint32_t index = 0;
+  CollectiveRecord* entry = state_->Find(handle, &index);
+  uint64_t never = 0;
+  const uint64_t now = MonotonicNs();
+  if (entry == nullptr || !entry->started_ns.compare_exchange_strong(never, now)) return;
+  state_->EnterOperation(*entry, now);
+  // One word, so the tag need not change.
+  if (telling.table() != nullptr) telling.table()->in_flight[index].started_ns.store(now);
+}
+
+void CollectiveRecorder::DeviceTime(uint64_t handle, uint64_t ns) {
+  uint32_t index = 0;
+  CollectiveRecord* entry =
+      state_ == nullptr || handle == 0 ? nullptr : state_->Find(handle, &index);
+  if (entry != nullptr) entry->device_ns.store(ns, kRelaxed);
+}
+
+void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
+  uint32_t index = 0;
+  CollectiveRecord* entry =
+      state_ == nullptr || handle == 0 ? nullptr : state_->Find(handle, &index);
+  if (entry != nullptr) entry->what.fetch_or(uint64_t{flags} << 48, kRelaxed);
+}
+
+void CollectiveRecorder::End(uint64_t handle) {
+  if (state_ == nullptr || handle == 0) return;
+  const Telling telling(*state_);
+  CollectiveTable* table = telling.table();
+  uint32_t index = 0;
+  CollectiveRecord* entry = state_->Find(handle, &index);
+  uint64_t tag = handle >> kIndexBits;
+  // Two ends of one operation: the first counts. The entry stays ours until it is returned.
+  if (entry == nullptr || !entry->tag.compare_exchange_strong(tag, tag + 1)) {
+    state_->Drop(table, &agent::DropCounts::misuse);
+    return;
+  }
+  agent::CollectiveValues values = agent::LoadValues(*entry);
+  values.ended_ns = MonotonicNs();
+  values.started_ns = entry->started_ns.exchange(1);  // a Started() that is late finds it taken
+  if (values.started_ns != 0) state_->LeaveOperation(values.ended_ns);
+  if (table != nullptr) {
+    state_->PushRecord(*table, values);
+    state_->TellEntry(*table, index);
+  }
+  state_->ReturnEntry(index);
+}
+
+// ---- peers, progress, sampling -----------------------------------------------------------------
+
+void CollectiveRecorder::Add(const Transfer& transfer) {
+  if (state_ == nullptr) return;
+  const Telling telling(*state_);
+  if (telling.table() == nullptr) return;
+  PeerCell* cell =
+      state_->CellOf(*telling.table(), transfer.communicator, transfer.peer, transfer.direction);
+  if (cell == nullptr) return;
+  cell->transfers.fetch_add(1, kRelaxed);
+  cell->bytes.fetch_add(transfer.bytes, kRelaxed);
+  cell->gpu_wait_ns.fetch_add(transfer.gpu_wait_ns, kRelaxed);
+  cell->peer_wait_ns.fetch_add(transfer.peer_wait_ns, kRelaxed);
+  cell->transfer_ns.fetch_add(transfer.transfer_ns, kRelaxed);
+  cell->flush_ns.fetch_add(transfer.flush_ns, kRelaxed);
+  cell->now.store(0, kRelaxed);
+}
+
+void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
+                              agent::EdgeState state) {
+  if (state_ == nullptr) return;
+  const Telling telling(*state_);
+  if (telling.table() == nullptr) return;
+  PeerCell* cell = state_->CellOf(*telling.table(), communicator, peer, direction);
+  if (cell == nullptr) return;
+  const uint64_t since = MonotonicNs() & ~(0xFFULL << 56);
+  cell->now.store(uint64_t{static_cast<uint8_t>(state)} << 56 | since, kRelaxed);
+}
+
+void CollectiveRecorder::Step(uint64_t step, bool forward_only) {
+  if (state_ == nullptr) return;
+  agent::ProgressEntry& progress = state_->progress;
+  const uint64_t before = progress.step.load(kRelaxed);
+  const uint64_t advanced = progress.advanced_ns.load(kRelaxed);
+  if (advanced != 0 && (step == before || (forward_only && step < before))) return;
+  // Two threads that step at once say the same; the second need not.
+  if (state_->stepping.exchange(true, std::memory_order_acquire)) return;
+  const uint64_t now = MonotonicNs();
+  const uint64_t duration = advanced == 0 ? 0 : Since(advanced, now);
+  const Telling telling(*state_);
+  if (advanced != 0) {
+    const uint64_t number = progress.steps.fetch_add(1, kRelaxed);
+    if (telling.table() != nullptr) state_->PushStep(*telling.table(), number, before, duration);
+  }
+  progress.step.store(step, kRelaxed);
+  progress.advanced_ns.store(now, kRelaxed);
+  progress.last_step_ns.store(duration, kRelaxed);
+  progress.version.fetch_add(2);
+  if (telling.table() != nullptr) state_->TellProgress(*telling.table());
+  state_->stepping.store(false, std::memory_order_release);
+}
+
+uint64_t CollectiveRecorder::dropped() const {
+  return state_ == nullptr ? 0 : state_->dropped.load(kRelaxed);
+}
+
+bool CollectiveRecorder::Sampling() const {
+  return state_ != nullptr && state_->sampling_left.load(kRelaxed) > 0;
+}
+
+// ---- the link ----------------------------------------------------------------------------------
+
+void CollectiveRecorder::Attach(agent::SegmentControl& control) {
+  if (state_ == nullptr) return;
+  CollectiveTable& table = control.collectives;
+  if (state_->writer == 0) state_->writer = WriterNumber();  // a forked child's
+  if (table.writer.load() != state_->writer) {
+    table.layout.store(0);
+    Wipe(table);
+    table.writer.store(state_->writer);
+  }
+  state_->table.store(&table);
+  Repeat();
+}
+
+void CollectiveRecorder::Detach() {
+  if (state_ == nullptr) return;
+  state_->table.store(nullptr);
+  while (state_->telling.load() > 0) std::this_thread::yield();
+}
+
+void CollectiveRecorder::Repeat() {
+  CollectiveTable* table = state_ == nullptr ? nullptr : state_->table.load();
+  if (table == nullptr) return;
+  for (uint32_t i = 0; i < agent::kCommunicatorsMax; ++i) {
+    if (state_->communicators[i].tag.load() != 0) state_->TellCommunicator(*table, i);
+  }
+  for (uint32_t i = 0; i < agent::kInFlightMax; ++i) {
+    if (state_->in_flight[i].tag.load() != 0) state_->TellEntry(*table, i);
+  }
+  if (state_->progress.version.load() != 0) state_->TellProgress(*table);
+  table->layout.store(agent::kCollectiveTableMagic | agent::kCollectiveTableVersion);
+}
+
+}  // namespace holdfast::client

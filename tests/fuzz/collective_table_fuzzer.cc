@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "agent/telemetry/table_reader.h"
+#include "tests/agent/telemetry/telemetry_check.h"
+#include "tests/fuzz/require.h"
+
+namespace holdfast::agent {
+namespace {
+
+/// One store of a trainer gone mad: a word of the table, and what it becomes.
+struct Store {
+  uint32_t word;
+  uint32_t unused;
+  uint64_t value;
+};
+
+void RequireBounded(TableReader& reader, uint64_t now_ns) {
+  const auto read = reader.Read(now_ns);
+  if (!read) {
+    FUZZ_REQUIRE(read.error().code() == ErrorCode::kUnsupported);
+    FUZZ_REQUIRE(!read.error().message().empty());
+    return;
+  }
+  const std::string impossible = ImpossibleNumber(*read);
+  if (!impossible.empty()) std::fprintf(stderr, "%s\n", impossible.c_str());
+  FUZZ_REQUIRE(impossible.empty());
+}
+
+/// A table that says what a sane trainer's would: two communicators, operations in flight and
+/// ended, sums. The input breaks it.
+void Fill(CollectiveTable& table) {
+  table.layout = kCollectiveTableMagic | kCollectiveTableVersion;
+  table.writer = 7;
+  for (uint32_t i = 0; i < 2; ++i) {
+    CommunicatorEntry& entry = table.communicators[i];
+    entry.id = i;
+    entry.size = entry.member_count = 4;
+    for (uint32_t m = 0; m < 4; ++m) entry.members[m] = m;
+    entry.begun[1] = 3;
+    entry.tag = 3;
+  }
+  CollectiveValues values;
+  values.kind = CollectiveKind::kAllReduce;
+  values.enqueued_ns = values.started_ns = 1000;
+  StoreValues(table.in_flight[0], values);
+  table.in_flight[0].tag = 1;
+  values.ended_ns = 2000;
+  for (uint64_t ticket = 0; ticket < 3; ++ticket) {
+    values.sequence = ticket;
+    StoreValues(table.ring[ticket], values);
+    table.ring[ticket].tag = 2 * ticket + 2;
+  }
+  table.ring_head = 3;
+  table.peers[0].key = PackPeerKey({.communicator = 1, .generation = 1, .peer = 2});
+  table.peers[0].transfers = 1;
+  table.peers[0].now = 3ULL << 56 | 1500;
+  table.progress.step = 4;
+  table.progress.advanced_ns = 900;
+  table.progress.version = 2;
+  table.progress.steps = 1;
+  table.steps[0].tag = 2;
+}
+
+}  // namespace
+}  // namespace holdfast::agent
+
+/// The input is the time, then stores into the table, with a look after every few of them.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace holdfast::agent;
+  static auto control = std::make_unique<SegmentControl>();
+  auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&control->collectives);
+  constexpr size_t kWords = sizeof(CollectiveTable) / sizeof(uint64_t);
+  for (size_t i = 0; i < kWords; ++i) words[i].store(0, std::memory_order_relaxed);
+  Fill(control->collectives);
+  uint64_t now_ns = 0;
+  if (size < sizeof now_ns) return 0;
+  std::memcpy(&now_ns, data, sizeof now_ns);
+  TableReader reader(*control);
+  RequireBounded(reader, 3000);
+  size_t stores = 0;
+  for (size_t at = sizeof now_ns; at + sizeof(Store) <= size; at += sizeof(Store)) {
+    Store store{};
+    std::memcpy(&store, data + at, sizeof store);
+    words[store.word % kWords].store(store.value, std::memory_order_relaxed);
+    if (++stores % 4 == 0) RequireBounded(reader, now_ns);
+    if (stores == 64) break;
+  }
+  RequireBounded(reader, now_ns);
+  RequireBounded(reader, ~uint64_t{0});
+  return 0;
+}
