@@ -147,6 +147,7 @@ struct StepTime {
 struct RankState {
   Rank rank;
   bool alive = true;         // by its pidfd
+  bool finished = false;     // it exited with code 0: not a fault
   char process_state = 'R';  // of /proc/PID/stat: R S D T Z X, 0: not known
   uint8_t phases = 0;        // bits of Phase
   uint64_t step = 0;
