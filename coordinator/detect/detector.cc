@@ -6,17 +6,17 @@
 #include <set>
 
 #include "coordinator/detect/hang.h"
-#include "coordinator/detect/table.h"
+#include "coordinator/detect/slow.h"
 
 namespace holdfast::detect {
 
 struct Detector::State {
   State(Incarnation incarnation, uint32_t world, const DetectorOptions& wanted)
-      : options(wanted), table(incarnation, world, wanted) {}
+      : options(wanted), table(incarnation, world, wanted), slowness(wanted) {}
 
   DetectorOptions options;
   Table table;
-  std::vector<CommId> wanted_peer_sums;
+  Slowness slowness;
 };
 
 namespace {
@@ -72,6 +72,7 @@ void Detector::Observe(const Digest& digest, Clock::TimePoint now) {
   const auto admitted = state_->table.Admit(digest, now);
   if (!admitted) return;
   state_->table.TakeState(digest, *admitted);
+  state_->slowness.Observe(digest, admitted->node, state_->table, now);
 }
 
 std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
@@ -85,11 +86,14 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
       verdicts.push_back(std::move(verdict));
     }
   }
+  // Where nothing moves, nothing is slow.
+  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
+  if (verdicts.empty()) verdicts = std::move(slow);
   SuspectFabric(state_->table, state_->options, verdicts);
   return verdicts;
 }
 
-const std::vector<CommId>& Detector::wanted_peer_sums() const { return state_->wanted_peer_sums; }
+const std::vector<CommId>& Detector::wanted_peer_sums() const { return state_->slowness.wanted(); }
 const DetectorCounters& Detector::counters() const { return state_->table.counters(); }
 
 }  // namespace holdfast::detect

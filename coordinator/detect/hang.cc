@@ -91,18 +91,19 @@ class HangFinder {
         kinds[{starter.flight->bytes, starter.flight->dtype}].push_back(starter.rank);
       }
       if (kinds.size() < 2) continue;
-      const auto most = std::max_element(
-          kinds.begin(), kinds.end(),
-          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
       Verdict verdict = Program(FaultClass::kSoftwareMismatch);
       for (const auto& [kind, ranks] : kinds) {
         verdict.evidence.push_back(
             fmt::format("{} of {} ranks call {} with {} bytes of type {}: {}", ranks.size(),
                         table_.comm(operation.comm).members.size(), NameOf(operation), kind.first,
                         kind.second, RanksInWords(ranks)));
-        if (kind != most->first && ranks.size() < most->second.size()) {
-          for (uint32_t rank : ranks) verdict.ranks.push_back(Rank{rank});
-        }
+      }
+      const auto most = std::max_element(
+          kinds.begin(), kinds.end(),
+          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+      for (const auto& [kind, ranks] : kinds) {
+        if (kind == most->first || ranks.size() >= most->second.size()) continue;
+        for (uint32_t rank : ranks) verdict.ranks.push_back(Rank{rank});
       }
       verdicts.push_back(std::move(verdict));
     }

@@ -59,10 +59,16 @@ class Marks {
 bool IsPast(const Table& table, uint32_t position, const Operation& operation) {
   const CommInfo& comm = table.comm(operation.comm);
   const auto& row = comm.completed[static_cast<size_t>(operation.func)];
-  if (!row.empty() && row[position] > operation.seq) return true;
+  // Nobody can be further than the next one, where all must come: a larger number is nonsense.
+  const bool bounded = IsSynchronous(operation.func);
+  if (!row.empty() && row[position] > operation.seq &&
+      (!bounded || row[position] == operation.seq + 1)) {
+    return true;
+  }
   for (const Flight& flight : table.rank(comm.members[position]).flights) {
     if (flight.comm == operation.comm && flight.func == operation.func &&
-        flight.seq > operation.seq && flight.state == FlightState::kStarted) {
+        flight.seq > operation.seq && flight.state == FlightState::kStarted &&
+        (!bounded || flight.seq == operation.seq + 1)) {
       return true;
     }
   }

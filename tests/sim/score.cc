@@ -48,6 +48,13 @@ class Judge {
       case FaultKind::kSlowSend:
       case FaultKind::kSlowReceive:
         return BlamesPort(verdict, found);
+      case FaultKind::kMismatched:
+      case FaultKind::kSkipped:
+        if (verdict.ranks.empty() && OnlyPairs()) {
+          found = faulty;  // of two that differ neither is the odd one
+          return true;
+        }
+        [[fallthrough]];
       default:
         for (Rank rank : verdict.ranks) {
           if (faulty.count(rank.value) == 0) return false;
@@ -58,6 +65,11 @@ class Judge {
   }
 
  private:
+  bool OnlyPairs() const {
+    const Family& family = trace_.job().families[trace_.job().data_family];
+    return family.groups.front().size() == 2;
+  }
+
   /// A rank with fewer than three connections in a direction cannot be told from a connection.
   bool BlamesPort(const Verdict& verdict, std::set<uint32_t>& found) const {
     const Truth& truth = trace_.truth();
