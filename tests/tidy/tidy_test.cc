@@ -165,6 +165,7 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
        with(storage, {"agent/api", "agent/arena", "agent/peers", "agent/parity"})},
       {"agent/server", with(storage, {"agent/api", "agent/arena", "agent/peers", "agent/pipeline",
                                       "coordinator/api"})},
+      {"coordinator/detect", {"storage/base"}},
       {"coordinator/api", {"storage/base", "storage/format"}},
       {"coordinator/state", {"storage/base", "storage/format", "coordinator/api"}},
       {"coordinator/store", {"storage/base", "storage/format", "coordinator/state"}},

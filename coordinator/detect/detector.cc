@@ -1,0 +1,99 @@
+#include "coordinator/detect/detector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "coordinator/detect/hang.h"
+#include "coordinator/detect/slow.h"
+
+namespace holdfast::detect {
+
+struct Detector::State {
+  State(Incarnation incarnation, uint32_t world, const DetectorOptions& wanted)
+      : options(wanted), table(incarnation, world, wanted), slowness(wanted) {}
+
+  DetectorOptions options;
+  Table table;
+  Slowness slowness;
+};
+
+namespace {
+
+size_t CountNodes(const std::vector<Verdict>& verdicts) {
+  std::set<std::string> nodes;
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.edge) {
+      nodes.insert(verdict.nodes.front());  // one of its two ends
+    } else {
+      nodes.insert(verdict.nodes.begin(), verdict.nodes.end());
+    }
+  }
+  return nodes.size();
+}
+
+/// Many nodes do not fail at once by themselves. Processes that are certainly gone are not doubted.
+void SuspectFabric(const Table& table, const DetectorOptions& options,
+                   std::vector<Verdict>& verdicts) {
+  std::vector<Verdict> doubted;
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.confidence < 1) doubted.push_back(verdict);
+  }
+  const size_t blamed = CountNodes(doubted);
+  const auto share = static_cast<double>(blamed) / static_cast<double>(table.nodes().size());
+  if (blamed <= 2 || share <= options.blamed_nodes_share_max) return;
+  Verdict fabric{.fault = FaultClass::kFabric,
+                 .ranks = {},
+                 .edge = {},
+                 .nodes = {},
+                 .confidence = 0.7,
+                 .action = Action::kAlert,
+                 .evidence = {fmt::format("{} of {} nodes look faulty at once: they share a cause; "
+                                          "nobody is blamed",
+                                          blamed, table.nodes().size())}};
+  for (size_t i = 0; i < std::min<size_t>(doubted.size(), 8); ++i) {
+    fabric.evidence.push_back(
+        fmt::format("{}: {}", ToString(doubted[i].fault), doubted[i].evidence.front()));
+  }
+  std::erase_if(verdicts, [](const Verdict& verdict) { return verdict.confidence < 1; });
+  verdicts.push_back(std::move(fabric));
+}
+
+}  // namespace
+
+Detector::Detector(Incarnation incarnation, uint32_t world, const DetectorOptions& options)
+    : state_(std::make_unique<State>(incarnation, world, options)) {}
+Detector::~Detector() = default;
+Detector::Detector(Detector&& other) noexcept = default;
+Detector& Detector::operator=(Detector&& other) noexcept = default;
+
+void Detector::Observe(const Digest& digest, Clock::TimePoint now) {
+  const auto admitted = state_->table.Admit(digest, now);
+  if (!admitted) return;
+  state_->table.TakeState(digest, *admitted);
+  state_->slowness.Observe(digest, admitted->node, state_->table, now);
+}
+
+std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
+  std::vector<Verdict> verdicts = FindDead(state_->table);
+  std::set<Rank> dead;
+  for (const Verdict& verdict : verdicts) dead.insert(verdict.ranks.front());
+  for (Verdict& verdict : FindHangs(state_->table, now, state_->options)) {
+    const bool known = !verdict.ranks.empty() && dead.count(verdict.ranks.front()) != 0;
+    // A transfer with a process that is gone does not finish either.
+    if (!known && (dead.empty() || verdict.fault == FaultClass::kComputeHang)) {
+      verdicts.push_back(std::move(verdict));
+    }
+  }
+  // Where nothing moves, nothing is slow.
+  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
+  if (verdicts.empty()) verdicts = std::move(slow);
+  SuspectFabric(state_->table, state_->options, verdicts);
+  return verdicts;
+}
+
+const std::vector<CommId>& Detector::wanted_peer_sums() const { return state_->slowness.wanted(); }
+const DetectorCounters& Detector::counters() const { return state_->table.counters(); }
+
+}  // namespace holdfast::detect

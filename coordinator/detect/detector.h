@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/detect/records.h"
+#include "coordinator/detect/verdict.h"
+#include "storage/base/clock.h"
+
+namespace holdfast::detect {
+
+struct DetectorOptions {
+  // Hangs.
+  Clock::Duration hang_after = std::chrono::seconds(5);  // without progress, at least
+  double hang_factor = 10;  // and so many times the operation's 99th percentile
+  Clock::Duration dead_after = std::chrono::seconds(2);  // a rank's node is silent: its word is old
+  // Slowness.
+  uint32_t windows = 20;        // looked at for a late rank
+  uint32_t windows_late = 14;   // of them, late
+  uint32_t warmup_windows = 3;  // left out after the start
+  double late_share = 0.02;     // of the iteration that lateness must cost
+  uint64_t late_ns_min = 1'000'000;
+  double slow_transfer_share = 0.10;  // that a transfer must be slower than its baseline
+  double z_min = 5;                   // robust standard deviations
+  double hot_share = 0.7;             // of a rank's connections that must be slow to blame the rank
+  uint32_t hot_cells_min = 3;
+  // Actions.
+  double blamed_nodes_share_max = 0.02;  // above it (and above 2 nodes) the fabric is suspected
+  // Memory.
+  uint32_t ranks_max = 65'536;
+  uint32_t communicators_per_rank_max = 16;
+};
+
+/// What came in and what became of it.
+struct DetectorCounters {
+  uint64_t digests = 0;
+  uint64_t refused_digests = 0;  // other incarnation, impossible world, too many ranks
+  uint64_t repeated_digests = 0;
+  uint64_t records = 0;
+  uint64_t refused_records = 0;  // nonsense: unknown rank or communicator, impossible numbers
+};
+
+/// Watches one incarnation of one job and says who is faulty. Pure: what it answers follows from
+/// what it observed and the times passed in. Memory is bounded by the world's size whatever comes
+/// in. Thread-compatible.
+class Detector {
+ public:
+  /// `incarnation`: digests of others are refused. `world`: ranks of the job.
+  Detector(Incarnation incarnation, uint32_t world, const DetectorOptions& options = {});
+  ~Detector();
+  Detector(Detector&& other) noexcept;
+  Detector& operator=(Detector&& other) noexcept;
+
+  /// Takes in what an agent says. Nonsense is counted and left out.
+  void Observe(const Digest& digest, Clock::TimePoint now);
+  /// The faults there are, the most certain first; none when the job is healthy. A fault is
+  /// repeated for as long as it lasts.
+  std::vector<Verdict> Evaluate(Clock::TimePoint now);
+  /// Communicators whose PeerSums would tell which connection or rank is slow: agents should send
+  /// them for the next 20 operations or so. Set by Evaluate.
+  const std::vector<CommId>& wanted_peer_sums() const;
+  const DetectorCounters& counters() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace holdfast::detect

@@ -1,0 +1,359 @@
+#include "coordinator/detect/hang.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "coordinator/detect/evidence.h"
+#include "coordinator/detect/waits.h"
+
+namespace holdfast::detect {
+namespace {
+
+constexpr uint8_t kPhasesWithoutSteps =
+    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
+    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
+/// A word this old says nothing about now; a node this long silent is taken for lost.
+constexpr Clock::Duration kFresh = std::chrono::seconds(3);
+
+class HangFinder {
+ public:
+  HangFinder(const Table& table, Clock::TimePoint now, const DetectorOptions& options)
+      : table_(table), now_(now), options_(options), graph_(BuildWaitsFor(table)) {}
+
+  std::vector<Verdict> Run() {
+    const auto least = static_cast<uint64_t>(options_.hang_after.count());
+    const bool any_old =
+        std::any_of(graph_.operations.begin(), graph_.operations.end(),
+                    [&](const Operation& operation) { return operation.oldest_ns >= least; });
+    if (!any_old) return {};
+    if (auto mismatches = Mismatches(least); !mismatches.empty()) return mismatches;
+    const auto roots = RootsOf(graph_, least);
+    WhoWaits();
+    std::vector<Verdict> verdicts;
+    for (const std::vector<uint32_t>& root : roots) {
+      std::optional<Verdict> verdict;
+      if (root.size() > 1) {
+        verdict = Circle(root);
+      } else if (graph_.is_rank(root.front())) {
+        verdict = Hung(graph_.rank_of(root.front()));
+      } else {
+        verdict = Complete(graph_.operations[root.front()]);
+      }
+      if (verdict) verdicts.push_back(std::move(*verdict));
+    }
+    return verdicts;
+  }
+
+ private:
+  Clock::Duration WordAge(uint32_t rank) const {
+    const Index node = table_.rank(rank).node;
+    return node == kNone ? Clock::Duration::max() : now_ - table_.node(node).as_of;
+  }
+
+  /// How long an operation may take before it hangs.
+  uint64_t Patience(const Operation& operation) const {
+    const uint64_t bytes = operation.starters.front().flight->bytes;
+    const uint32_t kind = KindOf(table_.comm(operation.comm).role, operation.func, bytes);
+    const double usual = options_.hang_factor * static_cast<double>(table_.SlowestUsual(kind));
+    return std::max(static_cast<uint64_t>(options_.hang_after.count()),
+                    static_cast<uint64_t>(usual));
+  }
+
+  std::string NameOf(const Operation& operation) const {
+    if (IsPairwise(operation.func)) {
+      return fmt::format("a transfer of communicator {:x}", table_.comm(operation.comm).id.value);
+    }
+    return fmt::format("{} {} of communicator {:x}", ToString(operation.func), operation.seq,
+                       table_.comm(operation.comm).id.value);
+  }
+
+  /// By operation that waits for a rank: the longest wait.
+  void WhoWaits() {
+    for (uint32_t i = 0; i < graph_.operations.size(); ++i) {
+      for (uint32_t rank : graph_.operations[i].absent) {
+        uint32_t& longest = waiting_for_.emplace(rank, i).first->second;
+        if (graph_.operations[i].oldest_ns > graph_.operations[longest].oldest_ns) longest = i;
+      }
+    }
+  }
+
+  std::vector<Verdict> Mismatches(uint64_t least) const {
+    std::vector<Verdict> verdicts;
+    for (const Operation& operation : graph_.operations) {
+      if (operation.oldest_ns < least || IsPairwise(operation.func) ||
+          operation.func == Func::kAllToAll || operation.func == Func::kOther) {
+        continue;
+      }
+      std::map<std::pair<uint64_t, uint8_t>, std::vector<uint32_t>> kinds;
+      for (const Operation::Starter& starter : operation.starters) {
+        kinds[{starter.flight->bytes, starter.flight->dtype}].push_back(starter.rank);
+      }
+      if (kinds.size() < 2) continue;
+      Verdict verdict = Program(FaultClass::kSoftwareMismatch);
+      for (const auto& [kind, ranks] : kinds) {
+        verdict.evidence.push_back(
+            fmt::format("{} of {} ranks call {} with {} bytes of type {}: {}", ranks.size(),
+                        table_.comm(operation.comm).members.size(), NameOf(operation), kind.first,
+                        kind.second, RanksInWords(ranks)));
+      }
+      const auto most = std::max_element(
+          kinds.begin(), kinds.end(),
+          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+      for (const auto& [kind, ranks] : kinds) {
+        if (kind == most->first || ranks.size() >= most->second.size()) continue;
+        for (uint32_t rank : ranks) verdict.ranks.push_back(Rank{rank});
+      }
+      verdicts.push_back(std::move(verdict));
+    }
+    return verdicts;
+  }
+
+  Verdict Program(FaultClass fault) const {
+    return {.fault = fault,
+            .ranks = {},
+            .edge = {},
+            .nodes = {},
+            .confidence = 0.95,
+            .action = Action::kRestartInPlace,
+            .evidence = {}};
+  }
+
+  std::optional<Verdict> Circle(const std::vector<uint32_t>& members) const {
+    uint64_t stuck_ns = 0;
+    uint64_t patience = 0;
+    std::map<Index, uint32_t> comms;
+    for (uint32_t vertex : members) {
+      if (graph_.is_rank(vertex)) {
+        if (WordAge(graph_.rank_of(vertex)) > kFresh) return std::nullopt;
+        continue;
+      }
+      const Operation& operation = graph_.operations[vertex];
+      ++comms[operation.comm];
+      stuck_ns = std::max(stuck_ns, operation.youngest_ns);
+      patience = std::max(patience, Patience(operation));
+    }
+    if (stuck_ns < patience) return std::nullopt;
+    const bool same_comm =
+        std::any_of(comms.begin(), comms.end(), [](const auto& entry) { return entry.second > 1; });
+    // Ranks of one communicator that call different operations do not agree on the program; over
+    // several communicators each may be right by itself.
+    Verdict verdict =
+        Program(same_comm ? FaultClass::kSoftwareMismatch : FaultClass::kProgramDeadlock);
+    const Operation* largest = nullptr;
+    for (uint32_t vertex : members) {
+      if (graph_.is_rank(vertex)) continue;
+      const Operation& operation = graph_.operations[vertex];
+      if (largest == nullptr || operation.starters.size() > largest->starters.size()) {
+        largest = &operation;
+      }
+      if (verdict.evidence.size() < 8) {
+        verdict.evidence.push_back(fmt::format("{} started {} and wait for {}",
+                                               RanksInWords(StartersOf(operation)),
+                                               NameOf(operation), RanksInWords(operation.absent)));
+      }
+    }
+    // Who is missing where most ranks are is the one to look at.
+    if (largest->absent.size() < largest->starters.size()) {
+      for (uint32_t rank : largest->absent) verdict.ranks.push_back(Rank{rank});
+    }
+    return verdict;
+  }
+
+  static std::vector<uint32_t> StartersOf(const Operation& operation) {
+    std::vector<uint32_t> ranks;
+    for (const Operation::Starter& starter : operation.starters) ranks.push_back(starter.rank);
+    return ranks;
+  }
+
+  /// A rank that others wait for and that waits for nobody.
+  std::optional<Verdict> Hung(uint32_t rank) const {
+    const RankInfo& info = table_.rank(rank);
+    const auto found = waiting_for_.find(rank);
+    if (found == waiting_for_.end()) return std::nullopt;
+    const Operation& operation = graph_.operations[found->second];
+    const bool stopped = info.word.process_state == 'T' || info.word.process_state == 'Z';
+    const auto least = static_cast<uint64_t>(options_.hang_after.count());
+    const uint64_t patience = stopped ? least : Patience(operation);
+    if (operation.oldest_ns < patience) return std::nullopt;
+
+    Verdict verdict{.fault = FaultClass::kComputeHang,
+                    .ranks = {Rank{rank}},
+                    .edge = {},
+                    .nodes = {table_.NodeNameOf(rank)},
+                    .confidence = 0.95,
+                    .action = Action::kRestartWithoutRoot,
+                    .evidence = {}};
+    verdict.evidence.push_back(
+        fmt::format("{} of {} ranks have been in {} for {} (longest); rank {} has not started it",
+                    operation.starters.size(), table_.comm(operation.comm).members.size(),
+                    NameOf(operation), InSeconds(operation.oldest_ns), rank));
+    const Clock::Duration age = WordAge(rank);
+    if (age > kFresh) {
+      if (age < options_.hang_after) return std::nullopt;
+      verdict.fault = FaultClass::kDead;
+      verdict.confidence = 0.9;
+      verdict.evidence.push_back(info.node == kNone
+                                     ? fmt::format("nothing was ever heard of rank {}", rank)
+                                     : fmt::format("its node {} has been silent for {}",
+                                                   table_.NodeNameOf(rank),
+                                                   InSeconds(static_cast<uint64_t>(age.count()))));
+      return verdict;
+    }
+    if ((info.word.phases & kPhasesWithoutSteps) != 0 && !stopped) return std::nullopt;
+    if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
+    verdict.evidence.push_back(WhereItIs(rank, operation));
+    return verdict;
+  }
+
+  /// Its own word must be from a time when the others had already waited for long.
+  bool AbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
+    const auto own = table_.node(table_.rank(rank).node).as_of;
+    for (const Operation::Starter& starter : operation.starters) {
+      const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
+      const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - own);
+      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8)) return true;
+    }
+    return false;
+  }
+
+  std::string WhereItIs(uint32_t rank, const Operation& operation) const {
+    const RankState& word = table_.rank(rank).word;
+    for (const Flight& flight : table_.rank(rank).flights) {
+      if (flight.comm == operation.comm && flight.func == operation.func &&
+          flight.state == FlightState::kEnqueued) {
+        return fmt::format("rank {} enqueued it {} ago and it does not start: its GPU is stuck",
+                           rank, InSeconds(flight.age_ns));
+      }
+    }
+    const std::string_view meaning = word.process_state == 'T'   ? "it is stopped"
+                                     : word.process_state == 'Z' ? "it is a zombie"
+                                     : word.process_state == 'D' ? "it waits for I/O in the kernel"
+                                     : word.process_state == 'S' ? "it sleeps"
+                                     : word.process_state == 'R' ? "it runs"
+                                                                 : "its state is not known";
+    return fmt::format("rank {} has not called it; process state {}: {}; step {} for {}", rank,
+                       word.process_state == 0 ? '?' : word.process_state, meaning, word.step,
+                       InSeconds(word.since_step_ns));
+  }
+
+  /// All members are in it and none leaves.
+  std::optional<Verdict> Complete(const Operation& operation) const {
+    if (operation.youngest_ns < Patience(operation)) return std::nullopt;
+    Verdict verdict{.fault = FaultClass::kCommHang,
+                    .ranks = {},
+                    .edge = {},
+                    .nodes = {},
+                    .confidence = 0.5,
+                    .action = Action::kRestartInPlace,
+                    .evidence = {}};
+    verdict.evidence.push_back(fmt::format(
+        "all {} ranks have started {}, the last one {} ago; it does not finish",
+        operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));
+    FollowEdges(operation, verdict);
+    return verdict;
+  }
+
+  /// Walks from the least advanced connection to the one that everything behind it waits for.
+  void FollowEdges(const Operation& operation, Verdict& verdict) const {
+    std::map<uint32_t, const PeerEdge*> edges;
+    for (const Operation::Starter& starter : operation.starters) {
+      if (starter.flight->edge && starter.flight->edge->state != EdgeState::kUnknown) {
+        edges.emplace(starter.rank, &*starter.flight->edge);
+      }
+    }
+    if (edges.empty()) {
+      verdict.evidence.emplace_back("no rank says which of its connections stands still");
+      return;
+    }
+    // On the wire is the end of every chain; else the least advanced connection is its start.
+    auto rank_of_state = [](const auto& entry) {
+      return std::pair(entry.second->state != EdgeState::kSendWait, entry.second->steps);
+    };
+    auto at = std::min_element(edges.begin(), edges.end(), [&](const auto& a, const auto& b) {
+      return rank_of_state(a) < rank_of_state(b);
+    });
+    for (size_t steps = 0; steps <= edges.size(); ++steps) {
+      const PeerEdge& edge = *at->second;
+      if (edge.state != EdgeState::kSendPeerWait && edge.state != EdgeState::kRecvWait) break;
+      const auto next = edges.find(edge.peer.value);
+      if (next == edges.end()) break;
+      at = next;
+    }
+    BlameEdge(at->first, *at->second, verdict);
+  }
+
+  void BlameEdge(uint32_t rank, const PeerEdge& edge, Verdict& verdict) const {
+    verdict.action = Action::kRestartWithoutRoot;
+    const uint32_t peer = edge.peer.value;
+    switch (edge.state) {
+      case EdgeState::kSendWait:
+      case EdgeState::kRecvWait: {
+        const bool sends = edge.state == EdgeState::kSendWait;
+        verdict.edge = sends ? Edge{Rank{rank}, Rank{peer}} : Edge{Rank{peer}, Rank{rank}};
+        verdict.nodes = {table_.NodeNameOf(rank), table_.NodeNameOf(peer)};
+        verdict.confidence = sends ? 0.95 : 0.8;
+        verdict.evidence.push_back(
+            sends ? fmt::format("rank {}'s transfer {} to rank {} is on the wire and not "
+                                "acknowledged; no other connection is further behind",
+                                rank, edge.steps, peer)
+                  : fmt::format("rank {} waits for transfer {} from rank {}, which waits for "
+                                "nobody",
+                                rank, edge.steps, peer));
+        break;
+      }
+      case EdgeState::kSendPeerWait:
+        verdict.ranks = {Rank{peer}};
+        verdict.nodes = {table_.NodeNameOf(peer)};
+        verdict.confidence = 0.85;
+        verdict.evidence.push_back(
+            fmt::format("rank {} may not send: rank {} does not take what it has", rank, peer));
+        break;
+      case EdgeState::kSendGpuWait:
+      case EdgeState::kRecvFlushWait:
+      case EdgeState::kRecvGpuWait:
+      case EdgeState::kUnknown:
+        verdict.ranks = {Rank{rank}};
+        verdict.nodes = {table_.NodeNameOf(rank)};
+        verdict.confidence = 0.8;
+        verdict.evidence.push_back(
+            fmt::format("rank {}'s own GPU does not move data for rank {}", rank, peer));
+        break;
+    }
+    if (verdict.nodes.size() == 2 && verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
+  }
+
+  const Table& table_;
+  const Clock::TimePoint now_;
+  const DetectorOptions& options_;
+  const WaitsFor graph_;
+  std::map<uint32_t, uint32_t> waiting_for_;  // absent rank → operation
+};
+
+}  // namespace
+
+std::vector<Verdict> FindDead(const Table& table) {
+  std::vector<Verdict> verdicts;
+  for (uint32_t rank = 0; rank < table.world(); ++rank) {
+    const RankInfo& info = table.rank(rank);
+    if (info.node == kNone || info.word.alive || info.word.finished) continue;
+    verdicts.push_back({.fault = FaultClass::kDead,
+                        .ranks = {Rank{rank}},
+                        .edge = {},
+                        .nodes = {table.NodeNameOf(rank)},
+                        .confidence = 1,
+                        .action = Action::kRestartWithoutRoot,
+                        .evidence = {fmt::format("the process of rank {} on {} is gone (its agent "
+                                                 "watches it); its last step was {}",
+                                                 rank, table.NodeNameOf(rank), info.word.step)}});
+  }
+  return verdicts;
+}
+
+std::vector<Verdict> FindHangs(const Table& table, Clock::TimePoint now,
+                               const DetectorOptions& options) {
+  return HangFinder(table, now, options).Run();
+}
+
+}  // namespace holdfast::detect

@@ -1,0 +1,147 @@
+#include "coordinator/detect/lateness.h"
+
+#include <bit>
+#include <numeric>
+
+namespace holdfast::detect {
+namespace {
+
+constexpr double kWindowIterations = 0.8;   // at least
+constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is not known
+constexpr double kLongWindow = 2.5;         // times the usual: something else happened
+constexpr double kStrongShare = 0.05;       // of a window, to be very late
+constexpr double kWorkDiffers = 0.01;       // of the bytes moved
+constexpr double kSpreadLeast = 0.001;
+
+uint32_t LastBits(uint32_t count) { return count >= 32 ? ~0U : (1U << count) - 1; }
+
+}  // namespace
+
+int Track::late_count() const { return std::popcount(late); }
+int Track::strong_count() const { return std::popcount(strong[0]) + std::popcount(strong[1]); }
+
+Lateness::Lateness(uint32_t members, const DetectorOptions& options)
+    : options_(options), anchor_(members), tracks_(members) {}
+
+void Lateness::Add(const Gathered& operation, double iteration_ns, RoleUsage& usage) {
+  // The time since the anchor, by the members who were in both.
+  scratch_.clear();
+  for (size_t i = 0; i < anchor_.size() && scratch_.size() < 9; ++i) {
+    const Sample& from = anchor_[i];
+    const Sample& to = operation.samples[i];
+    if (from.present() && to.present()) {
+      scratch_.push_back(static_cast<double>(to.start_ns) - static_cast<double>(from.start_ns));
+    }
+  }
+  if (scratch_.empty()) {
+    anchor_ = operation.samples;
+    return;
+  }
+  const double wall_ns = LowerMedian(std::span<double>(scratch_));
+  const double least = iteration_ns > 0 ? kWindowIterations * iteration_ns : kWindowNsUnknown;
+  if (wall_ns < least) return;  // also what came out of order
+  if (windows_++ >= options_.warmup_windows) {
+    const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
+    walls_.Add(wall_ns);
+    if (usual) Window(operation, wall_ns, usage);
+  }
+  anchor_ = operation.samples;
+}
+
+void Lateness::OwnTimes(const Gathered& operation) {
+  position_.clear();
+  own_ns_.clear();
+  bytes_.clear();
+  by_waits_only_ =
+      std::any_of(operation.samples.begin(), operation.samples.end(),
+                  [](const Sample& sample) { return sample.present() && sample.blocked_ns == 0; });
+  for (uint32_t i = 0; i < anchor_.size(); ++i) {
+    const Sample& from = anchor_[i];
+    const Sample& to = operation.samples[i];
+    if (!from.present() || !to.present() || to.start_ns < from.start_ns) continue;
+    double own = -static_cast<double>(to.duration_ns());  // who waits least is last
+    double bytes = 0;
+    if (!by_waits_only_) {
+      if (to.blocked_ns < from.blocked_ns) continue;
+      own = static_cast<double>(to.start_ns - from.start_ns) -
+            static_cast<double>(to.blocked_ns - from.blocked_ns);
+      if (from.moved_bytes != 0 && to.moved_bytes >= from.moved_bytes) {
+        bytes = static_cast<double>(to.moved_bytes - from.moved_bytes);
+      }
+    }
+    position_.push_back(i);
+    own_ns_.push_back(own);
+    bytes_.push_back(bytes);
+  }
+}
+
+/// Members that moved more bytes had more to compute: that is no fault. How much more is learned
+/// from all communicators of the role, by pairs of members that are far apart.
+void Lateness::TakeOutWork(RoleUsage& usage) {
+  const size_t n = own_ns_.size();
+  scratch_ = bytes_;
+  const double usual = LowerMedian(std::span<double>(scratch_));
+  const auto [least, most] = std::minmax_element(bytes_.begin(), bytes_.end());
+  if (usual <= 0 || *least <= 0 || *most - *least < kWorkDiffers * usual) return;
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return bytes_[a] < bytes_[b]; });
+  const size_t half = n / 2;
+  const size_t step = std::max<size_t>(1, half / 8);
+  for (size_t i = 0; i < half; i += step) {
+    const uint32_t low = order[i];
+    const uint32_t high = order[i + (n - half)];
+    const double bytes = bytes_[high] - bytes_[low];
+    if (bytes > kWorkDiffers * usual) {
+      usage.slopes.Add((own_ns_[high] - own_ns_[low]) / bytes);
+    }
+  }
+  if (usage.slopes.size() == 0) return;
+  if (usage.slope == 0 || usage.slopes.added() % 8 < 4) usage.slope = usage.slopes.Median();
+  const double slope = std::max(0.0, usage.slope);
+  for (size_t i = 0; i < n; ++i) own_ns_[i] -= slope * (bytes_[i] - usual);
+}
+
+void Lateness::Window(const Gathered& operation, double wall_ns, RoleUsage& usage) {
+  OwnTimes(operation);
+  if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
+  TakeOutWork(usage);
+  Note(wall_ns, usage);
+}
+
+void Lateness::Note(double wall_ns, RoleUsage& usage) {
+  scratch_ = own_ns_;
+  const double usual = LowerMedian(std::span<double>(scratch_));
+  for (double& own : own_ns_) own = (own - usual) / wall_ns;  // now the excess
+  scratch_ = own_ns_;
+  const size_t n = scratch_.size();
+  if (n >= 4) {
+    usage.spreads.Add(1.4826 * CentreOf(scratch_).mad);
+  } else {
+    const auto [least, most] = std::minmax_element(scratch_.begin(), scratch_.end());
+    usage.spreads.Add((*most - *least) / (n == 2 ? 0.954 : 1.6));
+  }
+  if (usage.spread == 0 || usage.spreads.added() % 8 == 0) usage.spread = usage.spreads.Median();
+  const double spread = std::max(usage.spread, kSpreadLeast);
+  const double late_from = std::max(
+      {options_.late_share, static_cast<double>(options_.late_ns_min) / wall_ns, 2 * spread});
+  const double strong_from = std::max(kStrongShare, 5 * spread);
+  suspicious_ = false;
+  for (size_t i = 0; i < n; ++i) {
+    Track& track = tracks_[position_[i]];
+    track.excess.Add(static_cast<float>(own_ns_[i]));
+    track.late =
+        (track.late << 1U | (own_ns_[i] >= late_from ? 1U : 0U)) & LastBits(options_.windows);
+    const bool strong = own_ns_[i] >= strong_from;
+    track.strong[1] = track.strong[1] << 1U | track.strong[0] >> 63U;
+    track.strong[0] = track.strong[0] << 1U | (strong ? 1U : 0U);
+    ++track.windows;
+    usage.strong += strong ? 1 : 0;
+    suspicious_ |= static_cast<uint32_t>(track.late_count()) >= options_.windows_late ||
+                   track.strong_count() >= 4;
+  }
+  usage.windows += n;
+}
+
+}  // namespace holdfast::detect

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "coordinator/detect/gather.h"
+#include "coordinator/detect/robust.h"
+
+// Who comes late by own fault. The time that a rank needs for itself between two operations of a
+// communicator (its clock's difference less the time it was blocked in operations meanwhile) is
+// compared with that of the other members, who had the same work to do. Clocks are never compared.
+
+namespace holdfast::detect {
+
+/// What is usual among all communicators of one role.
+struct RoleUsage {
+  Recent<double, 64> spreads;  // of own times in a window, as a share of the window
+  Recent<double, 64> slopes;   // own nanoseconds a byte moved, where the members' bytes differ
+  double spread = 0;           // the median of the above, brought up to date now and then
+  double slope = 0;
+  uint64_t strong = 0;   // windows in which a member came very late
+  uint64_t windows = 0;  // of all members
+};
+
+/// One member's record. A window is about one iteration.
+struct Track {
+  Recent<float, 20> excess;          // own time beyond the usual member's, as a share of the window
+  uint32_t late = 0;                 // bit i: late in the window i windows ago
+  std::array<uint64_t, 2> strong{};  // the same, very late
+  uint32_t windows = 0;
+  int late_count() const;
+  int strong_count() const;
+};
+
+class Lateness {
+ public:
+  Lateness(uint32_t members, const DetectorOptions& options);
+
+  /// Takes an operation in. `iteration_ns`: the usual time of an iteration, 0 when not known.
+  void Add(const Gathered& operation, double iteration_ns, RoleUsage& usage);
+
+  const std::vector<Track>& tracks() const { return tracks_; }
+  /// Some member may be late lastingly, or often: worth a look.
+  bool suspicious() const { return suspicious_; }
+  /// Usual length of a window.
+  double window_ns() const { return walls_.size() == 0 ? 0 : walls_.Median(); }
+  /// The totals of blocked time were not there: a late rank may have inherited its lateness.
+  bool by_waits_only() const { return by_waits_only_; }
+
+ private:
+  void Window(const Gathered& operation, double wall_ns, RoleUsage& usage);
+  void OwnTimes(const Gathered& operation);
+  void TakeOutWork(RoleUsage& usage);
+  void Note(double wall_ns, RoleUsage& usage);
+
+  const DetectorOptions options_;
+  std::vector<Sample> anchor_;
+  std::vector<Track> tracks_;
+  Recent<double, 16> walls_;
+  uint32_t windows_ = 0;
+  bool suspicious_ = false;
+  bool by_waits_only_ = false;
+  // Scratch of one window, by member present in it.
+  std::vector<uint32_t> position_;
+  std::vector<double> own_ns_;
+  std::vector<double> bytes_;
+  std::vector<double> scratch_;
+};
+
+}  // namespace holdfast::detect

@@ -1,0 +1,67 @@
+#include "coordinator/detect/pace.h"
+
+#include <algorithm>
+
+#include "coordinator/detect/table.h"
+
+namespace holdfast::detect {
+namespace {
+
+constexpr size_t kUsualLeast = 8;
+constexpr double kSlackShare = 0.025;  // half of the shift that is looked for
+constexpr double kShiftShare = 0.05;
+constexpr double kAlarm = 6;  // robust standard deviations, summed
+constexpr size_t kPendingMost = 3;
+constexpr uint64_t kStepsAhead = 1000;
+constexpr uint32_t kImplausibleMost = 100;
+constexpr double kStepMost = 4;  // what one step may add: one long step is no shift
+
+}  // namespace
+
+void Pace::Add(uint64_t step, uint64_t duration_ns) {
+  if (duration_ns == 0 || duration_ns > kDurationNsMax || step > kSeqMax) return;
+  // A step far from all others is nonsense, unless everybody says so.
+  const uint64_t newest = pending_.empty() ? finished_ : pending_.back().step;
+  const bool plausible = newest == 0 || (step > finished_ && step < newest + kStepsAhead);
+  if (!plausible) {
+    if (step >= newest + kStepsAhead || step + kStepsAhead < newest) ++implausible_;
+    if (implausible_ < kImplausibleMost) return;
+    pending_.clear();
+    finished_ = 0;
+  }
+  implausible_ = 0;
+  auto at = std::find_if(pending_.begin(), pending_.end(),
+                         [&](const Pending& pending) { return pending.step >= step; });
+  if (at == pending_.end() || at->step != step) {
+    at = pending_.insert(at, Pending{step, {}});
+  }
+  if (!at->durations.full()) at->durations.Add(static_cast<double>(duration_ns));
+  if (pending_.size() <= kPendingMost) return;
+  Finish(pending_.front());
+  pending_.erase(pending_.begin());
+}
+
+void Pace::Finish(const Pending& pending) {
+  const uint64_t step = pending.step;
+  const double duration = pending.durations.Median();
+  finished_ = step;
+  now_.Add(duration);
+  iteration_ns_ = now_.Median();
+  if (usual_.size() >= kUsualLeast) {
+    const double spread = std::max(1.4826 * centre_.mad, 0.01 * centre_.median);
+    const double step_z = (duration - (1 + kSlackShare) * centre_.median) / spread;
+    sum_ = std::max(0.0, sum_ + std::min(step_z, kStepMost));
+    if (sum_ == 0) sum_since_ = step;
+    if (sum_ >= kAlarm) return;  // what is slow is not learned as usual
+  }
+  usual_.Add(duration);
+  std::vector<double> values(usual_.values().begin(), usual_.values().end());
+  centre_ = CentreOf(values);
+}
+
+std::optional<Pace::Shift> Pace::shift() const {
+  if (sum_ < kAlarm || iteration_ns_ < (1 + kShiftShare) * centre_.median) return std::nullopt;
+  return Shift{sum_since_ + 1, centre_.median, iteration_ns_};
+}
+
+}  // namespace holdfast::detect

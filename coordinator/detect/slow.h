@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/detect/lateness.h"
+#include "coordinator/detect/pace.h"
+#include "coordinator/detect/transfer.h"
+
+// Why the job is slower than it could be: whose own time, or which transfers.
+
+namespace holdfast::detect {
+
+class Slowness {
+ public:
+  explicit Slowness(const DetectorOptions& options) : options_(options) {}
+
+  /// Takes in the measurements of an admitted digest.
+  void Observe(const Digest& digest, Index node, Table& table, Clock::TimePoint now);
+  std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now);
+  /// Communicators whose connections should be looked at.
+  const std::vector<CommId>& wanted() const { return wanted_; }
+
+ private:
+  /// What is watched of one communicator.
+  struct Watch {
+    Watch(uint32_t members, const DetectorOptions& options)
+        : gatherer(members), lateness(members, options), transfers(options) {}
+    Gatherer gatherer;
+    Lateness lateness;
+    Transfers transfers;
+    std::unique_ptr<DelayMatrix> matrix;  // while its transfers are slow
+    Clock::TimePoint slow_since;
+  };
+
+  void TakeRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
+  void Finish(const Gathered& operation, Index comm, Table& table);
+  void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
+  double LastingSpread(Role role, const Table& table) const;
+  std::optional<Verdict> Late(Index comm, uint32_t position, double lasting_spread,
+                              const Table& table) const;
+  bool Often(const Track& track, const RoleUsage& usage, size_t tracks) const;
+  void LookForTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
+  Verdict SlowTransfer(const Watch& watch, const Transfers::Slow& slow,
+                       const DelayMatrix::Blame& blame, const Table& table, Index comm) const;
+  void AddPace(std::vector<Verdict>& verdicts) const;
+
+  const DetectorOptions options_;
+  std::vector<std::unique_ptr<Watch>> watches_;  // by communicator; made with its first record
+  std::array<RoleUsage, kRoleMax + 1> usage_;
+  Pace pace_;
+  std::vector<CommId> wanted_;
+};
+
+}  // namespace holdfast::detect

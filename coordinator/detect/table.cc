@@ -1,0 +1,258 @@
+#include "coordinator/detect/table.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace holdfast::detect {
+namespace {
+
+constexpr uint64_t kBucketFloorNs = 1000;
+
+int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
+
+bool Sane(const RankState& state) {
+  return state.heartbeat_age_ns <= kDurationNsMax && state.since_step_ns <= kDurationNsMax &&
+         state.step <= kSeqMax;
+}
+
+bool Sane(const InFlight& flight, uint32_t world) {
+  if (static_cast<uint8_t>(flight.func) > kFuncMax || flight.seq > kSeqMax ||
+      static_cast<uint8_t>(flight.state) > 1 || flight.bytes > kBytesMax ||
+      flight.age_ns > kDurationNsMax) {
+    return false;
+  }
+  return !flight.edge || (flight.edge->peer.value < world && flight.edge->peer != flight.rank &&
+                          static_cast<uint8_t>(flight.edge->direction) <= 1 &&
+                          static_cast<uint8_t>(flight.edge->state) <= kEdgeStateMax);
+}
+
+}  // namespace
+
+std::string_view ToString(Func func) {
+  static constexpr std::string_view kNames[] = {
+      "operation", "allreduce", "allgather", "reducescatter", "broadcast",
+      "reduce",    "alltoall",  "send",      "recv",          "barrier"};
+  return kNames[static_cast<size_t>(func)];
+}
+
+void DurationHistogram::Add(uint64_t ns) {
+  const uint64_t units = std::max<uint64_t>(ns / (kBucketFloorNs / 4), 4);
+  const auto octave = static_cast<uint32_t>(std::bit_width(units)) - 3;
+  const uint32_t bucket = octave * 4 + static_cast<uint32_t>((units >> octave) & 3U);
+  ++buckets_[std::min<size_t>(bucket, buckets_.size() - 1)];
+  ++count_;
+}
+
+uint64_t DurationHistogram::Quantile(double q) const {
+  if (count_ == 0) return 0;
+  const auto wanted = static_cast<uint64_t>(q * static_cast<double>(count_ - 1)) + 1;
+  uint64_t below = 0;
+  size_t bucket = 0;
+  while (bucket + 1 < buckets_.size() && (below += buckets_[bucket]) < wanted) ++bucket;
+  return (uint64_t{(bucket & 3U) + 5} << (bucket >> 2U)) * (kBucketFloorNs / 4);
+}
+
+uint32_t KindOf(Role role, Func func, uint64_t bytes) {
+  return static_cast<uint32_t>(role) << 16U | static_cast<uint32_t>(func) << 8U |
+         static_cast<uint32_t>(std::bit_width(bytes));
+}
+
+Table::Table(Incarnation incarnation, uint32_t world, const DetectorOptions& options)
+    : incarnation_(incarnation), options_(options), ranks_(std::min(world, options.ranks_max)) {}
+
+const std::string& Table::NodeNameOf(uint32_t rank) const {
+  static const std::string kUnknown = "unknown";
+  const Index node = ranks_[rank].node;
+  return node == kNone ? kUnknown : nodes_[node].name;
+}
+
+Index Table::NodeOf(const Digest& digest, Clock::TimePoint now) {
+  if (auto found = node_index_.find(digest.node); found != node_index_.end()) return found->second;
+  if (nodes_.size() >= ranks_.size() || !ValidateName("node", digest.node).ok()) return kNone;
+  NodeInfo node;
+  node.name = digest.node;
+  node.agent_start = digest.agent_start;
+  node.newest = digest.number;
+  node.seen_before = 0;
+  node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
+  node.as_of = Clock::TimePoint::min();
+  const auto index = static_cast<Index>(nodes_.size());
+  nodes_.push_back(std::move(node));
+  node_index_.emplace(digest.node, index);
+  return index;
+}
+
+std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoint now) {
+  ++counters_.digests;
+  const bool fits = digest.incarnation == incarnation_ && digest.world == ranks_.size() &&
+                    digest.taken_ns <= static_cast<uint64_t>(INT64_MAX) / 2 &&
+                    digest.ranks.size() <= ranks_.size();
+  const Index index = fits ? NodeOf(digest, now) : kNone;
+  if (index == kNone) {
+    ++counters_.refused_digests;
+    return std::nullopt;
+  }
+  NodeInfo& node = nodes_[index];
+  const bool first = node.as_of == Clock::TimePoint::min();
+  bool newest = first;
+  if (!first && digest.agent_start != node.agent_start) {
+    // A restarted agent counts anew. An agent that is gone has nothing new to say.
+    if (digest.agent_start < node.agent_start) {
+      ++counters_.repeated_digests;
+      return std::nullopt;
+    }
+    node.agent_start = digest.agent_start;
+    node.newest = digest.number;
+    node.seen_before = 0;
+    node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
+    newest = true;
+  } else if (!first) {
+    if (digest.number > node.newest) {
+      const uint64_t step = digest.number - node.newest;
+      node.seen_before = step > 63 ? 0 : (node.seen_before << 1U | 1U) << (step - 1);
+      node.newest = digest.number;
+      newest = true;
+    } else {
+      const uint64_t back = node.newest - digest.number;
+      const uint64_t bit = back == 0 || back > 64 ? 0 : uint64_t{1} << (back - 1);
+      if (bit == 0 || (node.seen_before & bit) != 0) {
+        ++counters_.repeated_digests;
+        return std::nullopt;
+      }
+      node.seen_before |= bit;
+    }
+  }
+  const int64_t offset = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
+  node.least_offset_ns = std::min(node.least_offset_ns, offset);
+  if (newest) node.as_of = now - Clock::Duration(offset - node.least_offset_ns);
+  return Admitted{index, newest};
+}
+
+void Table::TakeState(const Digest& digest, const Admitted& admitted) {
+  counters_.records += digest.ranks.size() + digest.communicators.size() + digest.in_flight.size() +
+                       digest.completed.size();
+  for (const RankState& state : digest.ranks) {
+    const uint32_t rank = state.rank.value;
+    const bool ours =
+        rank < ranks_.size() && (ranks_[rank].node == kNone || ranks_[rank].node == admitted.node);
+    if (!ours || !Sane(state)) {
+      RefuseRecord();
+      continue;
+    }
+    if (admitted.newest) TakeRank(state, admitted.node);
+  }
+  for (const Communicator& communicator : digest.communicators) {
+    TakeCommunicator(communicator, digest, admitted.node);
+  }
+  if (admitted.newest) {
+    for (const InFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
+  }
+  for (const Completed& completed : digest.completed) {
+    const Seat* seat = Find(completed.rank, completed.comm, admitted.node);
+    if (seat == nullptr || static_cast<uint8_t>(completed.func) > kFuncMax ||
+        completed.count > kSeqMax) {
+      RefuseRecord();
+      continue;
+    }
+    NoteCompleted(*seat, completed.func, completed.count);
+  }
+}
+
+void Table::TakeRank(const RankState& state, Index node) {
+  RankInfo& info = ranks_[state.rank.value];
+  info.node = node;
+  info.word = state;
+  info.word.steps_done.clear();
+  info.flights.clear();
+}
+
+Index Table::Introduce(const Communicator& communicator, Index node) {
+  const uint64_t size = communicator.members.size();
+  // A node has at most so many ranks of its own to name communicators for.
+  if (size == 0 || size > ranks_.size() ||
+      nodes_[node].introduced + size > uint64_t{options_.communicators_per_rank_max} * world() ||
+      comms_.size() >= uint64_t{options_.communicators_per_rank_max} * world() ||
+      static_cast<uint8_t>(communicator.role) > kRoleMax) {
+    return kNone;
+  }
+  CommInfo info;
+  info.id = communicator.id;
+  info.role = communicator.role;
+  for (Rank rank : communicator.members) {
+    if (rank.value >= ranks_.size()) return kNone;
+    info.by_rank.push_back(static_cast<uint32_t>(info.members.size()));
+    info.members.push_back(rank.value);
+  }
+  std::sort(info.by_rank.begin(), info.by_rank.end(),
+            [&](uint32_t a, uint32_t b) { return info.members[a] < info.members[b]; });
+  for (size_t i = 1; i < info.by_rank.size(); ++i) {
+    if (info.members[info.by_rank[i]] == info.members[info.by_rank[i - 1]]) return kNone;
+  }
+  nodes_[node].introduced += size;
+  const auto index = static_cast<Index>(comms_.size());
+  comms_.push_back(std::move(info));
+  comm_index_.emplace(communicator.id, index);
+  return index;
+}
+
+void Table::TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node) {
+  const auto found = comm_index_.find(communicator.id);
+  const Index index = found != comm_index_.end() ? found->second : Introduce(communicator, node);
+  const bool same =
+      index != kNone && std::equal(comms_[index].members.begin(), comms_[index].members.end(),
+                                   communicator.members.begin(), communicator.members.end(),
+                                   [](uint32_t ours, Rank theirs) { return ours == theirs.value; });
+  if (!same) {
+    RefuseRecord();
+    return;
+  }
+  CommInfo& comm = comms_[index];
+  for (const RankState& state : digest.ranks) {
+    const uint32_t rank = state.rank.value;
+    if (rank >= ranks_.size() || ranks_[rank].node != node) continue;
+    const auto at = std::lower_bound(
+        comm.by_rank.begin(), comm.by_rank.end(), rank,
+        [&](uint32_t position, uint32_t wanted) { return comm.members[position] < wanted; });
+    if (at == comm.by_rank.end() || comm.members[*at] != rank) continue;
+    std::vector<Seat>& seats = ranks_[rank].seats;
+    const bool seated = std::any_of(seats.begin(), seats.end(),
+                                    [&](const Seat& seat) { return seat.comm == index; });
+    if (seated || seats.size() >= options_.communicators_per_rank_max) continue;
+    seats.push_back({comm.id, index, *at});
+    ++comm.confirmed;
+  }
+}
+
+void Table::TakeFlight(const InFlight& flight, Index node) {
+  const Seat* seat = Find(flight.rank, flight.comm, node);
+  if (seat == nullptr || !Sane(flight, world()) ||
+      ranks_[flight.rank.value].flights.size() >= kFlightsPerRankMax) {
+    RefuseRecord();
+    return;
+  }
+  ranks_[flight.rank.value].flights.push_back({seat->comm, flight.func, flight.dtype, flight.state,
+                                               flight.seq, flight.bytes, flight.age_ns,
+                                               flight.edge});
+}
+
+const Seat* Table::Find(Rank rank, CommId comm, Index node) const {
+  if (rank.value >= ranks_.size() || ranks_[rank.value].node != node) return nullptr;
+  for (const Seat& seat : ranks_[rank.value].seats) {
+    if (seat.id == comm) return comms_[seat.comm].believed() ? &seat : nullptr;
+  }
+  return nullptr;
+}
+
+void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count) {
+  CommInfo& comm = comms_[seat.comm];
+  std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(func)];
+  if (row.empty()) row.resize(comm.members.size());
+  row[seat.position] = std::max(row[seat.position], count);
+}
+
+uint64_t Table::SlowestUsual(uint32_t kind) const {
+  const auto found = durations_.find(kind);
+  return found == durations_.end() ? 0 : found->second.Quantile(0.99);
+}
+
+}  // namespace holdfast::detect

@@ -1,0 +1,130 @@
+#include "coordinator/detect/transfer.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace holdfast::detect {
+namespace {
+
+constexpr size_t kKindsMax = 8;
+constexpr uint32_t kFirstLeftOut = 3;
+constexpr size_t kHistoryLeast = 8;
+constexpr int kHotLeast = 6;           // of the last 8
+constexpr double kSpreadLeast = 0.01;  // of the median
+constexpr double kHotBeside = 0.4;  // of the slowest cell's excess, to be slow for the same cause
+
+}  // namespace
+
+void Transfers::Add(const Gathered& operation) {
+  // Nearly all members must be there, or the last to come may not be.
+  if (uint64_t{operation.count} * 10 < operation.samples.size() * 9) return;
+  uint64_t least = ~uint64_t{0};
+  for (const Sample& sample : operation.samples) {
+    if (sample.present()) least = std::min(least, sample.duration_ns());
+  }
+  const uint32_t key = static_cast<uint32_t>(operation.func) << 24U |
+                       static_cast<uint32_t>(std::bit_width(operation.bytes)) << 16U |
+                       static_cast<uint32_t>(operation.algo) << 8U | operation.proto;
+  auto kind = std::find_if(kinds_.begin(), kinds_.end(),
+                           [&](const Kind& known) { return known.key == key; });
+  if (kind == kinds_.end()) {
+    if (kinds_.size() >= kKindsMax) return;
+    kind = kinds_.emplace(kinds_.end());
+    kind->key = key;
+    kind->func = operation.func;
+  }
+  if (kind->seen++ < kFirstLeftOut) return;
+  kind->bytes = operation.bytes;
+  const double cost =
+      static_cast<double>(least) / static_cast<double>(std::max<uint64_t>(operation.bytes, 1));
+  const bool known = kind->usual.size() >= kHistoryLeast;
+  const bool hot = known && cost > (1 + options_.slow_transfer_share) * kind->centre.median &&
+                   RobustZ(cost, kind->centre, kSpreadLeast * kind->centre.median) > options_.z_min;
+  kind->now.Add(cost);
+  kind->hot = (kind->hot << 1U | (hot ? 1U : 0U)) & 0xffU;
+  if (hot) return;
+  kind->usual.Add(cost);
+  if (kind->usual.size() < 16 || kind->usual.added() % 8 == 0) {
+    std::vector<double> values(kind->usual.values().begin(), kind->usual.values().end());
+    kind->centre = CentreOf(values);
+  }
+}
+
+std::optional<Transfers::Slow> Transfers::slow() const {
+  std::optional<Slow> worst;
+  for (const Kind& kind : kinds_) {
+    const int hot = std::popcount(kind.hot);
+    if (hot < kHotLeast) continue;
+    const double now = kind.now.Median();
+    const double z = RobustZ(now, kind.centre, kSpreadLeast * kind.centre.median);
+    if (worst && worst->z >= z) continue;
+    const auto bytes = static_cast<double>(kind.bytes);
+    worst = {kind.func, kind.bytes, kind.centre.median * bytes, now * bytes, z, hot};
+  }
+  return worst;
+}
+
+void DelayMatrix::Add(const PeerSums& sums) {
+  if (sums.direction != Direction::kSend) return;  // receivers wait for everybody before them
+  const auto key = std::pair(sums.rank.value, sums.peer.value);
+  auto found = cells_.find(key);
+  if (found == cells_.end()) {
+    if (cells_.size() >= cells_max_) return;
+    found = cells_.emplace(key, Cell{}).first;
+  }
+  found->second.wait_ns += static_cast<double>(sums.wait_ns);
+  found->second.bytes += static_cast<double>(sums.bytes);
+  found->second.operations += sums.operations;
+  operations_ = std::max(operations_, found->second.operations);
+}
+
+std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& options) const {
+  struct Cost {
+    std::pair<uint32_t, uint32_t> edge;
+    double value = 0;
+  };
+  std::vector<Cost> costs;
+  std::vector<double> values;
+  for (const auto& [edge, cell] : cells_) {
+    if (cell.operations * 2 < operations_ || cell.bytes <= 0) continue;  // too little to go by
+    costs.push_back({edge, cell.wait_ns / cell.bytes});
+    values.push_back(costs.back().value);
+  }
+  if (costs.size() < 2) return std::nullopt;
+  const Centre centre = CentreOf(values);
+  const auto worst = std::max_element(
+      costs.begin(), costs.end(), [](const Cost& a, const Cost& b) { return a.value < b.value; });
+  const double least_spread = kSpreadLeast * centre.median;
+  const double excess = worst->value - centre.median;
+  const double z = RobustZ(worst->value, centre, least_spread);
+  if (z <= options.z_min || excess < options.slow_transfer_share * centre.median) {
+    return std::nullopt;
+  }
+  const double hot_from =
+      centre.median + std::max(kHotBeside * excess, options.slow_transfer_share * centre.median);
+  Blame blame;
+  blame.edge = {Rank{worst->edge.first}, Rank{worst->edge.second}};
+  blame.ratio = centre.median > 0 ? worst->value / centre.median : 0;
+  blame.z = z;
+  for (const bool sends : {true, false}) {
+    uint32_t hot = 0;
+    uint32_t populated = 0;
+    const uint32_t rank = sends ? worst->edge.first : worst->edge.second;
+    for (const Cost& cost : costs) {
+      if ((sends ? cost.edge.first : cost.edge.second) != rank) continue;
+      ++populated;
+      hot += cost.value >= hot_from ? 1 : 0;
+    }
+    if (populated >= options.hot_cells_min &&
+        static_cast<double>(hot) >= options.hot_share * populated) {
+      blame.rank = Rank{rank};
+      blame.sends = sends;
+      blame.hot = hot;
+      blame.populated = populated;
+      break;
+    }
+  }
+  return blame;
+}
+
+}  // namespace holdfast::detect

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "coordinator/detect/gather.h"
+#include "coordinator/detect/robust.h"
+
+// Which transfers are slow. The last member of an operation waits for nobody: the least duration of
+// all members is the transfer's.
+
+namespace holdfast::detect {
+
+/// The transfers of one communicator, each kind of operation against its own past.
+class Transfers {
+ public:
+  explicit Transfers(const DetectorOptions& options) : options_(options) {}
+
+  void Add(const Gathered& operation);
+
+  struct Slow {
+    Func func = Func::kOther;
+    uint64_t bytes = 0;
+    double usual_ns = 0;  // for as many bytes
+    double now_ns = 0;
+    double z = 0;
+    int hot = 0;  // of the last 8
+  };
+  /// The kind of operation that is most clearly slower than it was, lastingly.
+  std::optional<Slow> slow() const;
+
+ private:
+  struct Kind {
+    uint32_t key = 0;
+    Func func = Func::kOther;
+    uint64_t bytes = 0;
+    Recent<double, 64> usual;  // ns a byte, without what was slow
+    Recent<double, 8> now;
+    uint32_t hot = 0;  // bit i: slow i operations ago
+    Centre centre;
+    uint32_t seen = 0;
+  };
+
+  DetectorOptions options_;
+  std::vector<Kind> kinds_;
+};
+
+/// What the members' transfers to each other cost: the delay matrix, as far as it is populated.
+class DelayMatrix {
+ public:
+  explicit DelayMatrix(size_t cells_max) : cells_max_(cells_max) {}
+
+  void Add(const PeerSums& sums);
+  /// Operations told of by the connection that told of most.
+  uint64_t operations() const { return operations_; }
+
+  struct Blame {
+    std::optional<Rank> rank;
+    bool sends = false;  // the rank's transmit side, else its receive side
+    Edge edge;           // the slowest connection
+    double ratio = 0;    // its cost a byte beyond the usual connection's
+    double z = 0;
+    uint32_t hot = 0;  // of the rank's connections in that direction
+    uint32_t populated = 0;
+  };
+  /// The connection, or the rank whose connections are slow for the most part; nothing when no
+  /// connection stands out.
+  std::optional<Blame> Find(const DetectorOptions& options) const;
+
+ private:
+  struct Cell {
+    double wait_ns = 0;
+    double bytes = 0;
+    uint64_t operations = 0;
+  };
+
+  const size_t cells_max_;
+  uint64_t operations_ = 0;
+  std::map<std::pair<uint32_t, uint32_t>, Cell> cells_;  // by sender and receiver
+};
+
+}  // namespace holdfast::detect

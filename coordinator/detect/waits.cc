@@ -1,0 +1,226 @@
+#include "coordinator/detect/waits.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace holdfast::detect {
+namespace {
+
+/// A started flight with the operation it belongs to. The two sides of a transfer between two ranks
+/// are one operation: `pair` names the sender and the receiver, and the ordinals are their own.
+struct Started {
+  Index comm = kNone;
+  Func func = Func::kOther;
+  uint64_t seq = 0;
+  uint64_t pair = 0;
+  uint32_t rank = 0;
+  const Flight* flight = nullptr;
+  auto key() const { return std::tie(comm, func, pair, seq); }
+};
+
+std::vector<Started> StartedFlights(const Table& table) {
+  std::vector<Started> started;
+  for (uint32_t rank = 0; rank < table.world(); ++rank) {
+    for (const Flight& flight : table.rank(rank).flights) {
+      if (flight.state != FlightState::kStarted) continue;
+      Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};
+      if (IsPairwise(flight.func)) {
+        if (!flight.edge) continue;  // whom it waits for is not known
+        const uint64_t peer = flight.edge->peer.value;
+        entry.pair = flight.func == Func::kSend ? uint64_t{rank} << 32U | peer
+                                                : peer << 32U | uint64_t{rank};
+        entry.func = Func::kSend;
+        entry.seq = 0;
+      }
+      started.push_back(entry);
+    }
+  }
+  std::sort(started.begin(), started.end(), [](const Started& a, const Started& b) {
+    return std::tie(a.comm, a.func, a.pair, a.seq, a.rank) <
+           std::tie(b.comm, b.func, b.pair, b.seq, b.rank);
+  });
+  return started;
+}
+
+/// Marks which members of a communicator are past or in an operation, without clearing in between.
+class Marks {
+ public:
+  explicit Marks(size_t ranks) : stamps_(ranks) {}
+  void Begin() { ++stamp_; }
+  void Set(uint32_t rank) { stamps_[rank] = stamp_; }
+  bool Has(uint32_t rank) const { return stamps_[rank] == stamp_; }
+
+ private:
+  std::vector<uint32_t> stamps_;
+  uint32_t stamp_ = 0;
+};
+
+/// True when the rank is known to have left the operation, or to be in a later one of the kind.
+bool IsPast(const Table& table, uint32_t position, const Operation& operation) {
+  const CommInfo& comm = table.comm(operation.comm);
+  const auto& row = comm.completed[static_cast<size_t>(operation.func)];
+  // Nobody can be further than the next one, where all must come: a larger number is nonsense.
+  const bool bounded = IsSynchronous(operation.func);
+  if (!row.empty() && row[position] > operation.seq &&
+      (!bounded || row[position] == operation.seq + 1)) {
+    return true;
+  }
+  for (const Flight& flight : table.rank(comm.members[position]).flights) {
+    if (flight.comm == operation.comm && flight.func == operation.func &&
+        flight.seq > operation.seq && flight.state == FlightState::kStarted &&
+        (!bounded || flight.seq == operation.seq + 1)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& operation) {
+  marks.Begin();
+  for (const Operation::Starter& starter : operation.starters) marks.Set(starter.rank);
+  if (pair != 0) {
+    for (const auto rank : {static_cast<uint32_t>(pair >> 32U), static_cast<uint32_t>(pair)}) {
+      if (!marks.Has(rank)) operation.absent.push_back(rank);
+    }
+    return;
+  }
+  const std::vector<uint32_t>& members = table.comm(operation.comm).members;
+  for (uint32_t position = 0; position < members.size(); ++position) {
+    if (!marks.Has(members[position]) && !IsPast(table, position, operation)) {
+      operation.absent.push_back(members[position]);
+    }
+  }
+}
+
+/// Tarjan's algorithm without recursion. Component numbers by vertex; kNone where not reached.
+class Components {
+ public:
+  explicit Components(const WaitsFor& graph)
+      : graph_(graph),
+        order_(graph.vertices(), kNone),
+        low_(graph.vertices()),
+        component_(graph.vertices(), kNone) {}
+
+  void Visit(uint32_t from) {
+    if (order_[from] != kNone) return;
+    Enter(from);
+    while (!path_.empty()) {
+      Step& step = path_.back();
+      const std::vector<uint32_t>& next = Next(step.vertex);
+      if (step.child < next.size()) {
+        const uint32_t child = Vertex(step.vertex, next[step.child++]);
+        if (order_[child] == kNone) {
+          Enter(child);
+        } else if (component_[child] == kNone) {
+          low_[step.vertex] = std::min(low_[step.vertex], order_[child]);
+        }
+      } else {
+        Leave();
+      }
+    }
+  }
+
+  /// Members of the components without an edge out of them.
+  std::vector<std::vector<uint32_t>> Sinks() const {
+    std::vector<bool> leads_out(count_);
+    std::vector<std::vector<uint32_t>> members(count_);
+    for (uint32_t vertex = 0; vertex < graph_.vertices(); ++vertex) {
+      if (component_[vertex] == kNone) continue;
+      members[component_[vertex]].push_back(vertex);
+      for (uint32_t next : Next(vertex)) {
+        if (component_[Vertex(vertex, next)] != component_[vertex]) {
+          leads_out[component_[vertex]] = true;
+          break;
+        }
+      }
+    }
+    std::vector<std::vector<uint32_t>> sinks;
+    for (uint32_t i = 0; i < count_; ++i) {
+      if (!leads_out[i]) sinks.push_back(std::move(members[i]));
+    }
+    return sinks;
+  }
+
+ private:
+  struct Step {
+    uint32_t vertex = 0;
+    size_t child = 0;
+  };
+
+  const std::vector<uint32_t>& Next(uint32_t vertex) const {
+    return graph_.is_rank(vertex) ? graph_.operations_of[graph_.rank_of(vertex)]
+                                  : graph_.operations[vertex].absent;
+  }
+  /// The end of an edge: ranks lead to operations, operations to ranks.
+  uint32_t Vertex(uint32_t from, uint32_t next) const {
+    return graph_.is_rank(from) ? next : graph_.vertex_of_rank(next);
+  }
+  void Enter(uint32_t vertex) {
+    order_[vertex] = low_[vertex] = clock_++;
+    stack_.push_back(vertex);
+    path_.push_back({vertex, 0});
+  }
+  void Leave() {
+    const uint32_t vertex = path_.back().vertex;
+    path_.pop_back();
+    if (!path_.empty()) {
+      low_[path_.back().vertex] = std::min(low_[path_.back().vertex], low_[vertex]);
+    }
+    if (low_[vertex] != order_[vertex]) return;
+    uint32_t member = kNone;
+    do {
+      member = stack_.back();
+      stack_.pop_back();
+      component_[member] = count_;
+    } while (member != vertex);
+    ++count_;
+  }
+
+  const WaitsFor& graph_;
+  std::vector<uint32_t> order_;
+  std::vector<uint32_t> low_;
+  std::vector<uint32_t> component_;
+  std::vector<uint32_t> stack_;
+  std::vector<Step> path_;
+  uint32_t clock_ = 0;
+  uint32_t count_ = 0;
+};
+
+}  // namespace
+
+WaitsFor BuildWaitsFor(const Table& table) {
+  WaitsFor graph;
+  graph.operations_of.resize(table.world());
+  Marks marks(table.world());
+  const std::vector<Started> started = StartedFlights(table);
+  for (size_t begin = 0, end = 0; begin < started.size(); begin = end) {
+    const auto index = static_cast<uint32_t>(graph.operations.size());
+    Operation operation{.comm = started[begin].comm,
+                        .func = started[begin].func,
+                        .seq = started[begin].seq,
+                        .youngest_ns = started[begin].flight->age_ns,
+                        .starters = {},
+                        .absent = {}};
+    for (end = begin; end < started.size() && started[end].key() == started[begin].key(); ++end) {
+      const Started& entry = started[end];
+      if (!operation.starters.empty() && operation.starters.back().rank == entry.rank) continue;
+      operation.starters.push_back({entry.rank, entry.flight});
+      operation.oldest_ns = std::max(operation.oldest_ns, entry.flight->age_ns);
+      operation.youngest_ns = std::min(operation.youngest_ns, entry.flight->age_ns);
+      graph.operations_of[entry.rank].push_back(index);
+    }
+    FindAbsent(table, started[begin].pair, marks, operation);
+    graph.operations.push_back(std::move(operation));
+  }
+  return graph;
+}
+
+std::vector<std::vector<uint32_t>> RootsOf(const WaitsFor& graph, uint64_t old_ns) {
+  Components components(graph);
+  for (uint32_t i = 0; i < graph.operations.size(); ++i) {
+    if (graph.operations[i].oldest_ns >= old_ns) components.Visit(i);
+  }
+  return components.Sinks();
+}
+
+}  // namespace holdfast::detect

@@ -1,0 +1,47 @@
+// A small part of the fault matrix, with seeds that the detector was not tuned with. The whole is
+// `bench/run.sh fault-matrix`.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/score.h"
+
+namespace holdfast::sim {
+namespace {
+
+constexpr uint64_t kFirstSeed = 900'000;
+
+std::string Told(const Outcome& outcome) {
+  std::string text;
+  for (const detect::Verdict& verdict : outcome.said) {
+    text +=
+        fmt::format("{}: {}\n", detect::ToString(verdict.fault), fmt::join(verdict.evidence, "; "));
+  }
+  return text;
+}
+
+class FaultTest : public testing::TestWithParam<std::tuple<FaultKind, Shape, uint32_t>> {};
+
+TEST_P(FaultTest, IsFoundAndNobodyElseIsBlamed) {
+  const auto [kind, shape, world] = GetParam();
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
+    const Scenario scenario{
+        .shape = shape, .world = world, .fault = kind, .magnitude = 0.3, .conditions = {}};
+    const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
+    EXPECT_TRUE(outcome.detected) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.exact) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hangs, FaultTest,
+    testing::Combine(testing::Values(FaultKind::kStopped, FaultKind::kKilled, FaultKind::kNodeLost,
+                                     FaultKind::kInfiniteKernel, FaultKind::kCpuSpin,
+                                     FaultKind::kLoaderSleep, FaultKind::kMismatched,
+                                     FaultKind::kSkipped, FaultKind::kDroppedEdge,
+                                     FaultKind::kTwoStopped),
+                     testing::ValuesIn(kShapes), testing::Values(8U, 64U)));
+
+}  // namespace
+}  // namespace holdfast::sim

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <cmath>
+
+#include "tests/sim/trace.h"
+
+// Collectives and pipeline transfers of the simulated job.
+
+namespace holdfast::sim {
+
+using detect::Direction;
+using detect::EdgeState;
+using detect::FlightState;
+using detect::Func;
+using detect::InFlight;
+
+namespace {
+
+// Agents tell operations that have been in flight for longer than this.
+constexpr double kLongS = 0.9;
+constexpr double kWaitNsAByte = 0.08;  // on the wire
+
+uint64_t Mix(uint64_t x) {
+  x ^= x >> 33U;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33U;
+  return x;
+}
+
+}  // namespace
+
+bool Trace::HotEdge(uint32_t from, uint32_t to) const {
+  if (!active_) return false;
+  switch (truth_.kind) {
+    case FaultKind::kSlowEdge:
+    case FaultKind::kLatency:
+      return from == truth_.ranks.front() && to == truth_.peer;
+    case FaultKind::kSlowSend:
+      return from == truth_.ranks.front();
+    case FaultKind::kSlowReceive:
+      return to == truth_.ranks.front();
+    default:
+      return false;
+  }
+}
+
+/// What the group's slowest connection makes of a transfer.
+double Trace::LinkFactor(const Part& part, uint32_t group) const {
+  const Family& family = job_.families[part.family];
+  const bool link = truth_.kind == FaultKind::kSlowEdge || truth_.kind == FaultKind::kSlowSend ||
+                    truth_.kind == FaultKind::kSlowReceive || truth_.kind == FaultKind::kLatency;
+  if (!active_ || !link || !family.crosses_nodes) return 1;
+  return family.group_of[truth_.ranks.front()] == group ? link_slowdown_ : 1;
+}
+
+void Trace::Stick(uint32_t rank, const InFlight& flight, double at_s) {
+  RankState& state = ranks_[rank];
+  state.stuck = true;
+  InFlight entry = flight;
+  entry.rank = Rank{rank};
+  entry.state = FlightState::kStarted;
+  nodes_[rank / job_.ranks_per_node].long_operations.push_back({entry, at_s, 1e18});
+  state.t = at_s;
+  last_moved_s_ = std::max(last_moved_s_, at_s);
+}
+
+void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s,
+                        bool told) {
+  RankState& state = ranks_[rank];
+  Node& node = nodes_[rank / job_.ranks_per_node];
+  if (told) {
+    record.rank = Rank{rank};
+    record.start_ns = LocalNs(node, from_s);
+    record.stop_ns = LocalNs(node, to_s);
+    record.enqueue_ns = record.start_ns;
+    record.blocked_ns = static_cast<uint64_t>(state.blocked_s * node.rate * 1e9) + 1;
+    record.moved_bytes = static_cast<uint64_t>(state.moved) + 1;
+    node.done.push_back(record);
+    node.done_at_s.push_back(to_s);
+  }
+  if (to_s - from_s > kLongS) {
+    InFlight flight{.rank = Rank{rank},
+                    .comm = record.comm,
+                    .func = record.func,
+                    .dtype = record.dtype,
+                    .state = FlightState::kStarted,
+                    .seq = record.seq,
+                    .bytes = record.bytes,
+                    .age_ns = 0,
+                    .edge = {}};
+    node.long_operations.push_back({flight, from_s, to_s});
+  }
+  state.blocked_s += to_s - from_s;
+  state.moved += static_cast<double>(record.bytes);
+  state.t = to_s;
+}
+
+void Trace::Collective(const Part& part) {
+  uint64_t& seq = seq_[part.family][static_cast<size_t>(part.func)];
+  const auto groups = static_cast<uint32_t>(job_.families[part.family].groups.size());
+  for (uint32_t group = 0; group < groups; ++group) CollectiveOf(part, group, seq);
+  ++seq;
+}
+
+/// Somebody will not come: the others stay in the operation.
+void Trace::Block(const Part& part, uint32_t group, uint64_t seq) {
+  InFlight flight{.rank = {},
+                  .comm = IdOf(part.family, group),
+                  .func = part.func,
+                  .dtype = 7,
+                  .seq = seq,
+                  .bytes = part.bytes,
+                  .edge = {}};
+  for (uint32_t rank : job_.families[part.family].groups[group]) {
+    if (!ranks_[rank].stuck) Stick(rank, flight, ranks_[rank].t);
+  }
+}
+
+void Trace::Mismatch(const Part& part, uint32_t group, uint64_t seq) {
+  Block(part, group, seq);
+  const uint32_t rank = truth_.ranks.front();
+  for (auto& operation : nodes_[rank / job_.ranks_per_node].long_operations) {
+    if (operation.flight.rank.value == rank) operation.flight.bytes += 4096;
+  }
+  truth_.onset_s = ranks_[rank].t;
+}
+
+/// All come; a connection swallows what is sent over it, and the others run dry one after another.
+void Trace::DropEdge(const Part& part, uint32_t group, uint64_t seq) {
+  const auto& members = job_.families[part.family].groups[group];
+  const auto n = static_cast<uint32_t>(members.size());
+  const uint32_t from = truth_.ranks.front();
+  double last = 0;
+  const auto at =
+      static_cast<uint32_t>(std::find(members.begin(), members.end(), from) - members.begin());
+  const auto to = static_cast<uint32_t>(std::find(members.begin(), members.end(), truth_.peer) -
+                                        members.begin());
+  const uint32_t stride = (to + n - at) % n;  // the ring of the channel that holds the edge
+  const uint64_t stopped_at = noise_.random().Below(32);
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t rank = members[i];
+    const uint32_t next = members[(i + stride) % n];
+    const uint32_t previous = members[(i + n - stride) % n];
+    InFlight flight{.rank = {},
+                    .comm = IdOf(part.family, group),
+                    .func = part.func,
+                    .dtype = 7,
+                    .seq = seq,
+                    .bytes = part.bytes,
+                    .edge = {}};
+    detect::PeerEdge edge;
+    if (rank == from) {
+      edge = {Rank{truth_.peer}, Direction::kSend, EdgeState::kSendWait, stopped_at};
+    } else if (rank == truth_.peer) {
+      edge = {Rank{from}, Direction::kRecv, EdgeState::kRecvWait, stopped_at};
+    } else if (noise_.Chance(0.5)) {
+      edge = {Rank{previous}, Direction::kRecv, EdgeState::kRecvWait,
+              stopped_at + 1 + noise_.random().Below(4)};
+    } else {
+      edge = {Rank{next}, Direction::kSend, EdgeState::kSendPeerWait,
+              stopped_at + 1 + noise_.random().Below(4)};
+    }
+    flight.edge = edge;
+    last = std::max(last, ranks_[rank].t);
+    Stick(rank, flight, ranks_[rank].t);
+  }
+  truth_.onset_s = last;
+}
+
+void Trace::PeerSumsOf(const Part& part, uint32_t group, double transfer_s) {
+  const Family& family = job_.families[part.family];
+  const detect::CommId id = IdOf(part.family, group);
+  if (!family.crosses_nodes || std::find(wanted_.begin(), wanted_.end(), id) == wanted_.end()) {
+    return;
+  }
+  const auto& members = family.groups[group];
+  for (uint32_t i = 0; i < members.size(); ++i) {
+    const auto neighbours = Neighbours(i, static_cast<uint32_t>(members.size()));
+    const uint64_t bytes = part.bytes / neighbours.size();
+    for (uint32_t to : neighbours) {
+      double wait_ns = kWaitNsAByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
+      if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
+      if (HotEdge(members[i], members[to])) wait_ns *= link_slowdown_;
+      nodes_[members[i] / job_.ranks_per_node].sums.push_back({Rank{members[i]}, Rank{members[to]},
+                                                               id, Direction::kSend, bytes,
+                                                               static_cast<uint64_t>(wait_ns), 1});
+      // The receiver waits for the whole operation: behind a slow connection all do.
+      nodes_[members[to] / job_.ranks_per_node].sums.push_back(
+          {Rank{members[to]}, Rank{members[i]}, id, Direction::kRecv, bytes,
+           static_cast<uint64_t>(transfer_s * 1e9), 1});
+    }
+  }
+}
+
+void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
+  const auto& members = job_.families[part.family].groups[group];
+  double last = 0;
+  double most_tokens = 0;
+  bool absent = false;
+  bool has_faulty = false;
+  for (uint32_t rank : members) {
+    const RankState& state = ranks_[rank];
+    absent |= state.stuck;
+    has_faulty |= rank == truth_.ranks.front();
+    last = std::max(last, state.t);
+    most_tokens = std::max(most_tokens, state.tokens);
+  }
+  const bool strikes = has_faulty && iteration_ == truth_.onset_iteration &&
+                       &part == &job_.parts[strike_part_] && !absent && !struck_;
+  if (strikes && truth_.kind == FaultKind::kMismatched) {
+    struck_ = true;
+    Mismatch(part, group, seq);
+    return;
+  }
+  if (strikes && truth_.kind == FaultKind::kDroppedEdge) {
+    struck_ = true;
+    DropEdge(part, group, seq);
+    return;
+  }
+  if (strikes && truth_.kind == FaultKind::kSkipped) {
+    struck_ = true;
+    const uint32_t skipper = truth_.ranks.front();
+    truth_.onset_s = ranks_[skipper].t;
+    ranks_[skipper].stuck = true;  // for Block; it goes on afterwards
+    Block(part, group, seq);
+    ranks_[skipper].stuck = false;
+    return;
+  }
+  if (absent) {
+    const bool behind = truth_.kind == FaultKind::kSkipped && has_faulty && struck_ &&
+                        part.family == job_.parts[strike_part_].family &&
+                        part.func == job_.parts[strike_part_].func;
+    Block(part, group, behind ? seq - 1 : seq);
+    return;
+  }
+  const double tokens = part.by_tokens ? most_tokens : 1;
+  double transfer_s = part.share * nominal_s_ * tokens * LinkFactor(part, group) *
+                      noise_.LogNormal(conditions_.transfer_sigma);
+  if (noise_.Chance(conditions_.congestion_chance)) transfer_s *= noise_.Pareto(1.1, 1.5, 5);
+  PeerSumsOf(part, group, transfer_s);
+  const detect::CommId id = IdOf(part.family, group);
+  const bool told = sample_every_ == 1 ||
+                    Mix(id.value ^ seq * 0x9e3779b97f4a7c15ULL ^ static_cast<uint64_t>(part.func)) %
+                            sample_every_ ==
+                        0;
+  detect::Collective record{.rank = {}, .comm = id, .func = part.func, .dtype = 7, .seq = seq};
+  for (uint32_t rank : members) {
+    RankState& state = ranks_[rank];
+    record.bytes = part.by_tokens
+                       ? static_cast<uint64_t>(static_cast<double>(part.bytes) * state.tokens)
+                       : part.bytes;
+    // Ranks leave within microseconds of each other.
+    const double left = static_cast<double>(noise_.random().Next() & 0xffU) * 2e-7;
+    Transferred(rank, record, state.t, last + transfer_s + left, told);
+  }
+}
+
+void Trace::Pipeline(const Part& part) {
+  const uint32_t replicas = job_.world / job_.stages;
+  const uint32_t count = job_.microbatches;
+  const double slot_s = part.share * nominal_s_ / (2.0 * (count + job_.stages - 1));
+  const double move_s = slot_s * 0.02;
+  std::vector<double> ends(count);  // of the stage before, by microbatch; never: it does not come
+  for (uint32_t replica = 0; replica < replicas; ++replica) {
+    for (const bool backward : {false, true}) {
+      std::fill(ends.begin(), ends.end(), 0);
+      for (uint32_t i = 0; i < job_.stages; ++i) {
+        const uint32_t stage = backward ? job_.stages - 1 - i : i;
+        const uint32_t rank = stage * replicas + replica;
+        RankState& state = ranks_[rank];
+        const double load = job_.stage_load[stage] * state.tokens * (backward ? 1.3 : 0.7);
+        for (uint32_t m = 0; m < count; ++m) {
+          if (state.stuck) {
+            ends[m] = 1e18;
+            continue;
+          }
+          const double ready = ends[m] + move_s;
+          if (ends[m] > 1e17) {
+            const uint32_t from = backward ? rank + replicas : rank - replicas;
+            Stick(rank,
+                  {.rank = {},
+                   .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
+                   .func = Func::kRecv,
+                   .dtype = 7,
+                   .bytes = 1U << 20U,
+                   .edge = detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
+                  state.t);
+            ends[m] = 1e18;
+            continue;
+          }
+          if (i > 0 && ready > state.t) {
+            state.blocked_s += ready - state.t;
+            state.t = ready;
+          }
+          ComputeRank(rank, slot_s * load);
+          ends[m] = state.t;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/detect/records.h"
+
+// The jobs that are simulated: how ranks are arranged and what an iteration does.
+
+namespace holdfast::sim {
+
+enum class Shape { kData, kTensorData, kPipeline, kExperts };
+/// "DP", "TP×DP", "PP×DP", "MoE"
+std::string_view ToString(Shape shape);
+inline constexpr Shape kShapes[] = {Shape::kData, Shape::kTensorData, Shape::kPipeline,
+                                    Shape::kExperts};
+
+/// Communicators of one role: every rank is in exactly one of them.
+struct Family {
+  detect::Role role = detect::Role::kUnknown;
+  std::vector<std::vector<uint32_t>> groups;  // of ranks
+  std::vector<uint32_t> group_of;             // by rank
+  bool crosses_nodes = false;                 // its transfers have connections that can be slow
+};
+
+/// What computing depends on.
+enum class Load { kDense, kExpert };
+
+/// One part of an iteration, done by every rank.
+struct Part {
+  enum class Kind { kCompute, kCollective, kPipeline } kind = Kind::kCompute;
+  double share = 0;  // of the iteration's nominal time: computing, or the transfer
+  Load load = Load::kDense;
+  uint32_t family = 0;
+  detect::Func func = detect::Func::kOther;
+  uint64_t bytes = 0;
+  bool by_tokens = false;  // bytes and transfer follow the rank's tokens
+};
+
+struct Job {
+  Shape shape = Shape::kData;
+  uint32_t world = 0;
+  uint32_t ranks_per_node = 8;
+  std::vector<Family> families;
+  uint32_t data_family = 0;  // the one that crosses nodes
+  std::vector<Part> parts;
+  // Pipeline: rank = stage · replicas + replica.
+  uint32_t stages = 1;
+  uint32_t microbatches = 1;
+  std::vector<double> stage_load;    // 1 is the usual
+  std::vector<uint32_t> replica_of;  // ranks that share their input, by rank
+
+  uint32_t nodes() const { return (world + ranks_per_node - 1) / ranks_per_node; }
+};
+
+Job MakeJob(Shape shape, uint32_t world);
+
+/// The positions that position `i` of a communicator of `n` sends to: rings in both directions and
+/// longer strides, as several channels have them.
+std::vector<uint32_t> Neighbours(uint32_t i, uint32_t n);
+
+}  // namespace holdfast::sim

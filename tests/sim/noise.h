@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "storage/base/random.h"
+
+// Random quantities as they occur in running jobs.
+
+namespace holdfast::sim {
+
+class Noise {
+ public:
+  explicit Noise(uint64_t seed) : random_(seed) {}
+
+  Random& random() { return random_; }
+  double Uniform(double low, double high) { return low + (high - low) * random_.Unit(); }
+  bool Chance(double p) { return random_.Unit() < p; }
+  /// Standard normal, from a table: fast, and exact to four standard deviations.
+  double Normal() { return Normal(random_.Next()); }
+  static double Normal(uint64_t bits);
+  double LogNormal(double sigma) { return std::exp(sigma * Normal()); }
+  double Exponential(double mean) { return -mean * std::log(1 - random_.Unit()); }
+  /// Heavy tail: at least `least`, with P(> x) = (least/x)^alpha, cut at `most`.
+  double Pareto(double least, double alpha, double most) {
+    const double x = least * std::pow(1 - random_.Unit(), -1 / alpha);
+    return x < most ? x : most;
+  }
+
+ private:
+  Random random_;
+};
+
+}  // namespace holdfast::sim

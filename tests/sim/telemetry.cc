@@ -1,0 +1,181 @@
+#include <algorithm>
+
+#include "tests/sim/trace.h"
+
+// What the agents of the simulated job say, and how it gets lost on the way.
+
+namespace holdfast::sim {
+
+using detect::Digest;
+using detect::FlightState;
+using detect::InFlight;
+
+namespace {
+
+constexpr double kEveryS = 1;
+constexpr double kLongS = 0.9;
+constexpr uint32_t kWarmUpIterations = 3;
+
+}  // namespace
+
+uint64_t Trace::LocalNs(const Node& node, double at_s) const {
+  return static_cast<uint64_t>((at_s + 1000 + node.offset_s) * node.rate * 1e9);
+}
+
+void Trace::Tell(double until_s) {
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    Node& node = nodes_[i];
+    if (truth_.kind == FaultKind::kKilled && struck_ &&
+        truth_.ranks.front() / job_.ranks_per_node == i && node.lost_at_s > 1e17) {
+      // The agent tells a death at once.
+      node.lost_at_s = 1e17;
+      TellNode(i, truth_.onset_s + 0.02);
+    }
+    for (; node.next_s <= until_s; node.next_s += kEveryS) {
+      if (node.next_s < node.lost_at_s) TellNode(i, node.next_s);
+    }
+  }
+}
+
+void Trace::TellRank(uint32_t rank, double at_s, Digest& digest) const {
+  const RankState& state = ranks_[rank];
+  detect::RankState word;
+  word.rank = Rank{rank};
+  int newest = 2;
+  while (newest >= 0 && state.step_end[newest] > at_s) --newest;
+  word.step = state.step_of_end + static_cast<uint32_t>(newest) < 2
+                  ? 0
+                  : state.step_of_end + static_cast<uint32_t>(newest) - 2;
+  const double step_at = newest >= 0 ? state.step_end[newest] : 0;
+  word.since_step_ns = static_cast<uint64_t>(std::max(0.0, at_s - step_at) * 1e9);
+  if (word.step < kWarmUpIterations) word.phases |= static_cast<uint8_t>(detect::Phase::kCompile);
+  if (at_s >= state.checkpoint_from_s && at_s < state.checkpoint_to_s) {
+    word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+  }
+  if (rank % job_.ranks_per_node == 0) {
+    for (int i = std::max(1, newest - 1); i <= newest; ++i) {
+      if (state.step_end[i] > at_s - kEveryS && state.step_end[i - 1] > 0) {
+        word.steps_done.push_back(
+            {state.step_of_end - 2 + static_cast<uint32_t>(i),
+             static_cast<uint64_t>((state.step_end[i] - state.step_end[i - 1]) * 1e9)});
+      }
+    }
+  }
+  word.process_state = 'R';
+  if (state.silent_root && at_s >= state.t) {
+    switch (truth_.kind) {
+      case FaultKind::kStopped:
+      case FaultKind::kTwoStopped:
+        word.process_state = 'T';
+        word.heartbeat_age_ns = static_cast<uint64_t>((at_s - state.t) * 1e9);
+        break;
+      case FaultKind::kKilled:
+        word.alive = false;
+        word.process_state = 'X';
+        break;
+      case FaultKind::kLoaderSleep:
+        word.process_state = 'S';
+        break;
+      default:
+        break;
+    }
+  }
+  digest.ranks.push_back(std::move(word));
+}
+
+void Trace::TellNode(uint32_t index, double at_s) {
+  Node& node = nodes_[index];
+  Digest digest;
+  digest.node = "n" + std::to_string(index);
+  digest.incarnation = Incarnation{1};
+  digest.world = job_.world;
+  digest.agent_start = 1;
+  digest.number = ++node.number;
+  digest.taken_ns = LocalNs(node, at_s);
+  const uint32_t first = index * job_.ranks_per_node;
+  const uint32_t end = std::min(first + job_.ranks_per_node, job_.world);
+  for (uint32_t rank = first; rank < end; ++rank) TellRank(rank, at_s, digest);
+  if (node.number <= 2 || node.number % 16 == 0) {
+    for (uint32_t f = 0; f < job_.families.size(); ++f) {
+      std::vector<uint32_t> told;
+      for (uint32_t rank = first; rank < end; ++rank) {
+        const uint32_t group = job_.families[f].group_of[rank];
+        if (std::find(told.begin(), told.end(), group) != told.end()) continue;
+        told.push_back(group);
+        detect::Communicator communicator{IdOf(f, group), job_.families[f].role, {}};
+        for (uint32_t member : job_.families[f].groups[group]) {
+          communicator.members.push_back(Rank{member});
+        }
+        digest.communicators.push_back(std::move(communicator));
+      }
+    }
+    for (uint32_t rank = first; job_.stages > 1 && rank < end; ++rank) {
+      const uint32_t replicas = job_.world / job_.stages;
+      detect::Communicator pipeline{
+          IdOf(static_cast<uint32_t>(job_.families.size()), rank % replicas),
+          detect::Role::kPipeline,
+          {}};
+      for (uint32_t stage = 0; stage < job_.stages; ++stage) {
+        pipeline.members.push_back(Rank{stage * replicas + rank % replicas});
+      }
+      digest.communicators.push_back(std::move(pipeline));
+    }
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < node.done.size(); ++i) {
+    if (node.done_at_s[i] <= at_s) {
+      digest.collectives.push_back(node.done[i]);
+    } else {
+      node.done[kept] = node.done[i];
+      node.done_at_s[kept++] = node.done_at_s[i];
+    }
+  }
+  node.done.resize(kept);
+  node.done_at_s.resize(kept);
+  std::erase_if(node.long_operations,
+                [&](const Node::LongOperation& operation) { return operation.stop_s <= at_s; });
+  for (const Node::LongOperation& operation : node.long_operations) {
+    if (operation.start_s > at_s - kLongS) continue;
+    InFlight flight = operation.flight;
+    flight.age_ns = static_cast<uint64_t>((at_s - operation.start_s) * node.rate * 1e9);
+    digest.in_flight.push_back(flight);
+    if (flight.func == detect::Func::kRecv) continue;
+    digest.completed.push_back({flight.rank, flight.comm, flight.func, flight.seq});
+  }
+  if (truth_.kind == FaultKind::kInfiniteKernel && struck_ && at_s > truth_.onset_s + kLongS) {
+    // The CPU ran ahead and enqueued what comes next.
+    const uint32_t rank = truth_.ranks.front();
+    if (rank / job_.ranks_per_node == index) {
+      uint32_t part = strike_part_;
+      while (job_.parts[part].kind != Part::Kind::kCollective) ++part;
+      const Part& next = job_.parts[part];
+      InFlight flight{.rank = Rank{rank},
+                      .comm = IdOf(next.family, job_.families[next.family].group_of[rank]),
+                      .func = next.func,
+                      .dtype = 7,
+                      .state = FlightState::kEnqueued,
+                      .seq = 0,
+                      .bytes = next.bytes,
+                      .age_ns = static_cast<uint64_t>((at_s - truth_.onset_s) * 1e9),
+                      .edge = {}};
+      digest.in_flight.push_back(flight);
+    }
+  }
+  digest.peer_sums = std::move(node.sums);
+  node.sums.clear();
+  Send(at_s, std::move(digest));
+}
+
+void Trace::Send(double at_s, Digest digest) {
+  if (noise_.Chance(conditions_.loss)) return;
+  double delay = 0.002 + noise_.Exponential(0.01);
+  if (noise_.Chance(conditions_.late_chance)) delay += noise_.Uniform(0.2, conditions_.late_s_max);
+  if (noise_.Chance(conditions_.repeat_chance)) {
+    queue_.push_back({at_s + delay + noise_.Exponential(0.5), digest});
+    std::push_heap(queue_.begin(), queue_.end(), Later());
+  }
+  queue_.push_back({at_s + delay, std::move(digest)});
+  std::push_heap(queue_.begin(), queue_.end(), Later());
+}
+
+}  // namespace holdfast::sim
