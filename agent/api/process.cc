@@ -14,21 +14,27 @@ namespace {
 constexpr int kStartTimeField = 22;  // of /proc/<pid>/stat, see proc(5)
 }  // namespace
 
-uint64_t StartTicksOf(pid_t pid) {
+std::optional<ProcessStat> StatOf(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
-  if (!std::getline(file, line)) return 0;
+  if (!std::getline(file, line)) return std::nullopt;
   // The name (field 2) is in parentheses and may hold anything.
   const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
+  if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
+  ProcessStat stat;
+  fields >> stat.state;
   std::string field;
-  fields >> field;
-  if (field == "Z" || field == "X") return 0;
   for (int i = 4; i < kStartTimeField; ++i) fields >> field;
-  uint64_t ticks = 0;
-  fields >> ticks;
-  return fields ? ticks : 0;
+  fields >> stat.start_ticks;
+  if (!fields) return std::nullopt;
+  return stat;
+}
+
+uint64_t StartTicksOf(pid_t pid) {
+  const std::optional<ProcessStat> stat = StatOf(pid);
+  if (!stat || stat->state == 'Z' || stat->state == 'X') return 0;
+  return stat->start_ticks;
 }
 
 bool IsAlive(const ProcessName& process) {

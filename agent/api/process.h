@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,13 @@ namespace holdfast::agent {
 /// When the process was started, in ticks since boot; 0 when there is none, or it has ended and
 /// nobody has asked how.
 uint64_t StartTicksOf(pid_t pid);
+
+/// What /proc/<pid>/stat says.
+struct ProcessStat {
+  char state = 0;  // R S D T t Z X …
+  uint64_t start_ticks = 0;
+};
+std::optional<ProcessStat> StatOf(pid_t pid);
 
 /// A process, told from a later one with the same pid.
 struct ProcessName {

@@ -46,6 +46,8 @@ struct SegmentControl {
   SlotProgress slots[kSlotsMax];
   PhaseHint phases[kPhasesMax];  // by Phase
   alignas(4096) CollectiveTable collectives;
+
+  PhaseHint& phase(Phase which) { return phases[static_cast<uint32_t>(which)]; }
 };
 static_assert(sizeof(SegmentControl) <= kControlBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

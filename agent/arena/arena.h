@@ -56,7 +56,8 @@ class Segment {
 
   virtual std::span<std::byte> slot(uint32_t index) = 0;
   virtual SlotProgress& progress(uint32_t index) = 0;
-  virtual PhaseHint& phase(Phase phase) = 0;
+  /// What the trainer shares beside its slots.
+  virtual SegmentControl& control() = 0;
   virtual SlotRecord record(uint32_t index) const = 0;
   /// The seal of a sealed slot; FailedPrecondition otherwise.
   virtual Result<ShardSeal> seal(uint32_t index) const = 0;

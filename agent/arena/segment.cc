@@ -84,12 +84,11 @@ std::span<std::byte> MappedSegment::slot(uint32_t index) {
 
 SlotProgress& MappedSegment::progress(uint32_t index) {
   assert(index < shape_.slots);
-  return reinterpret_cast<SegmentControl*>(memory_.memory().data())->slots[index];
+  return control().slots[index];
 }
 
-PhaseHint& MappedSegment::phase(Phase phase) {
-  auto* control = reinterpret_cast<SegmentControl*>(memory_.memory().data());
-  return control->phases[static_cast<uint32_t>(phase)];
+SegmentControl& MappedSegment::control() {
+  return *reinterpret_cast<SegmentControl*>(memory_.memory().data());
 }
 
 SlotRecord MappedSegment::record(uint32_t index) const {

@@ -29,7 +29,7 @@ class MappedSegment : public Segment {
   std::span<std::byte> memory() override { return memory_.memory(); }
   std::span<std::byte> slot(uint32_t index) override;
   SlotProgress& progress(uint32_t index) override;
-  PhaseHint& phase(Phase phase) override;
+  SegmentControl& control() override;
   SlotRecord record(uint32_t index) const override;
   Result<ShardSeal> seal(uint32_t index) const override;
   Result<uint32_t> Lease(VersionId version, uint32_t world, uint64_t image_bytes) override;

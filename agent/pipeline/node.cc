@@ -360,6 +360,7 @@ void Node::EndSession(Session& session, std::string_view why) {
   }
   if (session.pipeline == nullptr) return;
   session.pipeline->connected.store(false);
+  watched_.Leave(session.job, session.rank, session.said_goodbye);
   RankSlots& slots = session.pipeline->slots;
   for (uint32_t slot : session.pins) slots.Unpin(slot);
   session.pins.clear();
@@ -459,7 +460,7 @@ Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
 
 namespace {
 bool SaysCollective(RankPipeline& rank) {
-  return rank.connected.load() && rank.segment.phase(Phase::kCollective).open.load() != 0;
+  return rank.connected.load() && rank.segment.control().phase(Phase::kCollective).open.load() != 0;
 }
 }  // namespace
 
@@ -473,7 +474,7 @@ std::vector<Node::RankStatus> Node::Snapshot() {
   std::vector<RankStatus> result;
   for (const auto& rank : Ranks()) {
     result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), SaysCollective(*rank),
-                      rank->segment.phase(Phase::kCollective).begun.load(),
+                      rank->segment.control().phase(Phase::kCollective).begun.load(),
                       rank->slots.Snapshot()});
   }
   return result;

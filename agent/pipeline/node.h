@@ -23,6 +23,7 @@
 #include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/sealer.h"
 #include "agent/pipeline/session.h"
+#include "agent/pipeline/watched_ranks.h"
 #include "storage/base/clock.h"
 #include "storage/volume/volume.h"
 
@@ -93,6 +94,9 @@ class Node final : public DirectiveHandler, private RankEvents {
 
   /// What peers may read here. Threads: any, until Stop().
   PeerSource& peer_source() { return peer_source_; }
+
+  /// The trainers of this node, to be looked at from outside. Threads: any, until Stop().
+  WatchedRanks& watched() { return watched_; }
 
   /// Whether a trainer that is connected here says that its own collectives run. Threads: any.
   bool InCollective();
@@ -215,6 +219,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Mutex reserve_mutex_;  // one reservation at a time; taken before ranks_mutex_
   Mutex ranks_mutex_;
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+
+  WatchedRanks watched_;
 
   Mutex adopt_mutex_;
   CondVar adopted_;

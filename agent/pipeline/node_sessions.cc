@@ -299,7 +299,11 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
   session->state = Session::State::kReady;
   Segment& memory = session->pipeline->segment;
   // What a trainer before it left; the client says again what holds once it is welcome.
-  memory.phase(Phase::kCollective).open.store(0);
+  for (PhaseHint& phase : memory.control().phases) phase.open.store(0);
+  ForgetWriter(memory.control().collectives);
+  watched_.Join({session->job, session->rank, session->world, session->incarnation,
+                 NameProcess(session->peer().pid)},
+                memory.control());
   session->pipeline->connected.store(true);
   WelcomeMessage welcome;
   welcome.slots = memory.slot_count();

@@ -20,6 +20,7 @@
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
+#include "agent/server/telemetry_sender.h"
 #include "agent/workers/manager.h"
 #include "coordinator/api/endpoint.h"
 #include "storage/base/fd.h"
@@ -115,6 +116,7 @@ class AgentApplication final : public Application {
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<TcpPeerServer> peer_server_;
+  std::unique_ptr<TelemetrySender> telemetry_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::string data_address_;
@@ -226,6 +228,7 @@ Status AgentApplication::Serve() {
     data_->ShowPeers(*peer_server_);
   }
   link_->Start(*node_, data_address_);
+  telemetry_ = std::make_unique<TelemetrySender>(node_->watched(), *link_);
   const ArenaUsage usage = arena_->usage();
   Log(LogLevel::kInfo, "AgentReady",
       {Kv("cluster", config_.cluster), Kv("node", config_.node), Kv("run_dir", config_.run_dir),
@@ -250,6 +253,7 @@ void AgentApplication::Tick() {
 void AgentApplication::Stop() {
   // From the outside in: who is called goes after who calls.
   if (link_ != nullptr) link_->Stop();
+  telemetry_.reset();
   if (data_server_ != nullptr) {
     data_server_->Shutdown(std::chrono::system_clock::time_point());
     data_server_.reset();

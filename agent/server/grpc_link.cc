@@ -20,6 +20,7 @@ constexpr int64_t kRetryLeastMs = 100;
 constexpr int64_t kRetryMostMs = 1000;
 constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
+constexpr int64_t kObserveTimeoutMs = 1'000;
 constexpr std::chrono::milliseconds kSilentStream(50);
 
 gpr_timespec After(int64_t ms) {
@@ -426,6 +427,23 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
   return coord::FromProto(reply.outcome());
+}
+
+Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(std::vector<pb::Digest> digests) {
+  if (!attached()) return Fail(UnavailableError("not attached"));
+  pb::ObserveRequest request;
+  request.set_node(options_.node);
+  request.set_agent_start(options_.agent_start);
+  for (pb::Digest& digest : digests) *request.add_digests() = std::move(digest);
+  grpc::ClientContext context;
+  context.set_deadline(After(kObserveTimeoutMs));
+  if (!BeginCall(&context)) return Fail(CancelledError("the agent is stopping"));
+  pb::ObserveReply reply;
+  const grpc::Status sent = stub_->Observe(&context, request, &reply);
+  EndCall(&context);
+  if (!sent.ok()) return Fail(coord::FromGrpc(sent, "the coordinator"));
+  HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+  return reply;
 }
 
 template <typename Request>

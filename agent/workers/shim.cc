@@ -35,7 +35,8 @@ class Output {
 
   void Take(const char* data, size_t bytes) {
     last_.append(data, bytes);
-    if (last_.size() > 2 * kLastLinesBytes) last_.erase(0, last_.size() - kLastLinesBytes);
+    // More than is shown, so that there is a line's beginning to show it from.
+    if (last_.size() > 4 * kLastLinesBytes) last_.erase(0, last_.size() - 2 * kLastLinesBytes);
     struct stat info {};
     if (::fstat(log_.get(), &info) == 0 && info.st_size >= kLogBytesMax) {
       std::rename(path_.c_str(), (path_ + ".1").c_str());

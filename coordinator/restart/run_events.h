@@ -32,8 +32,9 @@ struct QuarantineWanted {
 
 /// What is to be done about a fault.
 enum class FaultAction : uint8_t {
-  kNote,     // a person should know
-  kRestart,  // stop all and start again, without the nodes that are blamed if there are others
+  kNote,              // a person should know
+  kRestart,           // stop all and start again
+  kRestartElsewhere,  // the same, without the nodes that are blamed if there are others
 };
 
 /// Somebody found out that a job does not do well.
@@ -46,6 +47,7 @@ struct FaultFound {
   std::vector<Rank> ranks;
   std::vector<std::string> nodes;
   FaultAction action = FaultAction::kNote;
+  bool dead = false;     // processes have ended
   int64_t since_ms = 0;  // how long ago the last sign of health was
 };
 

@@ -142,13 +142,15 @@ void Supervisor::On(const FaultFound& event) {
   failure.evidence = event.evidence;
   failure.ranks = event.ranks;
   failure.nodes = event.nodes;
-  failure.avoid_nodes = true;
+  failure.avoid_nodes = event.action == FaultAction::kRestartElsewhere;
   failure.healthy_until = at_.now - std::chrono::milliseconds(event.since_ms);
   Run* run = Find(event.job);
   const bool current = run != nullptr && !HasEnded(run->record.phase) &&
                        run->record.phase != RunPhase::kWaiting &&
                        run->incarnation == event.incarnation;
-  if (current && event.action == FaultAction::kRestart) return Fail(*run, std::move(failure));
+  // Of a worker that ends, its own node tells more.
+  if (current && event.dead) return;
+  if (current && event.action != FaultAction::kNote) return Fail(*run, std::move(failure));
   // An incarnation that is over does badly by nature.
   if (run != nullptr && !current) return;
   IncidentRecord& incident = OpenIncident(event.job, failure);

@@ -34,7 +34,13 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
   HOLDFAST_ASSIGN_OR_RETURN(
       server->applier_, Applier::Start(config.cluster, options, runs, std::move(opener), clock));
-  server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_);
+  server->watcher_ = std::make_unique<Watcher>(
+      [applier = server->applier_.get()](FaultFound fault) {
+        applier->Submit(RunEvent(std::move(fault)));
+      },
+      clock);
+  server->service_ =
+      std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
   return server;
@@ -50,6 +56,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
 }
 
 CoordinatorServer::~CoordinatorServer() {
+  if (watcher_) watcher_->Stop();
   // First those who wait in the applier, so that no call is open for long.
   if (applier_) applier_->Stop();
   if (server_) {

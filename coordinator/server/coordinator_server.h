@@ -32,6 +32,7 @@ class CoordinatorServer {
 
   Endpoint endpoint_;
   std::unique_ptr<Applier> applier_;
+  std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -13,6 +13,22 @@ constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
 constexpr size_t kWhyBytesMax = 1024;
 }  // namespace
 
+grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContext* context,
+                                                      const pb::ObserveRequest* request,
+                                                      pb::ObserveReply* reply) {
+  Status status;
+  for (const pb::Digest& digest : request->digests()) {
+    Status taken = watcher_.Observe(request->node(), request->agent_start(), digest);
+    if (status.ok()) status = taken;
+    const uint32_t operations = watcher_.SamplesFor(request->node(), digest.job());
+    if (operations == 0) continue;
+    pb::SampleRequest* sample = reply->add_samples();
+    sample->set_job(digest.job());
+    sample->set_operations(operations);
+  }
+  return Refuse(context, reply, status);
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerContext* context,
                                                        const pb::StartRunRequest* request,
                                                        pb::StartRunReply* reply) {

@@ -5,6 +5,7 @@
 
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/applier.h"
+#include "coordinator/server/watcher.h"
 
 namespace holdfast::coord {
 
@@ -12,9 +13,9 @@ namespace holdfast::coord {
 /// answers when the applier does. Holds no state of its own.
 class CoordinatorService : public coordinator::Coordinator::CallbackService {
  public:
-  /// `applier` outlives the service.
-  CoordinatorService(std::string cluster, Applier& applier)
-      : cluster_(std::move(cluster)), applier_(applier) {}
+  /// Both outlive the service.
+  CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher)
+      : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher) {}
 
   grpc::ServerWriteReactor<coordinator::Directive>* Attach(
       grpc::CallbackServerContext* context, const coordinator::AttachRequest* request) override;
@@ -41,6 +42,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
                                 coordinator::PinReply* reply) override;
 
   // run_service.cc
+  grpc::ServerUnaryReactor* Observe(grpc::CallbackServerContext* context,
+                                    const coordinator::ObserveRequest* request,
+                                    coordinator::ObserveReply* reply) override;
   grpc::ServerUnaryReactor* StartRun(grpc::CallbackServerContext* context,
                                      const coordinator::StartRunRequest* request,
                                      coordinator::StartRunReply* reply) override;
@@ -60,6 +64,7 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
  private:
   const std::string cluster_;
   Applier& applier_;
+  Watcher& watcher_;
 };
 
 }  // namespace holdfast::coord

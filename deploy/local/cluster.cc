@@ -81,14 +81,29 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
     process.argv = it->second;
   }
-  process.argv.insert(
-      process.argv.end(),
-      {BinaryDir() + "/holdfast-agent", "--set", "cluster=local", "--set",
-       "node=n" + std::to_string(node), "--set", "coordinator=" + endpoint(), "--set",
-       "data_listen=unix:" + NodeDir(node) + "/d.sock", "--set",
-       "peers.listen=unix:" + PeerSocket(node), "--set", "run_dir=" + RunDir(node), "--set",
-       "data_dirs=[" + dirs + "]", "--set", "arena.bytes=" + std::to_string(options_.arena_bytes),
-       "--set", "disk.every=" + std::to_string(options_.disk_every)});
+  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast-agent",
+                                           "--set",
+                                           "cluster=local",
+                                           "--set",
+                                           "node=n" + std::to_string(node),
+                                           "--set",
+                                           "coordinator=" + endpoint(),
+                                           "--set",
+                                           "data_listen=unix:" + NodeDir(node) + "/d.sock",
+                                           "--set",
+                                           "peers.listen=unix:" + PeerSocket(node),
+                                           "--set",
+                                           "run_dir=" + RunDir(node),
+                                           "--set",
+                                           "data_dirs=[" + dirs + "]",
+                                           "--set",
+                                           "arena.bytes=" + std::to_string(options_.arena_bytes),
+                                           "--set",
+                                           "disk.every=" + std::to_string(options_.disk_every),
+                                           "--set",
+                                           "workers.enabled=true",
+                                           "--set",
+                                           "workers.log_dir=" + NodeDir(node) + "/log"});
   std::vector<std::string> settings = options_.agent_settings;
   if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
     settings.insert(settings.end(), it->second.begin(), it->second.end());

@@ -1,0 +1,150 @@
+#include "agent/server/telemetry_sender.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "agent/server/grpc_link.h"
+
+namespace holdfast::agent {
+namespace {
+namespace pb = ::holdfast::coordinator;
+
+constexpr std::chrono::milliseconds kLookEvery(100);
+constexpr int kCommunicatorsEvery = 50;  // looks: whoever has forgotten them knows them again
+// Younger operations say nothing about a hang yet.
+constexpr uint64_t kFlightAgeLeast = 700'000'000;
+
+uint64_t MonotonicNanos() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+void Fill(const CollectiveValues& values, pb::ObservedOperation* out) {
+  out->set_communicator(values.communicator);
+  out->set_kind(static_cast<uint32_t>(values.kind));
+  out->set_dtype(values.dtype);
+  out->set_algorithm(static_cast<uint32_t>(values.algorithm));
+  out->set_protocol(static_cast<uint32_t>(values.protocol));
+  out->set_sequence(values.sequence);
+  out->set_bytes(values.bytes);
+  out->set_start_ns(values.started_ns);
+  if (values.ended_ns > values.started_ns)
+    out->set_duration_ns(values.ended_ns - values.started_ns);
+  if (values.enqueued_ns != 0 && values.started_ns > values.enqueued_ns) {
+    out->set_queued_ns(values.started_ns - values.enqueued_ns);
+  }
+  out->set_blocked_ns(values.blocked_ns);
+  out->set_moved_bytes(values.moved_bytes);
+}
+
+void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedRank* out) {
+  out->set_phases(telemetry.phases);
+  out->set_silent_ns(telemetry.silent_ns);
+  if (telemetry.progress.known) {
+    out->set_step(telemetry.progress.step);
+    out->set_since_step_ns(telemetry.progress.age_ns);
+  }
+  for (const StepView& step : telemetry.steps) {
+    pb::ObservedStep* one = out->add_steps();
+    one->set_step(step.step);
+    one->set_duration_ns(step.duration_ns);
+  }
+  if (with_communicators || telemetry.communicators_changed) {
+    for (const CommunicatorView& view : telemetry.communicators) {
+      pb::ObservedCommunicator* one = out->add_communicators();
+      one->set_id(view.id);
+      one->set_role(static_cast<uint32_t>(view.role));
+      one->set_size(view.size);
+      one->set_index(view.index);
+      for (const uint32_t member : view.members) one->add_members(member);
+    }
+  }
+  for (const CollectiveValues& values : telemetry.ended) {
+    if (values.started_ns != 0 && values.ended_ns != 0) Fill(values, out->add_operations());
+  }
+  for (const InFlightView& flight : telemetry.in_flight) {
+    if (flight.age_ns < kFlightAgeLeast) continue;
+    pb::ObservedFlight* one = out->add_in_flight();
+    Fill(flight.values, one->mutable_operation());
+    one->set_started(flight.started);
+    one->set_age_ns(flight.age_ns);
+    if (!flight.edge) continue;
+    one->set_has_edge(true);
+    one->set_peer(flight.edge->peer);
+    one->set_direction(static_cast<uint32_t>(flight.edge->direction));
+    one->set_edge_state(static_cast<uint32_t>(flight.edge->state));
+  }
+  for (const CompletedCount& count : telemetry.completed) {
+    pb::ObservedCount* one = out->add_completed();
+    one->set_communicator(count.communicator);
+    one->set_kind(static_cast<uint32_t>(count.kind));
+    one->set_count(count.count);
+  }
+  for (const PeerSumsView& sums : telemetry.peers) {
+    pb::ObservedPeer* one = out->add_peers();
+    one->set_communicator(sums.communicator);
+    one->set_peer(sums.peer);
+    one->set_direction(static_cast<uint32_t>(sums.direction));
+    one->set_bytes(sums.bytes);
+    one->set_wait_ns(sums.transfer_ns);
+    one->set_transfers(sums.transfers);
+  }
+}
+}  // namespace
+
+TelemetrySender::TelemetrySender(WatchedRanks& ranks, GrpcCoordinatorLink& link)
+    : ranks_(ranks), link_(link), thread_([this] { Run(); }) {}
+
+TelemetrySender::~TelemetrySender() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+}
+
+std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<RankSight>& sights,
+                                                   uint64_t taken_ns, bool with_communicators) {
+  std::map<std::string, pb::Digest> by_job;
+  for (const RankSight& sight : sights) {
+    pb::Digest& digest = by_job[sight.who.job];
+    digest.set_job(sight.who.job);
+    digest.set_incarnation(sight.who.incarnation.value);
+    digest.set_world(sight.who.world);
+    digest.set_taken_ns(taken_ns);
+    pb::ObservedRank* rank = digest.add_ranks();
+    rank->set_rank(sight.who.rank.value);
+    rank->set_alive(sight.alive);
+    rank->set_process_state(static_cast<uint8_t>(sight.process_state));
+    if (sight.telemetry.present) Fill(sight.telemetry, with_communicators, rank);
+  }
+  std::vector<pb::Digest> digests;
+  for (auto& [job, digest] : by_job) digests.push_back(std::move(digest));
+  return digests;
+}
+
+void TelemetrySender::Run() {
+  bool told_communicators = false;
+  for (int look = 0;; ++look) {
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_) changed_.WaitFor(mutex_, kLookEvery);
+      if (stopping_) return;
+    }
+    const uint64_t now = MonotonicNanos();
+    const bool with_communicators = !told_communicators || look % kCommunicatorsEvery == 0;
+    std::vector<pb::Digest> digests = DigestsOf(ranks_.Look(now), now, with_communicators);
+    if (digests.empty()) continue;
+    for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);
+    auto reply = link_.Observe(std::move(digests));
+    told_communicators = reply.has_value();
+    if (!reply) continue;
+    for (const pb::SampleRequest& sample : reply->samples()) {
+      ranks_.Sample(sample.job(), sample.operations());
+    }
+  }
+}
+
+}  // namespace holdfast::agent

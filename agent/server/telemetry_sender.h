@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/pipeline/watched_ranks.h"
+#include "coordinator/api/coordinator.pb.h"
+#include "storage/base/mutex.h"
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+class GrpcCoordinatorLink;
+
+/// Looks at the node's ranks ten times a second and tells the coordinator. Nothing is kept for
+/// later: while the coordinator is away, what was seen is forgotten, but for the communicators,
+/// which are told again. Its own thread.
+class TelemetrySender {
+ public:
+  /// Both outlive it.
+  TelemetrySender(WatchedRanks& ranks, GrpcCoordinatorLink& link);
+  ~TelemetrySender();
+
+  /// One message for each job among `sights`; `taken_ns` is CLOCK_MONOTONIC.
+  static std::vector<coordinator::Digest> DigestsOf(const std::vector<RankSight>& sights,
+                                                    uint64_t taken_ns, bool with_communicators);
+
+ private:
+  void Run();
+
+  WatchedRanks& ranks_;
+  GrpcCoordinatorLink& link_;
+  std::map<std::string, uint64_t> numbers_;  // of the digests, by job
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace holdfast::agent

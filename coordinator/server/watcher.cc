@@ -1,0 +1,288 @@
+#include "coordinator/server/watcher.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "storage/base/log.h"
+
+namespace holdfast::coord {
+namespace {
+namespace pb = ::holdfast::coordinator;
+
+constexpr std::chrono::milliseconds kEvaluateEvery(250);
+constexpr auto kForgetAfter = std::chrono::minutes(10);
+constexpr auto kSampleEvery = std::chrono::seconds(5);
+constexpr uint32_t kSampledOperations = 20;
+constexpr size_t kJobsMax = 1024;
+constexpr size_t kCommunicatorsMax = 65'536;  // of one job
+constexpr uint32_t kUnknownRank = ~0U;
+
+template <typename Enum>
+Enum Bounded(uint32_t number, uint32_t most) {
+  return static_cast<Enum>(number <= most ? number : 0);
+}
+
+/// The rank at an index of a communicator; kUnknownRank.
+template <typename Communicators>
+uint32_t RankAt(const Communicators& communicators, uint64_t id, uint32_t index) {
+  auto found = communicators.find(id);
+  if (found == communicators.end() || index >= found->second.ranks.size()) return kUnknownRank;
+  return found->second.ranks[index];
+}
+
+detect::Collective Operation(const pb::ObservedOperation& told, Rank rank) {
+  detect::Collective out;
+  out.rank = rank;
+  out.comm = {told.communicator()};
+  out.func = Bounded<detect::Func>(told.kind(), detect::kFuncMax);
+  out.dtype = static_cast<uint8_t>(told.dtype());
+  out.algo = static_cast<uint8_t>(told.algorithm());
+  out.proto = static_cast<uint8_t>(told.protocol());
+  out.seq = told.sequence();
+  out.bytes = told.bytes();
+  out.start_ns = told.start_ns();
+  out.stop_ns = told.start_ns() + told.duration_ns();
+  if (told.queued_ns() != 0 && told.queued_ns() < told.start_ns()) {
+    out.enqueue_ns = told.start_ns() - told.queued_ns();
+  }
+  out.blocked_ns = told.blocked_ns();
+  out.moved_bytes = told.moved_bytes();
+  return out;
+}
+
+/// Phases of holdfast.h as bits → those that the detector leaves alone.
+uint8_t PhaseBits(uint32_t phases) {
+  const std::pair<uint32_t, detect::Phase> known[] = {{1, detect::Phase::kCollective},
+                                                      {2, detect::Phase::kInit},
+                                                      {3, detect::Phase::kCompile},
+                                                      {4, detect::Phase::kCheckpoint},
+                                                      {5, detect::Phase::kEvaluation}};
+  uint8_t bits = 0;
+  for (const auto& [number, phase] : known) {
+    if (phases & (1U << number)) bits |= static_cast<uint8_t>(phase);
+  }
+  return bits;
+}
+
+std::string WhoText(const detect::Verdict& verdict) {
+  if (verdict.edge) {
+    return fmt::format("the connection from rank {} to rank {}", verdict.edge->from.value,
+                       verdict.edge->to.value);
+  }
+  if (verdict.ranks.empty()) return "nobody in particular";
+  std::vector<uint32_t> ranks;
+  for (const Rank rank : verdict.ranks) ranks.push_back(rank.value);
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+FaultAction ActionOf(detect::Action action) {
+  switch (action) {
+    case detect::Action::kRestartWithoutRoot:
+      return FaultAction::kRestartElsewhere;
+    case detect::Action::kRestartInPlace:
+      return FaultAction::kRestart;
+    case detect::Action::kNone:
+    case detect::Action::kAlert:
+      return FaultAction::kNote;
+  }
+  return FaultAction::kNote;
+}
+}  // namespace
+
+Watcher::Watcher(std::function<void(FaultFound)> say, Clock& clock)
+    : say_(std::move(say)), clock_(clock), thread_([this] { Run(); }) {}
+
+Watcher::~Watcher() { Stop(); }
+
+void Watcher::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb::Digest& digest) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", digest.job()));
+  if (digest.world() == 0 || digest.world() > kWorldMax || digest.incarnation() == 0) {
+    return InvalidArgumentError(fmt::format("a digest of incarnation {} with a world of {}",
+                                            digest.incarnation(), digest.world()));
+  }
+  MutexLock lock(mutex_);
+  auto found = jobs_.find(digest.job());
+  if (found == jobs_.end()) {
+    if (jobs_.size() >= kJobsMax) return ResourceExhaustedError("too many jobs are watched");
+    found = jobs_.try_emplace(digest.job()).first;
+  }
+  Job& job = found->second;
+  const Incarnation incarnation{digest.incarnation()};
+  if (incarnation < job.incarnation) return Status::Ok();  // what is left of the one before
+  if (incarnation > job.incarnation) {
+    job = Job();
+    job.incarnation = incarnation;
+    job.world = digest.world();
+    job.detector = std::make_unique<detect::Detector>(incarnation, digest.world());
+  }
+  job.heard = clock_.Now();
+  job.detector->Observe(Convert(node, agent_start, digest, job), job.heard);
+  return Status::Ok();
+}
+
+void Watcher::Learn(const pb::ObservedCommunicator& told, uint32_t rank, Job& job,
+                    detect::Digest* out) {
+  if (told.size() == 0 || told.size() > job.world || told.index() >= told.size()) return;
+  auto found = job.communicators.find(told.id());
+  if (found == job.communicators.end()) {
+    if (job.communicators.size() >= kCommunicatorsMax) return;
+    found = job.communicators.try_emplace(told.id()).first;
+    found->second.ranks.assign(told.size(), kUnknownRank);
+    found->second.role = Bounded<detect::Role>(told.role(), detect::kRoleMax);
+  }
+  Members& members = found->second;
+  const auto set = [&members, &job](uint32_t index, uint32_t member) {
+    if (index >= members.ranks.size() || member >= job.world) return;
+    if (members.ranks[index] == kUnknownRank) ++members.known;
+    members.ranks[index] = member;
+  };
+  if (static_cast<uint32_t>(told.members_size()) == told.size()) {
+    for (int i = 0; i < told.members_size(); ++i) set(static_cast<uint32_t>(i), told.members(i));
+  } else {
+    set(told.index(), rank);
+  }
+  if (members.known != members.ranks.size()) return;
+  detect::Communicator& whole = out->communicators.emplace_back();
+  whole.id = {told.id()};
+  whole.role = members.role;
+  for (const uint32_t member : members.ranks) whole.members.push_back(Rank{member});
+}
+
+detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
+                                const pb::Digest& digest, Job& job) {
+  detect::Digest out;
+  out.node = node;
+  out.incarnation = job.incarnation;
+  out.world = digest.world();
+  out.agent_start = agent_start;
+  out.number = digest.number();
+  out.taken_ns = digest.taken_ns();
+  int64_t freshest_ms = INT64_MAX;
+  for (const pb::ObservedRank& told : digest.ranks()) {
+    const Rank rank{told.rank()};
+    detect::RankState& state = out.ranks.emplace_back();
+    state.rank = rank;
+    state.alive = told.alive();
+    state.process_state = static_cast<char>(told.process_state());
+    state.phases = PhaseBits(told.phases());
+    state.step = told.step();
+    state.heartbeat_age_ns = told.silent_ns();
+    state.since_step_ns = told.since_step_ns();
+    freshest_ms = std::min(freshest_ms, static_cast<int64_t>(told.since_step_ns() / 1'000'000));
+    for (const pb::ObservedStep& step : told.steps()) {
+      state.steps_done.push_back({step.step(), step.duration_ns()});
+    }
+    for (const auto& one : told.communicators()) Learn(one, told.rank(), job, &out);
+    for (const auto& one : told.operations()) out.collectives.push_back(Operation(one, rank));
+    for (const pb::ObservedCount& one : told.completed()) {
+      out.completed.push_back({rank,
+                               {one.communicator()},
+                               Bounded<detect::Func>(one.kind(), detect::kFuncMax),
+                               one.count()});
+    }
+    for (const pb::ObservedFlight& one : told.in_flight()) {
+      const detect::Collective operation = Operation(one.operation(), rank);
+      detect::InFlight& flight = out.in_flight.emplace_back();
+      flight.rank = rank;
+      flight.comm = operation.comm;
+      flight.func = operation.func;
+      flight.dtype = operation.dtype;
+      flight.state = one.started() ? detect::FlightState::kStarted : detect::FlightState::kEnqueued;
+      flight.seq = operation.seq;
+      flight.bytes = operation.bytes;
+      flight.age_ns = one.age_ns();
+      const uint32_t peer = RankAt(job.communicators, operation.comm.value, one.peer());
+      if (!one.has_edge() || peer == kUnknownRank) continue;
+      flight.edge = detect::PeerEdge{
+          Rank{peer}, one.direction() == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
+          Bounded<detect::EdgeState>(one.edge_state(), detect::kEdgeStateMax)};
+    }
+    for (const pb::ObservedPeer& one : told.peers()) {
+      const uint32_t peer = RankAt(job.communicators, one.communicator(), one.peer());
+      if (peer == kUnknownRank) continue;
+      out.peer_sums.push_back(
+          {rank,
+           Rank{peer},
+           {one.communicator()},
+           one.direction() == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
+           one.bytes(),
+           one.wait_ns(),
+           one.transfers()});
+    }
+  }
+  if (freshest_ms != INT64_MAX) job.since_step_ms[node] = freshest_ms;
+  return out;
+}
+
+uint32_t Watcher::SamplesFor(const std::string& node, const std::string& name) {
+  MutexLock lock(mutex_);
+  auto job = jobs_.find(name);
+  if (job == jobs_.end()) return 0;
+  uint64_t& has = job->second.sampled[node];
+  if (has == job->second.sampling) return 0;
+  has = job->second.sampling;
+  return kSampledOperations;
+}
+
+void Watcher::Run() {
+  for (;;) {
+    std::vector<FaultFound> found;
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_) changed_.WaitFor(mutex_, kEvaluateEvery);
+      if (stopping_) return;
+      const auto now = clock_.Now();
+      std::erase_if(jobs_, [&](const auto& job) { return now - job.second.heard > kForgetAfter; });
+      for (auto& [name, job] : jobs_) Evaluate(name, job, &found);
+    }
+    for (FaultFound& fault : found) say_(std::move(fault));
+  }
+}
+
+void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found) {
+  const auto now = clock_.Now();
+  const std::vector<detect::Verdict> verdicts = job.detector->Evaluate(now);
+  if (!job.detector->wanted_peer_sums().empty() && now - job.sampled_at >= kSampleEvery) {
+    job.sampled_at = now;
+    ++job.sampling;
+  }
+  for (const detect::Verdict& verdict : verdicts) {
+    const std::string who = WhoText(verdict);
+    if (!job.said.insert(fmt::format("{} {}", detect::ToString(verdict.fault), who)).second)
+      continue;
+    FaultFound fault;
+    fault.job = name;
+    fault.incarnation = job.incarnation;
+    fault.kind = detect::ToString(verdict.fault);
+    fault.what = fmt::format(
+        "{}: {}{}, confidence {:.2f}", fault.kind, who,
+        verdict.nodes.empty() ? "" : fmt::format(" on {}", fmt::join(verdict.nodes, ", ")),
+        verdict.confidence);
+    fault.evidence = verdict.evidence;
+    fault.ranks = verdict.ranks;
+    fault.nodes = verdict.nodes;
+    fault.action = ActionOf(verdict.action);
+    fault.dead = verdict.fault == detect::FaultClass::kDead;
+    int64_t since = INT64_MAX;
+    for (const auto& [node, ms] : job.since_step_ms) since = std::min(since, ms);
+    fault.since_ms = since == INT64_MAX || fault.action == FaultAction::kNote ? 0 : since;
+    Log(LogLevel::kWarn, "FaultFound",
+        {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
+         Kv("action", detect::ToString(verdict.action))});
+    found->push_back(std::move(fault));
+  }
+}
+
+}  // namespace holdfast::coord

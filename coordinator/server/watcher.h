@@ -1,0 +1,72 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/api/coordinator.pb.h"
+#include "coordinator/detect/detector.h"
+#include "coordinator/restart/run_events.h"
+#include "storage/base/clock.h"
+#include "storage/base/mutex.h"
+
+namespace holdfast::coord {
+
+/// Watches all jobs: gives what agents observe to a detector a job, and says each fault once.
+/// Nothing of it is stored: after a restart it is observed again. Its own thread; calls from any.
+class Watcher {
+ public:
+  /// `say` is called from the watcher's thread.
+  Watcher(std::function<void(FaultFound)> say, Clock& clock);
+  ~Watcher();
+
+  /// Nothing is said afterwards; calls are still taken.
+  void Stop();
+  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped.
+  Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
+  /// The operations whose transfers the ranks of a job should tell, 0: none; each node is asked
+  /// once.
+  uint32_t SamplesFor(const std::string& node, const std::string& job);
+
+ private:
+  /// A communicator that each member knows only its own place in, until all have told.
+  struct Members {
+    detect::Role role = detect::Role::kUnknown;
+    std::vector<uint32_t> ranks;  // by index; kUnknownRank
+    uint32_t known = 0;
+  };
+  struct Job {
+    Incarnation incarnation;
+    uint32_t world = 0;
+    std::unique_ptr<detect::Detector> detector;
+    std::map<uint64_t, Members> communicators;
+    std::map<std::string, int64_t> since_step_ms;  // by node: the freshest of its ranks
+    std::set<std::string> said;
+    uint64_t sampling = 0;                    // counts requests
+    std::map<std::string, uint64_t> sampled;  // by node: the request it has
+    Clock::TimePoint sampled_at;
+    Clock::TimePoint heard;
+  };
+
+  void Run();
+  void Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found)
+      HOLDFAST_REQUIRES(mutex_);
+  static detect::Digest Convert(const std::string& node, uint64_t agent_start,
+                                const coordinator::Digest& digest, Job& job);
+  static void Learn(const coordinator::ObservedCommunicator& told, uint32_t rank, Job& job,
+                    detect::Digest* out);
+
+  const std::function<void(FaultFound)> say_;
+  Clock& clock_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, Job> jobs_ HOLDFAST_GUARDED_BY(mutex_);
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,275 @@
+#include "agent/workers/manager.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "storage/base/clock.h"
+
+namespace holdfast::agent {
+namespace {
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+constexpr milliseconds kTimeout(20'000);
+
+template <typename Condition>
+bool Await(const Condition& condition) {
+  const auto deadline = Clock::Real().Now() + kTimeout;
+  while (!condition()) {
+    if (Clock::Real().Now() > deadline) return false;
+    Clock::Real().SleepFor(milliseconds(5));
+  }
+  return true;
+}
+
+/// Real processes, by the real shim.
+class WorkerManagerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = "/tmp/hfw.XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
+    options_.folder = root_ + "/workers";
+    options_.log_folder = root_ + "/log";
+    options_.agent_socket = root_ + "/agent.sock";
+    options_.shim = std::string(std::getenv("HOLDFAST_BIN_DIR")) + "/holdfast-shim";
+    options_.kill_timeout_ms = 5'000;
+    Open();
+  }
+  void TearDown() override {
+    if (manager_ != nullptr) {
+      for (const WorkerStatus& worker : manager_->Workers()) StopJob(worker.job, 0);
+      EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
+    }
+    manager_.reset();
+    std::filesystem::remove_all(root_);
+  }
+  void Open() {
+    auto opened = WorkerManager::Open(
+        options_, [] {}, Clock::Real());
+    ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+    manager_ = *std::move(opened);
+  }
+
+  WorkersWanted Shell(const std::string& script, uint32_t ranks = 1) const {
+    WorkersWanted wanted;
+    wanted.job = "job";
+    wanted.run_id = "run-1.1";
+    wanted.first_rank = Rank{4};
+    wanted.ranks = ranks;
+    wanted.world = 8;
+    wanted.node_rank = 2;
+    wanted.nodes = 4;
+    wanted.master_address = "10.0.0.1";
+    wanted.master_port = 20123;
+    wanted.restarts = 3;
+    wanted.restarts_max = 9;
+    wanted.command = {"/bin/sh", "-c", script};
+    wanted.directory = root_;
+    wanted.grace_ms = 200;
+    return wanted;
+  }
+  void StopJob(const std::string& job, int64_t grace_ms) {
+    WorkersWanted none;
+    none.job = job;
+    none.grace_ms = grace_ms;
+    manager_->Want(none);
+  }
+  WorkerStatus AwaitEnd(uint32_t rank = 4) {
+    WorkerStatus status;
+    EXPECT_TRUE(Await([&] {
+      for (const WorkerStatus& worker : manager_->Workers()) {
+        if (worker.rank.value != rank || worker.phase != WorkerPhase::kEnded) continue;
+        status = worker;
+        return true;
+      }
+      return false;
+    }));
+    return status;
+  }
+  pid_t AwaitPid(uint32_t rank = 4) {
+    pid_t pid = 0;
+    EXPECT_TRUE(Await([&] {
+      for (const WorkerStatus& worker : manager_->Workers()) {
+        if (worker.rank.value == rank && worker.phase == WorkerPhase::kRunning) pid = worker.pid;
+      }
+      return pid != 0;
+    }));
+    return pid;
+  }
+  std::string Read(const std::string& path) const {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  static bool Runs(pid_t pid) { return StartTicksOf(pid) != 0; }
+
+  std::string root_;
+  WorkerManagerOptions options_;
+  std::unique_ptr<WorkerManager> manager_;
+};
+
+TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
+  WorkersWanted wanted = Shell("env > env.$LOCAL_RANK", 2);
+  wanted.environment = {"MINE=1", "RANK=77"};
+  manager_->Want(wanted);
+  EXPECT_EQ(AwaitEnd(4).exit.exit_code, 0);
+  EXPECT_EQ(AwaitEnd(5).exit.exit_code, 0);
+  const std::string env = "\n" + Read(root_ + "/env.1");
+  for (const char* line :
+       {"RANK=5", "LOCAL_RANK=1", "GROUP_RANK=2", "ROLE_RANK=5", "ROLE_NAME=default",
+        "WORLD_SIZE=8", "LOCAL_WORLD_SIZE=2", "GROUP_WORLD_SIZE=4", "ROLE_WORLD_SIZE=8",
+        "MASTER_ADDR=10.0.0.1", "MASTER_PORT=20123", "TORCHELASTIC_RESTART_COUNT=3",
+        "TORCHELASTIC_MAX_RESTARTS=9", "TORCHELASTIC_RUN_ID=run-1.1",
+        "TORCHELASTIC_USE_AGENT_STORE=False", "HOLDFAST_JOB=job", "HOLDFAST_RUN_ID=run-1.1",
+        "MINE=1", "OMP_NUM_THREADS=1"}) {
+    EXPECT_THAT(env, HasSubstr("\n" + std::string(line) + "\n"));
+  }
+  EXPECT_THAT(env, HasSubstr("\nHOLDFAST_SOCKET=" + options_.agent_socket + "\n"));
+  EXPECT_THAT(env, HasSubstr("\nTORCHELASTIC_ERROR_FILE=" + root_));
+}
+
+TEST_F(WorkerManagerTest, HowAWorkerEndedAndWhatItSaidLastIsKept) {
+  manager_->Want(Shell("echo one; echo two >&2; exit 7"));
+  const WorkerStatus status = AwaitEnd();
+  EXPECT_EQ(status.exit.exit_code, 7);
+  EXPECT_EQ(status.exit.signal, 0);
+  EXPECT_EQ(status.exit.last_lines, "one\ntwo\n");
+  EXPECT_EQ(manager_->ReadLog("job", "run-1.1", Rank{4}, 4, 100).value_or("?"), "two\n");
+  EXPECT_EQ(manager_->ReadLog("job", "run-1.1", Rank{9}, 0, 100).error().code(),
+            ErrorCode::kNotFound);
+  EXPECT_EQ(manager_->ReadLog("..", "run-1.1", Rank{4}, 0, 100).error().code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(WorkerManagerTest, OfMuchOutputTheEndIsKept) {
+  manager_->Want(Shell("seq 100000; exit 1"));
+  const WorkerStatus status = AwaitEnd();
+  EXPECT_LE(status.exit.last_lines.size(), kLastLinesBytes);
+  EXPECT_THAT(status.exit.last_lines, ::testing::EndsWith("\n99999\n100000\n"));
+  EXPECT_EQ(status.exit.last_lines.front(), '9') << "whole lines";
+}
+
+TEST_F(WorkerManagerTest, ASignalIsTold) {
+  manager_->Want(Shell("kill -SEGV $$"));
+  EXPECT_EQ(AwaitEnd().exit.signal, SIGSEGV);
+}
+
+TEST_F(WorkerManagerTest, ACommandThatIsNotThereSaysSo) {
+  WorkersWanted wanted = Shell("");
+  wanted.command = {"no-such-program"};
+  manager_->Want(wanted);
+  const WorkerStatus status = AwaitEnd();
+  EXPECT_EQ(status.exit.exit_code, 127);
+  EXPECT_THAT(status.exit.last_lines, HasSubstr("cannot run no-such-program"));
+}
+
+TEST_F(WorkerManagerTest, WhatAWorkerLeavesBehindIsEnded) {
+  manager_->Want(Shell("sleep 1000 & echo $! > child; exit 1"));
+  AwaitEnd();
+  const pid_t child = static_cast<pid_t>(std::stol(Read(root_ + "/child")));
+  EXPECT_TRUE(Await([&] { return !Runs(child); }));
+}
+
+TEST_F(WorkerManagerTest, AStopIsAskedForBeforeItIsForced) {
+  manager_->Want(Shell("trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done"));
+  AwaitPid();
+  const std::string log = root_ + "/log/job/run-1.1/rank-4.log";
+  ASSERT_TRUE(Await([&] { return Read(log) == "up\n"; }));
+  StopJob("job", 10'000);
+  EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
+  EXPECT_THAT(Read(log), ::testing::EndsWith("asked\n"));  // the shell may have said more
+}
+
+TEST_F(WorkerManagerTest, WhoDoesNotListenIsKilled) {
+  manager_->Want(Shell("trap '' TERM; echo up; while :; do sleep 0.01; done"));
+  const pid_t pid = AwaitPid();
+  ASSERT_TRUE(Await([&] { return Read(root_ + "/log/job/run-1.1/rank-4.log") == "up\n"; }));
+  StopJob("job", 50);
+  EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
+  EXPECT_FALSE(Runs(pid));
+}
+
+TEST_F(WorkerManagerTest, AStoppedProcessIsEndedToo) {
+  manager_->Want(Shell("while :; do sleep 0.01; done"));
+  const pid_t pid = AwaitPid();
+  ::kill(pid, SIGSTOP);
+  StopJob("job", 50);
+  EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
+  EXPECT_FALSE(Runs(pid));
+}
+
+TEST_F(WorkerManagerTest, TheNextLaunchStartsWhenNothingOfTheLastIsLeft) {
+  // Each worker takes the lock for its life: two at once would show.
+  const std::string script =
+      "trap '' TERM; exec 9>lock; flock -n 9 || { echo both >> clash; exit 9; }; "
+      "echo $HOLDFAST_RUN_ID >> order; while :; do sleep 0.01; done";
+  manager_->Want(Shell(script));
+  ASSERT_TRUE(Await([&] { return Read(root_ + "/order") == "run-1.1\n"; }));
+  WorkersWanted next = Shell(script);
+  next.run_id = "run-1.2";
+  manager_->Want(next);
+  EXPECT_TRUE(Await([&] { return Read(root_ + "/order") == "run-1.1\nrun-1.2\n"; }));
+  EXPECT_EQ(Read(root_ + "/clash"), "");
+}
+
+TEST_F(WorkerManagerTest, AnAgentThatStartsAgainGoesOnWatching) {
+  manager_->Want(Shell("while [ ! -e go ]; do sleep 0.01; done; echo end; exit 5"));
+  const pid_t pid = AwaitPid();
+  manager_.reset();
+  ASSERT_TRUE(Runs(pid));
+  Open();
+  const std::vector<WorkerStatus> adopted = manager_->Workers();
+  ASSERT_EQ(adopted.size(), 1U);
+  EXPECT_EQ(adopted[0].pid, pid);
+  EXPECT_EQ(adopted[0].run_id, "run-1.1");
+  manager_->Want(Shell("exit 1"));  // the same launch: it has its worker
+  std::ofstream(root_ + "/go").put('\n');
+  const WorkerStatus status = AwaitEnd();
+  EXPECT_EQ(status.exit.exit_code, 5);
+  EXPECT_EQ(status.exit.last_lines, "end\n");
+}
+
+TEST_F(WorkerManagerTest, AnEndWhileNoAgentWatchedIsKnown) {
+  manager_->Want(Shell("while [ ! -e go ]; do sleep 0.01; done; exit 5"));
+  const pid_t pid = AwaitPid();
+  manager_.reset();
+  std::ofstream(root_ + "/go").put('\n');
+  ASSERT_TRUE(Await([&] { return !Runs(pid); }));
+  Open();
+  EXPECT_EQ(AwaitEnd().exit.exit_code, 5);
+}
+
+TEST_F(WorkerManagerTest, AWorkerDiesWithItsShim) {
+  manager_->Want(Shell("while :; do sleep 0.01; done"));
+  const pid_t pid = AwaitPid();
+  const auto pids = ReadPids(root_ + "/workers/job/rank-4");
+  ASSERT_TRUE(pids.has_value());
+  ::kill(pids->shim.pid, SIGKILL);
+  EXPECT_EQ(AwaitEnd().exit.signal, SIGKILL);
+  EXPECT_TRUE(Await([&] { return !Runs(pid); }));
+}
+
+TEST_F(WorkerManagerTest, GarbageInTheFoldersIsLeftAside) {
+  manager_.reset();
+  for (const char* text : {"", "{", "[1]", "{\"job\": 3}"}) {
+    const std::string folder =
+        root_ + "/workers/x/rank-" + std::to_string(std::string(text).size());
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/spec") << text;
+    std::ofstream(folder + "/pid") << text;
+  }
+  Open();
+  EXPECT_TRUE(manager_->Workers().empty());
+}
+
+}  // namespace
+}  // namespace holdfast::agent

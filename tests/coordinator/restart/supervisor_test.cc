@@ -1,0 +1,471 @@
+#include "coordinator/restart/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace holdfast::coord {
+namespace {
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A supervisor with nodes that do what they are told. State's part is played by the test.
+class SupervisorTest : public ::testing::Test {
+ protected:
+  SupervisorTest() : supervisor_(std::make_unique<Supervisor>(options_, Records(), Now())) {}
+
+  Instant Now() const { return {now_, wall_}; }
+  void Pass(milliseconds time) {
+    now_ += time;
+    wall_ += time.count() * 1'000'000;
+    Observe(Tick{});
+  }
+
+  /// Keeps what is stored, and gives orders to whom they are for.
+  void Take(const std::vector<Effect>& effects) {
+    for (const Effect& effect : effects) {
+      if (const auto* put = std::get_if<PutRun>(&effect)) runs_[put->record.spec.job] = put->record;
+      if (const auto* put = std::get_if<PutIncident>(&effect)) {
+        incidents_[put->record.id] = put->record;
+      }
+      if (const auto* put = std::get_if<PutQuarantine>(&effect)) {
+        quarantine_[put->record.node] = put->record;
+      }
+      if (const auto* erase = std::get_if<EraseQuarantine>(&effect)) {
+        quarantine_.erase(erase->node);
+      }
+      if (const auto* send = std::get_if<Send>(&effect)) {
+        const auto* order = std::get_if<WorkersOrder>(&send->directive);
+        ASSERT_NE(order, nullptr);
+        orders_[names_[send->attach]] = *order;
+        ++orders_given_;
+      }
+      if (const auto* reply = std::get_if<Reply>(&effect)) reply_ = reply->outcome;
+    }
+  }
+  void Observe(const Event& event, std::vector<Effect> effects = {}) {
+    Take(supervisor_->Observe(event, effects, Now()));
+  }
+  void Apply(const RunEvent& event) { Take(supervisor_->Apply(event, Now())); }
+
+  void Attach(const std::string& node) {
+    NodeAttached event;
+    event.attach = ++attaches_;
+    names_[event.attach] = node;
+    event.node = node;
+    event.agent_start = 1;
+    event.worker_address = "10.0.0." + node.substr(1);
+    event.workers = workers_[node];
+    attach_of_[node] = event.attach;
+    Observe(event);
+  }
+  void Report(const std::string& node) {
+    NodeReported event;
+    event.node = node;
+    event.agent_start = 1;
+    event.workers = workers_[node];
+    Observe(event);
+  }
+  /// The node's workers are what it was told.
+  void Obey(const std::string& node) {
+    const WorkersOrder& order = orders_[node];
+    workers_[node].clear();
+    for (uint32_t i = 0; i < order.ranks; ++i) {
+      workers_[node].push_back({order.job, order.run_id, Rank{order.first_rank.value + i},
+                                WorkerPhase::kRunning, 100 + i, 0, 0, 0});
+    }
+    Report(node);
+  }
+  void ObeyAll() {
+    for (const auto& [node, order] : std::map(orders_)) {
+      if (gone_.count(node) == 0) Obey(node);
+    }
+  }
+  void EndWorker(const std::string& node, int exit_code, int signal, int64_t ago_ms = 0) {
+    WorkerState& worker = workers_[node].front();
+    worker.phase = WorkerPhase::kEnded;
+    worker.exit_code = exit_code;
+    worker.signal = signal;
+    worker.ended_ago_ms = ago_ms;
+    worker.last_lines = "last words of " + node;
+    Report(node);
+  }
+  void LoseStream(const std::string& node) { Observe(NodeDetached{node, attach_of_[node]}); }
+  void Lose(const std::string& node) {
+    gone_.insert(node);
+    Observe(Tick{}, {NodeGone{node, "its stream ended"}});
+  }
+  /// The ranks joined, and committed a first version.
+  void Progress(Incarnation incarnation, uint64_t step) {
+    LineageRecord lineage;
+    lineage.job = "gpt";
+    lineage.incarnation = incarnation;
+    lineage.run_id = runs_["gpt"].run_id();
+    lineage.world = 4;
+    Observe(Tick{}, {PutLineage{lineage, LineageChange::kOpened}});
+    lineage.decision = Decision::kVersion;
+    lineage.restored = {Incarnation{incarnation.value - 1}, Step{step - 1}};
+    Observe(Tick{}, {PutLineage{lineage, LineageChange::kDecided}});
+    VersionRecord version;
+    version.job = "gpt";
+    version.version = {incarnation, Step{step}};
+    version.world = 4;
+    Observe(Tick{}, {PutVersion{version, TierBit(Tier::kMemory)}});
+  }
+  void Start(uint32_t nodes = 4, uint32_t spares = 0) {
+    RunWanted wanted;
+    wanted.request = 7;
+    wanted.spec.job = "gpt";
+    wanted.spec.command = {"train"};
+    wanted.spec.directory = "/";
+    wanted.spec.nodes = nodes;
+    wanted.spec.spares = spares;
+    Apply(wanted);
+  }
+  /// Four nodes run a job of four ranks.
+  void StartAndRun() {
+    for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
+    Start();
+    ObeyAll();
+    Progress(Incarnation{2}, 10);
+    ASSERT_EQ(Phase(), RunPhase::kRunning);
+  }
+  RunPhase Phase() { return runs_["gpt"].phase; }
+
+  SupervisorOptions options_;
+  Clock::TimePoint now_{std::chrono::hours(1)};
+  int64_t wall_ = 1'000'000'000'000;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::map<std::string, RunRecord> runs_;
+  std::map<uint64_t, IncidentRecord> incidents_;
+  std::map<std::string, QuarantineRecord> quarantine_;
+  std::map<std::string, WorkersOrder> orders_;
+  int orders_given_ = 0;
+  Status reply_;
+  AttachId attaches_ = 0;
+  std::map<AttachId, std::string> names_;
+  std::map<std::string, AttachId> attach_of_;
+  std::map<std::string, std::vector<WorkerState>> workers_;
+  std::set<std::string> gone_;
+};
+
+TEST_F(SupervisorTest, EachNodeIsToldItsRanks) {
+  for (const char* node : {"n2", "n0", "n1"}) Attach(node);
+  RunWanted wanted;
+  wanted.spec.job = "gpt";
+  wanted.spec.command = {"train"};
+  wanted.spec.nodes = 2;
+  wanted.spec.ranks_per_node = 8;
+  Apply(wanted);
+  ASSERT_EQ(orders_.size(), 2U);
+  const WorkersOrder& order = orders_["n1"];
+  EXPECT_EQ(order.run_id, "run-1.1");
+  EXPECT_EQ(order.first_rank, Rank{8});
+  EXPECT_EQ(order.ranks, 8U);
+  EXPECT_EQ(order.world, 16U);
+  EXPECT_EQ(order.node_rank, 1U);
+  EXPECT_EQ(order.master_address, "10.0.0.0");
+  EXPECT_EQ(order.master_port, orders_["n0"].master_port);
+}
+
+TEST_F(SupervisorTest, WaitsForNodesAndSpares) {
+  Attach("n0");
+  Start(2, 1);
+  EXPECT_TRUE(reply_.ok());
+  EXPECT_EQ(Phase(), RunPhase::kWaiting);
+  EXPECT_THAT(runs_["gpt"].why, HasSubstr("2 more nodes"));
+  Attach("n1");
+  EXPECT_EQ(Phase(), RunPhase::kWaiting);
+  Attach("n2");
+  EXPECT_EQ(Phase(), RunPhase::kStarting);
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1"));
+}
+
+TEST_F(SupervisorTest, AJobThatRunsIsNotStartedTwice) {
+  StartAndRun();
+  Start();
+  EXPECT_EQ(reply_.code(), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(runs_["gpt"].serial, 1U);
+}
+
+TEST_F(SupervisorTest, TheFirstToDieIsTheCauseAndAllStartAgainInTheirPlaces) {
+  StartAndRun();
+  // Reported in another order than they died.
+  EndWorker("n3", 3, 0, 5);
+  EndWorker("n1", 0, SIGKILL, 20);
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "others may have died before";
+  Pass(milliseconds(200));
+  ASSERT_EQ(incidents_.size(), 1U);
+  const IncidentRecord& incident = incidents_.begin()->second;
+  EXPECT_EQ(incident.kind, "worker died");
+  EXPECT_THAT(incident.ranks, ElementsAre(Rank{1}));
+  EXPECT_THAT(incident.nodes, ElementsAre("n1"));
+  EXPECT_THAT(incident.what, HasSubstr("SIGKILL"));
+  EXPECT_THAT(incident.evidence[0], HasSubstr("last words of n1"));
+  EXPECT_THAT(incident.evidence[1], HasSubstr("rank 3"));
+  EXPECT_EQ(runs_["gpt"].run_id(), "run-1.2");
+  EXPECT_EQ(orders_["n1"].run_id, "run-1.2");
+  EXPECT_EQ(orders_["n1"].first_rank, Rank{1});
+  EXPECT_EQ(orders_["n1"].restarts, 1U);
+}
+
+TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndSaysHowLongAllTook) {
+  StartAndRun();
+  EndWorker("n1", 0, SIGKILL, 20);
+  Pass(milliseconds(200));
+  Pass(milliseconds(100));
+  EXPECT_EQ(incidents_[1].state, IncidentState::kOpen);
+  EXPECT_LT(incidents_[1].stop_ms, 0);
+  ObeyAll();
+  EXPECT_GE(incidents_[1].stop_ms, 300);
+  Pass(milliseconds(100));
+  NodeReported sealed;
+  sealed.node = "n0";
+  sealed.agent_start = 1;
+  sealed.workers = workers_["n0"];
+  sealed.holdings = {{"gpt", {Incarnation{2}, Step{13}}, Rank{0}, 4}};
+  Observe(sealed);
+  Progress(Incarnation{3}, 12);
+  const IncidentRecord& incident = incidents_[1];
+  EXPECT_EQ(incident.state, IncidentState::kRecovered);
+  EXPECT_EQ(incident.restored, (VersionId{Incarnation{2}, Step{11}}));
+  EXPECT_EQ(incident.lost_steps, 2);
+  EXPECT_GE(incident.detect_ms, 20);
+  EXPECT_GE(incident.restore_ms, incident.stop_ms);
+  EXPECT_GE(incident.first_step_ms, incident.restore_ms);
+}
+
+TEST_F(SupervisorTest, AnAgentThatComesBackInTimeCostsNothing) {
+  StartAndRun();
+  LoseStream("n2");
+  Lose("n2");
+  Pass(milliseconds(1000));
+  EXPECT_TRUE(incidents_.empty());
+  gone_.clear();
+  Attach("n2");
+  Pass(milliseconds(5000));
+  EXPECT_TRUE(incidents_.empty());
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+  EXPECT_EQ(orders_["n2"].run_id, "run-1.1") << "told again, to be sure";
+}
+
+TEST_F(SupervisorTest, ALostNodeIsBlamedRatherThanTheRanksThatMissIt) {
+  StartAndRun();
+  Attach("n9");
+  LoseStream("n2");
+  EndWorker("n1", 3, 0);
+  EndWorker("n3", 3, 0);
+  Pass(milliseconds(300));
+  EXPECT_TRUE(incidents_.empty()) << "n2 may be the cause";
+  Lose("n2");
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+  EXPECT_THAT(incidents_[1].nodes, ElementsAre("n2"));
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
+  EXPECT_EQ(orders_["n9"].first_rank, Rank{2});
+  EXPECT_THAT(incidents_[1].plan, HasSubstr("n9 for n2"));
+}
+
+TEST_F(SupervisorTest, WithoutASpareTheJobWaitsAndTheOthersStop) {
+  StartAndRun();
+  Lose("n2");
+  Pass(milliseconds(2000));
+  EXPECT_EQ(Phase(), RunPhase::kWaiting);
+  EXPECT_EQ(orders_["n0"].ranks, 0U);
+  ObeyAll();
+  workers_["n2"].clear();
+  gone_.clear();
+  Attach("n2");
+  EXPECT_EQ(Phase(), RunPhase::kStarting);
+  EXPECT_EQ(orders_["n0"].run_id, "run-1.2");
+  EXPECT_EQ(orders_["n2"].first_rank, Rank{2});
+}
+
+TEST_F(SupervisorTest, WhatIsLeftOfAnOldLaunchIsStoppedWhenItsNodeComesBack) {
+  StartAndRun();
+  Attach("n9");
+  Lose("n2");
+  Pass(milliseconds(2000));
+  ASSERT_EQ(runs_["gpt"].nodes[2], "n9");
+  gone_.clear();
+  orders_.erase("n2");
+  Attach("n2");  // with its worker of the first launch
+  ASSERT_EQ(orders_.count("n2"), 1U);
+  EXPECT_EQ(orders_["n2"].ranks, 0U);
+}
+
+TEST_F(SupervisorTest, ABudgetOfRestartsEnds) {
+  for (const char* node : {"n0", "n1"}) Attach(node);
+  RunWanted wanted;
+  wanted.spec.job = "gpt";
+  wanted.spec.command = {"false"};
+  wanted.spec.nodes = 2;
+  wanted.spec.restarts_max = 2;
+  Apply(wanted);
+  std::vector<int64_t> waits;
+  for (int launch = 1; launch <= 3; ++launch) {
+    ObeyAll();
+    EndWorker("n0", 1, 0);
+    const auto failed = now_;
+    for (int i = 0; i < 200 && Phase() != RunPhase::kStarting && Phase() != RunPhase::kFailed;
+         ++i) {
+      Pass(milliseconds(50));
+    }
+    Pass(milliseconds(200));
+    for (int i = 0; i < 200 && Phase() == RunPhase::kWaiting; ++i) Pass(milliseconds(50));
+    waits.push_back(std::chrono::duration_cast<milliseconds>(now_ - failed).count());
+  }
+  EXPECT_EQ(Phase(), RunPhase::kFailed);
+  EXPECT_EQ(incidents_.size(), 3U);
+  EXPECT_EQ(incidents_[3].state, IncidentState::kGivenUp);
+  EXPECT_THAT(incidents_[3].plan, HasSubstr("used up"));
+  EXPECT_EQ(runs_["gpt"].restarts(), 2U);
+  EXPECT_GE(waits[1], 1000) << "the second fruitless launch is followed by a pause";
+  EXPECT_EQ(orders_["n1"].ranks, 0U);
+}
+
+TEST_F(SupervisorTest, ANodeThatBreaksLaunchAfterLaunchIsQuarantinedAndStaysThere) {
+  for (const char* node : {"n0", "n1", "n9"}) Attach(node);
+  Start(2);
+  for (int i = 0; i < 3; ++i) {
+    ObeyAll();
+    EndWorker("n1", 1, 0);
+    for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
+  }
+  ASSERT_EQ(quarantine_.count("n1"), 1U);
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9"));
+
+  Records records;
+  for (const auto& [job, run] : runs_) records.runs.push_back(run);
+  for (const auto& [node, record] : quarantine_) records.quarantine.push_back(record);
+  supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
+  EXPECT_EQ(supervisor_->Quarantined().size(), 1U);
+  Apply(QuarantineWanted{1, "n1", false, ""});
+  EXPECT_TRUE(quarantine_.empty());
+}
+
+TEST_F(SupervisorTest, AHangIsRestartedWithoutItsNodeWhenThereIsAnother) {
+  StartAndRun();
+  Attach("n9");
+  FaultFound fault;
+  fault.job = "gpt";
+  fault.incarnation = Incarnation{2};
+  fault.kind = "non-communication hang";
+  fault.what = "rank 1 does not come";
+  fault.ranks = {Rank{1}};
+  fault.nodes = {"n1"};
+  fault.action = FaultAction::kRestartElsewhere;
+  fault.since_ms = 6000;
+  Apply(fault);
+  EXPECT_EQ(incidents_[1].detect_ms, 6000);
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9", "n2", "n3"));
+  EXPECT_EQ(orders_["n1"].ranks, 0U);
+  EXPECT_TRUE(quarantine_.empty());
+  // The same, said of the launch before, is no news.
+  Apply(fault);
+  EXPECT_EQ(incidents_.size(), 1U);
+}
+
+TEST_F(SupervisorTest, WhatIsOnlyWorthANoteChangesNothing) {
+  StartAndRun();
+  const int orders = orders_given_;
+  FaultFound fault;
+  fault.job = "gpt";
+  fault.incarnation = Incarnation{2};
+  fault.kind = "communication slow";
+  Apply(fault);
+  EXPECT_EQ(incidents_[1].state, IncidentState::kNoted);
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+  EXPECT_EQ(orders_given_, orders);
+}
+
+TEST_F(SupervisorTest, DamageIsNotedOnce) {
+  StartAndRun();
+  const Finding finding{"gpt", "n1", DataLossError("chunk 3 differs")};
+  Observe(Tick{}, {finding});
+  Observe(Tick{}, {finding});
+  EXPECT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "damage");
+  Pass(std::chrono::minutes(11));
+  Observe(Tick{}, {finding});
+  EXPECT_EQ(incidents_.size(), 2U);
+}
+
+TEST_F(SupervisorTest, StopsOnceTheDiskHasWhatMemoryHad) {
+  StartAndRun();
+  Apply(StopWanted{1, "gpt", 10'000});
+  EXPECT_EQ(Phase(), RunPhase::kStopping);
+  EXPECT_EQ(orders_["n0"].ranks, 1U) << "it trains on";
+  VersionRecord version;
+  version.job = "gpt";
+  version.version = {Incarnation{2}, Step{9}};
+  Observe(Tick{}, {PutVersion{version, TierBit(Tier::kDisk)}});
+  EXPECT_EQ(Phase(), RunPhase::kStopping);
+  version.version = {Incarnation{2}, Step{10}};
+  Observe(Tick{}, {PutVersion{version, TierBit(Tier::kDisk)}});
+  EXPECT_EQ(Phase(), RunPhase::kStopped);
+  EXPECT_EQ(orders_["n0"].ranks, 0U);
+}
+
+TEST_F(SupervisorTest, StopsAtItsDeadlineWhateverTheDiskHas) {
+  StartAndRun();
+  Apply(StopWanted{1, "gpt", 1000});
+  Pass(milliseconds(900));
+  EXPECT_EQ(Phase(), RunPhase::kStopping);
+  Pass(milliseconds(200));
+  EXPECT_EQ(Phase(), RunPhase::kStopped);
+}
+
+TEST_F(SupervisorTest, FinishesWhenEveryWorkerEndedWell) {
+  StartAndRun();
+  for (const char* node : {"n0", "n1", "n2"}) EndWorker(node, 0, 0);
+  Pass(milliseconds(5000));
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+  EndWorker("n3", 0, 0);
+  EXPECT_EQ(Phase(), RunPhase::kFinished);
+  EXPECT_TRUE(incidents_.empty());
+}
+
+TEST_F(SupervisorTest, ARestartedCoordinatorGoesOnWhereItWas) {
+  StartAndRun();
+  Records records;
+  records.runs.push_back(runs_["gpt"]);
+  supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
+  Pass(milliseconds(1000));
+  for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
+  Pass(milliseconds(5000));
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+  EXPECT_EQ(runs_["gpt"].run_id(), "run-1.1");
+  EXPECT_TRUE(incidents_.empty());
+}
+
+TEST_F(SupervisorTest, ANodeThatDoesNotStartItsWorkersIsAvoided) {
+  for (const char* node : {"n0", "n1", "n9"}) Attach(node);
+  Start(2);
+  Obey("n0");
+  for (int i = 0; i < 30; ++i) {
+    Pass(milliseconds(1000));
+    Report("n0");
+    Report("n1");
+    Report("n9");
+  }
+  ASSERT_FALSE(incidents_.empty());
+  EXPECT_EQ(incidents_[1].kind, "not started");
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9"));
+}
+
+TEST_F(SupervisorTest, AWorkerThatCannotBeEndedCostsItsNodeThePlace) {
+  StartAndRun();
+  Attach("n9");
+  workers_["n1"].front().phase = WorkerPhase::kStuck;
+  Report("n1");
+  Pass(milliseconds(200));
+  EXPECT_EQ(incidents_[1].kind, "worker stuck");
+  EXPECT_EQ(quarantine_.count("n1"), 1U);
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9", "n2", "n3"));
+}
+
+}  // namespace
+}  // namespace holdfast::coord

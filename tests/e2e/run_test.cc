@@ -1,0 +1,267 @@
+// Jobs that the coordinator runs: workers, their nodes and their progress are taken away, nobody
+// does anything, and the job ends with the parameters of an uninterrupted run, byte for byte.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "agent/workers/worker_files.h"
+#include "deploy/local/cluster.h"
+#include "deploy/local/training.h"
+
+namespace holdfast::local {
+namespace {
+using nlohmann::json;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+constexpr milliseconds kTimeout(120'000);
+constexpr uint64_t kSteps = 120;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class RunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = MakeTempDir("hfr").value();
+    std::filesystem::create_directories(root_ + "/meet");
+  }
+  void TearDown() override {
+    if (cluster_) {
+      ASSERT_TRUE(cluster_->Cli({"stop", "lm", "--now"}).has_value());
+      WaitUntil([&] { return Running().empty(); }, milliseconds(20'000));
+      EXPECT_TRUE(Running().empty()) << "a worker is left";
+    }
+    cluster_.reset();
+    std::error_code ignored;
+    if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
+  }
+
+  void StartCluster(int nodes) {
+    ClusterOptions options;
+    options.root = root_;
+    options.nodes = nodes;
+    options.arena_bytes = 64ULL << 20;
+    cluster_.emplace(options);
+    Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+  }
+
+  Cluster::CliResult Cli(const std::vector<std::string>& arguments) {
+    auto result = cluster_->Cli(arguments);
+    return result ? *result : Cluster::CliResult{-1, "", result.error().ToString()};
+  }
+  json CliJson(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"-o", "json"});
+    return json::parse(Cli(arguments).out, nullptr, false);
+  }
+
+  std::vector<std::string> Trainer(uint64_t sleep_ms) const {
+    return {BinaryDir() + "/holdfast-charlm",
+            "--rendezvous",
+            root_ + "/meet",
+            "--steps",
+            std::to_string(kSteps),
+            "--step-sleep-ms",
+            std::to_string(sleep_ms),
+            "--final",
+            root_ + "/final"};
+  }
+  void Run(const std::vector<std::string>& options, const std::vector<std::string>& command) {
+    std::vector<std::string> arguments = {"run", "--job", "lm", "--detach", "--grace", "2s"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.push_back("--");
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const Cluster::CliResult result = Cli(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+  }
+  void RunTrainer(int nodes, int spares) {
+    ASSERT_NO_FATAL_FAILURE(
+        Run({"--nnodes", std::to_string(nodes), "--spares", std::to_string(spares)}, Trainer(60)));
+    ASSERT_TRUE(AwaitStep(10));
+  }
+  bool AwaitStep(uint64_t step) {
+    return WaitUntil([&] { return NewestStep() >= step; }, kTimeout);
+  }
+  uint64_t NewestStep() {
+    const json status = CliJson({"status", "lm"});
+    if (!status.is_object() || status["jobs"].empty()) return 0;
+    return status["jobs"][0]["newest_seen_step"].get<uint64_t>();
+  }
+  /// Who runs on the nodes, by their own folders.
+  std::map<uint32_t, agent::WorkerPids> Running() {
+    std::map<uint32_t, agent::WorkerPids> running;
+    for (int node = 0; node < cluster_->nodes(); ++node) {
+      std::error_code none;
+      const std::string folder = cluster_->RunDir(node) + "/workers/lm";
+      for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+        const auto spec = agent::ReadSpec(entry.path());
+        const auto pids = agent::ReadPids(entry.path());
+        if (spec && pids && agent::IsAlive(pids->worker)) {
+          running[spec->rank.value] = *pids;
+          node_of_[spec->rank.value] = node;
+        }
+      }
+    }
+    return running;
+  }
+  json Incidents() { return CliJson({"incidents", "--job", "lm"})["incidents"]; }
+  void AwaitFinish() {
+    const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
+    ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
+    EXPECT_THAT(result.errors, HasSubstr("finished"));
+  }
+  /// What the job would have come to by itself.
+  void ExpectBitIdentical(int world) {
+    TrainingOptions options;
+    options.job = "plain";
+    options.world = world;
+    options.steps = kSteps;
+    Training plain(nullptr, options);
+    ASSERT_TRUE(plain.Start().ok());
+    Status finished = plain.AwaitFinish(kTimeout);
+    ASSERT_TRUE(finished.ok()) << finished.ToString();
+    const std::string final = ReadAll(root_ + "/final");
+    EXPECT_FALSE(final.empty());
+    EXPECT_TRUE(final == plain.FinalParameters().value_or("")) << "final parameters differ";
+  }
+  /// One incident, recovered.
+  json OnlyIncident() {
+    const json incidents = Incidents();
+    EXPECT_EQ(incidents.size(), 1U) << incidents.dump(1);
+    if (incidents.size() != 1) return json::object();
+    EXPECT_EQ(incidents[0]["state"], "recovered");
+    return incidents[0];
+  }
+
+  std::string root_;
+  std::optional<Cluster> cluster_;
+  std::map<uint32_t, int> node_of_;
+};
+
+TEST_F(RunTest, AKilledRankComesBack) {
+  StartCluster(4);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 0));
+  ::kill(Running().at(2).worker.pid, SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  const json incident = OnlyIncident();
+  EXPECT_EQ(incident["kind"], "worker died");
+  EXPECT_EQ(incident["ranks"], json({2}));
+  EXPECT_LE(incident["lost_steps"], 1);
+  EXPECT_LE(incident["detect_ms"], 1000);
+  ExpectBitIdentical(4);
+}
+
+TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
+  StartCluster(5);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 1));
+  const auto running = Running();
+  const int node = node_of_.at(1);
+  ::kill(running.at(1).shim.pid, SIGKILL);
+  ::kill(running.at(1).worker.pid, SIGKILL);
+  cluster_->DestroyNode(node);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  const json incident = OnlyIncident();
+  EXPECT_EQ(incident["nodes"], json({"n" + std::to_string(node)})) << incident.dump(1);
+  EXPECT_THAT(incident["plan"].get<std::string>(), HasSubstr("n4 for n" + std::to_string(node)));
+  EXPECT_LE(incident["lost_steps"], 1);
+  ExpectBitIdentical(4);
+}
+
+TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
+  StartCluster(4);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 0));
+  ::kill(Running().at(3).worker.pid, SIGSTOP);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  const json incident = OnlyIncident();
+  EXPECT_EQ(incident["kind"], "non-communication hang") << incident.dump(1);
+  EXPECT_EQ(incident["ranks"], json({3}));
+  EXPECT_LE(incident["lost_steps"], 1);
+  EXPECT_FALSE(incident["evidence"].empty());
+  ExpectBitIdentical(4);
+}
+
+TEST_F(RunTest, AgentsAndTheCoordinatorStartAgainWithoutTheJobNoticing) {
+  StartCluster(3);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(3, 0));
+  const auto before = Running();
+  cluster_->agent(1).Kill();
+  ASSERT_TRUE(cluster_->StartAgent(1).ok());
+  ASSERT_TRUE(cluster_->AwaitAgent(1).ok());
+  cluster_->coordinator().Kill();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  const uint64_t step = NewestStep();
+  ASSERT_TRUE(AwaitStep(step + 5));
+  const auto after = Running();
+  ASSERT_EQ(after.size(), 3U);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(after.at(rank).worker, before.at(rank).worker);
+  }
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  EXPECT_TRUE(Incidents().empty()) << Incidents().dump(1);
+  ExpectBitIdentical(3);
+}
+
+TEST_F(RunTest, AProgramThatIsBrokenIsGivenUp) {
+  StartCluster(2);
+  ASSERT_NO_FATAL_FAILURE(
+      Run({"--nnodes", "2", "--max-restarts", "1"}, {"sh", "-c", "echo it is broken; exit 4"}));
+  const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("exit code 4"));
+  EXPECT_THAT(result.out, HasSubstr("] it is broken"));
+  const json incidents = Incidents();
+  ASSERT_EQ(incidents.size(), 2U);
+  EXPECT_EQ(incidents[0]["state"], "given up");
+  EXPECT_THAT(incidents[0]["evidence"].dump(), HasSubstr("it is broken"));
+  const Cluster::CliResult shown =
+      Cli({"incidents", "show", std::to_string(incidents[0]["id"].get<uint64_t>())});
+  EXPECT_THAT(shown.out, HasSubstr("it is broken"));
+}
+
+TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {
+  StartCluster(3);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(3, 0));
+  const json before = CliJson({"status", "lm"})["jobs"][0];
+  const Cluster::CliResult stopped = Cli({"stop", "lm"});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.errors;
+  EXPECT_TRUE(WaitUntil([&] { return Running().empty(); }, milliseconds(20'000)));
+  const json after = CliJson({"status", "lm"})["jobs"][0];
+  EXPECT_GE(after["disk_committed"]["step"], before["memory_committed"]["step"]);
+  EXPECT_EQ(Cli({"stop", "lm"}).exit_code, 1) << "it has ended";
+  // It goes on from there.
+  ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "3"}, Trainer(0)));
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  ExpectBitIdentical(3);
+}
+
+TEST_F(RunTest, BadRequestsAreExplained) {
+  StartCluster(1);
+  EXPECT_EQ(Cli({"stop", "nobody"}).exit_code, 4);
+  EXPECT_EQ(Cli({"incidents", "show", "99"}).exit_code, 4);
+  EXPECT_EQ(Cli({"quarantine", "n99"}).exit_code, 4);
+  const Cluster::CliResult none = Cli({"run", "--job", "lm"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.errors, HasSubstr("no command to run"));
+  const Cluster::CliResult zero = Cli({"run", "--job", "lm", "--nnodes", "0", "--", "true"});
+  EXPECT_EQ(zero.exit_code, 1);
+  EXPECT_THAT(zero.errors, HasSubstr("nnodes is 0"));
+  const Cluster::CliResult odd = Cli({"run", "--job", "lm", "--env", "X", "--", "true"});
+  EXPECT_THAT(odd.errors, HasSubstr("NAME=value"));
+  EXPECT_EQ(Cli({"run", "--job", "../x", "--", "true"}).exit_code, 64);
+  Run({"--nnodes", "2"}, {"true"});
+  const Cluster::CliResult twice = Cli({"run", "--job", "lm", "--detach", "--", "true"});
+  EXPECT_EQ(twice.exit_code, 1);
+  EXPECT_THAT(twice.errors, HasSubstr("holdfast stop lm"));
+}
+
+}  // namespace
+}  // namespace holdfast::local
