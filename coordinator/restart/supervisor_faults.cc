@@ -103,7 +103,9 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
   return std::nullopt;
 }
 
-/// The first to end is the cause; what followed is told.
+/// The first that was killed, or else the first to end, is the cause; what followed is told. Clocks
+/// and processors order deaths of the same millisecond as they like, but who ends of itself had
+/// time to.
 std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   std::vector<const WorkerState*> failed;
   for (const auto& [rank, worker] : run.ended) {
@@ -112,6 +114,7 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   if (failed.empty()) return std::nullopt;
   // All were reported within the settling time; how long ago each ended is its node's word.
   std::stable_sort(failed.begin(), failed.end(), [](const WorkerState* a, const WorkerState* b) {
+    if ((a->signal != 0) != (b->signal != 0)) return a->signal != 0;
     return a->ended_ago_ms > b->ended_ago_ms;
   });
   const WorkerState& first = *failed.front();

@@ -235,7 +235,8 @@ TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {
   EXPECT_EQ(stopped.exit_code, 0) << stopped.errors;
   EXPECT_TRUE(WaitUntil([&] { return Running().empty(); }, milliseconds(20'000)));
   const json after = CliJson({"status", "lm"})["jobs"][0];
-  EXPECT_GE(after["disk_committed"]["step"], before["memory_committed"]["step"]);
+  EXPECT_GE(ParseVersionId(after["disk_committed"].get<std::string>()).value(),
+            ParseVersionId(before["memory_committed"].get<std::string>()).value());
   EXPECT_EQ(Cli({"stop", "lm"}).exit_code, 1) << "it has ended";
   // It goes on from there.
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "3"}, Trainer(0)));
