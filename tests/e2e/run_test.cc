@@ -113,7 +113,14 @@ class RunTest : public ::testing::Test {
     }
     return running;
   }
-  json Incidents() { return CliJson({"incidents", "--job", "lm"})["incidents"]; }
+  /// Those for which something was done: a loaded machine is slow now and then, which is noted.
+  json Incidents() {
+    json acted = json::array();
+    for (const json& one : CliJson({"incidents", "--job", "lm"})["incidents"]) {
+      if (one["state"] != "noted") acted.push_back(one);
+    }
+    return acted;
+  }
   void AwaitFinish() {
     const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
     ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
@@ -134,14 +141,14 @@ class RunTest : public ::testing::Test {
     EXPECT_TRUE(final == plain.FinalParameters().value_or("")) << "final parameters differ";
   }
   /// One incident, recovered.
-  json OnlyIncident() {
+  void ReadOnlyIncident() {
     const json incidents = Incidents();
-    EXPECT_EQ(incidents.size(), 1U) << incidents.dump(1);
-    if (incidents.size() != 1) return json::object();
-    EXPECT_EQ(incidents[0]["state"], "recovered");
-    return incidents[0];
+    ASSERT_EQ(incidents.size(), 1U) << incidents.dump(1);
+    incident_ = incidents[0];
+    EXPECT_EQ(incident_["state"], "recovered");
   }
 
+  json incident_;
   std::string root_;
   std::optional<Cluster> cluster_;
   std::map<uint32_t, int> node_of_;
@@ -152,11 +159,11 @@ TEST_F(RunTest, AKilledRankComesBack) {
   ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 0));
   ::kill(Running().at(2).worker.pid, SIGKILL);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
-  const json incident = OnlyIncident();
-  EXPECT_EQ(incident["kind"], "worker died");
-  EXPECT_EQ(incident["ranks"], json({2}));
-  EXPECT_LE(incident["lost_steps"], 1);
-  EXPECT_LE(incident["detect_ms"], 1000);
+  ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
+  EXPECT_EQ(incident_["kind"], "worker died");
+  EXPECT_EQ(incident_["ranks"], json({2}));
+  EXPECT_LE(incident_["lost_steps"], 1);
+  EXPECT_LE(incident_["detect_ms"], 1000);
   ExpectBitIdentical(4);
 }
 
@@ -169,10 +176,10 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   ::kill(running.at(1).worker.pid, SIGKILL);
   cluster_->DestroyNode(node);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
-  const json incident = OnlyIncident();
-  EXPECT_EQ(incident["nodes"], json({"n" + std::to_string(node)})) << incident.dump(1);
-  EXPECT_THAT(incident["plan"].get<std::string>(), HasSubstr("n4 for n" + std::to_string(node)));
-  EXPECT_LE(incident["lost_steps"], 1);
+  ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
+  EXPECT_EQ(incident_["nodes"], json({"n" + std::to_string(node)})) << incident_.dump(1);
+  EXPECT_THAT(incident_["plan"].get<std::string>(), HasSubstr("n4 for n" + std::to_string(node)));
+  EXPECT_LE(incident_["lost_steps"], 1);
   ExpectBitIdentical(4);
 }
 
@@ -181,11 +188,11 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
   ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 0));
   ::kill(Running().at(3).worker.pid, SIGSTOP);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
-  const json incident = OnlyIncident();
-  EXPECT_EQ(incident["kind"], "non-communication hang") << incident.dump(1);
-  EXPECT_EQ(incident["ranks"], json({3}));
-  EXPECT_LE(incident["lost_steps"], 1);
-  EXPECT_FALSE(incident["evidence"].empty());
+  ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
+  EXPECT_EQ(incident_["kind"], "non-communication hang") << incident_.dump(1);
+  EXPECT_EQ(incident_["ranks"], json({3}));
+  EXPECT_LE(incident_["lost_steps"], 1);
+  EXPECT_FALSE(incident_["evidence"].empty());
   ExpectBitIdentical(4);
 }
 
