@@ -53,6 +53,14 @@ class RunTest : public ::testing::Test {
     cluster_.emplace(options);
     Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_TRUE(WaitUntil([&] { return NodesUp() == static_cast<size_t>(nodes); }, kTimeout));
+  }
+  size_t NodesUp() {
+    const json answer = CliJson({"nodes"});
+    if (!answer.is_object()) return 0;
+    size_t up = 0;
+    for (const json& node : answer["nodes"]) up += node["alive"] == true ? 1 : 0;
+    return up;
   }
 
   Cluster::CliResult Cli(const std::vector<std::string>& arguments) {
@@ -116,7 +124,8 @@ class RunTest : public ::testing::Test {
   /// Those for which something was done: a loaded machine is slow now and then, which is noted.
   json Incidents() {
     json acted = json::array();
-    for (const json& one : CliJson({"incidents", "--job", "lm"})["incidents"]) {
+    const json answer = CliJson({"incidents", "--job", "lm"});
+    for (const json& one : answer["incidents"]) {
       if (one["state"] != "noted") acted.push_back(one);
     }
     return acted;
