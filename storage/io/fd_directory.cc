@@ -141,8 +141,8 @@ Status FdDirectory::Overwrite(const std::string& path, uint64_t offset,
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, full);
   const auto size = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
   if (offset > size || bytes.size() > size - offset) {
-    return InvalidArgumentError(fmt::format("{}: no regular file with {} bytes at {}", full,
-                                            bytes.size(), offset));
+    return InvalidArgumentError(
+        fmt::format("{}: no regular file with {} bytes at {}", full, bytes.size(), offset));
   }
   for (uint64_t done = 0; done < bytes.size();) {
     const ssize_t written = ::pwrite(fd.get(), bytes.data() + done, bytes.size() - done,
