@@ -139,15 +139,16 @@ void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
 
 void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared) {
   job.repair_due = true;
+  // The shard itself may have been reported before, and its order forgotten.
+  if (prepared.outcome.ok()) {
+    const ShardKey key{job.name, order.version, order.rank};
+    effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
+  }
   auto found = job.repairs.find({order.version, order.rank, order.into});
   if (found == job.repairs.end() || found->second.request != prepared.request) return;
   Repair& repair = found->second;
   repair.request = 0;
-  if (prepared.outcome.ok()) {
-    const ShardKey key{job.name, order.version, order.rank};
-    effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
-    return;
-  }
+  if (prepared.outcome.ok()) return;
   repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts, kRetryDoublings));
   if (++repair.attempts != kAttemptsQuiet) return;
   Find(job.name, order.target,

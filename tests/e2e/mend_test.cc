@@ -19,6 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kImage = 4 * kMiB;  // at least so much of a rank's
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -71,27 +72,27 @@ class MendTest : public ProtectedCluster {
  protected:
   void SetUp() override {
     ProtectedCluster::SetUp();
-    words_ = 768 << 10;  // 6 MiB: segments of two chunks
+    words_ = 1280 << 10;  // 10 MiB: segments of three chunks
     options_.agent_settings.push_back("scrub.pause_ms=3600000");
   }
 
-  /// Saves until a version is protected (on the disks too, if they are used) and nothing newer is
-  /// there, and says which.
-  VersionId SaveOne(bool on_disk, std::optional<VersionId> than = std::nullopt) {
-    SaveUntilProtected(than);
-    if (!on_disk) {
-      const auto newest = job_->Newest(v1::Tier::kMemory);
-      // What is committed in memory is what the peers have: the other steps fail on the way.
-      WaitUntil([&] { return job_->Newest(v1::Tier::kPeer) == newest; }, kTimeout);
-      return job_->Newest(v1::Tier::kPeer).value_or(VersionId{});
-    }
+  /// Saves step by step until the newest version in memory is protected, on the disks too if they
+  /// are used, and says which.
+  VersionId SaveOne(bool on_disk) {
     VersionId version;
+    const uint64_t before = job_->step();
+    const auto is_safe = [&] {
+      const auto newest = job_->Newest(v1::Tier::kMemory);
+      if (!newest || newest->step.value <= before) return false;
+      if (newest != job_->Newest(v1::Tier::kPeer)) return false;
+      version = *newest;
+      return !on_disk ||
+             Survives(version).find("node of each group + full power cut") != std::string::npos;
+    };
     const bool safe = WaitUntil(
         [&] {
-          const auto newest = job_->Newest(v1::Tier::kDisk);
-          version = newest.value_or(VersionId{});
-          return newest && newest == job_->Newest(v1::Tier::kPeer) &&
-                 Survives(version).find("node of each group + full power cut") != std::string::npos;
+          job_->Save();
+          return WaitUntil(is_safe, std::chrono::seconds(6));
         },
         kTimeout);
     EXPECT_TRUE(safe) << ToString(version) << " survives: " << Survives(version) << "\n"
@@ -148,12 +149,13 @@ class MendTest : public ProtectedCluster {
     EXPECT_TRUE(header.contains("parity")) << head.substr(0, 200);
     return header.contains("parity") ? header["parity"]["shape"][1].get<uint64_t>() : 0;
   }
-  /// Of stripe 0, node 1 has its segment 2, node 2 its segment 1: bad at different places of them.
-  /// And a chunk of parity, of another stripe.
+  /// Of stripe 0, node 1 has its segment 2, node 2 its segment 1: chunks of them that lie at
+  /// different places there. And a chunk of parity, of another stripe.
   static std::vector<Bad> DifferentPlaces(uint64_t segment) {
-    return {{"rank-1", 2 * segment + kMiB / 4},
-            {"rank-2", segment + segment - kMiB / 4},
-            {"parity-1", 4096 + kMiB / 2}};
+    const uint64_t first = (2 * segment + kMiB - 1) / kMiB;
+    const uint64_t last = 2 * segment / kMiB - 1;
+    EXPECT_LE((first + 1) * kMiB - 2 * segment, last * kMiB - segment) << segment;
+    return {{"rank-1", first * kMiB + 5}, {"rank-2", last * kMiB + 7}, {"parity-1", kMiB + 9}};
   }
   /// The same place of both.
   static std::vector<Bad> OnePlace(uint64_t segment) {
@@ -195,7 +197,7 @@ TEST_F(MendTest, MembersWithDifferentBadChunksMendEachOtherInMemory) {
   std::vector<std::string> good;
   for (const Bad& one : bad) {
     slots.push_back(InMemory(one.shard, version));
-    good.push_back(slots.back().Read(0, 6 * kMiB));
+    good.push_back(slots.back().Read(0, one.offset + kMiB));
   }
   for (size_t i = 0; i < bad.size(); ++i) ASSERT_NO_FATAL_FAILURE(slots[i].Flip(bad[i].offset));
   const std::string told = Verify(version, /*exit_code=*/2);
@@ -203,7 +205,7 @@ TEST_F(MendTest, MembersWithDifferentBadChunksMendEachOtherInMemory) {
   for (size_t i = 0; i < bad.size(); ++i) {
     SCOPED_TRACE(bad[i].shard);
     AwaitRepaired(bad[i].shard, "memory");
-    EXPECT_TRUE(slots[i].Read(0, 6 * kMiB) == good[i]) << "other bytes are back";
+    EXPECT_TRUE(slots[i].Read(0, good[i].size()) == good[i]) << "other bytes are back";
     // No more than the chunk was moved.
     EXPECT_EQ(CountIn(cluster_->AgentLog(bad[i].node()),
                       {"ShardMended", bad[i].shard, "chunks=1", "decoded_bytes=1"}),
@@ -271,7 +273,8 @@ TEST_F(MendTest, ThreeDisksWithDifferentBadChunksRestoreTheVersion) {
     SCOPED_TRACE(bad[i].shard);
     if (bad[i].shard != "parity-1") AwaitRepaired(bad[i].shard, "disk");
   }
-  Verify(version, bad.size() == 3 ? 2 : 0);  // nobody had to look at the bad chunk of parity yet
+  // Nobody may have had to look at the bad chunk of parity yet.
+  ASSERT_TRUE(cluster_->Cli({"verify", "saved", "--version", ToString(version), "--deep"}));
   AwaitRepaired("parity-1", "disk");
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_TRUE(ReadAll(PathOf(bad[i].shard, version, bad[i].node())) == good[i]) << bad[i].shard;
@@ -283,7 +286,7 @@ TEST_F(MendTest, BadAtTheSamePlaceIsLostAndTheOlderVersionTaken) {
   options_.disk_every = 1;
   ASSERT_NO_FATAL_FAILURE(Start(4, 1));
   const VersionId older = SaveOne(/*on_disk=*/true);
-  const VersionId version = SaveOne(/*on_disk=*/true, older);
+  const VersionId version = SaveOne(/*on_disk=*/true);
   ASSERT_LT(older, version);
   const std::vector<Bad> bad = OnePlace(SegmentBytes(OnDisk("parity-0", version)));
   job_->Close();
@@ -294,6 +297,9 @@ TEST_F(MendTest, BadAtTheSamePlaceIsLostAndTheOlderVersionTaken) {
   ASSERT_TRUE(cluster_->Start().ok());
   const auto restored = ExpectBack(older, {});
   EXPECT_LT(restored.version, version);
+  for (const Bad& one : bad) {
+    EXPECT_GE(CountIn(cluster_->CoordinatorLog(), {"Finding", one.shard, "at disk on node"}), 1U);
+  }
   for (int node : {1, 2}) EXPECT_THAT(AgentLog(node), Not(HasSubstr("ShardMended")));
 }
 
@@ -329,7 +335,7 @@ TEST_F(MendTest, AKillInTheMiddleOfMendingMemory) {
   ASSERT_NO_FATAL_FAILURE(AwaitAgent(1));
   ASSERT_TRUE(WaitUntil([&] { return Survives(version) == "any 1 node of each group"; }, kTimeout))
       << Survives(version);
-  const std::string good = InMemory("rank-1", version).Read(0, 6 * kMiB);
+  const std::string good = InMemory("rank-1", version).Read(0, kImage);
   const Bytes slot = InMemory("rank-1", version);
   for (uint64_t at = 2 * kMiB; at < 3 * kMiB; at += 4096) slot.Flip(at);
   Verify(version, /*exit_code=*/2);
@@ -339,7 +345,7 @@ TEST_F(MendTest, AKillInTheMiddleOfMendingMemory) {
   // The ranks are still there, but their sessions are not: the job comes back for its memory.
   const auto restored = ExpectBack(version, {});
   EXPECT_EQ(restored.version, version);
-  EXPECT_TRUE(InMemory("rank-1", version).Read(0, 6 * kMiB) == good);
+  EXPECT_TRUE(InMemory("rank-1", version).Read(0, kImage) == good);
   EXPECT_EQ(CountIn(cluster_->AgentLog(1), {"ShardMended", "rank-1", "tier=memory"}), 1U);
   ExpectNothingWhole();
 }
