@@ -36,6 +36,7 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
   Status status;
   if (auto seal = slots.segment().seal(*slot); !seal) {
     status = seal.error();
+    tools.lost(key, Tier::kMemory, status);
   } else {
     status = CheckDigest(prepare, *seal);
     if (!status.ok()) {
