@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 #include <utility>
 #include <vector>
 
 #include "agent/parity/parity_image.h"
 #include "storage/base/crash_point.h"
 #include "storage/erasure/code.h"
+#include "storage/format/checksum.h"
 
 namespace holdfast::agent {
 namespace {
+
+// A member that says nothing for so long is done without, where another can take its place.
+constexpr std::chrono::seconds kPatience(2);
 
 class Decoder final : public PeerReader {
  public:
@@ -27,33 +31,22 @@ class Decoder final : public PeerReader {
                 local, transport, cancellation_},
         made_(kStripeUnitBytes) {}
 
-  /// Chooses who is read: this node first, then data before parity, as data needs no decoding.
+  /// Who can be read: this node first, then data before parity, as data needs no decoding.
   Status Choose(const std::string& self) {
     const StripeLayout& layout = plan_.layout();
     const uint32_t k = layout.data_count();
     HOLDFAST_ASSIGN_OR_RETURN(code_, ErasureCode::Make(k, layout.parity_count()));
     end_ = std::min(end_, RealBytes(wanted_));
-    std::vector<uint32_t> indices;
     for (uint32_t index = 0; index < layout.node_count(); ++index) {
       const PlanMember& member = plan_.members()[layout.NodeOf(stripe_, index)];
       const bool there = index < k ? member.has_data : member.has_parity;
-      if (index != wanted_ && there) indices.push_back(index);
+      if (index == wanted_ || !there) continue;
+      const bool here = member.node == self;
+      inputs_.insert(here ? inputs_.begin() : inputs_.end(), Input{index, 0, nullptr, nullptr, {}});
     }
-    std::stable_sort(indices.begin(), indices.end(), [&](uint32_t a, uint32_t b) {
-      const auto here = [&](uint32_t index) {
-        return plan_.members()[layout.NodeOf(stripe_, index)].node == self;
-      };
-      return here(a) > here(b);
-    });
-    if (indices.size() < k) {
-      return DataLossError(
-          fmt::format("stripe {} has {} segments left and needs {}", stripe_, indices.size(), k));
-    }
-    indices.resize(k);
-    for (uint32_t index : indices) {
-      inputs_.push_back({index, nullptr, nullptr, std::vector<std::byte>(kStripeUnitBytes)});
-    }
-    return Status::Ok();
+    if (inputs_.size() >= k) return Status::Ok();
+    return DataLossError(
+        fmt::format("stripe {} has {} segments left and needs {}", stripe_, inputs_.size(), k));
   }
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
@@ -61,19 +54,18 @@ class Decoder final : public PeerReader {
     if (offset != at_) return Fail(InvalidArgumentError("a segment is decoded front to back"));
     const uint64_t unit = std::min({bytes, kStripeUnitBytes, end_ - std::min(at_, end_)});
     if (unit == 0) return std::span<const std::byte>();
-    std::vector<PresentSegment> present;
-    for (Input& input : inputs_) {
-      const auto into = std::span(input.unit).first(unit);
-      HOLDFAST_ASSIGN_OR_RETURN(const bool any, Fill(input, into, deadline));
-      if (any || input.index >= plan_.layout().data_count()) {
-        present.push_back({input.index, into});
-      } else {
-        present.push_back({input.index, {}});
+    const auto made = std::span(made_).first(unit);
+    Outcome outcome = Make(at_, made, /*piecewise=*/false, deadline);
+    // Some of the members that have a bad chunk here have only a part of the unit in it.
+    if (!outcome.status.ok() && outcome.bad_bytes) {
+      outcome = {};
+      for (uint64_t done = 0; done < unit && outcome.status.ok();) {
+        const uint64_t piece = PieceBytes(at_ + done, unit - done);
+        outcome = Make(at_ + done, made.subspan(done, piece), /*piecewise=*/true, deadline);
+        done += piece;
       }
     }
-    const auto made = std::span(made_).first(unit);
-    const WantedSegment wanted{wanted_, made};
-    HOLDFAST_RETURN_IF_ERROR(code_->Decode(present, {&wanted, 1}));
+    HOLDFAST_RETURN_IF_ERROR(outcome.status);
     at_ += unit;
     HOLDFAST_CRASH_POINT("agent.mid_decode");
     return std::span<const std::byte>(made);
@@ -83,9 +75,14 @@ class Decoder final : public PeerReader {
  private:
   struct Input {
     uint32_t index = 0;
+    uint64_t next = 0;                      // in the segment: where what is open goes on
     std::unique_ptr<NodeImageReader> data;  // one of the two, once begun
     std::unique_ptr<PeerStream> row;
     std::vector<std::byte> unit;
+  };
+  struct Outcome {
+    Status status;
+    bool bad_bytes = false;  // some member has bad ones here
   };
 
   uint64_t RealBytes(uint32_t index) const {
@@ -94,19 +91,105 @@ class Decoder final : public PeerReader {
                                        : layout.ParityBytes(stripe_);
   }
 
-  /// The input's bytes of the unit at at_. False: all zeros.
-  Result<bool> Fill(Input& input, std::span<std::byte> into, Clock::TimePoint deadline) {
-    const StripeLayout& layout = plan_.layout();
-    if (input.index < layout.data_count()) {
-      if (input.data == nullptr) {
-        const StripeMember segment = layout.DataMember(stripe_, input.index);
-        input.data = std::make_unique<NodeImageReader>(
-            access_, segment.node, std::min(segment.begin + at_, segment.end), segment.end);
+  /// Decodes [at, at + into.size()) from the first k members that give their bytes of it; one that
+  /// does not is an erasure here, and asked last from now on.
+  Outcome Make(uint64_t at, std::span<std::byte> into, bool piecewise, Clock::TimePoint deadline) {
+    const uint32_t k = plan_.layout().data_count();
+    std::vector<PresentSegment> present;
+    std::vector<uint32_t> failed;
+    Outcome outcome;
+    size_t left = inputs_.size();
+    for (Input& input : inputs_) {
+      if (present.size() == k) break;
+      const bool replaceable = left-- > k - present.size();
+      const Clock::TimePoint patience =
+          replaceable ? std::min(deadline, Clock::Real().Now() + kPatience) : deadline;
+      input.unit.resize(kStripeUnitBytes);
+      const auto unit = std::span(input.unit).first(into.size());
+      const auto any = Fill(input, at, unit, piecewise, patience);
+      if (any) {
+        present.push_back({input.index, *any ? unit : std::span<std::byte>()});
+        continue;
       }
-      return input.data->Next(into, deadline);
+      if (const Status over = cancellation_.status(); !over.ok()) return {over, false};
+      Close(input);
+      failed.push_back(input.index);
+      const bool bad = any.error().code() == ErrorCode::kDataLoss;
+      outcome.bad_bytes = outcome.bad_bytes || bad;
+      // What may pass says more than what will not.
+      if (outcome.status.ok() || !bad) outcome.status = any.error();
     }
+    std::stable_partition(inputs_.begin(), inputs_.end(), [&](const Input& input) {
+      return std::find(failed.begin(), failed.end(), input.index) == failed.end();
+    });
+    if (present.size() < k) return outcome;
+    const WantedSegment wanted{wanted_, into};
+    return {code_->Decode(present, {&wanted, 1}), false};
+  }
+
+  /// From `at` on, at most `bytes`: what lies in one chunk of every member's shard.
+  uint64_t PieceBytes(uint64_t at, uint64_t bytes) const {
+    const StripeLayout& layout = plan_.layout();
+    uint64_t least = bytes;
+    const auto consider = [&](uint64_t image_at, uint64_t before) {
+      least = std::min(least, before + kChunkBytes - image_at % kChunkBytes);
+    };
+    for (const Input& input : inputs_) {
+      if (input.index >= layout.data_count()) {
+        consider(ParityImage::RowBegin(layout, input.index - layout.data_count()) + at, 0);
+        continue;
+      }
+      const StripeMember segment = layout.DataMember(stripe_, input.index);
+      const uint64_t begin = std::min(segment.begin + at, segment.end);
+      for (const GroupPlan::Piece& piece :
+           plan_.Pieces(segment.node, begin, std::min(begin + bytes, segment.end))) {
+        if (piece.range_offset > 0) least = std::min(least, piece.range_offset);
+        consider(piece.rank_offset, piece.range_offset);
+      }
+    }
+    return least;
+  }
+
+  /// The input's bytes of the segment from `at` on. False: all zeros. A piece is asked for by
+  /// itself: what follows it may be bad.
+  Result<bool> Fill(Input& input, uint64_t at, std::span<std::byte> into, bool piecewise,
+                    Clock::TimePoint deadline) {
+    if (piecewise || input.next != at) Close(input);
+    const uint64_t end = piecewise ? at + into.size() : end_;
+    const bool is_data = input.index < plan_.layout().data_count();
+    Result<bool> any = is_data ? FillData(input, at, end, into, deadline)
+                               : FillRow(input, at, end, into, deadline);
+    input.next = at + into.size();
+    return any;
+  }
+
+  static void Close(Input& input) {
+    input.data.reset();
+    input.row.reset();
+  }
+
+  Result<bool> FillData(Input& input, uint64_t at, uint64_t end, std::span<std::byte> into,
+                        Clock::TimePoint deadline) {
+    if (input.data == nullptr) {
+      const StripeMember segment = plan_.layout().DataMember(stripe_, input.index);
+      input.data = std::make_unique<NodeImageReader>(access_, segment.node,
+                                                     std::min(segment.begin + at, segment.end),
+                                                     std::min(segment.begin + end, segment.end));
+    }
+    return input.data->Next(into, deadline);
+  }
+
+  Result<bool> FillRow(Input& input, uint64_t at, uint64_t end, std::span<std::byte> into,
+                       Clock::TimePoint deadline) {
     if (input.row == nullptr) {
-      HOLDFAST_RETURN_IF_ERROR(OpenRow(input, deadline));
+      const StripeLayout& layout = plan_.layout();
+      const uint32_t position = layout.NodeOf(stripe_, input.index);
+      PeerRequest request;
+      request.kind = PeerRequestKind::kShard;
+      request.rank = ParityRank(plan_.members()[position].number);
+      request.offset = ParityImage::RowBegin(layout, input.index - layout.data_count()) + at;
+      request.bytes = end - at;
+      HOLDFAST_ASSIGN_OR_RETURN(input.row, access_.Open(position, std::move(request), deadline));
     }
     for (uint64_t done = 0; done < into.size();) {
       HOLDFAST_ASSIGN_OR_RETURN(const size_t got, input.row->Read(into.subspan(done), deadline));
@@ -114,20 +197,6 @@ class Decoder final : public PeerReader {
       done += got;
     }
     return true;
-  }
-
-  Status OpenRow(Input& input, Clock::TimePoint deadline) {
-    const StripeLayout& layout = plan_.layout();
-    const uint32_t parity = input.index - layout.data_count();
-    const uint32_t position = layout.NodeOf(stripe_, input.index);
-    const Rank rank = ParityRank(plan_.members()[position].number);
-    PeerRequest request;
-    request.kind = PeerRequestKind::kShard;
-    request.rank = rank;
-    request.offset = ParityImage::RowBegin(layout, parity) + at_;
-    request.bytes = end_ - at_;
-    HOLDFAST_ASSIGN_OR_RETURN(input.row, access_.Open(position, std::move(request), deadline));
-    return Status::Ok();
   }
 
   const GroupPlan plan_;
@@ -138,7 +207,7 @@ class Decoder final : public PeerReader {
   Cancellation cancellation_;
   const GroupAccess access_;
   std::unique_ptr<ErasureCode> code_;
-  std::vector<Input> inputs_;
+  std::vector<Input> inputs_;  // whoever may be read, in the order in which they are asked
   std::vector<std::byte> made_;
 };
 

@@ -121,6 +121,13 @@ std::optional<uint32_t> GroupPlan::PositionOf(Rank rank) const {
   return std::nullopt;
 }
 
+std::optional<uint32_t> GroupPlan::PositionOfNumber(uint32_t number) const {
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].number == number) return i;
+  }
+  return std::nullopt;
+}
+
 std::vector<GroupPlan::Piece> GroupPlan::Pieces(uint32_t position, uint64_t begin,
                                                 uint64_t end) const {
   std::vector<Piece> pieces;

@@ -49,6 +49,7 @@ class GroupPlan {
   const StripeLayout& layout() const { return layout_; }
   std::optional<uint32_t> PositionOf(std::string_view node) const;
   std::optional<uint32_t> PositionOf(Rank rank) const;
+  std::optional<uint32_t> PositionOfNumber(uint32_t number) const;
 
   /// A run of one rank's image inside a range of its member's node image.
   struct Piece {

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "storage/format/image.h"
@@ -65,22 +67,32 @@ Status ParityImage::Finish(std::span<std::byte> image, std::span<const ShardSeal
     return InternalError(
         fmt::format("a parity image of {} bytes for a slot of {}", image_bytes(), image.size()));
   }
-  std::memcpy(image.data(), header_.data(), header_.size());
-  const std::span<std::byte> list = image.subspan(seals_begin_, seals_bytes_);
-  uint64_t at = 0;
+  return FinishRange(0, image.first(image_bytes()), seals);
+}
+
+Status ParityImage::FinishRange(uint64_t begin, std::span<std::byte> range,
+                                std::span<const ShardSeal> seals) const {
+  std::string list;
   for (const ShardSeal& seal : seals) {
     const std::string record = EncodeSeal(seal);
     const auto length = static_cast<uint32_t>(record.size());
     if (record.size() > std::numeric_limits<uint32_t>::max() ||
-        list.size() - at < 2 * kLengthBytes + record.size()) {
+        seals_bytes_ - list.size() < 2 * kLengthBytes + record.size()) {
       return ResourceExhaustedError("the seals of the group take more room than was planned");
     }
-    std::memcpy(list.data() + at, &length, kLengthBytes);
-    std::memcpy(list.data() + at + kLengthBytes, record.data(), record.size());
-    at += kLengthBytes + record.size();
+    list.append(reinterpret_cast<const char*>(&length), kLengthBytes);
+    list += record;
   }
-  std::memset(list.data() + at, 0, list.size() - at);
-  std::memcpy(image.data() + group_begin_, group_.data(), group_.size());
+  list.resize(seals_bytes_, '\0');
+  const auto put = [&](uint64_t at, std::string_view bytes) {
+    const uint64_t from = std::max(at, begin);
+    const uint64_t to = std::min(at + bytes.size(), begin + range.size());
+    if (from < to)
+      std::memcpy(range.data() + (from - begin), bytes.data() + (from - at), to - from);
+  };
+  put(0, header_);
+  put(seals_begin_, list);
+  put(group_begin_, group_);
   return Status::Ok();
 }
 

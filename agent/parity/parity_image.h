@@ -41,6 +41,9 @@ class ParityImage {
   /// Writes header, seals and plan around the rows, which are already there. ResourceExhausted when
   /// the seals take more room than the plan foresaw.
   Status Finish(std::span<std::byte> image, std::span<const ShardSeal> seals) const;
+  /// The same for the image bytes from `begin` on alone.
+  Status FinishRange(uint64_t begin, std::span<std::byte> range,
+                     std::span<const ShardSeal> seals) const;
 
  private:
   std::string header_;

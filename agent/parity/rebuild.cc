@@ -26,48 +26,48 @@ Clock::TimePoint Soon(Clock::TimePoint deadline) {
   return std::min(deadline, Clock::Real().Now() + kSilence);
 }
 
-/// A part of a lost shard that lies in one stripe.
+/// A part of what is wanted that lies in one stripe.
 struct Share {
   uint32_t stripe = 0;
   uint32_t index = 0;
   uint64_t offset = 0;  // in the segment
-  uint64_t bytes = 0;
-  uint64_t image_offset = 0;
+  std::span<std::byte> into;
 };
 
-std::vector<Share> SharesOf(const GroupPlan& plan, uint32_t position, Rank rank,
-                            uint64_t image_bytes) {
+/// Of a rank's shard.
+void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const ImageRange& range,
+               std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
-  const uint64_t begin = plan.RankBegin(position, rank);
-  std::vector<Share> shares;
-  for (uint64_t at = 0; at < image_bytes;) {
-    const uint64_t node_at = begin + at;
-    const auto segment = static_cast<uint32_t>(node_at / layout.segment_bytes());
-    const uint64_t offset = node_at % layout.segment_bytes();
-    const uint64_t bytes = std::min(layout.segment_bytes() - offset, image_bytes - at);
+  const uint64_t begin = plan.RankBegin(position, rank) + range.begin;
+  for (uint64_t done = 0; done < range.into.size();) {
+    const auto segment = static_cast<uint32_t>((begin + done) / layout.segment_bytes());
+    const uint64_t offset = (begin + done) % layout.segment_bytes();
+    const uint64_t bytes = std::min(layout.segment_bytes() - offset, range.into.size() - done);
     const uint32_t stripe = layout.StripeOf(position, segment);
-    shares.push_back({stripe, layout.IndexOf(stripe, position), offset, bytes, at});
-    at += bytes;
+    shares.push_back(
+        {stripe, layout.IndexOf(stripe, position), offset, range.into.subspan(done, bytes)});
+    done += bytes;
   }
-  return shares;
 }
 
-/// Everything that a parity shard has besides header, seals and plan, cut so that all who can
-/// decode have something to do.
-std::vector<Share> SharesOfParity(const GroupPlan& plan, uint32_t position, size_t decoders) {
+/// Of a parity shard: rows alone, cut so that all who can decode have something to do.
+void AddRowShares(const GroupPlan& plan, uint32_t position, size_t decoders,
+                  const ImageRange& range, std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
-  std::vector<Share> shares;
   for (uint32_t parity = 0; parity < layout.parity_count(); ++parity) {
     const uint32_t stripe = ParityImage::StripeOfRow(layout, position, parity);
-    const uint64_t bytes = layout.ParityBytes(stripe);
-    const uint64_t units = (bytes + kStripeUnitBytes - 1) / kStripeUnitBytes;
+    const uint64_t row = ParityImage::RowBegin(layout, parity);
+    const uint64_t begin = std::max(row, range.begin);
+    const uint64_t end =
+        std::min(row + layout.ParityBytes(stripe), range.begin + range.into.size());
+    if (begin >= end) continue;
+    const uint64_t units = (end - begin + kStripeUnitBytes - 1) / kStripeUnitBytes;
     const uint64_t share = (units + decoders - 1) / decoders * kStripeUnitBytes;
-    for (uint64_t at = 0; at < bytes; at += share) {
-      shares.push_back({stripe, layout.data_count() + parity, at, std::min(share, bytes - at),
-                        ParityImage::RowBegin(layout, parity) + at});
+    for (uint64_t at = begin; at < end; at += share) {
+      shares.push_back({stripe, layout.data_count() + parity, at - row,
+                        range.into.subspan(at - range.begin, std::min(share, end - at))});
     }
   }
-  return shares;
 }
 
 /// Whoever is there and has something of the version can decode.
@@ -81,56 +81,90 @@ std::vector<uint32_t> Decoders(const GroupAccess& access) {
   return decoders;
 }
 
-Status FetchShare(const GroupAccess& access, const Share& share, uint32_t decoder,
-                  const std::string& group, std::span<std::byte> image,
-                  const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
-  PeerRequest request;
-  request.kind = PeerRequestKind::kDecode;
-  request.stripe = share.stripe;
-  request.index = share.index;
-  request.offset = share.offset;
-  request.bytes = share.bytes;
-  request.group = group;
-  HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(decoder, std::move(request), deadline));
-  std::vector<std::byte> unit(kStripeUnitBytes);
-  for (uint64_t done = 0; done < share.bytes;) {
-    HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, Soon(deadline)));
-    if (got == 0 || got > share.bytes - done) {
-      return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
-                                       access.plan.members()[decoder].node, done, share.bytes));
-    }
-    std::memcpy(image.data() + share.image_offset + done, unit.data(), got);
-    done += got;
-    progress(got);
-  }
-  return Status::Ok();
-}
+/// Fetches shares from those who can decode. Thread-safe.
+class Fetch {
+ public:
+  Fetch(const GroupAccess& access, const std::vector<uint32_t>& decoders,
+        const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline)
+      : access_(access),
+        decoders_(decoders),
+        group_(access.plan.ToJson(/*as_of_now=*/true)),
+        progress_(progress),
+        deadline_(deadline),
+        silent_(decoders.size()) {}
 
-/// All shares at once, a few at a time; the first error ends the others.
-Status FetchShares(const GroupAccess& access, const std::vector<Share>& shares,
-                   const std::vector<uint32_t>& decoders, std::span<std::byte> image,
-                   const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
-  const std::string group = access.plan.ToJson(/*as_of_now=*/true);
-  std::atomic<size_t> next{0};
-  const auto fetch = [&]() -> Status {
-    for (size_t i = next++; i < shares.size(); i = next++) {
-      const uint32_t decoder = decoders[i % decoders.size()];
-      Status status = FetchShare(access, shares[i], decoder, group, image, progress, deadline);
-      if (status.ok()) continue;
-      access.cancellation.Cancel(status);
-      return status;
+  /// All shares, a few at a time; the first that nobody can decode ends the others.
+  Status All(const std::vector<Share>& shares) {
+    std::atomic<size_t> next{0};
+    const auto fetch = [&]() -> Status {
+      for (size_t i = next++; i < shares.size(); i = next++) {
+        Status status = One(shares[i], i % decoders_.size());
+        if (status.ok()) continue;
+        access_.cancellation.Cancel(status);
+        return status;
+      }
+      return Status::Ok();
+    };
+    std::vector<std::thread> fetchers;
+    for (size_t i = 1; i < std::min(kFetchersMax, shares.size()); ++i) {
+      fetchers.emplace_back([&fetch] { std::ignore = fetch(); });
+    }
+    Status status = fetch();
+    for (std::thread& fetcher : fetchers) fetcher.join();
+    HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
+    return status;
+  }
+
+ private:
+  /// From its decoder, or else from the next one that goes on where it stopped.
+  Status One(const Share& share, size_t first) {
+    size_t done = 0;
+    Status last = UnavailableError("no member of the group answers");
+    for (size_t i = 0; i < decoders_.size(); ++i) {
+      const size_t decoder = (first + i) % decoders_.size();
+      if (silent_[decoder].load()) continue;
+      last = From(decoder, share, done);
+      if (last.ok()) return last;
+      HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
+      const bool away =
+          last.code() == ErrorCode::kUnavailable || last.code() == ErrorCode::kDeadlineExceeded;
+      if (away) silent_[decoder].store(true);
+    }
+    return last;
+  }
+
+  Status From(size_t decoder, const Share& share, size_t& done) {
+    PeerRequest request;
+    request.kind = PeerRequestKind::kDecode;
+    request.stripe = share.stripe;
+    request.index = share.index;
+    request.offset = share.offset + done;
+    request.bytes = share.into.size() - done;
+    request.group = group_;
+    const uint32_t position = decoders_[decoder];
+    HOLDFAST_ASSIGN_OR_RETURN(auto stream, access_.Open(position, std::move(request), deadline_));
+    std::vector<std::byte> unit(kStripeUnitBytes);
+    while (done < share.into.size()) {
+      HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, Soon(deadline_)));
+      if (got == 0 || got > share.into.size() - done) {
+        return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
+                                         access_.plan.members()[position].node, done,
+                                         share.into.size()));
+      }
+      std::memcpy(share.into.data() + done, unit.data(), got);
+      done += got;
+      progress_(got);
     }
     return Status::Ok();
-  };
-  std::vector<std::thread> fetchers;
-  for (size_t i = 1; i < std::min(kFetchersMax, shares.size()); ++i) {
-    fetchers.emplace_back([&fetch] { std::ignore = fetch(); });
   }
-  Status status = fetch();
-  for (std::thread& fetcher : fetchers) fetcher.join();
-  HOLDFAST_RETURN_IF_ERROR(access.cancellation.status());
-  return status;
-}
+
+  const GroupAccess& access_;
+  const std::vector<uint32_t>& decoders_;
+  const std::string group_;
+  const std::function<void(uint64_t)>& progress_;
+  const Clock::TimePoint deadline_;
+  std::vector<std::atomic<bool>> silent_;  // decoders that did not answer once
+};
 
 /// The list of seals that a member has in its parity shard.
 Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t position,
@@ -178,17 +212,52 @@ Result<ShardSeal> FetchSeal(const GroupAccess& access, Rank rank, Clock::TimePoi
   return Fail(DataLossError("the group's parity does not know " + ShardName(rank)));
 }
 
-Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
+Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
+                    std::span<const ImageRange> ranges,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
-  const Rank rank = seal.identity.rank;
-  const auto position = access.plan.PositionOf(rank);
+  const GroupPlan& plan = access.plan;
+  const Rank rank = identity.rank;
+  const auto position =
+      IsParity(rank) ? plan.PositionOfNumber(ParityNode(rank)) : plan.PositionOf(rank);
   const std::vector<uint32_t> decoders = Decoders(access);
-  if (!position || decoders.empty() || image.size() < seal.image_bytes) {
+  if (!position || decoders.empty()) {
     return InvalidArgumentError("the group cannot decode " + ShardName(rank));
   }
-  const std::vector<Share> shares = SharesOf(access.plan, *position, rank, seal.image_bytes);
-  HOLDFAST_RETURN_IF_ERROR(FetchShares(access, shares, decoders, image, progress, deadline));
-  const uint64_t bad = FirstBadChunk(image.first(seal.image_bytes), seal.chunk_crcs);
+  std::vector<Share> shares;
+  for (const ImageRange& range : ranges) {
+    if (!IsParity(rank)) {
+      AddShares(plan, *position, rank, range, shares);
+      continue;
+    }
+    std::memset(range.into.data(), 0, range.into.size());
+    AddRowShares(plan, *position, decoders.size(), range, shares);
+  }
+  HOLDFAST_RETURN_IF_ERROR(Fetch(access, decoders, progress, deadline).All(shares));
+  if (!IsParity(rank)) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image, ParityImage::Make(plan, *position, identity));
+  const bool rows_only = std::all_of(ranges.begin(), ranges.end(), [&](const ImageRange& range) {
+    return range.begin + range.into.size() <= image.seals_begin();
+  });
+  Result<std::vector<ShardSeal>> seals = std::vector<ShardSeal>();
+  if (!rows_only) seals = SealsFromParity(access, deadline);
+  // Without any parity left all data is there, and with it its seals.
+  if (!seals) seals = CollectSeals(access, Soon(deadline));
+  if (!seals) return seals.error();
+  for (const ImageRange& range : ranges) {
+    HOLDFAST_RETURN_IF_ERROR(image.FinishRange(range.begin, range.into, *seals));
+  }
+  return Status::Ok();
+}
+
+Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
+                    const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
+  if (image.size() < seal.image_bytes) {
+    return InvalidArgumentError("no room for " + ShardName(seal.identity.rank));
+  }
+  image = image.first(seal.image_bytes);
+  const ImageRange whole{0, image};
+  HOLDFAST_RETURN_IF_ERROR(DecodeRanges(access, seal.identity, {&whole, 1}, progress, deadline));
+  const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
   if (bad == kNoChunk) return Status::Ok();
   return DataLossError(
       fmt::format("{} as decoded from its group: chunk {} does not match its checksum",
@@ -199,8 +268,7 @@ Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, ui
                                 std::span<std::byte> image,
                                 const std::function<void(uint64_t)>& progress, Clock& clock,
                                 Clock::TimePoint deadline) {
-  const std::vector<uint32_t> decoders = Decoders(access);
-  if (position >= access.plan.members().size() || decoders.empty()) {
+  if (position >= access.plan.members().size()) {
     return Fail(InvalidArgumentError("the group cannot decode this parity"));
   }
   ShardSeal seal;
@@ -211,16 +279,10 @@ Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, ui
   if (image.size() < parity.image_bytes()) {
     return Fail(InternalError("the slot is too small for the parity image"));
   }
-  auto seals = SealsFromParity(access, deadline);
-  // Without any parity left all data is there, and with it its seals.
-  if (!seals) seals = CollectSeals(access, Soon(deadline));
-  if (!seals) return Fail(seals.error());
-  const std::vector<Share> shares = SharesOfParity(access.plan, position, decoders.size());
-  std::memset(image.data(), 0, parity.image_bytes());
-  HOLDFAST_RETURN_IF_ERROR(FetchShares(access, shares, decoders, image, progress, deadline));
-  HOLDFAST_RETURN_IF_ERROR(parity.Finish(image, *seals));
+  const ImageRange whole{0, image.first(parity.image_bytes())};
+  HOLDFAST_RETURN_IF_ERROR(DecodeRanges(access, seal.identity, {&whole, 1}, progress, deadline));
   seal.image_bytes = parity.image_bytes();
-  seal.chunk_crcs = ChunkCrcs(image.first(parity.image_bytes()));
+  seal.chunk_crcs = ChunkCrcs(whole.into);
   seal.wall_nanos = clock.WallNanos();
   return seal;
 }

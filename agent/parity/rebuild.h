@@ -13,9 +13,22 @@ namespace holdfast::agent {
 /// The seal of a lost shard, from the parity shard of the first member that has one and gives it.
 Result<ShardSeal> FetchSeal(const GroupAccess& access, Rank rank, Clock::TimePoint deadline);
 
-/// Brings a lost shard back into `image` (seal.image_bytes long): members decode its
-/// segments in shares and send only what they decoded. Every chunk is checked against `seal`:
-/// DataLoss names the first that differs. `progress` gets the bytes that have come. Blocks.
+/// A run of a shard's image that is wanted, and where it goes.
+struct ImageRange {
+  uint64_t begin = 0;
+  std::span<std::byte> into;
+};
+
+/// Makes parts of a rank's or a member's parity shard from what the group has of it: members decode
+/// them in shares and send only what they decoded. Nothing is checked here: whoever asks compares
+/// the chunks with the shard's seal. `progress` gets the bytes as they come, from several threads.
+/// Blocks.
+Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
+                    std::span<const ImageRange> ranges,
+                    const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
+
+/// Brings a lost shard back into `image` (seal.image_bytes long) and checks every chunk against
+/// `seal`: DataLoss names the first that differs. Blocks.
 Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
 

@@ -20,12 +20,14 @@ namespace holdfast::agent {
 
 // ---- facts: agent → coordinator ----
 
-/// This node has the shard, complete and checksummed, at `tier`.
+/// This node has the shard, complete and checksummed, at `tier`; or most of it, which serves to
+/// decode others' shards and is mended when it is ordered back.
 struct Holding {
   ShardIdentity identity;
   Tier tier = Tier::kMemory;
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
+  std::string damage = {};  // not empty: some of its chunks are bad, and which was found
 };
 
 /// This rank's shard of a version will never be at `tier`.

@@ -59,19 +59,26 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
           options_.node, [this](const std::string& job, Rank rank) { return FindRank(job, rank); },
           [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
           volume, peers),
-      restore_tools_{
-          volume,
-          fetcher,
-          link,
-          clock,
-          peers,
-          peer_source_,
-          options_.node,
-          [this] { return workers_.stopping(); },
-          [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); }},
+      restore_tools_(MakeRestoreTools(fetcher)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
       retention_(1) {}
+
+RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
+  return {volume_,
+          fetcher,
+          link_,
+          clock_,
+          peers_,
+          peer_source_,
+          options_.node,
+          [this] { return workers_.stopping(); },
+          [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
+          [this](const ShardKey& key, Tier tier, const Status& how) { OnLost(key, tier, how); },
+          [this](const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
+            OnWhole(identity, tier, seal);
+          }};
+}
 
 Node::~Node() { Stop(); }
 
@@ -132,7 +139,7 @@ void Node::Adopt() {
 void Node::VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version) {
   const SegmentOwner& owner = rank->segment.owner();
   const ShardKey key{owner.job, version, owner.rank};
-  auto slot = rank->slots.Pin(version, /*unverified_too=*/true);
+  auto slot = rank->slots.Pin(version, RankSlots::Find::kUncheckedToo);
   if (slot) {
     Status status = VerifySlot(rank->segment, *slot);
     auto seal = rank->segment.seal(*slot);
@@ -203,7 +210,7 @@ Status Node::Serve(UniqueFd listener) {
                                  },
                                  volume_,
                                  [this](const ShardKey& key, Tier tier, const Status& how) {
-                                   OnDamaged(key, tier, how);
+                                   return OnDamaged(key, tier, how);
                                  }});
   return Status::Ok();
 }
@@ -431,19 +438,78 @@ Scrubber::Counts Node::scrub_counts() const {
   return scrubber_ == nullptr ? Scrubber::Counts() : scrubber_->counts();
 }
 
-void Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
+/// Whoever keeps parity of a version is in a group that protects it.
+Result<ShardSeal> Node::SealOfProtected(const ShardKey& key, Tier tier) {
+  bool is_protected = IsParity(key.rank);
+  for (const auto& rank : Ranks(&key.job)) {
+    if (!IsParity(rank->segment.owner().rank)) continue;
+    for (const auto& [version, verified] : rank->slots.SealedVersions()) {
+      is_protected = is_protected || version == key.version;
+    }
+  }
+  for (const StoredShard& shard : volume_.List()) {
+    const ShardIdentity& identity = shard.identity;
+    is_protected = is_protected || (IsParity(identity.rank) && identity.job == key.job &&
+                                    identity.version == key.version);
+  }
+  if (!is_protected) return Fail(NotFoundError("no parity group protects it"));
+  if (tier == Tier::kDisk) {
+    HOLDFAST_ASSIGN_OR_RETURN(const auto chunks, volume_.OpenChunks(key));
+    return chunks->seal();
+  }
+  const std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  if (rank == nullptr) return Fail(NotFoundError("no memory of it"));
+  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot,
+                            rank->slots.Pin(key.version, RankSlots::Find::kUncheckedToo));
+  auto seal = rank->segment.seal(slot);
+  rank->slots.Unpin(slot);
+  return seal;
+}
+
+bool Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
+  const auto seal = SealOfProtected(key, tier);
+  if (!seal) {
+    OnLost(key, tier, how);
+    return true;
+  }
+  if (tier == Tier::kMemory) {
+    const std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+    if (rank == nullptr || !rank->slots.MarkDamaged(key.version).ok()) return false;
+  } else {
+    MutexLock lock(damaged_mutex_);
+    if (!damaged_on_disk_.insert(key).second) return false;
+  }
+  Log(LogLevel::kError, "ShardDamaged",
+      {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
+  link_.Report(Holding{seal->identity, tier, seal->digest(), seal->image_bytes, how.message()});
+  return true;
+}
+
+void Node::OnLost(const ShardKey& key, Tier tier, const Status& how) {
   if (tier == Tier::kMemory) {
     std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
     if (rank == nullptr || !rank->slots.Discard(key.version).ok()) return;  // known already
   } else {
     const Status moved = volume_.Quarantine(key, how.message());
+    {
+      MutexLock lock(damaged_mutex_);
+      damaged_on_disk_.erase(key);
+    }
     if (moved.code() == ErrorCode::kNotFound) return;
     if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
   }
-  Log(LogLevel::kError, "ShardDamaged",
+  Log(LogLevel::kError, "ShardLost",
       {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
   link_.Report(Gone{key, tier, how.message()});
   if (tier == Tier::kMemory) OnSlotsChanged(key.job, key.rank);
+}
+
+void Node::OnWhole(const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
+  if (tier == Tier::kDisk) {
+    MutexLock lock(damaged_mutex_);
+    damaged_on_disk_.erase(identity.key());
+  }
+  link_.Report(Holding{identity, tier, seal.digest(), seal.image_bytes});
 }
 
 Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {

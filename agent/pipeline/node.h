@@ -114,9 +114,10 @@ class Node final : public DirectiveHandler, private RankEvents {
   };
   std::vector<RankStatus> Snapshot();
 
-  /// A copy here is not what it was sealed as: it is offered to nobody from now on, moved out of
-  /// the way and reported. Threads: any.
-  void OnDamaged(const ShardKey& key, Tier tier, const Status& how);
+  /// A copy here is not what it was sealed as: it is reported, and offered to nobody as a whole
+  /// from now on. Where its group can make use of its good chunks it stays for them, until it is
+  /// mended; else it is moved out of the way. False: known already. Threads: any.
+  bool OnDamaged(const ShardKey& key, Tier tier, const Status& how);
   Scrubber::Counts scrub_counts() const;
   uint32_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
 
@@ -158,6 +159,11 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::vector<ShardKey> KeptInMemory();
   Result<uint64_t> CheckChunkInMemory(const ShardKey& key, uint64_t chunk);
   void VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version);
+  RestoreTools MakeRestoreTools(ShardFetcher& fetcher);
+  /// The seal of a copy here that is protected by a parity group, if it can be read in part.
+  Result<ShardSeal> SealOfProtected(const ShardKey& key, Tier tier);
+  void OnLost(const ShardKey& key, Tier tier, const Status& how);
+  void OnWhole(const ShardIdentity& identity, Tier tier, const ShardSeal& seal);
 
   // ---- trainers (node_sessions.cc) ----
   void HandlePacket(Session& session, std::span<const std::byte> packet);
@@ -225,6 +231,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   Mutex adopt_mutex_;
   CondVar adopted_;
   uint32_t adopting_ HOLDFAST_GUARDED_BY(adopt_mutex_) = 0;
+
+  Mutex damaged_mutex_;
+  std::set<ShardKey> damaged_on_disk_ HOLDFAST_GUARDED_BY(damaged_mutex_);  // in places
 
   Mutex warnings_mutex_;
   std::map<std::string, std::string> warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);

@@ -231,6 +231,8 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
     Log(LogLevel::kDebug, "VersionRemoved",
         {Kv("job", remove.job), Kv("version", ToString(remove.version))});
     for (const ShardKey& key : keys) link_.Report(Gone{key, Tier::kDisk});
+    MutexLock lock(damaged_mutex_);
+    for (const ShardKey& key : keys) damaged_on_disk_.erase(key);
   });
   if (!posted) Log(LogLevel::kWarn, "RemovalDropped", {Kv("version", ToString(remove.version))});
 }

@@ -150,6 +150,25 @@ class DiskReader final : public PeerReader {
   std::vector<std::byte> unit_;
 };
 
+/// A shard that is here twice: what is bad in one place may be good in the other.
+class EitherReader final : public PeerReader {
+ public:
+  EitherReader(std::unique_ptr<PeerReader> memory, std::unique_ptr<PeerReader> disk)
+      : memory_(std::move(memory)), disk_(std::move(disk)) {}
+
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint deadline) override {
+    auto read = memory_->Read(offset, bytes, deadline);
+    if (read || read.error().code() != ErrorCode::kDataLoss) return read;
+    return disk_->Read(offset, bytes, deadline);
+  }
+  void Cancel() override { memory_->Cancel(); }
+
+ private:
+  const std::unique_ptr<PeerReader> memory_;
+  const std::unique_ptr<PeerReader> disk_;
+};
+
 /// A seal as peers get it.
 class RecordReader final : public PeerReader {
  public:
@@ -184,6 +203,11 @@ class SealReader final : public PeerReader {
   std::unique_ptr<RecordReader> record_;
 };
 
+bool IsInMemory(RankPipeline& rank, VersionId version, RankSlots::Find find) {
+  const auto slot = rank.slots.Pin(version, find);
+  if (slot) rank.slots.Unpin(*slot);
+  return slot.has_value();
+}
 }  // namespace
 
 Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& request) {
@@ -208,14 +232,9 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
   std::shared_ptr<RankPipeline> rank = find_rank_(request.job, request.rank);
-  bool in_memory = false;
-  if (rank != nullptr) {
-    if (const auto slot = rank->slots.Pin(request.version)) {
-      rank->slots.Unpin(*slot);
-      in_memory = true;
-    }
-  }
-  if (!in_memory) {
+  const bool whole = rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kWhole);
+  std::unique_ptr<PeerReader> on_disk;
+  if (!whole) {
     auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
     if (chunks && seal_only) {
       // Parts are this volume's business; the image is the same everywhere.
@@ -224,15 +243,22 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
       seal.image_header.clear();
       return std::make_unique<RecordReader>(EncodeSeal(seal));
     }
-    if (chunks) return std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
-    if (chunks.error().code() != ErrorCode::kNotFound) return Fail(chunks.error());
+    const bool damaged =
+        rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kDamagedToo);
+    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
+    if (on_disk != nullptr && !damaged) return on_disk;
+    if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
+      return Fail(chunks.error());
+    }
   }
   if (rank == nullptr) {
     return Fail(NotFoundError(fmt::format("node {} has nothing of {} of {}", node_,
                                           ShardName(request.rank), request.job)));
   }
   if (seal_only) return std::make_unique<SealReader>(std::move(rank), request.version);
-  return std::make_unique<ImageReader>(std::move(rank), request.version, on_damage_);
+  auto in_memory = std::make_unique<ImageReader>(std::move(rank), request.version, on_damage_);
+  if (on_disk == nullptr) return in_memory;
+  return std::make_unique<EitherReader>(std::move(in_memory), std::move(on_disk));
 }
 
 void NodePeerSource::SetIncarnation(const std::string& job, Incarnation incarnation) {

@@ -299,7 +299,7 @@ std::vector<DiskCandidate> RankSlots::DiskCandidates() const {
     const Entry& entry = entries_[slot];
     if (entry.disk != Disk::kNone || entry.discard || !entry.given_up.ok()) continue;
     if (Aborted(entry.version)) continue;
-    const bool sealed = entry.phase == Phase::kSealed && entry.verified;
+    const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.damaged;
     if (sealed || entry.phase == Phase::kCopying) candidates.push_back({slot, entry.version});
   }
   return candidates;
@@ -464,6 +464,12 @@ Status RankSlots::SealFilled(uint32_t slot, const ShardSeal& seal, Disk disk) {
   entry.verified = true;
   entry.checksummed = entry.image_bytes;
   entry.disk = disk;
+  for (uint32_t other = 0; other < entries_.size(); ++other) {
+    Entry& old = entries_[other];
+    if (other == slot || !old.damaged || old.version != entry.version) continue;
+    old.discard = true;  // this one replaces it
+    FreeIfUnused(other);
+  }
   changed_.NotifyAll();
   return Status::Ok();
 }
@@ -478,12 +484,13 @@ void RankSlots::DropRestore(uint32_t slot) {
   changed_.NotifyAll();
 }
 
-Result<uint32_t> RankSlots::Pin(VersionId version, bool unverified_too) {
+Result<uint32_t> RankSlots::Pin(VersionId version, Find find) {
   MutexLock lock(mutex_);
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     Entry& entry = entries_[slot];
     if (entry.phase != Phase::kSealed || entry.version != version || entry.discard) continue;
-    if (!entry.verified && !unverified_too) continue;
+    if (entry.damaged && find == Find::kWhole) continue;
+    if (!entry.verified && find != Find::kUncheckedToo) continue;
     ++entry.users;
     return slot;
   }
@@ -497,12 +504,30 @@ void RankSlots::Unpin(uint32_t slot) {
   Release(slot);
 }
 
+bool RankSlots::Keeps(uint32_t slot) {
+  MutexLock lock(mutex_);
+  return !entries_[slot].discard;
+}
+
 void RankSlots::Verified(uint32_t slot, bool on_disk) {
   MutexLock lock(mutex_);
   entries_[slot].verified = true;
+  entries_[slot].damaged = false;
   if (on_disk) entries_[slot].disk = Disk::kDone;
   ChoosePeerVersion();
   changed_.NotifyAll();
+}
+
+Status RankSlots::MarkDamaged(VersionId version) {
+  MutexLock lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.phase != Phase::kSealed || entry.version != version) continue;
+    if (entry.discard || entry.damaged) continue;
+    entry.damaged = true;
+    entry.verified = true;  // its checks are over
+    return Status::Ok();
+  }
+  return NotFoundError("memory does not hold a good version " + ToString(version));
 }
 
 Status RankSlots::Discard(VersionId version) {
@@ -557,7 +582,7 @@ std::vector<RankSlots::SlotStatus> RankSlots::Snapshot() {
     status.view = view;
     status.image_bytes = entry.image_bytes;
     status.checksummed = entry.checksummed;
-    status.verified = entry.verified;
+    status.verified = entry.verified && !entry.damaged;
     status.disk = entry.disk == Disk::kNone      ? "none"
                   : entry.disk == Disk::kWriting ? "writing"
                                                  : "done";
@@ -572,7 +597,8 @@ std::vector<VersionId> RankSlots::Kept() {
   std::vector<VersionId> kept;
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
-    const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
+    const bool sealed =
+        entry.phase == Phase::kSealed && entry.verified && !entry.damaged && !entry.discard;
     if (sealed && std::find(freeable.begin(), freeable.end(), slot) == freeable.end()) {
       kept.push_back(entry.version);
     }

@@ -121,12 +121,20 @@ class RankSlots {
   /// As SealRestored, for what was made here: it is still to be written to disk.
   Status SealBuilt(uint32_t slot, const ShardSeal& seal);
   void DropRestore(uint32_t slot);
-  /// Keeps the sealed slot of `version` from being freed. NotFound when memory has none. Unverified
-  /// slots are found only with `unverified_too`.
-  Result<uint32_t> Pin(VersionId version, bool unverified_too = false);
+  /// Which sealed slots are found: those known to be good; those bad in places as well; those that
+  /// were not checked yet as well.
+  enum class Find : uint8_t { kWhole, kDamagedToo, kUncheckedToo };
+  /// Keeps the sealed slot of `version` from being freed. NotFound when memory has none.
+  Result<uint32_t> Pin(VersionId version, Find find = Find::kWhole);
   void Unpin(uint32_t slot);
-  /// The pinned slot passed its checks.
+  /// The pinned slot is not to be freed when it is unpinned.
+  bool Keeps(uint32_t slot);
+  /// The pinned slot passed its checks: all of it is good, or is again.
   void Verified(uint32_t slot, bool on_disk);
+  /// Some of the sealed slot is bad: it is offered to nobody as a whole until it is Verified();
+  /// peers may read its good chunks. NotFound when memory does not hold the version, or this is
+  /// known.
+  Status MarkDamaged(VersionId version);
   /// Frees a sealed slot (damaged, or told to) as soon as nobody is at it, and offers it to nobody
   /// from now on. NotFound when memory does not hold the version.
   Status Discard(VersionId version);
@@ -166,6 +174,7 @@ class RankSlots {
     bool sealer_took = false;
     bool ended = false;
     bool verified = false;
+    bool damaged = false;  // sealed, and bad in places
     bool discard = false;  // sealed, to be freed when unused
     Status given_up;       // of an unsealed one
     Disk disk = Disk::kNone;

@@ -4,6 +4,7 @@
 
 #include "agent/parity/parity_image.h"
 #include "agent/parity/rebuild.h"
+#include "agent/pipeline/mending.h"
 #include "agent/pipeline/sealer.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -25,25 +26,38 @@ Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
                             ToString(prepare.identity.key()), seal.digest(), prepare.digest));
 }
 
-// Nothing: memory has no (good) copy, look elsewhere.
+// Nothing: memory has no (good) copy, look elsewhere. What is bad in places is mended where it
+// lies.
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
                                       const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
-  auto slot = slots.Pin(key.version, /*unverified_too=*/true);
+  auto slot = slots.Pin(key.version, RankSlots::Find::kUncheckedToo);
   if (!slot) return std::nullopt;
-  Status status = VerifySlot(slots.segment(), *slot);
-  if (status.ok()) {
-    auto seal = slots.segment().seal(*slot);
-    status = seal ? CheckDigest(prepare, *seal) : seal.error();
-  }
-  if (status.ok()) {
-    slots.Verified(*slot, /*on_disk=*/false);
-    if (!IsParity(key.rank)) slots.HoldForRestore(key.version);
+  Status status;
+  if (auto seal = slots.segment().seal(*slot); !seal) {
+    status = seal.error();
+    tools.lost(key, Tier::kMemory, status);
   } else {
-    tools.damaged(key, Tier::kMemory, status);
+    status = CheckDigest(prepare, *seal);
+    if (!status.ok()) {
+      tools.lost(key, Tier::kMemory, status);
+    } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
+      tools.damaged(key, Tier::kMemory, status);
+      if (slots.Keeps(*slot)) {
+        const Status mended = MendInMemory(tools, slots, prepare, *slot);
+        if (mended.ok() || prepare.tier == Tier::kPeer) status = mended;
+        if (mended.code() == ErrorCode::kIoError) tools.lost(key, Tier::kMemory, mended);
+      }
+    } else {
+      slots.Verified(*slot, /*on_disk=*/false);
+    }
   }
+  if (status.ok() && !IsParity(key.rank)) slots.HoldForRestore(key.version);
+  // What its group cannot mend chunk by chunk it cannot decode as a whole.
+  const bool decided = status.ok() || prepare.tier == Tier::kMemory ||
+                       (prepare.tier == Tier::kPeer && slots.Keeps(*slot));
   slots.Unpin(*slot);
-  if (!status.ok() && prepare.tier != Tier::kMemory) return std::nullopt;
+  if (!decided) return std::nullopt;
   return status;
 }
 
@@ -105,11 +119,13 @@ std::function<void(uint64_t)> Progress() {
 Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   Status status;
+  bool other_copy = false;
   auto stored = tools.volume.ReadSeal(key);
   if (!stored) {
     status = stored.error();
   } else {
     status = CheckDigest(prepare, *stored);
+    other_copy = !status.ok();
     if (status.ok()) {
       HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
                                 LeaseSlot(tools, slots, prepare.identity, stored->image_bytes));
@@ -124,7 +140,9 @@ Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSh
     tools.link.Report(Gone{key, Tier::kDisk});
     return Status(ErrorCode::kDataLoss, status.message());
   }
-  if (status.code() == ErrorCode::kDataLoss) tools.damaged(key, Tier::kDisk, status);
+  if (status.code() == ErrorCode::kDataLoss) {
+    (other_copy ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+  }
   return status;
 }
 
@@ -184,8 +202,18 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
 
 Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   std::optional<FillingSlot> filling;
-  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, Decode(tools, slots, prepare, filling));
-  return SealFilled(tools, slots, prepare, *filling, std::move(seal));
+  const auto lease = [&](uint64_t image_bytes) -> Result<std::span<std::byte>> {
+    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
+                              LeaseSlot(tools, slots, prepare.identity, image_bytes));
+    return filling.emplace(slots, slot).memory();
+  };
+  // The good chunks of a damaged copy here are half the work, and may be what nobody else has.
+  auto seal = FillFromDisk(tools, slots, prepare, lease);
+  if (!seal && seal.error().code() == ErrorCode::kNotFound && !filling) {
+    seal = Decode(tools, slots, prepare, filling);
+  }
+  if (!seal) return seal.error();
+  return SealFilled(tools, slots, prepare, *filling, *std::move(seal));
 }
 
 // Durable, and reported as such.
@@ -197,19 +225,25 @@ Status Publish(const RestoreTools& tools, std::span<const std::byte> image, cons
   return Status::Ok();
 }
 
-// NotFound: there is none, or none that is good.
-Status CheckOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
+// NotFound: there is none, or none that can be made good where it lies.
+Status UseShardOnDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
   Status status = CheckDigest(prepare, stored);
+  const bool other_copy = !status.ok();
   if (status.ok()) status = tools.volume.VerifyShard(key, /*deep=*/true);
   if (status.ok()) {
-    tools.link.Report(Holding{stored.identity, Tier::kDisk, stored.digest(), stored.image_bytes});
+    tools.whole(stored.identity, Tier::kDisk, stored);
     return status;
   }
-  if (status.code() != ErrorCode::kDataLoss) return status;
-  tools.damaged(key, Tier::kDisk, status);
-  return NotFoundError(status.message());
+  if (status.code() != ErrorCode::kDataLoss && status.code() != ErrorCode::kIoError) return status;
+  (other_copy ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+  if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
+  const Status mended = MendOnDisk(tools, slots, prepare);
+  // What is not enough today may be tomorrow; a disk that does not take the bytes will not.
+  if (mended.code() != ErrorCode::kIoError) return mended;
+  tools.lost(key, Tier::kDisk, mended);
+  return NotFoundError(mended.message());
 }
 
 // NotFound: memory has none, or none that is good.
@@ -218,8 +252,12 @@ Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const Prep
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.Pin(key.version));
   const auto publish = [&]() -> Status {
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
-    Status status = VerifySlot(slots.segment(), slot);
-    if (status.ok()) status = CheckDigest(prepare, seal);
+    Status status = CheckDigest(prepare, seal);
+    if (!status.ok()) {
+      tools.lost(key, Tier::kMemory, status);
+      return NotFoundError(status.message());
+    }
+    status = VerifySlot(slots.segment(), slot);
     if (!status.ok()) {
       tools.damaged(key, Tier::kMemory, status);
       return NotFoundError(status.message());
@@ -253,7 +291,7 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
 }
 
 Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
-  Status status = CheckOnDisk(tools, prepare);
+  Status status = UseShardOnDisk(tools, slots, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;
   status = PublishFromMemory(tools, slots, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;

@@ -20,20 +20,26 @@ struct RestoreTools {
   PeerSource& peer_source;         // of this node
   std::string node;                // this node's name
   std::function<bool()> stopping;  // ends waiting for a slot
-  /// Takes a copy out of service that is not what it was sealed as, and reports it Gone.
+  /// A copy is not what it was sealed as: it is reported, and stays, for its good chunks, where its
+  /// group can make use of them.
   std::function<void(const ShardKey& key, Tier tier, const Status& how)> damaged;
+  /// The same for one that is of no use to anybody: it is taken out of service and reported Gone.
+  std::function<void(const ShardKey& key, Tier tier, const Status& how)> lost;
+  /// A copy is as it was sealed, or is again.
+  std::function<void(const ShardIdentity& identity, Tier tier, const ShardSeal& seal)> whole;
 };
 
 /// Brings the shard, a rank's or a node's parity, into its memory and verifies every byte: from the
 /// slot that already holds it, from this node's disk, from another agent, or decoded by its parity
-/// group. On success the slot is sealed and reported, and a rank's is held for the restore. A
-/// damaged source is taken out of service (slot freed, disk shard quarantined) and reported Gone;
-/// the error is then DataLoss and says what is damaged. Blocks; run it on a worker.
+/// group, which then mends what a damaged copy here has wrong. On success the slot is sealed and
+/// reported, and a rank's is held for the restore. A damaged source is reported; the error is then
+/// DataLoss and says what is damaged. Blocks; run it on a worker.
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
 
 /// Puts the shard back onto this node's disks: from memory, or decoded by its parity group by way
-/// of a free slot. What is there and damaged is quarantined first. On success it is durable and
-/// reported. ResourceExhausted while there is no slot. Blocks; run it on a worker.
+/// of a free slot. What is there and bad in places is mended where it lies; what cannot be is
+/// quarantined first. On success it is durable and reported. ResourceExhausted while there is no
+/// slot. Blocks; run it on a worker.
 Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
 
 /// Checks all chunks of a pinned slot. DataLoss names the first bad one.

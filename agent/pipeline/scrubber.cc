@@ -77,8 +77,7 @@ void Scrubber::CheckDisk(const ShardKey& key) {
 void Scrubber::Report(const ShardKey& key, Tier tier, const Status& how) {
   // Anything else only says that it cannot be looked at now.
   if (how.code() != ErrorCode::kDataLoss && how.code() != ErrorCode::kIoError) return;
-  ++damaged_;
-  tools_.damaged(key, tier, how);
+  if (tools_.damaged(key, tier, how)) ++damaged_;
 }
 
 }  // namespace holdfast::agent

@@ -26,8 +26,8 @@ struct ScrubTools {
   /// NotFound when the shard has gone; DataLoss.
   std::function<Result<uint64_t>(const ShardKey& key, uint64_t chunk)> check_in_memory;
   const Volume& volume;
-  /// A copy differs from what was sealed, or cannot be read.
-  std::function<void(const ShardKey& key, Tier tier, const Status& how)> damaged;
+  /// A copy differs from what was sealed, or cannot be read. False: that was known.
+  std::function<bool(const ShardKey& key, Tier tier, const Status& how)> damaged;
 };
 
 /// Reads everything that this node keeps, at its own slow pace, so that what has decayed is found

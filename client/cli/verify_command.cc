@@ -13,9 +13,9 @@ namespace {
 constexpr const char* kFooter = R"(
 Without --deep the structure is checked: seals, headers, lengths. With it every byte is read and
 compared with the checksums taken when the shard was sealed. Online, agents check their own copies
-of shards and of parity at every tier; what they find damaged is moved out of the way, and brought
-back from where it is whole. With --data-dir files are read directly, nothing is changed and no
-service needs to run.
+of shards and of parity at every tier; what they find damaged is put right from where it is good
+or from the parity group, else moved out of the way. With --data-dir files are read directly,
+nothing is changed and no service needs to run.
 The exit code is 2 when anything is damaged, 3 when something could not be looked at.
 
 Examples:

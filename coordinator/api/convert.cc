@@ -125,6 +125,7 @@ Result<Holding> FromProto(const pb::Holding& proto) {
   holding.world = proto.world();
   holding.digest = proto.digest();
   holding.image_bytes = proto.image_bytes();
+  holding.damage = proto.damage();
   return holding;
 }
 
@@ -133,6 +134,7 @@ void ToProto(const Holding& holding, pb::Holding* out) {
   out->set_world(holding.world);
   out->set_digest(holding.digest);
   out->set_image_bytes(holding.image_bytes);
+  out->set_damage(holding.damage);
 }
 
 Result<Missing> FromProto(const pb::Missing& proto) {

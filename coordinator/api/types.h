@@ -58,6 +58,7 @@ struct Holding {
   Tier tier = Tier::kMemory;
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
+  std::string damage = {};  // not empty: some chunks of it are bad, and which was found
   bool operator==(const Holding&) const = default;
 };
 

@@ -45,6 +45,10 @@ bool State::IsRestorable(const Job& job, const VersionState& version) {
   return version.committed() && !IsAbandoned(job, version.id) && IsWhole(job, version);
 }
 
+bool State::MayBeRestorable(const Job& job, const VersionState& version) {
+  return version.committed() && !IsAbandoned(job, version.id) && MayBeWhole(job, version);
+}
+
 VersionId State::NewestCommitted(const Job& job, Tier tier) {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (it->second.committed_at(tier) && !IsAbandoned(job, it->first)) return it->first;
@@ -168,10 +172,14 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
   VersionState* version = Admit(node, holding, job);
   if (version == nullptr) return;
   Copy copy{node, holding.tier};
-  if (version->IsDamaged(holding.rank, copy)) {
-    if (inventory) return;  // the damaged copy, listed again
-    auto& damaged = version->damaged;
-    damaged.erase(std::find(damaged.begin(), damaged.end(), std::pair(holding.rank, copy)));
+  if (!holding.damage.empty()) return AddDamaged(node, holding, job, *version);
+  if (DamagedCopy* damaged = version->Damaged(holding.rank, copy)) {
+    if (inventory) {  // the damaged copy, listed again
+      damaged->readable = true;
+      job.changed = true;
+      return;
+    }
+    version->damaged.erase(version->damaged.begin() + (damaged - version->damaged.data()));
   }
   RankShard& shard = *version->Shard(holding.rank);
   shard.known = true;
@@ -188,6 +196,31 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
     if (holding.tier == Tier::kMemory) TryCommit(job, *version, Tier::kPeer);
   }
   job.changed = job.changed || added;
+}
+
+/// A copy that is bad in places: no copy any more, but of use to its group until it is mended.
+void State::AddDamaged(NodeIndex node, const Holding& holding, Job& job, VersionState& version) {
+  const Copy copy{node, holding.tier};
+  version.RemoveCopy(holding.rank, copy);
+  RecordDamage(job, version, holding.rank, copy, holding.damage).readable = true;
+  if (job.audience.insert(node).second) job.word_to.insert(node);
+  job.changed = true;
+  if (version.phase != Phase::kAborted && version.phase != Phase::kRemoving) return;
+  job.word_to.insert(node);
+  if (holding.tier == Tier::kDisk) job.remove_disk.insert({node, version.id});
+}
+
+/// Once for each copy it is a finding.
+DamagedCopy& State::RecordDamage(Job& job, VersionState& version, Rank rank, Copy copy,
+                                 const std::string& what) {
+  job.repair_due = true;
+  if (DamagedCopy* known = version.Damaged(rank, copy)) return *known;
+  const std::string text =
+      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, version.id, rank}),
+                  ToString(copy.tier), nodes_[copy.node].name, what);
+  if (version.damage_texts.size() < kDamageTextsMax) version.damage_texts.push_back(text);
+  Find(job.name, copy.node, DataLossError(text));
+  return version.damaged.emplace_back(DamagedCopy{rank, copy});
 }
 
 /// What follows from a rank's shard beside the commit.
@@ -319,19 +352,11 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   auto version = found->second.versions.find(gone.version);
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
-  if (version->second.RemoveCopy(gone.rank, {node, gone.tier})) job.changed = true;
-  if (gone.damage.empty() || version->second.Shard(gone.rank) == nullptr) return;
-  const std::string text =
-      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, gone.version, gone.rank}),
-                  ToString(gone.tier), nodes_[node].name, gone.damage);
   const Copy copy{node, gone.tier};
-  if (!version->second.IsDamaged(gone.rank, copy)) {
-    version->second.damaged.emplace_back(gone.rank, copy);
-  }
-  std::vector<std::string>& texts = version->second.damage_texts;
-  if (texts.size() < kDamageTextsMax) texts.push_back(text);
-  Find(job.name, node, DataLossError(text));
-  job.repair_due = true;
+  if (version->second.RemoveCopy(gone.rank, copy)) job.changed = true;
+  if (DamagedCopy* damaged = version->second.Damaged(gone.rank, copy)) damaged->readable = false;
+  if (gone.damage.empty() || version->second.Shard(gone.rank) == nullptr) return;
+  RecordDamage(job, version->second, gone.rank, copy, gone.damage);
 }
 
 void State::Store(const Job& job, VersionState& version, uint32_t committed_tier_bit) {

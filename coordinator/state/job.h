@@ -42,6 +42,13 @@ struct Copy {
   bool operator==(const Copy&) const = default;
 };
 
+/// A copy that is not what was sealed. It counts for nothing by itself.
+struct DamagedCopy {
+  Rank rank;
+  Copy copy;
+  bool readable = false;  // its node is attached and has its good chunks, for others to decode from
+};
+
 /// Stands for the group of a shard's planned node as the source.
 inline constexpr Copy kDecode{kNoNode, Tier::kPeer};
 
@@ -70,7 +77,7 @@ struct VersionState {
   std::array<uint32_t, 5> parity_held{};  // by tier: nodes with their parity there
   /// What IsWhole() found last; forgotten with every change of a copy or a tier.
   mutable std::optional<bool> whole;
-  std::vector<std::pair<Rank, Copy>> damaged;
+  std::vector<DamagedCopy> damaged;
   std::vector<std::string> damage_texts;
 
   uint32_t held_at(Tier tier) const { return held[static_cast<size_t>(tier)]; }
@@ -90,13 +97,16 @@ struct VersionState {
   bool AddCopy(Rank rank, Copy copy);
   /// False when it was not there.
   bool RemoveCopy(Rank rank, Copy copy);
-  /// Removes every copy, also of parity, that `drop` accepts.
+  /// Removes every copy, also of parity, that `drop` accepts; of damaged ones what is readable.
   template <typename Drop>
   void RemoveCopiesIf(const Drop& drop);
-  /// Calls `visit` with each copy, also of parity.
+  /// Calls `visit` with each copy, also of parity, and those that are damaged but there.
   template <typename Visit>
   void ForEachCopy(const Visit& visit) const;
-  bool IsDamaged(Rank rank, Copy copy) const;
+  /// Nullptr when the copy is not known to be damaged.
+  DamagedCopy* Damaged(Rank rank, Copy copy);
+  /// The damaged copy has good chunks where it lies.
+  bool IsReadable(Rank rank, Copy copy) const;
 };
 
 template <typename Drop>
@@ -107,6 +117,7 @@ void VersionState::RemoveCopiesIf(const Drop& drop) {
       if (drop(copy)) RemoveCopy(rank, copy);
     }
   };
+  for (DamagedCopy& bad : damaged) bad.readable = bad.readable && !drop(bad.copy);
   for (uint32_t i = 0; held_any != 0 && i < ranks.size(); ++i) remove(ranks[i].copies, Rank{i});
   for (uint32_t i = 0; i < parity.size(); ++i) remove(parity[i].copies, ParityRank(i));
 }
@@ -117,6 +128,9 @@ void VersionState::ForEachCopy(const Visit& visit) const {
     for (const RankShard& shard : *shards) {
       for (const Copy& copy : shard.copies) visit(copy);
     }
+  }
+  for (const DamagedCopy& bad : damaged) {
+    if (bad.readable) visit(bad.copy);
   }
 }
 

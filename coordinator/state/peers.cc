@@ -11,10 +11,16 @@
 
 namespace holdfast::coord {
 namespace {
-bool IsHeld(const RankShard& shard, NodeIndex node, uint32_t tiers) {
-  return std::any_of(shard.copies.begin(), shard.copies.end(), [&](const Copy& copy) {
+bool IsHeld(const VersionState& version, Rank rank, const RankShard& shard, NodeIndex node,
+            uint32_t tiers) {
+  const auto counts = [&](const Copy& copy) {
     return copy.node == node && (TierBit(copy.tier) & tiers) != 0;
-  });
+  };
+  if (std::any_of(shard.copies.begin(), shard.copies.end(), counts)) return true;
+  return (tiers & kDamagedToo) != 0 &&
+         std::any_of(version.damaged.begin(), version.damaged.end(), [&](const DamagedCopy& bad) {
+           return bad.readable && bad.rank == rank && counts(bad.copy);
+         });
 }
 
 uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
@@ -26,12 +32,12 @@ bool Survives(const Job& job, const VersionState& version, uint32_t group,
   return Erasures(job, version, group, tiers) <= ParityOf(job, version.id.incarnation, group);
 }
 
-bool EveryRankIsAvailable(const Job& job, const VersionState& version) {
+bool EveryRankIsAvailable(const Job& job, const VersionState& version, uint32_t tiers) {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
   if (seats == nullptr) return false;
   std::vector<bool> survives(seats->firsts.size());
   for (uint32_t group = 0; group < survives.size(); ++group) {
-    survives[group] = Survives(job, version, group);
+    survives[group] = Survives(job, version, group, tiers);
   }
   for (uint32_t rank = 0; rank < version.world; ++rank) {
     const bool held = !version.ranks[rank].copies.empty();
@@ -50,13 +56,13 @@ bool HasData(const Job& job, const VersionState& version, uint32_t number, uint3
   const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
   const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
   return std::all_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
-    return IsHeld(version.ranks[rank.rank.value], node, tiers);
+    return IsHeld(version, rank.rank, version.ranks[rank.rank.value], node, tiers);
   });
 }
 
 bool HasParity(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
   const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
-  return IsHeld(version.parity[number], node, tiers);
+  return IsHeld(version, ParityRank(number), version.parity[number], node, tiers);
 }
 
 uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers) {
@@ -104,16 +110,22 @@ bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t 
   return Survives(job, version, seats->seats[seats->by_rank[rank.value]].group, tiers);
 }
 
-bool IsAvailable(const Job& job, const VersionState& version, Rank rank) {
-  return !version.ranks[rank.value].copies.empty() || CanDecode(job, version, rank);
+bool IsAvailable(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {
+  return !version.ranks[rank.value].copies.empty() || CanDecode(job, version, rank, tiers);
 }
 
 bool IsWhole(const Job& job, const VersionState& version) {
   if (version.held_any == version.world) return true;
   if (!MayDecode(version)) return false;
   // Asked for every event of a restore, and as large as the world.
-  if (!version.whole) version.whole = EveryRankIsAvailable(job, version);
+  if (!version.whole) version.whole = EveryRankIsAvailable(job, version, kAnyTier);
   return *version.whole;
+}
+
+bool MayBeWhole(const Job& job, const VersionState& version) {
+  if (IsWhole(job, version)) return true;
+  if (version.damaged.empty() || !MayDecode(version)) return false;
+  return EveryRankIsAvailable(job, version, kAnyTier | kDamagedToo);
 }
 
 std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers) {
@@ -237,7 +249,8 @@ void State::ForgetPlans(Job& job) {
   }
 }
 
-/// The group as agents get it; with `version`, who has all its shards of it.
+/// The group as agents get it; with `version`, who has all its shards of it, some maybe damaged in
+/// places.
 PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
                          const VersionState* version) const {
   const PlannedGroup& planned = job.lineages.at(incarnation).peers[group];
@@ -253,8 +266,8 @@ PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group
     member.number = number;
     member.ranks = planned.members[position].ranks;
     if (version != nullptr && !member.address.empty()) {
-      member.has_data = HasData(job, *version, number, kAnyTier);
-      member.has_parity = HasParity(job, *version, number, kAnyTier);
+      member.has_data = HasData(job, *version, number, kAnyTier | kDamagedToo);
+      member.has_parity = HasParity(job, *version, number, kAnyTier | kDamagedToo);
     }
     result.members.push_back(std::move(member));
   }

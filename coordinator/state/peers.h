@@ -15,6 +15,9 @@ const PlannedMember& MemberAt(const Job& job, Incarnation incarnation, uint32_t 
 
 /// Tiers where a copy of a shard counts, as a mask of TierBit.
 inline constexpr uint32_t kAnyTier = TierBit(Tier::kMemory) | TierBit(Tier::kDisk);
+/// With the tiers: copies that are damaged count as well, as the last resort of who decodes. What
+/// they have left may do, since two are seldom bad at the same place. Never for what is promised.
+inline constexpr uint32_t kDamagedToo = 1U << 31;
 
 /// The member has its ranks' shards of the version, or its parity shard, at one of `tiers`.
 bool HasData(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers);
@@ -35,10 +38,12 @@ bool IsCompleteAtPeer(const Job& job, const VersionState& version);
 bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers = kAnyTier);
 
 /// Some node has a copy of the rank's shard, or its group can decode it.
-bool IsAvailable(const Job& job, const VersionState& version, Rank rank);
+bool IsAvailable(const Job& job, const VersionState& version, Rank rank, uint32_t tiers = kAnyTier);
 
 /// IsAvailable of every rank.
 bool IsWhole(const Job& job, const VersionState& version);
+/// The same, counting damaged copies too.
+bool MayBeWhole(const Job& job, const VersionState& version);
 
 /// How many members each group may still lose with all that they have, counting only what is at
 /// `tiers`; nothing when one cannot decode any more, or there are no groups.

@@ -72,7 +72,7 @@ void State::FindMissing(const Job& job, const VersionState& version,
   const bool on_disk = version.committed_at(Tier::kDisk);
   for (uint32_t group = 0; (in_memory || on_disk) && group < seats->firsts.size(); ++group) {
     const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
-    const bool decodes = Erasures(job, version, group, kAnyTier) <= planned.parity;
+    const bool decodes = Erasures(job, version, group, kAnyTier | kDamagedToo) <= planned.parity;
     for (uint32_t i = 0; i < planned.members.size(); ++i) {
       const uint32_t number = seats->firsts[group] + i;
       const NodeIndex node = seats->seats[number].node;
@@ -82,8 +82,10 @@ void State::FindMissing(const Job& job, const VersionState& version,
         if (!decodes && !beside) return;
         Repair repair;
         repair.target = node;
-        // It may be on its way already.
-        repair.not_before = at_.now + (beside ? Clock::Duration::zero() : options_.repair_grace);
+        const bool damaged = version.IsReadable(rank, {node, tier});
+        // What is damaged is mended at once; what is not there may be on its way already.
+        repair.not_before =
+            at_.now + (beside || damaged ? Clock::Duration::zero() : options_.repair_grace);
         missing.emplace(RepairKey{version.id, rank, tier}, repair);
       };
       for (const PeerRank& planned_rank : planned.members[i].ranks) {
@@ -137,15 +139,16 @@ void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
 
 void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared) {
   job.repair_due = true;
+  // The shard itself may have been reported before, and its order forgotten.
+  if (prepared.outcome.ok()) {
+    const ShardKey key{job.name, order.version, order.rank};
+    effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
+  }
   auto found = job.repairs.find({order.version, order.rank, order.into});
   if (found == job.repairs.end() || found->second.request != prepared.request) return;
   Repair& repair = found->second;
   repair.request = 0;
-  if (prepared.outcome.ok()) {
-    const ShardKey key{job.name, order.version, order.rank};
-    effects_.emplace_back(Repaired{job.name, nodes_[order.target].name, key, order.into});
-    return;
-  }
+  if (prepared.outcome.ok()) return;
   repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts, kRetryDoublings));
   if (++repair.attempts != kAttemptsQuiet) return;
   Find(job.name, order.target,

@@ -134,7 +134,8 @@ void State::AdvanceDecided(Job& job) {
     const RestoreLeg& leg = plan.legs[ask.rank.value];
     if (leg.phase == RestoreLeg::Phase::kReady) {
       effects_.emplace_back(Reply{ask.request, {}, job.incarnation, restored, leg.source.tier});
-    } else if (GateOpen(job) && (stuck || !IsAvailable(job, found->second, ask.rank))) {
+    } else if (GateOpen(job) &&
+               (stuck || !IsAvailable(job, found->second, ask.rank, kAnyTier | kDamagedToo))) {
       plan.legs[ask.rank.value].tried.clear();
       Answer(ask.request, FailedPreconditionError(MissingText(job, found->second)));
     } else {
@@ -195,12 +196,12 @@ VersionId State::Choose(const Job& job) const {
   const RestorePlan& plan = job.plan;
   if (plan.wanted.incarnation.value != 0) {
     auto found = job.versions.find(plan.wanted);
-    bool good = found != job.versions.end() && IsRestorable(job, found->second) &&
+    bool good = found != job.versions.end() && MayBeRestorable(job, found->second) &&
                 plan.unusable.count(plan.wanted) == 0;
     return good ? plan.wanted : VersionId{};
   }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    if (IsRestorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
+    if (MayBeRestorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
   }
   return {};
 }
@@ -241,7 +242,7 @@ std::optional<Copy> State::PickSource(const Job& job, const RestoreLeg& leg,
   for (const Copy& copy : version.ranks[rank.value].copies) {
     consider(copy, (copy.tier == Tier::kMemory ? 0 : 3) + (copy.node == target ? 0 : 1));
   }
-  if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier)) {
+  if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier | kDamagedToo)) {
     consider(kDecode, CanDecode(job, version, rank, TierBit(Tier::kMemory)) ? 2 : 5);
   }
   return best;
@@ -254,7 +255,7 @@ bool State::RunLeg(Job& job, Rank rank) {
   if (leg.phase != RestoreLeg::Phase::kIdle || at_.now < leg.retry_at) return false;
   if (target == kNoNode || !nodes_[target].attached) return false;
   const VersionState& version = job.versions.at(job.plan.candidate);
-  if (!IsAvailable(job, version, rank)) return false;
+  if (!IsAvailable(job, version, rank, kAnyTier | kDamagedToo)) return false;
   std::optional<Copy> source = PickSource(job, leg, version, rank);
   if (!source) return true;
   leg.phase = RestoreLeg::Phase::kPreparing;
@@ -327,15 +328,15 @@ void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
                   nodes_[order.source.node].name, why.message());
   auto found = job.versions.find(order.version);
   const bool lost = found != job.versions.end() && IsLost(why.code());
-  if (lost && found->second.IsDamaged(order.rank, order.source)) return;  // its node said so before
+  // Its node said so before.
+  if (lost && found->second.Damaged(order.rank, order.source) != nullptr) return;
   Find(job.name, order.target, Status(why.code(), text));
   if (!lost) return;
   VersionState& version = found->second;
-  if (why.code() != ErrorCode::kNotFound) {
-    version.damaged.emplace_back(order.rank, order.source);
-    version.damage_texts.push_back(text);
-  }
-  version.RemoveCopy(order.rank, order.source);
+  const bool there = version.RemoveCopy(order.rank, order.source);
+  if (why.code() == ErrorCode::kNotFound) return;
+  version.damaged.push_back({order.rank, order.source, /*readable=*/there});
+  version.damage_texts.push_back(text);
 }
 
 /// `node` is gone, or attached again; with `keep_ready` it is the same agent, which still has in

@@ -44,8 +44,17 @@ bool VersionState::RemoveCopy(Rank rank, Copy copy) {
   return true;
 }
 
-bool VersionState::IsDamaged(Rank rank, Copy copy) const {
-  return std::find(damaged.begin(), damaged.end(), std::pair(rank, copy)) != damaged.end();
+DamagedCopy* VersionState::Damaged(Rank rank, Copy copy) {
+  auto found = std::find_if(damaged.begin(), damaged.end(), [&](const DamagedCopy& bad) {
+    return bad.rank == rank && bad.copy == copy;
+  });
+  return found == damaged.end() ? nullptr : &*found;
+}
+
+bool VersionState::IsReadable(Rank rank, Copy copy) const {
+  return std::any_of(damaged.begin(), damaged.end(), [&](const DamagedCopy& bad) {
+    return bad.readable && bad.rank == rank && bad.copy == copy;
+  });
 }
 
 namespace {

@@ -102,6 +102,9 @@ class State {
   // holdings.cc: facts, commit, abort
   void AddHoldings(NodeIndex node, std::vector<Holding> holdings, bool inventory);
   void AddHolding(NodeIndex node, const Holding& holding, bool inventory);
+  void AddDamaged(NodeIndex node, const Holding& holding, Job& job, VersionState& version);
+  DamagedCopy& RecordDamage(Job& job, VersionState& version, Rank rank, Copy copy,
+                            const std::string& what);
   void AddRank(NodeIndex node, const Holding& holding, bool inventory, Job& job);
   bool AdmitParity(NodeIndex node, const Holding& holding, Job& job);
   bool SitsThere(NodeIndex node, const ShardKey& shard, Job& job);
@@ -118,6 +121,8 @@ class State {
   static bool IsDead(const Job& job, VersionId version);
   static bool IsAbandoned(const Job& job, VersionId version);
   static bool IsRestorable(const Job& job, const VersionState& version);
+  /// The same, hoping for what damaged copies have left.
+  static bool MayBeRestorable(const Job& job, const VersionState& version);
   static VersionId NewestCommitted(const Job& job, Tier tier);
   static VersionId NewestRestorable(const Job& job);
   void AdvanceTargets(Job& job);

@@ -67,6 +67,10 @@ class Directory {
   /// Whole small files (seals, markers): created exclusively and synced; `path` must not exist.
   virtual Status WriteSmallFile(const std::string& path, std::string_view bytes) = 0;
   virtual Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) = 0;
+  /// Writes over bytes that the file has, at any offset, and syncs it. A crash leaves any mixture
+  /// of old and new in that range and nothing else changed. InvalidArgument past the file's end.
+  virtual Status Overwrite(const std::string& path, uint64_t offset,
+                           std::span<const std::byte> bytes) = 0;
   /// Replaces `to` atomically when it exists.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   /// NotFound when it is not there.

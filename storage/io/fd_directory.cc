@@ -131,6 +131,34 @@ Result<std::string> FdDirectory::ReadSmallFile(const std::string& path, uint64_t
   return text;
 }
 
+Status FdDirectory::Overwrite(const std::string& path, uint64_t offset,
+                              std::span<const std::byte> bytes) {
+  HOLDFAST_RETURN_IF_ERROR(ValidatePath(path, false));
+  const std::string full = Full(path);
+  // Through the page cache: a range need not be whole blocks.
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, Open(path, O_WRONLY | O_NONBLOCK, 0));
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, full);
+  const auto size = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
+  if (offset > size || bytes.size() > size - offset) {
+    return InvalidArgumentError(
+        fmt::format("{}: no regular file with {} bytes at {}", full, bytes.size(), offset));
+  }
+  for (uint64_t done = 0; done < bytes.size();) {
+    const ssize_t written = ::pwrite(fd.get(), bytes.data() + done, bytes.size() - done,
+                                     static_cast<off_t>(offset + done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, fmt::format("write {}", full));
+    if (written == 0) return IoErrorError(fmt::format("write {}: the kernel took no bytes", full));
+    done += static_cast<uint64_t>(written);
+  }
+  HOLDFAST_RETURN_IF_ERROR(SyncFd(fd.get(), full));
+  // Whoever reads it next reads what the device has. A hint: its failure changes nothing.
+  ::posix_fadvise(fd.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
+                  POSIX_FADV_DONTNEED);
+  return Status::Ok();
+}
+
 Status FdDirectory::Rename(const std::string& from, const std::string& to) {
   HOLDFAST_ASSIGN_OR_RETURN(Entry source, OpenParent(from));
   HOLDFAST_ASSIGN_OR_RETURN(Entry target, OpenParent(to));

@@ -16,6 +16,8 @@ class FdDirectory : public Directory {
  public:
   Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
   Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) override;
+  Status Overwrite(const std::string& path, uint64_t offset,
+                   std::span<const std::byte> bytes) override;
   Status Rename(const std::string& from, const std::string& to) override;
   Status RemoveFile(const std::string& path) override;
   Status RemoveDirectory(const std::string& path) override;

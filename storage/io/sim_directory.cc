@@ -222,6 +222,8 @@ class SimDirectory final : public Directory {
   Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) override;
   Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
   Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) override;
+  Status Overwrite(const std::string& path, uint64_t offset,
+                   std::span<const std::byte> bytes) override;
   Status Rename(const std::string& from, const std::string& to) override;
   Status RemoveFile(const std::string& path) override;
   Status RemoveDirectory(const std::string& path) override;
@@ -317,6 +319,26 @@ Result<std::string> SimDirectory::ReadSmallFile(const std::string& path, uint64_
   if (!data.empty()) std::memcpy(text.data(), data.data(), data.size());
   if (turn.flip && !text.empty()) text[disk_.random.Below(text.size())] ^= 1;
   return text;
+}
+
+Status SimDirectory::Overwrite(const std::string& path, uint64_t offset,
+                               std::span<const std::byte> bytes) {
+  HOLDFAST_ASSIGN_OR_RETURN(std::string full, FromRoot(path, false));
+  MutexLock lock(disk_.mutex);
+  HOLDFAST_ASSIGN_OR_RETURN(uint64_t inode, FindFile(SimOp::kOpen, full));
+  const uint64_t size = disk_.inodes.at(inode).data.size();
+  if (offset > size || bytes.size() > size - offset) {
+    return InvalidArgumentError(
+        fmt::format("{}: no regular file with {} bytes at {}", full, bytes.size(), offset));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kWrite, full));
+  SimBytes content(bytes.begin(), bytes.end());
+  if (turn.flip && !content.empty()) content[disk_.random.Below(content.size())] ^= std::byte{1};
+  HOLDFAST_RETURN_IF_ERROR(disk_.Write(inode, offset, content).WithContext(full));
+  Result<SimTurn> sync = disk_.Begin(generation_, SimOp::kSync, full);
+  if (!sync) return sync.error();
+  disk_.Sync(inode);
+  return Status::Ok();
 }
 
 Status SimDirectory::Rename(const std::string& from, const std::string& to) {

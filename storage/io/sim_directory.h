@@ -18,7 +18,8 @@ namespace holdfast {
 
 /// What is counted and what faults apply to. One queued operation counts once for every piece of
 /// SimDiskOptions::operation_bytes, when the piece is done. WriteSmallFile is kCreate, kWrite,
-/// kSync; ReadSmallFile is kOpen, kRead.
+/// kSync; ReadSmallFile is kOpen, kRead; Overwrite is kOpen, kWrite,
+/// kSync.
 enum class SimOp : uint8_t {
   kCreate,
   kOpen,

@@ -9,6 +9,7 @@
 
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/volume/chunk_rewrite.h"
 #include "storage/volume/directory_lock.h"
 #include "storage/volume/durable_directories.h"
 #include "storage/volume/layout.h"
@@ -49,6 +50,8 @@ class DiskVolume final : public Volume, private PublishGate {
       const std::function<Status(uint64_t, std::span<const std::byte>)>& sink) const override;
   Result<std::unique_ptr<ShardChunks>> OpenChunks(const ShardKey& key) const override;
   Status VerifyShard(const ShardKey& key, bool deep) const override;
+  Status RewriteChunk(const ShardKey& key, uint64_t index,
+                      std::span<const std::byte> bytes) override;
   Status RemoveVersion(const std::string& job, VersionId version) override;
   Status Quarantine(const ShardKey& key, const std::string& why) override;
   uint64_t FreeBytes() const override;
@@ -235,6 +238,13 @@ Result<std::unique_ptr<ShardChunks>> DiskVolume::OpenChunks(const ShardKey& key)
 Status DiskVolume::VerifyShard(const ShardKey& key, bool deep) const {
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ReadSeal(key));
   return Explain(key, deep ? CheckDeep(dirs_, seal, io_) : CheckStructure(dirs_, seal));
+}
+
+Status DiskVolume::RewriteChunk(const ShardKey& key, uint64_t index,
+                                std::span<const std::byte> bytes) {
+  HOLDFAST_RETURN_IF_ERROR(CheckWritable());
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, ReadSeal(key));
+  return Explain(key, holdfast::RewriteChunk(dirs_, seal, index, bytes));
 }
 
 Status DiskVolume::BeginRemoval(const JobVersion& version) {

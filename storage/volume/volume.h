@@ -103,6 +103,11 @@ class Volume {
   virtual Result<std::unique_ptr<ShardChunks>> OpenChunks(const ShardKey& key) const = 0;
   /// Structure only, or (deep) every byte, with bounded memory.
   virtual Status VerifyShard(const ShardKey& key, bool deep) const = 0;
+  /// Puts chunk `index` back in place: `bytes` must be what the seal says (InvalidArgument). For a
+  /// chunk that is bad: a crash in the middle leaves it bad and harms no other. OK: it is durable,
+  /// and was read again. DataLoss: it reads differently still.
+  virtual Status RewriteChunk(const ShardKey& key, uint64_t index,
+                              std::span<const std::byte> bytes) = 0;
   /// Deletes a version's shards on this node: tombstone, sync, unlink. Idempotent; NotFound if
   /// none.
   virtual Status RemoveVersion(const std::string& job, VersionId version) = 0;

@@ -49,7 +49,7 @@ class ProtectedCluster : public ::testing::Test {
     ASSERT_TRUE(cluster_->StartCoordinator().ok());
     for (int node = 0; node < ranks; ++node) ASSERT_TRUE(cluster_->StartAgent(node).ok());
     for (int node = 0; node < ranks; ++node) AwaitAgent(node);
-    job_.emplace(*cluster_, ranks);
+    job_.emplace(*cluster_, ranks, words_);
     const Status opened = job_->Open();
     ASSERT_TRUE(opened.ok()) << opened.ToString();
   }
@@ -119,6 +119,7 @@ class ProtectedCluster : public ::testing::Test {
   }
 
   ClusterOptions options_;
+  uint64_t words_ = 256 << 10;  // of eight bytes, that each rank saves
   std::optional<Cluster> cluster_;
   std::optional<SavingJob> job_;
 };

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,7 +70,27 @@ class RecordReader final : public PeerReader {
   std::string record_;
 };
 
-/// A node's memory as its peers see it. It does not check what it sends.
+/// Refuses whatever touches a bad chunk.
+class CheckedReader final : public PeerReader {
+ public:
+  CheckedReader(std::span<const std::byte> bytes, std::set<uint64_t> bad)
+      : bytes_(bytes), bad_(std::move(bad)) {}
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint deadline) override {
+    const auto bad = bad_.lower_bound(offset / kChunkBytes);
+    if (bad != bad_.end() && *bad * kChunkBytes < offset + bytes) {
+      return Fail(DataLossError(fmt::format("chunk {} does not match its checksum", *bad)));
+    }
+    return bytes_.Read(offset, bytes, deadline);
+  }
+
+ private:
+  BytesReader bytes_;
+  const std::set<uint64_t> bad_;
+};
+
+/// A node's memory as its peers see it. It does not check what it sends; chunks named bad are
+/// refused.
 class TestNode final : public PeerSource {
  public:
   TestNode(std::string name, PeerTransport& transport)
@@ -87,10 +108,13 @@ class TestNode final : public PeerSource {
     if (request.kind == PeerRequestKind::kSeal) {
       return std::make_unique<RecordReader>(EncodeSeal(found->second.seal));
     }
-    return std::make_unique<BytesReader>(found->second.bytes);
+    const auto harmed = bad.find(request.rank);
+    return std::make_unique<CheckedReader>(
+        found->second.bytes, harmed == bad.end() ? std::set<uint64_t>() : harmed->second);
   }
 
   std::map<Rank, Shard> shards;
+  std::map<Rank, std::set<uint64_t>> bad;  // set before anybody reads
   RowExchange rows;
 
  private:
@@ -165,6 +189,29 @@ class Group {
   GroupPlan& plan() { return *plan_; }
   Network& network() { return network_; }
   TestNode& node(uint32_t position) { return *network_.nodes.at(NameOf(position)); }
+
+  /// The plan when everybody has everything, if not whole.
+  GroupPlan PlanOfAll() const {
+    std::vector<PlanMember> members = plan_->members();
+    for (PlanMember& member : members) member.has_data = member.has_parity = true;
+    return *GroupPlan::Make(members, plan_->layout().parity_count());
+  }
+
+  /// Chunk `chunk` of a shard of the member at `position`, decoded from what the others have of it.
+  Result<std::vector<std::byte>> DecodeChunk(uint32_t position, Rank rank, uint64_t chunk) {
+    const Shard& shard = node(position).shards.at(rank);
+    const GroupPlan plan = PlanOfAll();
+    Cancellation cancellation;
+    const GroupAccess access{plan,           NameOf(position), "gpt",    kVersion,
+                             Incarnation{3}, node(position),   network_, cancellation};
+    const uint64_t begin = chunk * kChunkBytes;
+    std::vector<std::byte> bytes(std::min(kChunkBytes, shard.bytes.size() - begin));
+    const ImageRange range{begin, bytes};
+    HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
+        access, shard.seal.identity, {&range, 1}, [](uint64_t) {},
+        Clock::Real().Now() + std::chrono::seconds(30)));
+    return bytes;
+  }
 
   /// All members at once; the outcomes by position.
   std::vector<Status> Build(std::chrono::milliseconds patience = std::chrono::seconds(30)) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <tuple>
 
 #include "storage/erasure/code.h"
 #include "storage/format/image.h"
@@ -115,6 +116,123 @@ TEST(ParityTest, CorruptSurvivorsAreNeverServed) {
   }
   const Status status = group.Recover({0});
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss) << status.ToString();
+}
+
+/// Chunks that go bad at random, in data and parity of all members: what can be decoded of them is
+/// exactly what the code can give back, place by place.
+class Harm {
+ public:
+  Harm(Group& group, Random& random, uint64_t one_in) : group_(group) {
+    for (uint32_t i = 0; i < group.plan().members().size(); ++i) {
+      for (const auto& [rank, shard] : group.node(i).shards) {
+        for (uint64_t chunk = 0; chunk < shard.seal.chunk_crcs.size(); ++chunk) {
+          if (random.Below(one_in) != 0) continue;
+          group.node(i).bad[rank].insert(chunk);
+          harmed_.emplace_back(i, rank, chunk);
+        }
+      }
+    }
+  }
+  const std::vector<std::tuple<uint32_t, Rank, uint64_t>>& harmed() const { return harmed_; }
+
+  /// Whether each place of the chunk has k members that have their bytes of it.
+  bool CanComeBack(uint32_t position, Rank rank, uint64_t chunk) {
+    const GroupPlan& plan = group_.plan();
+    const StripeLayout& layout = plan.layout();
+    const uint64_t bytes = group_.node(position).shards.at(rank).bytes.size();
+    const uint64_t end = std::min(bytes, (chunk + 1) * kChunkBytes);
+    for (uint64_t at = chunk * kChunkBytes; at < end; at += kSegmentAlign) {
+      uint32_t stripe = 0;
+      uint64_t offset = 0;
+      if (IsParity(rank)) {
+        if (at < ParityImage::kHeaderBytes) continue;
+        const uint64_t in_rows = at - ParityImage::kHeaderBytes;
+        const auto parity = static_cast<uint32_t>(in_rows / layout.segment_bytes());
+        if (parity >= layout.parity_count()) continue;
+        stripe = ParityImage::StripeOfRow(layout, position, parity);
+        offset = in_rows % layout.segment_bytes();
+        if (offset >= layout.ParityBytes(stripe)) continue;
+      } else {
+        const uint64_t node_at = plan.RankBegin(position, rank) + at;
+        stripe = layout.StripeOf(position, static_cast<uint32_t>(node_at / layout.segment_bytes()));
+        offset = node_at % layout.segment_bytes();
+      }
+      uint32_t good = 0;
+      for (uint32_t i = 0; i < layout.node_count(); ++i) {
+        if (i != position && IsGood(stripe, layout.IndexOf(stripe, i), offset)) ++good;
+      }
+      if (good < layout.data_count()) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool IsGood(uint32_t stripe, uint32_t index, uint64_t offset) {
+    const GroupPlan& plan = group_.plan();
+    const StripeLayout& layout = plan.layout();
+    const uint32_t node = layout.NodeOf(stripe, index);
+    const auto bad = [&](Rank rank, uint64_t at) {
+      return group_.node(node).bad[rank].contains(at / kChunkBytes);
+    };
+    if (index >= layout.data_count()) {
+      return !bad(ParityRank(plan.members()[node].number),
+                  ParityImage::RowBegin(layout, index - layout.data_count()) + offset);
+    }
+    const StripeMember segment = layout.DataMember(stripe, index);
+    if (segment.begin + offset >= segment.end) return true;
+    const auto pieces = plan.Pieces(node, segment.begin + offset, segment.begin + offset + 1);
+    return pieces.empty() || !bad(pieces[0].rank, pieces[0].rank_offset);
+  }
+
+  Group& group_;
+  std::vector<std::tuple<uint32_t, Rank, uint64_t>> harmed_;
+};
+
+TEST(ParityTest, BadChunksAreErasuresOfTheirPlacesAlone) {
+  uint32_t back = 0;
+  uint32_t lost = 0;
+  for (const auto& [n, m] :
+       std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {4, 1}, {5, 2}, {6, 3}}) {
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      SCOPED_TRACE(fmt::format("n={} m={} seed={}", n, m, seed));
+      Group group(n, m, seed * 100 + n, 8 << 20);
+      ASSERT_THAT(group.Build(), Each(Status::Ok()));
+      Random random(seed);
+      Harm harm(group, random, /*one_in=*/1 + seed);
+      for (const auto& [position, rank, chunk] : harm.harmed()) {
+        const auto bytes = group.DecodeChunk(position, rank, chunk);
+        // Seals have a copy at every other member.
+        const bool can = harm.CanComeBack(position, rank, chunk);
+        ASSERT_EQ(bytes.has_value(), can) << ShardName(rank) << " chunk " << chunk << ": "
+                                          << (bytes ? "" : bytes.error().ToString());
+        ++(can ? back : lost);
+        if (!can) {
+          EXPECT_EQ(bytes.error().code(), ErrorCode::kDataLoss);
+          continue;
+        }
+        const auto& shard = group.node(position).shards.at(rank);
+        const auto right = std::span(shard.bytes).subspan(chunk * kChunkBytes, bytes->size());
+        EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), right.begin()));
+      }
+    }
+  }
+  // Both were put to the test.
+  EXPECT_GT(back, 50U);
+  EXPECT_GT(lost, 50U);
+}
+
+TEST(ParityTest, AMemberThatDoesNotAnswerIsDoneWithout) {
+  Group group(5, 2, 21, 3 << 20);
+  ASSERT_THAT(group.Build(), Each(Status::Ok()));
+  const auto away = std::move(group.network().nodes["n4"]);
+  for (const auto& [rank, shard] : group.node(2).shards) {
+    for (uint64_t chunk = 0; chunk < shard.seal.chunk_crcs.size(); ++chunk) {
+      const auto bytes = group.DecodeChunk(2, rank, chunk);
+      ASSERT_TRUE(bytes.has_value()) << ShardName(rank) << ": " << bytes.error().ToString();
+      const auto right = std::span(shard.bytes).subspan(chunk * kChunkBytes, bytes->size());
+      EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), right.begin())) << ShardName(rank);
+    }
+  }
 }
 
 TEST(ParityTest, HostilePlansAreRefused) {

@@ -65,6 +65,12 @@ TEST(ConvertTest, ParityIsAShardLikeAnother) {
   ASSERT_TRUE(holding.has_value()) << holding.error().ToString();
   EXPECT_EQ(holding->rank, ParityRank(kWorldMax - 1));
 
+  EXPECT_EQ(holding->damage, "");
+  holding->damage = "chunk 3";
+  pb::Holding damaged;
+  ToProto(*holding, &damaged);
+  EXPECT_EQ(FromProto(damaged)->damage, "chunk 3");
+
   pb::Missing missing;
   ToProto(Missing{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kPeer, "slow"}, &missing);
   EXPECT_EQ(FromProto(missing)->rank, ParityRank(9));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tests/coordinator/state/harness.h"
 
@@ -191,6 +192,85 @@ TEST_F(RepairTest, DamageIsAFindingAndRepaired) {
   orders = c.Sent<PrepareOrder>();
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into memory from disk");
+}
+
+/// What is damaged in places is no copy, but helps to decode; it is mended at once.
+TEST_F(RepairTest, TwoDamagedCopiesAreOrderedToMendEachOther) {
+  CommitPeer(V(1, 1));
+  for (uint32_t i : {1U, 2U}) {
+    Holding bad = Data(V(1, 1), i, Tier::kMemory);
+    bad.damage = "chunk 7 does not match";
+    c.Hold(nodes[i], {bad});
+    ASSERT_THAT(c.Findings(), SizeIs(1));
+    EXPECT_THAT(c.Findings()[0].message(), HasSubstr("chunk 7 does not match"));
+    const auto orders = c.Sent<PrepareOrder>();
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(Text(orders[0]), fmt::format("1-1 rank-{} into memory from peer", i));
+    for (const PeerMember& member : orders[0].group.members) EXPECT_TRUE(member.has_data);
+    // Nothing is promised on the strength of it.
+    EXPECT_EQ(c.Job().restorable == V(1, 1), i == 1);
+    // Said again, it is no news.
+    c.Hold(nodes[i], {bad});
+    EXPECT_THAT(c.Findings(), IsEmpty());
+  }
+  // Mended, one serves the other, and both are copies again.
+  for (uint32_t i : {1U, 2U}) c.Hold(nodes[i], {Data(V(1, 1), i, Tier::kMemory)});
+  EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
+}
+
+TEST_F(RepairTest, DamagedCopiesThatAreFreedAreHopedForNoMore) {
+  CommitPeer(V(1, 1));
+  for (uint32_t i : {1U, 2U}) {
+    Holding bad = Data(V(1, 1), i, Tier::kMemory);
+    bad.damage = "chunk 7 does not match";
+    c.Hold(nodes[i], {bad});
+    const auto orders = c.Sent<PrepareOrder>();
+    ASSERT_THAT(orders, SizeIs(1));
+    c.Answer(nodes[i], orders[0].request, DataLossError("too few segments are left"));
+  }
+  EXPECT_THAT(After(seconds(1)), SizeIs(2)) << "tried again";
+  for (uint32_t i : {1U, 2U}) c.Gone(nodes[i], V(1, 1), i, Tier::kMemory);
+  EXPECT_THAT(After(seconds(60)), IsEmpty());
+}
+
+TEST_F(RepairTest, ARestoreHopesForDamagedCopiesBeforeItTakesAnOlderVersion) {
+  for (uint64_t step : {1, 2}) {
+    CommitPeer(V(1, step));
+    HoldData(V(1, step), Tier::kDisk);
+    HoldParity(V(1, step), Tier::kDisk);
+  }
+  for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
+  for (uint32_t i = 0; i < 4; ++i) {
+    std::vector<Holding> listed;
+    for (uint64_t step : {1, 2}) {
+      listed.push_back(Data(V(1, step), i, Tier::kDisk));
+      listed.push_back(Parity(V(1, step), i, Tier::kDisk));
+    }
+    if (i == 1 || i == 2) listed[2].damage = "chunk 7 does not match";
+    c.Attach(nodes[i], listed, 20);
+  }
+  EXPECT_EQ(c.Job().restorable, V(1, 1)) << "2 may come back, and is not promised";
+  std::map<uint32_t, PrepareOrder> orders;
+  for (uint32_t i = 0; i < 4; ++i) {
+    c.Join(nodes[i], "run-2", i, 4);
+    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(orders[i].version, V(1, 2));
+    EXPECT_EQ(orders[i].tier, i == 1 || i == 2 ? Tier::kPeer : Tier::kDisk) << i;
+  }
+  // It is in vain for one of them, however often: the older version is there.
+  const RequestId ask = c.Ask("a", 2, 0);
+  for (int tries = 0; tries < 20 && orders[1].version == V(1, 2); ++tries) {
+    c.Answer("b", orders[1].request, DataLossError("stripe 0 has 2 segments left and needs 3"));
+    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(orders[i].version, V(1, 1)) << i;
+    c.Answer(nodes[i], orders[i].request, Status::Ok());
+  }
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
 }
 
 TEST_F(RepairTest, WhatFailsIsTriedAgainLaterAndLater) {

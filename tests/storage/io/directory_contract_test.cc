@@ -321,6 +321,32 @@ TEST_P(DirectoryContract, SmallFiles) {
   EXPECT_EQ(directory().ReadSmallFile("empty", 0).value_or("?"), "");
 }
 
+TEST_P(DirectoryContract, OverwritesInPlaceAndNothingElse) {
+  constexpr uint64_t kBytes = 3 * kBlockBytes + 77;
+  AlignedBuffer content(4 * kBlockBytes, 5);
+  Store("file", content, kBytes);
+  const auto path = [](uint64_t offset) { return "at " + std::to_string(offset); };
+  for (uint64_t offset : {uint64_t{0}, kBlockBytes - 3, 2 * kBlockBytes, kBytes - 10}) {
+    SCOPED_TRACE(path(offset));
+    std::vector<std::byte> other(10, static_cast<std::byte>(offset % 251));
+    ASSERT_OK(directory().Overwrite("file", offset, other));
+    std::ranges::copy(other, content.span().begin() + static_cast<ptrdiff_t>(offset));
+    auto file = Open("file");
+    ASSERT_NE(file, nullptr);
+    EXPECT_EQ(file->Size().value_or(0), kBytes);
+    AlignedBuffer back(4 * kBlockBytes);
+    ASSERT_OK(file->QueueRead(0, back.span()));
+    ASSERT_OK(file->Drain());
+    EXPECT_TRUE(std::ranges::equal(back.first(kBytes), content.first(kBytes)));
+  }
+  std::vector<std::byte> ten(10);
+  EXPECT_CODE(directory().Overwrite("file", kBytes - 9, ten), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(directory().Overwrite("file", ~uint64_t{0}, ten), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(directory().Overwrite("absent", 0, ten), ErrorCode::kNotFound);
+  ASSERT_OK(directory().MakeDirectory("folder"));
+  EXPECT_FALSE(directory().Overwrite("folder", 0, ten).ok());
+}
+
 TEST_P(DirectoryContract, RenamesReplacesAndRemoves) {
   ASSERT_OK(directory().MakeDirectory("a"));
   ASSERT_OK(directory().MakeDirectory("b"));

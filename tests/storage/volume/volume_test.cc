@@ -272,6 +272,45 @@ TEST_P(VolumeTest, TheChunkThatIsNamedIsTheDamagedOne) {
   EXPECT_LE(verified, damaged);
 }
 
+TEST_P(VolumeTest, AnyBadChunkIsPutBackInPlace) {
+  constexpr uint64_t kData = 6 * kMiB + 99;
+  TestImage image(Shard(1, 1, 0), kData);
+  const ShardKey key = image.identity.key();
+  ASSERT_STATUS_OK(WriteShard(*volume_, image));
+  const std::vector<std::string> files = FilesBeneath(folder_.path());
+  const auto chunk_of = [&](uint64_t index) {
+    const auto rest = std::span<const std::byte>(image.image).subspan(index * kChunkBytes);
+    return rest.first(std::min<uint64_t>(rest.size(), kChunkBytes));
+  };
+  for (const std::string& file : files) {
+    if (!file.ends_with(".safetensors")) continue;
+    const std::string path = folder_.path() + "/" + file;
+    const uint64_t bytes = std::filesystem::file_size(path);
+    for (uint64_t offset : {bytes / 2, bytes - 1}) {
+      SCOPED_TRACE(path + " at " + std::to_string(offset));
+      FlipBit(path, offset);
+      auto chunks = volume_->OpenChunks(key);
+      ASSERT_TRUE(chunks);
+      uint64_t bad = 0;
+      while (bad < (*chunks)->seal().chunk_crcs.size() && (*chunks)->Read(bad)) ++bad;
+      ASSERT_LT(bad, (*chunks)->seal().chunk_crcs.size());
+      ASSERT_STATUS_OK(volume_->RewriteChunk(key, bad, chunk_of(bad)));
+      EXPECT_EQ(std::filesystem::file_size(path), bytes);
+      EXPECT_STATUS_OK(volume_->VerifyShard(key, /*deep=*/true));
+    }
+  }
+  EXPECT_EQ(FilesBeneath(folder_.path()), files);
+  // Nothing else is ever written there.
+  std::vector<std::byte> wrong(chunk_of(1).begin(), chunk_of(1).end());
+  wrong[17] ^= std::byte{1};
+  EXPECT_EQ(volume_->RewriteChunk(key, 1, wrong).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(volume_->RewriteChunk(key, 99, wrong).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(volume_->RewriteChunk(Shard(1, 2, 0).key(), 1, chunk_of(1)).code(),
+            ErrorCode::kNotFound);
+  Reopen();
+  ExpectBitExact(*volume_, image.identity, kData);
+}
+
 TEST_P(VolumeTest, SwappedFilesOfTwoRanksAreDataLoss) {
   constexpr uint64_t kData = 2 * kMiB;
   for (uint32_t rank : {0U, 1U}) {
