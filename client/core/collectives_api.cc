@@ -27,6 +27,7 @@ CollectiveRecorder& RecorderOf(holdfast_client* client) {
 /// The caller's structure as this library knows it; a shorter one is filled up with zeros.
 template <typename Struct>
 Struct Read(const Struct& given) {
+  if (given.struct_size == sizeof given) return given;
   Struct read{};
   std::memcpy(&read, &given, std::min(given.struct_size, sizeof read));
   return read;

@@ -71,10 +71,10 @@ class Pool {
     uint32_t index_ = 0;
   };
 
-  /// Takes an entry with one kept reference, lets `fill` set it up before anybody can find it, and
-  /// names it. A handle of kind kNone: all are in use.
+  /// Takes an entry with so many kept references, lets `fill` set it up before anybody can find it,
+  /// and names it. A handle of kind kNone: all are in use.
   template <typename Fill>
-  Handle Take(HandleKind kind, Fill fill) {
+  Handle Take(HandleKind kind, uint32_t references, Fill fill) {
     const uint32_t index = TakeIndex();
     if (index == kEntries) return {};
     Slot& slot = slots_[index];
@@ -82,7 +82,7 @@ class Pool {
     const uint64_t generation = slot.life.load(std::memory_order_relaxed) >> kRefBits;
     const Handle handle{.kind = kind, .index = index, .generation = generation};
     fill(slot.entry, handle);
-    slot.life.store(generation << kRefBits | 1, std::memory_order_release);
+    slot.life.store(generation << kRefBits | references, std::memory_order_release);
     return handle;
   }
 

@@ -188,20 +188,17 @@ void* StartOperation(void* context_handle, const holdfast_collective& collective
   if (record == 0) return nullptr;
   const uint64_t number = communicator->begun.fetch_add(1) + 1;
   const bool kernel = collective.channels > 0;
-  const Handle handle =
-      operations.Take(HandleKind::kOperation, [&](Operation& operation, const Handle&) {
-        operation.record = record;
-        operation.context = context;
-        operation.number = number;
-        operation.channels = std::min(collective.channels, 64U);
-        operation.kernel_over.store(!kernel, kRelaxed);
-      });
+  const Handle handle = operations.Take(HandleKind::kOperation, kernel ? 2 : 1,
+                                        [&](Operation& operation, const Handle&) {
+                                          operation.record = record;
+                                          operation.context = context;
+                                          operation.number = number;
+                                          operation.channels = std::min(collective.channels, 64U);
+                                          operation.kernel_over.store(!kernel, kRelaxed);
+                                        });
   if (handle.kind == HandleKind::kNone) {
     holdfast_collective_abandon(nullptr, record);
     return nullptr;
-  }
-  if (kernel) {
-    if (auto reference = operations.Find(handle)) reference.Keep();
   }
   communicator->recent[number % kRecent].store(handle.ToPointer(), std::memory_order_release);
   AbandonOvertaken(*communicator.operator->(), number);
@@ -332,9 +329,9 @@ void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction 
   process.store(::getpid(), kRelaxed);
   // 0 is all ranks of the job, which NCCL's communicator need not be.
   const uint64_t communicator = id == 0 ? ~uint64_t{0} : id;
-  const Handle handle = contexts.Take(HandleKind::kContext, [&](Context& context, const Handle&) {
-    context.communicator = communicator;
-  });
+  const Handle handle =
+      contexts.Take(HandleKind::kContext, 1,
+                    [&](Context& context, const Handle&) { context.communicator = communicator; });
   holdfast_communicator description{};
   description.struct_size = sizeof description;
   description.id = communicator;
@@ -453,13 +450,15 @@ void* StartProxyOperation(void* context, void* parent, const ProxyOperationField
   } else {
     operation = {};
   }
-  const Handle handle = proxies.Take(HandleKind::kProxyOperation, [&](Proxy& proxy, const Handle&) {
-    proxy.communicator = communicator->communicator;
-    proxy.context = owner;
-    proxy.operation = operation;
-    proxy.peer = static_cast<uint32_t>(fields.peer);
-    proxy.direction = fields.is_send != 0 ? HOLDFAST_DIRECTION_SEND : HOLDFAST_DIRECTION_RECEIVE;
-  });
+  const Handle handle =
+      proxies.Take(HandleKind::kProxyOperation, 1, [&](Proxy& proxy, const Handle&) {
+        proxy.communicator = communicator->communicator;
+        proxy.context = owner;
+        proxy.operation = operation;
+        proxy.peer = static_cast<uint32_t>(fields.peer);
+        proxy.direction =
+            fields.is_send != 0 ? HOLDFAST_DIRECTION_SEND : HOLDFAST_DIRECTION_RECEIVE;
+      });
   if (handle.kind == HandleKind::kNone) {
     if (operation.kind != HandleKind::kNone) operations.Release(operation);
     return nullptr;
@@ -473,7 +472,7 @@ void* StartProxyStep(void* parent) {
   auto proxy = proxies.Find(owner);
   if (!proxy || proxy->over.load()) return nullptr;
   const Handle handle =
-      steps.Take(HandleKind::kProxyStep, [&](Step& step, const Handle&) { step.proxy = owner; });
+      steps.Take(HandleKind::kProxyStep, 1, [&](Step& step, const Handle&) { step.proxy = owner; });
   if (handle.kind == HandleKind::kNone) return nullptr;
   proxy.Keep();
   return handle.ToPointer();
