@@ -79,6 +79,11 @@ void RaiseTo(std::atomic<uint64_t>& word, uint64_t value) {
   }
 }
 
+/// Most sums of a transfer stay as they are, and a locked addition costs as much as all else.
+void AddTo(std::atomic<uint64_t>& sum, uint64_t more) {
+  if (more != 0) sum.fetch_add(more, kRelaxed);
+}
+
 /// Two threads may have read the clock in the other order.
 uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
   return later_ns > earlier_ns ? later_ns - earlier_ns : 0;
@@ -184,6 +189,8 @@ struct CollectiveRecorder::State {
   // Each of these stores until the private word is still what was told: whoever stores last has
   // seen the truth as it was after that, so the last word is right.
   void TellEntry(CollectiveTable& shared, uint32_t index);
+  /// By the thread that has just changed the entry to `tag`, and that alone may change it now.
+  void TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag);
   void TellCommunicator(CollectiveTable& shared, uint32_t index);
   void TellProgress(CollectiveTable& shared);
 
@@ -199,19 +206,24 @@ struct CollectiveRecorder::State {
   void TakeRequest(CollectiveTable& shared);
 };
 
-void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
-  const CollectiveRecord& mine = in_flight[index];
+void CollectiveRecorder::State::TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag) {
   CollectiveRecord& told = shared.in_flight[index];
+  if (IsOdd(tag)) {
+    told.tag.store(tag - 1, kRelaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    agent::CopyValues(in_flight[index], told);
+  }
+  told.tag.store(tag, std::memory_order_release);
+}
+
+void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
+  const std::atomic<uint64_t>& mine = in_flight[index].tag;
   uint64_t tag = 0;
   do {
-    tag = mine.tag.load();
-    if (IsOdd(tag)) {
-      told.tag.store(tag - 1, kRelaxed);
-      std::atomic_thread_fence(std::memory_order_release);
-      agent::CopyValues(mine, told);
-    }
-    told.tag.store(tag);
-  } while (mine.tag.load() != tag);
+    tag = mine.load();
+    TellOwn(shared, index, tag);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (mine.load() != tag);
 }
 
 void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32_t index) {
@@ -493,7 +505,7 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   const uint64_t tag = entry.tag.load(kRelaxed) + 1;
   entry.tag.store(tag);
   table = telling.table();
-  if (table != nullptr) state_->TellEntry(*table, index);
+  if (table != nullptr) state_->TellOwn(*table, index, tag);
   if (table != nullptr && described) {
     State::TellBegun(table->communicators[communicator], values);
   }
@@ -544,7 +556,7 @@ void CollectiveRecorder::End(uint64_t handle) {
   if (entry->started_ns.load(kRelaxed) != 0) state_->LeaveOperation(now);
   if (table != nullptr) {
     state_->PushRecord(*table, *entry);
-    state_->TellEntry(*table, index);
+    state_->TellOwn(*table, index, tag + 1);
   }
   state_->ReturnEntry(index);
 }
@@ -560,10 +572,10 @@ void CollectiveRecorder::Add(const Transfer& transfer) {
   if (cell == nullptr) return;
   cell->transfers.fetch_add(1, kRelaxed);
   cell->bytes.fetch_add(transfer.bytes, kRelaxed);
-  cell->gpu_wait_ns.fetch_add(transfer.gpu_wait_ns, kRelaxed);
-  cell->peer_wait_ns.fetch_add(transfer.peer_wait_ns, kRelaxed);
-  cell->transfer_ns.fetch_add(transfer.transfer_ns, kRelaxed);
-  cell->flush_ns.fetch_add(transfer.flush_ns, kRelaxed);
+  AddTo(cell->gpu_wait_ns, transfer.gpu_wait_ns);
+  AddTo(cell->peer_wait_ns, transfer.peer_wait_ns);
+  AddTo(cell->transfer_ns, transfer.transfer_ns);
+  AddTo(cell->flush_ns, transfer.flush_ns);
   cell->now.store(0, kRelaxed);
 }
 
