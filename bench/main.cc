@@ -30,6 +30,8 @@ const std::vector<Bench>& All() {
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},
       {"memory", "the agent's own memory beside its arena", RunMemory},
+      {"record", "what telling one event of a collective costs, nanoseconds", RunRecord},
+      {"telemetry", "training that tells its collectives ÷ training that does not", RunTelemetry},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},

@@ -29,7 +29,6 @@ uint64_t PackWhat(const CollectiveValues& values) {
 void StoreValues(CollectiveRecord& record, const CollectiveValues& values) {
   record.communicator.store(values.communicator, kRelaxed);
   record.sequence.store(values.sequence, kRelaxed);
-  record.ordinal.store(values.ordinal, kRelaxed);
   record.bytes.store(values.bytes, kRelaxed);
   record.step.store(values.step, kRelaxed);
   record.enqueued_ns.store(values.enqueued_ns, kRelaxed);
@@ -46,7 +45,6 @@ CollectiveValues LoadValues(const CollectiveRecord& record) {
   CollectiveValues values;
   values.communicator = record.communicator.load(kRelaxed);
   values.sequence = record.sequence.load(kRelaxed);
-  values.ordinal = record.ordinal.load(kRelaxed);
   values.bytes = record.bytes.load(kRelaxed);
   values.step = record.step.load(kRelaxed);
   values.enqueued_ns = record.enqueued_ns.load(kRelaxed);
@@ -65,6 +63,21 @@ CollectiveValues LoadValues(const CollectiveRecord& record) {
   values.flags = static_cast<uint16_t>(what >> 48);
   values.peer = static_cast<uint32_t>(record.peer.load(kRelaxed));
   return values;
+}
+
+void CopyValues(const CollectiveRecord& from, CollectiveRecord& to) {
+  to.communicator.store(from.communicator.load(kRelaxed), kRelaxed);
+  to.sequence.store(from.sequence.load(kRelaxed), kRelaxed);
+  to.bytes.store(from.bytes.load(kRelaxed), kRelaxed);
+  to.step.store(from.step.load(kRelaxed), kRelaxed);
+  to.enqueued_ns.store(from.enqueued_ns.load(kRelaxed), kRelaxed);
+  to.started_ns.store(from.started_ns.load(kRelaxed), kRelaxed);
+  to.ended_ns.store(from.ended_ns.load(kRelaxed), kRelaxed);
+  to.device_ns.store(from.device_ns.load(kRelaxed), kRelaxed);
+  to.blocked_ns.store(from.blocked_ns.load(kRelaxed), kRelaxed);
+  to.moved_bytes.store(from.moved_bytes.load(kRelaxed), kRelaxed);
+  to.what.store(from.what.load(kRelaxed), kRelaxed);
+  to.peer.store(from.peer.load(kRelaxed), kRelaxed);
 }
 
 uint64_t PackPeerKey(const PeerKey& key) {

@@ -67,7 +67,6 @@ inline constexpr uint16_t kSampled = 2;      // its transfers are in the sums ov
 struct CollectiveValues {
   uint64_t communicator = 0;  // its id, the same on all members
   uint64_t sequence = 0;      // among those of its kind in the communicator, from 0
-  uint64_t ordinal = 0;       // among all of the communicator in this process, from 1
   uint64_t bytes = 0;
   uint64_t step = 0;         // the trainer's, when it began
   uint64_t enqueued_ns = 0;  // the program asked for it
@@ -75,7 +74,7 @@ struct CollectiveValues {
   uint64_t ended_ns = 0;
   uint64_t device_ns = 0;  // how long it ran by the device's own timer; 0: not known
   // The rank's running totals when it started, over all communicators: time in operations, those
-  // that overlap once, and their bytes.
+  // that overlap once, and their bytes. Threads that begin or end at once may lose a little.
   uint64_t blocked_ns = 0;
   uint64_t moved_bytes = 0;
   CollectiveKind kind = CollectiveKind::kOther;
@@ -97,7 +96,6 @@ struct alignas(64) CollectiveRecord {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> communicator;
   std::atomic<uint64_t> sequence;
-  std::atomic<uint64_t> ordinal;
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> enqueued_ns;
@@ -108,12 +106,13 @@ struct alignas(64) CollectiveRecord {
   std::atomic<uint64_t> moved_bytes;
   std::atomic<uint64_t> what;  // kind, dtype, algorithm, protocol, channels, source; 16 bits: flags
   std::atomic<uint64_t> peer;
-  uint64_t reserved[2];
+  uint64_t reserved[3];
 };
 
 /// Everything but the tag; the caller orders it against the tag.
 void StoreValues(CollectiveRecord& record, const CollectiveValues& values);
 CollectiveValues LoadValues(const CollectiveRecord& record);
+void CopyValues(const CollectiveRecord& from, CollectiveRecord& to);
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 /// What the transfer under way with a peer waits for. Only the latest is kept.

@@ -136,7 +136,7 @@ bool TableReader::Plausible(const CollectiveValues& values, uint64_t now_ns) con
          values.algorithm <= CollectiveAlgorithm::kOther &&
          values.protocol <= CollectiveProtocol::kLl128 &&
          values.source <= CollectiveSource::kNccl && values.bytes <= kBytesMax &&
-         values.sequence < kCountMax && values.ordinal < kCountMax && values.step < kCountMax &&
+         values.sequence < kCountMax && values.step < kCountMax &&
          values.device_ns <= kDurationMaxNs && values.blocked_ns <= kDurationMaxNs &&
          values.moved_bytes <= kBytesMax && (values.peer == kNoPeer || values.peer < kRanksMax) &&
          values.enqueued_ns != 0 &&

@@ -79,6 +79,11 @@ void RaiseTo(std::atomic<uint64_t>& word, uint64_t value) {
   }
 }
 
+/// Most sums of a transfer stay as they are, and a locked addition costs as much as all else.
+void AddTo(std::atomic<uint64_t>& sum, uint64_t more) {
+  if (more != 0) sum.fetch_add(more, kRelaxed);
+}
+
 /// Two threads may have read the clock in the other order.
 uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
   return later_ns > earlier_ns ? later_ns - earlier_ns : 0;
@@ -109,7 +114,6 @@ struct CollectiveRecorder::State {
   CollectiveRecord in_flight[agent::kInFlightMax];
 
   Mutex describing;
-  std::atomic<uint64_t> ordinals[agent::kCommunicatorsMax];
   CommunicatorEntry communicators[agent::kCommunicatorsMax];
 
   // Time in operations, those that overlap once: how many run, since when, and the sum before.
@@ -180,18 +184,21 @@ struct CollectiveRecorder::State {
   }
 
   /// After the operation itself is told, so that none seems to be complete before it began.
-  void TellBegun(CollectiveTable& shared, const agent::CollectiveValues& values);
+  static void TellBegun(CommunicatorEntry& shared, const agent::CollectiveValues& values);
 
   // Each of these stores until the private word is still what was told: whoever stores last has
   // seen the truth as it was after that, so the last word is right.
   void TellEntry(CollectiveTable& shared, uint32_t index);
+  /// By the thread that has just changed the entry to `tag`, and that alone may change it now.
+  void TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag);
   void TellCommunicator(CollectiveTable& shared, uint32_t index);
   void TellProgress(CollectiveTable& shared);
 
-  void PushRecord(CollectiveTable& shared, const agent::CollectiveValues& values);
-  void PushStep(CollectiveTable& shared, uint64_t number, uint64_t step, uint64_t duration_ns);
+  void PushRecord(CollectiveTable& shared, const CollectiveRecord& ended);
+  static void PushStep(CollectiveTable& shared, uint64_t number, uint64_t step,
+                       uint64_t duration_ns);
   void DropCells(CollectiveTable& shared, uint32_t communicator, uint64_t generation);
-  void Number(CollectiveTable* shared, bool numbered, agent::CollectiveValues* values);
+  void Number(uint32_t communicator, bool numbered, agent::CollectiveValues* values);
   void EnterOperation(CollectiveRecord& entry, uint64_t now_ns);
   void LeaveOperation(uint64_t now_ns);
   PeerCell* CellOf(CollectiveTable& shared, uint64_t communicator, uint32_t peer,
@@ -199,19 +206,24 @@ struct CollectiveRecorder::State {
   void TakeRequest(CollectiveTable& shared);
 };
 
-void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
-  const CollectiveRecord& mine = in_flight[index];
+void CollectiveRecorder::State::TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag) {
   CollectiveRecord& told = shared.in_flight[index];
+  if (IsOdd(tag)) {
+    told.tag.store(tag - 1, kRelaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    agent::CopyValues(in_flight[index], told);
+  }
+  told.tag.store(tag, std::memory_order_release);
+}
+
+void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
+  const std::atomic<uint64_t>& mine = in_flight[index].tag;
   uint64_t tag = 0;
   do {
-    tag = mine.tag.load();
-    if (IsOdd(tag)) {
-      told.tag.store(tag - 1, kRelaxed);
-      std::atomic_thread_fence(std::memory_order_release);
-      agent::StoreValues(told, agent::LoadValues(mine));
-    }
-    told.tag.store(tag);
-  } while (mine.tag.load() != tag);
+    tag = mine.load();
+    TellOwn(shared, index, tag);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (mine.load() != tag);
 }
 
 void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32_t index) {
@@ -229,12 +241,13 @@ void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32
   } while (mine.tag.load() != tag);
 }
 
-void CollectiveRecorder::State::TellBegun(CollectiveTable& shared,
+void CollectiveRecorder::State::TellBegun(CommunicatorEntry& shared,
                                           const agent::CollectiveValues& values) {
-  const uint32_t index = FindCommunicator(values.communicator);
-  const auto kind = static_cast<uint8_t>(values.kind);
-  if (index == agent::kCommunicatorsMax || kind >= agent::kCollectiveKinds) return;
-  RaiseTo(shared.communicators[index].begun[kind], values.sequence + 1);
+  // Threads that begin at once may leave the smaller number, which the next one mends.
+  std::atomic<uint64_t>& begun = shared.begun[static_cast<uint8_t>(values.kind)];
+  if (begun.load(kRelaxed) <= values.sequence) {
+    begun.store(values.sequence + 1, std::memory_order_release);
+  }
 }
 
 void CollectiveRecorder::State::TellProgress(CollectiveTable& shared) {
@@ -254,8 +267,7 @@ void CollectiveRecorder::State::TellProgress(CollectiveTable& shared) {
 
 /// The ring has no owner of an entry: a writer that is about to lap one that still writes there
 /// gives its record up.
-void CollectiveRecorder::State::PushRecord(CollectiveTable& shared,
-                                           const agent::CollectiveValues& values) {
+void CollectiveRecorder::State::PushRecord(CollectiveTable& shared, const CollectiveRecord& ended) {
   const uint64_t ticket = shared.ring_head.fetch_add(1, kRelaxed);
   CollectiveRecord& record = shared.ring[ticket % agent::kRingEntries];
   const uint64_t writing = 2 * ticket + 1;
@@ -266,7 +278,7 @@ void CollectiveRecorder::State::PushRecord(CollectiveTable& shared,
     return;
   }
   std::atomic_thread_fence(std::memory_order_release);
-  agent::StoreValues(record, values);
+  agent::CopyValues(ended, record);
   record.tag.store(writing + 1, std::memory_order_release);
 }
 
@@ -280,18 +292,11 @@ void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t numbe
   record.tag.store(2 * number + 2, std::memory_order_release);
 }
 
-/// Gives the operation its numbers.
-void CollectiveRecorder::State::Number(CollectiveTable* shared, bool numbered,
+/// Gives the operation its number.
+void CollectiveRecorder::State::Number(uint32_t communicator, bool numbered,
                                        agent::CollectiveValues* values) {
-  const uint32_t index = FindCommunicator(values->communicator);
-  if (index == agent::kCommunicatorsMax) {
-    Drop(shared, &agent::DropCounts::communicators);
-    return;
-  }
-  values->ordinal = ordinals[index].fetch_add(1, kRelaxed) + 1;
-  const auto kind = static_cast<uint8_t>(values->kind);
-  if (kind >= agent::kCollectiveKinds) return;
-  std::atomic<uint64_t>& begun = communicators[index].begun[kind];
+  std::atomic<uint64_t>& begun =
+      communicators[communicator].begun[static_cast<uint8_t>(values->kind)];
   if (numbered) {
     RaiseTo(begun, values->sequence + 1);
   } else {
@@ -308,12 +313,15 @@ void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t
   }
   entry.blocked_ns.store(blocked, kRelaxed);
   const uint64_t bytes = entry.bytes.load(kRelaxed);
-  entry.moved_bytes.store(moved_bytes.fetch_add(bytes, kRelaxed), kRelaxed);
+  const uint64_t moved = moved_bytes.load(kRelaxed);
+  entry.moved_bytes.store(moved, kRelaxed);
+  moved_bytes.store(moved + bytes, kRelaxed);
 }
 
 void CollectiveRecorder::State::LeaveOperation(uint64_t now_ns) {
   const uint64_t since = running_since_ns.load(kRelaxed);
-  if (running.fetch_sub(1, kRelaxed) == 1) blocked_ns.fetch_add(Since(since, now_ns), kRelaxed);
+  if (running.fetch_sub(1, kRelaxed) != 1) return;
+  blocked_ns.store(blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
 }
 
 /// Sums that nobody will add to, so that others find room.
@@ -369,20 +377,18 @@ void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
 /// The table, which is not unmapped while this exists.
 class CollectiveRecorder::Telling {
  public:
-  explicit Telling(State& state) : state_(state) {
-    state_.telling.fetch_add(1);
-    table_ = state_.table.load();
-  }
+  explicit Telling(State& state) : state_(state) { state_.telling.fetch_add(1); }
   ~Telling() { state_.telling.fetch_sub(1, std::memory_order_release); }
   Telling(const Telling&) = delete;
   Telling& operator=(const Telling&) = delete;
 
-  /// Null when nobody is told.
-  CollectiveTable* table() const { return table_; }
+  /// Null when nobody is told, which it can become at any time; what it gave stays mapped. Asked
+  /// after a change of the state it gives the table that must learn of it: Attach() sets the table
+  /// before it looks at the state.
+  CollectiveTable* table() const { return state_.table.load(); }
 
  private:
   State& state_;
-  CollectiveTable* table_;
 };
 
 CollectiveRecorder::CollectiveRecorder() : state_(State::Map()) {}
@@ -431,7 +437,6 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
   CommunicatorEntry& entry = state_->communicators[index];
   const uint64_t tag = entry.tag.load() & ~uint64_t{1};
   if (entry.tag.load() == tag) {  // not one that is described again
-    state_->ordinals[index].store(0);
     for (std::atomic<uint64_t>& begun : entry.begun) begun.store(0, kRelaxed);
   }
   entry.tag.store(tag + 2);
@@ -445,9 +450,9 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
   for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelaxed);
   entry.tag.store(tag + 3);
   const Telling telling(*state_);
-  if (telling.table() != nullptr) {
-    state_->TellCommunicator(*telling.table(), index);
-    state_->DropCells(*telling.table(), index, tag >> 1);
+  if (CollectiveTable* table = telling.table()) {
+    state_->TellCommunicator(*table, index);
+    state_->DropCells(*table, index, tag >> 1);
   }
   return Status::Ok();
 }
@@ -459,9 +464,10 @@ void CollectiveRecorder::Forget(uint64_t communicator) {
   if (index == agent::kCommunicatorsMax) return;
   const uint64_t tag = state_->communicators[index].tag.fetch_add(1);
   const Telling telling(*state_);
-  if (telling.table() == nullptr) return;
-  state_->TellCommunicator(*telling.table(), index);
-  state_->DropCells(*telling.table(), index, tag >> 1);
+  CollectiveTable* table = telling.table();
+  if (table == nullptr) return;
+  state_->TellCommunicator(*table, index);
+  state_->DropCells(*table, index, tag >> 1);
 }
 
 // ---- operations --------------------------------------------------------------------------------
@@ -470,7 +476,16 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   if (state_ == nullptr) return 0;
   const Telling telling(*state_);
   CollectiveTable* table = telling.table();
-  state_->Number(table, options.numbered, &values);
+  if (static_cast<uint8_t>(values.kind) >= agent::kCollectiveKinds) {
+    values.kind = agent::CollectiveKind::kOther;
+  }
+  const uint32_t communicator = state_->FindCommunicator(values.communicator);
+  const bool described = communicator < agent::kCommunicatorsMax;
+  if (described) {
+    state_->Number(communicator, options.numbered, &values);
+  } else {
+    state_->Drop(table, &agent::DropCounts::communicators);
+  }
   if (table != nullptr) state_->TakeRequest(*table);
   if (state_->sampling_left.load(kRelaxed) > 0) {
     values.flags |= agent::kSampled;
@@ -488,9 +503,12 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   agent::StoreValues(entry, values);
   if (!options.deferred) state_->EnterOperation(entry, values.enqueued_ns);
   const uint64_t tag = entry.tag.load(kRelaxed) + 1;
-  entry.tag.store(tag, std::memory_order_release);
-  if (table != nullptr) state_->TellEntry(*table, index);
-  if (table != nullptr) state_->TellBegun(*table, values);
+  entry.tag.store(tag);
+  table = telling.table();
+  if (table != nullptr) state_->TellOwn(*table, index, tag);
+  if (table != nullptr && described) {
+    State::TellBegun(table->communicators[communicator], values);
+  }
   return HandleOf(tag, index);
 }
 
@@ -504,7 +522,7 @@ void CollectiveRecorder::Started(uint64_t handle) {
   if (entry == nullptr || !entry->started_ns.compare_exchange_strong(never, now)) return;
   state_->EnterOperation(*entry, now);
   // One word, so the tag need not change.
-  if (telling.table() != nullptr) telling.table()->in_flight[index].started_ns.store(now);
+  if (CollectiveTable* table = telling.table()) table->in_flight[index].started_ns.store(now);
 }
 
 void CollectiveRecorder::DeviceTime(uint64_t handle, uint64_t ns) {
@@ -524,22 +542,21 @@ void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
 void CollectiveRecorder::End(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
   const Telling telling(*state_);
-  CollectiveTable* table = telling.table();
   uint32_t index = 0;
   CollectiveRecord* entry = state_->Find(handle, &index);
   uint64_t tag = handle >> kIndexBits;
   // Two ends of one operation: the first counts. The entry stays ours until it is returned.
   if (entry == nullptr || !entry->tag.compare_exchange_strong(tag, tag + 1)) {
-    state_->Drop(table, &agent::DropCounts::misuse);
+    state_->Drop(telling.table(), &agent::DropCounts::misuse);
     return;
   }
-  agent::CollectiveValues values = agent::LoadValues(*entry);
-  values.ended_ns = MonotonicNs();
-  values.started_ns = entry->started_ns.exchange(1);  // a Started() that is late finds it taken
-  if (values.started_ns != 0) state_->LeaveOperation(values.ended_ns);
+  CollectiveTable* table = telling.table();
+  const uint64_t now = MonotonicNs();
+  entry->ended_ns.store(now, kRelaxed);
+  if (entry->started_ns.load(kRelaxed) != 0) state_->LeaveOperation(now);
   if (table != nullptr) {
-    state_->PushRecord(*table, values);
-    state_->TellEntry(*table, index);
+    state_->PushRecord(*table, *entry);
+    state_->TellOwn(*table, index, tag + 1);
   }
   state_->ReturnEntry(index);
 }
@@ -549,16 +566,16 @@ void CollectiveRecorder::End(uint64_t handle) {
 void CollectiveRecorder::Add(const Transfer& transfer) {
   if (state_ == nullptr) return;
   const Telling telling(*state_);
-  if (telling.table() == nullptr) return;
-  PeerCell* cell =
-      state_->CellOf(*telling.table(), transfer.communicator, transfer.peer, transfer.direction);
+  CollectiveTable* table = telling.table();
+  if (table == nullptr) return;
+  PeerCell* cell = state_->CellOf(*table, transfer.communicator, transfer.peer, transfer.direction);
   if (cell == nullptr) return;
   cell->transfers.fetch_add(1, kRelaxed);
   cell->bytes.fetch_add(transfer.bytes, kRelaxed);
-  cell->gpu_wait_ns.fetch_add(transfer.gpu_wait_ns, kRelaxed);
-  cell->peer_wait_ns.fetch_add(transfer.peer_wait_ns, kRelaxed);
-  cell->transfer_ns.fetch_add(transfer.transfer_ns, kRelaxed);
-  cell->flush_ns.fetch_add(transfer.flush_ns, kRelaxed);
+  AddTo(cell->gpu_wait_ns, transfer.gpu_wait_ns);
+  AddTo(cell->peer_wait_ns, transfer.peer_wait_ns);
+  AddTo(cell->transfer_ns, transfer.transfer_ns);
+  AddTo(cell->flush_ns, transfer.flush_ns);
   cell->now.store(0, kRelaxed);
 }
 
@@ -566,34 +583,39 @@ void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direc
                               agent::EdgeState state) {
   if (state_ == nullptr) return;
   const Telling telling(*state_);
-  if (telling.table() == nullptr) return;
-  PeerCell* cell = state_->CellOf(*telling.table(), communicator, peer, direction);
+  CollectiveTable* table = telling.table();
+  if (table == nullptr) return;
+  PeerCell* cell = state_->CellOf(*table, communicator, peer, direction);
   if (cell == nullptr) return;
   const uint64_t since = MonotonicNs() & ~(0xFFULL << 56);
   cell->now.store(uint64_t{static_cast<uint8_t>(state)} << 56 | since, kRelaxed);
 }
 
 void CollectiveRecorder::Step(uint64_t step, bool forward_only) {
-  if (state_ == nullptr) return;
-  agent::ProgressEntry& progress = state_->progress;
-  const uint64_t before = progress.step.load(kRelaxed);
-  const uint64_t advanced = progress.advanced_ns.load(kRelaxed);
-  if (advanced != 0 && (step == before || (forward_only && step < before))) return;
   // Two threads that step at once say the same; the second need not.
-  if (state_->stepping.exchange(true, std::memory_order_acquire)) return;
+  if (state_ == nullptr || state_->stepping.exchange(true, std::memory_order_acquire)) return;
+  const uint64_t before = state_->progress.step.load(kRelaxed);
+  const bool first = state_->progress.advanced_ns.load(kRelaxed) == 0;
+  if (first || step > before || (step < before && !forward_only)) Advance(step, before, first);
+  state_->stepping.store(false, std::memory_order_release);
+}
+
+void CollectiveRecorder::Advance(uint64_t step, uint64_t before, bool first) {
+  agent::ProgressEntry& progress = state_->progress;
   const uint64_t now = MonotonicNs();
-  const uint64_t duration = advanced == 0 ? 0 : Since(advanced, now);
+  const uint64_t duration = first ? 0 : Since(progress.advanced_ns.load(kRelaxed), now);
   const Telling telling(*state_);
-  if (advanced != 0) {
-    const uint64_t number = progress.steps.fetch_add(1, kRelaxed);
-    if (telling.table() != nullptr) state_->PushStep(*telling.table(), number, before, duration);
+  if (!first) {
+    const uint64_t number = progress.steps.load(kRelaxed);
+    CollectiveTable* table = telling.table();
+    if (table != nullptr) State::PushStep(*table, number, before, duration);
+    progress.steps.store(number + 1, kRelaxed);
   }
   progress.step.store(step, kRelaxed);
   progress.advanced_ns.store(now, kRelaxed);
   progress.last_step_ns.store(duration, kRelaxed);
   progress.version.fetch_add(2);
-  if (telling.table() != nullptr) state_->TellProgress(*telling.table());
-  state_->stepping.store(false, std::memory_order_release);
+  if (CollectiveTable* table = telling.table()) state_->TellProgress(*table);
 }
 
 uint64_t CollectiveRecorder::dropped() const {

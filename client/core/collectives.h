@@ -98,6 +98,8 @@ class CollectiveRecorder {
   struct State;
   class Telling;
 
+  void Advance(uint64_t step, uint64_t before, bool first);
+
   State* const state_;  // null: there was no memory for it
 };
 

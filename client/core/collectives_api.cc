@@ -24,12 +24,13 @@ CollectiveRecorder& RecorderOf(holdfast_client* client) {
   return client == nullptr ? CollectiveRecorder::OfProcess() : client->core->collectives();
 }
 
-/// The caller's structure as this library knows it; a shorter one is filled up with zeros.
+/// The caller's structure as this library knows it; a shorter one is filled up with zeros in
+/// `room`.
 template <typename Struct>
-Struct Read(const Struct& given) {
-  Struct read{};
-  std::memcpy(&read, &given, std::min(given.struct_size, sizeof read));
-  return read;
+const Struct& Read(const Struct& given, Struct& room) {
+  if (given.struct_size == sizeof given) return given;
+  std::memcpy(&room, &given, std::min(given.struct_size, sizeof room));
+  return room;
 }
 
 agent::Direction DirectionOf(uint32_t direction) {
@@ -53,7 +54,8 @@ holdfast_code holdfast_communicator_describe(holdfast_client* client,
                                              holdfast_error* error) {
   return holdfast::client::Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return holdfast::InvalidArgumentError("communicator is NULL");
-    const holdfast_communicator given = Read(*communicator);
+    holdfast_communicator room{};
+    const holdfast_communicator& given = Read(*communicator, room);
     return RecorderOf(client).Describe(
         {.id = given.id,
          .size = given.size,
@@ -70,7 +72,8 @@ void holdfast_communicator_forget(holdfast_client* client, uint64_t id) {
 holdfast_operation holdfast_collective_begin(holdfast_client* client,
                                              const holdfast_collective* collective) {
   if (collective == nullptr) return 0;
-  const holdfast_collective given = Read(*collective);
+  holdfast_collective room{};
+  const holdfast_collective& given = Read(*collective, room);
   agent::CollectiveValues values;
   values.communicator = given.communicator;
   values.sequence = given.sequence;
@@ -109,7 +112,8 @@ void holdfast_collective_abandon(holdfast_client* client, holdfast_operation ope
 
 void holdfast_peer_transfer(holdfast_client* client, const holdfast_transfer* transfer) {
   if (transfer == nullptr) return;
-  const holdfast_transfer given = Read(*transfer);
+  holdfast_transfer room{};
+  const holdfast_transfer& given = Read(*transfer, room);
   RecorderOf(client).Add({.communicator = given.communicator,
                           .peer = given.peer,
                           .direction = DirectionOf(given.direction),

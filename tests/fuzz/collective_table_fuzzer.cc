@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "agent/telemetry/table_reader.h"
 #include "tests/agent/telemetry/telemetry_check.h"
@@ -71,25 +73,30 @@ void Fill(CollectiveTable& table) {
 /// The input is the time, then stores into the table, with a look after every few of them.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast::agent;
-  static auto control = std::make_unique<SegmentControl>();
+  static const auto control = [] {
+    auto filled = std::make_unique<SegmentControl>();
+    Fill(filled->collectives);
+    return filled;
+  }();
   auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&control->collectives);
   constexpr size_t kWords = sizeof(CollectiveTable) / sizeof(uint64_t);
-  for (size_t i = 0; i < kWords; ++i) words[i].store(0, std::memory_order_relaxed);
-  Fill(control->collectives);
   uint64_t now_ns = 0;
   if (size < sizeof now_ns) return 0;
   std::memcpy(&now_ns, data, sizeof now_ns);
   TableReader reader(*control);
   RequireBounded(reader, 3000);
-  size_t stores = 0;
+  std::vector<std::pair<size_t, uint64_t>> before;  // to undo it: filling all again is slow
   for (size_t at = sizeof now_ns; at + sizeof(Store) <= size; at += sizeof(Store)) {
     Store store{};
     std::memcpy(&store, data + at, sizeof store);
-    words[store.word % kWords].store(store.value, std::memory_order_relaxed);
-    if (++stores % 4 == 0) RequireBounded(reader, now_ns);
-    if (stores == 64) break;
+    const size_t word = store.word % kWords;
+    before.emplace_back(word, words[word].exchange(store.value));
+    if (before.size() % 4 == 0) RequireBounded(reader, now_ns);
+    if (before.size() == 64) break;
   }
   RequireBounded(reader, now_ns);
   RequireBounded(reader, ~uint64_t{0});
+  for (auto undo = before.rbegin(); undo != before.rend(); ++undo)
+    words[undo->first] = undo->second;
   return 0;
 }

@@ -50,7 +50,6 @@ TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnded) {
   EXPECT_TRUE(seen.in_flight[0].started);
   EXPECT_EQ(flying.bytes, 4096U);
   EXPECT_EQ(flying.step, 7U);
-  EXPECT_EQ(flying.ordinal, 1U);
   EXPECT_EQ(flying.dtype, 11);
   EXPECT_EQ(flying.algorithm, CollectiveAlgorithm::kRing);
   EXPECT_EQ(flying.protocol, CollectiveProtocol::kLl128);
@@ -96,7 +95,6 @@ TEST_F(TableReaderTest, SequencesCountByKindAndCompletedIsWhatNoneInFlightIsBefo
   EXPECT_EQ(seen.in_flight.at(0).values.sequence, 0U);
   ASSERT_THAT(seen.ended, SizeIs(2));
   EXPECT_EQ(seen.ended[0].sequence, 0U) << "the barrier";
-  EXPECT_EQ(seen.ended[0].ordinal, 3U);
   EXPECT_EQ(seen.ended[1].sequence, 1U);
   ASSERT_THAT(seen.completed, SizeIs(1)) << "the first of the all-reduces is not complete";
   EXPECT_EQ(seen.completed[0].kind, CollectiveKind::kBarrier);

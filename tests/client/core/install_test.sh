@@ -25,6 +25,10 @@ HOLDFAST_SOCKET="$work/none.sock" "$work/build/consumer_cpp" || fail "the C++ pr
 
 library=$(find "$work/prefix" -name 'libholdfast.so.?' | head -n 1)
 [ -n "$library" ] || fail "no libholdfast.so.<major> installed"
+plugin=$(find "$work/prefix" -name 'libnccl-profiler-holdfast.so' | head -n 1)
+[ -n "$plugin" ] || fail "no NCCL profiler plugin installed"
+missing=$(ldd "$plugin" | grep 'not found' || true)
+[ -z "$missing" ] || fail "the NCCL profiler plugin does not find $missing"
 # Sanitizers add symbols and libraries of their own.
 if ! nm -D "$library" | grep -q '__asan\|__tsan'; then
   shown=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^holdfast_\|^HOLDFAST_' || true)
