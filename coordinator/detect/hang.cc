@@ -207,13 +207,21 @@ class HangFinder {
     return verdict;
   }
 
-  /// Its own word must be from a time when the others had already waited for long.
+  /// The rank's own word must be from a time when the others had already waited for long, and it
+  /// must not have left in the meantime. Where completed operations are told they would say so;
+  /// else another must have been seen to wait after the rank was seen to be elsewhere.
   bool AbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
-    const auto own = table_.node(table_.rank(rank).node).as_of;
+    const NodeInfo& node = table_.node(table_.rank(rank).node);
+    const bool told =
+        !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
+    if (!told && (table_.rank(rank).phases_before & kPhasesWithoutSteps) != 0) return false;
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
-      const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - own);
-      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8)) return true;
+      const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
+      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8) &&
+          (told || theirs >= node.as_of_before)) {
+        return true;
+      }
     }
     return false;
   }
@@ -241,6 +249,17 @@ class HangFinder {
   /// All members are in it and none leaves.
   std::optional<Verdict> Complete(const Operation& operation) const {
     if (operation.youngest_ns < Patience(operation)) return std::nullopt;
+    // Who has left it and goes on says that it is over, and the others' words are old.
+    for (uint32_t rank : operation.left) {
+      const auto& flights = table_.rank(rank).flights;
+      const bool stuck_too = std::any_of(flights.begin(), flights.end(), [&](const Flight& flight) {
+        return flight.age_ns * 2 >= operation.youngest_ns;
+      });
+      if (!stuck_too) return std::nullopt;
+    }
+    for (const Operation::Starter& starter : operation.starters) {
+      if (WordAge(starter.rank) > kFresh) return std::nullopt;
+    }
     Verdict verdict{.fault = FaultClass::kCommHang,
                     .ranks = {},
                     .edge = {},

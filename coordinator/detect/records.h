@@ -109,7 +109,8 @@ struct InFlight {
   std::optional<PeerEdge> edge;
 };
 
-/// How many operations of one kind a rank has completed; told beside its operations in flight.
+/// How many operations of one kind a rank has completed. Told in every digest for what moved
+/// lately: without it, a rank that has just left an operation looks like one that never came.
 struct Completed {
   Rank rank;
   CommId comm;

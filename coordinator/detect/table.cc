@@ -7,6 +7,8 @@ namespace holdfast::detect {
 namespace {
 
 constexpr uint64_t kBucketFloorNs = 1000;
+/// Digests whose least delay stands for the offset of a node's clock: a minute or two.
+constexpr uint32_t kOffsetsKept = 128;
 
 int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
 
@@ -66,15 +68,14 @@ const std::string& Table::NodeNameOf(uint32_t rank) const {
   return node == kNone ? kUnknown : nodes_[node].name;
 }
 
-Index Table::NodeOf(const Digest& digest, Clock::TimePoint now) {
+Index Table::NodeOf(const Digest& digest) {
   if (auto found = node_index_.find(digest.node); found != node_index_.end()) return found->second;
   if (nodes_.size() >= ranks_.size() || !ValidateName("node", digest.node).ok()) return kNone;
   NodeInfo node;
   node.name = digest.node;
   node.agent_start = digest.agent_start;
   node.newest = digest.number;
-  node.seen_before = 0;
-  node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
+  node.least_offset_ns = INT64_MAX;
   node.as_of = Clock::TimePoint::min();
   const auto index = static_cast<Index>(nodes_.size());
   nodes_.push_back(std::move(node));
@@ -82,12 +83,21 @@ Index Table::NodeOf(const Digest& digest, Clock::TimePoint now) {
   return index;
 }
 
+void Table::NoteOffset(NodeInfo& node, int64_t offset_ns) {
+  if (node.offsets++ == kOffsetsKept) {
+    node.least_offset_before_ns = node.least_offset_ns;
+    node.least_offset_ns = INT64_MAX;
+    node.offsets = 1;
+  }
+  node.least_offset_ns = std::min(node.least_offset_ns, offset_ns);
+}
+
 std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoint now) {
   ++counters_.digests;
   const bool fits = digest.incarnation == incarnation_ && digest.world == ranks_.size() &&
                     digest.taken_ns <= static_cast<uint64_t>(INT64_MAX) / 2 &&
                     digest.ranks.size() <= ranks_.size();
-  const Index index = fits ? NodeOf(digest, now) : kNone;
+  const Index index = fits ? NodeOf(digest) : kNone;
   if (index == kNone) {
     ++counters_.refused_digests;
     return std::nullopt;
@@ -104,7 +114,6 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
     node.agent_start = digest.agent_start;
     node.newest = digest.number;
     node.seen_before = 0;
-    node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
     newest = true;
   } else if (!first) {
     if (digest.number > node.newest) {
@@ -123,8 +132,12 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
     }
   }
   const int64_t offset = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
-  node.least_offset_ns = std::min(node.least_offset_ns, offset);
-  if (newest) node.as_of = now - Clock::Duration(offset - node.least_offset_ns);
+  NoteOffset(node, offset);
+  if (newest) {
+    const int64_t least = std::min(node.least_offset_ns, node.least_offset_before_ns);
+    node.as_of_before = node.as_of;
+    node.as_of = now - Clock::Duration(offset - least);
+  }
   return Admitted{index, newest};
 }
 
@@ -161,6 +174,7 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
 void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
   info.node = node;
+  info.phases_before = info.word.phases;
   info.word = state;
   info.word.steps_done.clear();
   info.flights.clear();

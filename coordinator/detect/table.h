@@ -56,8 +56,9 @@ struct Seat {
 };
 
 struct RankInfo {
-  Index node = kNone;  // kNone: nothing heard yet
-  RankState word;      // the newest, without steps_done
+  Index node = kNone;         // kNone: nothing heard yet
+  RankState word;             // the newest, without steps_done
+  uint8_t phases_before = 0;  // of the word before
   std::vector<Flight> flights;
   std::vector<Seat> seats;
 };
@@ -65,11 +66,15 @@ struct RankInfo {
 struct NodeInfo {
   std::string name;
   uint64_t agent_start = 0;
-  uint64_t newest = 0;          // number of the newest digest
-  uint64_t seen_before = 0;     // bit i: number newest − 1 − i was seen
-  int64_t least_offset_ns = 0;  // least (arrival − taken) so far: the clocks' offset
-  Clock::TimePoint as_of;       // when the newest digest was taken, by the detector's clock
-  uint64_t introduced = 0;      // members of communicators that this node was first to name
+  uint64_t newest = 0;       // number of the newest digest
+  uint64_t seen_before = 0;  // bit i: number newest − 1 − i was seen
+  /// Least (arrival − taken) of lately and of the while before: the clocks' offset, as it drifts.
+  int64_t least_offset_ns = 0;
+  int64_t least_offset_before_ns = INT64_MAX;
+  uint32_t offsets = 0;           // in least_offset_ns
+  Clock::TimePoint as_of;         // when the newest digest was taken, by the detector's clock
+  Clock::TimePoint as_of_before;  // the one before it
+  uint64_t introduced = 0;        // members of communicators that this node was first to name
 };
 
 struct CommInfo {
@@ -135,7 +140,8 @@ class Table {
   void RefuseRecord() { ++counters_.refused_records; }
 
  private:
-  Index NodeOf(const Digest& digest, Clock::TimePoint now);
+  Index NodeOf(const Digest& digest);
+  static void NoteOffset(NodeInfo& node, int64_t offset_ns);
   void TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node);
   Index Introduce(const Communicator& communicator, Index node);
   void TakeRank(const RankState& state, Index node);

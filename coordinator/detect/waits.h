@@ -22,6 +22,7 @@ struct Operation {
   };
   std::vector<Starter> starters;
   std::vector<uint32_t> absent;  // ranks it waits for
+  std::vector<uint32_t> left;    // ranks that have already left it
 };
 
 /// Vertices 0 … operations − 1 are operations, the ranks follow. Borrows the table's flights.

@@ -92,6 +92,7 @@ void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s
   state.blocked_s += to_s - from_s;
   state.moved += static_cast<double>(record.bytes);
   state.t = to_s;
+  LeftAt(iteration_, place_, rank) = to_s;
 }
 
 void Trace::Collective(const Part& part) {
