@@ -11,9 +11,6 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr uint8_t kPhasesWithoutSteps =
-    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
-    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
 /// A word this old says nothing about now; a node this long silent is taken for lost.
 constexpr Clock::Duration kFresh = std::chrono::seconds(3);
 
@@ -201,10 +198,18 @@ class HangFinder {
                                                    InSeconds(static_cast<uint64_t>(age.count()))));
       return verdict;
     }
-    if ((info.word.phases & kPhasesWithoutSteps) != 0 && !stopped) return std::nullopt;
+    if (!stopped && Excused(rank, patience)) return std::nullopt;
     if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
     verdict.evidence.push_back(WhereItIs(rank, operation));
     return verdict;
+  }
+
+  /// It was in a phase without steps a short while ago.
+  bool Excused(uint32_t rank, uint64_t patience) const {
+    const RankInfo& info = table_.rank(rank);
+    return info.excused_at != Clock::TimePoint::min() &&
+           (table_.node(info.node).as_of - info.excused_at).count() <
+               static_cast<int64_t>(patience);
   }
 
   /// The rank's own word must be from a time when the others had already waited for long, and it
@@ -214,7 +219,6 @@ class HangFinder {
     const NodeInfo& node = table_.node(table_.rank(rank).node);
     const bool told =
         !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
-    if (!told && (table_.rank(rank).phases_before & kPhasesWithoutSteps) != 0) return false;
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
       const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
@@ -257,9 +261,10 @@ class HangFinder {
       });
       if (!stuck_too) return std::nullopt;
     }
-    for (const Operation::Starter& starter : operation.starters) {
-      if (WordAge(starter.rank) > kFresh) return std::nullopt;
-    }
+    const auto old = std::count_if(
+        operation.starters.begin(), operation.starters.end(),
+        [&](const Operation::Starter& starter) { return WordAge(starter.rank) > kFresh; });
+    if (static_cast<size_t>(old) * 20 > operation.starters.size()) return std::nullopt;
     Verdict verdict{.fault = FaultClass::kCommHang,
                     .ranks = {},
                     .edge = {},

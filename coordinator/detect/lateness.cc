@@ -9,6 +9,7 @@ namespace {
 constexpr double kWindowIterations = 0.8;   // at least
 constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is not known
 constexpr double kLongWindow = 2.5;         // times the usual: something else happened
+constexpr double kStallShare = 1.5;         // of a window: it stood still, it was not slow
 constexpr double kStrongShare = 0.05;       // of a window, to be very late
 constexpr double kWorkDiffers = 0.01;       // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
@@ -23,7 +24,8 @@ int Track::strong_count() const { return std::popcount(strong[0]) + std::popcoun
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
     : options_(options), anchor_(members), tracks_(members) {}
 
-void Lateness::Add(const Gathered& operation, double iteration_ns, RoleUsage& usage) {
+void Lateness::Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
+                   RoleUsage& usage) {
   // The time since the anchor, by the members who were in both.
   scratch_.clear();
   for (size_t i = 0; i < anchor_.size() && scratch_.size() < 9; ++i) {
@@ -43,12 +45,12 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, RoleUsage& us
   if (windows_++ >= options_.warmup_windows) {
     const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
     walls_.Add(wall_ns);
-    if (usual) Window(operation, wall_ns, usage);
+    if (usual) Window(operation, wall_ns, excused, usage);
   }
   anchor_ = operation.samples;
 }
 
-void Lateness::OwnTimes(const Gathered& operation) {
+void Lateness::OwnTimes(const Gathered& operation, const std::vector<bool>& excused) {
   position_.clear();
   own_ns_.clear();
   bytes_.clear();
@@ -59,6 +61,7 @@ void Lateness::OwnTimes(const Gathered& operation) {
     const Sample& from = anchor_[i];
     const Sample& to = operation.samples[i];
     if (!from.present() || !to.present() || to.start_ns < from.start_ns) continue;
+    if (!excused.empty() && excused[i]) continue;
     double own = -static_cast<double>(to.duration_ns());  // who waits least is last
     double bytes = 0;
     if (!by_waits_only_) {
@@ -103,8 +106,9 @@ void Lateness::TakeOutWork(RoleUsage& usage) {
   for (size_t i = 0; i < n; ++i) own_ns_[i] -= slope * (bytes_[i] - usual);
 }
 
-void Lateness::Window(const Gathered& operation, double wall_ns, RoleUsage& usage) {
-  OwnTimes(operation);
+void Lateness::Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
+                      RoleUsage& usage) {
+  OwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
   TakeOutWork(usage);
   Note(wall_ns, usage);
@@ -129,6 +133,7 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
   const double strong_from = std::max(kStrongShare, 5 * spread);
   suspicious_ = false;
   for (size_t i = 0; i < n; ++i) {
+    if (own_ns_[i] > kStallShare) continue;
     Track& track = tracks_[position_[i]];
     track.excess.Add(static_cast<float>(own_ns_[i]));
     track.late =

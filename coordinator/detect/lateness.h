@@ -38,7 +38,9 @@ class Lateness {
   Lateness(uint32_t members, const DetectorOptions& options);
 
   /// Takes an operation in. `iteration_ns`: the usual time of an iteration, 0 when not known.
-  void Add(const Gathered& operation, double iteration_ns, RoleUsage& usage);
+  /// `excused`: by position, members whose lateness has a known cause; empty: none.
+  void Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
+           RoleUsage& usage);
 
   const std::vector<Track>& tracks() const { return tracks_; }
   /// Some member may be late lastingly, or often: worth a look.
@@ -49,8 +51,9 @@ class Lateness {
   bool by_waits_only() const { return by_waits_only_; }
 
  private:
-  void Window(const Gathered& operation, double wall_ns, RoleUsage& usage);
-  void OwnTimes(const Gathered& operation);
+  void Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
+              RoleUsage& usage);
+  void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
   void TakeOutWork(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
 

@@ -174,10 +174,12 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
 void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
   info.node = node;
-  info.phases_before = info.word.phases;
   info.word = state;
   info.word.steps_done.clear();
   info.flights.clear();
+  if ((state.phases & kPhasesWithoutSteps) == 0) return;
+  info.excused_at = nodes_[node].as_of;
+  excused_at_ = std::max(excused_at_, info.excused_at);
 }
 
 Index Table::Introduce(const Communicator& communicator, Index node) {

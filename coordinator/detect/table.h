@@ -34,6 +34,11 @@ constexpr bool IsSynchronous(Func func) {
          func == Func::kAllToAll || func == Func::kBarrier;
 }
 
+/// Phases in which nobody expects steps at the usual pace.
+inline constexpr uint8_t kPhasesWithoutSteps =
+    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
+    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
+
 /// "allreduce", …
 std::string_view ToString(Func func);
 
@@ -56,9 +61,10 @@ struct Seat {
 };
 
 struct RankInfo {
-  Index node = kNone;         // kNone: nothing heard yet
-  RankState word;             // the newest, without steps_done
-  uint8_t phases_before = 0;  // of the word before
+  Index node = kNone;  // kNone: nothing heard yet
+  RankState word;      // the newest, without steps_done
+  /// The last word that had it in a phase without steps.
+  Clock::TimePoint excused_at = Clock::TimePoint::min();
   std::vector<Flight> flights;
   std::vector<Seat> seats;
 };
@@ -134,6 +140,8 @@ class Table {
   const std::vector<NodeInfo>& nodes() const { return nodes_; }
   const CommInfo& comm(Index comm) const { return comms_[comm]; }
   const std::vector<CommInfo>& comms() const { return comms_; }
+  /// The last time that any rank was in a phase without steps.
+  Clock::TimePoint excused_at() const { return excused_at_; }
   const std::string& NodeNameOf(uint32_t rank) const;
   DetectorCounters& counters() { return counters_; }
   const DetectorCounters& counters() const { return counters_; }
@@ -155,6 +163,7 @@ class Table {
   std::vector<CommInfo> comms_;
   std::unordered_map<CommId, Index> comm_index_;
   std::map<uint32_t, DurationHistogram> durations_;  // by kind
+  Clock::TimePoint excused_at_ = Clock::TimePoint::min();
   DetectorCounters counters_;
 };
 
