@@ -198,7 +198,7 @@ class HangFinder {
                                                    InSeconds(static_cast<uint64_t>(age.count()))));
       return verdict;
     }
-    if (!stopped && Excused(rank, patience)) return std::nullopt;
+    if (!stopped && (Excused(rank, patience) || MovedLately(rank, patience))) return std::nullopt;
     if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
     verdict.evidence.push_back(WhereItIs(rank, operation));
     return verdict;
@@ -210,6 +210,14 @@ class HangFinder {
     return info.excused_at != Clock::TimePoint::min() &&
            (table_.node(info.node).as_of - info.excused_at).count() <
                static_cast<int64_t>(patience);
+  }
+
+  /// It was waiting elsewhere itself until a short while ago.
+  bool MovedLately(uint32_t rank, uint64_t patience) const {
+    const RankInfo& info = table_.rank(rank);
+    return info.moved_at != Clock::TimePoint::min() &&
+           (table_.node(info.node).as_of - info.moved_at).count() <
+               static_cast<int64_t>(patience / 10 * 7);
   }
 
   /// The rank's own word must be from a time when the others had already waited for long, and it

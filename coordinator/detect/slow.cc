@@ -12,7 +12,7 @@ namespace {
 
 constexpr Clock::Duration kGatherFor = std::chrono::seconds(4);
 constexpr Clock::Duration kDigestDelay = std::chrono::seconds(2);
-constexpr uint64_t kMatrixOperations = 12;
+constexpr uint64_t kMatrixOperations = 16;
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
 constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
@@ -44,7 +44,7 @@ void Slowness::TakeRecord(const Collective& record, Index node, Table& table,
     table.RefuseRecord();
     return;
   }
-  table.NoteCompleted(*seat, record.func, record.seq + 1);
+  table.NoteCompleted(*seat, record.func, record.seq + 1, table.node(node).as_of);
   const CommInfo& comm = table.comm(seat->comm);
   if (!IsSynchronous(record.func) || comm.members.size() < 2) return;
   if (watches_.size() <= seat->comm) watches_.resize(seat->comm + 1);

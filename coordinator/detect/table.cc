@@ -159,6 +159,9 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
   }
   if (admitted.newest) {
     for (const InFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
+    for (const RankState& state : digest.ranks) {
+      if (state.rank.value < ranks_.size()) NoteMoved(state.rank.value, admitted.node);
+    }
   }
   for (const Completed& completed : digest.completed) {
     const Seat* seat = Find(completed.rank, completed.comm, admitted.node);
@@ -167,19 +170,35 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
       RefuseRecord();
       continue;
     }
-    NoteCompleted(*seat, completed.func, completed.count);
+    NoteCompleted(*seat, completed.func, completed.count, nodes_[admitted.node].as_of);
   }
 }
 
 void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
   info.node = node;
+  if (state.step > info.word.step) info.moved_at = nodes_[node].as_of;
   info.word = state;
   info.word.steps_done.clear();
+  info.flights_before.swap(info.flights);
   info.flights.clear();
   if ((state.phases & kPhasesWithoutSteps) == 0) return;
   info.excused_at = nodes_[node].as_of;
   excused_at_ = std::max(excused_at_, info.excused_at);
+}
+
+/// An operation that was in flight and is no longer has been left.
+void Table::NoteMoved(uint32_t rank, Index node) {
+  RankInfo& info = ranks_[rank];
+  if (info.node != node) return;
+  const bool left = std::any_of(
+      info.flights_before.begin(), info.flights_before.end(), [&](const Flight& before) {
+        return std::none_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
+          return flight.comm == before.comm && flight.func == before.func &&
+                 flight.seq == before.seq && flight.age_ns >= before.age_ns;
+        });
+      });
+  if (left) info.moved_at = nodes_[node].as_of;
 }
 
 Index Table::Introduce(const Communicator& communicator, Index node) {
@@ -259,11 +278,14 @@ const Seat* Table::Find(Rank rank, CommId comm, Index node) const {
   return nullptr;
 }
 
-void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count) {
+void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::TimePoint as_of) {
   CommInfo& comm = comms_[seat.comm];
   std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(func)];
   if (row.empty()) row.resize(comm.members.size());
-  row[seat.position] = std::max(row[seat.position], count);
+  if (count <= row[seat.position]) return;
+  row[seat.position] = count;
+  RankInfo& rank = ranks_[comm.members[seat.position]];
+  rank.moved_at = std::max(rank.moved_at, as_of);
 }
 
 uint64_t Table::SlowestUsual(uint32_t kind) const {

@@ -63,9 +63,12 @@ struct Seat {
 struct RankInfo {
   Index node = kNone;  // kNone: nothing heard yet
   RankState word;      // the newest, without steps_done
+  /// The last word that said that something had moved: an operation left, a step made.
+  Clock::TimePoint moved_at = Clock::TimePoint::min();
   /// The last word that had it in a phase without steps.
   Clock::TimePoint excused_at = Clock::TimePoint::min();
   std::vector<Flight> flights;
+  std::vector<Flight> flights_before;  // of the word before
   std::vector<Seat> seats;
 };
 
@@ -129,7 +132,7 @@ class Table {
   /// The seat of a rank that the node may speak of, in a communicator that is believed; nullptr
   /// else.
   const Seat* Find(Rank rank, CommId comm, Index node) const;
-  void NoteCompleted(const Seat& seat, Func func, uint64_t count);
+  void NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::TimePoint as_of);
   void NoteDuration(uint32_t kind, uint64_t ns) { durations_[kind].Add(ns); }
   /// 99th percentile of operations of the kind; 0 when none completed.
   uint64_t SlowestUsual(uint32_t kind) const;
@@ -154,6 +157,7 @@ class Table {
   Index Introduce(const Communicator& communicator, Index node);
   void TakeRank(const RankState& state, Index node);
   void TakeFlight(const InFlight& flight, Index node);
+  void NoteMoved(uint32_t rank, Index node);
 
   const Incarnation incarnation_;
   const DetectorOptions options_;

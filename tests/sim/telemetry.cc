@@ -49,9 +49,11 @@ void Trace::TellRank(uint32_t rank, double at_s, Digest& digest) const {
   const double step_at = newest >= 0 ? state.step_end[newest] : 0;
   word.since_step_ns = static_cast<uint64_t>(std::max(0.0, at_s - step_at) * 1e9);
   if (word.step < kWarmUpIterations) word.phases |= static_cast<uint8_t>(detect::Phase::kCompile);
-  if (at_s >= state.checkpoint_from_s && at_s - kEveryS < state.checkpoint_to_s &&
-      state.checkpoint_to_s > 0) {
-    word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+  for (int i : {0, 1}) {
+    if (at_s >= state.checkpoint_from_s[i] && at_s - kEveryS < state.checkpoint_to_s[i] &&
+        state.checkpoint_to_s[i] > 0) {
+      word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+    }
   }
   if (rank % job_.ranks_per_node == 0) {
     for (int i = std::max(1, newest - 1); i <= newest; ++i) {

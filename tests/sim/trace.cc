@@ -215,9 +215,11 @@ void Trace::Checkpoint() {
     RankState& state = ranks_[rank];
     if (state.stuck) continue;
     if (conditions_.checkpoint_by_some && job_.replica_of[rank] != job_.replica_of[0]) continue;
-    state.checkpoint_from_s = state.t;
+    state.checkpoint_from_s[0] = state.checkpoint_from_s[1];
+    state.checkpoint_to_s[0] = state.checkpoint_to_s[1];
+    state.checkpoint_from_s[1] = state.t;
     state.t += conditions_.checkpoint_s * noise_.LogNormal(0.4);
-    state.checkpoint_to_s = state.t;
+    state.checkpoint_to_s[1] = state.t;
   }
 }
 

@@ -69,8 +69,8 @@ class Trace {
     double step_end[3] = {};  // of the last iterations, newest last
     uint32_t step_of_end = 0;
     uint32_t ran = 0;  // the last iteration that it began
-    double checkpoint_from_s = 0;
-    double checkpoint_to_s = 0;
+    double checkpoint_from_s[2] = {};  // the last two, newest last
+    double checkpoint_to_s[2] = {};
     bool stuck = false;
     bool silent_root = false;  // it is the cause, outside of any operation
   };
