@@ -198,6 +198,7 @@ class HangFinder {
                                                    InSeconds(static_cast<uint64_t>(age.count()))));
       return verdict;
     }
+    if (graph_.outdated[rank]) return std::nullopt;
     if (!stopped && (Excused(rank, patience) || MovedLately(rank, patience))) return std::nullopt;
     if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
     verdict.evidence.push_back(WhereItIs(rank, operation));

@@ -200,6 +200,7 @@ class Components {
 WaitsFor BuildWaitsFor(const Table& table) {
   WaitsFor graph;
   graph.operations_of.resize(table.world());
+  graph.outdated.resize(table.world());
   Marks marks(table.world());
   const std::vector<Started> started = StartedFlights(table);
   for (size_t begin = 0, end = 0; begin < started.size(); begin = end) {
@@ -218,7 +219,12 @@ WaitsFor BuildWaitsFor(const Table& table) {
       operation.oldest_ns = std::max(operation.oldest_ns, entry.flight->age_ns);
       operation.youngest_ns = std::min(operation.youngest_ns, entry.flight->age_ns);
     }
-    if (!FindAbsent(table, started[begin].pair, marks, operation)) continue;
+    if (!FindAbsent(table, started[begin].pair, marks, operation)) {
+      for (const Operation::Starter& starter : operation.starters) {
+        graph.outdated[starter.rank] = true;
+      }
+      continue;
+    }
     for (const Operation::Starter& starter : operation.starters) {
       graph.operations_of[starter.rank].push_back(index);
     }

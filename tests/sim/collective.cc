@@ -289,6 +289,20 @@ void Trace::Pipeline(const Part& part) {
             continue;
           }
           if (i > 0 && ready > state.t) {
+            const uint32_t from = backward ? rank + replicas : rank - replicas;
+            if (ready - state.t > kLongS) {
+              nodes_[rank / job_.ranks_per_node].long_operations.push_back(
+                  {{.rank = Rank{rank},
+                    .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
+                    .func = Func::kRecv,
+                    .dtype = 7,
+                    .state = FlightState::kStarted,
+                    .bytes = 1U << 20U,
+                    .edge =
+                        detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
+                   state.t,
+                   ready});
+            }
             state.blocked_s += ready - state.t;
             state.t = ready;
           }

@@ -231,6 +231,7 @@ void Trace::Run(const Part& part, uint32_t index) {
       break;
     case Part::Kind::kCollective:
       Collective(part);
+      ++place_;
       break;
     case Part::Kind::kPipeline:
       Pipeline(part);
