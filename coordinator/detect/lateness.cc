@@ -101,8 +101,7 @@ void Lateness::TakeOutWork(RoleUsage& usage) {
     }
   }
   if (usage.slopes.size() == 0) return;
-  if (usage.slope == 0 || usage.slopes.added() % 8 < 4) usage.slope = usage.slopes.Median();
-  const double slope = std::max(0.0, usage.slope);
+  const double slope = std::max(0.0, usage.slopes.Median());
   for (size_t i = 0; i < n; ++i) own_ns_[i] -= slope * (bytes_[i] - usual);
 }
 

@@ -17,10 +17,9 @@ namespace holdfast::detect {
 struct RoleUsage {
   Recent<double, 64> spreads;  // of own times in a window, as a share of the window
   Recent<double, 64> slopes;   // own nanoseconds a byte moved, where the members' bytes differ
-  double spread = 0;           // the median of the above, brought up to date now and then
-  double slope = 0;
-  uint64_t strong = 0;   // windows in which a member came very late
-  uint64_t windows = 0;  // of all members
+  double spread = 0;           // the median of the spreads, brought up to date now and then
+  uint64_t strong = 0;         // windows in which a member came very late
+  uint64_t windows = 0;        // of all members
 };
 
 /// One member's record. A window is about one iteration.
