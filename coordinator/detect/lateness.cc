@@ -6,7 +6,9 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr double kWindowIterations = 0.8;   // at least
+constexpr double kWindowIterations = 0.8;  // at least
+constexpr double kWaitForWhole = 3.5;      // iterations, until one that is not whole ends
+constexpr double kInIterationMost = 1e6;
 constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is not known
 constexpr double kLongWindow = 2.5;         // times the usual: something else happened
 constexpr double kStallShare = 1.5;         // of a window: it stood still, it was not slow
@@ -36,18 +38,39 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, const std::ve
     }
   }
   if (scratch_.empty()) {
-    anchor_ = operation.samples;
+    MoveAnchor(operation);
     return;
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
   const double least = iteration_ns > 0 ? kWindowIterations * iteration_ns : kWindowNsUnknown;
   if (wall_ns < least) return;  // also what came out of order
-  if (windows_++ >= options_.warmup_windows) {
+  const bool whole = WholeIterations(operation, wall_ns, iteration_ns);
+  const bool comparable = whole || !work_differs_;
+  if (!comparable && wall_ns < kWaitForWhole * iteration_ns) return;
+  if (windows_++ >= options_.warmup_windows && comparable) {
     const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
     walls_.Add(wall_ns);
     if (usual) Window(operation, wall_ns, excused, usage);
   }
+  MoveAnchor(operation);
+}
+
+void Lateness::MoveAnchor(const Gathered& operation) {
   anchor_ = operation.samples;
+  anchor_func_ = operation.func;
+  anchor_seq_ = operation.seq;
+}
+
+/// Where members have different work, only windows of whole iterations have the same proportion of
+/// work to bytes.
+bool Lateness::WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns) {
+  if (operation.func != anchor_func_ || operation.seq <= anchor_seq_ || iteration_ns <= 0) {
+    return false;
+  }
+  const auto operations = static_cast<double>(operation.seq - anchor_seq_);
+  const double estimate = std::min(operations * iteration_ns / wall_ns, kInIterationMost);
+  in_iteration_.Add(std::max(1U, static_cast<uint32_t>(std::lround(estimate))));
+  return (operation.seq - anchor_seq_) % in_iteration_.Median() == 0;
 }
 
 void Lateness::OwnTimes(const Gathered& operation, const std::vector<bool>& excused) {
@@ -85,7 +108,8 @@ void Lateness::TakeOutWork(RoleUsage& usage) {
   scratch_ = bytes_;
   const double usual = LowerMedian(std::span<double>(scratch_));
   const auto [least, most] = std::minmax_element(bytes_.begin(), bytes_.end());
-  if (usual <= 0 || *least <= 0 || *most - *least < kWorkDiffers * usual) return;
+  work_differs_ = usual > 0 && *least > 0 && *most - *least >= kWorkDiffers * usual;
+  if (!work_differs_) return;
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(),

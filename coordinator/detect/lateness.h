@@ -50,14 +50,20 @@ class Lateness {
   bool by_waits_only() const { return by_waits_only_; }
 
  private:
+  bool WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns);
   void Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
               RoleUsage& usage);
   void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
+  void MoveAnchor(const Gathered& operation);
   void TakeOutWork(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
 
   const DetectorOptions options_;
-  std::vector<Sample> anchor_;
+  std::vector<Sample> anchor_;  // where the window began, and what operation that was
+  Func anchor_func_ = Func::kOther;
+  uint64_t anchor_seq_ = 0;
+  Recent<uint32_t, 16> in_iteration_;  // operations of the kind in an iteration, by each estimate
+  bool work_differs_ = false;          // the members move different numbers of bytes
   std::vector<Track> tracks_;
   Recent<double, 16> walls_;
   uint32_t windows_ = 0;

@@ -64,10 +64,10 @@ void Slowness::Finish(const Gathered& operation, Index comm, Table& table) {
     if (sample.present()) most = std::max(most, sample.duration_ns());
   }
   const Role role = table.comm(comm).role;
-  table.NoteDuration(KindOf(role, operation.func, operation.bytes), most);
+  const std::vector<bool> excused = Excused(operation, comm, table);
+  if (excused.empty()) table.NoteDuration(KindOf(role, operation.func, operation.bytes), most);
   watch.transfers.Add(operation);
-  watch.lateness.Add(operation, pace_.iteration_ns(), Excused(operation, comm, table),
-                     usage_[static_cast<size_t>(role)]);
+  watch.lateness.Add(operation, pace_.iteration_ns(), excused, usage_[static_cast<size_t>(role)]);
 }
 
 /// Members that were in a checkpoint or the like about when the operation's window was.

@@ -32,7 +32,6 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
       nodes_(job_.nodes()),
       seq_(job_.families.size(), std::vector<uint64_t>(detect::kFuncMax + 1)) {
   nominal_s_ = noise_.Uniform(0.5, 1.5);
-  sample_every_ = scenario.world >= 1024 ? 2 : 1;
   if (job_.stages > 1) {
     job_.stage_load.front() = conditions_.first_stage;
     job_.stage_load.back() = conditions_.last_stage;

@@ -68,7 +68,7 @@ class Trace {
     double moved = 0;
     double step_end[3] = {};  // of the last iterations, newest last
     uint32_t step_of_end = 0;
-    uint32_t ran = 0;  // the last iteration that it began
+    uint32_t ran = 0;                  // the last iteration that it began
     double checkpoint_from_s[2] = {};  // the last two, newest last
     double checkpoint_to_s[2] = {};
     bool stuck = false;
@@ -95,8 +95,7 @@ class Trace {
   bool HotEdge(uint32_t from, uint32_t to) const;
   void Pipeline(const Part& part);
   void Stick(uint32_t rank, const detect::InFlight& flight, double at_s);
-  void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s,
-                   bool told);
+  void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s);
   // telemetry.cc
   void Tell(double until_s);
   void TellNode(uint32_t index, double at_s);
@@ -113,7 +112,6 @@ class Trace {
   Job job_;
   Noise noise_;
   double nominal_s_ = 1;
-  uint32_t sample_every_ = 1;
   std::vector<RankState> ranks_;
   std::vector<Node> nodes_;
   std::vector<std::vector<uint64_t>> seq_;  // by family and func
