@@ -4,7 +4,7 @@
 
 namespace holdfast::detect {
 Gatherer::Gatherer(uint32_t members)
-    : members_(members), open_max_(std::clamp<size_t>(512 / members, 16, 64)) {}
+    : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 64)) {}
 
 Gathered* Gatherer::Find(const Collective& record) {
   for (Gathered& open : open_) {

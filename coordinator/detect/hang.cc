@@ -11,9 +11,6 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr uint8_t kPhasesWithoutSteps =
-    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
-    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
 /// A word this old says nothing about now; a node this long silent is taken for lost.
 constexpr Clock::Duration kFresh = std::chrono::seconds(3);
 
@@ -201,19 +198,43 @@ class HangFinder {
                                                    InSeconds(static_cast<uint64_t>(age.count()))));
       return verdict;
     }
-    if ((info.word.phases & kPhasesWithoutSteps) != 0 && !stopped) return std::nullopt;
+    if (graph_.outdated[rank]) return std::nullopt;
+    if (!stopped && (Excused(rank, patience) || MovedLately(rank, patience))) return std::nullopt;
     if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
     verdict.evidence.push_back(WhereItIs(rank, operation));
     return verdict;
   }
 
-  /// Its own word must be from a time when the others had already waited for long.
+  /// It was in a phase without steps a short while ago.
+  bool Excused(uint32_t rank, uint64_t patience) const {
+    const RankInfo& info = table_.rank(rank);
+    return info.excused_at != Clock::TimePoint::min() &&
+           (table_.node(info.node).as_of - info.excused_at).count() <
+               static_cast<int64_t>(patience);
+  }
+
+  /// It was waiting elsewhere itself until a short while ago.
+  bool MovedLately(uint32_t rank, uint64_t patience) const {
+    const RankInfo& info = table_.rank(rank);
+    return info.moved_at != Clock::TimePoint::min() &&
+           (table_.node(info.node).as_of - info.moved_at).count() <
+               static_cast<int64_t>(patience / 10 * 7);
+  }
+
+  /// The rank's own word must be from a time when the others had already waited for long, and it
+  /// must not have left in the meantime. Where completed operations are told they would say so;
+  /// else another must have been seen to wait after the rank was seen to be elsewhere.
   bool AbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
-    const auto own = table_.node(table_.rank(rank).node).as_of;
+    const NodeInfo& node = table_.node(table_.rank(rank).node);
+    const bool told =
+        !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
-      const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - own);
-      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8)) return true;
+      const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
+      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8) &&
+          (told || theirs >= node.as_of_before)) {
+        return true;
+      }
     }
     return false;
   }
@@ -241,6 +262,18 @@ class HangFinder {
   /// All members are in it and none leaves.
   std::optional<Verdict> Complete(const Operation& operation) const {
     if (operation.youngest_ns < Patience(operation)) return std::nullopt;
+    // Who has left it and goes on says that it is over, and the others' words are old.
+    for (uint32_t rank : operation.left) {
+      const auto& flights = table_.rank(rank).flights;
+      const bool stuck_too = std::any_of(flights.begin(), flights.end(), [&](const Flight& flight) {
+        return flight.age_ns * 2 >= operation.youngest_ns;
+      });
+      if (!stuck_too) return std::nullopt;
+    }
+    const auto old = std::count_if(
+        operation.starters.begin(), operation.starters.end(),
+        [&](const Operation::Starter& starter) { return WordAge(starter.rank) > kFresh; });
+    if (static_cast<size_t>(old) * 20 > operation.starters.size()) return std::nullopt;
     Verdict verdict{.fault = FaultClass::kCommHang,
                     .ranks = {},
                     .edge = {},

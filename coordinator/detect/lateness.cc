@@ -6,9 +6,12 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr double kWindowIterations = 0.8;   // at least
+constexpr double kWindowIterations = 0.8;  // at least
+constexpr double kWaitForWhole = 3.5;      // iterations, until one that is not whole ends
+constexpr double kInIterationMost = 1e6;
 constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is not known
 constexpr double kLongWindow = 2.5;         // times the usual: something else happened
+constexpr double kStallShare = 1.5;         // of a window: it stood still, it was not slow
 constexpr double kStrongShare = 0.05;       // of a window, to be very late
 constexpr double kWorkDiffers = 0.01;       // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
@@ -23,7 +26,8 @@ int Track::strong_count() const { return std::popcount(strong[0]) + std::popcoun
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
     : options_(options), anchor_(members), tracks_(members) {}
 
-void Lateness::Add(const Gathered& operation, double iteration_ns, RoleUsage& usage) {
+void Lateness::Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
+                   RoleUsage& usage) {
   // The time since the anchor, by the members who were in both.
   scratch_.clear();
   for (size_t i = 0; i < anchor_.size() && scratch_.size() < 9; ++i) {
@@ -34,21 +38,42 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, RoleUsage& us
     }
   }
   if (scratch_.empty()) {
-    anchor_ = operation.samples;
+    MoveAnchor(operation);
     return;
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
   const double least = iteration_ns > 0 ? kWindowIterations * iteration_ns : kWindowNsUnknown;
   if (wall_ns < least) return;  // also what came out of order
-  if (windows_++ >= options_.warmup_windows) {
+  const bool whole = WholeIterations(operation, wall_ns, iteration_ns);
+  const bool comparable = whole || !work_differs_;
+  if (!comparable && wall_ns < kWaitForWhole * iteration_ns) return;
+  if (windows_++ >= options_.warmup_windows && comparable) {
     const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
     walls_.Add(wall_ns);
-    if (usual) Window(operation, wall_ns, usage);
+    if (usual) Window(operation, wall_ns, excused, usage);
   }
-  anchor_ = operation.samples;
+  MoveAnchor(operation);
 }
 
-void Lateness::OwnTimes(const Gathered& operation) {
+void Lateness::MoveAnchor(const Gathered& operation) {
+  anchor_ = operation.samples;
+  anchor_func_ = operation.func;
+  anchor_seq_ = operation.seq;
+}
+
+/// Where members have different work, only windows of whole iterations have the same proportion of
+/// work to bytes.
+bool Lateness::WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns) {
+  if (operation.func != anchor_func_ || operation.seq <= anchor_seq_ || iteration_ns <= 0) {
+    return false;
+  }
+  const auto operations = static_cast<double>(operation.seq - anchor_seq_);
+  const double estimate = std::min(operations * iteration_ns / wall_ns, kInIterationMost);
+  in_iteration_.Add(std::max(1U, static_cast<uint32_t>(std::lround(estimate))));
+  return (operation.seq - anchor_seq_) % in_iteration_.Median() == 0;
+}
+
+void Lateness::OwnTimes(const Gathered& operation, const std::vector<bool>& excused) {
   position_.clear();
   own_ns_.clear();
   bytes_.clear();
@@ -59,6 +84,7 @@ void Lateness::OwnTimes(const Gathered& operation) {
     const Sample& from = anchor_[i];
     const Sample& to = operation.samples[i];
     if (!from.present() || !to.present() || to.start_ns < from.start_ns) continue;
+    if (!excused.empty() && excused[i]) continue;
     double own = -static_cast<double>(to.duration_ns());  // who waits least is last
     double bytes = 0;
     if (!by_waits_only_) {
@@ -82,7 +108,8 @@ void Lateness::TakeOutWork(RoleUsage& usage) {
   scratch_ = bytes_;
   const double usual = LowerMedian(std::span<double>(scratch_));
   const auto [least, most] = std::minmax_element(bytes_.begin(), bytes_.end());
-  if (usual <= 0 || *least <= 0 || *most - *least < kWorkDiffers * usual) return;
+  work_differs_ = usual > 0 && *least > 0 && *most - *least >= kWorkDiffers * usual;
+  if (!work_differs_) return;
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(),
@@ -98,13 +125,13 @@ void Lateness::TakeOutWork(RoleUsage& usage) {
     }
   }
   if (usage.slopes.size() == 0) return;
-  if (usage.slope == 0 || usage.slopes.added() % 8 < 4) usage.slope = usage.slopes.Median();
-  const double slope = std::max(0.0, usage.slope);
+  const double slope = std::max(0.0, usage.slopes.Median());
   for (size_t i = 0; i < n; ++i) own_ns_[i] -= slope * (bytes_[i] - usual);
 }
 
-void Lateness::Window(const Gathered& operation, double wall_ns, RoleUsage& usage) {
-  OwnTimes(operation);
+void Lateness::Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
+                      RoleUsage& usage) {
+  OwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
   TakeOutWork(usage);
   Note(wall_ns, usage);
@@ -129,6 +156,7 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
   const double strong_from = std::max(kStrongShare, 5 * spread);
   suspicious_ = false;
   for (size_t i = 0; i < n; ++i) {
+    if (own_ns_[i] > kStallShare) continue;
     Track& track = tracks_[position_[i]];
     track.excess.Add(static_cast<float>(own_ns_[i]));
     track.late =

@@ -17,10 +17,9 @@ namespace holdfast::detect {
 struct RoleUsage {
   Recent<double, 64> spreads;  // of own times in a window, as a share of the window
   Recent<double, 64> slopes;   // own nanoseconds a byte moved, where the members' bytes differ
-  double spread = 0;           // the median of the above, brought up to date now and then
-  double slope = 0;
-  uint64_t strong = 0;   // windows in which a member came very late
-  uint64_t windows = 0;  // of all members
+  double spread = 0;           // the median of the spreads, brought up to date now and then
+  uint64_t strong = 0;         // windows in which a member came very late
+  uint64_t windows = 0;        // of all members
 };
 
 /// One member's record. A window is about one iteration.
@@ -38,7 +37,9 @@ class Lateness {
   Lateness(uint32_t members, const DetectorOptions& options);
 
   /// Takes an operation in. `iteration_ns`: the usual time of an iteration, 0 when not known.
-  void Add(const Gathered& operation, double iteration_ns, RoleUsage& usage);
+  /// `excused`: by position, members whose lateness has a known cause; empty: none.
+  void Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
+           RoleUsage& usage);
 
   const std::vector<Track>& tracks() const { return tracks_; }
   /// Some member may be late lastingly, or often: worth a look.
@@ -49,13 +50,20 @@ class Lateness {
   bool by_waits_only() const { return by_waits_only_; }
 
  private:
-  void Window(const Gathered& operation, double wall_ns, RoleUsage& usage);
-  void OwnTimes(const Gathered& operation);
+  bool WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns);
+  void Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
+              RoleUsage& usage);
+  void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
+  void MoveAnchor(const Gathered& operation);
   void TakeOutWork(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
 
   const DetectorOptions options_;
-  std::vector<Sample> anchor_;
+  std::vector<Sample> anchor_;  // where the window began, and what operation that was
+  Func anchor_func_ = Func::kOther;
+  uint64_t anchor_seq_ = 0;
+  Recent<uint32_t, 16> in_iteration_;  // operations of the kind in an iteration, by each estimate
+  bool work_differs_ = false;          // the members move different numbers of bytes
   std::vector<Track> tracks_;
   Recent<double, 16> walls_;
   uint32_t windows_ = 0;

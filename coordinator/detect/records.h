@@ -109,7 +109,8 @@ struct InFlight {
   std::optional<PeerEdge> edge;
 };
 
-/// How many operations of one kind a rank has completed; told beside its operations in flight.
+/// How many operations of one kind a rank has completed. Told in every digest for what moved
+/// lately: without it, a rank that has just left an operation looks like one that never came.
 struct Completed {
   Rank rank;
   CommId comm;
@@ -149,7 +150,7 @@ struct RankState {
   bool alive = true;         // by its pidfd
   bool finished = false;     // it exited with code 0: not a fault
   char process_state = 'R';  // of /proc/PID/stat: R S D T Z X, 0: not known
-  uint8_t phases = 0;        // bits of Phase
+  uint8_t phases = 0;        // bits of Phase: any that it was in since the digest before
   uint64_t step = 0;
   uint64_t heartbeat_age_ns = 0;          // since the process last showed life by itself
   uint64_t since_step_ns = 0;             // since `step` advanced

@@ -11,7 +11,8 @@ namespace holdfast::detect {
 namespace {
 
 constexpr Clock::Duration kGatherFor = std::chrono::seconds(4);
-constexpr uint64_t kMatrixOperations = 10;
+constexpr Clock::Duration kDigestDelay = std::chrono::seconds(2);
+constexpr uint64_t kMatrixOperations = 16;
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
 constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
@@ -43,7 +44,7 @@ void Slowness::TakeRecord(const Collective& record, Index node, Table& table,
     table.RefuseRecord();
     return;
   }
-  table.NoteCompleted(*seat, record.func, record.seq + 1);
+  table.NoteCompleted(*seat, record.func, record.seq + 1, table.node(node).as_of);
   const CommInfo& comm = table.comm(seat->comm);
   if (!IsSynchronous(record.func) || comm.members.size() < 2) return;
   if (watches_.size() <= seat->comm) watches_.resize(seat->comm + 1);
@@ -63,9 +64,24 @@ void Slowness::Finish(const Gathered& operation, Index comm, Table& table) {
     if (sample.present()) most = std::max(most, sample.duration_ns());
   }
   const Role role = table.comm(comm).role;
-  table.NoteDuration(KindOf(role, operation.func, operation.bytes), most);
+  const std::vector<bool> excused = Excused(operation, comm, table);
+  if (excused.empty()) table.NoteDuration(KindOf(role, operation.func, operation.bytes), most);
   watch.transfers.Add(operation);
-  watch.lateness.Add(operation, pace_.iteration_ns(), usage_[static_cast<size_t>(role)]);
+  watch.lateness.Add(operation, pace_.iteration_ns(), excused, usage_[static_cast<size_t>(role)]);
+}
+
+/// Members that were in a checkpoint or the like about when the operation's window was.
+std::vector<bool> Slowness::Excused(const Gathered& operation, Index comm,
+                                    const Table& table) const {
+  const auto window = Clock::Duration(static_cast<int64_t>(2 * pace_.iteration_ns()));
+  const auto from = operation.since - window - kDigestDelay;
+  if (table.excused_at() == Clock::TimePoint::min() || table.excused_at() < from) return {};
+  std::vector<bool> excused;
+  for (uint32_t rank : table.comm(comm).members) {
+    excused.push_back(table.rank(rank).excused_at >= from &&
+                      table.rank(rank).excused_at != Clock::TimePoint::min());
+  }
+  return excused;
 }
 
 void Slowness::Observe(const Digest& digest, Index node, Table& table, Clock::TimePoint now) {

@@ -35,6 +35,7 @@ class Slowness {
 
   void TakeRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
   void Finish(const Gathered& operation, Index comm, Table& table);
+  std::vector<bool> Excused(const Gathered& operation, Index comm, const Table& table) const;
   void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
   double LastingSpread(Role role, const Table& table) const;
   std::optional<Verdict> Late(Index comm, uint32_t position, double lasting_spread,

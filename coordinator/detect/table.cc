@@ -7,6 +7,8 @@ namespace holdfast::detect {
 namespace {
 
 constexpr uint64_t kBucketFloorNs = 1000;
+/// Digests whose least delay stands for the offset of a node's clock: a minute or two.
+constexpr uint32_t kOffsetsKept = 128;
 
 int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
 
@@ -66,15 +68,14 @@ const std::string& Table::NodeNameOf(uint32_t rank) const {
   return node == kNone ? kUnknown : nodes_[node].name;
 }
 
-Index Table::NodeOf(const Digest& digest, Clock::TimePoint now) {
+Index Table::NodeOf(const Digest& digest) {
   if (auto found = node_index_.find(digest.node); found != node_index_.end()) return found->second;
   if (nodes_.size() >= ranks_.size() || !ValidateName("node", digest.node).ok()) return kNone;
   NodeInfo node;
   node.name = digest.node;
   node.agent_start = digest.agent_start;
   node.newest = digest.number;
-  node.seen_before = 0;
-  node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
+  node.least_offset_ns = INT64_MAX;
   node.as_of = Clock::TimePoint::min();
   const auto index = static_cast<Index>(nodes_.size());
   nodes_.push_back(std::move(node));
@@ -82,12 +83,21 @@ Index Table::NodeOf(const Digest& digest, Clock::TimePoint now) {
   return index;
 }
 
+void Table::NoteOffset(NodeInfo& node, int64_t offset_ns) {
+  if (node.offsets++ == kOffsetsKept) {
+    node.least_offset_before_ns = node.least_offset_ns;
+    node.least_offset_ns = INT64_MAX;
+    node.offsets = 1;
+  }
+  node.least_offset_ns = std::min(node.least_offset_ns, offset_ns);
+}
+
 std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoint now) {
   ++counters_.digests;
   const bool fits = digest.incarnation == incarnation_ && digest.world == ranks_.size() &&
                     digest.taken_ns <= static_cast<uint64_t>(INT64_MAX) / 2 &&
                     digest.ranks.size() <= ranks_.size();
-  const Index index = fits ? NodeOf(digest, now) : kNone;
+  const Index index = fits ? NodeOf(digest) : kNone;
   if (index == kNone) {
     ++counters_.refused_digests;
     return std::nullopt;
@@ -104,7 +114,6 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
     node.agent_start = digest.agent_start;
     node.newest = digest.number;
     node.seen_before = 0;
-    node.least_offset_ns = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
     newest = true;
   } else if (!first) {
     if (digest.number > node.newest) {
@@ -123,8 +132,12 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
     }
   }
   const int64_t offset = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
-  node.least_offset_ns = std::min(node.least_offset_ns, offset);
-  if (newest) node.as_of = now - Clock::Duration(offset - node.least_offset_ns);
+  NoteOffset(node, offset);
+  if (newest) {
+    const int64_t least = std::min(node.least_offset_ns, node.least_offset_before_ns);
+    node.as_of_before = node.as_of;
+    node.as_of = now - Clock::Duration(offset - least);
+  }
   return Admitted{index, newest};
 }
 
@@ -146,6 +159,9 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
   }
   if (admitted.newest) {
     for (const InFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
+    for (const RankState& state : digest.ranks) {
+      if (state.rank.value < ranks_.size()) NoteMoved(state.rank.value, admitted.node);
+    }
   }
   for (const Completed& completed : digest.completed) {
     const Seat* seat = Find(completed.rank, completed.comm, admitted.node);
@@ -154,16 +170,35 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
       RefuseRecord();
       continue;
     }
-    NoteCompleted(*seat, completed.func, completed.count);
+    NoteCompleted(*seat, completed.func, completed.count, nodes_[admitted.node].as_of);
   }
 }
 
 void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
   info.node = node;
+  if (state.step > info.word.step) info.moved_at = nodes_[node].as_of;
   info.word = state;
   info.word.steps_done.clear();
+  info.flights_before.swap(info.flights);
   info.flights.clear();
+  if ((state.phases & kPhasesWithoutSteps) == 0) return;
+  info.excused_at = nodes_[node].as_of;
+  excused_at_ = std::max(excused_at_, info.excused_at);
+}
+
+/// An operation that was in flight and is no longer has been left.
+void Table::NoteMoved(uint32_t rank, Index node) {
+  RankInfo& info = ranks_[rank];
+  if (info.node != node) return;
+  const bool left = std::any_of(
+      info.flights_before.begin(), info.flights_before.end(), [&](const Flight& before) {
+        return std::none_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
+          return flight.comm == before.comm && flight.func == before.func &&
+                 flight.seq == before.seq && flight.age_ns >= before.age_ns;
+        });
+      });
+  if (left) info.moved_at = nodes_[node].as_of;
 }
 
 Index Table::Introduce(const Communicator& communicator, Index node) {
@@ -243,11 +278,14 @@ const Seat* Table::Find(Rank rank, CommId comm, Index node) const {
   return nullptr;
 }
 
-void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count) {
+void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::TimePoint as_of) {
   CommInfo& comm = comms_[seat.comm];
   std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(func)];
   if (row.empty()) row.resize(comm.members.size());
-  row[seat.position] = std::max(row[seat.position], count);
+  if (count <= row[seat.position]) return;
+  row[seat.position] = count;
+  RankInfo& rank = ranks_[comm.members[seat.position]];
+  rank.moved_at = std::max(rank.moved_at, as_of);
 }
 
 uint64_t Table::SlowestUsual(uint32_t kind) const {

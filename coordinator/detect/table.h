@@ -34,6 +34,11 @@ constexpr bool IsSynchronous(Func func) {
          func == Func::kAllToAll || func == Func::kBarrier;
 }
 
+/// Phases in which nobody expects steps at the usual pace.
+inline constexpr uint8_t kPhasesWithoutSteps =
+    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
+    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
+
 /// "allreduce", …
 std::string_view ToString(Func func);
 
@@ -58,18 +63,27 @@ struct Seat {
 struct RankInfo {
   Index node = kNone;  // kNone: nothing heard yet
   RankState word;      // the newest, without steps_done
+  /// The last word that said that something had moved: an operation left, a step made.
+  Clock::TimePoint moved_at = Clock::TimePoint::min();
+  /// The last word that had it in a phase without steps.
+  Clock::TimePoint excused_at = Clock::TimePoint::min();
   std::vector<Flight> flights;
+  std::vector<Flight> flights_before;  // of the word before
   std::vector<Seat> seats;
 };
 
 struct NodeInfo {
   std::string name;
   uint64_t agent_start = 0;
-  uint64_t newest = 0;          // number of the newest digest
-  uint64_t seen_before = 0;     // bit i: number newest − 1 − i was seen
-  int64_t least_offset_ns = 0;  // least (arrival − taken) so far: the clocks' offset
-  Clock::TimePoint as_of;       // when the newest digest was taken, by the detector's clock
-  uint64_t introduced = 0;      // members of communicators that this node was first to name
+  uint64_t newest = 0;       // number of the newest digest
+  uint64_t seen_before = 0;  // bit i: number newest − 1 − i was seen
+  /// Least (arrival − taken) of lately and of the while before: the clocks' offset, as it drifts.
+  int64_t least_offset_ns = 0;
+  int64_t least_offset_before_ns = INT64_MAX;
+  uint32_t offsets = 0;           // in least_offset_ns
+  Clock::TimePoint as_of;         // when the newest digest was taken, by the detector's clock
+  Clock::TimePoint as_of_before;  // the one before it
+  uint64_t introduced = 0;        // members of communicators that this node was first to name
 };
 
 struct CommInfo {
@@ -118,7 +132,7 @@ class Table {
   /// The seat of a rank that the node may speak of, in a communicator that is believed; nullptr
   /// else.
   const Seat* Find(Rank rank, CommId comm, Index node) const;
-  void NoteCompleted(const Seat& seat, Func func, uint64_t count);
+  void NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::TimePoint as_of);
   void NoteDuration(uint32_t kind, uint64_t ns) { durations_[kind].Add(ns); }
   /// 99th percentile of operations of the kind; 0 when none completed.
   uint64_t SlowestUsual(uint32_t kind) const;
@@ -129,17 +143,21 @@ class Table {
   const std::vector<NodeInfo>& nodes() const { return nodes_; }
   const CommInfo& comm(Index comm) const { return comms_[comm]; }
   const std::vector<CommInfo>& comms() const { return comms_; }
+  /// The last time that any rank was in a phase without steps.
+  Clock::TimePoint excused_at() const { return excused_at_; }
   const std::string& NodeNameOf(uint32_t rank) const;
   DetectorCounters& counters() { return counters_; }
   const DetectorCounters& counters() const { return counters_; }
   void RefuseRecord() { ++counters_.refused_records; }
 
  private:
-  Index NodeOf(const Digest& digest, Clock::TimePoint now);
+  Index NodeOf(const Digest& digest);
+  static void NoteOffset(NodeInfo& node, int64_t offset_ns);
   void TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node);
   Index Introduce(const Communicator& communicator, Index node);
   void TakeRank(const RankState& state, Index node);
   void TakeFlight(const InFlight& flight, Index node);
+  void NoteMoved(uint32_t rank, Index node);
 
   const Incarnation incarnation_;
   const DetectorOptions options_;
@@ -149,6 +167,7 @@ class Table {
   std::vector<CommInfo> comms_;
   std::unordered_map<CommId, Index> comm_index_;
   std::map<uint32_t, DurationHistogram> durations_;  // by kind
+  Clock::TimePoint excused_at_ = Clock::TimePoint::min();
   DetectorCounters counters_;
 };
 

@@ -11,7 +11,7 @@ constexpr uint32_t kFirstLeftOut = 3;
 constexpr size_t kHistoryLeast = 8;
 constexpr int kHotLeast = 6;           // of the last 8
 constexpr double kSpreadLeast = 0.01;  // of the median
-constexpr double kHotBeside = 0.4;  // of the slowest cell's excess, to be slow for the same cause
+constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow for the same cause
 
 }  // namespace
 

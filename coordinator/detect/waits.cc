@@ -55,41 +55,50 @@ class Marks {
   uint32_t stamp_ = 0;
 };
 
-/// True when the rank is known to have left the operation, or to be in a later one of the kind.
-bool IsPast(const Table& table, uint32_t position, const Operation& operation) {
+/// How many operations of the kind the member has left, as far as is known.
+uint64_t LeftCount(const Table& table, uint32_t position, const Operation& operation) {
   const CommInfo& comm = table.comm(operation.comm);
   const auto& row = comm.completed[static_cast<size_t>(operation.func)];
-  // Nobody can be further than the next one, where all must come: a larger number is nonsense.
-  const bool bounded = IsSynchronous(operation.func);
-  if (!row.empty() && row[position] > operation.seq &&
-      (!bounded || row[position] == operation.seq + 1)) {
-    return true;
-  }
+  uint64_t left = row.empty() ? 0 : row[position];
   for (const Flight& flight : table.rank(comm.members[position]).flights) {
     if (flight.comm == operation.comm && flight.func == operation.func &&
-        flight.seq > operation.seq && flight.state == FlightState::kStarted &&
-        (!bounded || flight.seq == operation.seq + 1)) {
-      return true;
+        flight.state == FlightState::kStarted) {
+      left = std::max(left, flight.seq);
     }
   }
-  return false;
+  return left;
 }
 
-void FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& operation) {
+/// False when the operation is over and its starters' words are merely old.
+bool FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& operation) {
   marks.Begin();
   for (const Operation::Starter& starter : operation.starters) marks.Set(starter.rank);
   if (pair != 0) {
     for (const auto rank : {static_cast<uint32_t>(pair >> 32U), static_cast<uint32_t>(pair)}) {
       if (!marks.Has(rank)) operation.absent.push_back(rank);
     }
-    return;
+    return true;
   }
   const std::vector<uint32_t>& members = table.comm(operation.comm).members;
+  std::vector<uint32_t> far_ahead;
   for (uint32_t position = 0; position < members.size(); ++position) {
-    if (!marks.Has(members[position]) && !IsPast(table, position, operation)) {
-      operation.absent.push_back(members[position]);
+    const uint32_t rank = members[position];
+    const uint64_t left = LeftCount(table, position, operation);
+    if (left > operation.seq + 1 && IsSynchronous(operation.func)) {
+      far_ahead.push_back(rank);
+    } else if (left > operation.seq) {
+      operation.left.push_back(rank);
+    } else if (!marks.Has(rank)) {
+      operation.absent.push_back(rank);
     }
   }
+  // Two operations further needs everybody. When two say so, or all that can, the operation is
+  // over; one alone talks nonsense.
+  if (far_ahead.size() >= 2 || (far_ahead.size() == 1 && members.size() == 2)) return false;
+  for (uint32_t rank : far_ahead) {
+    if (!marks.Has(rank)) operation.absent.push_back(rank);
+  }
+  return true;
 }
 
 /// Tarjan's algorithm without recursion. Component numbers by vertex; kNone where not reached.
@@ -191,6 +200,7 @@ class Components {
 WaitsFor BuildWaitsFor(const Table& table) {
   WaitsFor graph;
   graph.operations_of.resize(table.world());
+  graph.outdated.resize(table.world());
   Marks marks(table.world());
   const std::vector<Started> started = StartedFlights(table);
   for (size_t begin = 0, end = 0; begin < started.size(); begin = end) {
@@ -200,16 +210,24 @@ WaitsFor BuildWaitsFor(const Table& table) {
                         .seq = started[begin].seq,
                         .youngest_ns = started[begin].flight->age_ns,
                         .starters = {},
-                        .absent = {}};
+                        .absent = {},
+                        .left = {}};
     for (end = begin; end < started.size() && started[end].key() == started[begin].key(); ++end) {
       const Started& entry = started[end];
       if (!operation.starters.empty() && operation.starters.back().rank == entry.rank) continue;
       operation.starters.push_back({entry.rank, entry.flight});
       operation.oldest_ns = std::max(operation.oldest_ns, entry.flight->age_ns);
       operation.youngest_ns = std::min(operation.youngest_ns, entry.flight->age_ns);
-      graph.operations_of[entry.rank].push_back(index);
     }
-    FindAbsent(table, started[begin].pair, marks, operation);
+    if (!FindAbsent(table, started[begin].pair, marks, operation)) {
+      for (const Operation::Starter& starter : operation.starters) {
+        graph.outdated[starter.rank] = true;
+      }
+      continue;
+    }
+    for (const Operation::Starter& starter : operation.starters) {
+      graph.operations_of[starter.rank].push_back(index);
+    }
     graph.operations.push_back(std::move(operation));
   }
   return graph;

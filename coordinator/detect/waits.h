@@ -22,6 +22,7 @@ struct Operation {
   };
   std::vector<Starter> starters;
   std::vector<uint32_t> absent;  // ranks it waits for
+  std::vector<uint32_t> left;    // ranks that have already left it
 };
 
 /// Vertices 0 … operations − 1 are operations, the ranks follow. Borrows the table's flights.
@@ -29,6 +30,8 @@ struct WaitsFor {
   std::vector<Operation> operations;
   /// A rank waits for operations, an operation for its absent members.
   std::vector<std::vector<uint32_t>> operations_of;  // by rank
+  /// By rank: its newest word has it in an operation that is over by now. Where it is is not known.
+  std::vector<bool> outdated;
 
   uint32_t vertices() const {
     return static_cast<uint32_t>(operations.size() + operations_of.size());

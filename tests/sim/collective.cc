@@ -19,13 +19,6 @@ namespace {
 constexpr double kLongS = 0.9;
 constexpr double kWaitNsAByte = 0.08;  // on the wire
 
-uint64_t Mix(uint64_t x) {
-  x ^= x >> 33U;
-  x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33U;
-  return x;
-}
-
 }  // namespace
 
 bool Trace::HotEdge(uint32_t from, uint32_t to) const {
@@ -63,20 +56,17 @@ void Trace::Stick(uint32_t rank, const InFlight& flight, double at_s) {
   last_moved_s_ = std::max(last_moved_s_, at_s);
 }
 
-void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s,
-                        bool told) {
+void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s) {
   RankState& state = ranks_[rank];
   Node& node = nodes_[rank / job_.ranks_per_node];
-  if (told) {
-    record.rank = Rank{rank};
-    record.start_ns = LocalNs(node, from_s);
-    record.stop_ns = LocalNs(node, to_s);
-    record.enqueue_ns = record.start_ns;
-    record.blocked_ns = static_cast<uint64_t>(state.blocked_s * node.rate * 1e9) + 1;
-    record.moved_bytes = static_cast<uint64_t>(state.moved) + 1;
-    node.done.push_back(record);
-    node.done_at_s.push_back(to_s);
-  }
+  record.rank = Rank{rank};
+  record.start_ns = LocalNs(node, from_s);
+  record.stop_ns = LocalNs(node, to_s);
+  record.enqueue_ns = record.start_ns;
+  record.blocked_ns = static_cast<uint64_t>(state.blocked_s * node.rate * 1e9) + 1;
+  record.moved_bytes = static_cast<uint64_t>(state.moved) + 1;
+  node.done.push_back(record);
+  node.done_at_s.push_back(to_s);
   if (to_s - from_s > kLongS) {
     InFlight flight{.rank = Rank{rank},
                     .comm = record.comm,
@@ -92,6 +82,7 @@ void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s
   state.blocked_s += to_s - from_s;
   state.moved += static_cast<double>(record.bytes);
   state.t = to_s;
+  LeftAt(iteration_, place_, rank) = to_s;
 }
 
 void Trace::Collective(const Part& part) {
@@ -238,10 +229,6 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
   if (noise_.Chance(conditions_.congestion_chance)) transfer_s *= noise_.Pareto(1.1, 1.5, 5);
   PeerSumsOf(part, group, transfer_s);
   const detect::CommId id = IdOf(part.family, group);
-  const bool told = sample_every_ == 1 ||
-                    Mix(id.value ^ seq * 0x9e3779b97f4a7c15ULL ^ static_cast<uint64_t>(part.func)) %
-                            sample_every_ ==
-                        0;
   detect::Collective record{.rank = {}, .comm = id, .func = part.func, .dtype = 7, .seq = seq};
   for (uint32_t rank : members) {
     RankState& state = ranks_[rank];
@@ -250,7 +237,7 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
                        : part.bytes;
     // Ranks leave within microseconds of each other.
     const double left = static_cast<double>(noise_.random().Next() & 0xffU) * 2e-7;
-    Transferred(rank, record, state.t, last + transfer_s + left, told);
+    Transferred(rank, record, state.t, last + transfer_s + left);
   }
 }
 
@@ -288,6 +275,20 @@ void Trace::Pipeline(const Part& part) {
             continue;
           }
           if (i > 0 && ready > state.t) {
+            const uint32_t from = backward ? rank + replicas : rank - replicas;
+            if (ready - state.t > kLongS) {
+              nodes_[rank / job_.ranks_per_node].long_operations.push_back(
+                  {{.rank = Rank{rank},
+                    .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
+                    .func = Func::kRecv,
+                    .dtype = 7,
+                    .state = FlightState::kStarted,
+                    .bytes = 1U << 20U,
+                    .edge =
+                        detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
+                   state.t,
+                   ready});
+            }
             state.blocked_s += ready - state.t;
             state.t = ready;
           }

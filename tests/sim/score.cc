@@ -167,7 +167,7 @@ Outcome RunScenario(const Scenario& scenario, uint64_t seed, const RunLimits& li
         if (!outcome.detected) {
           outcome.detected = true;
           outcome.latency_s = tick_s - truth.onset_s;
-          outcome.latency_iterations = outcome.latency_s / trace.nominal_s();
+          outcome.latency_iterations = trace.IterationsBetween(truth.onset_s, tick_s);
         }
         if (exact) found.insert(named.begin(), named.end());
         outcome.exact = found.size() == truth.ranks.size();

@@ -49,8 +49,11 @@ void Trace::TellRank(uint32_t rank, double at_s, Digest& digest) const {
   const double step_at = newest >= 0 ? state.step_end[newest] : 0;
   word.since_step_ns = static_cast<uint64_t>(std::max(0.0, at_s - step_at) * 1e9);
   if (word.step < kWarmUpIterations) word.phases |= static_cast<uint8_t>(detect::Phase::kCompile);
-  if (at_s >= state.checkpoint_from_s && at_s < state.checkpoint_to_s) {
-    word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+  for (int i : {0, 1}) {
+    if (at_s >= state.checkpoint_from_s[i] && at_s - kEveryS < state.checkpoint_to_s[i] &&
+        state.checkpoint_to_s[i] > 0) {
+      word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+    }
   }
   if (rank % job_.ranks_per_node == 0) {
     for (int i = std::max(1, newest - 1); i <= newest; ++i) {
@@ -95,32 +98,43 @@ void Trace::TellNode(uint32_t index, double at_s) {
   const uint32_t first = index * job_.ranks_per_node;
   const uint32_t end = std::min(first + job_.ranks_per_node, job_.world);
   for (uint32_t rank = first; rank < end; ++rank) TellRank(rank, at_s, digest);
-  if (node.number <= 2 || node.number % 16 == 0) {
-    for (uint32_t f = 0; f < job_.families.size(); ++f) {
-      std::vector<uint32_t> told;
-      for (uint32_t rank = first; rank < end; ++rank) {
-        const uint32_t group = job_.families[f].group_of[rank];
-        if (std::find(told.begin(), told.end(), group) != told.end()) continue;
-        told.push_back(group);
-        detect::Communicator communicator{IdOf(f, group), job_.families[f].role, {}};
-        for (uint32_t member : job_.families[f].groups[group]) {
-          communicator.members.push_back(Rank{member});
-        }
-        digest.communicators.push_back(std::move(communicator));
+  if (node.number <= 2 || node.number % 16 == 0) TellCommunicators(first, end, digest);
+  TellDone(node, at_s, digest);
+  for (uint32_t rank = first; rank < end; ++rank) TellCompleted(rank, at_s, digest);
+  TellEnqueued(index, at_s, digest);
+  digest.peer_sums = std::move(node.sums);
+  node.sums.clear();
+  Send(at_s, std::move(digest));
+}
+
+void Trace::TellCommunicators(uint32_t first, uint32_t end, Digest& digest) const {
+  for (uint32_t f = 0; f < job_.families.size(); ++f) {
+    std::vector<uint32_t> told;
+    for (uint32_t rank = first; rank < end; ++rank) {
+      const uint32_t group = job_.families[f].group_of[rank];
+      if (std::find(told.begin(), told.end(), group) != told.end()) continue;
+      told.push_back(group);
+      detect::Communicator communicator{IdOf(f, group), job_.families[f].role, {}};
+      for (uint32_t member : job_.families[f].groups[group]) {
+        communicator.members.push_back(Rank{member});
       }
-    }
-    for (uint32_t rank = first; job_.stages > 1 && rank < end; ++rank) {
-      const uint32_t replicas = job_.world / job_.stages;
-      detect::Communicator pipeline{
-          IdOf(static_cast<uint32_t>(job_.families.size()), rank % replicas),
-          detect::Role::kPipeline,
-          {}};
-      for (uint32_t stage = 0; stage < job_.stages; ++stage) {
-        pipeline.members.push_back(Rank{stage * replicas + rank % replicas});
-      }
-      digest.communicators.push_back(std::move(pipeline));
+      digest.communicators.push_back(std::move(communicator));
     }
   }
+  for (uint32_t rank = first; job_.stages > 1 && rank < end; ++rank) {
+    const uint32_t replicas = job_.world / job_.stages;
+    detect::Communicator pipeline{
+        IdOf(static_cast<uint32_t>(job_.families.size()), rank % replicas),
+        detect::Role::kPipeline,
+        {}};
+    for (uint32_t stage = 0; stage < job_.stages; ++stage) {
+      pipeline.members.push_back(Rank{stage * replicas + rank % replicas});
+    }
+    digest.communicators.push_back(std::move(pipeline));
+  }
+}
+
+void Trace::TellDone(Node& node, double at_s, Digest& digest) const {
   size_t kept = 0;
   for (size_t i = 0; i < node.done.size(); ++i) {
     if (node.done_at_s[i] <= at_s) {
@@ -139,31 +153,54 @@ void Trace::TellNode(uint32_t index, double at_s) {
     InFlight flight = operation.flight;
     flight.age_ns = static_cast<uint64_t>((at_s - operation.start_s) * node.rate * 1e9);
     digest.in_flight.push_back(flight);
-    if (flight.func == detect::Func::kRecv) continue;
-    digest.completed.push_back({flight.rank, flight.comm, flight.func, flight.seq});
   }
-  if (truth_.kind == FaultKind::kInfiniteKernel && struck_ && at_s > truth_.onset_s + kLongS) {
-    // The CPU ran ahead and enqueued what comes next.
-    const uint32_t rank = truth_.ranks.front();
-    if (rank / job_.ranks_per_node == index) {
-      uint32_t part = strike_part_;
-      while (job_.parts[part].kind != Part::Kind::kCollective) ++part;
-      const Part& next = job_.parts[part];
-      InFlight flight{.rank = Rank{rank},
-                      .comm = IdOf(next.family, job_.families[next.family].group_of[rank]),
-                      .func = next.func,
-                      .dtype = 7,
-                      .state = FlightState::kEnqueued,
-                      .seq = 0,
-                      .bytes = next.bytes,
-                      .age_ns = static_cast<uint64_t>((at_s - truth_.onset_s) * 1e9),
-                      .edge = {}};
-      digest.in_flight.push_back(flight);
+}
+
+void Trace::TellCompleted(uint32_t rank, double at_s, Digest& digest) const {
+  const uint32_t ran = ranks_[rank].ran;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto same = [&](const Place& place) {
+      return place.family == places_[i].family && place.func == places_[i].func;
+    };
+    const auto begin = places_.begin();
+    if (std::find_if(begin, begin + static_cast<std::ptrdiff_t>(i), same) !=
+        begin + static_cast<std::ptrdiff_t>(i)) {
+      continue;
     }
+    const auto an_iteration = std::count_if(begin, places_.end(), same);
+    uint64_t count = ran < 2 ? 0 : static_cast<uint64_t>(an_iteration) * (ran - 1);
+    for (size_t place = i; place < places_.size(); ++place) {
+      if (!same(places_[place])) continue;
+      for (uint32_t parity = 0; parity < 2; ++parity) {
+        count += left_s_[(parity * places_.size() + place) * job_.world + rank] <= at_s ? 1 : 0;
+      }
+    }
+    const uint32_t family = places_[i].family;
+    digest.completed.push_back(
+        {Rank{rank}, IdOf(family, job_.families[family].group_of[rank]), places_[i].func, count});
   }
-  digest.peer_sums = std::move(node.sums);
-  node.sums.clear();
-  Send(at_s, std::move(digest));
+}
+
+void Trace::TellEnqueued(uint32_t index, double at_s, Digest& digest) const {
+  const uint32_t rank = truth_.ranks.front();
+  if (truth_.kind != FaultKind::kInfiniteKernel || !struck_ || at_s < truth_.onset_s + kLongS ||
+      rank / job_.ranks_per_node != index) {
+    return;
+  }
+  // The CPU ran ahead and enqueued what comes next.
+  uint32_t part = strike_part_;
+  while (job_.parts[part].kind != Part::Kind::kCollective) ++part;
+  const Part& next = job_.parts[part];
+  InFlight flight{.rank = Rank{rank},
+                  .comm = IdOf(next.family, job_.families[next.family].group_of[rank]),
+                  .func = next.func,
+                  .dtype = 7,
+                  .state = FlightState::kEnqueued,
+                  .seq = 0,
+                  .bytes = next.bytes,
+                  .age_ns = static_cast<uint64_t>((at_s - truth_.onset_s) * 1e9),
+                  .edge = {}};
+  digest.in_flight.push_back(flight);
 }
 
 void Trace::Send(double at_s, Digest digest) {

@@ -32,7 +32,6 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
       nodes_(job_.nodes()),
       seq_(job_.families.size(), std::vector<uint64_t>(detect::kFuncMax + 1)) {
   nominal_s_ = noise_.Uniform(0.5, 1.5);
-  sample_every_ = scenario.world >= 1024 ? 2 : 1;
   if (job_.stages > 1) {
     job_.stage_load.front() = conditions_.first_stage;
     job_.stage_load.back() = conditions_.last_stage;
@@ -48,7 +47,10 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
         1 + 1e-6 * noise_.Uniform(-conditions_.clock_drift_ppm, conditions_.clock_drift_ppm);
     node.next_s = noise_.Uniform(0, 1);
   }
-  checkpointing_.resize(scenario.world);
+  for (const Part& part : job_.parts) {
+    if (part.kind == Part::Kind::kCollective) places_.push_back({part.family, part.func});
+  }
+  left_s_.assign(2 * places_.size() * job_.world, kNever);
   PlaceFault();
 }
 
@@ -107,6 +109,12 @@ bool Trace::Active(uint32_t rank) const {
 void Trace::BeginIteration() {
   for (uint32_t rank = 0; rank < job_.world; ++rank) {
     RankState& state = ranks_[rank];
+    if (!state.stuck) {
+      state.ran = iteration_;
+      for (size_t place = 0; place < places_.size(); ++place) {
+        LeftAt(iteration_, place, rank) = kNever;
+      }
+    }
     state.expert_bias += conditions_.expert_walk * noise_.Normal() -
                          0.01 * state.expert_bias;  // held near where it began by load balancing
   }
@@ -206,9 +214,11 @@ void Trace::Checkpoint() {
     RankState& state = ranks_[rank];
     if (state.stuck) continue;
     if (conditions_.checkpoint_by_some && job_.replica_of[rank] != job_.replica_of[0]) continue;
-    state.checkpoint_from_s = state.t;
+    state.checkpoint_from_s[0] = state.checkpoint_from_s[1];
+    state.checkpoint_to_s[0] = state.checkpoint_to_s[1];
+    state.checkpoint_from_s[1] = state.t;
     state.t += conditions_.checkpoint_s * noise_.LogNormal(0.4);
-    state.checkpoint_to_s = state.t;
+    state.checkpoint_to_s[1] = state.t;
   }
 }
 
@@ -220,6 +230,7 @@ void Trace::Run(const Part& part, uint32_t index) {
       break;
     case Part::Kind::kCollective:
       Collective(part);
+      ++place_;
       break;
     case Part::Kind::kPipeline:
       Pipeline(part);
@@ -235,7 +246,9 @@ void Trace::Advance() {
     Tell(horizon_s_);
     return;
   }
+  began_s_.push_back(last_moved_s_);
   BeginIteration();
+  place_ = 0;
   for (uint32_t i = 0; i < job_.parts.size(); ++i) Run(job_.parts[i], i);
   for (uint32_t rank = 0; rank < job_.world; ++rank) {
     RankState& state = ranks_[rank];
@@ -262,6 +275,17 @@ void Trace::Advance() {
     horizon_s_ = std::max(horizon_s_, least);
     Tell(horizon_s_);
   }
+}
+
+double Trace::IterationsBetween(double from_s, double to_s) const {
+  auto at = [&](double time_s) {
+    const auto next = std::upper_bound(began_s_.begin(), began_s_.end(), time_s);
+    const auto index = static_cast<double>(next - began_s_.begin());
+    if (next != began_s_.end() || began_s_.size() < 2) return index;
+    const double pace = began_s_.back() / static_cast<double>(began_s_.size() - 1);
+    return index + (time_s - began_s_.back()) / pace;
+  };
+  return at(to_s) - at(from_s);
 }
 
 std::optional<Trace::Delivery> Trace::Next(double until_s) {

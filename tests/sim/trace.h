@@ -38,7 +38,8 @@ class Trace {
   const Truth& truth() const { return truth_; }
   const Job& job() const { return job_; }
   uint32_t iteration() const { return iteration_; }
-  double nominal_s() const { return nominal_s_; }
+  /// Iterations between two true times; where nothing moves, at the pace before.
+  double IterationsBetween(double from_s, double to_s) const;
   detect::CommId IdOf(uint32_t family, uint32_t group) const;
 
  private:
@@ -67,8 +68,9 @@ class Trace {
     double moved = 0;
     double step_end[3] = {};  // of the last iterations, newest last
     uint32_t step_of_end = 0;
-    double checkpoint_from_s = 0;
-    double checkpoint_to_s = 0;
+    uint32_t ran = 0;                  // the last iteration that it began
+    double checkpoint_from_s[2] = {};  // the last two, newest last
+    double checkpoint_to_s[2] = {};
     bool stuck = false;
     bool silent_root = false;  // it is the cause, outside of any operation
   };
@@ -93,12 +95,15 @@ class Trace {
   bool HotEdge(uint32_t from, uint32_t to) const;
   void Pipeline(const Part& part);
   void Stick(uint32_t rank, const detect::InFlight& flight, double at_s);
-  void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s,
-                   bool told);
+  void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s);
   // telemetry.cc
   void Tell(double until_s);
   void TellNode(uint32_t index, double at_s);
   void TellRank(uint32_t rank, double at_s, detect::Digest& digest) const;
+  void TellCompleted(uint32_t rank, double at_s, detect::Digest& digest) const;
+  void TellCommunicators(uint32_t first, uint32_t end, detect::Digest& digest) const;
+  void TellDone(Node& node, double at_s, detect::Digest& digest) const;
+  void TellEnqueued(uint32_t index, double at_s, detect::Digest& digest) const;
   void Send(double at_s, detect::Digest digest);
   uint64_t LocalNs(const Node& node, double at_s) const;
 
@@ -107,19 +112,29 @@ class Trace {
   Job job_;
   Noise noise_;
   double nominal_s_ = 1;
-  uint32_t sample_every_ = 1;
   std::vector<RankState> ranks_;
   std::vector<Node> nodes_;
   std::vector<std::vector<uint64_t>> seq_;  // by family and func
+  /// The collectives of an iteration, and when each rank left them in its last two.
+  struct Place {
+    uint32_t family = 0;
+    detect::Func func = detect::Func::kOther;
+  };
+  std::vector<Place> places_;
+  std::vector<double> left_s_;  // by parity of the iteration, place, rank
+  double& LeftAt(uint32_t iteration, size_t place, uint32_t rank) {
+    return left_s_[((iteration & 1U) * places_.size() + place) * job_.world + rank];
+  }
+  size_t place_ = 0;  // of the collective that is being run
   uint32_t iteration_ = 0;
   double horizon_s_ = 0;
   double last_moved_s_ = 0;
+  std::vector<double> began_s_;  // by iteration
   bool struck_ = false;
   uint32_t strike_part_ = 0;
   bool active_ = false;  // a fault that comes and goes is there in this iteration
   uint32_t active_left_ = 0;
   double link_slowdown_ = 1;
-  std::vector<char> checkpointing_;
   std::vector<detect::CommId> wanted_;
   Truth truth_;
 

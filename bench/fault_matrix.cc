@@ -1,0 +1,147 @@
+// The fault matrix: which faults are there, and running them. Simulated jobs, the real detector.
+
+#include "bench/fault_matrix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "tests/sim/trace.h"
+
+namespace holdfast::bench {
+namespace {
+
+using sim::FaultKind;
+
+struct Fault {
+  std::string name;
+  FaultKind kind;
+  double magnitude = 0;
+  double duty = 1;
+};
+
+std::vector<Fault> Faults() {
+  std::vector<Fault> faults;
+  for (FaultKind kind :
+       {FaultKind::kStopped, FaultKind::kKilled, FaultKind::kNodeLost, FaultKind::kInfiniteKernel,
+        FaultKind::kCpuSpin, FaultKind::kLoaderSleep, FaultKind::kTwoStopped,
+        FaultKind::kMismatched, FaultKind::kSkipped, FaultKind::kDroppedEdge, FaultKind::kSlowEdge,
+        FaultKind::kSlowSend, FaultKind::kSlowReceive, FaultKind::kLatency}) {
+    faults.push_back({std::string(ToString(kind)), kind});
+  }
+  for (int percent : {5, 10, 20, 50, 100}) {
+    faults.push_back({fmt::format("GPU {} % slow", percent), FaultKind::kSlowGpu, percent * 0.01});
+  }
+  faults.push_back({"GPU 50 % slow, 10 % of the time", FaultKind::kIntermittent, 0.5, 0.1});
+  faults.push_back({"GPU 50 % slow, 50 % of the time", FaultKind::kIntermittent, 0.5, 0.5});
+  faults.push_back({"two GPUs 30 % slow", FaultKind::kTwoSlow, 0.3});
+  return faults;
+}
+
+std::vector<MatrixCell> Cells(const MatrixOptions& options) {
+  std::vector<MatrixCell> cells;
+  for (uint32_t world : options.worlds) {
+    for (sim::Shape shape : sim::kShapes) {
+      for (const Fault& fault : Faults()) {
+        cells.push_back(
+            {fault.name, {shape, world, fault.kind, fault.magnitude, fault.duty, {}}, false, {}});
+      }
+      for (const sim::Negative& negative : sim::Negatives()) {
+        cells.push_back({std::string(negative.name),
+                         {shape, world, FaultKind::kNone, 0, 1, negative.conditions},
+                         true,
+                         {}});
+      }
+    }
+  }
+  std::erase_if(cells, [&](const MatrixCell& cell) {
+    return cell.name.find(options.only) == std::string::npos;
+  });
+  for (MatrixCell& cell : cells) cell.outcomes.resize(options.seeds);
+  return cells;
+}
+
+}  // namespace
+
+Interval Wilson(uint64_t hits, uint64_t all) {
+  if (all == 0) return {};
+  constexpr double z = 1.959964;
+  const auto n = static_cast<double>(all);
+  const double p = static_cast<double>(hits) / n;
+  const double middle = (p + z * z / (2 * n)) / (1 + z * z / n);
+  const double half = z * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n);
+  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+std::vector<MatrixCell> RunMatrix(const MatrixOptions& options) {
+  std::vector<MatrixCell> cells = Cells(options);
+  std::atomic<size_t> next{0};
+  const size_t runs = cells.size() * options.seeds;
+  auto work = [&] {
+    for (size_t i = next++; i < runs; i = next++) {
+      MatrixCell& cell = cells[i / options.seeds];
+      const size_t seed = i % options.seeds;
+      cell.outcomes[seed] =
+          RunScenario(cell.scenario, options.first_seed + seed, LimitsFor(cell.scenario));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t i = 1; i < options.jobs; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return cells;
+}
+
+std::vector<EvaluationCost> MeasureEvaluations(bool quick) {
+  using Steady = std::chrono::steady_clock;
+  auto ms = [](Steady::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  std::vector<EvaluationCost> costs;
+  for (uint32_t world : {8U, 64U, 512U, 1024U, 4096U, 10'240U}) {
+    for (const FaultKind kind : {FaultKind::kTwoSlow, FaultKind::kCpuSpin}) {
+      std::vector<double> evaluate_ms;
+      std::vector<double> observe_ms;
+      for (uint64_t seed = 1; seed <= (quick ? 1U : 4U); ++seed) {
+        const sim::Scenario scenario{sim::Shape::kTensorData, world, kind, 0.3, 1, {}};
+        sim::Trace trace(scenario, seed);
+        detect::Detector detector(Incarnation{1}, world);
+        double tick_s = 1;
+        while (tick_s < (kind == FaultKind::kCpuSpin ? 40 : 60)) {
+          trace.Advance();
+          for (; tick_s <= trace.horizon_s(); tick_s += 1) {
+            std::vector<sim::Trace::Delivery> deliveries;
+            while (auto delivery = trace.Next(tick_s)) deliveries.push_back(std::move(*delivery));
+            const auto begin = Steady::now();
+            for (const auto& delivery : deliveries) {
+              detector.Observe(delivery.digest, sim::ListenerTime(delivery.at_s));
+            }
+            const auto observed = Steady::now();
+            const auto verdicts = detector.Evaluate(sim::ListenerTime(tick_s));
+            const auto evaluated = Steady::now();
+            observe_ms.push_back(ms(observed - begin));
+            // The hang's cost is that of an evaluation that finds it.
+            if (kind == FaultKind::kTwoSlow || !verdicts.empty()) {
+              evaluate_ms.push_back(ms(evaluated - observed));
+            }
+          }
+        }
+      }
+      std::sort(evaluate_ms.begin(), evaluate_ms.end());
+      std::sort(observe_ms.begin(), observe_ms.end());
+      if (evaluate_ms.empty()) continue;
+      costs.push_back({.ranks = world,
+                       .state = kind == FaultKind::kCpuSpin ? "hung" : "runs, two slow GPUs",
+                       .p50_ms = evaluate_ms[evaluate_ms.size() / 2],
+                       .p99_ms = evaluate_ms[(evaluate_ms.size() - 1) * 99 / 100],
+                       .observe_ms = observe_ms[observe_ms.size() / 2]});
+    }
+  }
+  return costs;
+}
+
+}  // namespace holdfast::bench

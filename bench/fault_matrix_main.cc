@@ -1,0 +1,88 @@
+// Runs the fault matrix over simulated jobs and prints its tables, or writes them into a page.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "bench/fault_matrix.h"
+
+namespace holdfast::bench {
+namespace {
+
+constexpr uint64_t kTuningSeed = 1;
+
+/// Puts `text` between the lines `<!-- fault matrix -->` and `<!-- end of fault matrix -->`.
+Status WriteInto(const std::string& path, const std::string& text) {
+  std::ifstream file(path);
+  std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string begin_mark = "<!-- fault matrix -->\n";
+  const size_t begin = page.find(begin_mark);
+  const size_t end = page.find("<!-- end of fault matrix -->");
+  if (begin == std::string::npos || end == std::string::npos || end < begin) {
+    return NotFoundError(path + " has no place for the fault matrix");
+  }
+  const size_t from = begin + begin_mark.size();
+  page.replace(from, end - from, text);
+  if (!(std::ofstream(path) << page)) return IoErrorError("cannot write " + path);
+  return Status::Ok();
+}
+
+void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
+  for (const MatrixCell& cell : cells) {
+    for (size_t i = 0; i < cell.outcomes.size(); ++i) {
+      const sim::Outcome& outcome = cell.outcomes[i];
+      if (outcome.wrong.empty() && (cell.negative || outcome.exact)) continue;
+      fmt::print(stderr, "{} {} {} seed {}: found {} exact {} wrong {}\n", cell.name,
+                 ToString(cell.scenario.shape), cell.scenario.world, first_seed + i,
+                 outcome.detected, outcome.exact, outcome.wrong.size());
+      for (const detect::Verdict& verdict : outcome.said) {
+        fmt::print(stderr, "    {}: {}\n", ToString(verdict.fault),
+                   fmt::join(verdict.evidence, "; "));
+      }
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  MatrixOptions options;
+  std::string into;
+  bool quick = false;
+  bool tuning = false;
+  bool verbose = false;
+  bool no_cost = false;
+  CLI::App app("Feeds simulated faults to the detector and scores what it says.");
+  app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds");
+  app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
+  app.add_option("--ranks", options.worlds, "sizes of jobs")->delimiter(',');
+  app.add_option("--only", options.only, "cells whose name contains this");
+  app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
+  app.add_option("--into", into, "put the tables into this Markdown file");
+  app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
+  app.add_flag("--verbose", verbose, "print every run that was not right");
+  app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
+  CLI11_PARSE(app, argc, argv);
+  if (quick) {
+    options.seeds = 5;
+    options.worlds = {8, 64};
+  }
+  if (tuning) options.first_seed = kTuningSeed;
+  const auto cells = RunMatrix(options);
+  std::string report = MatrixReport(cells, options);
+  if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));
+  if (verbose) PrintFailures(cells, options.first_seed);
+  if (into.empty()) {
+    fmt::print("{}", report);
+    return 0;
+  }
+  const Status status = WriteInto(into, report);
+  if (!status.ok()) fmt::print(stderr, "{}\n", status.ToString());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace holdfast::bench
+
+// An exception may end this program.  NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) { return holdfast::bench::Main(argc, argv); }

@@ -1,0 +1,180 @@
+// The fault matrix in tables.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bench/fault_matrix.h"
+
+namespace holdfast::bench {
+namespace {
+
+using detect::FaultClass;
+using sim::Outcome;
+
+struct Tally {
+  uint64_t runs = 0;
+  uint64_t detected = 0;
+  uint64_t exact = 0;
+  uint64_t wrong = 0;  // verdicts
+  std::vector<double> seconds;
+  std::vector<double> iterations;
+
+  void Add(const Outcome& outcome) {
+    ++runs;
+    detected += outcome.detected ? 1 : 0;
+    exact += outcome.exact ? 1 : 0;
+    wrong += outcome.wrong.size();
+    if (!outcome.detected) return;
+    seconds.push_back(outcome.latency_s);
+    iterations.push_back(outcome.latency_iterations);
+  }
+};
+
+std::string Percentile(std::vector<double> values, double p) {
+  if (values.empty()) return "–";
+  std::sort(values.begin(), values.end());
+  const auto at = static_cast<size_t>(std::lround(p * static_cast<double>(values.size() - 1)));
+  return fmt::format("{:.1f}", values[at]);
+}
+
+std::string Share(uint64_t hits, uint64_t all) {
+  if (all == 0) return "–";
+  const Interval interval = Wilson(hits, all);
+  return fmt::format("{:.3f} ({:.3f}–{:.3f})", static_cast<double>(hits) / static_cast<double>(all),
+                     interval.low, interval.high);
+}
+
+std::string Latencies(const Tally& tally) {
+  return fmt::format("{} / {} | {} / {}", Percentile(tally.iterations, 0.5),
+                     Percentile(tally.iterations, 0.99), Percentile(tally.seconds, 0.5),
+                     Percentile(tally.seconds, 0.99));
+}
+
+std::string ByClass(const std::vector<MatrixCell>& cells) {
+  std::map<FaultClass, Tally> tallies;
+  std::map<FaultClass, uint64_t> wrong;  // verdicts of the class that are false, in all runs
+  for (const MatrixCell& cell : cells) {
+    for (const Outcome& outcome : cell.outcomes) {
+      for (FaultClass fault : outcome.wrong) ++wrong[fault];
+      if (cell.negative) continue;
+      FaultClass fault = RightClasses(cell.scenario.fault).front();
+      tallies[fault].Add(outcome);
+    }
+  }
+  std::string table =
+      "| class | runs | precision | recall | exact rank or edge | iterations p50 / p99 | seconds "
+      "p50 / p99 |\n|---|---|---|---|---|---|---|\n";
+  Tally all;
+  uint64_t all_wrong = 0;
+  for (FaultClass fault :
+       {FaultClass::kDead, FaultClass::kComputeHang, FaultClass::kCommHang,
+        FaultClass::kSoftwareMismatch, FaultClass::kComputeSlow, FaultClass::kCommSlow}) {
+    const Tally& tally = tallies[fault];
+    const uint64_t false_ones = wrong[fault];
+    table += fmt::format("| {} | {} | {} | {} | {} | {} |\n", ToString(fault), tally.runs,
+                         Share(tally.detected, tally.detected + false_ones),
+                         Share(tally.detected, tally.runs), Share(tally.exact, tally.runs),
+                         Latencies(tally));
+    all.runs += tally.runs;
+    all.detected += tally.detected;
+    all.exact += tally.exact;
+  }
+  for (const auto& [fault, count] : wrong) all_wrong += count;
+  table += fmt::format("| all | {} | {} | {} | {} | | |\n", all.runs,
+                       Share(all.detected, all.detected + all_wrong), Share(all.detected, all.runs),
+                       Share(all.exact, all.runs));
+  return table;
+}
+
+std::string ByFault(const std::vector<MatrixCell>& cells) {
+  std::vector<std::string> order;
+  std::map<std::string, Tally> tallies;
+  std::map<std::string, std::map<uint32_t, Tally>> by_world;
+  std::vector<uint32_t> worlds;
+  for (const MatrixCell& cell : cells) {
+    if (cell.negative) continue;
+    const uint32_t world = cell.scenario.world;
+    if (tallies.count(cell.name) == 0) order.push_back(cell.name);
+    if (std::find(worlds.begin(), worlds.end(), world) == worlds.end()) worlds.push_back(world);
+    for (const Outcome& outcome : cell.outcomes) {
+      tallies[cell.name].Add(outcome);
+      by_world[cell.name][world].Add(outcome);
+    }
+  }
+  std::string table = "| fault | runs | found | exact |";
+  for (uint32_t world : worlds) table += fmt::format(" exact, {} ranks |", world);
+  table += " false verdicts | iterations p50 / p99 | seconds p50 / p99 |\n|---|---|---|---|";
+  for (size_t i = 0; i < worlds.size() + 3; ++i) table += "---|";
+  table += "\n";
+  for (const std::string& name : order) {
+    const Tally& tally = tallies[name];
+    table += fmt::format("| {} | {} | {} | {} |", name, tally.runs, tally.detected, tally.exact);
+    for (uint32_t world : worlds) {
+      const Tally& part = by_world[name][world];
+      table += fmt::format(" {}/{} |", part.exact, part.runs);
+    }
+    table += fmt::format(" {} | {} |\n", tally.wrong, Latencies(tally));
+  }
+  return table;
+}
+
+std::string ByNegative(const std::vector<MatrixCell>& cells) {
+  std::vector<std::string> order;
+  std::map<std::string, Tally> tallies;
+  std::map<std::string, double> hours;
+  for (const MatrixCell& cell : cells) {
+    if (!cell.negative) continue;
+    if (tallies.count(cell.name) == 0) order.push_back(cell.name);
+    for (const Outcome& outcome : cell.outcomes) {
+      tallies[cell.name].Add(outcome);
+      hours[cell.name] += outcome.job_s / 3600;
+    }
+  }
+  std::string table =
+      "| legitimate behaviour | jobs | job-hours | false verdicts | per 1,000 job-hours (95 %) "
+      "|\n|---|---|---|---|---|\n";
+  uint64_t all_wrong = 0;
+  uint64_t all_runs = 0;
+  double all_hours = 0;
+  // A Poisson interval by the square-root transform, exact enough here; none at all: 3.7.
+  auto row = [](const std::string& name, uint64_t runs, double job_hours, uint64_t wrong) {
+    const auto k = static_cast<double>(wrong);
+    const double low = wrong == 0 ? 0 : std::pow(std::max(0.0, std::sqrt(k) - 0.98), 2);
+    const double high = wrong == 0 ? 3.69 : std::pow(std::sqrt(k + 1) + 0.98, 2);
+    return fmt::format("| {} | {} | {:.1f} | {} | {:.1f} ({:.1f}–{:.1f}) |\n", name, runs,
+                       job_hours, wrong, 1000 * k / job_hours, 1000 * low / job_hours,
+                       1000 * high / job_hours);
+  };
+  for (const std::string& name : order) {
+    table += row(name, tallies[name].runs, hours[name], tallies[name].wrong);
+    all_wrong += tallies[name].wrong;
+    all_runs += tallies[name].runs;
+    all_hours += hours[name];
+  }
+  if (order.size() > 1) table += row("all", all_runs, all_hours, all_wrong);
+  return table;
+}
+
+}  // namespace
+
+std::string MatrixReport(const std::vector<MatrixCell>& cells, const MatrixOptions& options) {
+  return fmt::format("{} seeds a cell, from {}; jobs of", options.seeds, options.first_seed) +
+         fmt::format(" {} ranks, DP, TP×DP, PP×DP and MoE.\n\n", fmt::join(options.worlds, ", ")) +
+         ByClass(cells) + "\n" + ByFault(cells) + "\n" + ByNegative(cells);
+}
+
+std::string CostTable(const std::vector<EvaluationCost>& costs) {
+  std::string table =
+      "| ranks | job | evaluation p50 | p99 | taking in a second's digests "
+      "|\n|---|---|---|---|---|\n";
+  for (const EvaluationCost& cost : costs) {
+    table += fmt::format("| {} | {} | {:.3f} ms | {:.3f} ms | {:.2f} ms |\n", cost.ranks,
+                         cost.state, cost.p50_ms, cost.p99_ms, cost.observe_ms);
+  }
+  return table;
+}
+
+}  // namespace holdfast::bench
