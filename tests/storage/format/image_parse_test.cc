@@ -284,6 +284,8 @@ TEST(OwnImageTest, SlicesAreChecked) {
   Result<ParsedImage> good = Parse(OwnFile(kOwnFields, slice("[10]", "[8]")));
   ASSERT_TRUE(good) << good.error().ToString();
   EXPECT_EQ(good->tensors[0].spec, Slice("w", DType::kF32, {2}, {10}, {8}));
+  const std::string twice = R"({\"w\":{\"global_shape\":[10],\"offset\":[8]},)"
+                            R"(\"w\":{\"global_shape\":[10],\"offset\":[8]}})";
   for (const std::string& slices :
        std::vector<std::string>{"",
                                 " {}",
@@ -304,8 +306,7 @@ TEST(OwnImageTest, SlicesAreChecked) {
                                 R"({\"w\":{\"global_shape\":[10],\"offset\":[0],\"more\":[0]}})",
                                 R"({\"w\":{\"global_shape\":[10],\"offset\":[0],\"more\":{}}})",
                                 R"({\"w\":{\"global_shape\":[[10]],\"offset\":[0]}})",
-                                R"({\"w\":{\"global_shape\":[10],\"offset\":[8]},)"
-                                R"(\"w\":{\"global_shape\":[10],\"offset\":[8]}})",
+                                twice,
                                 slice("[10]", "[9]"),
                                 slice("[1]", "[0]"),
                                 slice("[10]", "[]"),

@@ -68,15 +68,16 @@ struct TestImage {
     if (data_bytes % 64 > 0) add("rest", DType::kU8, {data_bytes % 64});
     auto layout = ImageLayout::Plan(tensors);
     EXPECT_TRUE(layout) << StatusOf(layout).ToString();
-    auto header = layout->RenderHeader(identity, {});
-    EXPECT_TRUE(header) << StatusOf(header).ToString();
-    uint64_t image_bytes = header->size() + data_bytes;
+    auto rendered = layout->RenderHeader(identity, {});
+    EXPECT_TRUE(rendered) << StatusOf(rendered).ToString();
+    const std::vector<char> header(rendered->begin(), rendered->end());
+    uint64_t image_bytes = header.size() + data_bytes;
     slot = *AlignedBuffer::Allocate(image_bytes);
     image = slot.span().first(image_bytes);
     std::memset(slot.data(), 0xEE, slot.size());
-    std::memcpy(image.data(), header->data(), header->size());
+    std::memcpy(image.data(), header.data(), header.size());
     for (uint64_t i = 0; i < data_bytes; ++i) {
-      image[header->size() + i] = ExpectedByte(identity, i);
+      image[header.size() + i] = ExpectedByte(identity, i);
     }
   }
 
