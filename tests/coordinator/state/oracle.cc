@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace holdfast::coord {
 
 void StoredRecords::Apply(const Effect& effect) {
