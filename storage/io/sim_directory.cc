@@ -336,7 +336,10 @@ Status SimDirectory::Overwrite(const std::string& path, uint64_t offset,
   if (turn.flip && !content.empty()) content[disk_.random.Below(content.size())] ^= std::byte{1};
   HOLDFAST_RETURN_IF_ERROR(disk_.Write(inode, offset, content).WithContext(full));
   Result<SimTurn> sync = disk_.Begin(generation_, SimOp::kSync, full);
-  if (!sync) return sync.error();
+  if (!sync) {
+    if (disk_.CheckAlive(generation_).ok()) disk_.inodes.at(inode).dirty.clear();
+    return sync.error();
+  }
   disk_.Sync(inode);
   return Status::Ok();
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace holdfast::coord {
 
 void StoredRecords::Apply(const Effect& effect) {
@@ -416,7 +418,12 @@ void Oracle::CheckDecision(const LineageRecord& lineage, const StoredRecords& be
     return;
   }
   auto version = before.versions.find({job_, lineage.restored});
-  if (version == before.versions.end() || !Restorable(version->second, before, true)) {
+  // What damaged copies have left may do, as the ranks that were prepared from them show; it is
+  // never promised before.
+  const bool hoped = std::any_of(damaged_.begin(), damaged_.end(), [&](const auto& copy) {
+    return std::get<0>(copy.second) == lineage.restored;
+  });
+  if (version == before.versions.end() || (!hoped && !Restorable(version->second, before, true))) {
     Complain(fmt::format("incarnation {} restores {}, which is not restorable",
                          lineage.incarnation.value, ToString(lineage.restored)));
   }

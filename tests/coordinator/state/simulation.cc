@@ -58,7 +58,13 @@ void Simulation::Observe(const Event& event) {
   for (const Gone& gone : report->gone) {
     oracle_.NotHeld(report->node, gone.version, gone.rank, gone.tier);
   }
-  for (const Holding& holding : report->holdings) oracle_.Held(report->node, holding);
+  for (const Holding& holding : report->holdings) {
+    if (holding.damage.empty()) {
+      oracle_.Held(report->node, holding);
+    } else {
+      oracle_.Damaged(report->node, holding.version, holding.rank, holding.tier);
+    }
+  }
   for (const Prepared& prepared : report->prepared) {
     auto order = orders_.find(prepared.request);
     if (order == orders_.end()) continue;
@@ -412,6 +418,11 @@ void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
   orders_[order.request] = order;
   NodeReported report = NewReport(agent);
   report.prepared.push_back({order.request, outcome});
+  // Who finds a copy of its own damaged says so itself, and keeps it for its group.
+  if (outcome.code() == ErrorCode::kDataLoss && order.source_node == agent.name && Chance(60)) {
+    report.holdings.push_back(MakeHolding(shard, order.tier));
+    report.holdings.back().damage = "a flipped bit";
+  }
   if (outcome.ok()) {
     (order.into == Tier::kDisk ? agent.disk : agent.memory).insert(shard);
     agent.damaged.erase({shard, order.into});
