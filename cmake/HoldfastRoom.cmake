@@ -56,12 +56,16 @@ function(holdfast_proto target proto)
   target_compile_options(${target} PRIVATE -w)
 endfunction()
 
+# Tests are compiled more often than they run.
+set(HOLDFAST_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
+
 # holdfast_test(<name> SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...] [SERIAL]): one GoogleTest
 # binary, one ctest entry.
 function(holdfast_test name)
   cmake_parse_arguments(TEST "SERIAL" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE ${HOLDFAST_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

@@ -247,6 +247,12 @@ void Supervisor::SeeCommit(const PutVersion& put) {
   VersionId& newest =
       put.committed_tier_bit == TierBit(Tier::kDisk) ? progress.disk : progress.memory;
   newest = std::max(newest, version.version);
+  auto asked = asked_.find(version.job);
+  if (asked != asked_.end() && version.version.incarnation > asked->second) {
+    MarkIncidents(version.job, &IncidentRecord::first_step_ms);
+    CloseIncidents(version.job, IncidentState::kRecovered);
+    asked_.erase(asked);
+  }
   Run* run = Find(version.job);
   if (run == nullptr || run->incarnation != version.version.incarnation || run->committed ||
       put.committed_tier_bit != TierBit(Tier::kMemory)) {

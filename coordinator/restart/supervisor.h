@@ -30,6 +30,7 @@ struct SupervisorOptions {
   uint32_t strikes_max = 3;  // a node that broke so many launches is quarantined
   uint32_t incidents_max = 1000;
   uint32_t port_seed = 0;
+  bool can_ask = false;  // there is a command that starts jobs again which others launched
 };
 
 struct RunView {
@@ -143,6 +144,7 @@ class Supervisor {
   std::map<std::string, Node> nodes_;
   std::map<std::string, Run> runs_;  // by job
   std::map<std::string, Progress> progress_;
+  std::map<std::string, Incarnation> asked_;  // to be started again, of jobs that others launched
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
   uint64_t next_incident_ = 1;

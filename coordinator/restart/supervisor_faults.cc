@@ -157,9 +157,15 @@ void Supervisor::On(const FaultFound& event) {
   // An incarnation that is over does badly by nature.
   if (run != nullptr && !current) return;
   IncidentRecord& incident = OpenIncident(event.job, failure);
-  incident.plan = "none: for a person to look at";
-  incident.state = IncidentState::kNoted;
+  Incarnation& asked = asked_[event.job];
+  const bool ask = run == nullptr && options_.can_ask && event.action != FaultAction::kNote &&
+                   asked < event.incarnation;
+  incident.plan = ask ? "restart.command is run" : "none: for a person to look at";
+  incident.state = ask ? IncidentState::kOpen : IncidentState::kNoted;
   StoreIncident(incident, true);
+  if (!ask) return;
+  asked = event.incarnation;
+  effects_.emplace_back(AskRestart{incident});
 }
 
 void Supervisor::Fail(Run& run, Failure failure) {

@@ -97,11 +97,12 @@ void LogEffect(const Effect& effect) {
 }  // namespace
 
 Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
-                 StoreOpener opener, Clock& clock)
+                 StoreOpener opener, Clock& clock, RestartCommand restart)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
       run_options_(runs),
       opener_(std::move(opener)),
+      restart_command_(std::move(restart)),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
@@ -109,9 +110,9 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock) {
-  std::unique_ptr<Applier> applier(
-      new Applier(std::move(cluster), std::move(options), runs, std::move(opener), clock));
+                                                Clock& clock, RestartCommand restart) {
+  std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
+                                               std::move(opener), clock, std::move(restart)));
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;
@@ -315,6 +316,8 @@ void Applier::Deliver(const std::vector<Effect>& effects) {
       if (sink != sinks_.end()) sink->second->Push(options_.epoch, send->directive);
     } else if (const auto* close = std::get_if<CloseAttach>(&effect)) {
       CloseSink(close->attach, close->why);
+    } else if (const auto* ask = std::get_if<AskRestart>(&effect)) {
+      if (restart_command_) restart_command_(ask->incident);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "coordinator/server/coordinator_server.h"
 
+#include "coordinator/server/restart_command.h"
 #include "coordinator/store/rocks_store.h"
 #include "storage/base/random.h"
 
@@ -31,6 +32,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   options.peers.domain_label = config.peers_domain_label;
   SupervisorOptions runs;
   runs.node_lease = options.node_lease;
+  runs.can_ask = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
   HOLDFAST_ASSIGN_OR_RETURN(
       server->applier_, Applier::Start(config.cluster, options, runs, std::move(opener), clock));

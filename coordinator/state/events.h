@@ -188,6 +188,11 @@ struct NodeGone {
   std::string why;
 };
 
+/// A job that somebody else launched has to be started again.
+struct AskRestart {
+  IncidentRecord incident;
+};
+
 /// Something that a person should see in the log.
 struct Finding {
   std::string job;
@@ -197,6 +202,6 @@ struct Finding {
 
 using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, PutRun, PutIncident,
                             EraseIncident, PutQuarantine, EraseQuarantine, Reply, Send, CloseAttach,
-                            NodeGone, Finding, Repaired>;
+                            NodeGone, AskRestart, Finding, Repaired>;
 
 }  // namespace holdfast::coord

@@ -205,6 +205,28 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
   ExpectBitIdentical(4);
 }
 
+TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
+  StartCluster(4);
+  std::string script = "exec";
+  for (const std::string& word : Trainer(25)) script += " " + word;
+  script += " --slow-ms 15 --slow-from-step 20000";
+  // Only rank 2 is slow, from step 40 on.
+  script = "if [ $RANK = 2 ]; then from=40; else from=1000000; fi; " + script;
+  const size_t number = script.find("20000");
+  script.replace(number, 5, "$from");
+  ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "4"}, {"sh", "-c", script}));
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  EXPECT_TRUE(Incidents().empty()) << "nothing is done on one witness of slowness";
+  const json answer = CliJson({"incidents", "--job", "lm"});
+  bool named = false;
+  for (const json& incident : answer["incidents"]) {
+    named =
+        named || (incident["kind"] == "non-communication slow" && incident["ranks"] == json({2}));
+  }
+  EXPECT_TRUE(named) << answer.dump(1);
+  ExpectBitIdentical(4);
+}
+
 TEST_F(RunTest, AgentsAndTheCoordinatorStartAgainWithoutTheJobNoticing) {
   StartCluster(3);
   ASSERT_NO_FATAL_FAILURE(RunTrainer(3, 0));

@@ -42,6 +42,7 @@ class SupervisorTest : public ::testing::Test {
         orders_[names_[send->attach]] = *order;
         ++orders_given_;
       }
+      if (const auto* ask = std::get_if<AskRestart>(&effect)) asked_.push_back(ask->incident.what);
       if (const auto* reply = std::get_if<Reply>(&effect)) reply_ = reply->outcome;
     }
   }
@@ -143,6 +144,7 @@ class SupervisorTest : public ::testing::Test {
   std::map<std::string, QuarantineRecord> quarantine_;
   std::map<std::string, WorkersOrder> orders_;
   int orders_given_ = 0;
+  std::vector<std::string> asked_;
   Status reply_;
   AttachId attaches_ = 0;
   std::map<AttachId, std::string> names_;
@@ -379,6 +381,27 @@ TEST_F(SupervisorTest, WhatIsOnlyWorthANoteChangesNothing) {
   EXPECT_EQ(incidents_[1].state, IncidentState::kNoted);
   EXPECT_EQ(Phase(), RunPhase::kRunning);
   EXPECT_EQ(orders_given_, orders);
+}
+
+TEST_F(SupervisorTest, WhoLaunchedAJobIsAskedOnceToStartItAgain) {
+  options_.can_ask = true;
+  supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
+  FaultFound fault;
+  fault.job = "slurm";
+  fault.incarnation = Incarnation{4};
+  fault.kind = "dead";
+  fault.what = "rank 5 is dead";
+  fault.action = FaultAction::kRestartElsewhere;
+  fault.dead = true;
+  Apply(fault);
+  Apply(fault);
+  EXPECT_THAT(asked_, ElementsAre("rank 5 is dead"));
+  EXPECT_EQ(incidents_[1].state, IncidentState::kOpen);
+  VersionRecord version;
+  version.job = "slurm";
+  version.version = {Incarnation{5}, Step{9}};
+  Observe(Tick{}, {PutVersion{version, TierBit(Tier::kMemory)}});
+  EXPECT_EQ(incidents_[1].state, IncidentState::kRecovered);
 }
 
 TEST_F(SupervisorTest, DamageIsNotedOnce) {
