@@ -45,8 +45,9 @@ class RunTest : public ::testing::Test {
     if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
-  void StartCluster(int nodes) {
+  void StartCluster(int nodes, std::vector<std::string> coordinator_settings = {}) {
     ClusterOptions options;
+    options.coordinator_settings = std::move(coordinator_settings);
     options.root = root_;
     options.nodes = nodes;
     options.arena_bytes = 64ULL << 20;
@@ -280,6 +281,29 @@ TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "3"}, Trainer(0)));
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   ExpectBitIdentical(3);
+}
+
+TEST_F(RunTest, AJobThatOthersLaunchedIsStartedAgainByACommand) {
+  StartCluster(3,
+               {"restart.command=echo \"$HOLDFAST_JOB/$HOLDFAST_RANKS\" >> " + root_ + "/asked"});
+  TrainingOptions options;
+  options.world = 3;
+  options.steps = 100'000;
+  options.step_sleep_ms = 20;
+  Training training(&*cluster_, options);
+  ASSERT_TRUE(training.Start().ok());
+  ASSERT_TRUE(training.AwaitStep(5, kTimeout)) << training.LogTail();
+  training.KillRank(1);
+  ASSERT_TRUE(WaitUntil([&] { return !ReadAll(root_ + "/asked").empty(); }, kTimeout));
+  EXPECT_THAT(ReadAll(root_ + "/asked"), ::testing::MatchesRegex("charlm/[0-9,]*1[0-9,]*\n"));
+  // Somebody does it: the incident is over.
+  ASSERT_TRUE(training.Start().ok());
+  ASSERT_TRUE(training.AwaitStep(10, kTimeout)) << training.LogTail();
+  const json answer = CliJson({"incidents", "--job", "charlm"});
+  ASSERT_FALSE(answer["incidents"].empty());
+  EXPECT_EQ(answer["incidents"].back()["kind"], "dead");
+  EXPECT_EQ(answer["incidents"].back()["state"], "recovered");
+  training.KillAll();
 }
 
 TEST_F(RunTest, BadRequestsAreExplained) {
