@@ -87,7 +87,8 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
     one->set_peer(sums.peer);
     one->set_direction(static_cast<uint32_t>(sums.direction));
     one->set_bytes(sums.bytes);
-    one->set_wait_ns(sums.transfer_ns);
+    // Sent bytes wait on the wire, bytes to receive wait for their sender.
+    one->set_wait_ns(sums.direction == Direction::kSend ? sums.transfer_ns : sums.peer_wait_ns);
     one->set_transfers(sums.transfers);
   }
 }
