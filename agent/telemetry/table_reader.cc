@@ -249,7 +249,7 @@ void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
     const uint64_t since = view.started ? view.values.started_ns : view.values.enqueued_ns;
     view.age_ns = AgeOf(since, now_ns);
     Heard(since, now_ns);
-    out->in_flight.push_back(std::move(view));
+    out->in_flight.push_back(view);
   }
 }
 
