@@ -109,7 +109,8 @@ struct alignas(64) CollectiveRecord {
   uint64_t reserved[3];
 };
 
-/// Everything but the tag; the caller orders it against the tag.
+/// Everything but the tag: released and acquired, so that what the reader takes between two looks
+/// at the tag is what the writer stored under it.
 void StoreValues(CollectiveRecord& record, const CollectiveValues& values);
 CollectiveValues LoadValues(const CollectiveRecord& record);
 void CopyValues(const CollectiveRecord& from, CollectiveRecord& to);

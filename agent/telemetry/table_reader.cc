@@ -29,9 +29,8 @@ uint64_t AgeOf(uint64_t since_ns, uint64_t now_ns) {
 
 bool IsPast(uint64_t at_ns, uint64_t now_ns) { return at_ns <= AddUpTo(now_ns, kAheadMaxNs); }
 
-/// A shared entry whose tag must be the same before and after its values are taken.
+/// The second look at the tag of an entry whose values were taken, with acquire, since the first.
 bool IsStill(const std::atomic<uint64_t>& tag, uint64_t expected) {
-  std::atomic_thread_fence(kAcquire);
   return tag.load(kRelaxed) == expected;
 }
 
@@ -47,14 +46,14 @@ bool IsValid(const CommunicatorView& view, uint32_t member_count) {
 
 CommunicatorView LoadCommunicator(const CommunicatorEntry& entry, uint32_t* member_count) {
   CommunicatorView view;
-  view.id = entry.id.load(kRelaxed);
-  view.size = entry.size.load(kRelaxed);
-  view.index = entry.index.load(kRelaxed);
-  view.role = static_cast<CommunicatorRole>(entry.role.load(kRelaxed));
-  *member_count = entry.member_count.load(kRelaxed);
+  view.id = entry.id.load(kAcquire);
+  view.size = entry.size.load(kAcquire);
+  view.index = entry.index.load(kAcquire);
+  view.role = static_cast<CommunicatorRole>(entry.role.load(kAcquire));
+  *member_count = entry.member_count.load(kAcquire);
   if (*member_count != view.size || *member_count > kMembersMax) return view;
   for (uint32_t i = 0; i < *member_count; ++i) {
-    view.members.push_back(entry.members[i].load(kRelaxed));
+    view.members.push_back(entry.members[i].load(kAcquire));
   }
   return view;
 }
@@ -151,9 +150,9 @@ void TableReader::ReadProgress(uint64_t now_ns, RankTelemetry* out) {
     const uint64_t version = entry.version.load(kAcquire);
     if (version == 0) return;
     if (version % 2 != 0) continue;
-    const Progress seen{.step = entry.step.load(kRelaxed),
-                        .advanced_ns = entry.advanced_ns.load(kRelaxed),
-                        .last_step_ns = entry.last_step_ns.load(kRelaxed)};
+    const Progress seen{.step = entry.step.load(kAcquire),
+                        .advanced_ns = entry.advanced_ns.load(kAcquire),
+                        .last_step_ns = entry.last_step_ns.load(kAcquire)};
     if (!IsStill(entry.version, version)) continue;
     if (seen.advanced_ns == 0 || !IsPast(seen.advanced_ns, now_ns) || seen.step >= kCountMax ||
         seen.last_step_ns > kDurationMaxNs) {
@@ -189,7 +188,7 @@ void TableReader::ReadSteps(RankTelemetry* out) {
       ++out->gaps.lost;
       continue;
     }
-    const StepView step{record.step.load(kRelaxed), record.duration_ns.load(kRelaxed)};
+    const StepView step{record.step.load(kAcquire), record.duration_ns.load(kAcquire)};
     if (!IsStill(record.tag, whole)) {
       ++out->gaps.lost;
     } else if (step.step >= kCountMax || step.duration_ns > kDurationMaxNs) {
@@ -250,7 +249,7 @@ void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
     const uint64_t since = view.started ? view.values.started_ns : view.values.enqueued_ns;
     view.age_ns = AgeOf(since, now_ns);
     Heard(since, now_ns);
-    out->in_flight.push_back(std::move(view));
+    out->in_flight.push_back(view);
   }
 }
 

@@ -23,6 +23,8 @@ using agent::CommunicatorEntry;
 using agent::PeerCell;
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
 constexpr uint32_t kIndexBits = 16;
 constexpr uint32_t kSampledOperationsMax = 10'000;
 constexpr uint32_t kPeerProbesMax = 64;
@@ -42,16 +44,16 @@ uint64_t Mix(uint64_t value) {
 bool IsOdd(uint64_t tag) { return (tag & 1) != 0; }
 
 void Copy(const CommunicatorEntry& from, CommunicatorEntry& to) {
-  to.id.store(from.id.load(kRelaxed), kRelaxed);
-  to.size.store(from.size.load(kRelaxed), kRelaxed);
-  to.index.store(from.index.load(kRelaxed), kRelaxed);
-  to.role.store(from.role.load(kRelaxed), kRelaxed);
-  to.member_count.store(from.member_count.load(kRelaxed), kRelaxed);
+  to.id.store(from.id.load(kAcquire), kRelease);
+  to.size.store(from.size.load(kAcquire), kRelease);
+  to.index.store(from.index.load(kAcquire), kRelease);
+  to.role.store(from.role.load(kAcquire), kRelease);
+  to.member_count.store(from.member_count.load(kAcquire), kRelease);
   for (uint32_t kind = 0; kind < agent::kCollectiveKinds; ++kind) {
-    to.begun[kind].store(from.begun[kind].load(kRelaxed), kRelaxed);
+    to.begun[kind].store(from.begun[kind].load(kAcquire), kRelease);
   }
   for (uint32_t i = 0; i < agent::kMembersMax; ++i) {
-    to.members[i].store(from.members[i].load(kRelaxed), kRelaxed);
+    to.members[i].store(from.members[i].load(kAcquire), kRelease);
   }
 }
 
@@ -210,7 +212,6 @@ void CollectiveRecorder::State::TellOwn(CollectiveTable& shared, uint32_t index,
   CollectiveRecord& told = shared.in_flight[index];
   if (IsOdd(tag)) {
     told.tag.store(tag - 1, kRelaxed);
-    std::atomic_thread_fence(std::memory_order_release);
     agent::CopyValues(in_flight[index], told);
   }
   told.tag.store(tag, std::memory_order_release);
@@ -222,7 +223,7 @@ void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t inde
   do {
     tag = mine.load();
     TellOwn(shared, index, tag);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    shared.in_flight[index].tag.store(tag);
   } while (mine.load() != tag);
 }
 
@@ -234,7 +235,6 @@ void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32
     tag = mine.tag.load();
     if (IsOdd(tag)) {
       told.tag.store(tag - 1, kRelaxed);
-      std::atomic_thread_fence(std::memory_order_release);
       Copy(mine, told);
     }
     told.tag.store(tag);
@@ -256,11 +256,10 @@ void CollectiveRecorder::State::TellProgress(CollectiveTable& shared) {
   do {
     version = progress.version.load();
     told.version.store(version - 1, kRelaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    told.step.store(progress.step.load(kRelaxed), kRelaxed);
-    told.advanced_ns.store(progress.advanced_ns.load(kRelaxed), kRelaxed);
-    told.last_step_ns.store(progress.last_step_ns.load(kRelaxed), kRelaxed);
-    told.steps.store(progress.steps.load(kRelaxed), kRelaxed);
+    told.step.store(progress.step.load(kAcquire), kRelease);
+    told.advanced_ns.store(progress.advanced_ns.load(kAcquire), kRelease);
+    told.last_step_ns.store(progress.last_step_ns.load(kAcquire), kRelease);
+    told.steps.store(progress.steps.load(kAcquire), kRelease);
     told.version.store(version);
   } while (progress.version.load() != version);
 }
@@ -277,7 +276,6 @@ void CollectiveRecorder::State::PushRecord(CollectiveTable& shared, const Collec
     Drop(&shared, &agent::DropCounts::ring);
     return;
   }
-  std::atomic_thread_fence(std::memory_order_release);
   agent::CopyValues(ended, record);
   record.tag.store(writing + 1, std::memory_order_release);
 }
@@ -286,9 +284,8 @@ void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t numbe
                                          uint64_t duration_ns) {
   agent::StepRecord& record = shared.steps[number % agent::kStepRecords];
   record.tag.store(2 * number + 1, kRelaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  record.step.store(step, kRelaxed);
-  record.duration_ns.store(duration_ns, kRelaxed);
+  record.step.store(step, kRelease);
+  record.duration_ns.store(duration_ns, kRelease);
   record.tag.store(2 * number + 2, std::memory_order_release);
 }
 
@@ -440,14 +437,13 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
     for (std::atomic<uint64_t>& begun : entry.begun) begun.store(0, kRelaxed);
   }
   entry.tag.store(tag + 2);
-  std::atomic_thread_fence(std::memory_order_release);
-  entry.id.store(description.id, kRelaxed);
-  entry.size.store(description.size, kRelaxed);
-  entry.index.store(description.index, kRelaxed);
-  entry.role.store(static_cast<uint32_t>(description.role), kRelaxed);
+  entry.id.store(description.id, kRelease);
+  entry.size.store(description.size, kRelease);
+  entry.index.store(description.index, kRelease);
+  entry.role.store(static_cast<uint32_t>(description.role), kRelease);
   const size_t members = std::min<size_t>(description.members.size(), agent::kMembersMax);
-  entry.member_count.store(static_cast<uint32_t>(members), kRelaxed);
-  for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelaxed);
+  entry.member_count.store(static_cast<uint32_t>(members), kRelease);
+  for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelease);
   entry.tag.store(tag + 3);
   const Telling telling(*state_);
   if (CollectiveTable* table = telling.table()) {
@@ -611,9 +607,9 @@ void CollectiveRecorder::Advance(uint64_t step, uint64_t before, bool first) {
     if (table != nullptr) State::PushStep(*table, number, before, duration);
     progress.steps.store(number + 1, kRelaxed);
   }
-  progress.step.store(step, kRelaxed);
-  progress.advanced_ns.store(now, kRelaxed);
-  progress.last_step_ns.store(duration, kRelaxed);
+  progress.step.store(step, kRelease);
+  progress.advanced_ns.store(now, kRelease);
+  progress.last_step_ns.store(duration, kRelease);
   progress.version.fetch_add(2);
   if (CollectiveTable* table = telling.table()) state_->TellProgress(*table);
 }
