@@ -1,6 +1,7 @@
 #include "coordinator/server/config.h"
 
 #include "coordinator/api/types.h"
+#include "coordinator/metrics/metrics_server.h"
 
 namespace holdfast::coord {
 
@@ -38,6 +39,7 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("peers.domain_label", &config.peers_domain_label,
              "Label of the nodes that names their failure domain: members of a group come from "
              "different ones as far as possible. Nodes without it share their fate with no other.");
+  schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
