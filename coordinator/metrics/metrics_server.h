@@ -23,7 +23,8 @@ inline constexpr const char* kMetricsListenHelp =
 /// OK: empty, or a loopback address with a port.
 Status CheckMetricsListen(const std::string& listen);
 
-/// Answers GET /metrics with what `collect` finds then. Destroying it waits for answers under way.
+/// Answers GET /metrics with what `collect` finds then. Destroying it waits for answers under way,
+/// and up to two seconds for the HTTP library's threads to look up.
 class MetricsServer {
  public:
   /// Called by the server's threads, two at once at most; must not block for long.

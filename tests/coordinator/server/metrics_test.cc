@@ -108,12 +108,16 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
   ASSERT_TRUE(stub->StopRun(&end, stop, &stopped).ok());
   EXPECT_TRUE(Eventually(
       [&] { return Look().Value(R"(holdfast_run_phase{job="lm",phase="stopped"})") == 1; }));
+  FakeAgent agent(server_->endpoint(), "n7");
+  agent.Attach();
+  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
   coordinator::QuarantineRequest quarantine;
   quarantine.set_node("n7");
   quarantine.set_set(true);
   coordinator::QuarantineReply done;
   grpc::ClientContext context;
   ASSERT_TRUE(stub->Quarantine(&context, quarantine, &done).ok());
+  ASSERT_EQ(done.outcome().code(), 0U) << done.outcome().message();
   EXPECT_EQ(Look().Value(R"(holdfast_node_quarantined{node="n7"})"), 1);
 }
 
