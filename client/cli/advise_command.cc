@@ -136,19 +136,27 @@ std::string EttrText(const RunAdvice& advice) {
   return text;
 }
 
-std::string SparesText(const RunAdvice& advice, const RunSeen& seen, int standing_by) {
-  const double repair = seen.repair_seconds;
-  if (advice.observed_seconds <= 0) return "not observed yet";
-  const std::string suffice = fmt::format("{} for 99 % of repairs of {}; {} could take a place now",
-                                          Count(advice.spares, "spare"), Span(repair), standing_by);
-  const size_t n = advice.node_losses.count;
-  if (advice.node_losses.measured()) return fmt::format("{} lost: {}", Count(n, "node"), suffice);
-  return fmt::format("not enough incidents yet (n = {}); at most {}", n, suffice);
+/// A bound from few incidents that asks for more spares than the run has nodes says nothing.
+bool SaysSpares(const RunAdvice& advice, const coordinator::RunStatus& run) {
+  if (advice.observed_seconds <= 0) return false;
+  return advice.node_losses.measured() || advice.spares <= run.spec().nodes();
 }
 
-std::string Page(const std::string& job, const RunAdvice& advice, const RunSeen& seen,
-                 int standing_by) {
-  std::string text = fmt::format("job {}\n", Printable(job));
+std::string SparesText(const RunAdvice& advice, const RunSeen& seen,
+                       const coordinator::RunStatus& run) {
+  const size_t n = advice.node_losses.count;
+  const std::string few = fmt::format("not enough incidents yet (n = {})", n);
+  const std::string now = fmt::format("{} could take a place now", run.spares_size());
+  if (!SaysSpares(advice, run)) return few + "; " + now;
+  const std::string suffice =
+      fmt::format("{} for 99 % of repairs of {}; {}", Count(advice.spares, "spare"),
+                  Span(seen.repair_seconds), now);
+  if (advice.node_losses.measured()) return fmt::format("{} lost: {}", Count(n, "node"), suffice);
+  return fmt::format("{}; at most {}", few, suffice);
+}
+
+std::string Page(const coordinator::RunStatus& run, const RunAdvice& advice, const RunSeen& seen) {
+  std::string text = fmt::format("job {}\n", Printable(run.spec().job()));
   const auto line = [&text](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
   };
@@ -165,7 +173,7 @@ std::string Page(const std::string& job, const RunAdvice& advice, const RunSeen&
   if (advice.expected_ettr) {
     line("then expected", fmt::format("{:.4f} (ETTR)", *advice.expected_ettr));
   }
-  line("spare nodes", SparesText(advice, seen, standing_by));
+  line("spare nodes", SparesText(advice, seen, run));
   return text;
 }
 
@@ -182,7 +190,7 @@ Json ToJson(const Rate& rate) {
           {"least_mean_seconds", any ? Json(rate.least_mean_seconds()) : Json(nullptr)}};
 }
 
-Json ToJson(const std::string& job, const RunAdvice& advice, const RunSeen& seen, int standing_by) {
+Json ToJson(const coordinator::RunStatus& run, const RunAdvice& advice, const RunSeen& seen) {
   Json tiers = Json::array();
   for (size_t i = 0; i < advice.tiers.size(); ++i) {
     const TierAdvice& tier = advice.tiers[i];
@@ -193,7 +201,7 @@ Json ToJson(const std::string& job, const RunAdvice& advice, const RunSeen& seen
                      {"interval_steps", OrNull(tier.interval_steps)},
                      {"why_not", tier.why_not}});
   }
-  return {{"job", job},
+  return {{"job", run.spec().job()},
           {"observed_seconds", advice.observed_seconds},
           {"down_seconds", advice.down_seconds},
           {"again_seconds", advice.again_seconds},
@@ -208,8 +216,8 @@ Json ToJson(const std::string& job, const RunAdvice& advice, const RunSeen& seen
           {"tiers", tiers},
           {"node_losses", ToJson(advice.node_losses)},
           {"repair_seconds", seen.repair_seconds},
-          {"spares", advice.spares},
-          {"spares_now", standing_by}};
+          {"spares", SaysSpares(advice, run) ? Json(advice.spares) : Json(nullptr)},
+          {"spares_now", run.spares_size()}};
 }
 
 class AdviseCommand : public Command {
@@ -262,8 +270,8 @@ class AdviseCommand : public Command {
         Measure(versions, &seen);
       }
       const RunAdvice advice = cli::Advise(seen);
-      list.push_back(ToJson(name, advice, seen, run.spares_size()));
-      text += (text.empty() ? "" : "\n") + Page(name, advice, seen, run.spares_size());
+      list.push_back(ToJson(run, advice, seen));
+      text += (text.empty() ? "" : "\n") + Page(run, advice, seen);
     }
     if (text.empty()) text = "no job was started with `holdfast run`: nothing was measured\n";
     if (context.output.json()) {
@@ -281,6 +289,7 @@ class AdviseCommand : public Command {
                  {"NEWEST", false, false},
                  {"KEPT", false, false},
                  {"RESTART FROM", false, false},
+                 {"LOST", true, false},
                  {"STOPS", false, false},
                  {"WHY NOT", false, true}});
     bool all = true;
@@ -288,16 +297,22 @@ class AdviseCommand : public Command {
       all = all && job.keeps();
       const VersionId newest = FromProto(job.newest());
       const VersionId fallback = FromProto(job.fallback());
+      // A newer incarnation goes on from where an older one was: steps are comparable.
+      std::optional<uint64_t> steps;
+      const bool some = fallback.incarnation.value != 0 && newest.step >= fallback.step;
+      if (some) steps = newest.step.value - fallback.step.value;
       list.push_back({{"job", job.job()},
                       {"newest", VersionJson(newest)},
                       {"keeps", job.keeps()},
                       {"fallback", VersionJson(fallback)},
+                      {"lost_steps", OrNull(steps)},
                       {"stops", job.stops()},
                       {"why_not", job.why_not()}});
       table.Add({{job.job()},
                  {VersionText(newest)},
                  {job.keeps() ? "yes" : "NO", job.keeps() ? Tone::kGood : Tone::kBad},
                  {VersionText(fallback)},
+                 {steps ? std::to_string(*steps) : "-"},
                  {job.stops() ? "yes" : "no"},
                  {job.why_not().empty() ? "-" : job.why_not()}});
     }

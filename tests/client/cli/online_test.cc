@@ -337,6 +337,7 @@ void DescribeRun(int count, ScriptedCoordinator& coordinator) {
   constexpr int64_t kHour = 3'600'000'000'000;
   auto* run = coordinator.runs.add_runs();
   run->mutable_spec()->set_job("lm");
+  run->mutable_spec()->set_nodes(64);
   run->set_phase("running");
   run->set_started_wall_nanos(now - 10 * kHour);
   run->add_spares("n9");
@@ -376,6 +377,9 @@ TEST_F(OnlineTest, AdviceFromFewIncidentsSaysSo) {
   EXPECT_TRUE(job["failures"]["mean_seconds"].is_null());
   EXPECT_TRUE(job["tiers"][0]["interval_seconds"].is_null());
   EXPECT_EQ(job["spares_now"], 1);
+  EXPECT_GT(job["spares"], 0);
+  coordinator_.runs.mutable_runs(0)->mutable_spec()->set_nodes(2);
+  EXPECT_TRUE(Cli({"advise", "-o", "json"}).Json()["jobs"][0]["spares"].is_null());
 }
 
 TEST_F(OnlineTest, AdviceFromEnoughIncidents) {
@@ -412,13 +416,14 @@ TEST_F(OnlineTest, WhatIfNodesWereLost) {
   CliResult unsafe = Cli({"advise", "lm", "--without", "n0,n1"});
   EXPECT_EQ(unsafe.exit_code, 2) << unsafe.Shown();
   EXPECT_THAT(unsafe.out, AllOf(HasSubstr("NOT every newest version can be restored"),
-                                HasSubstr("lm   1-20    NO    1-10")));
+                                HasSubstr("lm   1-20    NO    1-10            10  no ")));
   EXPECT_THAT(coordinator_.asked_without.nodes(), testing::ElementsAre("n0", "n1"));
   EXPECT_EQ(coordinator_.asked_without.job(), "lm");
   auto json = Cli({"advise", "--without", "n0", "-o", "json"}).Json();
   EXPECT_EQ(json["kind"], "without");
   EXPECT_EQ(json["keeps"], false);
   EXPECT_EQ(json["jobs"][0]["fallback"], "1-10");
+  EXPECT_EQ(json["jobs"][0]["lost_steps"], 10);
 }
 
 /// n0 sits in groups of two jobs, n1 in none and is down.
