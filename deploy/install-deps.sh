@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build pkg-config git ca-certificates mold
   liburing-dev libisal-dev libssl-dev openssl
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev prometheus-cpp-dev
   libexpected-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   util-linux mount e2fsprogs iproute2

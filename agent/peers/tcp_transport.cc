@@ -50,12 +50,14 @@ Status OutOfPlace(const Channel& channel, FrameKind kind) {
 class TcpPeerStream final : public PeerStream {
  public:
   TcpPeerStream(IdleChannels& idle, std::string address, std::unique_ptr<Channel> channel,
-                const FrameStamp& stamp, uint64_t offset, uint64_t bytes)
+                const FrameStamp& stamp, uint64_t offset, uint64_t bytes,
+                std::atomic<uint64_t>* received_bytes)
       : idle_(idle),
         address_(std::move(address)),
         stamp_(stamp),
         position_(offset),
         end_(offset + bytes),
+        received_bytes_(received_bytes),
         channel_(std::move(channel)) {
     if (position_ == end_) Finish(Status::Ok());
   }
@@ -109,6 +111,7 @@ class TcpPeerStream final : public PeerStream {
     HOLDFAST_RETURN_IF_ERROR(channel.ReceivePayload(header, stamp_.At(position_),
                                                     fits ? into : std::span(unit_), deadline));
     position_ += bytes;
+    if (received_bytes_ != nullptr) received_bytes_->fetch_add(bytes, std::memory_order_relaxed);
     if (position_ == end_) Finish(Status::Ok());
     if (fits) return bytes;
     rest_ = std::span<const std::byte>(unit_).first(bytes);
@@ -146,6 +149,7 @@ class TcpPeerStream final : public PeerStream {
   const FrameStamp stamp_;
   uint64_t position_;
   const uint64_t end_;
+  std::atomic<uint64_t>* const received_bytes_;
   Status outcome_;                   // once channel_ is gone
   std::vector<std::byte> unit_;      // for readers with less room than a unit
   std::span<const std::byte> rest_;  // of unit_
@@ -160,6 +164,7 @@ class TcpTransport final : public PeerTransport {
                const TcpTransportOptions& options)
       : self_(std::move(self)),
         tls_(std::move(tls)),
+        received_bytes_(options.received_bytes),
         idle_(options.idle_max, options.idle_timeout) {}
 
   Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
@@ -215,11 +220,12 @@ class TcpTransport final : public PeerTransport {
       return Fail(OutOfPlace(*channel, answer.header.kind));
     }
     return std::make_unique<TcpPeerStream>(idle_, address, std::move(channel), stamp,
-                                           request.offset, request.bytes);
+                                           request.offset, request.bytes, received_bytes_);
   }
 
   const PeerIdentity self_;
   const std::unique_ptr<TlsContext> tls_;
+  std::atomic<uint64_t>* const received_bytes_;
   IdleChannels idle_;
 };
 

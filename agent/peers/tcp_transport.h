@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,6 +22,8 @@ struct TcpTransportOptions {
   /// server waits longer (PeerServerTimeouts::idle).
   size_t idle_max = 4;
   Clock::Duration idle_timeout = std::chrono::seconds(30);
+  /// Counts the data received, without frames; outlives transport and streams. Null: not counted.
+  std::atomic<uint64_t>* received_bytes = nullptr;
 };
 
 /// Reaches TcpPeerServers. One stream has one connection to itself; no threads of its own: name

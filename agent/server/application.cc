@@ -20,9 +20,11 @@
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
+#include "agent/server/metrics.h"
 #include "agent/server/telemetry_sender.h"
 #include "agent/workers/manager.h"
 #include "coordinator/api/endpoint.h"
+#include "coordinator/metrics/metrics_server.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
 #include "storage/volume/volume.h"
@@ -105,6 +107,7 @@ class AgentApplication final : public Application {
  private:
   Status OpenVolume();
   Status OpenWorkers();
+  Status ServeMetrics();
 
   const AgentConfig config_;
   UniqueFd lock_;
@@ -113,12 +116,14 @@ class AgentApplication final : public Application {
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<WorkerManager> workers_;
   std::unique_ptr<GrpcShardFetcher> fetcher_;
+  std::atomic<uint64_t> peer_received_bytes_{0};
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<TelemetrySender> telemetry_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
+  std::unique_ptr<coord::MetricsServer> metrics_;
   std::string data_address_;
   bool keeper_failed_ = false;
 };
@@ -189,8 +194,10 @@ Status AgentApplication::Open() {
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
   fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
-  HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(config_.peers.TransportOptions(
-                                        config_.cluster, config_.node, peer_tls)));
+  TcpTransportOptions transport =
+      config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
+  transport.received_bytes = &peer_received_bytes_;
+  HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport));
   NodeOptions node;
   node.node = config_.node;
   node.trainers_file = config_.run_dir + "/trainers";
@@ -229,12 +236,24 @@ Status AgentApplication::Serve() {
   }
   link_->Start(*node_, data_address_);
   telemetry_ = std::make_unique<TelemetrySender>(node_->watched(), *link_);
+  if (!config_.metrics_listen.empty()) HOLDFAST_RETURN_IF_ERROR(ServeMetrics());
   const ArenaUsage usage = arena_->usage();
   Log(LogLevel::kInfo, "AgentReady",
       {Kv("cluster", config_.cluster), Kv("node", config_.node), Kv("run_dir", config_.run_dir),
        Kv("data_address", data_address_), Kv("coordinator", config_.coordinator),
        Kv("arena_bytes", usage.budget_bytes), Kv("segments", usage.segments),
        Kv("disk_shards", volume_->recovery().shards.size()), Kv("pid", ::getpid())});
+  return Status::Ok();
+}
+
+Status AgentApplication::ServeMetrics() {
+  const AgentParts parts{
+      *node_,        *arena_, *volume_, *telemetry_, peer_received_bytes_, peer_server_.get(),
+      workers_.get()};
+  HOLDFAST_ASSIGN_OR_RETURN(metrics_, coord::MetricsServer::Start(config_.metrics_listen, [parts] {
+                              return CollectMetrics(parts);
+                            }));
+  Log(LogLevel::kInfo, "MetricsListening", {Kv("address", metrics_->address())});
   return Status::Ok();
 }
 
@@ -252,6 +271,7 @@ void AgentApplication::Tick() {
 
 void AgentApplication::Stop() {
   // From the outside in: who is called goes after who calls.
+  metrics_.reset();
   if (link_ != nullptr) link_->Stop();
   telemetry_.reset();
   if (data_server_ != nullptr) {

@@ -8,6 +8,7 @@
 
 #include "agent/api/segment_layout.h"
 #include "coordinator/api/endpoint.h"
+#include "coordinator/metrics/metrics_server.h"
 #include "storage/base/ids.h"
 
 namespace holdfast::agent {
@@ -74,6 +75,7 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add(
       "workers.log_dir", &workers_log_dir,
       "What workers say goes to <job>/<launch>/rank-<r>.log in it; the newest five launches stay.");
+  schema.Add("metrics.listen", &metrics_listen, coord::kMetricsListenHelp);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of its private key.");
@@ -115,6 +117,7 @@ Status AgentConfig::Check() const {
     return InvalidArgumentError(
         fmt::format("workers.log_dir '{}' is not an absolute path", workers_log_dir));
   }
+  HOLDFAST_RETURN_IF_ERROR(coord::CheckMetricsListen(metrics_listen));
   auto named = Labels();
   if (!named) return named.error();
   auto level = ParseLogLevel(log_level);

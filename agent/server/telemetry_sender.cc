@@ -126,6 +126,20 @@ std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<RankSight>&
   return digests;
 }
 
+TelemetrySender::Counts TelemetrySender::counts() const {
+  MutexLock lock(mutex_);
+  return counts_;
+}
+
+void TelemetrySender::Count(const std::vector<RankSight>& sights) {
+  MutexLock lock(mutex_);
+  for (const RankSight& sight : sights) {
+    counts_.dropped += sight.telemetry.gaps.dropped;
+    counts_.overwritten += sight.telemetry.gaps.lost;
+    counts_.nonsense += sight.telemetry.gaps.nonsense;
+  }
+}
+
 void TelemetrySender::Run() {
   bool told_communicators = false;
   for (int look = 0;; ++look) {
@@ -136,11 +150,18 @@ void TelemetrySender::Run() {
     }
     const uint64_t now = MonotonicNanos();
     const bool with_communicators = !told_communicators || look % kCommunicatorsEvery == 0;
-    std::vector<pb::Digest> digests = DigestsOf(ranks_.Look(now), now, with_communicators);
+    const std::vector<RankSight> sights = ranks_.Look(now);
+    Count(sights);
+    std::vector<pb::Digest> digests = DigestsOf(sights, now, with_communicators);
     if (digests.empty()) continue;
+    const size_t count = digests.size();
     for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);
     auto reply = link_.Observe(std::move(digests));
     told_communicators = reply.has_value();
+    {
+      MutexLock lock(mutex_);
+      (reply ? counts_.sent : counts_.unsent) += count;
+    }
     if (!reply) continue;
     for (const pb::SampleRequest& sample : reply->samples()) {
       ranks_.Sample(sample.job(), sample.operations());

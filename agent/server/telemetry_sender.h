@@ -24,18 +24,30 @@ class TelemetrySender {
   TelemetrySender(WatchedRanks& ranks, GrpcCoordinatorLink& link);
   ~TelemetrySender();
 
+  /// Since the start.
+  struct Counts {
+    uint64_t sent = 0;     // digests that the coordinator has taken
+    uint64_t unsent = 0;   // and that it has not
+    uint64_t dropped = 0;  // records that are missing in them: TelemetryGaps
+    uint64_t overwritten = 0;
+    uint64_t nonsense = 0;
+  };
+  Counts counts() const;
+
   /// One message for each job among `sights`; `taken_ns` is CLOCK_MONOTONIC.
   static std::vector<coordinator::Digest> DigestsOf(const std::vector<RankSight>& sights,
                                                     uint64_t taken_ns, bool with_communicators);
 
  private:
   void Run();
+  void Count(const std::vector<RankSight>& sights);
 
   WatchedRanks& ranks_;
   GrpcCoordinatorLink& link_;
   std::map<std::string, uint64_t> numbers_;  // of the digests, by job
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
+  Counts counts_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

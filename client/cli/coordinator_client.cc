@@ -119,6 +119,14 @@ Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const s
   return Call(&Coordinator::Stub::ListIncidents, request);
 }
 
+Result<coordinator::WhatIfLostReply> CoordinatorClient::WhatIfLost(
+    const std::string& job, const std::vector<std::string>& nodes) {
+  coordinator::WhatIfLostRequest request;
+  request.set_job(job);
+  request.mutable_nodes()->Assign(nodes.begin(), nodes.end());
+  return Call(&Coordinator::Stub::WhatIfLost, request);
+}
+
 Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why) {
   coordinator::QuarantineRequest request;
   request.set_node(node);

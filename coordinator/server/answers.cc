@@ -131,4 +131,21 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
   ToProto(fill(), reply->mutable_outcome());
 }
 
+void FillWithout(const State& state, const pb::WhatIfLostRequest& request,
+                 pb::WhatIfLostReply* reply) {
+  const std::vector<std::string> nodes(request.nodes().begin(), request.nodes().end());
+  auto views = state.Without(request.job(), nodes);
+  ToProto(views ? Status::Ok() : views.error(), reply->mutable_outcome());
+  if (!views) return;
+  for (const WithoutView& view : *views) {
+    pb::JobWithout* job = reply->add_jobs();
+    job->set_job(view.job);
+    ToProto(view.newest, job->mutable_newest());
+    job->set_keeps(view.keeps);
+    job->set_why_not(view.why_not);
+    ToProto(view.fallback, job->mutable_fallback());
+    job->set_stops(view.stops);
+  }
+}
+
 }  // namespace holdfast::coord

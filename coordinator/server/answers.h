@@ -15,5 +15,7 @@ void FillVersions(const State& state, const coordinator::ListVersionsRequest& re
                   coordinator::ListVersionsReply* reply);
 void FillRestorePlan(const State& state, const coordinator::PlanRestoreRequest& request,
                      coordinator::PlanRestoreReply* reply);
+void FillWithout(const State& state, const coordinator::WhatIfLostRequest& request,
+                 coordinator::WhatIfLostReply* reply);
 
 }  // namespace holdfast::coord

@@ -1,6 +1,7 @@
 #include "coordinator/server/config.h"
 
 #include "coordinator/api/types.h"
+#include "coordinator/metrics/metrics_server.h"
 
 namespace holdfast::coord {
 
@@ -42,6 +43,7 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
       "restart.command", &config.restart_command,
       "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched has to be started "
       "again; HOLDFAST_JOB, HOLDFAST_KIND, HOLDFAST_RANKS, HOLDFAST_NODES say what happened.");
+  schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

@@ -21,6 +21,7 @@ struct CoordinatorConfig {
   int64_t peers_parity = 0;
   std::string peers_domain_label = "rack";
   std::string restart_command;
+  std::string metrics_listen;
   TlsFiles tls;
 };
 

@@ -1,7 +1,9 @@
 #include "coordinator/server/coordinator_server.h"
 
+#include "coordinator/server/metrics.h"
 #include "coordinator/server/restart_command.h"
 #include "coordinator/store/rocks_store.h"
+#include "storage/base/log.h"
 #include "storage/base/random.h"
 
 namespace holdfast::coord {
@@ -19,6 +21,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   // Refuse what cannot be served before the store is touched.
   auto credentials = MakeServerCredentials(server->endpoint_, config.tls, "listen");
   if (!credentials) return Fail(credentials.error());
+  HOLDFAST_RETURN_IF_ERROR(CheckMetricsListen(config.metrics_listen));
   StateOptions options;
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
   options.detach_grace =
@@ -45,6 +48,12 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
+  if (config.metrics_listen.empty()) return server;
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->metrics_, MetricsServer::Start(config.metrics_listen, [raw = server.get(), &clock] {
+        return CollectMetrics(*raw->applier_, *raw->watcher_, clock);
+      }));
+  Log(LogLevel::kInfo, "MetricsListening", {Kv("address", server->metrics_->address())});
   return server;
 }
 
@@ -58,6 +67,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
 }
 
 CoordinatorServer::~CoordinatorServer() {
+  metrics_.reset();  // asks those that stop below
   if (watcher_) watcher_->Stop();
   // First those who wait in the applier, so that no call is open for long.
   if (applier_) applier_->Stop();

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "coordinator/metrics/metrics_server.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/config.h"
 #include "coordinator/server/service.h"
@@ -25,6 +26,8 @@ class CoordinatorServer {
 
   /// With the port that was bound.
   const Endpoint& endpoint() const { return endpoint_; }
+  /// With the port that was bound; empty without metrics.
+  std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
   Epoch epoch() const { return applier_->epoch(); }
 
  private:
@@ -35,6 +38,7 @@ class CoordinatorServer {
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<MetricsServer> metrics_;
 };
 
 }  // namespace holdfast::coord

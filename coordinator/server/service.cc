@@ -249,6 +249,18 @@ grpc::ServerUnaryReactor* CoordinatorService::PlanRestore(grpc::CallbackServerCo
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerContext* context,
+                                                         const pb::WhatIfLostRequest* request,
+                                                         pb::WhatIfLostReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  applier_.Ask([reactor, reply, copy = *request](const State* state, Epoch) {
+    if (state == nullptr) return reactor->Finish(Unknown());
+    FillWithout(*state, copy, reply);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* context,
                                                   const pb::PinRequest* request,
                                                   pb::PinReply* reply) {

@@ -37,6 +37,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* PlanRestore(grpc::CallbackServerContext* context,
                                         const coordinator::PlanRestoreRequest* request,
                                         coordinator::PlanRestoreReply* reply) override;
+  grpc::ServerUnaryReactor* WhatIfLost(grpc::CallbackServerContext* context,
+                                       const coordinator::WhatIfLostRequest* request,
+                                       coordinator::WhatIfLostReply* reply) override;
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
                                 const coordinator::PinRequest* request,
                                 coordinator::PinReply* reply) override;

@@ -127,9 +127,17 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
     job.world = digest.world();
     job.detector = std::make_unique<detect::Detector>(incarnation, digest.world());
   }
+  ++counts_.digests;
   job.heard = clock_.Now();
   job.detector->Observe(Convert(node, agent_start, digest, job), job.heard);
   return Status::Ok();
+}
+
+Watcher::Counts Watcher::counts() {
+  MutexLock lock(mutex_);
+  Counts counts = counts_;
+  counts.jobs = jobs_.size();
+  return counts;
 }
 
 void Watcher::Learn(const pb::ObservedCommunicator& told, uint32_t rank, Job& job,
@@ -281,6 +289,7 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
     Log(LogLevel::kWarn, "FaultFound",
         {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
          Kv("action", detect::ToString(verdict.action))});
+    ++counts_.faults;
     found->push_back(std::move(fault));
   }
 }

@@ -28,6 +28,12 @@ class Watcher {
   void Stop();
   /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
+  struct Counts {
+    uint64_t jobs = 0;     // watched now
+    uint64_t digests = 0;  // taken
+    uint64_t faults = 0;   // said
+  };
+  Counts counts();
   /// The operations whose transfers the ranks of a job should tell, 0: none; each node is asked
   /// once.
   uint32_t SamplesFor(const std::string& node, const std::string& job);
@@ -65,6 +71,7 @@ class Watcher {
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, Job> jobs_ HOLDFAST_GUARDED_BY(mutex_);
+  Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // but for the jobs
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

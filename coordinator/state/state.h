@@ -52,6 +52,10 @@ class State {
   /// `tier`, only from there.
   Result<RestoreView> PlanRestore(const std::string& job, VersionId version,
                                   std::optional<Tier> tier) const;
+  /// Of one job (NotFound), or of all: would it keep its newest version if `nodes` (NotFound) went
+  /// with all that they hold?
+  Result<std::vector<WithoutView>> Without(const std::string& job,
+                                           const std::vector<std::string>& nodes) const;
 
  private:
   explicit State(const StateOptions& options) : options_(options) {}
@@ -173,6 +177,9 @@ class State {
   // view.cc
   JobView ViewOf(const Job& job) const;
   static VersionId NewestReadable(const Job& job);
+
+  // without.cc
+  WithoutView ViewWithout(const Job& job, const std::set<NodeIndex>& gone) const;
 
   // retention.cc
   void Retain(Job& job);

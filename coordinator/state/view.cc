@@ -143,6 +143,12 @@ JobView State::ViewOf(const Job& job) const {
     if (version.phase == Phase::kPending) ++view.pending_versions;
   }
   view.peer_committed = PeerFloor(job);
+  const auto wall_nanos = [&job](VersionId id) {
+    return id.incarnation.value == 0 ? 0 : job.versions.at(id).wall_nanos;
+  };
+  view.memory_wall_nanos = wall_nanos(view.memory_committed);
+  view.peer_wall_nanos = wall_nanos(view.peer_committed);
+  view.disk_wall_nanos = wall_nanos(view.disk_committed);
   view.not_protected_why = WhyNoPeers(job);
   const PeerSeats* seats = job.seats_of(job.incarnation);
   if (seats == nullptr) return view;

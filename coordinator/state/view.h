@@ -47,6 +47,9 @@ struct JobView {
   Tier restorable_tier = Tier::kMemory;  // the farthest tier that a rank needs
   std::string not_restorable_why;        // empty when the newest committed version is restorable
   int64_t committed_wall_nanos = 0;
+  int64_t memory_wall_nanos = 0;  // of the newest committed there; 0: none
+  int64_t peer_wall_nanos = 0;
+  int64_t disk_wall_nanos = 0;
   uint64_t committed_total = 0;
   uint64_t aborted_total = 0;
   uint64_t pending_versions = 0;
@@ -89,6 +92,16 @@ struct RestoreView {
   uint32_t world = 0;
   std::vector<SourceView> sources;  // by rank
   std::vector<SourceView> parity;   // with a named tier: all parity there
+};
+
+/// What would become of a job without some nodes and all that they hold.
+struct WithoutView {
+  std::string job;
+  VersionId newest;     // committed and not abandoned; incarnation 0: none
+  bool keeps = false;   // `newest` could still be restored
+  std::string why_not;  // empty when it keeps
+  VersionId fallback;   // what a restart would get instead; incarnation 0: nothing
+  bool stops = false;   // ranks of the job run there
 };
 
 }  // namespace holdfast::coord

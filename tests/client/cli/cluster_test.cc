@@ -223,6 +223,12 @@ TEST_F(ClusterTest, WhoProtectsWhom) {
   EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("lm/0    0/2       1+1"));
   EXPECT_THAT(Cli({"versions", "lm"}).out, HasSubstr("any 1 node of each group"));
   EXPECT_EQ(Cli({"status", "lm", "-o", "json"}).Json()["jobs"][0]["peer_committed"], "1-1");
+  CliResult one = Cli({"advise", "lm", "--without", "n1"});
+  EXPECT_EQ(one.exit_code, 0) << one.Shown();
+  CliResult both = Cli({"advise", "--without", "n0,n1"});
+  EXPECT_EQ(both.exit_code, 2) << both.Shown();
+  EXPECT_THAT(both.out, HasSubstr("version 1-1 has no copy of rank 0 (last on n0)"));
+  EXPECT_EQ(Cli({"advise", "--without", "n7"}).exit_code, 4);
   cluster_->agent(1).Kill();
   cluster_->KillKeeper(1);
   CliResult without;

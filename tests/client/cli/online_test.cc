@@ -100,6 +100,10 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
   coordinator::GetStatusReply status;
   std::map<std::string, coordinator::ListVersionsReply> versions;
   std::map<uint32_t, coordinator::PlanRestoreReply> plans;  // by tier
+  coordinator::GetRunsReply runs;
+  coordinator::ListIncidentsReply incidents;
+  coordinator::WhatIfLostReply without;
+  coordinator::WhatIfLostRequest asked_without;
   coordinator::PinRequest pinned;
   Status pin_outcome;
 
@@ -124,6 +128,22 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
     } else {
       *reply = plan->second;
     }
+    return grpc::Status::OK;
+  }
+  grpc::Status GetRuns(grpc::ServerContext*, const coordinator::GetRunsRequest*,
+                       coordinator::GetRunsReply* reply) override {
+    *reply = runs;
+    return grpc::Status::OK;
+  }
+  grpc::Status ListIncidents(grpc::ServerContext*, const coordinator::ListIncidentsRequest*,
+                             coordinator::ListIncidentsReply* reply) override {
+    *reply = incidents;
+    return grpc::Status::OK;
+  }
+  grpc::Status WhatIfLost(grpc::ServerContext*, const coordinator::WhatIfLostRequest* request,
+                          coordinator::WhatIfLostReply* reply) override {
+    asked_without = *request;
+    *reply = without;
     return grpc::Status::OK;
   }
   grpc::Status Pin(grpc::ServerContext*, const coordinator::PinRequest* request,
@@ -309,6 +329,101 @@ TEST_F(OnlineTest, StatusSaysWhyAJobIsNotProtected) {
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_THAT(result.out, HasSubstr("  NOT_PROTECTED job lm: what is in memory alone is lost with "
                                     "its node: all ranks are on one node\n"));
+}
+
+/// A run of ten hours with `count` incidents of 36 s, one of them a lost node.
+void DescribeRun(int count, ScriptedCoordinator& coordinator) {
+  const int64_t now = Clock::Real().WallNanos();
+  constexpr int64_t kHour = 3'600'000'000'000;
+  auto* run = coordinator.runs.add_runs();
+  run->mutable_spec()->set_job("lm");
+  run->mutable_spec()->set_nodes(64);
+  run->set_phase("running");
+  run->set_started_wall_nanos(now - 10 * kHour);
+  run->add_spares("n9");
+  for (int i = 0; i < count; ++i) {
+    auto* incident = coordinator.incidents.add_incidents();
+    incident->set_job("lm");
+    incident->set_wall_nanos(now - (9 - i) * kHour);
+    incident->set_kind(i == 0 ? "node lost" : "worker died");
+    incident->set_state("recovered");
+    incident->set_first_step_ms(36'000);
+    incident->set_lost_steps(0);
+  }
+  // What nothing was done about, and what another run lived through, is no failure of this one.
+  auto* noted = coordinator.incidents.add_incidents();
+  noted->set_job("lm");
+  noted->set_wall_nanos(now - kHour);
+  noted->set_state("noted");
+  auto* before = coordinator.incidents.add_incidents();
+  before->set_job("lm");
+  before->set_wall_nanos(now - 11 * kHour);
+  before->set_state("recovered");
+}
+
+TEST_F(OnlineTest, AdviceFromFewIncidentsSaysSo) {
+  DescribeRun(1, coordinator_);
+  CliResult result = Cli({"advise", "--stall", "40ms"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("job lm\n  goodput (ETTR)    0.9990 of 10h00m"));
+  EXPECT_THAT(result.out, HasSubstr("save to memory    not enough incidents yet (n = 1)"));
+  EXPECT_THAT(result.out, HasSubstr("spare nodes       not enough incidents yet (n = 1); at most"));
+  EXPECT_THAT(result.out, Not(HasSubstr("then expected")));
+  auto json = Cli({"advise", "lm", "-o", "json"}).Json();
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["kind"], "advice");
+  auto job = json["jobs"][0];
+  EXPECT_EQ(job["failures"]["count"], 1);
+  EXPECT_TRUE(job["failures"]["mean_seconds"].is_null());
+  EXPECT_TRUE(job["tiers"][0]["interval_seconds"].is_null());
+  EXPECT_EQ(job["spares_now"], 1);
+  EXPECT_GT(job["spares"], 0);
+  coordinator_.runs.mutable_runs(0)->mutable_spec()->set_nodes(2);
+  EXPECT_TRUE(Cli({"advise", "-o", "json"}).Json()["jobs"][0]["spares"].is_null());
+}
+
+TEST_F(OnlineTest, AdviceFromEnoughIncidents) {
+  DescribeRun(4, coordinator_);
+  CliResult result = Cli({"advise", "--stall", "memory=40ms", "--repair-time", "1h"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("4 in 10h00m: one in 2h30m"));
+  EXPECT_THAT(result.out, HasSubstr("36.0 s (median), 36.0 s at worst"));
+  EXPECT_THAT(result.out, HasSubstr("save to memory    every 26.8 s"));
+  EXPECT_THAT(result.out, HasSubstr("save to disk      as often as it follows"));
+  EXPECT_THAT(result.out, HasSubstr("then expected     0.99"));
+  EXPECT_EQ(Cli({"advise", "--stall", "tape=1s"}).exit_code, 64);
+  EXPECT_EQ(Cli({"advise", "--stall", "memory=soon"}).exit_code, 64);
+}
+
+TEST_F(OnlineTest, AdviceWithoutRuns) {
+  CliResult result = Cli({"advise"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("nothing was measured"));
+}
+
+TEST_F(OnlineTest, WhatIfNodesWereLost) {
+  auto* job = coordinator_.without.add_jobs();
+  job->set_job("lm");
+  Set(20, job->mutable_newest());
+  Set(20, job->mutable_fallback());
+  job->set_keeps(true);
+  CliResult safe = Cli({"advise", "--without", "n0"});
+  EXPECT_EQ(safe.exit_code, 0) << safe.Shown();
+  EXPECT_THAT(safe.out, HasSubstr("every newest version can still be restored"));
+  Set(10, job->mutable_fallback());
+  job->set_keeps(false);
+  job->set_why_not("version 1-20 has no copy of rank 1");
+  CliResult unsafe = Cli({"advise", "lm", "--without", "n0,n1"});
+  EXPECT_EQ(unsafe.exit_code, 2) << unsafe.Shown();
+  EXPECT_THAT(unsafe.out, AllOf(HasSubstr("NOT every newest version can be restored"),
+                                HasSubstr("lm   1-20    NO    1-10            10  no ")));
+  EXPECT_THAT(coordinator_.asked_without.nodes(), testing::ElementsAre("n0", "n1"));
+  EXPECT_EQ(coordinator_.asked_without.job(), "lm");
+  auto json = Cli({"advise", "--without", "n0", "-o", "json"}).Json();
+  EXPECT_EQ(json["kind"], "without");
+  EXPECT_EQ(json["keeps"], false);
+  EXPECT_EQ(json["jobs"][0]["fallback"], "1-10");
+  EXPECT_EQ(json["jobs"][0]["lost_steps"], 10);
 }
 
 /// n0 sits in groups of two jobs, n1 in none and is down.

@@ -1,0 +1,160 @@
+#include "agent/server/metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace holdfast::agent {
+namespace {
+using coord::MetricsPage;
+using coord::MetricSpec;
+using Kind = coord::MetricKind;
+
+constexpr MetricSpec kSessions{"holdfast_agent_trainers", Kind::kGauge, "Trainers connected."};
+constexpr MetricSpec kBudget{"holdfast_agent_arena_budget_bytes", Kind::kGauge,
+                             "Memory that checkpoints may take on this node."};
+constexpr MetricSpec kReserved{"holdfast_agent_arena_reserved_bytes", Kind::kGauge,
+                               "Of it, reserved for ranks and parity."};
+constexpr MetricSpec kSegments{"holdfast_agent_arena_segments", Kind::kGauge,
+                               "Ranks and parity shards that have memory here."};
+constexpr MetricSpec kSlots{"holdfast_agent_slots",
+                            Kind::kGauge,
+                            "Slots of the job's segments, by state: `free`, `leased` (being copied "
+                            "to) or `sealed`.",
+                            {"job", "state"}};
+constexpr MetricSpec kSealedStep{"holdfast_agent_sealed_step",
+                                 Kind::kGauge,
+                                 "Newest step that any rank here has sealed in memory.",
+                                 {"job"}};
+constexpr MetricSpec kDiskShards{"holdfast_agent_disk_shards", Kind::kGauge,
+                                 "Shards published on this node's disks."};
+constexpr MetricSpec kDiskFree{"holdfast_agent_disk_free_bytes", Kind::kGauge,
+                               "Room in the data directories."};
+constexpr MetricSpec kScrubPasses{"holdfast_agent_scrub_passes_total", Kind::kCounter,
+                                  "Times that everything kept here was read again."};
+constexpr MetricSpec kScrubBytes{"holdfast_agent_scrub_checked_bytes_total", Kind::kCounter,
+                                 "Read by the scrubber and compared with checksums."};
+constexpr MetricSpec kScrubDamaged{"holdfast_agent_scrub_damaged_total", Kind::kCounter,
+                                   "Copies that the scrubber found damaged."};
+constexpr MetricSpec kPeerReceived{"holdfast_agent_peer_received_bytes_total", Kind::kCounter,
+                                   "Data read from other nodes, checked."};
+constexpr MetricSpec kPeerSent{"holdfast_agent_peer_sent_bytes_total", Kind::kCounter,
+                               "Data sent to other nodes, without frames."};
+constexpr MetricSpec kPeerFrames{"holdfast_agent_peer_frame_bytes_total", Kind::kCounter,
+                                 "Frames around the data that was sent."};
+constexpr MetricSpec kPeerStreams{"holdfast_agent_peer_streams_total", Kind::kCounter,
+                                  "Requests of other nodes that were served."};
+constexpr MetricSpec kPeerConnections{
+    "holdfast_agent_peer_connections_total",
+    Kind::kCounter,
+    "Connections of other nodes, by what became of them: `accepted`; "
+    "of those `rejected`, which did not prove themselves; `refused` "
+    "for being too many.",
+    {"outcome"}};
+constexpr MetricSpec kPeerYielded{"holdfast_agent_peer_yielded_seconds_total", Kind::kCounter,
+                                  "Time that data for other nodes waited for the trainers' own "
+                                  "traffic."};
+constexpr MetricSpec kWorkers{"holdfast_agent_workers",
+                              Kind::kGauge,
+                              "Workers that the agent launched: `running`, `ended` or `stuck`.",
+                              {"phase"}};
+constexpr MetricSpec kDigests{"holdfast_agent_telemetry_digests_total",
+                              Kind::kCounter,
+                              "Digests of telemetry, by whether the coordinator took them: `sent` "
+                              "or `unsent`.",
+                              {"outcome"}};
+constexpr MetricSpec kGaps{"holdfast_agent_telemetry_lost_records_total",
+                           Kind::kCounter,
+                           "Records of trainers that were left out: `dropped` by the trainer for "
+                           "want of room, `overwritten` before they were seen, `nonsense`.",
+                           {"why"}};
+
+constexpr const MetricSpec* kAll[] = {
+    &kSessions,        &kBudget,       &kReserved, &kSegments,    &kSlots,
+    &kSealedStep,      &kDiskShards,   &kDiskFree, &kScrubPasses, &kScrubBytes,
+    &kScrubDamaged,    &kPeerReceived, &kPeerSent, &kPeerFrames,  &kPeerStreams,
+    &kPeerConnections, &kPeerYielded,  &kWorkers,  &kDigests,     &kGaps};
+
+template <typename Number>
+double Value(Number number) {
+  return static_cast<double>(number);
+}
+
+void ShowSlots(Node& node, MetricsPage& page) {
+  struct Slots {
+    std::array<uint64_t, 3> by_state = {};
+    VersionId newest;
+  };
+  std::map<std::string, Slots> jobs;
+  for (const Node::RankStatus& rank : node.Snapshot()) {
+    Slots& slots = jobs[rank.owner.job];
+    for (const RankSlots::SlotStatus& slot : rank.slots) {
+      ++slots.by_state[static_cast<size_t>(slot.view.state)];
+      const bool trainers = slot.view.state == SlotState::kSealed && !IsParity(rank.owner.rank);
+      if (trainers) slots.newest = std::max(slots.newest, slot.view.version);
+    }
+  }
+  for (const auto& [job, slots] : jobs) {
+    page.Set(kSlots, Value(slots.by_state[0]), {job, "free"});
+    page.Set(kSlots, Value(slots.by_state[1]), {job, "leased"});
+    page.Set(kSlots, Value(slots.by_state[2]), {job, "sealed"});
+    if (slots.newest.incarnation.value == 0) continue;
+    page.Set(kSealedStep, Value(slots.newest.step.value), {job});
+  }
+}
+
+void Show(const TcpPeerServer& peers, MetricsPage& page) {
+  const PeerServerCounters& counters = peers.counters();
+  page.Set(kPeerSent, Value(counters.data_bytes.load()));
+  page.Set(kPeerFrames, Value(counters.frame_bytes.load()));
+  page.Set(kPeerStreams, Value(counters.streams.load()));
+  page.Set(kPeerConnections, Value(counters.connections.load()), {"accepted"});
+  page.Set(kPeerConnections, Value(counters.rejected.load()), {"rejected"});
+  page.Set(kPeerConnections, Value(counters.refused.load()), {"refused"});
+  page.Set(kPeerYielded, std::chrono::duration<double>(peers.yielded()).count());
+}
+
+void Show(WorkerManager& workers, MetricsPage& page) {
+  std::array<uint64_t, 3> by_phase = {};
+  for (const WorkerStatus& worker : workers.Workers()) {
+    ++by_phase[static_cast<size_t>(worker.phase)];
+  }
+  page.Set(kWorkers, Value(by_phase[0]), {"running"});
+  page.Set(kWorkers, Value(by_phase[1]), {"ended"});
+  page.Set(kWorkers, Value(by_phase[2]), {"stuck"});
+}
+
+void Show(const TelemetrySender& telemetry, MetricsPage& page) {
+  const TelemetrySender::Counts counts = telemetry.counts();
+  page.Set(kDigests, Value(counts.sent), {"sent"});
+  page.Set(kDigests, Value(counts.unsent), {"unsent"});
+  page.Set(kGaps, Value(counts.dropped), {"dropped"});
+  page.Set(kGaps, Value(counts.overwritten), {"overwritten"});
+  page.Set(kGaps, Value(counts.nonsense), {"nonsense"});
+}
+}  // namespace
+
+coord::MetricSpecs AgentMetrics() { return kAll; }
+
+MetricsPage CollectMetrics(const AgentParts& parts) {
+  MetricsPage page(AgentMetrics());
+  page.Set(kSessions, parts.node.session_count());
+  const ArenaUsage usage = parts.arena.usage();
+  page.Set(kBudget, Value(usage.budget_bytes));
+  page.Set(kReserved, Value(usage.reserved_bytes));
+  page.Set(kSegments, Value(usage.segments));
+  ShowSlots(parts.node, page);
+  page.Set(kDiskShards, Value(parts.volume.List().size()));
+  page.Set(kDiskFree, Value(parts.volume.FreeBytes()));
+  const Scrubber::Counts scrub = parts.node.scrub_counts();
+  page.Set(kScrubPasses, Value(scrub.passes));
+  page.Set(kScrubBytes, Value(scrub.bytes));
+  page.Set(kScrubDamaged, Value(scrub.damaged));
+  page.Set(kPeerReceived, Value(parts.peer_received_bytes.load()));
+  if (parts.peers != nullptr) Show(*parts.peers, page);
+  if (parts.workers != nullptr) Show(*parts.workers, page);
+  Show(parts.telemetry, page);
+  return page;
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <prometheus/metric_family.h>
+
+#include <array>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace holdfast::coord {
+
+enum class MetricKind { kGauge, kCounter, kSummary };
+
+/// A metric as its users know it. Each is a constant, from which its values are shown and its
+/// documentation is checked.
+struct MetricSpec {
+  std::string_view name;
+  MetricKind kind = MetricKind::kGauge;
+  std::string_view help;
+  std::array<std::string_view, 3> labels = {};  // unused ones are empty
+};
+
+using MetricSpecs = std::span<const MetricSpec* const>;
+
+/// The values of metrics at one instant. Thread-compatible.
+class MetricsPage {
+ public:
+  /// A family for each of `specs`, in their order, also where it has no values.
+  explicit MetricsPage(MetricSpecs specs);
+
+  /// A value of a gauge or counter; `labels` are the values of the spec's.
+  void Set(const MetricSpec& spec, double value,
+           std::initializer_list<std::string_view> labels = {});
+  /// Count, sum and the quantiles 0.5, 0.9 and 1 of what was seen.
+  void SetSummary(const MetricSpec& spec, std::vector<double> seen,
+                  std::initializer_list<std::string_view> labels = {});
+
+  std::vector<prometheus::MetricFamily> Take() && { return std::move(families_); }
+
+ private:
+  prometheus::ClientMetric& Add(const MetricSpec& spec,
+                                std::initializer_list<std::string_view> labels);
+
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+/// The rows of docs/metrics.md.
+std::string DescribeMetrics(MetricSpecs specs);
+
+}  // namespace holdfast::coord

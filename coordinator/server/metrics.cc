@@ -1,0 +1,238 @@
+#include "coordinator/server/metrics.h"
+
+#include <future>
+
+namespace holdfast::coord {
+namespace {
+// The applier answers within a batch; only a store that hangs takes longer.
+constexpr auto kPatience = std::chrono::seconds(2);
+
+using Kind = MetricKind;
+constexpr MetricSpec kEpoch{"holdfast_coordinator_epoch", Kind::kGauge,
+                            "Starts of a coordinator on this store."};
+constexpr MetricSpec kLoaded{
+    "holdfast_coordinator_loaded", Kind::kGauge,
+    "1: the state is known; 0: the store is being read, or does not answer, "
+    "and all below is missing."};
+constexpr MetricSpec kNodeUp{
+    "holdfast_node_up", Kind::kGauge, "1: the node's agent is attached.", {"node"}};
+constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
+                               Kind::kGauge,
+                               "Shards that the node holds; tier `parity` is parity in memory.",
+                               {"node", "tier"}};
+constexpr MetricSpec kQuarantined{
+    "holdfast_node_quarantined", Kind::kGauge, "1: the node gets no workers.", {"node"}};
+constexpr MetricSpec kIncarnation{
+    "holdfast_job_incarnation", Kind::kGauge, "Starts of the job so far.", {"job"}};
+constexpr MetricSpec kRanks{"holdfast_job_ranks", Kind::kGauge, "Ranks of the job.", {"job"}};
+constexpr MetricSpec kJoined{"holdfast_job_ranks_joined",
+                             Kind::kGauge,
+                             "Ranks of the current incarnation that have joined.",
+                             {"job"}};
+constexpr MetricSpec kNewestStep{"holdfast_job_newest_step",
+                                 Kind::kGauge,
+                                 "Newest step that any rank of the current incarnation has saved.",
+                                 {"job"}};
+constexpr MetricSpec kCommittedStep{"holdfast_job_committed_step",
+                                    Kind::kGauge,
+                                    "Step of the newest version that is committed at the tier.",
+                                    {"job", "tier"}};
+constexpr MetricSpec kCommittedAge{"holdfast_job_committed_age_seconds",
+                                   Kind::kGauge,
+                                   "Age of the newest version that is committed at the tier.",
+                                   {"job", "tier"}};
+constexpr MetricSpec kRestorable{"holdfast_job_restorable",
+                                 Kind::kGauge,
+                                 "1: the newest committed version can be restored now.",
+                                 {"job"}};
+constexpr MetricSpec kRestorableStep{"holdfast_job_restorable_step",
+                                     Kind::kGauge,
+                                     "Step that a restart would continue from; missing: none.",
+                                     {"job"}};
+constexpr MetricSpec kPending{
+    "holdfast_job_pending_versions", Kind::kGauge, "Versions that are not complete yet.", {"job"}};
+constexpr MetricSpec kCommitted{"holdfast_job_versions_committed_total",
+                                Kind::kCounter,
+                                "Versions committed since the coordinator's start.",
+                                {"job"}};
+constexpr MetricSpec kAborted{"holdfast_job_versions_aborted_total",
+                              Kind::kCounter,
+                              "Versions given up since the coordinator's start.",
+                              {"job"}};
+constexpr MetricSpec kParityNodes{"holdfast_job_parity_nodes",
+                                  Kind::kGauge,
+                                  "Nodes that keep parity for the job; 0: it is not protected.",
+                                  {"job"}};
+constexpr MetricSpec kRunPhase{"holdfast_run_phase",
+                               Kind::kGauge,
+                               "1 for the phase that the job's newest run is in, 0 for the others.",
+                               {"job", "phase"}};
+constexpr MetricSpec kRestarts{"holdfast_run_restarts_total",
+                               Kind::kCounter,
+                               "Launches of the newest run after its first.",
+                               {"job"}};
+constexpr MetricSpec kSpares{"holdfast_run_spare_nodes",
+                             Kind::kGauge,
+                             "Nodes that could take a place in the run now.",
+                             {"job"}};
+constexpr MetricSpec kWorkers{
+    "holdfast_run_workers", Kind::kGauge, "Workers of the current launch that run.", {"job"}};
+constexpr MetricSpec kIncidents{"holdfast_incidents",
+                                Kind::kGauge,
+                                "Incidents that are kept (the newest 1000): a gauge, since they "
+                                "change their state and old ones are forgotten.",
+                                {"job", "kind", "state"}};
+constexpr MetricSpec kDetect{"holdfast_incident_detect_seconds",
+                             Kind::kSummary,
+                             "From the last sign of health to when it was noticed, of the kept "
+                             "incidents that something was done about.",
+                             {"job"}};
+constexpr MetricSpec kRecover{"holdfast_incident_recover_seconds",
+                              Kind::kSummary,
+                              "From the last sign of health to the first version committed after "
+                              "it, of the kept incidents that are over.",
+                              {"job"}};
+constexpr MetricSpec kLostSteps{"holdfast_incident_lost_steps",
+                                Kind::kSummary,
+                                "Steps that were trained again, of the kept incidents.",
+                                {"job"}};
+constexpr MetricSpec kWatchedJobs{"holdfast_detector_jobs", Kind::kGauge,
+                                  "Jobs whose telemetry is watched for faults."};
+constexpr MetricSpec kDigests{"holdfast_detector_digests_total", Kind::kCounter,
+                              "Digests of telemetry taken from agents."};
+constexpr MetricSpec kFaults{"holdfast_detector_faults_total", Kind::kCounter,
+                             "Faults found, each said once an incarnation."};
+
+constexpr const MetricSpec* kAll[] = {
+    &kEpoch,          &kLoaded,      &kNodeUp,     &kNodeHeld,      &kQuarantined,  &kIncarnation,
+    &kRanks,          &kJoined,      &kNewestStep, &kCommittedStep, &kCommittedAge, &kRestorable,
+    &kRestorableStep, &kPending,     &kCommitted,  &kAborted,       &kParityNodes,  &kRunPhase,
+    &kRestarts,       &kSpares,      &kWorkers,    &kIncidents,     &kDetect,       &kRecover,
+    &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults};
+
+template <typename Number>
+double Value(Number number) {
+  return static_cast<double>(number);
+}
+
+double Seconds(int64_t ms) { return static_cast<double>(ms) / 1e3; }
+
+void ShowNodes(const State& state, MetricsPage& page) {
+  for (const NodeView& node : state.Nodes()) {
+    page.Set(kNodeUp, node.alive ? 1 : 0, {node.name});
+    page.Set(kNodeHeld, Value(node.held_memory_bytes), {node.name, "memory"});
+    page.Set(kNodeHeld, Value(node.held_parity_bytes), {node.name, "parity"});
+    page.Set(kNodeHeld, Value(node.held_disk_bytes), {node.name, "disk"});
+  }
+}
+
+void Show(const JobView& job, int64_t now_wall_nanos, MetricsPage& page) {
+  page.Set(kIncarnation, Value(job.incarnation.value), {job.name});
+  page.Set(kRanks, job.world, {job.name});
+  page.Set(kJoined, job.ranks_joined, {job.name});
+  page.Set(kNewestStep, Value(job.newest_seen.value), {job.name});
+  const auto tier = [&](std::string_view name, VersionId version, int64_t wall_nanos) {
+    if (version.incarnation.value == 0) return;
+    const int64_t age = std::max<int64_t>(now_wall_nanos - wall_nanos, 0);
+    page.Set(kCommittedStep, Value(version.step.value), {job.name, name});
+    page.Set(kCommittedAge, Value(age) / 1e9, {job.name, name});
+  };
+  tier("memory", job.memory_committed, job.memory_wall_nanos);
+  tier("peer", job.peer_committed, job.peer_wall_nanos);
+  tier("disk", job.disk_committed, job.disk_wall_nanos);
+  const bool any = job.restorable.incarnation.value != 0;
+  page.Set(kRestorable, any && job.not_restorable_why.empty() ? 1 : 0, {job.name});
+  if (any) page.Set(kRestorableStep, Value(job.restorable.step.value), {job.name});
+  page.Set(kPending, Value(job.pending_versions), {job.name});
+  page.Set(kCommitted, Value(job.committed_total), {job.name});
+  page.Set(kAborted, Value(job.aborted_total), {job.name});
+  page.Set(kParityNodes, job.peer_members, {job.name});
+}
+
+void Show(const RunView& run, MetricsPage& page) {
+  const std::string& job = run.record.spec.job;
+  for (auto phase = RunPhase::kWaiting; phase <= RunPhase::kStopped;
+       phase = static_cast<RunPhase>(static_cast<uint8_t>(phase) + 1)) {
+    page.Set(kRunPhase, run.record.phase == phase ? 1 : 0, {job, ToString(phase)});
+  }
+  page.Set(kRestarts, run.record.restarts(), {job});
+  page.Set(kSpares, Value(run.spares.size()), {job});
+  const auto runs = [](const auto& worker) { return worker.second.phase == WorkerPhase::kRunning; };
+  page.Set(kWorkers, Value(std::count_if(run.workers.begin(), run.workers.end(), runs)), {job});
+}
+
+void ShowIncidents(const Supervisor& supervisor, MetricsPage& page) {
+  struct Times {
+    std::vector<double> detect;
+    std::vector<double> recover;
+    std::vector<double> lost_steps;
+  };
+  std::map<std::string, Times> by_job;
+  std::map<std::array<std::string, 3>, uint64_t> counts;
+  for (const IncidentRecord& incident : supervisor.Incidents("", 0)) {
+    ++counts[{incident.job, incident.kind, std::string(ToString(incident.state))}];
+    if (incident.state == IncidentState::kNoted) continue;
+    Times& times = by_job[incident.job];
+    if (incident.detect_ms >= 0) times.detect.push_back(Seconds(incident.detect_ms));
+    if (incident.first_step_ms >= 0) times.recover.push_back(Seconds(incident.first_step_ms));
+    if (incident.lost_steps >= 0) times.lost_steps.push_back(Value(incident.lost_steps));
+  }
+  for (const auto& [labels, count] : counts) {
+    page.Set(kIncidents, Value(count), {labels[0], labels[1], labels[2]});
+  }
+  for (auto& [job, times] : by_job) {
+    page.SetSummary(kDetect, std::move(times.detect), {job});
+    page.SetSummary(kRecover, std::move(times.recover), {job});
+    page.SetSummary(kLostSteps, std::move(times.lost_steps), {job});
+  }
+}
+
+/// What the applier's thread knows.
+std::future<MetricsPage> AskApplier(Applier& applier, int64_t now_wall_nanos) {
+  struct Answer {
+    MetricsPage page{CoordinatorMetrics()};
+    std::promise<MetricsPage> promise;
+  };
+  // Shared with queries that may be answered after everybody stopped waiting.
+  auto answer = std::make_shared<Answer>();
+  applier.Ask([answer, now_wall_nanos](const State* state, Epoch) {
+    answer->page.Set(kLoaded, state == nullptr ? 0 : 1);
+    if (state == nullptr) return;
+    ShowNodes(*state, answer->page);
+    const auto jobs = state->Jobs("");
+    if (!jobs) return;
+    for (const JobView& job : *jobs) Show(job, now_wall_nanos, answer->page);
+  });
+  applier.Ask([answer](const Supervisor* supervisor) {
+    if (supervisor != nullptr) {
+      for (const RunView& run : supervisor->Runs("")) Show(run, answer->page);
+      for (const QuarantineRecord& record : supervisor->Quarantined()) {
+        answer->page.Set(kQuarantined, 1, {record.node});
+      }
+      ShowIncidents(*supervisor, answer->page);
+    }
+    answer->promise.set_value(std::move(answer->page));
+  });
+  return answer->promise.get_future();
+}
+}  // namespace
+
+MetricSpecs CoordinatorMetrics() { return kAll; }
+
+MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock) {
+  std::future<MetricsPage> known = AskApplier(applier, clock.WallNanos());
+  MetricsPage page(CoordinatorMetrics());
+  if (known.wait_for(kPatience) == std::future_status::ready) {
+    page = known.get();
+  } else {
+    page.Set(kLoaded, 0);
+  }
+  page.Set(kEpoch, Value(applier.epoch().value));
+  const Watcher::Counts counts = watcher.counts();
+  page.Set(kWatchedJobs, Value(counts.jobs));
+  page.Set(kDigests, Value(counts.digests));
+  page.Set(kFaults, Value(counts.faults));
+  return page;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,142 @@
+// A real coordinator, looked at over HTTP.
+
+#include "coordinator/server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "coordinator/server/coordinator_server.h"
+#include "tests/coordinator/metrics/scrape.h"
+#include "tests/coordinator/server/fake_agent.h"
+
+namespace holdfast::coord {
+namespace {
+using ::testing::HasSubstr;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "coord-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+    config_.cluster = "test";
+    config_.listen = "unix:" + dir_ + "/c.sock";
+    config_.data_dir = dir_ + "/data";
+    config_.metrics_listen = "127.0.0.1:0";
+    auto server = CoordinatorServer::Start(config_, Clock::Real());
+    ASSERT_TRUE(server.has_value()) << server.error().ToString();
+    server_ = *std::move(server);
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(dir_);
+  }
+  Scrape Look() { return Scrape(server_->metrics_address()); }
+
+  std::string dir_;
+  CoordinatorConfig config_;
+  std::unique_ptr<CoordinatorServer> server_;
+};
+
+TEST_F(MetricsTest, FollowAJob) {
+  const Scrape before = Look();
+  EXPECT_EQ(before.Value("holdfast_coordinator_epoch"), 1);
+  EXPECT_EQ(before.Value("holdfast_coordinator_loaded"), 1);
+  EXPECT_FALSE(before.Value(R"(holdfast_job_incarnation{job="gpt"})").has_value());
+
+  FakeAgent a(server_->endpoint(), "a");
+  a.Attach();
+  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="a"})") == 1; }));
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
+  const uint64_t epoch = server_->epoch().value;
+  const Scrape joined = Look();
+  EXPECT_EQ(joined.Value(R"(holdfast_job_incarnation{job="gpt"})"), 1);
+  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks{job="gpt"})"), 2);
+  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks_joined{job="gpt"})"), 1);
+  EXPECT_FALSE(joined.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})").has_value());
+
+  ASSERT_TRUE(a.Join("gpt", "run-1", 1, 2).has_value());
+  ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  const Scrape half = Look();
+  EXPECT_EQ(half.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 1);
+  EXPECT_EQ(half.Value(R"(holdfast_job_newest_step{job="gpt"})"), 5);
+  ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+  const Scrape whole = Look();
+  EXPECT_EQ(whole.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 0);
+  EXPECT_EQ(whole.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})"), 5);
+  const double age =
+      whole.Value(R"(holdfast_job_committed_age_seconds{job="gpt",tier="memory"})").value_or(-1);
+  EXPECT_GE(age, 0);
+  EXPECT_LT(age, 600) << "seconds, not nanoseconds";
+  EXPECT_EQ(whole.Value(R"(holdfast_job_restorable{job="gpt"})"), 1);
+  EXPECT_EQ(whole.Value(R"(holdfast_job_restorable_step{job="gpt"})"), 5);
+  EXPECT_EQ(whole.Value(R"(holdfast_job_versions_committed_total{job="gpt"})"), 1);
+  EXPECT_GT(whole.Value(R"(holdfast_node_held_bytes{node="a",tier="memory"})").value_or(0), 0);
+  EXPECT_FALSE(whole.Value(R"(holdfast_job_committed_step{job="gpt",tier="disk"})").has_value());
+
+  a.Detach();
+  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="a"})") == 0; }));
+  EXPECT_EQ(Look().Value(R"(holdfast_job_restorable{job="gpt"})"), 0);
+}
+
+TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
+  auto stub = coordinator::Coordinator::NewStub(*MakeChannel(server_->endpoint(), {}));
+  coordinator::StartRunRequest request;
+  request.mutable_spec()->set_job("lm");
+  request.mutable_spec()->add_command("true");
+  request.mutable_spec()->set_directory("/");
+  request.mutable_spec()->set_nodes(1);
+  request.mutable_spec()->set_ranks_per_node(1);
+  request.mutable_spec()->set_grace_ms(1000);
+  coordinator::StartRunReply reply;
+  grpc::ClientContext start;
+  ASSERT_TRUE(stub->StartRun(&start, request, &reply).ok());
+  ASSERT_EQ(reply.outcome().code(), 0U) << reply.outcome().message();
+  const Scrape waiting = Look();
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="waiting"})"), 1) << waiting.text();
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="stopped"})"), 0);
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_workers{job="lm"})"), 0);
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_restarts_total{job="lm"})"), 0);
+
+  coordinator::StopRunRequest stop;
+  stop.set_job("lm");
+  coordinator::StopRunReply stopped;
+  grpc::ClientContext end;
+  ASSERT_TRUE(stub->StopRun(&end, stop, &stopped).ok());
+  EXPECT_TRUE(Eventually(
+      [&] { return Look().Value(R"(holdfast_run_phase{job="lm",phase="stopped"})") == 1; }));
+  FakeAgent agent(server_->endpoint(), "n7");
+  agent.Attach();
+  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
+  coordinator::QuarantineRequest quarantine;
+  quarantine.set_node("n7");
+  quarantine.set_set(true);
+  coordinator::QuarantineReply done;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->Quarantine(&context, quarantine, &done).ok());
+  ASSERT_EQ(done.outcome().code(), 0U) << done.outcome().message();
+  EXPECT_EQ(Look().Value(R"(holdfast_node_quarantined{node="n7"})"), 1);
+}
+
+TEST_F(MetricsTest, AreTheDocumentedOnes) {
+  std::set<std::string> documented;
+  for (const MetricSpec* spec : CoordinatorMetrics()) documented.insert(std::string(spec->name));
+  EXPECT_EQ(Look().Names(), documented);
+  std::ifstream file(std::string(HOLDFAST_SOURCE_DIR) + "/docs/metrics.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, HasSubstr(DescribeMetrics(CoordinatorMetrics())));
+}
+
+TEST_F(MetricsTest, AnAddressThatOthersReachIsRefused) {
+  server_.reset();
+  config_.metrics_listen = "0.0.0.0:0";
+  auto server = CoordinatorServer::Start(config_, Clock::Real());
+  ASSERT_FALSE(server.has_value());
+  EXPECT_THAT(server.error().message(), HasSubstr("metrics.listen 0.0.0.0:0"));
+}
+
+}  // namespace
+}  // namespace holdfast::coord
