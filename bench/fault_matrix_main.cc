@@ -55,6 +55,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Feeds simulated faults to the detector and scores what it says.");
   app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds");
   app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
+  app.add_option("--seeds-large", options.seeds_large, "runs of each cell above 1,024 ranks")
+      ->capture_default_str();
   app.add_option("--ranks", options.worlds, "sizes of jobs")->delimiter(',');
   app.add_option("--only", options.only, "cells whose name contains this");
   app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
@@ -65,6 +67,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (quick) {
     options.seeds = 5;
+    options.seeds_large = 1;
     options.worlds = {8, 64};
   }
   if (tuning) options.first_seed = kTuningSeed;
