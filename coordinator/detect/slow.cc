@@ -10,7 +10,7 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr Clock::Duration kGatherFor = std::chrono::seconds(4);
+constexpr Clock::Duration kGatherFor = std::chrono::seconds(3);
 constexpr Clock::Duration kDigestDelay = std::chrono::seconds(2);
 constexpr uint64_t kMatrixOperations = 16;
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
@@ -52,7 +52,8 @@ void Slowness::TakeRecord(const Collective& record, Index node, Table& table,
   if (!watch) {
     watch = std::make_unique<Watch>(static_cast<uint32_t>(comm.members.size()), options_);
   }
-  if (auto whole = watch->gatherer.Add(record, seat->position, now)) {
+  watch->gatherer.Add(record, seat->position, now);
+  while (auto whole = watch->gatherer.Take(Clock::TimePoint::min())) {
     Finish(*whole, seat->comm, table);
   }
 }
@@ -313,7 +314,7 @@ void Slowness::AddPace(std::vector<Verdict>& verdicts) const {
 std::vector<Verdict> Slowness::Evaluate(Table& table, Clock::TimePoint now) {
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm]) continue;
-    while (auto old = watches_[comm]->gatherer.TakeOld(now - kGatherFor)) {
+    while (auto old = watches_[comm]->gatherer.Take(now - kGatherFor)) {
       Finish(*old, comm, table);
     }
   }
