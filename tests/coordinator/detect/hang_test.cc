@@ -222,18 +222,31 @@ TEST(HangTest, ACircleOverCommunicatorsIsADeadlock) {
 }
 
 TEST(HangTest, WhoHasLeftAnOperationIsNotAbsent) {
-  // Node 0's word is old: its ranks have been in the operation for long, the others are out of it.
-  Told job = InOperation({0, 1}, 8);
-  job.detector.Observe(job.DigestOf(0), job.now());
-  job.Pass(milliseconds(500));
-  for (uint32_t node : {1U, 2U}) {
-    Digest digest = job.DigestOf(node);
-    for (const RankState& state : digest.ranks) {
-      digest.completed.push_back({state.rank, CommId{kAll}, kReduce, 6});
+  Told job = InOperation({}, 0);
+  auto tell = [&] {
+    for (uint32_t node : {0U, 1U, 2U}) {
+      Digest digest = job.DigestOf(node);
+      for (const RankState& state : digest.ranks) {
+        if (node != 0) digest.completed.push_back({state.rank, CommId{kAll}, kReduce, 6});
+      }
+      job.detector.Observe(digest, job.now());
     }
-    job.detector.Observe(digest, job.now());
-  }
+  };
+  tell();
+  job.Pass(seconds(8));
+  for (uint32_t rank : {0U, 1U}) job.Fly(rank, kAll, kReduce, 5, 8);
+  tell();
   EXPECT_THAT(job.detector.Evaluate(job.now()), IsEmpty());
+}
+
+TEST(HangTest, WhoMovedAShortWhileAgoDoesNotHang) {
+  Told job = InOperation({0, 1, 2, 4, 5}, 8);
+  Digest digest = job.DigestOf(1);
+  digest.completed.push_back({Rank{3}, CommId{kAll}, kReduce, 5});
+  job.detector.Observe(digest, job.now());
+  EXPECT_THAT(job.Evaluate(), IsEmpty());
+  job.Pass(seconds(5));
+  EXPECT_THAT(job.Evaluate(), SizeIs(1));
 }
 
 TEST(HangTest, APipelineWaitsForItsStalledStage) {
