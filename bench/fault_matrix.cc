@@ -61,7 +61,9 @@ std::vector<MatrixCell> Cells(const MatrixOptions& options) {
   std::erase_if(cells, [&](const MatrixCell& cell) {
     return cell.name.find(options.only) == std::string::npos;
   });
-  for (MatrixCell& cell : cells) cell.outcomes.resize(options.seeds);
+  for (MatrixCell& cell : cells) {
+    cell.outcomes.resize(options.SeedsFor(cell.scenario.world));
+  }
   return cells;
 }
 
@@ -79,14 +81,16 @@ Interval Wilson(uint64_t hits, uint64_t all) {
 
 std::vector<MatrixCell> RunMatrix(const MatrixOptions& options) {
   std::vector<MatrixCell> cells = Cells(options);
+  std::vector<std::pair<MatrixCell*, size_t>> runs;  // with the seed
+  for (MatrixCell& cell : cells) {
+    for (size_t seed = 0; seed < cell.outcomes.size(); ++seed) runs.emplace_back(&cell, seed);
+  }
   std::atomic<size_t> next{0};
-  const size_t runs = cells.size() * options.seeds;
   auto work = [&] {
-    for (size_t i = next++; i < runs; i = next++) {
-      MatrixCell& cell = cells[i / options.seeds];
-      const size_t seed = i % options.seeds;
-      cell.outcomes[seed] =
-          RunScenario(cell.scenario, options.first_seed + seed, LimitsFor(cell.scenario));
+    for (size_t i = next++; i < runs.size(); i = next++) {
+      const auto [cell, seed] = runs[i];
+      cell->outcomes[seed] =
+          RunScenario(cell->scenario, options.first_seed + seed, LimitsFor(cell->scenario));
     }
   };
   std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,16 @@ struct MatrixCell {
 
 struct MatrixOptions {
   uint32_t seeds = 30;
+  std::map<uint32_t, uint32_t> seeds_of;  // by number of ranks, where it is another
   /// Reporting and tuning never share a seed.
   uint64_t first_seed = 1'000'000;
   std::vector<uint32_t> worlds = {8, 64, 1024, 10'240};
   std::string only;   // cells whose name contains it
   uint32_t jobs = 1;  // threads
+  uint32_t SeedsFor(uint32_t world) const {
+    const auto found = seeds_of.find(world);
+    return found == seeds_of.end() ? seeds : found->second;
+  }
 };
 
 /// Every fault and every negative with every shape and size. Reproducible whatever `jobs` is.

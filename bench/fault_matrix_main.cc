@@ -48,6 +48,7 @@ void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
 int Main(int argc, char** argv) {
   MatrixOptions options;
   std::string into;
+  std::vector<std::string> seeds_of;
   bool quick = false;
   bool tuning = false;
   bool verbose = false;
@@ -55,6 +56,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Feeds simulated faults to the detector and scores what it says.");
   app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds");
   app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
+  app.add_option("--seeds-of", seeds_of, "RANKS=N: another number for jobs of that size")
+      ->delimiter(',');
   app.add_option("--ranks", options.worlds, "sizes of jobs")->delimiter(',');
   app.add_option("--only", options.only, "cells whose name contains this");
   app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
@@ -66,6 +69,15 @@ int Main(int argc, char** argv) {
   if (quick) {
     options.seeds = 5;
     options.worlds = {8, 64};
+  }
+  for (const std::string& pair : seeds_of) {
+    unsigned ranks = 0;
+    unsigned seeds = 0;
+    if (std::sscanf(pair.c_str(), "%u=%u", &ranks, &seeds) != 2) {
+      fmt::print(stderr, "--seeds-of {}: not RANKS=N\n", pair);
+      return 64;
+    }
+    options.seeds_of[ranks] = seeds;
   }
   if (tuning) options.first_seed = kTuningSeed;
   const auto cells = RunMatrix(options);

@@ -3,6 +3,7 @@
 #
 #   bench/run.sh [--quick] [--json FILE] [--dir DIR] [NAME…]     (--help lists the names)
 #   bench/run.sh growth --growth-into docs/benchmarks.md         table and plot, written there
+#   bench/run.sh fault-matrix [--quick] [--seeds N] [--into docs/benchmarks.md]   simulated faults (see its --help)
 #
 # Exit code 0 whatever the ratios; 1 when a benchmark could not run.
 set -euo pipefail
@@ -12,4 +13,8 @@ deploy/install-deps.sh
 deploy/install-deps.sh --bench
 cmake --preset release >/dev/null
 ninja -C build/release --quiet >&2
+if [ "${1:-}" = fault-matrix ]; then
+  shift
+  exec build/release/bin/holdfast-fault-matrix "$@"
+fi
 exec build/release/bin/holdfast-bench --dir build "$@"

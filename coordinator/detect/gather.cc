@@ -4,7 +4,7 @@
 
 namespace holdfast::detect {
 Gatherer::Gatherer(uint32_t members)
-    : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 64)) {}
+    : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 128)) {}
 
 Gathered* Gatherer::Find(const Collective& record) {
   for (Gathered& open : open_) {
@@ -32,29 +32,24 @@ Gathered* Gatherer::Open(const Collective& record, uint32_t position, Clock::Tim
   return &open_.back();
 }
 
-std::optional<Gathered> Gatherer::Add(const Collective& record, uint32_t position,
-                                      Clock::TimePoint now) {
+void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint now) {
   Gathered* open = Find(record);
   if (open == nullptr) open = Open(record, position, now);
-  if (open == nullptr) return std::nullopt;
-  Sample& sample = open->samples[position];
-  if (sample.present()) return std::nullopt;
-  sample = {record.start_ns, record.stop_ns, record.blocked_ns, record.moved_bytes};
+  if (open == nullptr || open->samples[position].present()) return;
+  open->samples[position] = {record.start_ns, record.stop_ns, record.blocked_ns,
+                             record.moved_bytes};
   open->bytes = std::max(open->bytes, record.bytes);
-  if (++open->count < members_) return std::nullopt;
-  Gathered whole = std::move(*open);
-  open_.erase(open_.begin() + (open - open_.data()));
-  return whole;
+  ++open->count;
 }
 
-std::optional<Gathered> Gatherer::TakeOld(Clock::TimePoint before) {
-  while (!open_.empty() && open_.front().since <= before) {
-    Gathered old = std::move(open_.front());
+std::optional<Gathered> Gatherer::Take(Clock::TimePoint before) {
+  while (!open_.empty() && (open_.front().count == members_ || open_.front().since <= before)) {
+    Gathered oldest = std::move(open_.front());
     open_.erase(open_.begin());
-    if (old.count < 2 || uint64_t{old.count} * 2 < members_) continue;
-    uint64_t& below = closed_below_[static_cast<size_t>(old.func)];
-    below = std::max(below, old.seq + 1);
-    return old;
+    if (oldest.count < 2 || uint64_t{oldest.count} * 2 < members_) continue;
+    uint64_t& below = closed_below_[static_cast<size_t>(oldest.func)];
+    below = std::max(below, oldest.seq + 1);
+    return oldest;
   }
   return std::nullopt;
 }

@@ -37,11 +37,11 @@ class Gatherer {
  public:
   explicit Gatherer(uint32_t members);
 
-  /// Adds one rank's times. Returns the operation when this was the last one missing.
-  std::optional<Gathered> Add(const Collective& record, uint32_t position, Clock::TimePoint now);
-  /// Takes out an operation that has waited for its last members since before `before`, if there is
-  /// one that at least half of them told of.
-  std::optional<Gathered> TakeOld(Clock::TimePoint before);
+  /// Adds one rank's times.
+  void Add(const Collective& record, uint32_t position, Clock::TimePoint now);
+  /// The oldest operation, when all its members told of it, or at least half of them and it has
+  /// waited for the others since before `before`. In order: a later one waits for it.
+  std::optional<Gathered> Take(Clock::TimePoint before);
   bool empty() const { return open_.empty(); }
 
  private:

@@ -70,7 +70,7 @@ bool Lateness::WholeIterations(const Gathered& operation, double wall_ns, double
   const auto operations = static_cast<double>(operation.seq - anchor_seq_);
   const double estimate = std::min(operations * iteration_ns / wall_ns, kInIterationMost);
   in_iteration_.Add(std::max(1U, static_cast<uint32_t>(std::lround(estimate))));
-  return (operation.seq - anchor_seq_) % in_iteration_.Median() == 0;
+  return (operation.seq - anchor_seq_) % std::max(1U, in_iteration_.Median()) == 0;
 }
 
 void Lateness::OwnTimes(const Gathered& operation, const std::vector<bool>& excused) {

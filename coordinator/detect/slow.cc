@@ -10,14 +10,14 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr Clock::Duration kGatherFor = std::chrono::seconds(4);
+constexpr Clock::Duration kGatherFor = std::chrono::seconds(3);
 constexpr Clock::Duration kDigestDelay = std::chrono::seconds(2);
 constexpr uint64_t kMatrixOperations = 16;
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
 constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
 constexpr size_t kTrackLeast = 10;       // windows, to know a member's lasting excess
-constexpr double kLastingLeast = 0.004;  // robust spread of lasting excesses, at least
+constexpr double kLastingLeast = 0.003;  // robust spread of lasting excesses, at least
 constexpr int kOftenLeast = 5;           // very late windows
 constexpr double kOftenByChance = 1e-6;  // over all ranks, at most
 constexpr size_t kFabricCommsLeast = 4;
@@ -52,7 +52,8 @@ void Slowness::TakeRecord(const Collective& record, Index node, Table& table,
   if (!watch) {
     watch = std::make_unique<Watch>(static_cast<uint32_t>(comm.members.size()), options_);
   }
-  if (auto whole = watch->gatherer.Add(record, seat->position, now)) {
+  watch->gatherer.Add(record, seat->position, now);
+  while (auto whole = watch->gatherer.Take(Clock::TimePoint::min())) {
     Finish(*whole, seat->comm, table);
   }
 }
@@ -130,18 +131,21 @@ bool Slowness::Often(const Track& track, const RoleUsage& usage, size_t tracks) 
          kOftenByChance / static_cast<double>(tracks);
 }
 
-std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double lasting_spread,
+std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& lasting_spread,
                                       const Table& table) const {
   const Watch& watch = *watches_[comm];
   const CommInfo& info = table.comm(comm);
   const Track& track = watch.lateness.tracks()[position];
+  const RoleUsage& usage = usage_[static_cast<size_t>(info.role)];
+  const bool late = static_cast<uint32_t>(track.late_count()) >= options_.windows_late;
+  const bool often = Often(track, usage, table.world());
+  if (!late && !often) return std::nullopt;
+  if (lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
   const uint32_t rank = info.members[position];
   const auto excess = static_cast<double>(track.excess.Median());
   const double z = 0.6745 * excess / lasting_spread;
-  const bool lasting =
-      static_cast<uint32_t>(track.late_count()) >= options_.windows_late && z > options_.z_min;
-  const RoleUsage& usage = usage_[static_cast<size_t>(info.role)];
-  if (!lasting && !Often(track, usage, table.world())) return std::nullopt;
+  const bool lasting = late && z > options_.z_min;
+  if (!lasting && !often) return std::nullopt;
   Verdict verdict{.fault = FaultClass::kComputeSlow,
                   .ranks = {Rank{rank}},
                   .edge = {},
@@ -179,7 +183,6 @@ void Slowness::LookForLate(const Table& table, std::vector<Verdict>& verdicts) c
     if (!watches_[comm] || !watches_[comm]->lateness.suspicious()) continue;
     const CommInfo& info = table.comm(comm);
     double& spread = lasting[static_cast<size_t>(info.role)];
-    if (spread == 0) spread = LastingSpread(info.role, table);
     for (uint32_t position = 0; position < info.members.size(); ++position) {
       auto verdict = Late(comm, position, spread, table);
       if (!verdict) continue;
@@ -311,7 +314,7 @@ void Slowness::AddPace(std::vector<Verdict>& verdicts) const {
 std::vector<Verdict> Slowness::Evaluate(Table& table, Clock::TimePoint now) {
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm]) continue;
-    while (auto old = watches_[comm]->gatherer.TakeOld(now - kGatherFor)) {
+    while (auto old = watches_[comm]->gatherer.Take(now - kGatherFor)) {
       Finish(*old, comm, table);
     }
   }

@@ -38,7 +38,8 @@ class Slowness {
   std::vector<bool> Excused(const Gathered& operation, Index comm, const Table& table) const;
   void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
   double LastingSpread(Role role, const Table& table) const;
-  std::optional<Verdict> Late(Index comm, uint32_t position, double lasting_spread,
+  /// `lasting_spread`: of the role; 0 until somebody needs it.
+  std::optional<Verdict> Late(Index comm, uint32_t position, double& lasting_spread,
                               const Table& table) const;
   bool Often(const Track& track, const RoleUsage& usage, size_t tracks) const;
   void LookForTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);

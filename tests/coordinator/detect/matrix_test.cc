@@ -42,6 +42,29 @@ INSTANTIATE_TEST_SUITE_P(
                                      FaultKind::kSkipped, FaultKind::kDroppedEdge,
                                      FaultKind::kTwoStopped),
                      testing::ValuesIn(kShapes), testing::Values(8U, 64U)));
+INSTANTIATE_TEST_SUITE_P(
+    Slowness, FaultTest,
+    testing::Combine(testing::Values(FaultKind::kSlowEdge, FaultKind::kSlowSend,
+                                     FaultKind::kSlowReceive, FaultKind::kLatency,
+                                     FaultKind::kSlowGpu, FaultKind::kTwoSlow),
+                     testing::ValuesIn(kShapes), testing::Values(8U, 64U)));
+
+class NegativeTest : public testing::TestWithParam<std::tuple<size_t, Shape>> {};
+
+TEST_P(NegativeTest, NobodyIsBlamed) {
+  const auto [negative, shape] = GetParam();
+  for (uint32_t world : {8U, 64U}) {
+    const Scenario scenario{
+        .shape = shape, .world = world, .conditions = Negatives()[negative].conditions};
+    const Outcome outcome =
+        RunScenario(scenario, kFirstSeed, {.iterations_after = world == 8 ? 400U : 100U});
+    EXPECT_TRUE(outcome.wrong.empty()) << Negatives()[negative].name << "\n" << Told(outcome);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Negatives, NegativeTest,
+                         testing::Combine(testing::Range<size_t>(0, 8),
+                                          testing::ValuesIn(kShapes)));
 
 }  // namespace
 }  // namespace holdfast::sim

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "coordinator/detect/detector.h"
+
+// A job of a few ranks, two on each node, told by hand.
+
+namespace holdfast::detect {
+
+inline constexpr Func kReduce = Func::kAllReduce;
+
+class Told {
+ public:
+  explicit Told(uint32_t world) : world_(world), detector(Incarnation{1}, world) {}
+
+  Clock::TimePoint now() const { return Clock::TimePoint(std::chrono::hours(1)) + at_; }
+  void Pass(std::chrono::milliseconds time) { at_ += time; }
+
+  /// What the rank's agent says from now on.
+  RankState& state(uint32_t rank) {
+    Grow();
+    return states_[rank];
+  }
+  void AddComm(uint64_t id, Role role, const std::vector<uint32_t>& members) {
+    Communicator comm{CommId{id}, role, {}};
+    for (uint32_t rank : members) comm.members.push_back(Rank{rank});
+    comms_.push_back(comm);
+  }
+  void Fly(uint32_t rank, uint64_t comm, Func func, uint64_t seq, double age_s,
+           uint64_t bytes = 1024, std::optional<PeerEdge> edge = {},
+           FlightState state = FlightState::kStarted) {
+    flights_.push_back({Rank{rank}, CommId{comm}, func, 7, state, seq, bytes,
+                        static_cast<uint64_t>(age_s * 1e9), edge});
+  }
+  void Land() { flights_.clear(); }
+
+  Digest DigestOf(uint32_t node) {
+    Grow();
+    Digest digest;
+    digest.node = "n" + std::to_string(node);
+    digest.incarnation = Incarnation{1};
+    digest.world = world_;
+    digest.agent_start = 1;
+    digest.number = ++numbers_[node];
+    // Every node has a clock of its own.
+    digest.taken_ns = static_cast<uint64_t>((at_ + std::chrono::hours(node + 1)).count());
+    for (uint32_t rank = 2 * node; rank < std::min(2 * node + 2, world_); ++rank) {
+      digest.ranks.push_back(states_[rank]);
+    }
+    digest.communicators = comms_;
+    for (const InFlight& flight : flights_) {
+      if (flight.rank.value / 2 == node) digest.in_flight.push_back(flight);
+    }
+    return digest;
+  }
+  /// All agents speak, and it is evaluated.
+  std::vector<Verdict> Evaluate() {
+    for (uint32_t node = 0; node < (world_ + 1) / 2; ++node) {
+      if (silent != node) detector.Observe(DigestOf(node), now());
+    }
+    return detector.Evaluate(now());
+  }
+
+  uint32_t silent = ~0U;  // a node that says nothing
+
+ private:
+  void Grow() {
+    if (!states_.empty()) return;
+    states_.resize(world_);
+    numbers_.resize((world_ + 1) / 2);
+    for (uint32_t rank = 0; rank < world_; ++rank) {
+      states_[rank].rank = Rank{rank};
+      states_[rank].step = 100;
+    }
+  }
+
+  const uint32_t world_;
+  Clock::Duration at_{0};
+  std::vector<RankState> states_;
+  std::vector<uint64_t> numbers_;
+  std::vector<Communicator> comms_;
+  std::vector<InFlight> flights_;
+
+ public:
+  Detector detector;
+};
+
+}  // namespace holdfast::detect

@@ -1,0 +1,234 @@
+// Slowness, part by part: gathering, lateness, transfers, the delay matrix, the pace.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/detect/gather.h"
+#include "coordinator/detect/lateness.h"
+#include "coordinator/detect/pace.h"
+#include "coordinator/detect/transfer.h"
+
+namespace holdfast::detect {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+const Clock::TimePoint kNow(std::chrono::hours(1));
+
+Collective Record(Func func, uint64_t seq, uint64_t start_ns, uint64_t stop_ns) {
+  Collective record;
+  record.func = func;
+  record.seq = seq;
+  record.bytes = 1024;
+  record.start_ns = start_ns;
+  record.stop_ns = stop_ns;
+  return record;
+}
+
+TEST(GathererTest, GivesAnOperationWhenAllHaveToldInOrder) {
+  Gatherer gatherer(2);
+  gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), 0, kNow);
+  gatherer.Add(Record(Func::kAllReduce, 1, 3, 4), 0, kNow);
+  gatherer.Add(Record(Func::kAllReduce, 1, 13, 14), 1, kNow);
+  EXPECT_FALSE(gatherer.Take(Clock::TimePoint::min())) << "0 comes first";
+  gatherer.Add(Record(Func::kAllReduce, 0, 11, 12), 1, kNow);
+  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 0U);
+  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 1U);
+  EXPECT_TRUE(gatherer.empty());
+}
+
+TEST(GathererTest, DoesWithoutALostRank) {
+  Gatherer gatherer(4);
+  for (uint32_t position : {0U, 2U}) {
+    gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), position, kNow);
+  }
+  gatherer.Add(Record(Func::kAllReduce, 1, 3, 4), 0, kNow);
+  EXPECT_FALSE(gatherer.Take(kNow - std::chrono::seconds(1)));
+  const auto taken = gatherer.Take(kNow);
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->count, 2U);
+  EXPECT_FALSE(gatherer.Take(kNow)) << "a quarter of the members is too little";
+  EXPECT_TRUE(gatherer.empty());
+}
+
+TEST(GathererTest, IsBoundedAndOneRankDoesNotFillIt) {
+  Gatherer gatherer(8);
+  for (uint64_t seq = 0; seq < 100'000; ++seq) {
+    gatherer.Add(Record(Func::kAllReduce, 1'000'000 + seq, 1, 2), 0, kNow);
+  }
+  for (uint32_t position = 1; position < 8; ++position) {
+    gatherer.Add(Record(Func::kAllGather, 3, 1, 2), position, kNow);
+  }
+  gatherer.Add(Record(Func::kAllGather, 3, 1, 2), 0, kNow);
+  bool found = false;
+  while (auto taken = gatherer.Take(kNow)) found |= taken->func == Func::kAllGather;
+  EXPECT_TRUE(found);
+}
+
+/// A communicator whose members each compute for a while and then meet. Each has its own clock.
+class Meeting {
+ public:
+  explicit Meeting(uint32_t members) : members_(members), lateness_(members, {}) {
+    for (uint32_t i = 0; i < members; ++i) clock_.push_back(uint64_t{1000} * kMs * (i + 1));
+    blocked_.resize(members);
+    moved_.resize(members, 1);
+  }
+
+  /// One iteration: own times, by member, and bytes moved.
+  void Iterate(const std::vector<uint64_t>& own_ms, const std::vector<uint64_t>& bytes = {}) {
+    const uint64_t slowest = *std::max_element(own_ms.begin(), own_ms.end());
+    Gathered operation;
+    operation.func = Func::kAllReduce;
+    operation.seq = seq_++;
+    operation.bytes = 1024;
+    operation.count = members_;
+    for (uint32_t i = 0; i < members_; ++i) {
+      const uint64_t start = clock_[i] + own_ms[i] * kMs;
+      const uint64_t stop = clock_[i] + (slowest + 100) * kMs;
+      operation.samples.push_back({start, stop, blocked_[i] + 1, moved_[i]});
+      blocked_[i] += stop - start;
+      moved_[i] += bytes.empty() ? 1024 : bytes[i];
+      clock_[i] = stop;
+    }
+    lateness_.Add(operation, 1000.0 * kMs, {}, usage_);
+  }
+  const Track& track(uint32_t i) const { return lateness_.tracks()[i]; }
+  bool suspicious() const { return lateness_.suspicious(); }
+
+ private:
+  const uint32_t members_;
+  Lateness lateness_;
+  RoleUsage usage_;
+  std::vector<uint64_t> clock_;
+  std::vector<uint64_t> blocked_;
+  std::vector<uint64_t> moved_;
+  uint64_t seq_ = 0;
+};
+
+TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
+  Meeting meeting(4);
+  for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 1080, 900});
+  EXPECT_EQ(meeting.track(2).late_count(), 20);
+  EXPECT_NEAR(meeting.track(2).excess.Median(), 180.0 / 1180, 1e-3);
+  EXPECT_EQ(meeting.track(1).late_count(), 0);
+  EXPECT_TRUE(meeting.suspicious());
+}
+
+TEST(LatenessTest, NobodyIsLateWhereAllAreAlike) {
+  Meeting meeting(4);
+  for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900, 901 + i % 3, 899, 900 + i % 5});
+  EXPECT_FALSE(meeting.suspicious());
+}
+
+TEST(LatenessTest, LateNowAndThenIsNotLateLastingly) {
+  Meeting meeting(4);
+  for (uint64_t i = 0; i < 24; ++i) {
+    meeting.Iterate({900, i % 4 == 0 ? 1000U : 900U, i % 4 == 1 ? 1000U : 900U, 900});
+  }
+  EXPECT_LT(meeting.track(1).late_count(), 14);
+  EXPECT_LT(meeting.track(2).late_count(), 14);
+}
+
+TEST(LatenessTest, MoreWorkIsNoFault) {
+  Meeting meeting(8);
+  std::vector<uint64_t> own;
+  std::vector<uint64_t> bytes;
+  for (uint64_t i = 0; i < 8; ++i) {
+    bytes.push_back((10 + i * i) << 20U);
+    own.push_back(500 + 5 * (10 + i * i));  // as its bytes
+  }
+  for (int i = 0; i < 30; ++i) meeting.Iterate(own, bytes);
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(), 14) << i;
+  own[3] += 150;  // and now one is slow for what it has to do
+  for (int i = 0; i < 20; ++i) meeting.Iterate(own, bytes);
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count() >= 14, i == 3) << i;
+}
+
+TEST(LatenessTest, OneStallIsNotSlowness) {
+  Meeting meeting(4);
+  for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 900, i % 5 == 0 ? 9000U : 900U});
+  EXPECT_EQ(meeting.track(3).strong_count(), 0);
+}
+
+TEST(TransfersTest, LastinglySlowerThanItsOwnPast) {
+  Transfers transfers{DetectorOptions()};
+  Gathered operation;
+  operation.func = Func::kAllReduce;
+  operation.bytes = 1 << 20;
+  operation.count = 2;
+  auto take = [&](uint64_t transfer_ms) {
+    // The first comes early and waits, the last one's duration is the transfer's.
+    operation.samples = {{0, (transfer_ms + 300) * kMs, 0, 0}, {0, transfer_ms * kMs, 0, 0}};
+    transfers.Add(operation);
+  };
+  for (uint64_t i = 0; i < 20; ++i) take(100 + i % 3);
+  EXPECT_FALSE(transfers.slow());
+  take(500);
+  take(500);
+  EXPECT_FALSE(transfers.slow()) << "twice is congestion";
+  for (int i = 0; i < 8; ++i) take(130);
+  ASSERT_TRUE(transfers.slow());
+  EXPECT_NEAR(transfers.slow()->now_ns / transfers.slow()->usual_ns, 1.29, 0.02);
+  for (int i = 0; i < 8; ++i) take(100);
+  EXPECT_FALSE(transfers.slow());
+}
+
+/// Everybody sends to everybody; the given connections take so many times as long.
+DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) {
+  DelayMatrix matrix(1000);
+  for (uint32_t from = 0; from < 5; ++from) {
+    for (uint32_t to = 0; to < 5; ++to) {
+      if (from == to) continue;
+      const auto found = slow.find({from, to});
+      const double ratio = found == slow.end() ? 1 : found->second;
+      const auto wait = static_cast<uint64_t>(ratio * (10'000 + 37 * ((from * 5 + to) % 7)));
+      matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 20});
+    }
+  }
+  return matrix;
+}
+
+TEST(DelayMatrixTest, AHotCellIsAConnection) {
+  const auto blame = Matrix({{{1, 3}, 2.0}}).Find({});
+  ASSERT_TRUE(blame);
+  EXPECT_EQ(blame->edge, (Edge{Rank{1}, Rank{3}}));
+  EXPECT_FALSE(blame->rank);
+}
+
+TEST(DelayMatrixTest, AHotRowIsASenderAndAHotColumnAReceiver) {
+  const auto row = Matrix({{{1, 0}, 2}, {{1, 2}, 2}, {{1, 3}, 2.1}, {{1, 4}, 2}}).Find({});
+  ASSERT_TRUE(row && row->rank);
+  EXPECT_EQ(*row->rank, Rank{1});
+  EXPECT_TRUE(row->sends);
+  const auto column = Matrix({{{0, 2}, 2}, {{1, 2}, 2}, {{3, 2}, 2.1}}).Find({});
+  ASSERT_TRUE(column && column->rank);
+  EXPECT_EQ(*column->rank, Rank{2});
+  EXPECT_FALSE(column->sends);
+  EXPECT_EQ(column->hot, 3U);
+}
+
+TEST(DelayMatrixTest, NothingStandsOutOfAHealthyOne) { EXPECT_FALSE(Matrix({}).Find({})); }
+
+TEST(PaceTest, AShiftOfATenthIsSeenAndDated) {
+  Pace pace;
+  for (uint64_t step = 1; step <= 40; ++step) pace.Add(step, (1000 + step % 7) * kMs);
+  EXPECT_FALSE(pace.shift());
+  EXPECT_NEAR(pace.iteration_ns(), 1003e6, 5e6);
+  for (uint64_t step = 41; step <= 60; ++step) pace.Add(step, (1100 + step % 7) * kMs);
+  ASSERT_TRUE(pace.shift());
+  EXPECT_NEAR(static_cast<double>(pace.shift()->step), 41, 3);
+  EXPECT_NEAR(pace.shift()->after_ns / pace.shift()->before_ns, 1.1, 0.01);
+}
+
+TEST(PaceTest, OneLongStepAndNonsenseAreNoShift) {
+  Pace pace;
+  for (uint64_t step = 1; step <= 60; ++step) {
+    pace.Add(step, step == 50 ? 60'000 * kMs : 1000 * kMs);
+    pace.Add(step + (uint64_t{1} << 40), 5000 * kMs);
+    pace.Add(0, 5000 * kMs);
+  }
+  EXPECT_FALSE(pace.shift());
+  EXPECT_NEAR(pace.iteration_ns(), 1000e6, 1e6);
+}
+
+}  // namespace
+}  // namespace holdfast::detect
