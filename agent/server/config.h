@@ -40,6 +40,8 @@ struct AgentConfig {
   std::string workers_address = "127.0.0.1";
   std::string workers_log_dir = "/var/log/holdfast";
 
+  bool drills_enabled = false;
+
   /// Binds every field; the config outlives the schema.
   void Bind(ConfigSchema& schema);
   /// `labels` as a map. InvalidArgument for one without a name or a value.

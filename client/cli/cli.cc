@@ -24,6 +24,7 @@ Examples:
   holdfast versions my-job                        which checkpoints are there?
   holdfast run --nnodes 4 -- python train.py      launch a job and keep it running
   holdfast incidents                              what went wrong, and what was done about it?
+  holdfast drill kill-rank --job my-job           does it come back?
   holdfast restore my-job --to ./out --dry-run    where would each shard come from?
   holdfast verify my-job --deep                   read and check every byte
   holdfast inspect rank-00000-of-00004.safetensors
@@ -102,6 +103,7 @@ void Describe(Program& program) {
   add(MakeStopCommand());
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
+  add(MakeDrillCommand());
   add(MakeDumpCommand());
   program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
   program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");

@@ -38,6 +38,8 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("peers.domain_label", &config.peers_domain_label,
              "Label of the nodes that names their failure domain: members of a group come from "
              "different ones as far as possible. Nodes without it share their fate with no other.");
+  schema.Add("drills.enabled", &config.drills_enabled,
+             "Let `holdfast drill` kill this coordinator; it starts again by itself.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

@@ -20,6 +20,7 @@ struct CoordinatorConfig {
   int64_t peers_group_nodes = 8;
   int64_t peers_parity = 0;
   std::string peers_domain_label = "rack";
+  bool drills_enabled = false;
   TlsFiles tls;
 };
 
