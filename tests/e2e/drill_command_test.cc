@@ -167,7 +167,8 @@ class DrillCommandTest : public ::testing::Test {
     WaitUntil(count, milliseconds(20'000));
     EXPECT_EQ(there, wanted);
     for (const auto& [pid, name] : Processes()) {
-      if (name == "holdfast-keeper") EXPECT_LE(MemoryFiles(pid), 4 * world_) << "memory leaks";
+      if (name != "holdfast-keeper") continue;
+      EXPECT_LE(MemoryFiles(pid), 4 * world_) << "memory leaks";
     }
     std::error_code error;
     for (const auto& entry : fs::recursive_directory_iterator(root_, error)) {
