@@ -18,11 +18,20 @@ namespace {
 constexpr int64_t kPollMs = 20;
 // Faults of several nodes begin together, after the last was told.
 constexpr int64_t kTogetherMs = 400;
+// Who kills itself answers first.
+constexpr int64_t kAnswerMs = 100;
 // Nodes are back, and a job that did not recover is left alone, after so long at the latest.
 constexpr int64_t kEndTimeoutMs = 60'000;
 // After its end a fault that never showed is no longer waited for.
 constexpr int64_t kUnseenMs = 5000;
 constexpr int kVersionTries = 20;
+
+int64_t StartInMs(DrillKind kind) {
+  if (kind == DrillKind::kPowerLoss) return kTogetherMs;
+  const bool server = kind == DrillKind::kKillAgent || kind == DrillKind::kKillNode ||
+                      kind == DrillKind::kKillCoordinator;
+  return server ? kAnswerMs : 0;
+}
 
 bool SurvivesNode(const std::string& survives) {
   return survives.find(" of each group") != std::string::npos;
@@ -255,7 +264,7 @@ agent::InjectFaultRequest DrillRunner::RequestOf(const DrillPlan& plan, bool dry
   request.set_incarnation(plan.version.incarnation.value);
   request.set_step(plan.version.step.value);
   request.set_seed(plan.seed);
-  request.set_start_in_ms(plan.kind == DrillKind::kPowerLoss ? kTogetherMs : 0);
+  request.set_start_in_ms(StartInMs(plan.kind));
   request.set_duration_ms(plan.duration_ms);
   return request;
 }
@@ -268,7 +277,7 @@ Result<std::string> DrillRunner::Inject(const DrillPlan& plan, bool dry_run) {
                               AgentClient::Open(node, addresses_[node], context_.options));
     agents.push_back(std::move(agent));
   }
-  const int64_t start_in_ms = plan.kind == DrillKind::kPowerLoss ? kTogetherMs : 0;
+  const int64_t start_in_ms = StartInMs(plan.kind);
   // All are asked before any is told.
   for (const bool dry : {true, false}) {
     if (!dry && dry_run) break;
@@ -339,6 +348,7 @@ Status DrillRunner::Begin() {
   HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
   const coordinator::JobStatus& job = status.jobs(0);
   before_.committed = FromProto(job.memory_committed());
+  before_.disk = FromProto(job.disk_committed());
   before_.newest_step = job.newest_seen_step();
   before_.incarnation = job.incarnation();
   RecordDigests({});
@@ -423,7 +433,10 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
   const bool restarted = job.incarnation() != before_.incarnation;
   if (!restarted && !open && report->detect_ms < 0) {
     before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
-    if (TraitsOf(plan.kind).restarts) RecordDigests({});
+    if (TraitsOf(plan.kind).restarts) {
+      RecordDigests(FromProto(job.memory_committed()));
+      RecordDigests(FromProto(job.disk_committed()));
+    }
   }
   const bool over = SinceInjection() >= plan.duration_ms || TraitsOf(plan.kind).restarts;
   if (TraitsOf(plan.kind).restarts || restarted)
@@ -520,6 +533,11 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
       pinned_.insert(plan.version);
       RecordDigests(plan.version);
     }
+    // The one that will be restored may be committed when nobody can look any more.
+    if (TraitsOf(plan.kind).restarts && client_.Pin(job_, before_.disk, true).ok()) {
+      pinned_.insert(before_.disk);
+      if (DigestsOf(before_.disk)) before_.kept = before_.disk;
+    }
     injected_ = context_.clock.Now();
     injected_wall_ = context_.clock.WallNanos();
     report.wall_nanos = injected_wall_;
@@ -528,12 +546,17 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
       if (!ended.ok()) report.notes.push_back("clean-up: " + ended.message());
     });
     HOLDFAST_ASSIGN_OR_RETURN(report.what, Inject(plan, false));
-    if (plan.kind == DrillKind::kPowerLoss) {
-      injected_ += std::chrono::milliseconds(kTogetherMs);
-      injected_wall_ += kTogetherMs * 1'000'000;
-    }
+    injected_ += std::chrono::milliseconds(StartInMs(plan.kind));
+    injected_wall_ += StartInMs(plan.kind) * 1'000'000;
     Follow(plan, give_up_ms, &report);
-    const VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
+    VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
+    if (compared != VersionId{} && before_.digests.count(compared) == 0 &&
+        before_.kept != VersionId{}) {
+      report.notes.push_back(
+          fmt::format("bytes: {} was committed too late to be seen before; compared is {}",
+                      ToString(compared), ToString(before_.kept)));
+      compared = before_.kept;
+    }
     if (report.recover_ms >= 0 && compared != VersionId{}) CompareBytes(compared, &report);
   }
   if (DeferInterrupt::seen() || Interrupt::requested()) return Fail(CancelledError("interrupted"));

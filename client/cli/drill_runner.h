@@ -60,6 +60,8 @@ class DrillRunner {
   struct Baseline {
     uint64_t incident = 0;  // newest
     VersionId committed;
+    VersionId disk;
+    VersionId kept;  // pinned, with its digests known
     uint64_t newest_step = 0;
     uint64_t incarnation = 0;
     std::map<VersionId, Digests> digests;  // of the versions that may be restored
