@@ -49,6 +49,13 @@ std::vector<RankSight> WatchedRanks::Look(uint64_t now_ns) {
   return sights;
 }
 
+std::optional<ProcessName> WatchedRanks::ProcessOf(const std::string& job, Rank rank) {
+  MutexLock lock(mutex_);
+  auto found = entries_.find({job, rank});
+  if (found == entries_.end()) return std::nullopt;
+  return found->second.who.process;
+}
+
 void WatchedRanks::Sample(const std::string& job, uint32_t operations) {
   MutexLock lock(mutex_);
   for (auto& [key, entry] : entries_) {

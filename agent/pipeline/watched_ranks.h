@@ -41,6 +41,8 @@ class WatchedRanks {
   void Leave(const std::string& job, Rank rank, bool orderly);
   /// Looks at all of them; `now_ns` is CLOCK_MONOTONIC.
   std::vector<RankSight> Look(uint64_t now_ns);
+  /// The process that runs a rank, or did last.
+  std::optional<ProcessName> ProcessOf(const std::string& job, Rank rank);
   /// Asks the ranks of a job to tell of their next operations' transfers, too.
   void Sample(const std::string& job, uint32_t operations);
 

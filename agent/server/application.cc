@@ -121,6 +121,7 @@ class AgentApplication final : public Application {
   std::unique_ptr<Node> node_;
   std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<TelemetrySender> telemetry_;
+  std::unique_ptr<Injector> injector_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
@@ -216,6 +217,10 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint listen, coord::ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
+  injector_ = std::make_unique<Injector>(
+      InjectorOptions{config_.drills_enabled, config_.run_dir, config_.data_dirs}, node_->watched(),
+      *volume_);
+  data_->AllowFaults(*injector_);
   HOLDFAST_ASSIGN_OR_RETURN(
       data_server_,
       coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax));
@@ -258,6 +263,7 @@ Status AgentApplication::ServeMetrics() {
 }
 
 void AgentApplication::Tick() {
+  injector_->Reap();
   Status status = arena_->EnsureKeeper();
   if (status.ok() == keeper_failed_) {
     keeper_failed_ = !status.ok();
@@ -279,6 +285,7 @@ void AgentApplication::Stop() {
     data_server_.reset();
   }
   data_.reset();
+  injector_.reset();
   workers_.reset();
   peer_server_.reset();
   node_.reset();

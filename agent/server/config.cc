@@ -76,6 +76,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
       "workers.log_dir", &workers_log_dir,
       "What workers say goes to <job>/<launch>/rank-<r>.log in it; the newest five launches stay.");
   schema.Add("metrics.listen", &metrics_listen, coord::kMetricsListenHelp);
+  schema.Add("drills.enabled", &drills_enabled,
+             "Cause the failures that `holdfast drill` asks for: whoever reaches data_listen can "
+             "then end trainers, this agent and its memory.");
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of its private key.");

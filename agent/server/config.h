@@ -41,6 +41,8 @@ struct AgentConfig {
   std::string workers_log_dir = "/var/log/holdfast";
   std::string metrics_listen;
 
+  bool drills_enabled = false;
+
   /// Binds every field; the config outlives the schema.
   void Bind(ConfigSchema& schema);
   /// `labels` as a map. InvalidArgument for one without a name or a value.

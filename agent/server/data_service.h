@@ -6,20 +6,23 @@
 #include "agent/api/agent.grpc.pb.h"
 #include "agent/peers/tcp_server.h"
 #include "agent/pipeline/node.h"
+#include "agent/server/injector.h"
 #include "agent/workers/manager.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
 
-/// Shards out, for operators and other agents; reads only. Names, numbers and tiers of requests are
-/// checked; bytes leave only after their chunk's checksum was. At most a few calls at once, each
-/// with a few MiB, so that memory stays bounded.
+/// Shards out, for operators and other agents; reads only, but for drills. Names, numbers and tiers
+/// of requests are checked; bytes leave only after their chunk's checksum was. At most a few calls
+/// at once, each with a few MiB, so that memory stays bounded.
 class DataService final : public Agent::Service {
  public:
   /// The arguments outlive it.
   DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
   /// From now on Dump tells of it, too; it outlives this.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
+  /// From now on faults are injected by it; it outlives this.
+  void AllowFaults(Injector& injector) { injector_.store(&injector); }
   /// From now on logs are read there; it outlives this.
   void ShowWorkers(const WorkerManager& workers) { workers_.store(&workers); }
 
@@ -29,6 +32,10 @@ class DataService final : public Agent::Service {
                            VerifyShardReply* reply) override;
   grpc::Status ReadWorkerLog(grpc::ServerContext* context, const ReadWorkerLogRequest* request,
                              ReadWorkerLogReply* reply) override;
+  grpc::Status InjectFault(grpc::ServerContext* context, const InjectFaultRequest* request,
+                           InjectFaultReply* reply) override;
+  grpc::Status EndFault(grpc::ServerContext* context, const EndFaultRequest* request,
+                        EndFaultReply* reply) override;
   grpc::Status Dump(grpc::ServerContext* context, const DumpRequest* request,
                     DumpReply* reply) override;
 
@@ -41,6 +48,7 @@ class DataService final : public Agent::Service {
   Arena& arena_;
   std::atomic<const TcpPeerServer*> peers_{nullptr};
   std::atomic<const WorkerManager*> workers_{nullptr};
+  std::atomic<Injector*> injector_{nullptr};
   const std::string node_name_;
   std::atomic<int> running_{0};
 };

@@ -37,6 +37,10 @@ class AgentClient {
   /// What a worker said from `offset` on, a piece of it; empty: no more yet.
   Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
                                     uint64_t offset) const;
+  /// Causes a failure there (or only says which, as the request has it); returns what it is.
+  Result<std::string> InjectFault(const agent::InjectFaultRequest& request) const;
+  /// Undoes what the drill of this name began there. Also after an interruption.
+  Status EndFault(const std::string& drill) const;
   /// The agent's live state.
   Result<std::string> Dump() const;
 

@@ -25,6 +25,7 @@ Examples:
   holdfast run --nnodes 4 -- python train.py      launch a job and keep it running
   holdfast incidents                              what went wrong, and what was done about it?
   holdfast advise --without n7                    may I take this node out?
+  holdfast drill kill-rank --job my-job           does it come back?
   holdfast restore my-job --to ./out --dry-run    where would each shard come from?
   holdfast verify my-job --deep                   read and check every byte
   holdfast inspect rank-00000-of-00004.safetensors
@@ -104,6 +105,7 @@ void Describe(Program& program) {
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
   add(MakeAdviseCommand());
+  add(MakeDrillCommand());
   add(MakeDumpCommand());
   program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
   program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");

@@ -37,6 +37,9 @@ class CoordinatorClient {
                                                   const std::vector<std::string>& nodes);
   Status Quarantine(const std::string& node, bool set, const std::string& why);
 
+  /// `down_ms` after its end it starts again. `dry_run`: only asks whether it would.
+  Status KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms);
+
   /// The named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);
 

@@ -44,6 +44,8 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
       "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched has to be started "
       "again; HOLDFAST_JOB, HOLDFAST_KIND, HOLDFAST_RANKS, HOLDFAST_NODES say what happened.");
   schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
+  schema.Add("drills.enabled", &config.drills_enabled,
+             "Let `holdfast drill` kill this coordinator; it starts again by itself.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

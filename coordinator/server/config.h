@@ -22,6 +22,7 @@ struct CoordinatorConfig {
   std::string peers_domain_label = "rack";
   std::string restart_command;
   std::string metrics_listen;
+  bool drills_enabled = false;
   TlsFiles tls;
 };
 

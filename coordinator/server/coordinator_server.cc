@@ -37,8 +37,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   runs.node_lease = options.node_lease;
   runs.can_ask = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->applier_, Applier::Start(config.cluster, options, runs, std::move(opener), clock));
+  const auto restart = [command = config.restart_command](const IncidentRecord& incident) {
+    RunRestartCommand(command, incident);
+  };
+  HOLDFAST_ASSIGN_OR_RETURN(server->applier_, Applier::Start(config.cluster, options, runs,
+                                                             std::move(opener), clock, restart));
   server->watcher_ = std::make_unique<Watcher>(
       [applier = server->applier_.get()](FaultFound fault) {
         applier->Submit(RunEvent(std::move(fault)));
@@ -46,6 +49,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
+  if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
   if (config.metrics_listen.empty()) return server;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "agent/faults/hand.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/run_answers.h"
@@ -11,6 +13,7 @@ namespace holdfast::coord {
 namespace {
 constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
 constexpr size_t kWhyBytesMax = 1024;
+constexpr int64_t kDownMsMax = 3'600'000;
 }  // namespace
 
 grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContext* context,
@@ -91,6 +94,30 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+/// A process of its own does both; an own thread could not outlive the kill.
+grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
+    grpc::CallbackServerContext* context, const pb::KillCoordinatorRequest* request,
+    pb::KillCoordinatorReply* reply) {
+  if (drills_folder_.empty()) {
+    return Refuse(context, reply,
+                  FailedPreconditionError("drills are not enabled on the coordinator: set "
+                                          "drills.enabled = true in its configuration and start "
+                                          "it again"));
+  }
+  const auto possible = [](int64_t ms) { return ms >= 0 && ms <= kDownMsMax; };
+  if (!possible(request->start_in_ms()) || !possible(request->down_ms())) {
+    return Refuse(context, reply, InvalidArgumentError("a coordinator stays away an hour at most"));
+  }
+  if (request->dry_run()) return Refuse(context, reply, Status::Ok());
+  agent::HandOrder order;
+  order.record = drills_folder_ + "/kill-coordinator";
+  order.process = agent::NameProcess(::getpid());
+  order.start_in_ms = request->start_in_ms();
+  order.duration_ms = request->down_ms();
+  auto hand = agent::StartHand(order);
+  return Refuse(context, reply, hand ? Status::Ok() : hand.error());
 }
 
 }  // namespace holdfast::coord

@@ -63,6 +63,8 @@ Status Cluster::StartCoordinator(const std::string& crash) {
                   "--set",
                   "data_dir=" + root() + "/coordinator",
                   "--set",
+                  "drills.enabled=true",
+                  "--set",
                   "retention.keep_last=" + std::to_string(options_.keep_last)};
   for (const std::string& setting : options_.coordinator_settings) {
     process.argv.insert(process.argv.end(), {"--set", setting});
@@ -102,6 +104,8 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                                            "disk.every=" + std::to_string(options_.disk_every),
                                            "--set",
                                            "workers.enabled=true",
+                                           "--set",
+                                           "drills.enabled=true",
                                            "--set",
                                            "workers.log_dir=" + NodeDir(node) + "/log"});
   std::vector<std::string> settings = options_.agent_settings;
@@ -170,7 +174,8 @@ void Cluster::KillEverything() {
   for (int node = 0; node < nodes(); ++node) KillKeeper(node);
 }
 
-Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments) const {
+Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
+                                        milliseconds timeout) const {
   HOLDFAST_ASSIGN_OR_RETURN(std::string dir, MakeTempDir("hf-cli"));
   ProcessOptions process;
   process.argv = {BinaryDir() + "/holdfast", "--endpoint", endpoint()};
@@ -178,7 +183,7 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments) cons
   process.log_path = dir + "/out";
   process.error_path = dir + "/errors";
   HOLDFAST_ASSIGN_OR_RETURN(Process child, Process::Start(process));
-  child.WaitFor(milliseconds(60'000));
+  child.WaitFor(timeout);
   CliResult result{child.exit_code().value_or(-1), ReadAll(process.log_path),
                    ReadAll(process.error_path)};
   std::filesystem::remove_all(dir);

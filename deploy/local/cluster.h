@@ -72,7 +72,8 @@ class Cluster {
     std::string errors;
   };
   /// Runs the operator CLI against this cluster.
-  Result<CliResult> Cli(std::vector<std::string> arguments) const;
+  Result<CliResult> Cli(std::vector<std::string> arguments,
+                        std::chrono::milliseconds timeout = std::chrono::minutes(1)) const;
 
  private:
   ClusterOptions options_;

@@ -1,0 +1,228 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/drill.h"
+#include "client/cli/drill_report.h"
+#include "client/cli/drill_runner.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/text.h"
+#include "storage/base/random.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(
+Causes a real failure in a job that runs, and measures what follows: until it is noticed, until a
+new version is committed, how many steps are trained again, and whether what was restored is byte
+for byte what was saved. Agents and coordinator must allow it (drills.enabled).
+
+  kill-rank         SIGKILL to a trainer
+  hang-rank         SIGSTOP to a trainer
+  slow-rank         a trainer runs half of the time
+  kill-agent        SIGKILL to an agent; it starts again after --duration
+  kill-node         agent, keeper and workers of a node die at once, its memory is gone; the agent
+                    starts again after --duration, with its disks as they are
+  kill-coordinator  SIGKILL; it starts again after --duration
+  corrupt-shard     one bit of a shard on disk flips
+  fill-disk         a node's data directories have no room for --duration
+  power-loss        all nodes and the coordinator die at once
+  random            one of them that the job would survive, by the seed (not slow-rank, fill-disk)
+
+A drill is refused when no version of the job would survive it (--force does it anyway). It undoes
+what it did, also when it is interrupted or this command is killed. The exit code is 2 when
+the job did not come back, came back with other bytes, or an objective was missed.
+
+Examples:
+  holdfast drill kill-rank --job gpt --dry-run
+  holdfast drill hang-rank --job gpt --target rank 3 --objective detect=10s,recover=60s,lost-steps=1
+  holdfast drill kill-node --job gpt --target n2 --yes --html drill.html
+  holdfast drill random --job gpt --seed 7 --repeat 20 --yes -o json
+)";
+
+constexpr std::chrono::seconds kBetween(30);
+
+class DrillCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command =
+        app.add_subcommand("drill", "Cause a failure in a running job and measure the recovery");
+    command->footer(kFooter);
+    command->add_option("KIND", kind_, "See below")->required();
+    command->add_option("--job", job_, "In which job")->required()->check(NameCheck("job"));
+    command->add_option("--target", target_, "\"rank 3\" or a node; otherwise the seed chooses")
+        ->expected(1, 2)
+        ->type_name("TARGET")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    command->add_option("--seed", seed_, "For what is left open; otherwise a new one each time");
+    command->add_option("--repeat", repeat_, "So many drills in a row")
+        ->check(CLI::Range(1, 10'000).description(""))
+        ->capture_default_str();
+    command->add_option("--objective", objective_, "detect=10s,recover=60s,lost-steps=1");
+    command->add_option("--duration", duration_, "How long the fault lasts; each kind has its own")
+        ->type_name("DURATION")
+        ->check(DurationCheck());
+    command->add_option("--give-up", give_up_, "Wait so long for a recovery")
+        ->type_name("DURATION")
+        ->check(DurationCheck())
+        ->capture_default_str();
+    command->add_option("--html", html_, "Write a page with a timeline there")->type_name("FILE");
+    command->add_flag("--dry-run", dry_run_, "Say what would be done");
+    command->add_flag("-y,--yes", yes_, "Do not ask (a terminal is asked, a script is not)");
+    command->add_flag("--force", force_, "Also if the job would not survive it");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    auto objective = ParseDrillObjective(objective_);
+    auto target = ParseDrillTarget(target_);
+    if (kind_ != "random") {
+      auto kind = ParseDrillKind(kind_);
+      if (!kind) return Usage(kind.error());
+    }
+    if (!objective) return Usage(objective.error());
+    if (!target) return Usage(target.error());
+    if (!seed_) seed_ = RandomSeed() >> 32;
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    DrillRunner runner(context, client, job_);
+    std::vector<DrillReport> reports;
+    Random seeds(*seed_);
+    for (uint32_t i = 0; i < repeat_; ++i) {
+      // The first of several is the one that the seed alone gives.
+      const uint64_t seed = i == 0 ? *seed_ : seeds.Next() >> 32;
+      auto plan = Choose(runner, *target, seed);
+      // After a drill the job may need a moment until it is protected again.
+      const auto until = context.clock.Now() + kBetween;
+      while (i > 0 && !plan && context.clock.Now() < until && Interrupt::SleepFor(100).ok()) {
+        plan = Choose(runner, *target, seed);
+      }
+      if (!plan && !reports.empty() && !Interrupt::requested()) {
+        // What was measured is shown in any case.
+        SayError(plan.error().WithContext(fmt::format("drill {}", i + 1)));
+        failed_ = true;
+        break;
+      }
+      if (!plan) return Fail(plan.error());
+      HOLDFAST_ASSIGN_OR_RETURN(const std::string what, runner.Rehearse(&*plan));
+      if (dry_run_) {
+        ShowPlan(context, *plan, what);
+        continue;
+      }
+      if (i == 0 && !Confirmed(context, *plan, what)) {
+        Say("nothing was done");
+        return ExitCode::kError;
+      }
+      Say(fmt::format("drill {} of {}: {} ({}), seed {}", i + 1, repeat_, TraitsOf(plan->kind).name,
+                      plan->Target(), seed));
+      HOLDFAST_ASSIGN_OR_RETURN(DrillReport report,
+                                runner.Run(*plan, ParseDurationMs(give_up_).value_or(180'000)));
+      Judge(*objective, &report);
+      reports.push_back(std::move(report));
+    }
+    if (dry_run_) return ExitCode::kOk;
+    return Tell(context, *objective, reports);
+  }
+
+ private:
+  static Result<ExitCode> Usage(const Status& error) {
+    SayError(error);
+    return ExitCode::kUsage;
+  }
+
+  /// With `random`, kinds that the job would not survive now are passed over.
+  Result<DrillPlan> Choose(DrillRunner& runner, const DrillTarget& target, uint64_t seed) const {
+    std::optional<int64_t> duration;
+    if (!duration_.empty()) duration = ParseDurationMs(duration_).value_or(0);
+    if (kind_ != "random") {
+      return runner.Plan(ParseDrillKind(kind_).value_or(DrillKind::kKillRank), target, seed,
+                         duration, force_);
+    }
+    std::vector<DrillKind> kinds;
+    for (const DrillTraits& traits : AllDrills()) {
+      if (traits.random) kinds.push_back(traits.kind);
+    }
+    Random random(seed);
+    Result<DrillPlan> plan = Fail(InternalError("there are no drills"));
+    while (!kinds.empty()) {
+      const auto chosen = kinds.begin() + static_cast<ptrdiff_t>(random.Below(kinds.size()));
+      plan = runner.Plan(*chosen, target, seed, duration, false);
+      if (plan || plan.error().code() == ErrorCode::kUnavailable) return plan;
+      kinds.erase(chosen);
+    }
+    return plan;
+  }
+
+  bool Confirmed(Context& context, const DrillPlan& plan, const std::string& what) const {
+    const bool asked = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+    if (yes_ || context.output.json() || !asked) return true;
+    std::fprintf(stderr, "%s on %s of job %s: %s. Do it? [y/N] ", TraitsOf(plan.kind).name,
+                 plan.Target().c_str(), job_.c_str(), Printable(what).c_str());
+    std::fflush(stderr);
+    char answer[16] = {};
+    if (std::fgets(answer, sizeof(answer), stdin) == nullptr) return false;
+    return answer[0] == 'y' || answer[0] == 'Y';
+  }
+
+  void ShowPlan(Context& context, const DrillPlan& plan, const std::string& what) const {
+    if (context.output.json()) {
+      context.output.set_json_lines(repeat_ > 1);
+      context.output.WriteJson("drill-plan", {{"job", job_},
+                                              {"drill", TraitsOf(plan.kind).name},
+                                              {"target", plan.Target()},
+                                              {"seed", plan.seed},
+                                              {"what", what}});
+    } else {
+      context.output.Write(fmt::format("{} on {} (seed {}): {}\n", TraitsOf(plan.kind).name,
+                                       plan.Target(), plan.seed, Printable(what)));
+    }
+  }
+
+  Result<ExitCode> Tell(Context& context, const DrillObjective& objective,
+                        const std::vector<DrillReport>& reports) const {
+    bool passed = true;
+    Json list = Json::array();
+    for (const DrillReport& report : reports) {
+      passed = passed && report.missed.empty();
+      list.push_back(DrillJson(report));
+    }
+    if (context.output.json()) {
+      context.output.WriteJson("drill",
+                               {{"job", job_}, {"passed", passed}, {"drills", std::move(list)}});
+    } else {
+      context.output.WriteTable(DrillTable(reports));
+      context.output.Write("\n" + DrillNotes(reports));
+    }
+    if (!html_.empty()) {
+      std::ofstream page(html_, std::ios::trunc);
+      page << DrillPage(job_, objective, reports);
+      if (!page.flush()) return Fail(IoErrorError("cannot write " + html_));
+    }
+    if (failed_) return ExitCode::kError;
+    return passed ? ExitCode::kOk : ExitCode::kFinding;
+  }
+
+  std::string kind_;
+  std::string job_;
+  std::vector<std::string> target_;
+  std::optional<uint64_t> seed_;
+  uint32_t repeat_ = 1;
+  std::string objective_;
+  std::string duration_;
+  std::string give_up_ = "3m";
+  std::string html_;
+  bool dry_run_ = false;
+  bool yes_ = false;
+  bool force_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDrillCommand() { return std::make_unique<DrillCommand>(); }
+
+}  // namespace holdfast::cli

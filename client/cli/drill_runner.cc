@@ -1,0 +1,566 @@
+#include "client/cli/drill_runner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "client/cli/agent_client.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/parallel.h"
+#include "client/cli/shard_check.h"
+#include "client/cli/text.h"
+#include "client/cli/version_json.h"
+
+namespace holdfast::cli {
+namespace {
+constexpr int64_t kPollMs = 20;
+// Faults of several nodes begin together, after the last was told.
+constexpr int64_t kTogetherMs = 400;
+// Who kills itself answers first.
+constexpr int64_t kAnswerMs = 100;
+// Nodes are back, and a job that did not recover is left alone, after so long at the latest.
+constexpr int64_t kEndTimeoutMs = 60'000;
+// After its end a fault that never showed is no longer waited for.
+constexpr int64_t kUnseenMs = 5000;
+constexpr int kVersionTries = 20;
+
+int64_t StartInMs(DrillKind kind) {
+  if (kind == DrillKind::kPowerLoss) return kTogetherMs;
+  const bool server = kind == DrillKind::kKillAgent || kind == DrillKind::kKillNode ||
+                      kind == DrillKind::kKillCoordinator;
+  return server ? kAnswerMs : 0;
+}
+
+bool SurvivesNode(const std::string& survives) {
+  return survives.find(" of each group") != std::string::npos;
+}
+bool SurvivesPowerCut(const std::string& survives) {
+  return survives.find("power cut") != std::string::npos;
+}
+
+/// Does what it was given when it goes, the last first.
+class Undo {
+ public:
+  ~Undo() {
+    while (!todo_.empty()) {
+      todo_.back()();
+      todo_.pop_back();
+    }
+  }
+  Undo() = default;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void Add(std::function<void()> what) { todo_.push_back(std::move(what)); }
+
+ private:
+  std::vector<std::function<void()>> todo_;
+};
+
+/// A wait of a command that ends in its own way. Cancelled after the first signal.
+Status Pause(int64_t ms) {
+  HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(ms));
+  return DeferInterrupt::seen() ? CancelledError("interrupted") : Status::Ok();
+}
+
+bool Succeeded(const Status& status) { return status.ok(); }
+ErrorCode CodeOf(const Status& status) { return status.code(); }
+template <typename Value>
+bool Succeeded(const Result<Value>& result) {
+  return result.has_value();
+}
+template <typename Value>
+ErrorCode CodeOf(const Result<Value>& result) {
+  return result.error().code();
+}
+
+bool MentionsFullDisk(const coordinator::NodeStatus& node) {
+  return std::any_of(node.warnings().begin(), node.warnings().end(), [](const std::string& text) {
+    return text.find("full") != std::string::npos;
+  });
+}
+
+const coordinator::NodeStatus* Find(const coordinator::GetStatusReply& status,
+                                    const std::string& name) {
+  for (const auto& node : status.nodes()) {
+    if (node.node() == name) return &node;
+  }
+  return nullptr;
+}
+}  // namespace
+
+std::string DrillPlan::Target() const {
+  std::string text = rank ? fmt::format("rank {}", *rank) : "";
+  if (nodes.size() == 1) text += (text.empty() ? "" : " on ") + nodes[0];
+  if (nodes.size() > 1) text = fmt::format("{} and the coordinator", Count(nodes.size(), "node"));
+  if (nodes.empty()) text = "coordinator";
+  return text;
+}
+
+// ---- before ----
+
+/// Where the job runs; refuses a job that nobody would start again.
+Status DrillRunner::CheckJob(const DrillTraits& traits, bool force) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
+  addresses_.clear();
+  for (const auto& node : status.nodes()) {
+    if (node.alive()) addresses_[node.node()] = node.data_address();
+  }
+  run_nodes_.clear();
+  auto runs = client_.GetRuns(job_);
+  if (!runs && runs.error().code() != ErrorCode::kNotFound) return runs.error();
+  const bool running = runs && runs->runs_size() == 1 && runs->runs(0).phase() == "running";
+  if (runs && runs->runs_size() == 1) {
+    const coordinator::RunStatus& run = runs->runs(0);
+    run_nodes_.assign(run.nodes().begin(), run.nodes().end());
+    ranks_per_node_ = std::max(run.spec().ranks_per_node(), 1U);
+    const bool last = run.restarts() >= run.spec().restarts_max();
+    if (traits.restarts && last && !force) {
+      return FailedPreconditionError(
+          fmt::format("job '{}' has used all of its {} restarts: nobody would start it again "
+                      "(--force does it anyway)",
+                      job_, run.spec().restarts_max()));
+    }
+  }
+  if (running) return Status::Ok();
+  if (run_nodes_.empty()) {
+    return FailedPreconditionError(
+        fmt::format("job '{}' was not launched by `holdfast run`: nobody would start it again, "
+                    "and where its ranks run is not known",
+                    job_));
+  }
+  if (force) return Status::Ok();
+  return FailedPreconditionError(
+      fmt::format("job '{}' is {} and not running: a drill would tell "
+                  "nothing (--force does it anyway)",
+                  job_, runs->runs(0).phase()));
+}
+
+Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, DrillPlan* plan) {
+  const DrillTraits& traits = TraitsOf(plan->kind);
+  const auto ranks = static_cast<uint32_t>(run_nodes_.size()) * ranks_per_node_;
+  if (!traits.of_rank && target.rank) {
+    return InvalidArgumentError(fmt::format("{} strikes no rank", traits.name));
+  }
+  if (!traits.of_rank && !traits.of_node && !target.node.empty()) {
+    return InvalidArgumentError(fmt::format("{} takes no target", traits.name));
+  }
+  if (target.rank && *target.rank >= ranks) {
+    return NotFoundError(fmt::format("job '{}' has no rank {}: its ranks are 0 to {}", job_,
+                                     *target.rank, ranks - 1));
+  }
+  const auto place = std::find(run_nodes_.begin(), run_nodes_.end(), target.node);
+  if (!target.node.empty() && place == run_nodes_.end()) {
+    return NotFoundError(fmt::format("no rank of job '{}' runs on node '{}': it runs on {}", job_,
+                                     Printable(target.node), fmt::join(run_nodes_, ", ")));
+  }
+  uint64_t node = random.Below(run_nodes_.size());
+  if (!target.node.empty()) node = static_cast<uint64_t>(place - run_nodes_.begin());
+  if (traits.of_rank) {
+    const uint64_t local = random.Below(ranks_per_node_);
+    plan->rank = target.rank.value_or(static_cast<uint32_t>(node * ranks_per_node_ + local));
+    node = *plan->rank / ranks_per_node_;
+  }
+  if (traits.of_rank || traits.of_node) plan->nodes = {run_nodes_[node]};
+  if (plan->kind == DrillKind::kPowerLoss) {
+    for (const auto& [name, address] : addresses_) plan->nodes.push_back(name);
+  }
+  plan->coordinator =
+      plan->kind == DrillKind::kPowerLoss || plan->kind == DrillKind::kKillCoordinator;
+  for (const std::string& name : plan->nodes) {
+    if (addresses_.count(name) == 0) {
+      return UnavailableError(fmt::format("the agent of node {} does not answer", name));
+    }
+  }
+  return Status::Ok();
+}
+
+/// Some version has to be left.
+Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
+  if (!TraitsOf(kind).restarts && kind != DrillKind::kCorruptShard) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(auto listed, client_.ListVersions(job_, true));
+  bool survives = false;
+  for (const auto& info : listed.versions()) {
+    const bool node = SurvivesNode(info.survives());
+    const bool power_cut = SurvivesPowerCut(info.survives());
+    const bool on_disk = (info.available_tiers() & TierBit(Tier::kDisk)) != 0;
+    bool enough = info.restorable();
+    if (kind == DrillKind::kKillNode) enough = node || power_cut;
+    if (kind == DrillKind::kPowerLoss) enough = power_cut;
+    if (kind == DrillKind::kCorruptShard) enough = node && on_disk;
+    if (kind == DrillKind::kCorruptShard && on_disk && plan->version == VersionId{} &&
+        (enough || force)) {
+      plan->version = FromProto(info.version());
+    }
+    survives = survives || enough;
+  }
+  if (kind == DrillKind::kCorruptShard && force && plan->version == VersionId{}) {
+    return NotFoundError(fmt::format("job '{}' has no version on disk to corrupt", job_));
+  }
+  if (survives || force) return Status::Ok();
+  const char* lacking = kind == DrillKind::kKillNode       ? "in memory with parity, or on disk"
+                        : kind == DrillKind::kPowerLoss    ? "on disk"
+                        : kind == DrillKind::kCorruptShard ? "on disk with parity"
+                                                           : "that can be restored";
+  return FailedPreconditionError(
+      fmt::format("job '{}' would not survive {}: it has no version {} (`holdfast versions {}`, "
+                  "column SURVIVES; --force does it anyway)",
+                  job_, TraitsOf(kind).name, lacking, job_));
+}
+
+Result<DrillPlan> DrillRunner::Plan(DrillKind kind, const DrillTarget& target, uint64_t seed,
+                                    std::optional<int64_t> duration_ms, bool force) {
+  DrillPlan plan;
+  plan.kind = kind;
+  plan.seed = seed;
+  plan.duration_ms = duration_ms.value_or(TraitsOf(kind).duration_ms);
+  HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(kind), force));
+  Random random(seed);
+  HOLDFAST_RETURN_IF_ERROR(ChooseTarget(target, random, &plan));
+  plan.force = force;
+  HOLDFAST_RETURN_IF_ERROR(ChooseVersion(&plan));
+  return plan;
+}
+
+/// What would be left, and which version is damaged: of those on disk the newest.
+Status DrillRunner::ChooseVersion(DrillPlan* plan) {
+  plan->version = VersionId{};
+  HOLDFAST_RETURN_IF_ERROR(CheckSurvival(plan->kind, plan->force, plan));
+  if (plan->kind == DrillKind::kCorruptShard) {
+    // Its copy may lie elsewhere than where the rank runs now.
+    HOLDFAST_ASSIGN_OR_RETURN(
+        auto sources, client_.PlanRestore(job_, plan->version, static_cast<uint32_t>(Tier::kDisk)));
+    plan->nodes = {sources.sources(static_cast<int>(*plan->rank)).node()};
+  }
+  return Status::Ok();
+}
+
+/// Training goes on, and retention with it: versions come and go within moments.
+template <typename Try>
+auto DrillRunner::OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt()) {
+  for (int tries = 1;; ++tries) {
+    auto result = attempt();
+    const bool gone = !Succeeded(result) && CodeOf(result) == ErrorCode::kNotFound;
+    if (plan->kind != DrillKind::kCorruptShard || !gone || tries == kVersionTries) return result;
+    static_cast<void>(ChooseVersion(plan).ok());
+  }
+}
+
+Result<std::string> DrillRunner::Rehearse(DrillPlan* plan) {
+  drill_ = "rehearsal-" + RandomHex(4);
+  return OnSomeVersion(plan, [&] { return Inject(*plan, true); });
+}
+
+// ---- the fault ----
+
+agent::InjectFaultRequest DrillRunner::RequestOf(const DrillPlan& plan, bool dry_run) const {
+  agent::InjectFaultRequest request;
+  request.set_drill(drill_);
+  request.set_kind(plan.kind == DrillKind::kPowerLoss ? "kill-node" : TraitsOf(plan.kind).name);
+  request.set_dry_run(dry_run);
+  request.set_job(job_);
+  request.set_rank(plan.rank.value_or(0));
+  request.set_incarnation(plan.version.incarnation.value);
+  request.set_step(plan.version.step.value);
+  request.set_seed(plan.seed);
+  request.set_start_in_ms(StartInMs(plan.kind));
+  request.set_duration_ms(plan.duration_ms);
+  return request;
+}
+
+Result<std::string> DrillRunner::Inject(const DrillPlan& plan, bool dry_run) {
+  std::string what;
+  std::vector<AgentClient> agents;
+  for (const std::string& node : plan.nodes) {
+    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
+                              AgentClient::Open(node, addresses_[node], context_.options));
+    agents.push_back(std::move(agent));
+  }
+  const int64_t start_in_ms = StartInMs(plan.kind);
+  // All are asked before any is told.
+  for (const bool dry : {true, false}) {
+    if (!dry && dry_run) break;
+    if (plan.coordinator) {
+      HOLDFAST_RETURN_IF_ERROR(client_.KillCoordinator(dry, start_in_ms, plan.duration_ms));
+    }
+    for (const AgentClient& agent : agents) {
+      HOLDFAST_ASSIGN_OR_RETURN(what, agent.InjectFault(RequestOf(plan, dry)));
+    }
+  }
+  if (plan.kind == DrillKind::kPowerLoss) what = "on every node: " + what;
+  if (plan.coordinator) {
+    what += fmt::format("{}the coordinator is killed and starts again after {:.1f} s",
+                        what.empty() ? "" : "; ", static_cast<double>(plan.duration_ms) / 1000);
+  }
+  return what;
+}
+
+/// The agents undo what lasts, and who was killed is back.
+Status DrillRunner::End(const DrillPlan& plan, int64_t timeout_ms) {
+  const auto until = context_.clock.Now() + std::chrono::milliseconds(timeout_ms);
+  Status status;
+  do {
+    // Who has started again may answer elsewhere.
+    auto seen = client_.GetStatus(job_);
+    status = seen ? Status::Ok() : seen.error();
+    for (const std::string& name : plan.nodes) {
+      const auto* node = seen ? Find(*seen, name) : nullptr;
+      const bool back = node != nullptr && node->alive();
+      if (back) addresses_[name] = node->data_address();
+      if (seen && !back) status = UnavailableError(fmt::format("node {} is not back", name));
+      auto agent = AgentClient::Open(name, addresses_[name], context_.options);
+      const Status ended = agent ? agent->EndFault(drill_) : agent.error();
+      if (status.ok()) status = ended;
+    }
+    if (status.ok()) return status;
+    Clock::Real().SleepFor(std::chrono::milliseconds(kPollMs));
+  } while (context_.clock.Now() < until && !Interrupt::requested());
+  return status;
+}
+
+// ---- what follows ----
+
+int64_t DrillRunner::SinceInjection() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(context_.clock.Now() - injected_)
+      .count();
+}
+
+Result<DrillRunner::Digests> DrillRunner::DigestsOf(VersionId version) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto plan, client_.PlanRestore(job_, version, 0));
+  Digests digests;
+  for (const auto& source : plan.sources()) digests[source.rank()] = source.digest();
+  before_.digests.emplace(FromProto(plan.version()), digests);
+  return digests;
+}
+
+/// Of the newest that can be restored now: it may be the one that is.
+void DrillRunner::RecordDigests(VersionId version) {
+  static_cast<void>(DigestsOf(version).has_value());
+}
+
+Status DrillRunner::Begin() {
+  before_ = Baseline{};
+  HOLDFAST_ASSIGN_OR_RETURN(auto incidents, client_.ListIncidents(job_, 0));
+  for (const auto& one : incidents.incidents()) {
+    before_.incident = std::max(before_.incident, one.id());
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
+  const coordinator::JobStatus& job = status.jobs(0);
+  before_.committed = FromProto(job.memory_committed());
+  before_.disk = FromProto(job.disk_committed());
+  before_.newest_step = job.newest_seen_step();
+  before_.incarnation = job.incarnation();
+  RecordDigests({});
+  drill_ = fmt::format("drill-{}", RandomHex(6));
+  return Status::Ok();
+}
+
+DrillRunner::Sight DrillRunner::Look() {
+  Sight sight;
+  auto status = client_.GetStatus(job_);
+  auto incidents = client_.ListIncidents(job_, 0);
+  if (!status || !incidents) return sight;
+  sight.reached = true;
+  sight.status = *std::move(status);
+  for (const auto& one : incidents->incidents()) {
+    if (one.id() > before_.incident) sight.incidents.insert(sight.incidents.begin(), one);
+  }
+  return sight;
+}
+
+/// The coordinator counts from the last sign of health, this from the injection.
+void DrillRunner::TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report) {
+  for (const coordinator::Incident& incident : sight.incidents) {
+    const bool noted = incident.state() == "noted";
+    const auto& ranks = incident.ranks();
+    const bool named =
+        plan.rank && std::find(ranks.begin(), ranks.end(), *plan.rank) != ranks.end();
+    // On a busy machine others are slow now and then, too.
+    if (noted && (plan.kind != DrillKind::kSlowRank || !named)) continue;
+    const int64_t ahead = (incident.wall_nanos() - injected_wall_) / 1'000'000;
+    const auto take = [&](int64_t ms, int64_t* into, bool first) {
+      if (ms < 0 || (first && *into >= 0)) return;
+      *into = std::max<int64_t>(ahead + ms, 0);
+    };
+    take(incident.detect_ms(), &report->detect_ms, true);
+    if (report->incident == 0) {
+      report->incident = incident.id();
+      report->incident_kind = incident.kind();
+      report->blamed_ranks.assign(incident.ranks().begin(), incident.ranks().end());
+      report->blamed_nodes.assign(incident.nodes().begin(), incident.nodes().end());
+    }
+    if (noted) continue;
+    take(incident.decide_ms(), &report->decide_ms, false);
+    take(incident.stop_ms(), &report->stop_ms, false);
+    take(incident.restore_ms(), &report->restore_ms, false);
+    take(incident.first_step_ms(), &report->recover_ms, false);
+    report->lost_steps = std::max(report->lost_steps, incident.lost_steps());
+    const VersionId restored = FromProto(incident.restored());
+    if (restored.incarnation.value == 0) continue;
+    report->restored = restored;
+    const auto lost =
+        static_cast<int64_t>(before_.newest_step) - static_cast<int64_t>(restored.step.value);
+    report->lost_steps = std::max({report->lost_steps, lost, int64_t{0}});
+    if (pinned_.count(restored) == 0 && client_.Pin(job_, restored, true).ok()) {
+      pinned_.insert(restored);
+    }
+  }
+}
+
+/// Where no incident follows: what an operator would see.
+bool DrillRunner::FaultShows(const DrillPlan& plan, const Sight& sight) const {
+  if (plan.kind == DrillKind::kKillCoordinator) return !sight.reached;
+  if (!sight.reached || plan.nodes.empty()) return false;
+  const auto* node = Find(sight.status, plan.nodes[0]);
+  if (plan.kind == DrillKind::kKillAgent) {
+    return node == nullptr || !node->alive();
+  }
+  return plan.kind == DrillKind::kFillDisk && node != nullptr && MentionsFullDisk(*node);
+}
+
+bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* report) {
+  const bool shows = FaultShows(plan, sight);
+  if (shows && report->detect_ms < 0) report->detect_ms = SinceInjection();
+  if (!sight.reached || sight.job() == nullptr) return false;
+  const coordinator::JobStatus& job = *sight.job();
+  TakeIncidents(plan, sight, report);
+  const bool open = std::any_of(sight.incidents.begin(), sight.incidents.end(),
+                                [](const auto& one) { return one.state() == "open"; });
+  const bool given_up = std::any_of(sight.incidents.begin(), sight.incidents.end(),
+                                    [](const auto& one) { return one.state() == "given up"; });
+  if (given_up) return true;
+  const bool restarted = job.incarnation() != before_.incarnation;
+  if (!restarted && !open && report->detect_ms < 0) {
+    before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
+    if (TraitsOf(plan.kind).restarts) {
+      RecordDigests(FromProto(job.memory_committed()));
+      RecordDigests(FromProto(job.disk_committed()));
+    }
+  }
+  const bool over = SinceInjection() >= plan.duration_ms || TraitsOf(plan.kind).restarts;
+  if (TraitsOf(plan.kind).restarts || restarted)
+    return restarted && !open && report->recover_ms >= 0;
+  const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kUnseenMs;
+  if (shows || !over || unseen) return false;
+  // Training never stopped: what counts is that versions are committed again.
+  const VersionId committed = FromProto(job.memory_committed());
+  for (const std::string& name : plan.nodes) {
+    const auto* node = Find(sight.status, name);
+    if (node == nullptr || !node->alive()) return false;
+  }
+  if (before_.committed == VersionId{} || !(committed > before_.committed)) return false;
+  if (report->recover_ms < 0 && before_.newest_step < committed.step.value) {
+    report->recover_ms = SinceInjection();
+    report->lost_steps = 0;
+  }
+  return report->recover_ms >= 0;
+}
+
+void DrillRunner::Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
+  if (plan.kind == DrillKind::kCorruptShard) return FollowCorruption(plan, give_up_ms, report);
+  while (SinceInjection() < give_up_ms) {
+    if (Take(plan, Look(), report)) return;
+    if (!Pause(kPollMs).ok()) return;
+  }
+  report->notes.push_back(fmt::format("given up after {} s", give_up_ms / 1000));
+}
+
+/// The agent is asked to read the shard: otherwise the next scrub, or a restore, would find it.
+void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
+  report->notes.emplace_back("detection: by a verify that the drill asked for at once");
+  const ShardKey key{job_, plan.version, Rank{*plan.rank}};
+  auto agent = AgentClient::Open(plan.nodes[0], addresses_[plan.nodes[0]], context_.options);
+  if (!agent) return;
+  while (SinceInjection() < give_up_ms && Pause(kPollMs).ok()) {
+    const Status status = agent->VerifyShard(key, Tier::kDisk, true, 0);
+    if (status.code() == ErrorCode::kDataLoss && report->detect_ms < 0) {
+      report->detect_ms = SinceInjection();
+    }
+    if (!status.ok() || report->detect_ms < 0) continue;
+    report->recover_ms = SinceInjection();
+    report->lost_steps = 0;
+    return;
+  }
+}
+
+/// `version` as it is now, against what was recorded of it before, and each byte against its
+/// checksums.
+void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
+  const auto before = before_.digests.find(version);
+  if (version == VersionId{} || before == before_.digests.end()) {
+    report->notes.emplace_back("bytes: the digests of the restored version were not seen before");
+    return;
+  }
+  const Digests known = before->second;
+  auto now = DigestsOf(version);
+  if (!now) {
+    report->notes.push_back("bytes: " + now.error().message());
+    return;
+  }
+  auto checked = CheckOnline(context_, {job_, version, true, 1});
+  if (!checked) {
+    report->notes.push_back("bytes: " + checked.error().message());
+    return;
+  }
+  bool whole = true;
+  for (const ShardCheck& check : checked->checks) {
+    if (check.verdict != Verdict::kDamaged && check.verdict != Verdict::kMissing) continue;
+    whole = false;
+    report->notes.push_back(Printable(ToString(check.key) + ": " + check.message));
+  }
+  report->bytes = whole && *now == known ? BytesVerdict::kEqual : BytesVerdict::kDiffer;
+}
+
+Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
+  DeferInterrupt in_our_own_way;
+  HOLDFAST_RETURN_IF_ERROR(Begin());
+  DrillReport report;
+  report.kind = plan.kind;
+  report.target = plan.Target();
+  report.seed = plan.seed;
+  {
+    Undo undo;
+    undo.Add([this] {
+      for (const VersionId version : pinned_) {
+        static_cast<void>(client_.Pin(job_, version, false).ok());
+      }
+      pinned_.clear();
+    });
+    if (plan.kind == DrillKind::kCorruptShard) {
+      HOLDFAST_RETURN_IF_ERROR(
+          OnSomeVersion(&plan, [&] { return client_.Pin(job_, plan.version, true); }));
+      pinned_.insert(plan.version);
+      RecordDigests(plan.version);
+    }
+    // The one that will be restored may be committed when nobody can look any more.
+    if (TraitsOf(plan.kind).restarts && client_.Pin(job_, before_.disk, true).ok()) {
+      pinned_.insert(before_.disk);
+      if (DigestsOf(before_.disk)) before_.kept = before_.disk;
+    }
+    injected_ = context_.clock.Now();
+    injected_wall_ = context_.clock.WallNanos();
+    report.wall_nanos = injected_wall_;
+    undo.Add([&] {
+      const Status ended = End(plan, plan.duration_ms + kEndTimeoutMs);
+      if (!ended.ok()) report.notes.push_back("clean-up: " + ended.message());
+    });
+    HOLDFAST_ASSIGN_OR_RETURN(report.what, Inject(plan, false));
+    injected_ += std::chrono::milliseconds(StartInMs(plan.kind));
+    injected_wall_ += StartInMs(plan.kind) * 1'000'000;
+    Follow(plan, give_up_ms, &report);
+    VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
+    if (compared != VersionId{} && before_.digests.count(compared) == 0 &&
+        before_.kept != VersionId{}) {
+      report.notes.push_back(
+          fmt::format("bytes: {} was committed too late to be seen before; compared is {}",
+                      ToString(compared), ToString(before_.kept)));
+      compared = before_.kept;
+    }
+    if (report.recover_ms >= 0 && compared != VersionId{}) CompareBytes(compared, &report);
+  }
+  if (DeferInterrupt::seen() || Interrupt::requested()) return Fail(CancelledError("interrupted"));
+  return report;
+}
+
+}  // namespace holdfast::cli

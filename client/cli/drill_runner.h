@@ -1,0 +1,107 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/api/agent.pb.h"
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/drill.h"
+#include "storage/base/random.h"
+
+namespace holdfast::cli {
+
+/// One drill, fixed: what is struck, and how.
+struct DrillPlan {
+  DrillKind kind = DrillKind::kKillRank;
+  uint64_t seed = 0;
+  std::optional<uint32_t> rank;
+  std::vector<std::string> nodes;  // whose agents inject
+  bool coordinator = false;        // is struck (too)
+  VersionId version;               // kCorruptShard
+  int64_t duration_ms = 0;
+  bool force = false;
+
+  std::string Target() const;
+};
+
+/// Injects failures into a running job and watches what follows. Whatever it began it ends again
+/// before it returns, also when the command is interrupted.
+class DrillRunner {
+ public:
+  DrillRunner(Context& context, CoordinatorClient& client, std::string job)
+      : context_(context), client_(client), job_(std::move(job)) {}
+
+  /// Chooses what the target and the seed leave open, and refuses (FailedPrecondition) what the job
+  /// could not survive unless `force`. Asks the agents whether they would do it.
+  Result<DrillPlan> Plan(DrillKind kind, const DrillTarget& target, uint64_t seed,
+                         std::optional<int64_t> duration_ms, bool force);
+  /// What would happen, as the agents say it.
+  Result<std::string> Rehearse(DrillPlan* plan);
+  /// Waits at most `give_up_ms` for the recovery; a job that did not is a report, not an error.
+  /// Cancelled: interrupted, and cleaned up.
+  Result<DrillReport> Run(DrillPlan plan, int64_t give_up_ms);
+
+ private:
+  using Digests = std::map<uint32_t, uint64_t>;  // by rank
+  /// What can be seen from outside at one moment.
+  struct Sight {
+    bool reached = false;
+    coordinator::GetStatusReply status;
+    std::vector<coordinator::Incident> incidents;  // new ones, oldest first
+    const coordinator::JobStatus* job() const {
+      return status.jobs_size() == 1 ? &status.jobs(0) : nullptr;
+    }
+  };
+  struct Baseline {
+    uint64_t incident = 0;  // newest
+    VersionId committed;
+    VersionId disk;
+    VersionId kept;  // pinned, with its digests known
+    uint64_t newest_step = 0;
+    uint64_t incarnation = 0;
+    std::map<VersionId, Digests> digests;  // of the versions that may be restored
+  };
+
+  Status CheckJob(const DrillTraits& traits, bool force);
+  Status ChooseTarget(const DrillTarget& target, Random& random, DrillPlan* plan);
+  Status CheckSurvival(DrillKind kind, bool force, DrillPlan* plan);
+  Status ChooseVersion(DrillPlan* plan);
+  /// Tries with other versions while the chosen one is gone.
+  template <typename Try>
+  auto OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt());
+  Status Begin();
+  Result<std::string> Inject(const DrillPlan& plan, bool dry_run);
+  agent::InjectFaultRequest RequestOf(const DrillPlan& plan, bool dry_run) const;
+  Status End(const DrillPlan& plan, int64_t timeout_ms);
+  Sight Look();
+  void RecordDigests(VersionId version);
+  Result<Digests> DigestsOf(VersionId version);
+
+  void Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
+  /// True: it is over.
+  bool Take(const DrillPlan& plan, const Sight& sight, DrillReport* report);
+  void TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report);
+  bool FaultShows(const DrillPlan& plan, const Sight& sight) const;
+  void FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
+  void CompareBytes(VersionId version, DrillReport* report);
+  int64_t SinceInjection() const;
+
+  Context& context_;
+  CoordinatorClient& client_;
+  const std::string job_;
+  std::vector<std::string> run_nodes_;  // by node rank
+  uint32_t ranks_per_node_ = 1;
+  std::map<std::string, std::string> addresses_;
+  std::string drill_;  // its name at the agents
+  Baseline before_;
+  std::set<VersionId> pinned_;
+  Clock::TimePoint injected_;
+  int64_t injected_wall_ = 0;
+};
+
+}  // namespace holdfast::cli
