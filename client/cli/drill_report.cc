@@ -8,6 +8,7 @@
 
 #include "client/cli/text.h"
 #include "client/cli/version_json.h"
+#include "storage/base/clock.h"
 #include "storage/base/config.h"
 
 namespace holdfast::cli {

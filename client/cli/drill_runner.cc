@@ -550,11 +550,11 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
     injected_wall_ += StartInMs(plan.kind) * 1'000'000;
     Follow(plan, give_up_ms, &report);
     VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
-    if (compared != VersionId{} && before_.digests.count(compared) == 0 &&
-        before_.kept != VersionId{}) {
-      report.notes.push_back(
-          fmt::format("bytes: {} was committed too late to be seen before; compared is {}",
-                      ToString(compared), ToString(before_.kept)));
+    // Committed too late to have been seen before, or gone by now: then the one that was pinned.
+    const bool comparable = before_.digests.count(compared) != 0 && DigestsOf(compared).has_value();
+    if (compared != VersionId{} && !comparable && before_.kept != VersionId{}) {
+      report.notes.push_back(fmt::format("bytes: {} cannot be compared; compared is {}",
+                                         ToString(compared), ToString(before_.kept)));
       compared = before_.kept;
     }
     if (report.recover_ms >= 0 && compared != VersionId{}) CompareBytes(compared, &report);
