@@ -94,6 +94,10 @@ std::string ByClass(const std::vector<MatrixCell>& cells) {
   table += fmt::format("| all | {} | {} | {} | {} | | |\n", all.runs,
                        Share(all.detected, all.detected + all_wrong), Share(all.detected, all.runs),
                        Share(all.exact, all.runs));
+  table += fmt::format("| all without {} | {} | {} | {} | {} | | |\n", kLeast, all_but_least.runs,
+                       Share(all_but_least.detected, all_but_least.detected + all_wrong),
+                       Share(all_but_least.detected, all_but_least.runs),
+                       Share(all_but_least.exact, all_but_least.runs));
   return table;
 }
 

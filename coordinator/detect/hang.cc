@@ -118,7 +118,7 @@ class HangFinder {
   }
 
   std::optional<Verdict> Circle(const std::vector<uint32_t>& members) const {
-    uint64_t stuck_ns = 0;
+    uint64_t stuck_ns = ~uint64_t{0};
     uint64_t patience = 0;
     std::map<Index, uint32_t> comms;
     for (uint32_t vertex : members) {
@@ -128,7 +128,8 @@ class HangFinder {
       }
       const Operation& operation = graph_.operations[vertex];
       ++comms[operation.comm];
-      stuck_ns = std::max(stuck_ns, operation.youngest_ns);
+      // Each of its operations must be old: words of different times make circles that never were.
+      stuck_ns = std::min(stuck_ns, operation.oldest_ns);
       patience = std::max(patience, Patience(operation));
     }
     if (stuck_ns < patience) return std::nullopt;

@@ -143,7 +143,9 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& las
   if (lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
   const uint32_t rank = info.members[position];
   const auto excess = static_cast<double>(track.excess.Median());
-  const double z = 0.6745 * excess / lasting_spread;
+  // In a pair or a triple the measure is the fastest member: two members' differences add up.
+  const double spread = lasting_spread * (info.members.size() < 4 ? std::sqrt(2.0) : 1);
+  const double z = 0.6745 * excess / spread;
   const bool lasting = late && z > options_.z_min;
   if (!lasting && !often) return std::nullopt;
   Verdict verdict{.fault = FaultClass::kComputeSlow,

@@ -221,6 +221,19 @@ TEST(HangTest, ACircleOverCommunicatorsIsADeadlock) {
   EXPECT_THAT(verdicts[0].evidence, SizeIs(3));
 }
 
+TEST(HangTest, WordsOfDifferentTimesMakeNoCircle) {
+  // First 1 waited for 0, by now 0 waits for 1; 1's word is the older one.
+  Told job(4);
+  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.Evaluate();
+  job.Pass(seconds(8));
+  job.Fly(2, kAll, Func::kRecv, 0, 8, 1024,
+          PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.Fly(0, kAll, Func::kRecv, 0, 1, 1024,
+          PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  EXPECT_THAT(job.Evaluate(), IsEmpty());
+}
+
 TEST(HangTest, WhoHasLeftAnOperationIsNotAbsent) {
   Told job = InOperation({}, 0);
   auto tell = [&] {
