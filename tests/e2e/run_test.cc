@@ -209,10 +209,10 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
 TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
   StartCluster(4);
   std::string script = "exec";
-  for (const std::string& word : Trainer(25)) script += " " + word;
-  script += " --slow-ms 15 --slow-from-step 20000";
-  // Only rank 2 is slow, from step 40 on.
-  script = "if [ $RANK = 2 ]; then from=40; else from=1000000; fi; " + script;
+  for (const std::string& word : Trainer(60)) script += " " + word;
+  script += " --slow-ms 40 --slow-from-step 20000";
+  // Only rank 2 is slow, from step 30 on.
+  script = "if [ $RANK = 2 ]; then from=30; else from=1000000; fi; " + script;
   const size_t number = script.find("20000");
   script.replace(number, 5, "$from");
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "4"}, {"sh", "-c", script}));
