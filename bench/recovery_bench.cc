@@ -131,7 +131,7 @@ Result<std::vector<BenchResult>> RunRecovery(const BenchOptions& options) {
        .unit = "ms",
        .goal = "<=1.5",
        .note = "SIGKILL of a rank → first new version; beside: the job's plain start → its first "
-               "version. 150 ms of it are spent on seeing who else dies"}};
+               "version"}};
 }
 
 }  // namespace holdfast::bench

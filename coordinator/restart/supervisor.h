@@ -19,7 +19,8 @@ struct SupervisorOptions {
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// A node that counts as lost so long is replaced; its agent may only have been restarted.
   std::chrono::nanoseconds replace_after = std::chrono::milliseconds(1500);
-  /// Who else dies within this of the first death is taken for its consequence.
+  /// Who else dies within this of the first death is taken for its consequence, unless it was
+  /// killed.
   std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
   /// From a node that is well, something is heard more often.
   std::chrono::nanoseconds quiet = std::chrono::milliseconds(1200);

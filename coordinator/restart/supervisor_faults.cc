@@ -38,8 +38,12 @@ void Supervisor::LookForFailure(Run& run) {
     const bool died = std::any_of(run.ended.begin(), run.ended.end(),
                                   [](const auto& entry) { return IsFailure(entry.second); });
     if (died && !run.first_death) run.first_death = at_.now;
-    // Ranks that lose a neighbour end, too: a node that goes is blamed rather than they.
-    if (run.first_death && at_.now - *run.first_death >= options_.settle && !AnyInDoubt(run)) {
+    // Ranks that lose a neighbour end, too: a node that goes is blamed rather than they. Who was
+    // killed is the cause, whoever else dies.
+    const bool killed = std::any_of(run.ended.begin(), run.ended.end(),
+                                    [](const auto& entry) { return entry.second.signal != 0; });
+    const bool settled = run.first_death && at_.now - *run.first_death >= options_.settle;
+    if (killed || (settled && !AnyInDoubt(run))) {
       failure = Deaths(run);
     }
   }
@@ -48,9 +52,6 @@ void Supervisor::LookForFailure(Run& run) {
 
 /// Somebody ended of itself while a node is silent: that one may be the cause.
 bool Supervisor::AnyInDoubt(const Run& run) const {
-  const bool killed = std::any_of(run.ended.begin(), run.ended.end(),
-                                  [](const auto& entry) { return entry.second.signal != 0; });
-  if (killed) return false;
   return std::any_of(run.record.nodes.begin(), run.record.nodes.end(), [&](const auto& name) {
     const Node& node = nodes_.at(name);
     return node.attached && (node.in_doubt || at_.now - node.heard > options_.quiet);

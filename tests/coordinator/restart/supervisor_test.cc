@@ -196,8 +196,8 @@ TEST_F(SupervisorTest, TheFirstToDieIsTheCauseAndAllStartAgainInTheirPlaces) {
   StartAndRun();
   // Reported in another order than they died.
   EndWorker("n3", 3, 0, 5);
-  EndWorker("n1", 0, SIGKILL, 20);
   EXPECT_EQ(Phase(), RunPhase::kRunning) << "others may have died before";
+  EndWorker("n1", 0, SIGKILL, 20);
   Pass(milliseconds(200));
   ASSERT_EQ(incidents_.size(), 1U);
   const IncidentRecord& incident = incidents_.begin()->second;
