@@ -202,7 +202,9 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
   // Stopped in the middle of a collective, it has come, and its connection is what does not move.
   EXPECT_THAT(incident_["kind"].get<std::string>(), HasSubstr("communication hang"));
   EXPECT_THAT(incident_["nodes"].dump(), HasSubstr("n3")) << incident_.dump(1);
-  if (incident_["kind"] == "non-communication hang") EXPECT_EQ(incident_["ranks"], json({3}));
+  if (incident_["kind"] == "non-communication hang") {
+    EXPECT_EQ(incident_["ranks"], json({3}));
+  }
   EXPECT_LE(incident_["lost_steps"], 1);
   EXPECT_FALSE(incident_["evidence"].empty());
   ExpectBitIdentical(4);
