@@ -184,9 +184,10 @@ class HangFinder {
                     .action = Action::kRestartWithoutRoot,
                     .evidence = {}};
     verdict.evidence.push_back(
-        fmt::format("{} of {} ranks have been in {} for {} (longest); rank {} has not started it",
+        fmt::format("{} of {} ranks have been in {} for {} (longest); rank {} {}",
                     operation.starters.size(), table_.comm(operation.comm).members.size(),
-                    NameOf(operation), InSeconds(operation.oldest_ns), rank));
+                    NameOf(operation), InSeconds(operation.oldest_ns), rank,
+                    info.word.process_state == 'T' ? "is not running" : "has not started it"));
     const Clock::Duration age = WordAge(rank);
     if (age > kFresh) {
       if (age < options_.hang_after) return std::nullopt;

@@ -21,6 +21,8 @@ struct Started {
 std::vector<Started> StartedFlights(const Table& table) {
   std::vector<Started> started;
   for (uint32_t rank = 0; rank < table.world(); ++rank) {
+    // A process that is stopped is in no operation, whatever it began before: others wait for it.
+    if (table.rank(rank).word.process_state == 'T') continue;
     for (const Flight& flight : table.rank(rank).flights) {
       if (flight.state != FlightState::kStarted) continue;
       Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};

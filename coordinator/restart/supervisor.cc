@@ -76,6 +76,7 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
                                         Instant at) {
   effects_.clear();
   at_ = at;
+  due_ = std::holds_alternative<Tick>(event);
   if (const auto* attached = std::get_if<NodeAttached>(&event)) {
     const bool refused = std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
       const auto* close = std::get_if<CloseAttach>(&effect);
@@ -86,10 +87,10 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
     if (!WasRefused(*reported, effects)) See(*reported);
   } else if (const auto* detached = std::get_if<NodeDetached>(&event)) {
     Node& node = nodes_[detached->node];
-    if (node.attach == detached->attach) node.in_doubt = true;
+    if (node.attach == detached->attach) node.in_doubt = due_ = true;
   }
   for (const Effect& effect : effects) SeeEffect(effect);
-  Advance();
+  if (due_) Advance();
   return std::move(effects_);
 }
 
@@ -179,6 +180,7 @@ void Supervisor::On(const QuarantineWanted& event) {
 // ---- what nodes say ----
 
 void Supervisor::See(const NodeAttached& event) {
+  due_ = true;
   Node& node = nodes_[event.node];
   node.attached = true;
   node.attach = event.attach;
@@ -199,6 +201,7 @@ void Supervisor::See(const NodeReported& event) {
   auto found = nodes_.find(event.node);
   if (found == nodes_.end() || found->second.agent_start != event.agent_start) return;
   found->second.heard = at_.now;
+  due_ = due_ || found->second.workers != event.workers;
   found->second.workers = event.workers;
   for (const Holding& holding : event.holdings) {
     VersionId& sealed = progress_[holding.job].sealed;
@@ -208,6 +211,7 @@ void Supervisor::See(const NodeReported& event) {
 
 void Supervisor::SeeEffect(const Effect& effect) {
   if (const auto* gone = std::get_if<NodeGone>(&effect)) {
+    due_ = true;
     Node& node = nodes_[gone->node];
     node.attached = false;
     node.since = at_.now;

@@ -149,6 +149,8 @@ class Supervisor {
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
   uint64_t next_incident_ = 1;
+  /// The event may have consequences. Reports without news come by the thousand.
+  bool due_ = false;
   Instant at_;
   std::vector<Effect> effects_;
 };

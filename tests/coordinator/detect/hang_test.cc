@@ -154,6 +154,16 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n0", "n1"));
 }
 
+TEST(HangTest, WhoIsStoppedInAnOperationIsTheRootAndNotItsConnection) {
+  Told job = InOperation({0, 1, 2, 3, 4, 5}, 6);
+  job.state(3).process_state = 'T';
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
+  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("rank 3 is not running"));
+}
+
 TEST(HangTest, AReceiverThatTakesNothingIsBlamedAsARank) {
   Told job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
