@@ -183,6 +183,7 @@ bool State::AdvanceCandidate(Job& job) {
   }
   for (uint32_t rank = 0; rank < plan.legs.size(); ++rank) {
     if (!RunLeg(job, Rank{rank})) continue;
+    if (!gate) continue;  // a node that is still to come may bring what is missing
     plan.unusable[plan.candidate] =
         fmt::format("rank {} could not be prepared from any copy", rank);
     return true;

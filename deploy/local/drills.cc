@@ -245,11 +245,17 @@ Result<DrillReport> FlipBitOnDisk(Scene& scene) {
   auto start = steady_clock::now();
   scene.cluster.KillEverything();
   report.detect_ms = MillisSince(start);
-  std::string shard = fmt::format("{}/{}/v{}/rank-1.safetensors", scene.cluster.DataDirs(1)[0],
-                                  scene.job, ToString(*view.disk_committed));
-  scene.say("everything is down; one bit flips in " +
-            fs::relative(shard, scene.cluster.root()).string());
-  HOLDFAST_RETURN_IF_ERROR(FlipBit(shard, fs::file_size(shard) / 2));
+  // What was on its way to the disk when the view was taken may have arrived.
+  const VersionId committed = *view.disk_committed;
+  const std::string dir = scene.cluster.DataDirs(1)[0] + "/" + scene.job;
+  for (uint64_t step = committed.step.value; step <= newest + 1; ++step) {
+    const VersionId version{committed.incarnation, Step{step}};
+    const std::string shard = fmt::format("{}/v{}/rank-1.safetensors", dir, ToString(version));
+    if (!fs::exists(shard)) continue;
+    scene.say("everything is down; one bit flips in " +
+              fs::relative(shard, scene.cluster.root()).string());
+    HOLDFAST_RETURN_IF_ERROR(FlipBit(shard, fs::file_size(shard) / 2));
+  }
   HOLDFAST_RETURN_IF_ERROR(scene.cluster.Start());
   HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, &report));
   std::vector<Restored> restored = scene.training.restored();

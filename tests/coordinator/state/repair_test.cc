@@ -273,6 +273,52 @@ TEST_F(RepairTest, ARestoreHopesForDamagedCopiesBeforeItTakesAnOlderVersion) {
   EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
 }
 
+TEST_F(RepairTest, AVersionIsNotGivenUpWhileANodeThatMayBringTheRestIsStillToCome) {
+  for (uint64_t step : {1, 2}) {
+    CommitPeer(V(1, step));
+    HoldData(V(1, step), Tier::kDisk);
+    HoldParity(V(1, step), Tier::kDisk);
+  }
+  for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
+  const auto attach = [&](uint32_t i) {
+    std::vector<Holding> listed;
+    for (uint64_t step : {1, 2}) {
+      listed.push_back(Data(V(1, step), i, Tier::kDisk));
+      listed.push_back(Parity(V(1, step), i, Tier::kDisk));
+    }
+    c.Attach(nodes[i], listed, 20);
+  };
+  std::map<uint32_t, PrepareOrder> orders;
+  const auto take = [&] {
+    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+  };
+  for (uint32_t i = 0; i < 3; ++i) attach(i);
+  for (uint32_t i = 0; i < 3; ++i) {
+    c.Join(nodes[i], "run-2", i, 4);
+    take();
+  }
+  for (int tries = 0; tries < 20; ++tries) {
+    if (orders.count(1) == 0) break;
+    EXPECT_EQ(orders[1].version, V(1, 2));
+    const RequestId request = orders[1].request;
+    orders.erase(1);
+    c.Answer("b", request, DataLossError("stripe 0 has 2 segments left and needs 3"));
+    take();
+  }
+  attach(3);
+  take();
+  c.Join("d", "run-2", 3, 4);
+  take();
+  const RequestId ask = c.Ask("a", 2, 0);
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_EQ(orders.count(i), 1U) << i;
+    EXPECT_EQ(orders[i].version, V(1, 2)) << i;
+    c.Answer(nodes[i], orders[i].request, Status::Ok());
+  }
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 2));
+}
+
 TEST_F(RepairTest, WhatFailsIsTriedAgainLaterAndLater) {
   CommitPeer(V(1, 1));
   c.Gone("b", V(1, 1), ParityRank(1).value, Tier::kMemory);
