@@ -19,6 +19,7 @@ function(holdfast_room target)
   endforeach()
   if(header_sources)
     add_library(${target}_headers OBJECT ${header_sources})
+    set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF)
     target_link_libraries(${target}_headers PRIVATE ${target})
   endif()
 

@@ -9,9 +9,9 @@ cd "$(dirname "$0")/.."
 
 deploy/install-deps.sh
 # Crash points are compiled in here (and never in what is installed): some drills stop a process at one.
-cmake --preset dev >build.log 2>&1 || { cat build.log >&2; exit 1; }
+cmake --preset test >build.log 2>&1 || { cat build.log >&2; exit 1; }
 rm -f build.log
 echo "Building (a few minutes the first time)" >&2
-ninja -C build/dev --quiet holdfast-demo holdfast-coordinator holdfast-agent holdfast-keeper \
+ninja -C build/test --quiet holdfast-demo holdfast-coordinator holdfast-agent holdfast-keeper \
   holdfast holdfast-charlm >&2
-exec build/dev/bin/holdfast-demo "$@"
+exec build/test/bin/holdfast-demo "$@"

@@ -30,8 +30,8 @@ case "${1:-}" in
     deploy/install-deps.sh
     build asan sanitizer_quick_tests
     run asan -L quick --no-tests=error
-    build dev
-    run dev --no-tests=error
+    build test
+    run test --no-tests=error
     ;;
   --sanitize)
     deploy/install-deps.sh

@@ -23,7 +23,6 @@
 namespace holdfast::agent {
 namespace {
 constexpr auto kPredecessorWait = std::chrono::seconds(2);
-constexpr uint64_t kSlotBytesMax = 1ULL << 46;
 
 using RankKey = std::pair<std::string, uint32_t>;
 RankKey KeyOf(const SegmentOwner& owner) { return {owner.job, owner.rank.value}; }

@@ -15,7 +15,6 @@ namespace holdfast::agent {
 namespace {
 constexpr uint64_t kLedgerMagic = 0x5245474445'4C4648;  // "HFLEDGER"
 constexpr uint64_t kHeaderSpace = 4096;
-constexpr uint64_t kSlotBytesMax = 1ULL << 46;
 
 struct Header {
   uint64_t magic = kLedgerMagic;

@@ -59,7 +59,7 @@ Status Damaged(std::string_view what) {
   return DataLossError(fmt::format("a peer's {} does not add up", what));
 }
 
-bool IsKnown(uint8_t kind) {
+bool IsKnownRequest(uint8_t kind) {
   switch (static_cast<PeerRequestKind>(kind)) {
     case PeerRequestKind::kShard:
     case PeerRequestKind::kSeal:
@@ -98,7 +98,7 @@ Result<Introduction> DecodeIntroduction(std::span<const std::byte> payload) {
 
 Status ValidateRequest(const PeerRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job));
-  if (!IsKnown(static_cast<uint8_t>(request.kind))) {
+  if (!IsKnownRequest(static_cast<uint8_t>(request.kind))) {
     return InvalidArgumentError(
         fmt::format("peers have no requests of kind {}", static_cast<uint8_t>(request.kind)));
   }

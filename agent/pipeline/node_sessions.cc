@@ -16,7 +16,6 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint32_t kSlotsLeast = 2;
-constexpr uint64_t kSlotBytesMax = 1ULL << 46;
 constexpr size_t kWaitingSavesMax = 4;
 constexpr size_t kJoinedMax = 256;
 constexpr uint64_t kRestoreTimeoutMaxMs = 3'600'000;

@@ -12,7 +12,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kAdviseFooter = R"(
 From the incidents of a run that `holdfast run` launched: how much of its time brought it forward
 (ETTR), how often to save to each tier, how many spare nodes it needs. docs/advice.md has the
 arithmetic. What a save costs is known to the trainers only: guard_ns / saves of holdfast_get_stats.
@@ -225,7 +225,7 @@ class AdviseCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
         app.add_subcommand("advise", "Goodput, intervals, spares; may a node be taken out?");
-    command->footer(kFooter);
+    command->footer(kAdviseFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_option("--without", without_, "Would the newest version survive their loss?")
         ->type_name("NODE,…")

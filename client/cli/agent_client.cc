@@ -11,7 +11,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kHint = "is holdfast-agent running there?";
+constexpr const char* kAgentHint = "is holdfast-agent running there?";
 /// The slowest device a deep check is expected to read from.
 constexpr uint64_t kSlowBytesPerMs = 20'000;
 
@@ -108,7 +108,7 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
   HOLDFAST_RETURN_IF_ERROR(taken);
   if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
-  Status status = FromTransport(finished, peer_, timeout_ms_, kHint);
+  Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
   // Refused by the agent itself, which says so in the details: it has too much to do.
   bool refused = status.code() == ErrorCode::kUnavailable && !finished.error_details().empty();
   *busy = !any && (refused || IsSlowHandshake(finished));
@@ -136,7 +136,7 @@ Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep,
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
     *busy = IsSlowHandshake(finished);
-    HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms, kHint));
+    HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms, kAgentHint));
     if (reply.code() == 0) return Status::Ok();
     Status status(ErrorFromNumber(reply.code()), reply.message());
     *busy = status.code() == ErrorCode::kUnavailable;
@@ -166,7 +166,7 @@ Result<std::string> AgentClient::ReadWorkerLog(const std::string& job, const std
   SilenceGuard guard(call, timeout_ms_);
   OnInterrupt cancel([&call] { call.TryCancel(); });
   HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->ReadWorkerLog(&call, request, &reply), peer_, timeout_ms_, kHint));
+      FromTransport(stub_->ReadWorkerLog(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
   if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
   return reply.data();
 }
@@ -177,7 +177,7 @@ Result<std::string> AgentClient::InjectFault(const agent::InjectFaultRequest& re
   SilenceGuard guard(call, timeout_ms_);
   OnInterrupt cancel([&call] { call.TryCancel(); });
   HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->InjectFault(&call, request, &reply), peer_, timeout_ms_, kHint));
+      FromTransport(stub_->InjectFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
   if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
   return reply.what();
 }
@@ -189,7 +189,7 @@ Status AgentClient::EndFault(const std::string& drill) const {
   grpc::ClientContext call;
   SilenceGuard guard(call, timeout_ms_);
   HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->EndFault(&call, request, &reply), peer_, timeout_ms_, kHint));
+      FromTransport(stub_->EndFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
   return Status(ErrorFromNumber(reply.code()), reply.message());
 }
 
@@ -203,7 +203,7 @@ Result<std::string> AgentClient::Dump() const {
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
     *busy = IsSlowHandshake(finished);
-    return FromTransport(finished, peer_, timeout_ms_, kHint);
+    return FromTransport(finished, peer_, timeout_ms_, kAgentHint);
   });
   HOLDFAST_RETURN_IF_ERROR(asked);
   return reply.json();

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kDescription =
     "holdfast - see, check and bring back the checkpoints of training jobs";
 
-constexpr const char* kFooter = R"(
+constexpr const char* kProgramFooter = R"(
 Examples:
   holdfast status                                 is everything well?
   holdfast nodes                                  who protects whom?
@@ -80,7 +80,7 @@ struct Program {
 /// Declares every command and option.
 void Describe(Program& program) {
   CLI::App& app = program.app;
-  app.footer(kFooter);
+  app.footer(kProgramFooter);
   app.require_subcommand(1);
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);

@@ -11,8 +11,9 @@
 namespace holdfast::cli {
 
 namespace {
-const std::string kHint = std::string("is holdfast-coordinator running? (--endpoint or ") +
-                          kEndpointVariable + " says where)";
+const std::string kCoordinatorHint =
+    std::string("is holdfast-coordinator running? (--endpoint or ") + kEndpointVariable +
+    " says where)";
 using coordinator::Coordinator;
 }  // namespace
 
@@ -39,7 +40,7 @@ Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Reque
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
     left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
   }
-  HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kHint));
+  HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kCoordinatorHint));
   HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
   return reply;
 }

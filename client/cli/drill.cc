@@ -26,8 +26,6 @@ bool ReadNumber(const std::string& text, Number* number) {
   const auto read = std::from_chars(text.data(), end, *number);
   return read.ec == std::errc() && read.ptr == end && *number >= 0;
 }
-
-std::string Seconds(int64_t ms) { return fmt::format("{:.2f}s", static_cast<double>(ms) / 1000); }
 }  // namespace
 
 const std::vector<DrillTraits>& AllDrills() {
@@ -111,10 +109,11 @@ void Judge(const DrillObjective& objective, DrillReport* report) {
   const auto time = [report](const char* name, int64_t ms, const std::optional<int64_t>& limit) {
     if (!limit) return;
     if (ms < 0) {
-      report->missed.push_back(fmt::format("{}: not seen, at most {}", name, Seconds(*limit)));
-    } else if (ms > *limit) {
       report->missed.push_back(
-          fmt::format("{}: {} instead of at most {}", name, Seconds(ms), Seconds(*limit)));
+          fmt::format("{}: not seen, at most {}", name, FormatSeconds(*limit)));
+    } else if (ms > *limit) {
+      report->missed.push_back(fmt::format("{}: {} instead of at most {}", name, FormatSeconds(ms),
+                                           FormatSeconds(*limit)));
     }
   };
   time("detect", report->detect_ms, objective.detect_ms);

@@ -17,7 +17,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDrillFooter = R"(
 Causes a real failure in a job that runs, and measures what follows: until it is noticed, until a
 new version is committed, how many steps are trained again, and whether what was restored is byte
 for byte what was saved. Agents and coordinator must allow it (drills.enabled).
@@ -52,7 +52,7 @@ class DrillCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
         app.add_subcommand("drill", "Cause a failure in a running job and measure the recovery");
-    command->footer(kFooter);
+    command->footer(kDrillFooter);
     command->add_option("KIND", kind_, "See below")->required();
     command->add_option("--job", job_, "In which job")->required()->check(NameCheck("job"));
     command->add_option("--target", target_, "\"rank 3\" or a node; otherwise the seed chooses")

@@ -17,10 +17,6 @@ constexpr int kPicWidth = 900;
 constexpr int kPicLeft = 20;
 constexpr int kPicRight = 40;
 
-std::string Seconds(int64_t ms) {
-  return ms < 0 ? "-" : fmt::format("{:.2f}s", static_cast<double>(ms) / 1000);
-}
-
 const char* NameOf(BytesVerdict bytes) {
   return bytes == BytesVerdict::kEqual ? "equal" : bytes == BytesVerdict::kDiffer ? "DIFFER" : "-";
 }
@@ -87,7 +83,7 @@ std::string Timeline(const DrillReport& report) {
     svg += fmt::format(
         "<line x1=\"{0}\" y1=\"65\" x2=\"{0}\" y2=\"{1}\" class=\"tick\"/>"
         "<circle cx=\"{0}\" cy=\"65\" r=\"4\"/><text x=\"{2}\" y=\"{3}\">{4} {5}</text>",
-        at, y, at + 4, y, moments[i].first, Seconds(moments[i].second));
+        at, y, at + 4, y, moments[i].first, FormatSeconds(moments[i].second));
   }
   return svg + "</svg>";
 }
@@ -127,8 +123,8 @@ Table DrillTable(const std::vector<DrillReport>& reports) {
     table.Add(
         {{TraitsOf(report.kind).name},
          {report.target},
-         {Seconds(report.detect_ms)},
-         {Seconds(report.recover_ms)},
+         {FormatSeconds(report.detect_ms)},
+         {FormatSeconds(report.recover_ms)},
          {report.lost_steps < 0 ? "-" : std::to_string(report.lost_steps)},
          {NameOf(report.bytes), report.bytes == BytesVerdict::kDiffer ? Tone::kBad : Tone::kPlain},
          {report.incident == 0 ? "-" : std::to_string(report.incident)},
@@ -183,8 +179,8 @@ std::string DrillPage(const std::string& job, const DrillObjective& objective,
   const auto passed = static_cast<size_t>(std::count_if(
       reports.begin(), reports.end(), [](const auto& report) { return report.missed.empty(); }));
   std::string wanted;
-  if (objective.detect_ms) wanted += " detect " + Seconds(*objective.detect_ms);
-  if (objective.recover_ms) wanted += " recover " + Seconds(*objective.recover_ms);
+  if (objective.detect_ms) wanted += " detect " + FormatSeconds(*objective.detect_ms);
+  if (objective.recover_ms) wanted += " recover " + FormatSeconds(*objective.recover_ms);
   if (objective.lost_steps) wanted += fmt::format(" lost steps {}", *objective.lost_steps);
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Holdfast drills: "
@@ -196,10 +192,10 @@ std::string DrillPage(const std::string& job, const DrillObjective& objective,
     html += fmt::format(
         "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
         "class=\"n\">{}</td><td>{}</td><td class=\"{}\">{}</td></tr>\n",
-        TraitsOf(report.kind).name, Escaped(report.target), Seconds(report.detect_ms),
-        Seconds(report.recover_ms), report.lost_steps < 0 ? "-" : std::to_string(report.lost_steps),
-        NameOf(report.bytes), report.missed.empty() ? "good" : "bad",
-        report.missed.empty() ? "passed" : "missed");
+        TraitsOf(report.kind).name, Escaped(report.target), FormatSeconds(report.detect_ms),
+        FormatSeconds(report.recover_ms),
+        report.lost_steps < 0 ? "-" : std::to_string(report.lost_steps), NameOf(report.bytes),
+        report.missed.empty() ? "good" : "bad", report.missed.empty() ? "passed" : "missed");
   }
   html += "</table>\n";
   for (size_t i = 0; i < reports.size(); ++i) html += Section(i + 1, reports[i]);

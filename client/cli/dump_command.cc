@@ -6,7 +6,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDumpFooter = R"(
 The fields are the agent's own and may change between releases: for people, not for scripts.
 
 Examples:
@@ -18,7 +18,7 @@ class DumpCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("dump", "An agent's live state as JSON");
-    command->footer(kFooter);
+    command->footer(kDumpFooter);
     command->add_option("NODE", node_, "The node, as in `holdfast status`")
         ->required()
         ->check(NameCheck("node"));

@@ -10,7 +10,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kIncidentsFooter = R"(
 DETECTED, RECOVERED: from the last sign of health to when it was noticed, and to the first version
 that was committed after it. LOST: steps that were trained again.
 
@@ -46,11 +46,7 @@ Json ToJson(const Incident& incident) {
           {"restored", VersionJson(FromProto(incident.restored()))}};
 }
 
-std::string Seconds(int64_t ms) {
-  return ms < 0 ? "-" : fmt::format("{:.2f}s", static_cast<double>(ms) / 1000);
-}
-
-Cell StateCell(const Incident& incident) {
+Cell IncidentStateCell(const Incident& incident) {
   const Tone tone = incident.state() == "open"        ? Tone::kWarn
                     : incident.state() == "given up"  ? Tone::kBad
                     : incident.state() == "recovered" ? Tone::kGood
@@ -62,7 +58,7 @@ class IncidentsCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("incidents", "What went wrong, and what was done");
-    command->footer(kFooter);
+    command->footer(kIncidentsFooter);
     command->add_option("--job", job_, "Only of this job")->check(NameCheck("job"));
     watch_.AddTo(*command);
     show_ = command->add_subcommand("show", "One incident, whole");
@@ -100,9 +96,9 @@ class IncidentsCommand : public Command {
                  {AgeText(incident.wall_nanos(), now)},
                  {incident.job().empty() ? "-" : incident.job()},
                  {incident.kind()},
-                 StateCell(incident),
-                 {Seconds(incident.detect_ms())},
-                 {Seconds(incident.first_step_ms())},
+                 IncidentStateCell(incident),
+                 {FormatSeconds(incident.detect_ms())},
+                 {FormatSeconds(incident.first_step_ms())},
                  {incident.lost_steps() < 0 ? "-" : std::to_string(incident.lost_steps())},
                  {incident.what()}});
     }
@@ -122,9 +118,10 @@ class IncidentsCommand : public Command {
       context.output.WriteJson("incident", ToJson(incident));
       return ExitCode::kOk;
     }
-    std::string text = fmt::format("incident {}  {}  {}\n{}\n\n", incident.id(), incident.kind(),
-                                   context.output.Tint(incident.state(), StateCell(incident).tone),
-                                   Printable(incident.what()));
+    std::string text =
+        fmt::format("incident {}  {}  {}\n{}\n\n", incident.id(), incident.kind(),
+                    context.output.Tint(incident.state(), IncidentStateCell(incident).tone),
+                    Printable(incident.what()));
     const auto line = [&text](std::string_view name, const std::string& value) {
       if (!value.empty()) text += fmt::format("{:<12}{}\n", name, value);
     };
@@ -142,7 +139,7 @@ class IncidentsCommand : public Command {
                                                      {"stopped", incident.stop_ms()},
                                                      {"restored", incident.restore_ms()},
                                                      {"first step", incident.first_step_ms()}};
-    for (const auto& [name, ms] : times) line(name, Seconds(ms));
+    for (const auto& [name, ms] : times) line(name, FormatSeconds(ms));
     for (const std::string& evidence : incident.evidence()) {
       text += "\n";
       for (size_t begin = 0; begin < evidence.size();) {

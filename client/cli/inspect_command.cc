@@ -12,7 +12,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kInspectFooter = R"(
 PATH may be a shard's image or part (any safetensors file, also of other makers), a seal, a
 version's directory, a job's directory or a whole data directory. No service is needed and nothing
 is changed. With --deep, bytes are compared with the checksums of the seals beside them; the exit
@@ -31,7 +31,7 @@ class InspectCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
         app.add_subcommand("inspect", "What is in a file or directory, without any service");
-    command->footer(kFooter);
+    command->footer(kInspectFooter);
     command->add_option("PATH", path_, "A safetensors file, a seal, a version or a data directory")
         ->required();
     command->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");

@@ -15,7 +15,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kNodesFooter = R"(
 GROUP is a parity group of a job that runs, SEAT the node's place in it, counted from 0. SEGMENTS is
 what a stripe of the group consists of, data+parity: as many nodes as it has parity may be lost. A
 node with ranks of several jobs has a line for each.
@@ -64,7 +64,7 @@ class NodesCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("nodes", "The nodes, and who protects whom");
-    command->footer(kFooter);
+    command->footer(kNodesFooter);
     command->add_option("NODE", node_, "Only this node")->check(NameCheck("node"));
     watch_.AddTo(*command);
     return command;

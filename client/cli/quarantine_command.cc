@@ -7,7 +7,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kQuarantineFooter = R"(
 A node in quarantine gets no workers until it is released; what it holds stays in use. The
 coordinator puts nodes there that broke several launches in a row, or whose workers cannot be ended.
 
@@ -21,7 +21,7 @@ class QuarantineCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("quarantine", "Nodes that get no workers");
-    command->footer(kFooter);
+    command->footer(kQuarantineFooter);
     command->add_option("NODE", node_, "Put it there")->check(NameCheck("node"));
     command->add_option("--why", why_, "For whoever looks next");
     command->add_flag("--release", release_, "Let it have workers again");

@@ -22,7 +22,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kRestoreFooter = R"(
 Writes each rank's shard as a plain safetensors file, rank-00000-of-00004.safetensors, into a new or
 empty directory. Every chunk is checked against its checksum; files appear under their names only
 when all are complete and synced. A damaged or lost copy is replaced by one of another tier. The
@@ -243,7 +243,7 @@ class RestoreCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
         app.add_subcommand("restore", "Write a version's shards as plain safetensors files");
-    command->footer(kFooter);
+    command->footer(kRestoreFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
     command->add_option("--to", to_, "A new or empty directory")->type_name("DIR")->required();
     command

@@ -12,7 +12,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kStatusFooter = R"(
 The first line is the verdict: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR; each finding below it
 starts with a code that never changes (docs/cli.md lists them). The exit code is 2 unless all is ok.
 PARITY is how many nodes have their parity of the version that reaches the tier peer next.
@@ -163,7 +163,7 @@ class StatusCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
         app.add_subcommand("status", "Is everything well? Nodes, jobs, what can be restored");
-    command->footer(kFooter);
+    command->footer(kStatusFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     auto check = [](std::string& value) -> std::string {
       Result<int64_t> ms = ParseDurationMs(value);

@@ -123,6 +123,10 @@ std::string FormatAge(int64_t nanos) {
   return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
 }
 
+std::string FormatSeconds(int64_t ms) {
+  return ms < 0 ? "-" : fmt::format("{:.2f}s", static_cast<double>(ms) / 1000);
+}
+
 std::string FormatShape(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

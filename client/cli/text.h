@@ -20,6 +20,8 @@ std::string Pad(std::string_view text, size_t width, bool align_right);
 
 /// "now", "12s", "3m05s", "2h10m", "4d03h". Negative ages (another machine's clock) are "now".
 std::string FormatAge(int64_t nanos);
+/// "1.25s"; "-" for a negative number, which stands for "not known".
+std::string FormatSeconds(int64_t ms);
 /// "[2048, 1024]", "[]" for a scalar.
 std::string FormatShape(const std::vector<uint64_t>& shape);
 /// "0123456789abcdef"

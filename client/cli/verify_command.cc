@@ -10,7 +10,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kVerifyFooter = R"(
 Without --deep the structure is checked: seals, headers, lengths. With it every byte is read and
 compared with the checksums taken when the shard was sealed. Online, agents check their own copies
 of shards and of parity at every tier; what they find damaged is put right from where it is good
@@ -101,7 +101,7 @@ class VerifyCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand(
         "verify", "Check shards where they lie, on every tier or in data directories");
-    command->footer(kFooter);
+    command->footer(kVerifyFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_option("--version", version_, "Only this version, e.g. 3-120")
         ->check(VersionCheck());

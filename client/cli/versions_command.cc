@@ -10,7 +10,7 @@ namespace holdfast::cli {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kVersionsFooter = R"(
 TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
 RESTORABLE says whether a restart could begin there; -o wide adds why not. SURVIVES is what may be
 lost now so that it still could: "A + B" both at once, "A; B" either.
@@ -52,7 +52,7 @@ Json ToJson(const Listed& listed, int64_t now) {
 }
 
 /// Only committed versions that still count are shown at full strength.
-Cell StateCell(const coordinator::VersionInfo& info) {
+Cell VersionStateCell(const coordinator::VersionInfo& info) {
   std::string text = info.state() + (info.abandoned() ? " (abandoned)" : "");
   return {text, info.state() == "committed" && !info.abandoned() ? Tone::kPlain : Tone::kFaint};
 }
@@ -61,7 +61,7 @@ class VersionsCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("versions", "The checkpoints of a job, newest first");
-    command->footer(kFooter);
+    command->footer(kVersionsFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_flag("--restorable", restorable_, "Only versions that can be brought back now");
     command
@@ -146,7 +146,7 @@ class VersionsCommand : public Command {
       std::vector<Cell> row;
       if (job_.empty()) row.push_back({one.job});
       row.insert(row.end(), {{ToString(FromProto(info.version()))},
-                             StateCell(info),
+                             VersionStateCell(info),
                              {TiersText(info.committed_tiers())},
                              {TiersText(info.available_tiers())},
                              {FormatBytes(info.bytes())},

@@ -9,8 +9,8 @@ namespace {
 constexpr size_t kKindsMax = 8;
 constexpr uint32_t kFirstLeftOut = 3;
 constexpr size_t kHistoryLeast = 8;
-constexpr int kHotLeast = 6;           // of the last 8
-constexpr double kSpreadLeast = 0.01;  // of the median
+constexpr int kHotLeast = 6;               // of the last 8
+constexpr double kCellSpreadLeast = 0.01;  // of the median
 constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow for the same cause
 
 }  // namespace
@@ -38,8 +38,9 @@ void Transfers::Add(const Gathered& operation) {
   const double cost =
       static_cast<double>(least) / static_cast<double>(std::max<uint64_t>(operation.bytes, 1));
   const bool known = kind->usual.size() >= kHistoryLeast;
-  const bool hot = known && cost > (1 + options_.slow_transfer_share) * kind->centre.median &&
-                   RobustZ(cost, kind->centre, kSpreadLeast * kind->centre.median) > options_.z_min;
+  const bool hot =
+      known && cost > (1 + options_.slow_transfer_share) * kind->centre.median &&
+      RobustZ(cost, kind->centre, kCellSpreadLeast * kind->centre.median) > options_.z_min;
   kind->now.Add(cost);
   kind->hot = (kind->hot << 1U | (hot ? 1U : 0U)) & 0xffU;
   if (hot) return;
@@ -56,7 +57,7 @@ std::optional<Transfers::Slow> Transfers::slow() const {
     const int hot = std::popcount(kind.hot);
     if (hot < kHotLeast) continue;
     const double now = kind.now.Median();
-    const double z = RobustZ(now, kind.centre, kSpreadLeast * kind.centre.median);
+    const double z = RobustZ(now, kind.centre, kCellSpreadLeast * kind.centre.median);
     if (worst && worst->z >= z) continue;
     const auto bytes = static_cast<double>(kind.bytes);
     worst = {kind.func, kind.bytes, kind.centre.median * bytes, now * bytes, z, hot};
@@ -94,7 +95,7 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   const Centre centre = CentreOf(values);
   const auto worst = std::max_element(
       costs.begin(), costs.end(), [](const Cost& a, const Cost& b) { return a.value < b.value; });
-  const double least_spread = kSpreadLeast * centre.median;
+  const double least_spread = kCellSpreadLeast * centre.median;
   const double excess = worst->value - centre.median;
   const double z = RobustZ(worst->value, centre, least_spread);
   if (z <= options.z_min || excess < options.slow_transfer_share * centre.median) {

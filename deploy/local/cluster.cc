@@ -23,11 +23,6 @@ Status MakeDirectories(const std::string& path) {
   return error ? ErrnoStatus(error.value(), "mkdir " + path) : Status::Ok();
 }
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::map<std::string, std::string> CrashEnv(const std::string& crash) {
   return {{"HOLDFAST_CRASH", crash}};
 }
@@ -188,6 +183,11 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
                    ReadAll(process.error_path)};
   std::filesystem::remove_all(dir);
   return result;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 Result<std::string> MakeTempDir(const std::string& prefix) {

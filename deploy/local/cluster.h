@@ -83,5 +83,7 @@ class Cluster {
 
 /// mkdtemp under $TMPDIR or /tmp.
 Result<std::string> MakeTempDir(const std::string& prefix);
+/// The bytes of the file; none when it cannot be read.
+std::string ReadAll(const std::string& path);
 
 }  // namespace holdfast::local

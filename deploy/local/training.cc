@@ -9,13 +9,6 @@
 #include "storage/base/random.h"
 
 namespace holdfast::local {
-namespace {
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-}  // namespace
-
 Training::Training(Cluster* cluster, TrainingOptions options)
     : cluster_(cluster), options_(std::move(options)) {
   std::string base =

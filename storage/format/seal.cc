@@ -27,7 +27,7 @@ void Put(Number number, std::string* out) {
   out->append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
-Status Damaged(const std::string& why) { return DataLossError("the seal is bad: " + why); }
+Status BadSeal(const std::string& why) { return DataLossError("the seal is bad: " + why); }
 
 /// Takes numbers and bytes from the front; everything after a failure fails.
 class Cursor {
@@ -62,7 +62,7 @@ class Cursor {
 
 Status CheckParts(const ShardSeal& seal) {
   if (seal.parts.size() < 2 && !seal.image_header.empty()) {
-    return Damaged("it carries an image header without several parts");
+    return BadSeal("it carries an image header without several parts");
   }
   uint64_t reached = seal.image_header.size();
   for (size_t i = 0; i < seal.parts.size(); ++i) {
@@ -70,26 +70,26 @@ Status CheckParts(const ShardSeal& seal) {
     if (part.image_begin != reached || part.image_end < part.image_begin ||
         part.image_end > seal.image_bytes ||
         (seal.parts.size() > 1 && part.image_end == part.image_begin)) {
-      return Damaged(fmt::format("part {} holds [{}, {}) of the image where [{}, …) is due", i,
+      return BadSeal(fmt::format("part {} holds [{}, {}) of the image where [{}, …) is due", i,
                                  part.image_begin, part.image_end, reached));
     }
     uint64_t file_bytes = 0;
     if (__builtin_add_overflow(part.data_offset, part.image_end - part.image_begin, &file_bytes) ||
         file_bytes != part.file_bytes) {
-      return Damaged(fmt::format("part {} has {} bytes, which its ranges do not add up to", i,
+      return BadSeal(fmt::format("part {} has {} bytes, which its ranges do not add up to", i,
                                  part.file_bytes));
     }
     reached = part.image_end;
   }
   if (!seal.parts.empty() && reached != seal.image_bytes) {
-    return Damaged(fmt::format("its parts end at {} of {} bytes", reached, seal.image_bytes));
+    return BadSeal(fmt::format("its parts end at {} of {} bytes", reached, seal.image_bytes));
   }
   return Status::Ok();
 }
 
 /// Reads what follows the format number; `cursor` ends where the CRC begins.
 Status ReadBody(Cursor cursor, ShardSeal* seal) {
-  Status short_of = Damaged("it ends too early");
+  Status short_of = BadSeal("it ends too early");
   ShardIdentity& identity = seal->identity;
   uint32_t job_bytes = 0;
   uint32_t part_count = 0;
@@ -101,9 +101,9 @@ Status ReadBody(Cursor cursor, ShardSeal* seal) {
     return short_of;
   }
   Status valid = ValidateIdentity(identity);
-  if (!valid.ok()) return Damaged(valid.message());
+  if (!valid.ok()) return BadSeal(valid.message());
   if (part_count > kPartsMax) {
-    return Damaged(fmt::format("it says {} parts; at most {} are allowed", part_count, kPartsMax));
+    return BadSeal(fmt::format("it says {} parts; at most {} are allowed", part_count, kPartsMax));
   }
   if (part_count > cursor.left() / kPartBytes) return short_of;
   seal->parts.resize(part_count);
@@ -120,10 +120,10 @@ Status ReadBody(Cursor cursor, ShardSeal* seal) {
       !cursor.Take(&chunk_count) || !cursor.TakeNumbers(chunk_count, &seal->chunk_crcs)) {
     return short_of;
   }
-  if (cursor.left() != 0) return Damaged(fmt::format("{} bytes follow it", cursor.left()));
+  if (cursor.left() != 0) return BadSeal(fmt::format("{} bytes follow it", cursor.left()));
   // The bound comes first: ChunkCount would overflow near the largest number.
   if (seal->image_bytes >= kImageBytesMax || ChunkCount(seal->image_bytes) != chunk_count) {
-    return Damaged(fmt::format("it has {} chunk checksums for an image of {} bytes", chunk_count,
+    return BadSeal(fmt::format("it has {} chunk checksums for an image of {} bytes", chunk_count,
                                seal->image_bytes));
   }
   return CheckParts(*seal);
@@ -164,23 +164,23 @@ std::string EncodeSeal(const ShardSeal& seal) {
 
 Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
   if (bytes.size() > kSealBytesMax) {
-    return Fail(Damaged(
+    return Fail(BadSeal(
         fmt::format("it has {} bytes; at most {} are allowed", bytes.size(), kSealBytesMax)));
   }
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.size() < kFrameBytes || !text.starts_with(kMagic)) {
-    return Fail(Damaged("it does not begin as a seal does"));
+    return Fail(BadSeal("it does not begin as a seal does"));
   }
   const size_t crc_at = bytes.size() - sizeof(uint32_t);
   uint32_t crc = 0;
   std::memcpy(&crc, bytes.data() + crc_at, sizeof(crc));
   // The checksum comes before the format, so that a flipped bit is not taken for a newer one.
   if (crc != Crc32c(bytes.first(crc_at))) {
-    return Fail(Damaged("its checksum does not match: it is torn or changed"));
+    return Fail(BadSeal("its checksum does not match: it is torn or changed"));
   }
   Cursor cursor(text.substr(kMagic.size(), crc_at - kMagic.size()));
   uint32_t format = 0;
-  if (!cursor.Take(&format) || format == 0) return Fail(Damaged("its format is 0"));
+  if (!cursor.Take(&format) || format == 0) return Fail(BadSeal("its format is 0"));
   if (format > kSealFormat) {
     return Fail(UnsupportedError(
         fmt::format("the seal has format {} and this build reads up to {}: use a newer Holdfast",

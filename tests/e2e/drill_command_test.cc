@@ -22,11 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 constexpr milliseconds kTimeout(240'000);
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 class DrillCommandTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -21,11 +21,6 @@ using ::testing::Not;
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kImage = 4 * kMiB;  // at least so much of a rank's
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 /// Lines that have all the words.
 size_t CountIn(const std::string& path, const std::vector<std::string>& words) {
   std::ifstream file(path);

@@ -25,11 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kTimeout(60'000);
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 size_t CountIn(const std::string& path, const std::vector<std::string>& words) {
   std::ifstream file(path);
   size_t count = 0;

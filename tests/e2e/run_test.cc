@@ -23,11 +23,6 @@ using ::testing::HasSubstr;
 constexpr milliseconds kTimeout(120'000);
 constexpr uint64_t kSteps = 120;
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 class RunTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -15,8 +15,6 @@ using detect::InFlight;
 
 namespace {
 
-// Agents tell operations that have been in flight for longer than this.
-constexpr double kLongS = 0.9;
 constexpr double kWaitNsAByte = 0.08;  // on the wire
 
 }  // namespace

@@ -13,8 +13,6 @@ using detect::InFlight;
 namespace {
 
 constexpr double kEveryS = 1;
-constexpr double kLongS = 0.9;
-constexpr uint32_t kWarmUpIterations = 3;
 
 }  // namespace
 

@@ -11,7 +11,6 @@ using detect::Func;
 namespace {
 
 constexpr double kNever = 1e18;
-constexpr uint32_t kWarmUpIterations = 3;
 
 }  // namespace
 

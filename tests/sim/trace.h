@@ -15,6 +15,11 @@
 
 namespace holdfast::sim {
 
+/// Agents tell operations that have been in flight for longer than this.
+constexpr double kLongS = 0.9;
+/// A job compiles in its first iterations.
+constexpr uint32_t kWarmUpIterations = 3;
+
 /// Arrival times on the clock of whoever listens.
 Clock::TimePoint ListenerTime(double true_s);
 

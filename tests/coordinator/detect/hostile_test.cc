@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-constexpr uint64_t kAll = 0xa;
+constexpr uint64_t kEveryone = 0xa;
 
 /// A number that is often at an end of its range.
 uint64_t Wild(Random& random) {
@@ -105,13 +105,13 @@ TEST(HostileTest, SurvivesWhateverComesIn) {
 
 TEST(HostileTest, AnAgentSpeaksOnlyOfItsOwnRanks) {
   Told job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kEveryone, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
   Digest digest = job.DigestOf(0);
   digest.ranks.push_back(job.state(4));
   digest.ranks.back().alive = false;
   digest.in_flight.push_back(
-      {Rank{5}, CommId{kAll}, kReduce, 7, FlightState::kStarted, 5, 1024, 60'000'000'000, {}});
+      {Rank{5}, CommId{kEveryone}, kReduce, 7, FlightState::kStarted, 5, 1024, 60'000'000'000, {}});
   job.detector.Observe(digest, job.now());
   EXPECT_THAT(job.detector.Evaluate(job.now()), SizeIs(0));
   EXPECT_EQ(job.detector.counters().refused_records, 2U);
@@ -119,13 +119,13 @@ TEST(HostileTest, AnAgentSpeaksOnlyOfItsOwnRanks) {
 
 TEST(HostileTest, ImpossibleOrdinalsOfOneRankDoNotHideTheHang) {
   Told job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kEveryone, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
   Digest mad = job.DigestOf(1);
-  mad.completed.push_back({Rank{2}, CommId{kAll}, kReduce, uint64_t{1} << 40});
+  mad.completed.push_back({Rank{2}, CommId{kEveryone}, kReduce, uint64_t{1} << 40});
   job.detector.Observe(mad, job.now());
   job.Pass(std::chrono::seconds(8));
-  for (uint32_t rank : {0U, 1U, 3U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, 7);
+  for (uint32_t rank : {0U, 1U, 3U, 4U, 5U}) job.Fly(rank, kEveryone, kReduce, 5, 7);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
@@ -145,7 +145,7 @@ TEST(HostileTest, ACommunicatorNeedsHalfOfItsMembersToBeBelieved) {
 
 TEST(HostileTest, ALateOrRepeatedDigestDoesNotUndoANewerOne) {
   Told job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kEveryone, Role::kData, {0, 1, 2, 3});
   const Digest old = job.DigestOf(1);
   job.Evaluate();
   job.state(3).alive = false;

@@ -15,6 +15,12 @@ inline VersionId V(uint64_t incarnation, uint64_t step) {
   return {Incarnation{incarnation}, Step{step}};
 }
 
+inline StateOptions GroupsOf(uint32_t group_nodes, uint32_t parity) {
+  StateOptions options;
+  options.peers.groups = {group_nodes, parity};
+  return options;
+}
+
 /// One coordinator with job "gpt", driven event by event; keeps what it stored and said. Its agents
 /// are old ones, that know nothing of parity, unless `peers` is set.
 class Harness {

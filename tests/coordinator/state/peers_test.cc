@@ -13,16 +13,10 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-StateOptions Options(uint32_t group_nodes, uint32_t parity) {
-  StateOptions options;
-  options.peers.groups = {group_nodes, parity};
-  return options;
-}
-
 /// Nodes a, b, c, d with rank 0, 1, 2, 3 in one group that survives the loss of one, in this order.
 class PeersTest : public ::testing::Test {
  protected:
-  explicit PeersTest(const StateOptions& options = Options(4, 1)) : c(options) { c.peers = true; }
+  explicit PeersTest(const StateOptions& options = GroupsOf(4, 1)) : c(options) { c.peers = true; }
   void SetUp() override {
     for (const std::string& node : nodes) c.Attach(node);
     JoinAll("run-1");
@@ -96,18 +90,18 @@ class PeersTest : public ::testing::Test {
 
 class TwoLossesTest : public PeersTest {
  protected:
-  TwoLossesTest() : PeersTest(Options(4, 2)) {}
+  TwoLossesTest() : PeersTest(GroupsOf(4, 2)) {}
 };
 
 class TwoGroupsTest : public PeersTest {
  protected:
-  TwoGroupsTest() : PeersTest(Options(2, 1)) {}
+  TwoGroupsTest() : PeersTest(GroupsOf(2, 1)) {}
 };
 
 // ---- the plan ----
 
 TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
-  Harness k(Options(4, 1));
+  Harness k(GroupsOf(4, 1));
   k.peers = true;
   for (const std::string& node : nodes) k.Attach(node);
   for (uint32_t rank = 0; rank < 3; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
@@ -235,7 +229,7 @@ TEST_F(PeersTest, SlotsThatCannotBeLaidOutGetNoPlan) {
 }
 
 TEST_F(PeersTest, AForgottenJoinIsRepeated) {
-  Harness k(Options(4, 1));
+  Harness k(GroupsOf(4, 1));
   k.peers = true;
   k.Attach("a");
   k.Attach("b");
@@ -284,7 +278,7 @@ TEST_F(PeersTest, ParityThatNobodyPlannedRemovesNothing) {
 }
 
 TEST_F(PeersTest, RacksAreKeptApart) {
-  Harness k(Options(2, 1));
+  Harness k(GroupsOf(2, 1));
   k.peers = true;
   for (const std::string& node : nodes) {
     k.labels[node] = {{"rack", node <= "b" ? "r1" : "r2"}, {"switch", "s"}};
@@ -574,7 +568,7 @@ TEST_F(TwoLossesTest, AnyTwoMayGo) {
   for (uint32_t first = 0; first < 4; ++first) {
     for (uint32_t second = 0; second < 4; ++second) {
       SCOPED_TRACE(nodes[first] + nodes[second]);
-      Harness k(Options(4, 2));
+      Harness k(GroupsOf(4, 2));
       k.peers = true;
       for (const std::string& node : nodes) k.Attach(node);
       for (uint32_t rank = 0; rank < 4; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
@@ -689,7 +683,7 @@ TEST_F(PeersTest, ANewerOneReplacesTheFloor) {
 }
 
 TEST_F(PeersTest, RemovalTakesTheParityAlong) {
-  StateOptions options = Options(4, 1);
+  StateOptions options = GroupsOf(4, 1);
   options.keep_last = 1;
   c.Restart(options);
   for (const std::string& node : nodes) c.Attach(node);

@@ -15,9 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-StateOptions Options() {
-  StateOptions options;
-  options.peers.groups = {4, 1};
+StateOptions PatientOptions() {
+  StateOptions options = GroupsOf(4, 1);
   options.node_lease = std::chrono::hours(10);
   return options;
 }
@@ -25,7 +24,7 @@ StateOptions Options() {
 /// Nodes a, b, c, d with rank and parity 0, 1, 2, 3 in one group that survives the loss of one.
 class RepairTest : public ::testing::Test {
  protected:
-  RepairTest() : c(Options()) { c.peers = true; }
+  RepairTest() : c(PatientOptions()) { c.peers = true; }
   void SetUp() override {
     for (const std::string& node : nodes) c.Attach(node);
     Run("run-1");

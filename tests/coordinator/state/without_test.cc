@@ -8,16 +8,10 @@ namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
 
-StateOptions Options(uint32_t group_nodes, uint32_t parity) {
-  StateOptions options;
-  options.peers.groups = {group_nodes, parity};
-  return options;
-}
-
 /// Nodes a … d with rank 0 … 3.
 class Cluster {
  public:
-  explicit Cluster(const StateOptions& options = Options(4, 1), bool peers = true) : c(options) {
+  explicit Cluster(const StateOptions& options = GroupsOf(4, 1), bool peers = true) : c(options) {
     c.peers = peers;
     for (const std::string& node : nodes) c.Attach(node);
     for (uint32_t rank = 0; rank < 4; ++rank) c.Join(nodes[rank], "run-1", rank, 4);
@@ -59,7 +53,7 @@ class WithoutTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(WithoutTest, ForetellsWhatIsSoAfterwards) {
   const Case& with = GetParam();
-  Cluster cluster(Options(with.group_nodes, with.parity));
+  Cluster cluster(GroupsOf(with.group_nodes, with.parity));
   for (const Tier tier : with.tiers) cluster.Commit(1, tier);
   ASSERT_EQ(cluster.c.Job().restorable, V(1, 1)) << with.what;
 
@@ -98,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
              false}));
 
 TEST(WithoutGroups, TwoOfOneGroupAreTooManyAndOneOfEachIsNot) {
-  Cluster cluster(Options(2, 1));
+  Cluster cluster(GroupsOf(2, 1));
   cluster.Commit(1, Tier::kMemory);
   cluster.Commit(1, Tier::kPeer);
   std::map<uint32_t, std::vector<std::string>> groups;
