@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
@@ -14,6 +15,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint32_t kWorkers = 4;
+// They read from memories, disks and peers at once.
+constexpr uint32_t kViewReaders = 8;
 constexpr size_t kSessionsMax = 512;
 constexpr int kTickMs = 100;
 // So many packets of one trainer in a row before the others get their turn.
@@ -26,20 +29,24 @@ class MemoryReader final : public ShardReader {
   ~MemoryReader() override { rank_->slots.Unpin(slot_); }
   const ShardSeal& seal() const override { return seal_; }
   Status ReadChunk(uint64_t index, std::vector<std::byte>* into) override {
-    if (index >= seal_.chunk_crcs.size()) {
-      return Status(ErrorCode::kInvalidArgument, "no such chunk");
-    }
+    if (index >= seal_.chunk_crcs.size()) return NoSuchChunk();
+    into->resize(std::min(kChunkBytes, seal_.image_bytes - index * kChunkBytes));
+    return CopyChunk(index, *into);
+  }
+  Status CopyChunk(uint64_t index, std::span<std::byte> into) override {
+    if (index >= seal_.chunk_crcs.size()) return NoSuchChunk();
     const uint64_t offset = index * kChunkBytes;
-    const uint64_t bytes = std::min(kChunkBytes, seal_.image_bytes - offset);
-    const auto chunk = rank_->segment.slot(slot_).subspan(offset, bytes);
-    into->assign(chunk.begin(), chunk.end());
-    if (Crc32c(*into) == seal_.chunk_crcs[index]) return Status::Ok();
+    if (into.size() != std::min(kChunkBytes, seal_.image_bytes - offset)) return NoSuchChunk();
+    std::memcpy(into.data(), rank_->segment.slot(slot_).data() + offset, into.size());
+    if (Crc32c(into) == seal_.chunk_crcs[index]) return Status::Ok();
     return Status(ErrorCode::kDataLoss,
                   fmt::format("{} in memory: chunk {} does not match its checksum",
                               ToString(seal_.identity.key()), index));
   }
 
  private:
+  static Status NoSuchChunk() { return InvalidArgumentError("no such chunk"); }
+
   std::shared_ptr<RankPipeline> rank_;  // keeps the mapping alive while it is read
   uint32_t slot_;
   ShardSeal seal_;
@@ -62,7 +69,8 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
       restore_tools_(MakeRestoreTools(fetcher)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
-      retention_(1) {}
+      retention_(1),
+      view_readers_(kViewReaders) {}
 
 RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
   return {volume_,
@@ -95,6 +103,7 @@ void Node::Stop() {
   scrubber_.reset();
   workers_.Stop();
   retention_.Stop();
+  view_readers_.Stop();
   sessions_.clear();
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks;
   {

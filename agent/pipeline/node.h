@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "agent/api/messages.h"
@@ -23,6 +24,7 @@
 #include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/sealer.h"
 #include "agent/pipeline/session.h"
+#include "agent/pipeline/version_view.h"
 #include "agent/pipeline/watched_ranks.h"
 #include "storage/base/clock.h"
 #include "storage/volume/volume.h"
@@ -62,7 +64,10 @@ class ShardReader {
  public:
   virtual ~ShardReader() = default;
   virtual const ShardSeal& seal() const = 0;
-  /// Copies chunk `index` out, checked: DataLoss when it does not match the seal.
+  /// Copies chunk `index`, into.size() bytes long, out and checks it: DataLoss when it does not
+  /// match the seal.
+  virtual Status CopyChunk(uint64_t index, std::span<std::byte> into) = 0;
+  /// The same, at its own length.
   virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
 };
 
@@ -191,6 +196,19 @@ class Node final : public DirectiveHandler, private RankEvents {
   void OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& decision);
   bool TryAnswerRestore(Session& session, const WaitingRestore& restore);
   void HandleEndRestore(Session& session, const EndSaveMessage& message);
+
+  // ---- views (node_views.cc) ----
+  void StartView(Session& session, uint64_t ticket, const RestoreDecision& decision);
+  Result<std::shared_ptr<OpenView>> MakeView(const std::string& job, VersionId version,
+                                             Incarnation incarnation, uint64_t* listing_bytes);
+  Result<std::shared_ptr<VersionView>> ShareView(const std::string& job, VersionId version,
+                                                 Incarnation incarnation);
+  Result<VersionPlaces> FindPlaces(const std::string& job, VersionId version);
+  void OnViewMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
+                  const Result<std::shared_ptr<OpenView>>& view, uint64_t listing_bytes);
+  void HandleReadView(Session& session, const ReadViewMessage& message);
+
+  // ---- trainers again ----
   void RetryWaiting(Session& session);
   void Reply(Session& session, uint64_t ticket, const Status& status);
   void Notify(Session& session, NoticeKind kind, VersionId version, Tier tier,
@@ -263,8 +281,18 @@ class Node final : public DirectiveHandler, private RankEvents {
   bool stopping_ HOLDFAST_GUARDED_BY(posted_mutex_) = false;
   UniqueFd wake_fd_;
 
+  /// Views that some trainer of this node has open, or is about to.
+  struct SharedView {
+    Mutex mutex;  // held while it is opened
+    std::weak_ptr<VersionView> view;
+  };
+  Mutex views_mutex_;
+  std::map<std::tuple<std::string, VersionId, Incarnation>, std::shared_ptr<SharedView>> views_
+      HOLDFAST_GUARDED_BY(views_mutex_);
+
   Executor workers_;
   Executor retention_;
+  Executor view_readers_;
   std::unique_ptr<Scrubber> scrubber_;
   std::thread loop_;
 };

@@ -67,7 +67,13 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
     case MessageType::kAbandonSave:
       return HandleEndSave(session, Decode<EndSaveMessage>(packet));
     case MessageType::kFindRestore:
+    case MessageType::kOpenView:
       return HandleFindRestore(session, Decode<FindRestoreMessage>(packet));
+    case MessageType::kReadView:
+      return HandleReadView(session, Decode<ReadViewMessage>(packet));
+    case MessageType::kCloseView:
+      session.views.erase(Decode<CloseViewMessage>(packet).view);
+      return;
     case MessageType::kEndRestore:
       return HandleEndRestore(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
@@ -453,8 +459,9 @@ void Node::ReportNotSaved(const ShardKey& key, const std::string& why) {
 void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message) {
   const uint64_t ticket = message.header.ticket;
   if (session.restore_ask || !session.waiting_restores.empty()) {
-    Reply(session, ticket,
-          {ErrorCode::kFailedPrecondition, "an earlier FindRestore is not answered yet"});
+    Reply(
+        session, ticket,
+        {ErrorCode::kFailedPrecondition, "an earlier FindRestore or OpenView is not answered yet"});
     return;
   }
   RestoreAsk ask;
@@ -462,6 +469,7 @@ void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message
   ask.question.job = session.job;
   ask.question.incarnation = session.incarnation;
   ask.question.rank = session.rank;
+  ask.question.view = message.header.type == MessageType::kOpenView;
   if (message.wanted_incarnation != 0) {
     ask.question.wanted =
         VersionId{Incarnation{message.wanted_incarnation}, Step{message.wanted_step}};
@@ -495,11 +503,13 @@ void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& 
   }
   const uint64_t ticket = ask.ticket;
   const Clock::TimePoint asked_until = ask.deadline;
+  const bool view = ask.question.view;
   session->restore_ask.reset();
   if (!decision) {
     Reply(*session, ticket, decision.error());
     return;
   }
+  if (view) return StartView(*session, ticket, *decision);
   WaitingRestore restore{ticket, *decision, {}};
   if (TryAnswerRestore(*session, restore)) return;
   restore.deadline =

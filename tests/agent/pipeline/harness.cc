@@ -168,6 +168,23 @@ void FakeCoordinator::DecideRestore(const RestoreQuestion& /*question*/,
   done(answer);
 }
 
+void FakeCoordinator::FindPlaces(const std::string& job, VersionId version,
+                                 std::function<void(Result<VersionPlaces>)> done) {
+  VersionPlaces places;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [place, holding] : holdings_) {
+      const ShardIdentity& identity = holding.identity;
+      if (identity.job != job || identity.version != version) continue;
+      places.shards.resize(identity.world);
+      VersionPlaces::Shard& shard = places.shards[identity.rank.value];
+      shard.digest = holding.digest;
+      shard.places.push_back({"node-0", "node-0", holding.tier});
+    }
+  }
+  done(places);
+}
+
 void FakeCoordinator::SetReachable(bool reachable) {
   MutexLock lock(mutex_);
   reachable_ = reachable;
@@ -283,6 +300,14 @@ Result<std::unique_ptr<ShardStream>> FakeFetcher::Open(const std::string& /*addr
                                                        const ShardKey& key, Tier /*tier*/) {
   if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
   return std::make_unique<FakeStream>(seal, image);
+}
+
+Result<ShardSeal> FakeFetcher::ReadRange(const std::string& /*address*/, const ShardKey& key,
+                                         Tier /*tier*/, uint64_t offset,
+                                         std::span<std::byte> into) {
+  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
+  std::memcpy(into.data(), image.data() + offset, into.size());
+  return seal;
 }
 
 // ---- the trainer ----

@@ -42,6 +42,9 @@ class FakeCoordinator : public CoordinatorLink {
   void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreQuestion& question,
                      std::function<void(Result<RestoreDecision>)> done) override;
+  /// Wherever it was reported, at addresses that are the nodes' names.
+  void FindPlaces(const std::string& job, VersionId version,
+                  std::function<void(Result<VersionPlaces>)> done) override;
 
   /// Calls fail as Unavailable while not reachable, and directives are not sent.
   void SetReachable(bool reachable);
@@ -100,6 +103,8 @@ class FakeFetcher : public ShardFetcher {
  public:
   Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
                                             Tier tier) override;
+  Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
+                              uint64_t offset, std::span<std::byte> into) override;
   ShardSeal seal;
   std::vector<std::byte> image;
 };
