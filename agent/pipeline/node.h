@@ -59,18 +59,6 @@ struct RankPipeline {
   Persister persister;
 };
 
-/// A shard being read out of memory or disk for somebody else.
-class ShardReader {
- public:
-  virtual ~ShardReader() = default;
-  virtual const ShardSeal& seal() const = 0;
-  /// Copies chunk `index`, into.size() bytes long, out and checks it: DataLoss when it does not
-  /// match the seal.
-  virtual Status CopyChunk(uint64_t index, std::span<std::byte> into) = 0;
-  /// The same, at its own length.
-  virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
-};
-
 /// The node's whole pipeline: trainers in, facts out, directives carried out. One loop thread owns
 /// sessions and job states and never blocks; each rank has a sealer and a persister thread; joins'
 /// reservations, restores and checks run on a few workers, retention on one of its own. Memory
@@ -158,6 +146,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Session* FindSession(const std::string& job, Rank rank);
   Session* FindSession(uint64_t id);
   std::shared_ptr<RankPipeline> FindRank(const std::string& job, Rank rank);
+  /// The rank's memory that has the version, if any of it has; also what was set aside.
+  std::shared_ptr<RankPipeline> FindHolder(const ShardKey& key);
   /// Of one job, or all; parity included.
   std::vector<std::shared_ptr<RankPipeline>> Ranks(const std::string* job = nullptr);
   std::shared_ptr<RankPipeline> MakeRank(Segment& segment);
@@ -178,10 +168,16 @@ class Node final : public DirectiveHandler, private RankEvents {
   Status ClaimRank(Session& session);
   void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);
   void ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
-                       uint64_t slot_bytes);
-  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
+                       uint64_t slot_bytes, uint32_t world);
+  /// `world` of the job's current start; 0: not known.
+  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
+                           uint32_t world);
   /// Takes a rank's memory away from its threads, emptied. FailedPrecondition when it may not.
-  Status Retire(const std::shared_ptr<RankPipeline>& rank);
+  Status Retire(const std::shared_ptr<RankPipeline>& rank, bool on_disk_too);
+  /// The rank gets new memory; this stays for what it holds.
+  Status SetAside(const std::shared_ptr<RankPipeline>& rank);
+  void ReleaseSetAside();
+  std::vector<std::shared_ptr<RankPipeline>> IdleRanks(const std::string& job, uint32_t world);
   void OnReserved(uint64_t session_id, const Result<Segment*>& segment);
   void RememberTrainer(Session& session, UniqueFd pid_fd);
   void LoadTrainers();
@@ -243,6 +239,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   Mutex reserve_mutex_;  // one reservation at a time; taken before ranks_mutex_
   Mutex ranks_mutex_;
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+  /// Memory of ranks that have larger memory by now, until newer versions are safe.
+  std::vector<std::shared_ptr<RankPipeline>> set_aside_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+  std::atomic<bool> releasing_{false};
 
   WatchedRanks watched_;
 

@@ -57,7 +57,7 @@ Result<std::shared_ptr<VersionView>> Node::ShareView(const std::string& job, Ver
   MutexLock lock(shared->mutex);
   if (std::shared_ptr<VersionView> view = shared->view.lock()) return view;
   const ViewTools tools{
-      restore_tools_, [this](const ShardKey& key) { return OpenInMemory(key); },
+      restore_tools_,
       [this](const std::string& of, VersionId wanted) { return FindPlaces(of, wanted); },
       [this] { return view_readers_.stopping(); }};
   HOLDFAST_ASSIGN_OR_RETURN(auto view, VersionView::Open(tools, job, version, incarnation));

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "agent/parity/rebuild.h"
-#include "agent/pipeline/node.h"
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
@@ -158,8 +157,8 @@ std::vector<ListedShard> VersionView::Listing() const {
   for (uint32_t rank = 0; rank < shards_.size(); ++rank) {
     const Shard& shard = shards_[rank];
     const ShardKey key{job_, version_, Rank{rank}};
-    const bool near =
-        tools_.in_memory(key).has_value() || tools_.restore.volume.ReadSeal(key).has_value();
+    const bool near = tools_.restore.in_memory(key).has_value() ||
+                      tools_.restore.volume.ReadSeal(key).has_value();
     listing.push_back({rank, near, shard.seal.image_bytes, shard.header, shard.extras});
   }
   return listing;
@@ -233,7 +232,7 @@ Status VersionView::ReadSeal(const Source& source, const ShardKey& key, uint64_t
   const auto read = [&]() -> Result<ShardSeal> {
     switch (source.kind) {
       case Source::Kind::kMemory: {
-        HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.in_memory(key));
+        HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.restore.in_memory(key));
         return reader->seal();
       }
       case Source::Kind::kDisk:
@@ -274,7 +273,7 @@ Status VersionView::ReadFrom(const Source& source, const ShardSeal& seal, uint64
   const ShardKey key = seal.identity.key();
   switch (source.kind) {
     case Source::Kind::kMemory: {
-      HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.in_memory(key));
+      HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.restore.in_memory(key));
       if (reader->seal().digest() != seal.digest()) return NotFoundError("it is another one");
       for (uint64_t at = 0; at < into.size(); at += kChunkBytes) {
         const auto piece = into.subspan(at, std::min<uint64_t>(kChunkBytes, into.size() - at));

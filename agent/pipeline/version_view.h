@@ -14,13 +14,9 @@
 
 namespace holdfast::agent {
 
-class ShardReader;
-
 /// What a view works with; all outlives it. Thread-safe members only.
 struct ViewTools {
   const RestoreTools& restore;
-  /// A shard in this node's memory.
-  std::function<Result<std::unique_ptr<ShardReader>>(const ShardKey&)> in_memory;
   /// Where the shards are now, by the coordinator's word. Blocks.
   std::function<Result<VersionPlaces>(const std::string& job, VersionId version)> find_places;
   std::function<bool()> stopping;
