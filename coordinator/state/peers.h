@@ -45,9 +45,6 @@ bool IsWhole(const Job& job, const VersionState& version);
 /// The same, counting damaged copies too.
 bool MayBeWhole(const Job& job, const VersionState& version);
 
-/// The farthest tier that a rank's shard has to be read from: peer where its group decodes it.
-Tier FarthestTier(const Job& job, const VersionState& version);
-
 /// How many members each group may still lose with all that they have, counting only what is at
 /// `tiers`; nothing when one cannot decode any more, or there are no groups.
 std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers);

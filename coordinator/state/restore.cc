@@ -368,8 +368,7 @@ void State::Decide(Job& job) {
   effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   const VersionState& version = job.versions.at(lineage.restored);
   for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
-    const Tier tier =
-        ask.view ? FarthestTier(job, version) : job.plan.legs[ask.rank.value].source.tier;
+    const Tier tier = ask.view ? TierOfView(version) : job.plan.legs[ask.rank.value].source.tier;
     effects_.emplace_back(
         Reply{ask.request, {}, job.incarnation, lineage.restored, tier, version.world});
   }

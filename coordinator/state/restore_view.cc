@@ -9,23 +9,14 @@
 // version that is is decided as every restore is (restore.cc); nothing is prepared.
 
 namespace holdfast::coord {
-namespace {
-/// The nearest copy's tier; peer where the group decodes the shard sooner than a disk gives it.
-Tier NearestTier(const Job& job, const VersionState& version, Rank rank) {
-  Tier nearest = Tier::kPeer;
-  bool any = false;
-  for (const Copy& copy : version.ranks[rank.value].copies) {
-    nearest = any ? std::min(nearest, copy.tier) : copy.tier;
-    any = true;
-  }
-  return nearest > Tier::kPeer && CanDecode(job, version, rank) ? Tier::kPeer : nearest;
-}
-}  // namespace
-
-Tier FarthestTier(const Job& job, const VersionState& version) {
+/// The farthest tier that a rank's shard is read from: of its copies the nearest, and peer where
+/// there is none and its group decodes it.
+Tier State::TierOfView(const VersionState& version) {
   Tier farthest = Tier::kMemory;
-  for (uint32_t rank = 0; rank < version.world; ++rank) {
-    farthest = std::max(farthest, NearestTier(job, version, Rank{rank}));
+  for (const RankShard& shard : version.ranks) {
+    Tier nearest = shard.copies.empty() ? Tier::kPeer : shard.copies.front().tier;
+    for (const Copy& copy : shard.copies) nearest = std::min(nearest, copy.tier);
+    farthest = std::max(farthest, nearest);
   }
   return farthest;
 }
@@ -33,8 +24,8 @@ Tier FarthestTier(const Job& job, const VersionState& version) {
 /// After the decision. False: nodes that may have what is missing may still come back.
 bool State::AnswerView(Job& job, const VersionState& version, const RestoreAsk& ask) {
   if (IsWhole(job, version)) {
-    effects_.emplace_back(Reply{
-        ask.request, {}, job.incarnation, version.id, FarthestTier(job, version), version.world});
+    effects_.emplace_back(
+        Reply{ask.request, {}, job.incarnation, version.id, TierOfView(version), version.world});
     return true;
   }
   if (!GateOpen(job)) return false;

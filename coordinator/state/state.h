@@ -171,6 +171,7 @@ class State {
 
   // restore_view.cc
   bool AnswerView(Job& job, const VersionState& version, const RestoreAsk& ask);
+  static Tier TierOfView(const VersionState& version);
   static Status OtherWorld(const Job& job, const VersionState& version);
 
   // repair.cc

@@ -20,6 +20,17 @@ const Copy* Nearest(const RankShard& shard, std::optional<Tier> tier) {
   return best;
 }
 
+Tier FarthestTier(const Job& job, const VersionState& version) {
+  Tier farthest = Tier::kMemory;
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const Copy* copy = Nearest(version.ranks[rank], std::nullopt);
+    Tier nearest = copy == nullptr ? Tier::kPeer : copy->tier;
+    if (nearest > Tier::kPeer && CanDecode(job, version, Rank{rank})) nearest = Tier::kPeer;
+    farthest = std::max(farthest, nearest);
+  }
+  return farthest;
+}
+
 uint32_t AvailableTiers(const Job& job, const VersionState& version) {
   uint32_t tiers = 0;
   for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
