@@ -64,7 +64,8 @@ class NodeArena : public Arena {
 
   Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) override;
   Segment* Find(const std::string& job, Rank rank) override;
-  Status SetAside(Segment* segment) override;
+  Status SetAside(Segment* segment) override { return Rekey(segment, AsideKeyOf(*segment)); }
+  Status TakeBack(Segment* segment) override { return Rekey(segment, KeyOf(segment->owner())); }
   bool IsSetAside(const Segment* segment) const override;
   std::vector<Segment*> segments() override;
   Status Release(Segment* segment) override;
@@ -75,6 +76,7 @@ class NodeArena : public Arena {
   using Segments = std::map<RankKey, std::unique_ptr<MappedSegment>>;
 
   Status AdoptOne(KeptEntry entry);
+  Status Rekey(const Segment* segment, const RankKey& to);
   /// These work on an owner that the caller has put into busy_.
   Result<Segment*> ReserveFor(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Status ReleaseBusy(const RankKey& key);
@@ -245,17 +247,19 @@ Segment* NodeArena::Find(const std::string& job, Rank rank) {
   return found == segments_.end() ? nullptr : found->second.get();
 }
 
-Status NodeArena::SetAside(Segment* segment) {
+Status NodeArena::Rekey(const Segment* segment, const RankKey& to) {
   MutexLock lock(mutex_);
   for (;;) {
     const std::optional<RankKey> key = KeyOfSegment(segment);
     if (!key) return NotFoundError("this arena has no such segment");
-    if (busy_.count(*key) != 0) {
+    if (*key == to) return Status::Ok();
+    if (busy_.count(*key) != 0 || busy_.count(to) != 0) {
       idle_.Wait(mutex_);
       continue;
     }
+    if (segments_.count(to) != 0) return AlreadyExistsError("the rank has other memory by now");
     auto node = segments_.extract(*key);
-    node.key() = AsideKeyOf(*segment);
+    node.key() = to;
     segments_.insert(std::move(node));
     return Status::Ok();
   }

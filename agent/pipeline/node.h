@@ -176,6 +176,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   Status Retire(const std::shared_ptr<RankPipeline>& rank, bool on_disk_too);
   /// The rank gets new memory; this stays for what it holds.
   Status SetAside(const std::shared_ptr<RankPipeline>& rank);
+  void TakeBack(const std::shared_ptr<RankPipeline>& rank);
   void ReleaseSetAside();
   std::vector<std::shared_ptr<RankPipeline>> IdleRanks(const std::string& job, uint32_t world);
   void OnReserved(uint64_t session_id, const Result<Segment*>& segment);

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "agent/pipeline/node.h"
 #include "storage/base/config.h"
 #include "storage/base/log.h"
@@ -12,12 +14,16 @@ namespace holdfast::agent {
 Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                uint32_t world) {
   MutexLock lock(reserve_mutex_);
+  std::shared_ptr<RankPipeline> too_small;
   if (std::shared_ptr<RankPipeline> rank = FindRank(owner.job, owner.rank)) {
     if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
       return &rank->segment;
     }
     // A start with fewer ranks has larger shards, and gets them from those that lie here.
-    if (!Retire(rank, /*on_disk_too=*/false).ok()) HOLDFAST_RETURN_IF_ERROR(SetAside(rank));
+    if (!Retire(rank, /*on_disk_too=*/false).ok()) {
+      HOLDFAST_RETURN_IF_ERROR(SetAside(rank));
+      too_small = std::move(rank);
+    }
   }
   Result<Segment*> segment = arena_.Reserve(owner, slots, slot_bytes);
   // Ranks and jobs that are over and safe on disk make room.
@@ -37,8 +43,21 @@ Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64
     HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
     segment = arena_.Reserve(owner, slots, slot_bytes);
   }
-  if (segment) MakeRank(**segment);
+  if (segment) {
+    MakeRank(**segment);
+  } else if (too_small != nullptr) {
+    TakeBack(too_small);  // a start that asks for less can use it
+  }
   return segment;
+}
+
+void Node::TakeBack(const std::shared_ptr<RankPipeline>& rank) {
+  const SegmentOwner& owner = rank->segment.owner();
+  MutexLock lock(ranks_mutex_);
+  const bool there = std::find(set_aside_.begin(), set_aside_.end(), rank) != set_aside_.end();
+  if (!there || !arena_.TakeBack(&rank->segment).ok()) return;
+  std::erase(set_aside_, rank);
+  ranks_[{owner.job, owner.rank}] = rank;
 }
 
 std::vector<std::shared_ptr<RankPipeline>> Node::IdleRanks(const std::string& job, uint32_t world) {

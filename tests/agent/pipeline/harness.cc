@@ -372,6 +372,7 @@ Result<std::vector<std::byte>> TestTrainer::Receive(int timeout_ms) {
                             ReceivePacket(socket_.get(), kMessageBytesMax, timeout_ms));
   if (packet.bytes.empty()) return Fail(UnavailableError("the agent closed the connection"));
   HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
+  if (!packet.fds.empty()) last_fd_ = std::move(packet.fds[0]);
   if (header.type == MessageType::kNotice) {
     NoticeMessage notice;
     std::memcpy(&notice, packet.bytes.data(), sizeof(notice));
@@ -447,6 +448,24 @@ Result<uint32_t> TestTrainer::Save(uint64_t step, uint64_t tensor_bytes, int wai
   }
   HOLDFAST_RETURN_IF_ERROR(EndSave(reply.slot, step));
   return reply.slot;
+}
+
+Result<ReplyMessage> TestTrainer::OpenView(UniqueFd* memory) {
+  FindRestoreMessage message;
+  message.header.type = MessageType::kOpenView;
+  message.header.ticket = next_ticket_++;
+  message.timeout_ms = 10'000;
+  HOLDFAST_RETURN_IF_ERROR(SendRaw(message));
+  auto reply = AwaitReply(message.header.ticket);
+  *memory = std::move(last_fd_);
+  return reply;
+}
+
+Result<ReplyMessage> TestTrainer::ReadView(const ReadViewMessage& message) {
+  ReadViewMessage read = message;
+  read.header.ticket = next_ticket_++;
+  HOLDFAST_RETURN_IF_ERROR(SendRaw(read));
+  return AwaitReply(read.header.ticket);
 }
 
 Result<ReplyMessage> TestTrainer::FindRestore(VersionId wanted, uint64_t timeout_ms) {

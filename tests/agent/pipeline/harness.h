@@ -144,6 +144,9 @@ class TestTrainer {
   /// All of it; the reply's slot.
   Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
   Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
+  /// The memory of the view comes with the reply when it is good.
+  Result<ReplyMessage> OpenView(UniqueFd* memory);
+  Result<ReplyMessage> ReadView(const ReadViewMessage& message);
 
   /// The notice, once it is there; earlier ones are kept for later calls.
   Result<NoticeMessage> AwaitNotice(NoticeKind kind, uint64_t step, Tier tier,
@@ -170,6 +173,7 @@ class TestTrainer {
   uint64_t next_ticket_ = 1;
   std::vector<NoticeMessage> notices_;
   std::map<uint64_t, ReplyMessage> replies_;
+  UniqueFd last_fd_;  // that came with a packet after the Welcome
 };
 
 struct TestNodeOptions {
