@@ -19,6 +19,8 @@ static_assert(IsPacket<HelloMessage, 304>());
 static_assert(IsPacket<BeginSaveMessage, 48>());
 static_assert(IsPacket<EndSaveMessage, 32>());
 static_assert(IsPacket<FindRestoreMessage, 40>());
+static_assert(IsPacket<ReadViewMessage, 48>());
+static_assert(IsPacket<CloseViewMessage, 24>());
 static_assert(IsPacket<WelcomeMessage, 200>());
 static_assert(IsPacket<ReplyMessage, 1080>());
 static_assert(IsPacket<NoticeMessage, 1072>());
@@ -35,7 +37,12 @@ size_t BytesOf(MessageType type) {
     case MessageType::kEndRestore:
       return sizeof(EndSaveMessage);
     case MessageType::kFindRestore:
+    case MessageType::kOpenView:
       return sizeof(FindRestoreMessage);
+    case MessageType::kReadView:
+      return sizeof(ReadViewMessage);
+    case MessageType::kCloseView:
+      return sizeof(CloseViewMessage);
     case MessageType::kGoodbye:
       return sizeof(MessageHeader);
     case MessageType::kWelcome:
@@ -106,6 +113,12 @@ std::string_view NameOf(MessageType type) {
       return "EndRestore";
     case MessageType::kGoodbye:
       return "Goodbye";
+    case MessageType::kOpenView:
+      return "OpenView";
+    case MessageType::kReadView:
+      return "ReadView";
+    case MessageType::kCloseView:
+      return "CloseView";
     case MessageType::kWelcome:
       return "Welcome";
     case MessageType::kReply:

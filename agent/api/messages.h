@@ -32,6 +32,9 @@ enum class MessageType : uint32_t {
   kFindRestore = 5,  // FindRestoreMessage → Reply: the version and slot to restore from
   kEndRestore = 6,   // EndSaveMessage: the trainer no longer reads that slot
   kGoodbye = 7,      // header only: an orderly close
+  kOpenView = 8,     // FindRestoreMessage → Reply with one descriptor: a version seen whole
+  kReadView = 9,     // ReadViewMessage → Reply: bytes of a shard are in the view's window
+  kCloseView = 10,   // CloseViewMessage (no answer)
   // agent → trainer
   kWelcome = 32,  // WelcomeMessage + one descriptor
   kReply = 33,    // ReplyMessage
@@ -103,15 +106,33 @@ struct FindRestoreMessage {
   uint64_t timeout_ms = 0;
 };
 
+/// Puts bytes of one shard of a view, checked, into place `place` of its window. Reply: they are
+/// there; or why not, and the place is undefined. The place is the agent's until then.
+struct ReadViewMessage {
+  MessageHeader header{.type = MessageType::kReadView};
+  uint32_t view = 0;
+  uint32_t rank = 0;    // of the world that saved
+  uint64_t offset = 0;  // in the image: a chunk's first byte
+  uint64_t bytes = 0;   // whole chunks, up to kViewPlaceBytes
+  uint32_t place = 0;
+  uint32_t padding = 0;
+};
+
+struct CloseViewMessage {
+  MessageHeader header{.type = MessageType::kCloseView};
+  uint32_t view = 0;
+  uint32_t padding = 0;
+};
+
 struct ReplyMessage {
   MessageHeader header{.type = MessageType::kReply};
   uint32_t code = 0;  // ErrorCode
-  uint32_t slot = 0;
+  uint32_t slot = 0;  // of OpenView: the view's number
   uint64_t incarnation = 0;
   uint64_t step = 0;
-  uint64_t image_bytes = 0;
-  uint32_t tier = 0;  // Tier the shard came from
-  uint32_t padding = 0;
+  uint64_t image_bytes = 0;  // of OpenView: of the listing
+  uint32_t tier = 0;         // Tier the shard came from; of OpenView: the farthest of them
+  uint32_t world = 0;        // of OpenView: ranks that saved the version
   char text[kTextBytes] = {};
 };
 
@@ -135,6 +156,14 @@ struct NoticeMessage {
 };
 
 static_assert(sizeof(MessageHeader) == 16);
+
+/// The memory that comes with a view: a window of places that shards' bytes are read into, then the
+/// listing (view_listing.h).
+inline constexpr uint64_t kViewPlaceBytes = 4ULL << 20;
+inline constexpr uint32_t kViewPlaces = 8;
+inline constexpr uint64_t kViewWindowBytes = kViewPlaces * kViewPlaceBytes;
+/// Views that a trainer may have open at once.
+inline constexpr uint32_t kViewsMax = 4;
 
 /// The largest packet: receive buffers have this size.
 inline constexpr size_t kMessageBytesMax = 2048;

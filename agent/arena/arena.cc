@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "agent/api/process.h"
@@ -24,8 +25,12 @@ namespace holdfast::agent {
 namespace {
 constexpr auto kPredecessorWait = std::chrono::seconds(2);
 
-using RankKey = std::pair<std::string, uint32_t>;
-RankKey KeyOf(const SegmentOwner& owner) { return {owner.job, owner.rank.value}; }
+/// Job, rank, and the segment's id if it has been set aside, else 0.
+using RankKey = std::tuple<std::string, uint32_t, uint64_t>;
+RankKey KeyOf(const SegmentOwner& owner) { return {owner.job, owner.rank.value, 0}; }
+RankKey AsideKeyOf(const Segment& segment) {
+  return {segment.owner().job, segment.owner().rank.value, segment.id()};
+}
 
 Result<UniqueFd> LockRunDir(const std::string& run_dir) {
   std::string path = run_dir + "/arena.lock";
@@ -58,6 +63,9 @@ class NodeArena : public Arena {
 
   Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) override;
   Segment* Find(const std::string& job, Rank rank) override;
+  Status SetAside(Segment* segment) override { return Rekey(segment, AsideKeyOf(*segment)); }
+  Status TakeBack(Segment* segment) override { return Rekey(segment, KeyOf(segment->owner())); }
+  bool IsSetAside(const Segment* segment) const override;
   std::vector<Segment*> segments() override;
   Status Release(Segment* segment) override;
   ArenaUsage usage() const override;
@@ -67,6 +75,7 @@ class NodeArena : public Arena {
   using Segments = std::map<RankKey, std::unique_ptr<MappedSegment>>;
 
   Status AdoptOne(KeptEntry entry);
+  Status Rekey(const Segment* segment, const RankKey& to);
   /// These work on an owner that the caller has put into busy_.
   Result<Segment*> ReserveFor(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Status ReleaseBusy(const RankKey& key);
@@ -128,16 +137,18 @@ Status NodeArena::AdoptOne(KeptEntry entry) {
   Status status = adopted ? Status::Ok() : adopted.error();
   if (status.ok()) {
     MutexLock lock(mutex_);
-    auto& place = segments_[KeyOf((*adopted)->owner())];
-    if (place == nullptr) {
-      reserved_bytes_ += (*adopted)->bytes();
-      Log(LogLevel::kInfo, "SegmentAdopted",
-          {Kv("segment", note), Kv("bytes", (*adopted)->bytes()),
-           Kv("holds", (*adopted)->DescribeHeld())});
-      place = *std::move(adopted);
-      return Status::Ok();
+    reserved_bytes_ += (*adopted)->bytes();
+    Log(LogLevel::kInfo, "SegmentAdopted",
+        {Kv("segment", note), Kv("bytes", (*adopted)->bytes()),
+         Kv("holds", (*adopted)->DescribeHeld())});
+    std::unique_ptr<MappedSegment>& place = segments_[KeyOf((*adopted)->owner())];
+    if (place == nullptr || place->bytes() < (*adopted)->bytes()) place.swap(*adopted);
+    // The smaller one was set aside for a larger one.
+    if (*adopted != nullptr) {
+      const RankKey aside = AsideKeyOf(**adopted);
+      segments_[aside] = *std::move(adopted);
     }
-    status = DataLossError("a second segment of the same rank");
+    return Status::Ok();
   }
   Log(LogLevel::kError, "SegmentReleased",
       {Kv("segment", note), Kv("name", name), Kv("error", status.ToString())});
@@ -231,8 +242,32 @@ Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
 
 Segment* NodeArena::Find(const std::string& job, Rank rank) {
   MutexLock lock(mutex_);
-  auto found = segments_.find({job, rank.value});
+  auto found = segments_.find({job, rank.value, 0});
   return found == segments_.end() ? nullptr : found->second.get();
+}
+
+Status NodeArena::Rekey(const Segment* segment, const RankKey& to) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    const std::optional<RankKey> key = KeyOfSegment(segment);
+    if (!key) return NotFoundError("this arena has no such segment");
+    if (*key == to) return Status::Ok();
+    if (busy_.count(*key) != 0 || busy_.count(to) != 0) {
+      idle_.Wait(mutex_);
+      continue;
+    }
+    if (segments_.count(to) != 0) return AlreadyExistsError("the rank has other memory by now");
+    auto node = segments_.extract(*key);
+    node.key() = to;
+    segments_.insert(std::move(node));
+    return Status::Ok();
+  }
+}
+
+bool NodeArena::IsSetAside(const Segment* segment) const {
+  MutexLock lock(mutex_);
+  const std::optional<RankKey> key = KeyOfSegment(segment);
+  return key && std::get<2>(*key) != 0;
 }
 
 std::vector<Segment*> NodeArena::segments() {

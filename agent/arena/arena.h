@@ -104,6 +104,13 @@ class Arena {
   virtual Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots,
                                    uint64_t slot_bytes) = 0;
   virtual Segment* Find(const std::string& job, Rank rank) = 0;
+  /// The owner gets new memory at the next Reserve(); this stays as it is, for what it holds, until
+  /// it is released. Of an owner's adopted segments all but the largest have been set aside.
+  virtual Status SetAside(Segment* segment) = 0;
+  /// Undoes it while the owner has got no other.
+  virtual Status TakeBack(Segment* segment) = 0;
+  /// Whether it is what the owner would get.
+  virtual bool IsSetAside(const Segment* segment) const = 0;
   virtual std::vector<Segment*> segments() = 0;
   /// Gives the memory back; nobody may use the segment any more.
   virtual Status Release(Segment* segment) = 0;

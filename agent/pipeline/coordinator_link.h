@@ -108,11 +108,30 @@ struct RestoreQuestion {
   Rank rank;
   std::optional<VersionId> wanted;  // nothing: the newest restorable
   int64_t timeout_ms = 0;
+  bool view = false;  // the rank reads everybody's shards where they lie; nothing is prepared
 };
 
 struct RestoreDecision {
   VersionId version;
-  Tier tier = Tier::kMemory;  // where this rank's shard came from
+  Tier tier = Tier::kMemory;  // where this rank's shard came from; of a view, the farthest
+  uint32_t world = 0;         // ranks that saved the version
+};
+
+/// A whole copy of a shard.
+struct ShardPlace {
+  std::string node;
+  std::string address;  // of its data service
+  Tier tier = Tier::kMemory;
+};
+
+/// Where the shards of a version are now.
+struct VersionPlaces {
+  struct Shard {
+    uint64_t digest = 0;  // 0: any
+    std::vector<ShardPlace> places;
+  };
+  std::vector<Shard> shards;      // by rank of the world that saved it
+  std::vector<GroupPlan> groups;  // who can decode what has no copy
 };
 
 /// The pipeline's side of the conversation. Thread-safe; no call blocks. Facts are kept until the
@@ -134,6 +153,8 @@ class CoordinatorLink {
                     std::function<void(Result<Incarnation>)> done) = 0;
   virtual void DecideRestore(const RestoreQuestion& question,
                              std::function<void(Result<RestoreDecision>)> done) = 0;
+  virtual void FindPlaces(const std::string& job, VersionId version,
+                          std::function<void(Result<VersionPlaces>)> done) = 0;
 };
 
 /// What the link calls when a directive arrives; the calls return at once.
@@ -162,6 +183,10 @@ class ShardFetcher {
   virtual ~ShardFetcher() = default;
   virtual Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
                                                     Tier tier) = 0;
+  /// Fills `into` with the image bytes from `offset` on, whole chunks, each checked against the
+  /// seal that it returns; with an empty `into` just the seal.
+  virtual Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
+                                      uint64_t offset, std::span<std::byte> into) = 0;
 };
 
 }  // namespace holdfast::agent

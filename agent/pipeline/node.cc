@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
@@ -14,6 +15,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint32_t kWorkers = 4;
+// They read from memories, disks and peers at once.
+constexpr uint32_t kViewReaders = 8;
 constexpr size_t kSessionsMax = 512;
 constexpr int kTickMs = 100;
 // So many packets of one trainer in a row before the others get their turn.
@@ -26,20 +29,24 @@ class MemoryReader final : public ShardReader {
   ~MemoryReader() override { rank_->slots.Unpin(slot_); }
   const ShardSeal& seal() const override { return seal_; }
   Status ReadChunk(uint64_t index, std::vector<std::byte>* into) override {
-    if (index >= seal_.chunk_crcs.size()) {
-      return Status(ErrorCode::kInvalidArgument, "no such chunk");
-    }
+    if (index >= seal_.chunk_crcs.size()) return NoSuchChunk();
+    into->resize(std::min(kChunkBytes, seal_.image_bytes - index * kChunkBytes));
+    return CopyChunk(index, *into);
+  }
+  Status CopyChunk(uint64_t index, std::span<std::byte> into) override {
+    if (index >= seal_.chunk_crcs.size()) return NoSuchChunk();
     const uint64_t offset = index * kChunkBytes;
-    const uint64_t bytes = std::min(kChunkBytes, seal_.image_bytes - offset);
-    const auto chunk = rank_->segment.slot(slot_).subspan(offset, bytes);
-    into->assign(chunk.begin(), chunk.end());
-    if (Crc32c(*into) == seal_.chunk_crcs[index]) return Status::Ok();
+    if (into.size() != std::min(kChunkBytes, seal_.image_bytes - offset)) return NoSuchChunk();
+    std::memcpy(into.data(), rank_->segment.slot(slot_).data() + offset, into.size());
+    if (Crc32c(into) == seal_.chunk_crcs[index]) return Status::Ok();
     return Status(ErrorCode::kDataLoss,
                   fmt::format("{} in memory: chunk {} does not match its checksum",
                               ToString(seal_.identity.key()), index));
   }
 
  private:
+  static Status NoSuchChunk() { return InvalidArgumentError("no such chunk"); }
+
   std::shared_ptr<RankPipeline> rank_;  // keeps the mapping alive while it is read
   uint32_t slot_;
   ShardSeal seal_;
@@ -56,13 +63,14 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
       clock_(clock),
       peers_(peers),
       peer_source_(
-          options_.node, [this](const std::string& job, Rank rank) { return FindRank(job, rank); },
+          options_.node, [this](const ShardKey& key) { return FindHolder(key); },
           [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
           volume, peers),
       restore_tools_(MakeRestoreTools(fetcher)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
-      retention_(1) {}
+      retention_(1),
+      view_readers_(kViewReaders) {}
 
 RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
   return {volume_,
@@ -77,7 +85,8 @@ RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
           [this](const ShardKey& key, Tier tier, const Status& how) { OnLost(key, tier, how); },
           [this](const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
             OnWhole(identity, tier, seal);
-          }};
+          },
+          [this](const ShardKey& key) { return OpenInMemory(key); }};
 }
 
 Node::~Node() { Stop(); }
@@ -95,13 +104,15 @@ void Node::Stop() {
   scrubber_.reset();
   workers_.Stop();
   retention_.Stop();
+  view_readers_.Stop();
   sessions_.clear();
-  std::map<RankKey, std::shared_ptr<RankPipeline>> ranks;
+  std::vector<std::shared_ptr<RankPipeline>> ranks = Ranks();
   {
     MutexLock lock(ranks_mutex_);
-    ranks.swap(ranks_);
+    ranks_.clear();
+    set_aside_.clear();
   }
-  for (auto& [key, rank] : ranks) {
+  for (std::shared_ptr<RankPipeline>& rank : ranks) {
     volume_.UnregisterMemory(rank->segment.memory());
     rank.reset();
   }
@@ -177,11 +188,27 @@ std::shared_ptr<RankPipeline> Node::FindRank(const std::string& job, Rank rank) 
   return found == ranks_.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<RankPipeline> Node::FindHolder(const ShardKey& key) {
+  std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  if (rank != nullptr && rank->slots.Has(key.version)) return rank;
+  MutexLock lock(ranks_mutex_);
+  for (const auto& former : set_aside_) {
+    const SegmentOwner& owner = former->segment.owner();
+    if (owner.job == key.job && owner.rank == key.rank && former->slots.Has(key.version)) {
+      return former;
+    }
+  }
+  return rank;
+}
+
 std::vector<std::shared_ptr<RankPipeline>> Node::Ranks(const std::string* job) {
   MutexLock lock(ranks_mutex_);
   std::vector<std::shared_ptr<RankPipeline>> ranks;
   for (const auto& [key, rank] : ranks_) {
     if (job == nullptr || key.first == *job) ranks.push_back(rank);
+  }
+  for (const auto& rank : set_aside_) {
+    if (job == nullptr || rank->segment.owner().job == *job) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -192,7 +219,11 @@ std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
   auto rank = std::make_shared<RankPipeline>(segment, options_.disk_every_steps,
                                              options_.peer_every_steps, volume_, events, clock_);
   MutexLock lock(ranks_mutex_);
-  ranks_[{segment.owner().job, segment.owner().rank}] = rank;
+  if (arena_.IsSetAside(&segment)) {
+    set_aside_.push_back(rank);
+  } else {
+    ranks_[{segment.owner().job, segment.owner().rank}] = rank;
+  }
   return rank;
 }
 
@@ -350,6 +381,7 @@ void Node::TickLoop() {
         {ErrorCode::kUnavailable, fmt::format("rank {} of {} has not connected to node {}",
                                               identity.rank.value, identity.job, options_.node)}});
   }
+  ReleaseSetAside();
   std::erase_if(trainers_,
                 [](const auto& trainer) { return ProcessGone(trainer.second.pid_fd.get()); });
 }
@@ -401,7 +433,7 @@ Session* Node::FindSession(const std::string& job, Rank rank) {
 // ---- the data service ----
 
 Result<std::unique_ptr<ShardReader>> Node::OpenInMemory(const ShardKey& key) {
-  std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  std::shared_ptr<RankPipeline> rank = FindHolder(key);
   if (rank == nullptr) {
     return Fail({ErrorCode::kNotFound, fmt::format("node {} has no memory of rank {} of {}",
                                                    options_.node, key.rank.value, key.job)});
@@ -457,7 +489,7 @@ Result<ShardSeal> Node::SealOfProtected(const ShardKey& key, Tier tier) {
     HOLDFAST_ASSIGN_OR_RETURN(const auto chunks, volume_.OpenChunks(key));
     return chunks->seal();
   }
-  const std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+  const std::shared_ptr<RankPipeline> rank = FindHolder(key);
   if (rank == nullptr) return Fail(NotFoundError("no memory of it"));
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot,
                             rank->slots.Pin(key.version, RankSlots::Find::kUncheckedToo));
@@ -473,7 +505,7 @@ bool Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
     return true;
   }
   if (tier == Tier::kMemory) {
-    const std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+    const std::shared_ptr<RankPipeline> rank = FindHolder(key);
     if (rank == nullptr || !rank->slots.MarkDamaged(key.version).ok()) return false;
   } else {
     MutexLock lock(damaged_mutex_);
@@ -487,7 +519,7 @@ bool Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
 
 void Node::OnLost(const ShardKey& key, Tier tier, const Status& how) {
   if (tier == Tier::kMemory) {
-    std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
+    const std::shared_ptr<RankPipeline> rank = FindHolder(key);
     if (rank == nullptr || !rank->slots.Discard(key.version).ok()) return;  // known already
   } else {
     const Status moved = volume_.Quarantine(key, how.message());

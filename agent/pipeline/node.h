@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "agent/api/messages.h"
@@ -23,6 +24,7 @@
 #include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/sealer.h"
 #include "agent/pipeline/session.h"
+#include "agent/pipeline/version_view.h"
 #include "agent/pipeline/watched_ranks.h"
 #include "storage/base/clock.h"
 #include "storage/volume/volume.h"
@@ -55,15 +57,6 @@ struct RankPipeline {
   RankSlots slots;
   Sealer sealer;
   Persister persister;
-};
-
-/// A shard being read out of memory or disk for somebody else.
-class ShardReader {
- public:
-  virtual ~ShardReader() = default;
-  virtual const ShardSeal& seal() const = 0;
-  /// Copies chunk `index` out, checked: DataLoss when it does not match the seal.
-  virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
 };
 
 /// The node's whole pipeline: trainers in, facts out, directives carried out. One loop thread owns
@@ -153,6 +146,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Session* FindSession(const std::string& job, Rank rank);
   Session* FindSession(uint64_t id);
   std::shared_ptr<RankPipeline> FindRank(const std::string& job, Rank rank);
+  /// The rank's memory that has the version, if any of it has; also what was set aside.
+  std::shared_ptr<RankPipeline> FindHolder(const ShardKey& key);
   /// Of one job, or all; parity included.
   std::vector<std::shared_ptr<RankPipeline>> Ranks(const std::string* job = nullptr);
   std::shared_ptr<RankPipeline> MakeRank(Segment& segment);
@@ -173,10 +168,17 @@ class Node final : public DirectiveHandler, private RankEvents {
   Status ClaimRank(Session& session);
   void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);
   void ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
-                       uint64_t slot_bytes);
-  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
+                       uint64_t slot_bytes, uint32_t world);
+  /// `world` of the job's current start; 0: not known.
+  Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
+                           uint32_t world);
   /// Takes a rank's memory away from its threads, emptied. FailedPrecondition when it may not.
-  Status Retire(const std::shared_ptr<RankPipeline>& rank);
+  Status Retire(const std::shared_ptr<RankPipeline>& rank, bool on_disk_too);
+  /// The rank gets new memory; this stays for what it holds.
+  Status SetAside(const std::shared_ptr<RankPipeline>& rank);
+  void TakeBack(const std::shared_ptr<RankPipeline>& rank);
+  void ReleaseSetAside();
+  std::vector<std::shared_ptr<RankPipeline>> IdleRanks(const std::string& job, uint32_t world);
   void OnReserved(uint64_t session_id, const Result<Segment*>& segment);
   void RememberTrainer(Session& session, UniqueFd pid_fd);
   void LoadTrainers();
@@ -191,6 +193,19 @@ class Node final : public DirectiveHandler, private RankEvents {
   void OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& decision);
   bool TryAnswerRestore(Session& session, const WaitingRestore& restore);
   void HandleEndRestore(Session& session, const EndSaveMessage& message);
+
+  // ---- views (node_views.cc) ----
+  void StartView(Session& session, uint64_t ticket, const RestoreDecision& decision);
+  Result<std::shared_ptr<OpenView>> MakeView(const std::string& job, VersionId version,
+                                             Incarnation incarnation, uint64_t* listing_bytes);
+  Result<std::shared_ptr<VersionView>> ShareView(const std::string& job, VersionId version,
+                                                 Incarnation incarnation);
+  Result<VersionPlaces> FindPlaces(const std::string& job, VersionId version);
+  void OnViewMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
+                  const Result<std::shared_ptr<OpenView>>& view, uint64_t listing_bytes);
+  void HandleReadView(Session& session, const ReadViewMessage& message);
+
+  // ---- trainers again ----
   void RetryWaiting(Session& session);
   void Reply(Session& session, uint64_t ticket, const Status& status);
   void Notify(Session& session, NoticeKind kind, VersionId version, Tier tier,
@@ -225,6 +240,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   Mutex reserve_mutex_;  // one reservation at a time; taken before ranks_mutex_
   Mutex ranks_mutex_;
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+  /// Memory of ranks that have larger memory by now, until newer versions are safe.
+  std::vector<std::shared_ptr<RankPipeline>> set_aside_ HOLDFAST_GUARDED_BY(ranks_mutex_);
+  std::atomic<bool> releasing_{false};
 
   WatchedRanks watched_;
 
@@ -263,8 +281,18 @@ class Node final : public DirectiveHandler, private RankEvents {
   bool stopping_ HOLDFAST_GUARDED_BY(posted_mutex_) = false;
   UniqueFd wake_fd_;
 
+  /// Views that some trainer of this node has open, or is about to.
+  struct SharedView {
+    Mutex mutex;  // held while it is opened
+    std::weak_ptr<VersionView> view;
+  };
+  Mutex views_mutex_;
+  std::map<std::tuple<std::string, VersionId, Incarnation>, std::shared_ptr<SharedView>> views_
+      HOLDFAST_GUARDED_BY(views_mutex_);
+
   Executor workers_;
   Executor retention_;
+  Executor view_readers_;
   std::unique_ptr<Scrubber> scrubber_;
   std::thread loop_;
 };

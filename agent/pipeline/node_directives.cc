@@ -109,7 +109,7 @@ Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job
   SegmentOwner owner{job, parity, 0};
   for (const auto& rank : Ranks(&job)) owner.uid = rank->segment.owner().uid;
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] Segment * segment,
-                            Reserve(owner, kParitySlots, slot_bytes));
+                            Reserve(owner, kParitySlots, slot_bytes, /*world=*/0));
   std::shared_ptr<RankPipeline> rank = FindRank(job, parity);
   if (rank == nullptr) return Fail(UnavailableError("its memory was given to another job"));
   rank->connected.store(true);

@@ -66,7 +66,13 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
     case MessageType::kAbandonSave:
       return HandleEndSave(session, Decode<EndSaveMessage>(packet));
     case MessageType::kFindRestore:
+    case MessageType::kOpenView:
       return HandleFindRestore(session, Decode<FindRestoreMessage>(packet));
+    case MessageType::kReadView:
+      return HandleReadView(session, Decode<ReadViewMessage>(packet));
+    case MessageType::kCloseView:
+      session.views.erase(Decode<CloseViewMessage>(packet).view);
+      return;
     case MessageType::kEndRestore:
       return HandleEndRestore(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
@@ -205,76 +211,18 @@ void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation)
     return;
   }
   const SegmentOwner owner{session->job, session->rank, session->peer().uid};
-  const bool posted =
-      workers_.Post([this, id = session_id, owner, slots = session->slots,
-                     bytes = session->slot_bytes] { ReserveOnWorker(id, owner, slots, bytes); });
+  const bool posted = workers_.Post(
+      [this, id = session_id, owner, slots = session->slots, bytes = session->slot_bytes,
+       world = session->world] { ReserveOnWorker(id, owner, slots, bytes, world); });
   if (!posted) {
     Refuse(*session, {ErrorCode::kUnavailable, "the agent is overloaded or stopping; try again"});
   }
 }
 
 void Node::ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
-                           uint64_t slot_bytes) {
-  Result<Segment*> segment = Reserve(owner, slots, slot_bytes);
+                           uint64_t slot_bytes, uint32_t world) {
+  Result<Segment*> segment = Reserve(owner, slots, slot_bytes, world);
   Post([this, session_id, segment] { OnReserved(session_id, segment); });
-}
-
-Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) {
-  MutexLock lock(reserve_mutex_);
-  if (std::shared_ptr<RankPipeline> rank = FindRank(owner.job, owner.rank)) {
-    if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
-      return &rank->segment;
-    }
-    Status retired = Retire(std::exchange(rank, nullptr));
-    if (!retired.ok()) {
-      return Fail(retired.WithContext(fmt::format(
-          "rank {} of {} has smaller slots than the {} x {} it asks for, and they cannot be "
-          "replaced (use another job name, or wait until the job is on disk)",
-          owner.rank.value, owner.job, slots, FormatBytes(slot_bytes))));
-    }
-  }
-  Result<Segment*> segment = arena_.Reserve(owner, slots, slot_bytes);
-  // Jobs that are over and safe on disk make room.
-  std::vector<std::shared_ptr<RankPipeline>> idle;
-  if (!segment && segment.error().code() == ErrorCode::kResourceExhausted) {
-    MutexLock ranks_lock(ranks_mutex_);
-    for (const auto& [key, rank] : ranks_) {
-      if (key.first != owner.job && !rank->connected.load()) idle.push_back(rank);
-    }
-  }
-  while (!segment && segment.error().code() == ErrorCode::kResourceExhausted && !idle.empty()) {
-    std::shared_ptr<RankPipeline> rank = std::move(idle.back());
-    idle.pop_back();
-    Segment* memory = &rank->segment;
-    const SegmentOwner old = memory->owner();
-    if (!Retire(std::exchange(rank, nullptr)).ok()) continue;
-    Log(LogLevel::kInfo, "IdleMemoryGiven",
-        {Kv("from", old.job), Kv("from_rank", old.rank.value), Kv("to", owner.job)});
-    HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
-    segment = arena_.Reserve(owner, slots, slot_bytes);
-  }
-  if (segment) MakeRank(**segment);
-  return segment;
-}
-
-Status Node::Retire(const std::shared_ptr<RankPipeline>& rank) {
-  const SegmentOwner owner = rank->segment.owner();
-  const auto free_all = [&]() -> Status {
-    HOLDFAST_ASSIGN_OR_RETURN(const std::vector<VersionId> freed, rank->slots.Vacate());
-    for (VersionId version : freed) {
-      link_.Report(Gone{{owner.job, version, owner.rank}, Tier::kMemory});
-    }
-    return Status::Ok();
-  };
-  {
-    MutexLock lock(ranks_mutex_);
-    // The map and the caller: nobody reads it or is about to bring something into it.
-    if (rank.use_count() > 2) return UnavailableError("its memory is in use; try again");
-    HOLDFAST_RETURN_IF_ERROR(free_all());
-    ranks_.erase({owner.job, owner.rank});
-  }
-  volume_.UnregisterMemory(rank->segment.memory());
-  return Status::Ok();
 }
 
 void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
@@ -452,8 +400,9 @@ void Node::ReportNotSaved(const ShardKey& key, const std::string& why) {
 void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message) {
   const uint64_t ticket = message.header.ticket;
   if (session.restore_ask || !session.waiting_restores.empty()) {
-    Reply(session, ticket,
-          {ErrorCode::kFailedPrecondition, "an earlier FindRestore is not answered yet"});
+    Reply(
+        session, ticket,
+        {ErrorCode::kFailedPrecondition, "an earlier FindRestore or OpenView is not answered yet"});
     return;
   }
   RestoreAsk ask;
@@ -461,6 +410,7 @@ void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message
   ask.question.job = session.job;
   ask.question.incarnation = session.incarnation;
   ask.question.rank = session.rank;
+  ask.question.view = message.header.type == MessageType::kOpenView;
   if (message.wanted_incarnation != 0) {
     ask.question.wanted =
         VersionId{Incarnation{message.wanted_incarnation}, Step{message.wanted_step}};
@@ -494,11 +444,13 @@ void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& 
   }
   const uint64_t ticket = ask.ticket;
   const Clock::TimePoint asked_until = ask.deadline;
+  const bool view = ask.question.view;
   session->restore_ask.reset();
   if (!decision) {
     Reply(*session, ticket, decision.error());
     return;
   }
+  if (view) return StartView(*session, ticket, *decision);
   WaitingRestore restore{ticket, *decision, {}};
   if (TryAnswerRestore(*session, restore)) return;
   restore.deadline =

@@ -231,7 +231,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
 /// From memory, else from disk, else from memory as soon as it comes.
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
-  std::shared_ptr<RankPipeline> rank = find_rank_(request.job, request.rank);
+  std::shared_ptr<RankPipeline> rank = find_rank_({request.job, request.version, request.rank});
   const bool whole = rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kWhole);
   std::unique_ptr<PeerReader> on_disk;
   if (!whole) {

@@ -20,7 +20,8 @@ struct RankPipeline;
 /// older incarnations are refused. Thread-safe.
 class NodePeerSource final : public PeerSource {
  public:
-  using FindRank = std::function<std::shared_ptr<RankPipeline>(const std::string& job, Rank rank)>;
+  /// The rank's memory that has the version; where none has, the memory that it would come into.
+  using FindRank = std::function<std::shared_ptr<RankPipeline>(const ShardKey& key)>;
 
   /// Told from any thread of a copy that is not what it was sealed as.
   using OnDamage = std::function<void(const ShardKey& key, Tier tier, const Status& how)>;

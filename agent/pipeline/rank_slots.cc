@@ -542,7 +542,14 @@ Status RankSlots::Discard(VersionId version) {
   return Status(ErrorCode::kNotFound, "memory does not hold version " + ToString(version));
 }
 
-Result<std::vector<VersionId>> RankSlots::Vacate() {
+bool RankSlots::Has(VersionId version) {
+  MutexLock lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.phase == Phase::kSealed && entry.version == version && !entry.discard;
+  });
+}
+
+Result<std::vector<VersionId>> RankSlots::Vacate(bool on_disk_too) {
   MutexLock lock(mutex_);
   const std::vector<SlotView> views = Views();
   const std::vector<uint32_t> freeable = FreeableSlots(views, job());
@@ -552,7 +559,8 @@ Result<std::vector<VersionId>> RankSlots::Vacate() {
     if (view.state == SlotState::kLeased || view.in_use || view.held) {
       return Fail(FailedPreconditionError("version " + version + " is in use"));
     }
-    const bool on_disk = job_ && job_->disk_committed && view.version <= *job_->disk_committed;
+    const bool on_disk =
+        on_disk_too && job_ && job_->disk_committed && view.version <= *job_->disk_committed;
     const bool may_go = std::find(freeable.begin(), freeable.end(), view.slot) != freeable.end();
     if (!on_disk && !may_go) {
       return Fail(FailedPreconditionError("version " + version + " is only in memory"));

@@ -138,10 +138,12 @@ class RankSlots {
   /// Frees a sealed slot (damaged, or told to) as soon as nobody is at it, and offers it to nobody
   /// from now on. NotFound when memory does not hold the version.
   Status Discard(VersionId version);
-  /// Frees every slot, if nobody is at any of them and each version is also committed on disk (or
-  /// may go anyway); returns their versions. FailedPrecondition says what stands in the way, and
-  /// nothing is freed. For memory that is to be given to something else.
-  Result<std::vector<VersionId>> Vacate();
+  /// Frees every slot, if nobody is at any of them and each version may go, or, with `on_disk_too`,
+  /// is committed on disk; returns their versions. FailedPrecondition says what stands in the way,
+  /// and nothing is freed. For memory that is to be given to something else.
+  Result<std::vector<VersionId>> Vacate(bool on_disk_too);
+  /// Memory has the version, whole or not, checked or not.
+  bool Has(VersionId version);
   /// Keeps `version` until the restore that it was prepared for is decided.
   void HoldForRestore(VersionId version);
 

@@ -200,6 +200,27 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
   return seal;
 }
 
+// From memory of the rank that was set aside when it got larger slots.
+Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+                      ShardReader& reader) {
+  const ShardSeal& seal = reader.seal();
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
+                            LeaseSlot(tools, slots, prepare.identity, seal.image_bytes));
+  FillingSlot filling(slots, slot);
+  const std::span<std::byte> image = filling.memory().first(seal.image_bytes);
+  for (uint64_t chunk = 0; chunk < seal.chunk_crcs.size(); ++chunk) {
+    const uint64_t at = chunk * kChunkBytes;
+    const Status status =
+        reader.CopyChunk(chunk, image.subspan(at, std::min(kChunkBytes, image.size() - at)));
+    if (status.code() == ErrorCode::kDataLoss) {
+      tools.damaged(prepare.identity.key(), Tier::kMemory, status);
+    }
+    HOLDFAST_RETURN_IF_ERROR(status);
+  }
+  return SealFilled(tools, slots, prepare, filling, seal);
+}
+
 Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   std::optional<FillingSlot> filling;
   const auto lease = [&](uint64_t image_bytes) -> Result<std::span<std::byte>> {
@@ -285,6 +306,9 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
   if (prepare.tier == Tier::kPeer) return RebuildFromGroup(tools, slots, prepare);
   if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
   if (prepare.tier == Tier::kDisk) return ReadFromDisk(tools, slots, prepare);
+  if (auto reader = tools.in_memory(prepare.identity.key())) {
+    return ReadFromMemory(tools, slots, prepare, **reader);
+  }
   tools.link.Report(Gone{prepare.identity.key(), Tier::kMemory});
   return Status(ErrorCode::kDataLoss, fmt::format("{} is no longer in this node's memory",
                                                   ToString(prepare.identity.key())));

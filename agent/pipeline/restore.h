@@ -1,6 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "agent/peers/transport.h"
 #include "agent/pipeline/coordinator_link.h"
@@ -9,6 +14,18 @@
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
+
+/// A shard being read out of memory for somebody else.
+class ShardReader {
+ public:
+  virtual ~ShardReader() = default;
+  virtual const ShardSeal& seal() const = 0;
+  /// Copies chunk `index`, into.size() bytes long, out and checks it: DataLoss when it does not
+  /// match the seal.
+  virtual Status CopyChunk(uint64_t index, std::span<std::byte> into) = 0;
+  /// The same, at its own length.
+  virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
+};
 
 /// What a restore works with; all outlive it. Thread-safe members only.
 struct RestoreTools {
@@ -27,6 +44,8 @@ struct RestoreTools {
   std::function<void(const ShardKey& key, Tier tier, const Status& how)> lost;
   /// A copy is as it was sealed, or is again.
   std::function<void(const ShardIdentity& identity, Tier tier, const ShardSeal& seal)> whole;
+  /// A shard in this node's memory, also in what was set aside.
+  std::function<Result<std::unique_ptr<ShardReader>>(const ShardKey& key)> in_memory;
 };
 
 /// Brings the shard, a rank's or a node's parity, into its memory and verifies every byte: from the

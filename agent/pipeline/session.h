@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bitset>
 #include <deque>
 #include <map>
 #include <memory>
@@ -9,12 +10,21 @@
 
 #include "agent/api/messages.h"
 #include "agent/api/socket.h"
+#include "agent/arena/memory_file.h"
 #include "agent/pipeline/rank_slots.h"
 #include "storage/base/clock.h"
 
 namespace holdfast::agent {
 
 struct RankPipeline;
+class VersionView;
+
+/// A view that a trainer has open: the version, and the memory they share. Whoever reads into that
+/// keeps both.
+struct OpenView {
+  std::shared_ptr<VersionView> view;
+  MemoryFile memory;
+};
 
 /// A BeginSave that waits for a slot.
 struct WaitingSave {
@@ -96,6 +106,12 @@ class Session {
   std::vector<WaitingRestore> waiting_restores;
   std::optional<RestoreAsk> restore_ask;
   std::vector<uint32_t> pins;  // slots that it reads
+  struct View {
+    std::shared_ptr<OpenView> open;
+    std::bitset<kViewPlaces> busy;  // places that are being read into
+  };
+  std::map<uint32_t, View> views;
+  uint32_t next_view = 1;
 };
 
 /// True once the process behind a pidfd is gone.

@@ -13,6 +13,9 @@ namespace {
 
 // Calls that read shards at once; each has a few MiB under way.
 constexpr int kCallsMax = 6;
+// Parts are small, and many ranks want theirs at once: they wait for each other, so long at most.
+constexpr int kPartsAtOnce = 8;
+constexpr std::chrono::seconds kPartWait(10);
 constexpr size_t kLogPieceBytes = 256 << 10;
 
 template <typename Request>
@@ -108,13 +111,14 @@ DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::st
 grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
                                     const ReadShardRequest* request,
                                     grpc::ServerWriter<ShardPiece>* writer) {
-  CallCount count(running_);
-  Status status = count.Check();
-  if (!status.ok()) return coord::ToGrpc(status);
   auto key = KeyOf(*request);
   if (!key) return coord::ToGrpc(key.error());
   auto tier = LocalTier(request->tier());
   if (!tier) return coord::ToGrpc(tier.error());
+  if (request->part()) return coord::ToGrpc(SendPart(*key, *tier, *request, writer));
+  CallCount count(running_);
+  Status status = count.Check();
+  if (!status.ok()) return coord::ToGrpc(status);
   status = *tier == Tier::kMemory ? SendFromMemory(*key, writer) : SendFromDisk(*key, writer);
   if (!status.ok() && status.code() != ErrorCode::kCancelled) {
     Log(LogLevel::kWarn, "ShardNotSent",
@@ -140,6 +144,57 @@ Status DataService::SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPi
   return volume_.StreamShard(seal, [writer](uint64_t offset, std::span<const std::byte> chunk) {
     return SendChunk(offset, chunk, writer);
   });
+}
+
+Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequest& request,
+                             grpc::ServerWriter<ShardPiece>* writer) {
+  const auto deadline = Clock::Real().Now() + kPartWait;
+  {
+    MutexLock lock(parts_mutex_);
+    while (parts_ >= kPartsAtOnce) {
+      const auto left = deadline - Clock::Real().Now();
+      if (left <= Clock::Duration::zero()) {
+        return UnavailableError("too many shards are being read here; try again");
+      }
+      part_ended_.WaitFor(parts_mutex_, left);
+    }
+    ++parts_;
+  }
+  const auto send = [&]() -> Status {
+    std::unique_ptr<ShardReader> in_memory;
+    std::unique_ptr<ShardChunks> on_disk;
+    if (tier == Tier::kMemory) {
+      HOLDFAST_ASSIGN_OR_RETURN(in_memory, node_.OpenInMemory(key));
+    } else {
+      HOLDFAST_ASSIGN_OR_RETURN(on_disk, volume_.OpenChunks(key));
+    }
+    const ShardSeal& seal = in_memory != nullptr ? in_memory->seal() : on_disk->seal();
+    if (request.offset() % kChunkBytes != 0 || request.offset() > seal.image_bytes ||
+        request.bytes() > seal.image_bytes - request.offset()) {
+      return InvalidArgumentError(fmt::format("no {} bytes begin at {} of an image of {}",
+                                              request.bytes(), request.offset(), seal.image_bytes));
+    }
+    HOLDFAST_RETURN_IF_ERROR(SendSeal(seal, writer));
+    std::vector<std::byte> chunk;
+    const uint64_t end = request.offset() + request.bytes();
+    for (uint64_t at = request.offset(); at < end; at += kChunkBytes) {
+      std::span<const std::byte> bytes;
+      if (in_memory != nullptr) {
+        HOLDFAST_RETURN_IF_ERROR(in_memory->ReadChunk(at / kChunkBytes, &chunk));
+        bytes = chunk;
+      } else {
+        HOLDFAST_ASSIGN_OR_RETURN(bytes, on_disk->Read(at / kChunkBytes));
+      }
+      HOLDFAST_RETURN_IF_ERROR(SendChunk(at, bytes, writer));
+    }
+    return Status::Ok();
+  };
+  const Status status = send();
+  if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, tier, status);
+  MutexLock lock(parts_mutex_);
+  --parts_;
+  part_ended_.NotifyOne();
+  return status;
 }
 
 grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,

@@ -8,6 +8,7 @@
 #include "agent/pipeline/node.h"
 #include "agent/server/injector.h"
 #include "agent/workers/manager.h"
+#include "storage/base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -42,6 +43,8 @@ class DataService final : public Agent::Service {
  private:
   Status SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
   Status SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
+  Status SendPart(const ShardKey& key, Tier tier, const ReadShardRequest& request,
+                  grpc::ServerWriter<ShardPiece>* writer);
 
   Node& node_;
   Volume& volume_;
@@ -51,6 +54,9 @@ class DataService final : public Agent::Service {
   std::atomic<Injector*> injector_{nullptr};
   const std::string node_name_;
   std::atomic<int> running_{0};
+  Mutex parts_mutex_;
+  CondVar part_ended_;
+  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // being sent
 };
 
 }  // namespace holdfast::agent

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "agent/api/agent.grpc.pb.h"
@@ -17,6 +18,7 @@ namespace {
 
 // A peer that sends nothing for so long (frozen, or cut off) is given up: a worker waits for it.
 constexpr std::chrono::seconds kStall(40);
+constexpr size_t kChannelsMax = 1024;
 
 /// Cancels a call that makes no progress. Its own thread; lives as long as the call.
 class StallGuard {
@@ -68,8 +70,18 @@ class GrpcShardStream final : public ShardStream {
     if (reader_ != nullptr) reader_->Finish();
   }
 
-  Status Begin(const ShardKey& key, Tier tier) {
+  struct Part {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+
+  Status Begin(const ShardKey& key, Tier tier, std::optional<Part> part = std::nullopt) {
     ReadShardRequest request;
+    if (part) {
+      request.set_part(true);
+      request.set_offset(part->offset);
+      request.set_bytes(part->bytes);
+    }
     request.set_job(key.job);
     request.set_incarnation(key.version.incarnation.value);
     request.set_step(key.version.step.value);
@@ -92,14 +104,23 @@ class GrpcShardStream final : public ShardStream {
       return InvalidArgumentError(
           fmt::format("an image of {} bytes does not fit into {}", seal_.image_bytes, into.size()));
     }
+    return ReadChunks(0, into.first(seal_.image_bytes), progress);
+  }
+
+  /// The image bytes from `offset` on, which is a chunk's first; `into` ends where a chunk does.
+  Status ReadChunks(uint64_t offset, std::span<std::byte> into,
+                    const std::function<void(uint64_t)>& progress) {
     uint64_t done = 0;
-    for (uint64_t chunk = 0; done < seal_.image_bytes; ++chunk) {
+    for (uint64_t chunk = offset / kChunkBytes; done < into.size(); ++chunk) {
       if (piece_.data().empty() && !reader_->Read(&piece_)) return Ended();
       const std::span<const std::byte> data = std::as_bytes(std::span(piece_.data()));
-      const uint64_t expected = std::min(kChunkBytes, seal_.image_bytes - done);
-      if (piece_.offset() != done || data.size() != expected) {
+      const uint64_t expected = std::min<uint64_t>(kChunkBytes, into.size() - done);
+      if (piece_.offset() != offset + done || data.size() != expected) {
         return DataLossError(fmt::format("{} sent {} bytes at {} in place of {} at {}", address_,
-                                         data.size(), piece_.offset(), expected, done));
+                                         data.size(), piece_.offset(), expected, offset + done));
+      }
+      if (chunk >= seal_.chunk_crcs.size()) {
+        return InvalidArgumentError(fmt::format("{} has no chunk {}", address_, chunk));
       }
       if (Crc32c(data) != seal_.chunk_crcs[chunk]) {
         return DataLossError(fmt::format("chunk {} of {} as sent by {} does not match its checksum",
@@ -136,6 +157,32 @@ class GrpcShardStream final : public ShardStream {
 };
 
 }  // namespace
+
+Result<std::shared_ptr<grpc::Channel>> GrpcShardFetcher::ChannelTo(const std::string& address) {
+  MutexLock lock(mutex_);
+  auto known = channels_.find(address);
+  if (known != channels_.end()) return known->second;
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(address));
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel,
+                            coord::MakeChannel(endpoint, tls_, coord::kDataMessageBytesMax));
+  if (channels_.size() >= kChannelsMax) channels_.clear();
+  channels_[address] = channel;
+  return channel;
+}
+
+Result<ShardSeal> GrpcShardFetcher::ReadRange(const std::string& address, const ShardKey& key,
+                                              Tier tier, uint64_t offset,
+                                              std::span<std::byte> into) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel, ChannelTo(address));
+  GrpcShardStream stream(address, std::move(channel));
+  HOLDFAST_RETURN_IF_ERROR(stream.Begin(key, tier, GrpcShardStream::Part{offset, into.size()}));
+  if (stream.seal().identity.key() != key) {
+    return Fail(
+        DataLossError(address + " sent the seal of " + ToString(stream.seal().identity.key())));
+  }
+  HOLDFAST_RETURN_IF_ERROR(stream.ReadChunks(offset, into, {}));
+  return stream.seal();
+}
 
 Result<std::unique_ptr<ShardStream>> GrpcShardFetcher::Open(const std::string& address,
                                                             const ShardKey& key, Tier tier) {

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+
 #include "agent/pipeline/coordinator_link.h"
 #include "coordinator/api/channel.h"
+#include "storage/base/mutex.h"
 
 namespace holdfast::agent {
 
@@ -11,9 +16,16 @@ class GrpcShardFetcher final : public ShardFetcher {
   explicit GrpcShardFetcher(coord::TlsFiles tls) : tls_(std::move(tls)) {}
   Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
                                             Tier tier) override;
+  Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
+                              uint64_t offset, std::span<std::byte> into) override;
 
  private:
+  Result<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& address);
+
   coord::TlsFiles tls_;
+  Mutex mutex_;
+  /// Kept, so that the many small reads of a view do not each begin with a handshake.
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast::agent

@@ -20,6 +20,7 @@ constexpr int64_t kRetryLeastMs = 100;
 constexpr int64_t kRetryMostMs = 1000;
 constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
+constexpr int64_t kPlacesTimeoutMs = 10'000;
 constexpr int64_t kObserveTimeoutMs = 1'000;
 constexpr std::chrono::milliseconds kSilentStream(50);
 
@@ -85,6 +86,27 @@ PrepareShard FromCoord(coord::PrepareOrder order) {
   prepare.digest = order.digest;
   prepare.group = FromCoord(order.group);
   return prepare;
+}
+
+Result<VersionPlaces> PlacesOf(const pb::PlanRestoreReply& reply) {
+  HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+  if (reply.world() == 0 || reply.world() > kWorldMax) {
+    return Fail(InternalError(fmt::format("a version of {} ranks", reply.world())));
+  }
+  VersionPlaces places;
+  places.shards.resize(reply.world());
+  for (const pb::ShardSource& source : reply.sources()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(source.tier()));
+    if (source.rank() >= reply.world()) return Fail(InternalError("a rank beyond the world"));
+    VersionPlaces::Shard& shard = places.shards[source.rank()];
+    shard.digest = source.digest();
+    shard.places.push_back({source.node(), source.address(), tier});
+  }
+  for (const pb::PeerGroup& wire : reply.groups()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const coord::PeerGroup group, coord::FromProto(wire));
+    if (auto plan = FromCoord(group)) places.groups.push_back(*std::move(plan));
+  }
+  return places;
 }
 
 WorkersWanted FromCoord(coord::WorkersOrder order) {
@@ -498,6 +520,7 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreQuestion& question,
   call->request.set_incarnation(question.incarnation.value);
   call->request.set_rank(question.rank.value);
   coord::ToProto(question.wanted.value_or(VersionId{}), call->request.mutable_wanted());
+  call->request.set_view(question.view);
   call->context.set_deadline(After(question.timeout_ms));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));
@@ -509,6 +532,7 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreQuestion& question,
     RestoreDecision decision;
     HOLDFAST_ASSIGN_OR_RETURN(decision.version, coord::NamedVersion(call->response.version()));
     HOLDFAST_ASSIGN_OR_RETURN(decision.tier, coord::TierFromNumber(call->response.tier()));
+    decision.world = call->response.world();
     return decision;
   };
   stub_->async()->DecideRestore(
@@ -517,6 +541,29 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreQuestion& question,
         done(finish(sent));
         EndCall(&call->context);
       });
+}
+
+void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
+                                     std::function<void(Result<VersionPlaces>)> done) {
+  auto call = std::make_shared<Call<pb::PlanRestoreRequest, pb::PlanRestoreReply>>();
+  call->request.set_job(job);
+  coord::ToProto(version, call->request.mutable_version());
+  call->request.set_whole(true);
+  call->context.set_deadline(After(kPlacesTimeoutMs));
+  if (!BeginCall(&call->context)) {
+    done(Fail(CancelledError("the agent is stopping")));
+    return;
+  }
+  stub_->async()->PlanRestore(&call->context, &call->request, &call->response,
+                              [this, call, done = std::move(done)](const grpc::Status& sent) {
+                                if (sent.ok()) {
+                                  done(PlacesOf(call->response));
+                                } else {
+                                  const Status status = coord::FromGrpc(sent, "the coordinator");
+                                  done(Fail(UnavailableError(status.message())));
+                                }
+                                EndCall(&call->context);
+                              });
 }
 
 }  // namespace holdfast::agent

@@ -65,6 +65,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreQuestion& question,
                      std::function<void(Result<RestoreDecision>)> done) override;
+  void FindPlaces(const std::string& job, VersionId version,
+                  std::function<void(Result<VersionPlaces>)> done) override;
 
  private:
   void AttachLoop();

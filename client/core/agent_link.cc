@@ -161,14 +161,14 @@ Status AgentLink::SendLocked(uint64_t epoch, std::span<const std::byte> bytes) {
   return sent;
 }
 
-Status AgentLink::Send(const Use& use, const agent::EndSaveMessage& message) {
+Status AgentLink::SendBytes(const Use& use, std::span<const std::byte> bytes) {
   MutexLock lock(mutex_);
-  return SendLocked(use.epoch_, std::as_bytes(std::span(&message, 1)));
+  return SendLocked(use.epoch_, bytes);
 }
 
 Result<agent::ReplyMessage> AgentLink::CallBytes(const Use& use, std::span<const std::byte> bytes,
                                                  const agent::MessageHeader& header, uint64_t step,
-                                                 MonotonicTime deadline) {
+                                                 MonotonicTime deadline, UniqueFd* memory) {
   MutexLock lock(mutex_);
   PendingCall& call = calls_[header.ticket];
   call.type = header.type;
@@ -190,6 +190,7 @@ Result<agent::ReplyMessage> AgentLink::CallBytes(const Use& use, std::span<const
   PendingCall finished = std::move(call);
   calls_.erase(header.ticket);
   if (finished.failure) return Fail(*std::move(finished.failure));
+  if (memory != nullptr) *memory = std::move(finished.memory);
   return *finished.reply;
 }
 
@@ -366,7 +367,8 @@ Status AgentLink::Dispatch(int socket) {
   if (!header) return Garbage(socket_path_, header.error());
   switch (header->type) {
     case agent::MessageType::kReply:
-      OnReply(As<agent::ReplyMessage>(received->bytes));
+      OnReply(As<agent::ReplyMessage>(received->bytes),
+              received->fds.empty() ? UniqueFd() : std::move(received->fds.front()));
       return Status::Ok();
     case agent::MessageType::kNotice:
       observer_.OnNotice(As<agent::NoticeMessage>(received->bytes));
@@ -377,26 +379,39 @@ Status AgentLink::Dispatch(int socket) {
   }
 }
 
-void AgentLink::OnReply(const agent::ReplyMessage& reply) {
+void AgentLink::OnReply(const agent::ReplyMessage& reply, UniqueFd memory) {
   MutexLock lock(mutex_);
   auto found = calls_.find(reply.header.ticket);
   if (found == calls_.end()) return;
   PendingCall& call = found->second;
   if (!call.abandoned) {
     call.reply = reply;
+    call.memory = std::move(memory);
     changed_.NotifyAll();
     return;
   }
-  if (reply.code == 0) {
-    bool save = call.type == agent::MessageType::kBeginSave;
-    agent::EndSaveMessage undo;
-    undo.header.type = save ? agent::MessageType::kAbandonSave : agent::MessageType::kEndRestore;
-    undo.slot = reply.slot;
-    undo.step = save ? call.step : reply.step;
-    static_cast<void>(
-        SendLocked(epoch_.load(std::memory_order_relaxed), std::as_bytes(std::span(&undo, 1))));
-  }
+  if (reply.code == 0) UndoLocked(call, reply);
   calls_.erase(found);
+}
+
+/// Gives back what the answer to a call granted that nobody waits for any more.
+void AgentLink::UndoLocked(const PendingCall& call, const agent::ReplyMessage& reply) {
+  const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
+  const auto send = [&](const auto& message) {
+    static_cast<void>(SendLocked(epoch, std::as_bytes(std::span(&message, 1))));
+  };
+  if (call.type == agent::MessageType::kReadView) return;
+  if (call.type == agent::MessageType::kOpenView) {
+    agent::CloseViewMessage close;
+    close.view = reply.slot;
+    return send(close);
+  }
+  const bool save = call.type == agent::MessageType::kBeginSave;
+  agent::EndSaveMessage undo;
+  undo.header.type = save ? agent::MessageType::kAbandonSave : agent::MessageType::kEndRestore;
+  undo.slot = reply.slot;
+  undo.step = save ? call.step : reply.step;
+  send(undo);
 }
 
 void AgentLink::Disconnect(const Status& reason) {

@@ -69,6 +69,8 @@ class AgentLink {
     bool alive() const { return link_->epoch_.load(std::memory_order_acquire) == epoch_; }
     const SegmentMapping& segment() const { return link_->mapping_; }
     uint64_t incarnation() const { return link_->incarnation_.load(std::memory_order_relaxed); }
+    /// Names the connection; not 0.
+    uint64_t epoch() const { return epoch_; }
 
    private:
     friend class AgentLink;
@@ -80,17 +82,22 @@ class AgentLink {
   Result<Use> Enter();
 
   /// Sends a request and waits for its answer, whatever code that carries. DeadlineExceeded: none
-  /// came; should it come later after all, a slot it grants is given back. Unavailable: the
-  /// connection went away.
+  /// came; should it come later after all, a slot or a view it grants is given back. Unavailable:
+  /// the connection went away. `memory`, if given, gets the descriptor that came with the answer.
   template <typename Message>
-  Result<agent::ReplyMessage> Call(const Use& use, Message message, MonotonicTime deadline) {
+  Result<agent::ReplyMessage> Call(const Use& use, Message message, MonotonicTime deadline,
+                                   UniqueFd* memory = nullptr) {
     message.header.ticket = NextTicket();
     uint64_t step = 0;
     if constexpr (requires { message.step; }) step = message.step;
-    return CallBytes(use, std::as_bytes(std::span(&message, 1)), message.header, step, deadline);
+    return CallBytes(use, std::as_bytes(std::span(&message, 1)), message.header, step, deadline,
+                     memory);
   }
   /// Sends a message that has no answer.
-  Status Send(const Use& use, const agent::EndSaveMessage& message);
+  template <typename Message>
+  Status Send(const Use& use, const Message& message) {
+    return SendBytes(use, std::as_bytes(std::span(&message, 1)));
+  }
 
  private:
   struct PendingCall {
@@ -100,12 +107,16 @@ class AgentLink {
     MonotonicTime abandoned_at;
     std::optional<Status> failure;
     std::optional<agent::ReplyMessage> reply;
+    UniqueFd memory;  // that came with it
   };
 
   uint64_t NextTicket() { return ticket_.fetch_add(1, std::memory_order_relaxed); }
   Result<agent::ReplyMessage> CallBytes(const Use& use, std::span<const std::byte> bytes,
                                         const agent::MessageHeader& header, uint64_t step,
-                                        MonotonicTime deadline);
+                                        MonotonicTime deadline, UniqueFd* memory);
+  Status SendBytes(const Use& use, std::span<const std::byte> bytes);
+  void UndoLocked(const PendingCall& call, const agent::ReplyMessage& reply)
+      HOLDFAST_REQUIRES(mutex_);
   Status SendLocked(uint64_t epoch, std::span<const std::byte> bytes) HOLDFAST_REQUIRES(mutex_);
   void Leave();
 
@@ -115,7 +126,7 @@ class AgentLink {
   Status AwaitWelcome(int socket, agent::WelcomeMessage* welcome, UniqueFd* memory, bool* refused);
   Status TakeSegment(const agent::WelcomeMessage& welcome, const UniqueFd& memory);
   Status Dispatch(int socket);
-  void OnReply(const agent::ReplyMessage& reply);
+  void OnReply(const agent::ReplyMessage& reply, UniqueFd memory);
   void Disconnect(const Status& reason);
   /// Waits for the stop signal; false when the time ran out first.
   bool AwaitStop(uint64_t timeout_ms);

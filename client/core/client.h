@@ -18,6 +18,7 @@
 #include "client/core/copier.h"
 #include "client/core/options.h"
 #include "client/core/phase_hints.h"
+#include "client/core/view.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status.h"
@@ -57,7 +58,10 @@ class Client : private LinkObserver {
   Status Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms);
   Result<VersionId> Latest(Tier tier);
   Result<RestoredState> Restore(std::optional<VersionId> wanted, uint64_t timeout_ms);
-  /// The i-th difference the latest Restore() found; nullptr beyond the last.
+  /// A version seen whole; goes before the client does.
+  Result<std::unique_ptr<View>> OpenView(std::optional<VersionId> wanted, uint64_t timeout_ms);
+  Status LoadView(View& view, const StateDescription& wanted, uint64_t timeout_ms);
+  /// The i-th difference the latest Restore() or LoadView() found; nullptr beyond the last.
   const char* Difference(size_t index);
   size_t DifferenceCount();
   Status Connection();

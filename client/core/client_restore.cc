@@ -75,6 +75,20 @@ Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, Monot
   return restored;
 }
 
+Result<std::unique_ptr<View>> Client::OpenView(std::optional<VersionId> wanted,
+                                               uint64_t timeout_ms) {
+  MutexLock one(restoring_);
+  return View::Open(*link_, options_, wanted, After(timeout_ms));
+}
+
+Status Client::LoadView(View& view, const StateDescription& wanted, uint64_t timeout_ms) {
+  std::vector<std::string> differences;
+  Status status = view.Load(wanted, After(timeout_ms), &differences);
+  MutexLock lock(mutex_);
+  differences_ = std::move(differences);
+  return status;
+}
+
 Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& reply) {
   VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
   const ShardIdentity& saved = image.identity;
@@ -84,10 +98,10 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
                          ", the agent brought " + ToString(saved.key()));
   }
   if (saved.world != options_.world) {
-    return InvalidArgumentError("version " + ToString(version) + " was saved by a world of " +
-                                std::to_string(saved.world) + " ranks, this is one of " +
-                                std::to_string(options_.world) + ": start the job with " +
-                                std::to_string(saved.world) + " ranks");
+    return InvalidArgumentError(
+        "version " + ToString(version) + " was saved by a world of " + std::to_string(saved.world) +
+        " ranks, this is one of " + std::to_string(options_.world) +
+        ": open a view of it, or start the job with " + std::to_string(saved.world) + " ranks");
   }
   std::vector<std::string> differences = DescribeDifferences(image.tensors, state_.specs);
   if (differences.empty()) return Status::Ok();

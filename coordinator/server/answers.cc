@@ -112,8 +112,10 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     if (request.tier() != 0) {
       HOLDFAST_ASSIGN_OR_RETURN(tier, TierFromNumber(request.tier()));
     }
-    HOLDFAST_ASSIGN_OR_RETURN(RestoreView view,
-                              state.PlanRestore(request.job(), FromProto(request.version()), tier));
+    const VersionId wanted = FromProto(request.version());
+    HOLDFAST_ASSIGN_OR_RETURN(const RestoreView view,
+                              request.whole() ? state.PlanView(request.job(), wanted)
+                                              : state.PlanRestore(request.job(), wanted, tier));
     ToProto(view.version, reply->mutable_version());
     reply->set_world(view.world);
     const auto fill_source = [](const SourceView& source, pb::ShardSource* wire) {
@@ -126,6 +128,7 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     };
     for (const SourceView& source : view.sources) fill_source(source, reply->add_sources());
     for (const SourceView& source : view.parity) fill_source(source, reply->add_parity());
+    for (const PeerGroup& group : view.groups) ToProto(group, reply->add_groups());
     return Status::Ok();
   };
   ToProto(fill(), reply->mutable_outcome());

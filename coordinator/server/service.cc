@@ -197,6 +197,7 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   event.incarnation = Incarnation{request->incarnation()};
   event.rank = Rank{request->rank()};
   event.wanted = FromProto(request->wanted());
+  event.view = request->view();
   auto call = std::make_unique<WaitingCall>(
       [this, id = event.request] { applier_.Submit(RestoreGivenUp{id}); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
@@ -207,6 +208,7 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
     if (answer->outcome.ok()) {
       ToProto(answer->version, reply->mutable_version());
       reply->set_tier(static_cast<uint32_t>(answer->tier));
+      reply->set_world(answer->world);
     }
     raw->Finish(grpc::Status::OK);
   });

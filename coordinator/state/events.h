@@ -85,6 +85,9 @@ struct RestoreWanted {
   Incarnation incarnation;
   Rank rank;
   VersionId wanted;  // incarnation 0: the newest restorable
+  /// The rank reads what it needs of all ranks' shards, wherever they lie: nothing is prepared, and
+  /// the version may have been saved by a world of another size.
+  bool view = false;
 };
 
 /// The caller no longer waits.
@@ -156,6 +159,7 @@ struct Reply {
   Incarnation incarnation;    // of a join
   VersionId version;          // of a restore
   Tier tier = Tier::kMemory;  // of a restore
+  uint32_t world = 0;         // of a restore: ranks that saved the version
 };
 
 /// The node is attached; its directives follow.

@@ -166,6 +166,7 @@ struct RestoreAsk {
   RequestId request = 0;
   Rank rank;
   Clock::TimePoint since;
+  bool view = false;  // see RestoreWanted
 };
 
 /// The restore of the current incarnation: prefetched, then decided once.
@@ -177,6 +178,12 @@ struct RestorePlan {
   uint32_t ready = 0;
   std::vector<RestoreAsk> asks;
   std::map<VersionId, std::string> unusable;  // tried in vain, and why
+
+  /// Somebody asks, and nobody for a shard of his own.
+  bool views_only() const {
+    return !asks.empty() &&
+           std::all_of(asks.begin(), asks.end(), [](const RestoreAsk& ask) { return ask.view; });
+  }
 };
 
 /// A shard that is missing at a tier where its version is committed.

@@ -92,7 +92,7 @@ void State::On(const RestoreWanted& event) {
         event.rank.value, name(event.wanted), name(plan.wanted))));
   }
   plan.open = true;
-  plan.asks.push_back({event.request, event.rank, at_.now});
+  plan.asks.push_back({event.request, event.rank, at_.now, event.view});
   Place(job, event.rank, node_names_.at(event.node));
 }
 
@@ -127,13 +127,22 @@ void State::AdvanceDecided(Job& job) {
                                "replaced; start it with another run id",
                                job.incarnation.value, job.name, ToString(restored))));
   }
-  if (plan.candidate != restored) SwitchTo(job, restored);
+  if (found->second.world != job.lineage().world) {
+    RefuseAsks(job, OtherWorld(job, found->second), /*views_too=*/false);
+  } else if (plan.candidate != restored) {
+    SwitchTo(job, restored);
+  }
   std::vector<RestoreAsk> waiting;
   for (const RestoreAsk& ask : std::exchange(plan.asks, {})) {
+    if (ask.view) {
+      if (!AnswerView(job, found->second, ask)) waiting.push_back(ask);
+      continue;
+    }
     bool stuck = RunLeg(job, ask.rank);
     const RestoreLeg& leg = plan.legs[ask.rank.value];
     if (leg.phase == RestoreLeg::Phase::kReady) {
-      effects_.emplace_back(Reply{ask.request, {}, job.incarnation, restored, leg.source.tier});
+      effects_.emplace_back(
+          Reply{ask.request, {}, job.incarnation, restored, leg.source.tier, found->second.world});
     } else if (GateOpen(job) &&
                (stuck || !IsAvailable(job, found->second, ask.rank, kAnyTier | kDamagedToo))) {
       plan.legs[ask.rank.value].tried.clear();
@@ -171,17 +180,13 @@ bool State::AdvanceCandidate(Job& job) {
     RefuseAsks(job, named ? WhyNotWanted(job, plan.wanted) : WhyNothing(job));
     return false;
   }
-  if (found->second.world != job.lineage().world) {
-    if (may_refuse) {
-      RefuseAsks(job, InvalidArgumentError(fmt::format(
-                          "version {} of job '{}' was saved by {} ranks, this run has {}; start it "
-                          "with {} ranks",
-                          ToString(plan.candidate), job.name, found->second.world,
-                          job.lineage().world, found->second.world)));
-    }
-    return false;
+  const bool other_world = found->second.world != job.lineage().world;
+  if (other_world && may_refuse) {
+    RefuseAsks(job, OtherWorld(job, found->second), /*views_too=*/false);
   }
-  for (uint32_t rank = 0; rank < plan.legs.size(); ++rank) {
+  const bool views_only = plan.views_only();
+  // Who reads everybody's shards where they lie needs none of them prepared.
+  for (uint32_t rank = 0; rank < plan.legs.size() && !views_only && !other_world; ++rank) {
     if (!RunLeg(job, Rank{rank})) continue;
     if (!gate) continue;  // a node that is still to come may bring what is missing
     plan.unusable[plan.candidate] =
@@ -189,20 +194,23 @@ bool State::AdvanceCandidate(Job& job) {
     return true;
   }
   const bool as_wanted = plan.wanted.incarnation.value == 0 || plan.wanted == plan.candidate;
-  if (asked && gate && as_wanted && plan.ready == plan.legs.size()) Decide(job);
+  const bool ready = views_only || (!other_world && plan.ready == plan.legs.size());
+  if (!plan.asks.empty() && gate && as_wanted && ready) Decide(job);
   return false;
 }
 
 VersionId State::Choose(const Job& job) const {
   const RestorePlan& plan = job.plan;
+  // Without a preparation that would show it, nothing is hoped of damaged copies.
+  const auto restorable = plan.views_only() ? IsRestorable : MayBeRestorable;
   if (plan.wanted.incarnation.value != 0) {
     auto found = job.versions.find(plan.wanted);
-    bool good = found != job.versions.end() && MayBeRestorable(job, found->second) &&
+    bool good = found != job.versions.end() && restorable(job, found->second) &&
                 plan.unusable.count(plan.wanted) == 0;
     return good ? plan.wanted : VersionId{};
   }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    if (MayBeRestorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
+    if (restorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
   }
   return {};
 }
@@ -359,12 +367,11 @@ void State::Decide(Job& job) {
   lineage.decision = Decision::kVersion;
   lineage.restored = job.plan.candidate;
   effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
+  const VersionState& version = job.versions.at(lineage.restored);
   for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
-    effects_.emplace_back(Reply{ask.request,
-                                {},
-                                job.incarnation,
-                                lineage.restored,
-                                job.plan.legs[ask.rank.value].source.tier});
+    const Tier tier = ask.view ? TierOfView(version) : job.plan.legs[ask.rank.value].source.tier;
+    effects_.emplace_back(
+        Reply{ask.request, {}, job.incarnation, lineage.restored, tier, version.world});
   }
   job.plan.wanted = {};
   job.word_changed = true;
@@ -378,9 +385,17 @@ void State::DecideFresh(Job& job) {
   job.plan.open = false;
 }
 
-void State::RefuseAsks(Job& job, const Status& why) {
-  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) Answer(ask.request, why);
-  job.plan.wanted = {};
+void State::RefuseAsks(Job& job, const Status& why, bool views_too) {
+  std::vector<RestoreAsk> left;
+  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
+    if (views_too || !ask.view) {
+      Answer(ask.request, why);
+    } else {
+      left.push_back(ask);
+    }
+  }
+  job.plan.asks = std::move(left);
+  if (job.plan.asks.empty()) job.plan.wanted = {};
 }
 
 std::string State::AbsentNodes(const Job& job) const {

@@ -52,6 +52,9 @@ class State {
   /// `tier`, only from there.
   Result<RestoreView> PlanRestore(const std::string& job, VersionId version,
                                   std::optional<Tier> tier) const;
+  /// Every copy of every shard of a committed version, and the groups that can decode those that
+  /// have none.
+  Result<RestoreView> PlanView(const std::string& job, VersionId version) const;
   /// Of one job (NotFound), or of all: would it keep its newest version if `nodes` (NotFound) went
   /// with all that they hold?
   Result<std::vector<WithoutView>> Without(const std::string& job,
@@ -155,7 +158,7 @@ class State {
   static void ResetLeg(Job& job, RestoreLeg& leg);
   void Decide(Job& job);
   void DecideFresh(Job& job);
-  void RefuseAsks(Job& job, const Status& why);
+  void RefuseAsks(Job& job, const Status& why, bool views_too = true);
   Status WhyNothing(const Job& job) const;
   Status WhyNotWanted(const Job& job, VersionId wanted) const;
   std::string MissingText(const Job& job, const VersionState& version) const;
@@ -165,6 +168,11 @@ class State {
   void OnPrepared(NodeIndex node, const Prepared& prepared);
   void OnSourceFailed(Job& job, const Ordered& order, const Status& why);
   void LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready);
+
+  // restore_view.cc
+  bool AnswerView(Job& job, const VersionState& version, const RestoreAsk& ask);
+  static Tier TierOfView(const VersionState& version);
+  static Status OtherWorld(const Job& job, const VersionState& version);
 
   // repair.cc
   void AdvanceRepairs(Job& job);

@@ -90,8 +90,9 @@ struct SourceView {
 struct RestoreView {
   VersionId version;
   uint32_t world = 0;
-  std::vector<SourceView> sources;  // by rank
+  std::vector<SourceView> sources;  // by rank; of PlanView: all there are
   std::vector<SourceView> parity;   // with a named tier: all parity there
+  std::vector<PeerGroup> groups;    // of PlanView
 };
 
 /// What would become of a job without some nodes and all that they hold.

@@ -436,11 +436,72 @@ HOLDFAST_API holdfast_code holdfast_restore(holdfast_client* client, const holdf
                                             holdfast_error* error);
 HOLDFAST_API void holdfast_restored_free(holdfast_restored* restored);
 
-/* All differences the latest holdfast_restore found, one sentence each; valid until the next one.
- */
+/* All differences the latest holdfast_restore or holdfast_view_load found, one sentence each; valid
+ * until the next one. */
 HOLDFAST_API size_t holdfast_difference_count(holdfast_client* client);
 /* NULL when `index` is out of range. */
 HOLDFAST_API const char* holdfast_difference(holdfast_client* client, size_t index);
+
+/* -------------------------------------------------------------------------------------- views
+ *
+ * A version seen whole, so that it can come back to another number of ranks than saved it, or to
+ * ranks that hold other slices. */
+
+typedef struct holdfast_view holdfast_view;
+
+/* One tensor of one shard, as the rank that saved it described it. */
+typedef struct holdfast_piece {
+  const char* name;
+  uint32_t rank; /* of the world that saved it */
+  uint32_t dtype;
+  uint32_t dimensions;
+  uint32_t reserved;
+  const uint64_t* shape;
+  const uint64_t* global_shape; /* equals shape when it was not sliced */
+  const uint64_t* offset;       /* zeros when it was not sliced */
+} holdfast_piece;
+
+typedef struct holdfast_rank_extra {
+  uint32_t rank;
+  uint32_t reserved;
+  holdfast_extra extra; /* `data` is followed by a zero byte not counted in `bytes` */
+} holdfast_rank_extra;
+
+typedef struct holdfast_view_info {
+  holdfast_version version;
+  uint32_t tier;  /* the farthest that a shard comes from */
+  uint32_t world; /* ranks that saved it */
+  const holdfast_piece* pieces;
+  size_t piece_count;
+  const holdfast_rank_extra* extras;
+  size_t extra_count;
+} holdfast_view_info;
+
+/* Opens the newest version that the whole job can get back (`wanted` NULL), or that one, whatever
+ * its world was. Decided once for all ranks of a start, together with holdfast_restore: all get the
+ * same. Nothing is brought anywhere: a load reads what it needs. NotFound: the job has no version
+ * to restore: a fresh start. Unavailable, DeadlineExceeded: it could not be found out; this is not
+ * a fresh start. `*view` is NULL on error; close it before the client. */
+HOLDFAST_API holdfast_code holdfast_view_open(holdfast_client* client,
+                                              const holdfast_version* wanted, uint32_t timeout_ms,
+                                              holdfast_view** view, holdfast_error* error);
+
+/* What the version has; valid until the view is closed. NULL for NULL. */
+HOLDFAST_API const holdfast_view_info* holdfast_view_get(const holdfast_view* view);
+
+/* Fills `tensors`, boxes of global tensors by name, shape, global_shape and offset, from whatever
+ * pieces overlap them; they need not be those of holdfast_open, and a name may be there more than
+ * once. Pieces may overlap each other, as replicas do: any one serves. Only the bytes that are
+ * needed are read, from where they lie, in whole MiB, each checked against its checksum.
+ *   FailedPrecondition names every tensor that is missing, has another dtype or global shape, or
+ *   is not covered, with the box; see holdfast_difference; nothing is written then. Unsupported:
+ *   tensors on a device. After any other error the tensors hold a mixture; Unavailable (the agent
+ *   went away): try again. */
+HOLDFAST_API holdfast_code holdfast_view_load(holdfast_view* view, const holdfast_tensor* tensors,
+                                              size_t count, uint32_t timeout_ms,
+                                              holdfast_error* error);
+
+HOLDFAST_API void holdfast_view_close(holdfast_view* view);
 
 typedef struct holdfast_stats {
   size_t struct_size;        /* sizeof(holdfast_stats), set by the caller */

@@ -311,6 +311,110 @@ struct Restored {
   }
 };
 
+namespace detail {
+inline Status CheckDimensions(const Tensor& tensor) {
+  bool global_fits =
+      tensor.global_shape.empty() || tensor.global_shape.size() == tensor.shape.size();
+  bool offset_fits = tensor.offset.empty() || tensor.offset.size() == tensor.shape.size();
+  if (global_fits && offset_fits) return {};
+  return Status(Code::kInvalidArgument,
+                "tensor '" + tensor.name + "': shape has " + std::to_string(tensor.shape.size()) +
+                    " dimensions, global_shape " + std::to_string(tensor.global_shape.size()) +
+                    ", offset " + std::to_string(tensor.offset.size()));
+}
+
+inline holdfast_tensor ToC(const Tensor& tensor) {
+  holdfast_tensor raw{};
+  raw.name = tensor.name.c_str();
+  raw.data = tensor.data;
+  raw.shape = tensor.shape.data();
+  raw.dimensions = static_cast<uint32_t>(tensor.shape.size());
+  raw.dtype = static_cast<uint32_t>(tensor.dtype);
+  raw.device = tensor.device;
+  raw.device_index = tensor.device_index;
+  raw.global_shape = tensor.global_shape.empty() ? nullptr : tensor.global_shape.data();
+  raw.offset = tensor.offset.empty() ? nullptr : tensor.offset.data();
+  return raw;
+}
+
+/// Of a time-out, as C takes it.
+inline uint32_t ToMilliseconds(std::chrono::milliseconds time) {
+  constexpr int64_t kMost = UINT32_MAX;
+  return static_cast<uint32_t>(time.count() < 0 ? 0 : time.count() > kMost ? kMost : time.count());
+}
+}  // namespace detail
+
+/// One tensor of one shard of a version; see holdfast_piece.
+struct Piece {
+  std::string name;
+  uint32_t rank = 0;
+  DType dtype = DType::kU8;
+  Shape shape;
+  Shape global_shape;
+  Shape offset;
+};
+
+/// A version seen whole, whatever world saved it; see holdfast_view_open. Movable. It goes before
+/// its client does.
+class View {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  Version version() const { return {info().version.incarnation, info().version.step}; }
+  Tier tier() const { return static_cast<Tier>(info().tier); }
+  /// Ranks that saved it.
+  uint32_t world() const { return info().world; }
+
+  std::vector<Piece> Pieces() const {
+    std::vector<Piece> pieces;
+    pieces.reserve(info().piece_count);
+    for (size_t i = 0; i < info().piece_count; ++i) {
+      const holdfast_piece& raw = info().pieces[i];
+      const auto numbers = [&raw](const uint64_t* from) {
+        return Shape(from, from + raw.dimensions);
+      };
+      pieces.push_back({raw.name, raw.rank, static_cast<DType>(raw.dtype), numbers(raw.shape),
+                        numbers(raw.global_shape), numbers(raw.offset)});
+    }
+    return pieces;
+  }
+
+  /// Extra state that `rank` of the world that saved it gave; nothing when it gave none.
+  std::optional<std::string_view> extra(uint32_t rank, std::string_view name) const {
+    for (size_t i = 0; i < info().extra_count; ++i) {
+      const holdfast_rank_extra& of = info().extras[i];
+      if (of.rank != rank || name != of.extra.name) continue;
+      return std::string_view(static_cast<const char*>(of.extra.data), of.extra.bytes);
+    }
+    return std::nullopt;
+  }
+
+  /// See holdfast_view_load.
+  Status Load(std::span<const Tensor> tensors, Milliseconds timeout = Milliseconds(120'000)) {
+    std::vector<holdfast_tensor> raw;
+    raw.reserve(tensors.size());
+    for (const Tensor& tensor : tensors) {
+      if (Status status = detail::CheckDimensions(tensor); !status.ok()) return status;
+      raw.push_back(detail::ToC(tensor));
+    }
+    holdfast_error error;
+    return Status::From(holdfast_view_load(view_.get(), raw.data(), raw.size(),
+                                           detail::ToMilliseconds(timeout), &error),
+                        error);
+  }
+
+  const holdfast_view_info& info() const { return *holdfast_view_get(view_.get()); }
+
+ private:
+  friend class Client;
+  explicit View(holdfast_view* view) : view_(view) {}
+
+  struct Close {
+    void operator()(holdfast_view* view) const { holdfast_view_close(view); }
+  };
+  std::unique_ptr<holdfast_view, Close> view_;
+};
+
 /// A connection of one rank to its node's agent. Movable; the destructor closes with a bound of
 /// five seconds. Threads: as in holdfast.h.
 class Client {
@@ -324,8 +428,8 @@ class Client {
     std::vector<holdfast_tensor> tensors;
     tensors.reserve(state.size());
     for (const Tensor& tensor : state) {
-      if (Status status = CheckDimensions(tensor); !status.ok()) return status;
-      tensors.push_back(ToC(tensor));
+      if (Status status = detail::CheckDimensions(tensor); !status.ok()) return status;
+      tensors.push_back(detail::ToC(tensor));
     }
     holdfast_error error;
     holdfast_client* client = nullptr;
@@ -419,7 +523,20 @@ class Client {
     return restored;
   }
 
-  /// All differences that made the latest Restore() fail, one sentence each.
+  /// See holdfast_view_open. Without `wanted` the newest version the whole job can get back.
+  Result<View> OpenView(std::optional<Version> wanted = std::nullopt,
+                        Milliseconds timeout = Milliseconds(120'000)) {
+    holdfast_version version{};
+    if (wanted) version = {wanted->incarnation, wanted->step};
+    holdfast_view* view = nullptr;
+    holdfast_error error;
+    holdfast_code code = holdfast_view_open(client_, wanted ? &version : nullptr,
+                                            detail::ToMilliseconds(timeout), &view, &error);
+    if (code != HOLDFAST_OK) return Status::From(code, error);
+    return View(view);
+  }
+
+  /// All differences that made the latest Restore() or View::Load() fail, one sentence each.
   std::vector<std::string> Differences() {
     std::vector<std::string> all(holdfast_difference_count(client_));
     for (size_t i = 0; i < all.size(); ++i) {
@@ -468,31 +585,6 @@ class Client {
   }
   static const char* OrNull(const std::string& text) {
     return text.empty() ? nullptr : text.c_str();
-  }
-
-  static Status CheckDimensions(const Tensor& tensor) {
-    bool global_fits =
-        tensor.global_shape.empty() || tensor.global_shape.size() == tensor.shape.size();
-    bool offset_fits = tensor.offset.empty() || tensor.offset.size() == tensor.shape.size();
-    if (global_fits && offset_fits) return {};
-    return Status(Code::kInvalidArgument,
-                  "tensor '" + tensor.name + "': shape has " + std::to_string(tensor.shape.size()) +
-                      " dimensions, global_shape " + std::to_string(tensor.global_shape.size()) +
-                      ", offset " + std::to_string(tensor.offset.size()));
-  }
-
-  static holdfast_tensor ToC(const Tensor& tensor) {
-    holdfast_tensor raw{};
-    raw.name = tensor.name.c_str();
-    raw.data = tensor.data;
-    raw.shape = tensor.shape.data();
-    raw.dimensions = static_cast<uint32_t>(tensor.shape.size());
-    raw.dtype = static_cast<uint32_t>(tensor.dtype);
-    raw.device = tensor.device;
-    raw.device_index = tensor.device_index;
-    raw.global_shape = tensor.global_shape.empty() ? nullptr : tensor.global_shape.data();
-    raw.offset = tensor.offset.empty() ? nullptr : tensor.offset.data();
-    return raw;
   }
 
   static holdfast_options ToC(const Options& options, LogFunction* log) {

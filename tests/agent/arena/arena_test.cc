@@ -48,6 +48,41 @@ class ArenaTest : public ::testing::Test {
   std::unique_ptr<Arena> arena_;
 };
 
+TEST_F(ArenaTest, WhatIsSetAsideStaysBesideTheLargerOneUntilItIsReleased) {
+  Segment* small = Reserve(1, 2, 2 * kMiB);
+  auto slot = SaveImage(*small, Version(1, 7), kMiB);
+  ASSERT_TRUE(slot) << slot.error().ToString();
+  EXPECT_FALSE(arena_->Reserve(Owner(1), 2, 6 * kMiB)) << "it holds something";
+  ASSERT_TRUE(arena_->SetAside(small).ok());
+  EXPECT_TRUE(arena_->IsSetAside(small));
+  EXPECT_EQ(arena_->Find("llm", Rank{1}), nullptr);
+  ASSERT_TRUE(arena_->TakeBack(small).ok());
+  EXPECT_EQ(arena_->Find("llm", Rank{1}), small);
+  ASSERT_TRUE(arena_->SetAside(small).ok());
+  Segment* large = Reserve(1, 2, 6 * kMiB);
+  ASSERT_NE(large, small);
+  EXPECT_EQ(arena_->Find("llm", Rank{1}), large);
+  EXPECT_EQ(arena_->TakeBack(small).code(), ErrorCode::kAlreadyExists);
+  ExpectSealed(*small, *slot, Version(1, 7));
+  const uint64_t reserved = arena_->usage().reserved_bytes;
+  EXPECT_EQ(reserved, 2 * kControlBytes + 16 * kMiB);
+
+  ASSERT_NO_FATAL_FAILURE(Reopen());
+  EXPECT_EQ(arena_->usage().reserved_bytes, reserved);
+  large = arena_->Find("llm", Rank{1});
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(large->slot_bytes(), 6 * kMiB) << "the larger one is the rank's";
+  ASSERT_EQ(arena_->segments().size(), 2U);
+  for (Segment* segment : arena_->segments()) {
+    if (segment != large) small = segment;
+  }
+  EXPECT_TRUE(arena_->IsSetAside(small));
+  ExpectSealed(*small, *slot, Version(1, 7));
+  ASSERT_TRUE(arena_->Release(small).ok());
+  EXPECT_EQ(arena_->usage().reserved_bytes, kControlBytes + 12 * kMiB);
+  EXPECT_EQ(arena_->Find("llm", Rank{1}), large);
+}
+
 TEST_F(ArenaTest, ASegmentIsLaidOutAsTheProtocolSays) {
   Segment* segment = Reserve(3, 2, 3 * kMiB);
   EXPECT_EQ(segment->owner(), Owner(3));

@@ -168,6 +168,23 @@ void FakeCoordinator::DecideRestore(const RestoreQuestion& /*question*/,
   done(answer);
 }
 
+void FakeCoordinator::FindPlaces(const std::string& job, VersionId version,
+                                 std::function<void(Result<VersionPlaces>)> done) {
+  VersionPlaces places;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [place, holding] : holdings_) {
+      const ShardIdentity& identity = holding.identity;
+      if (identity.job != job || identity.version != version) continue;
+      places.shards.resize(identity.world);
+      VersionPlaces::Shard& shard = places.shards[identity.rank.value];
+      shard.digest = holding.digest;
+      shard.places.push_back({"node-0", "node-0", holding.tier});
+    }
+  }
+  done(places);
+}
+
 void FakeCoordinator::SetReachable(bool reachable) {
   MutexLock lock(mutex_);
   reachable_ = reachable;
@@ -285,6 +302,14 @@ Result<std::unique_ptr<ShardStream>> FakeFetcher::Open(const std::string& /*addr
   return std::make_unique<FakeStream>(seal, image);
 }
 
+Result<ShardSeal> FakeFetcher::ReadRange(const std::string& /*address*/, const ShardKey& key,
+                                         Tier /*tier*/, uint64_t offset,
+                                         std::span<std::byte> into) {
+  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
+  std::memcpy(into.data(), image.data() + offset, into.size());
+  return seal;
+}
+
 // ---- the trainer ----
 
 Result<TestTrainer> TestTrainer::ConnectSilently(const std::string& socket) {
@@ -347,6 +372,7 @@ Result<std::vector<std::byte>> TestTrainer::Receive(int timeout_ms) {
                             ReceivePacket(socket_.get(), kMessageBytesMax, timeout_ms));
   if (packet.bytes.empty()) return Fail(UnavailableError("the agent closed the connection"));
   HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
+  if (!packet.fds.empty()) last_fd_ = std::move(packet.fds[0]);
   if (header.type == MessageType::kNotice) {
     NoticeMessage notice;
     std::memcpy(&notice, packet.bytes.data(), sizeof(notice));
@@ -422,6 +448,24 @@ Result<uint32_t> TestTrainer::Save(uint64_t step, uint64_t tensor_bytes, int wai
   }
   HOLDFAST_RETURN_IF_ERROR(EndSave(reply.slot, step));
   return reply.slot;
+}
+
+Result<ReplyMessage> TestTrainer::OpenView(UniqueFd* memory) {
+  FindRestoreMessage message;
+  message.header.type = MessageType::kOpenView;
+  message.header.ticket = next_ticket_++;
+  message.timeout_ms = 10'000;
+  HOLDFAST_RETURN_IF_ERROR(SendRaw(message));
+  auto reply = AwaitReply(message.header.ticket);
+  *memory = std::move(last_fd_);
+  return reply;
+}
+
+Result<ReplyMessage> TestTrainer::ReadView(const ReadViewMessage& message) {
+  ReadViewMessage read = message;
+  read.header.ticket = next_ticket_++;
+  HOLDFAST_RETURN_IF_ERROR(SendRaw(read));
+  return AwaitReply(read.header.ticket);
 }
 
 Result<ReplyMessage> TestTrainer::FindRestore(VersionId wanted, uint64_t timeout_ms) {

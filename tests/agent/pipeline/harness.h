@@ -42,6 +42,9 @@ class FakeCoordinator : public CoordinatorLink {
   void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreQuestion& question,
                      std::function<void(Result<RestoreDecision>)> done) override;
+  /// Wherever it was reported, at addresses that are the nodes' names.
+  void FindPlaces(const std::string& job, VersionId version,
+                  std::function<void(Result<VersionPlaces>)> done) override;
 
   /// Calls fail as Unavailable while not reachable, and directives are not sent.
   void SetReachable(bool reachable);
@@ -100,6 +103,8 @@ class FakeFetcher : public ShardFetcher {
  public:
   Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
                                             Tier tier) override;
+  Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
+                              uint64_t offset, std::span<std::byte> into) override;
   ShardSeal seal;
   std::vector<std::byte> image;
 };
@@ -139,6 +144,9 @@ class TestTrainer {
   /// All of it; the reply's slot.
   Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
   Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
+  /// The memory of the view comes with the reply when it is good.
+  Result<ReplyMessage> OpenView(UniqueFd* memory);
+  Result<ReplyMessage> ReadView(const ReadViewMessage& message);
 
   /// The notice, once it is there; earlier ones are kept for later calls.
   Result<NoticeMessage> AwaitNotice(NoticeKind kind, uint64_t step, Tier tier,
@@ -165,6 +173,7 @@ class TestTrainer {
   uint64_t next_ticket_ = 1;
   std::vector<NoticeMessage> notices_;
   std::map<uint64_t, ReplyMessage> replies_;
+  UniqueFd last_fd_;  // that came with a packet after the Welcome
 };
 
 struct TestNodeOptions {

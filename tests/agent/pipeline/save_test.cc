@@ -529,11 +529,14 @@ TEST(Memory, WhatIsOnlyInMemoryStays) {
   EXPECT_FALSE(Eventually(
       [&] { return Connect(node, {.job = "new", .slot_bytes = kLargeSlotBytes}).has_value(); },
       500));
-  // Nor may the job itself replace it by larger slots.
+  // Nor does the job itself replace it by larger slots, for which there is no room beside it.
   auto larger = Connect(node, {.slot_bytes = kLargeSlotBytes + (4 << 20)});
   ASSERT_FALSE(larger);
-  EXPECT_EQ(larger.error().code(), ErrorCode::kFailedPrecondition) << larger.error().ToString();
-  EXPECT_THAT(larger.error().message(), HasSubstr("version 1-1 is only in memory"));
+  EXPECT_EQ(larger.error().code(), ErrorCode::kResourceExhausted) << larger.error().ToString();
+  EXPECT_TRUE(node.coordinator.Holds(old_job->Key(1), Tier::kMemory));
+  auto as_before = Connect(node, {.run_id = "run-2", .slot_bytes = kLargeSlotBytes});
+  ASSERT_TRUE(as_before) << as_before.error().ToString();
+  EXPECT_EQ(as_before->welcome().segment_id, old_job->welcome().segment_id);
   EXPECT_TRUE(node.coordinator.Holds(old_job->Key(1), Tier::kMemory));
 }
 

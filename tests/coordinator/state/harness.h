@@ -107,6 +107,12 @@ class Harness {
     Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted});
     return next_;
   }
+  RequestId AskView(const std::string& node, uint64_t incarnation, uint32_t rank,
+                    VersionId wanted = {}) {
+    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted,
+                        /*view=*/true});
+    return next_;
+  }
   Reply Pin(VersionId version, bool pinned) {
     Apply(PinSet{++next_, "gpt", version, pinned});
     return ReplyTo(next_).value_or(Reply{});

@@ -440,7 +440,13 @@ void Simulation::StartRun() {
   run.id = fmt::format("run-{}", runs_.size());
   const uint32_t nodes = static_cast<uint32_t>(agents_.size());
   const uint32_t world = 1 + static_cast<uint32_t>(random_.Below(std::max(3U, nodes + 1)));
-  run.world = runs_.empty() ? world : runs_.front().world;
+  // Ranks that read everybody's shards may be as many as they like; where the versions that there
+  // are have another world, nobody has a shard of his own to get back.
+  run.views = Chance(40);
+  run.world = runs_.empty() || (run.views && Chance(50)) ? world : runs_.back().world;
+  for (const auto& [key, record] : records_.versions) {
+    run.views = run.views || record.world != run.world;
+  }
   const bool spread = Chance(70);  // as launchers do: ranks on nodes in order
   for (uint32_t rank = 0; rank < run.world; ++rank) {
     run.nodes.push_back(spread && !Chance(10) ? rank % nodes : random_.Below(nodes));
@@ -448,7 +454,7 @@ void Simulation::StartRun() {
   run.joined.resize(run.world);
   run.answered.resize(run.world);
   run.next_step.resize(run.world, 1);
-  Note("starts " + run.id);
+  Note(fmt::format("starts {} of {} ranks{}", run.id, run.world, run.views ? ", to view" : ""));
   runs_.push_back(std::move(run));
 }
 
@@ -468,7 +474,7 @@ void Simulation::Join(Run& run, uint32_t rank) {
 void Simulation::AskRestore(Run& run, uint32_t rank) {
   if (!run.joined[rank] || run.answered[rank]) return;
   const Agent& agent = agents_[run.nodes[rank]];
-  RestoreWanted event{next_id_++, agent.name, job_, run.incarnation, Rank{rank}, {}};
+  RestoreWanted event{next_id_++, agent.name, job_, run.incarnation, Rank{rank}, {}, run.views};
   Call call;
   call.kind = Call::Kind::kRestore;
   call.run = runs_.size() - 1;

@@ -59,6 +59,7 @@ class Simulation {
   struct Run {
     std::string id;
     uint32_t world = 0;
+    bool views = false;  // its ranks open views in place of getting their own shards back
     Incarnation incarnation;
     std::vector<size_t> nodes;  // by rank
     std::vector<bool> joined;

@@ -1,0 +1,250 @@
+#include "client/core/view.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "agent/api/view_listing.h"
+
+namespace holdfast::client {
+namespace {
+constexpr auto kRetryPause = std::chrono::milliseconds(200);
+// The agent keeps the time-out; this is how long its answer may take on top.
+constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
+// What a shape of no dimensions points at.
+constexpr uint64_t kNoDimensions[1] = {0};
+
+uint64_t MillisecondsUntil(MonotonicTime deadline) {
+  auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 0;
+}
+
+Status StatusOf(const agent::ReplyMessage& reply) {
+  return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
+}
+}  // namespace
+
+ViewMapping::~ViewMapping() {
+  if (!memory_.empty()) ::munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
+}
+
+Result<ViewMapping> ViewMapping::Map(int fd, uint64_t bytes) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return Fail(ErrnoStatus(errno, "fstat of a view's memory"));
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (static_cast<uint64_t>(info.st_size) < bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Fail(
+        InternalError("the agent offers memory for a view that is too short, or that "
+                      "could shrink under this process"));
+  }
+  void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    return Fail(ErrnoStatus(errno, "map the " + std::to_string(bytes) + " bytes of a view"));
+  }
+  ViewMapping mapping;
+  mapping.memory_ = {static_cast<const std::byte*>(base), bytes};
+  if (::madvise(base, bytes, MADV_DONTFORK) != 0) {
+    return Fail(ErrnoStatus(errno, "madvise(MADV_DONTFORK)"));
+  }
+  return mapping;
+}
+
+Result<std::unique_ptr<View>> View::Open(AgentLink& link, const ClientOptions& options,
+                                         std::optional<VersionId> wanted, MonotonicTime deadline) {
+  auto view = std::make_unique<View>(link, options);
+  for (;;) {
+    HOLDFAST_RETURN_IF_ERROR(link.AwaitConnected(deadline));
+    Status status;
+    if (auto use = link.Enter()) {
+      MutexLock lock(view->mutex_);
+      status = view->OpenAtAgent(*use, wanted, deadline);
+    } else {
+      status = use.error();
+    }
+    if (status.ok()) return view;
+    const bool again = status.code() == ErrorCode::kUnavailable;
+    if (!again || MonotonicNow() + kRetryPause >= deadline) return Fail(status);
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+View::~View() {
+  MutexLock lock(mutex_);
+  if (auto use = link_.Enter()) CloseAtAgent(*use);
+}
+
+void View::CloseAtAgent(const AgentLink::Use& use) {
+  if (epoch_ != 0 && epoch_ == use.epoch()) {
+    agent::CloseViewMessage close;
+    close.view = number_;
+    static_cast<void>(link_.Send(use, close));
+  }
+  epoch_ = 0;
+}
+
+Status View::OpenAtAgent(const AgentLink::Use& use, std::optional<VersionId> wanted,
+                         MonotonicTime deadline) {
+  agent::FindRestoreMessage open;
+  open.header.type = agent::MessageType::kOpenView;
+  if (wanted) {
+    open.wanted_incarnation = wanted->incarnation.value;
+    open.wanted_step = wanted->step.value;
+  }
+  open.timeout_ms = std::max<uint64_t>(MillisecondsUntil(deadline), 1);
+  UniqueFd memory;
+  HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
+                            link_.Call(use, open, deadline + kAnswerSlack, &memory));
+  if (reply.code != 0) return StatusOf(reply);
+  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || reply.tier < 1 ||
+      reply.tier > static_cast<uint32_t>(Tier::kRemote)) {
+    return InternalError("the agent's answer to OpenView makes no sense");
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(
+      mapping_, ViewMapping::Map(memory.get(), agent::kViewWindowBytes + reply.image_bytes));
+  number_ = reply.slot;
+  epoch_ = use.epoch();
+  // Opened again: the version is the same, and so is what it has.
+  if (info_.world != 0) return Status::Ok();
+  Status status = TakeListing(reply);
+  if (!status.ok()) CloseAtAgent(use);
+  return status;
+}
+
+Status View::TakeListing(const agent::ReplyMessage& reply) {
+  const VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const std::vector<agent::ListedShard> listing,
+      agent::ParseListing(mapping_.memory().subspan(agent::kViewWindowBytes, reply.image_bytes)));
+  if (listing.empty() || listing.size() != reply.world) {
+    return InternalError("the agent lists " + std::to_string(listing.size()) + " shards of " +
+                         std::to_string(reply.world));
+  }
+  std::vector<ViewShard> shards;
+  std::vector<std::string> extras;
+  for (const agent::ListedShard& listed : listing) {
+    HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(listed.header, listed.image_bytes));
+    const ShardKey key{options_.job, version, Rank{static_cast<uint32_t>(shards.size())}};
+    if (image.identity.key() != key || listed.rank != key.rank.value) {
+      return InternalError("the agent lists " + ToString(image.identity.key()) + " as " +
+                           ToString(key));
+    }
+    for (const PlacedExtra& extra : image.extras) {
+      const uint64_t at = extra.begin - image.extras.front().begin;
+      if (at > listed.extras.size() || extra.bytes() > listed.extras.size() - at) {
+        return InternalError("the agent lists too little extra state of " + ToString(key));
+      }
+      extras.emplace_back(reinterpret_cast<const char*>(listed.extras.data() + at), extra.bytes());
+    }
+    shards.push_back({listed.rank, listed.near, std::move(image)});
+  }
+  shards_ = std::move(shards);
+  extra_bytes_ = std::move(extras);
+  pieces_ = IndexPieces(shards_);
+  FillInfo(reply);
+  return Status::Ok();
+}
+
+void View::FillInfo(const agent::ReplyMessage& reply) {
+  const auto numbers = [](const std::vector<uint64_t>& of) {
+    return of.empty() ? kNoDimensions : of.data();
+  };
+  size_t extra_index = 0;
+  for (const ViewShard& shard : shards_) {
+    for (const PlacedTensor& tensor : shard.image.tensors) {
+      const TensorSpec& spec = tensor.spec;
+      piece_table_.push_back({spec.name.c_str(), shard.rank, static_cast<uint32_t>(spec.dtype),
+                              static_cast<uint32_t>(spec.shape.size()), 0, numbers(spec.shape),
+                              numbers(spec.global_shape), numbers(spec.offset)});
+    }
+    for (const PlacedExtra& extra : shard.image.extras) {
+      const std::string& bytes = extra_bytes_[extra_index++];
+      extra_table_.push_back({shard.rank, 0, {extra.name.c_str(), bytes.c_str(), bytes.size()}});
+    }
+  }
+  info_.version = {reply.incarnation, reply.step};
+  info_.tier = reply.tier;
+  info_.world = reply.world;
+  info_.pieces = piece_table_.data();
+  info_.piece_count = piece_table_.size();
+  info_.extras = extra_table_.data();
+  info_.extra_count = extra_table_.size();
+}
+
+Status View::Load(const StateDescription& wanted, MonotonicTime deadline,
+                  std::vector<std::string>* differences) {
+  for (size_t i = 0; i < wanted.specs.size(); ++i) {
+    if (!wanted.memory[i].device) continue;
+    return UnsupportedError("tensor '" + wanted.specs[i].name.substr(0, 200) +
+                            "' is on a device: load a view into host memory, and copy it from "
+                            "there");
+  }
+  const LoadPlan plan =
+      PlanLoad(shards_, pieces_, wanted, options_.rank, agent::kViewPlaceBytes, differences);
+  if (!differences->empty()) {
+    const VersionId version{Incarnation{info_.version.incarnation}, Step{info_.version.step}};
+    return FailedPreconditionError(
+        "version " + ToString(version) + " does not have what is to be loaded, nothing was; " +
+        std::to_string(differences->size()) + " differences: " + JoinDefects(*differences));
+  }
+  if (plan.units.empty()) return Status::Ok();
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, link_.Enter());
+  if (epoch_ != use.epoch()) {
+    const VersionId version{Incarnation{info_.version.incarnation}, Step{info_.version.step}};
+    HOLDFAST_RETURN_IF_ERROR(OpenAtAgent(use, version, deadline));
+  }
+  Status status = Run(use, plan, deadline);
+  // An answer that was given up on may still be on its way into the window.
+  if (status.code() == ErrorCode::kDeadlineExceeded) CloseAtAgent(use);
+  return status;
+}
+
+Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime deadline) {
+  const auto count = static_cast<uint32_t>(std::min<size_t>(agent::kViewPlaces, plan.units.size()));
+  std::vector<Status> outcomes(count);
+  std::atomic<size_t> next{0};
+  const auto work = [&, number = number_, window = mapping_.memory().data()](uint32_t place) {
+    outcomes[place] = ReadUnits(use, plan, number, place, window + place * agent::kViewPlaceBytes,
+                                &next, deadline);
+    if (!outcomes[place].ok()) next = plan.units.size();  // the others stop, too
+  };
+  std::vector<std::thread> helpers;
+  for (uint32_t place = 1; place < count; ++place) {
+    auto helper = StartThread("holdfast-view", [&work, place] { work(place); });
+    if (!helper) break;  // fewer will do
+    helpers.push_back(*std::move(helper));
+  }
+  work(0);
+  for (std::thread& helper : helpers) helper.join();
+  for (Status& outcome : outcomes) {
+    if (!outcome.ok()) return std::move(outcome);
+  }
+  return Status::Ok();
+}
+
+Status View::ReadUnits(const AgentLink::Use& use, const LoadPlan& plan, uint32_t number,
+                       uint32_t place, const std::byte* window, std::atomic<size_t>* next,
+                       MonotonicTime deadline) {
+  for (size_t i = (*next)++; i < plan.units.size(); i = (*next)++) {
+    const ReadUnit& unit = plan.units[i];
+    agent::ReadViewMessage read;
+    read.view = number;
+    read.rank = shards_[unit.shard].rank;
+    read.offset = unit.offset;
+    read.bytes = unit.bytes;
+    read.place = place;
+    HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply, link_.Call(use, read, deadline));
+    if (reply.code != 0) return StatusOf(reply);
+    for (uint32_t copy : unit.copies) plan.copies[copy].Run(unit, window);
+  }
+  return Status::Ok();
+}
+
+}  // namespace holdfast::client

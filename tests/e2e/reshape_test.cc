@@ -1,0 +1,215 @@
+// Versions do not depend on how many ranks wrote them: a job of four ranks comes back as two,
+// three, one and four, each time with the bytes of the global tensors, and saves again; from
+// memory, from disk after everything was killed, and with a lost node.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/reshaping_job.h"
+
+namespace holdfast::local {
+namespace {
+using std::chrono::milliseconds;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+constexpr milliseconds kTimeout(60'000);
+
+class ReshapeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.root = MakeTempDir("hfr").value();
+    options_.arena_bytes = 512ULL << 20;
+    options_.nodes = 2;
+    options_.disk_every = 1'000'000;
+  }
+  void TearDown() override {
+    job_.reset();
+    cluster_.reset();
+    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // to be looked at
+    std::error_code ignored;
+    std::filesystem::remove_all(options_.root, ignored);
+  }
+
+  void Start() {
+    cluster_.emplace(options_);
+    Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    job_.emplace(*cluster_);
+  }
+
+  /// Rank r on node r % nodes.
+  static std::vector<int> Spread(int world, int nodes = 2) {
+    std::vector<int> places;
+    for (int rank = 0; rank < world; ++rank) places.push_back(rank % nodes);
+    return places;
+  }
+
+  void Open(const std::vector<int>& nodes) {
+    Status opened = job_->Open(nodes);
+    ASSERT_TRUE(opened.ok()) << opened.ToString() << Evidence();
+  }
+
+  /// Saves at the world of now; comes back with `nodes` and sees what was saved.
+  ReshapingJob::Seen SaveAndComeBack(v1::Tier tier, const std::vector<int>& nodes) {
+    const uint32_t world = job_->world();
+    const auto saved = job_->SaveUntil(tier, kTimeout);
+    EXPECT_TRUE(saved.has_value()) << Evidence();
+    if (!saved) return {};
+    EXPECT_NO_FATAL_FAILURE(Open(nodes));
+    if (HasFailure()) return {};
+    return See(*saved, world);
+  }
+  ReshapingJob::Seen See(VersionId at_least, uint32_t world) {
+    const auto seen = job_->ViewAll(kTimeout);
+    EXPECT_TRUE(seen.has_value()) << seen.error().ToString() << Evidence();
+    if (!seen) return {};
+    EXPECT_GE(seen->version, at_least);
+    EXPECT_EQ(seen->world, world);
+    return *seen;
+  }
+
+  std::string Evidence() const {
+    std::string text;
+    for (int node = 0; node < options_.nodes; ++node) {
+      std::ifstream file(cluster_->AgentLog(node));
+      const std::string log{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+      text +=
+          fmt::format("\n--- n{}\n", node) + log.substr(log.size() > 3000 ? log.size() - 3000 : 0);
+    }
+    return text;
+  }
+
+  ClusterOptions options_;
+  std::optional<Cluster> cluster_;
+  std::optional<ReshapingJob> job_;
+};
+
+TEST_F(ReshapeTest, FromMemoryWithAnyNumberOfRanks) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(4)));
+  EXPECT_EQ(job_->client(0).OpenView(std::nullopt, kTimeout).status().code(), v1::Code::kNotFound);
+  for (int world : {2, 3, 1, 4}) {
+    SCOPED_TRACE(world);
+    EXPECT_EQ(SaveAndComeBack(v1::Tier::kMemory, Spread(world)).tier, v1::Tier::kMemory);
+    if (HasFailure()) return;
+  }
+  // What it was before, with what every rank saved, is what operators see.
+  const auto saved = job_->SaveUntil(v1::Tier::kMemory, kTimeout);
+  ASSERT_TRUE(saved.has_value());
+  const auto shown = cluster_->Cli({"versions", "reshaped", "-o", "wide"});
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_THAT(shown->out, HasSubstr("WORLD"));
+}
+
+TEST_F(ReshapeTest, FromDiskAfterEverythingWasKilled) {
+  options_.disk_every = 1;
+  options_.data_dirs = 2;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(4)));
+  for (int world : {2, 3, 1, 4}) {
+    SCOPED_TRACE(world);
+    const uint32_t before = job_->world();
+    const auto saved = job_->SaveUntil(v1::Tier::kDisk, kTimeout);
+    ASSERT_TRUE(saved.has_value()) << Evidence();
+    job_->Close();
+    cluster_->KillEverything();
+    ASSERT_TRUE(cluster_->Start().ok());
+    ASSERT_NO_FATAL_FAILURE(Open(Spread(world)));
+    EXPECT_EQ(See(*saved, before).tier, v1::Tier::kDisk);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(ReshapeTest, WithALostNodeByItsGroup) {
+  options_.nodes = 3;
+  options_.coordinator_settings = {"peers.group_nodes=3", "peers.parity=1"};
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(4, 3)));
+  for (int world : {2, 3, 1, 4}) {
+    SCOPED_TRACE(world);
+    const uint32_t before = job_->world();
+    const bool alone = before == 1;  // one node has no group
+    const auto saved = job_->SaveUntil(alone ? v1::Tier::kMemory : v1::Tier::kPeer, kTimeout);
+    ASSERT_TRUE(saved.has_value()) << Evidence();
+    job_->Close();
+    if (!alone) {
+      cluster_->DestroyNode(1);
+      ASSERT_TRUE(cluster_->StartAgent(1).ok());
+      ASSERT_TRUE(cluster_->AwaitAgent(1).ok());
+    }
+    ASSERT_NO_FATAL_FAILURE(Open(Spread(world, 3)));
+    EXPECT_EQ(See(*saved, before).tier, alone ? v1::Tier::kMemory : v1::Tier::kPeer);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(ReshapeTest, WhatDoesNotFitIsNamedAllOfIt) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(2)));
+  const auto saved = job_->SaveUntil(v1::Tier::kMemory, kTimeout);
+  ASSERT_TRUE(saved.has_value());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(1)));
+  auto view = job_->client(0).OpenView(std::nullopt, kTimeout);
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_EQ(view->Pieces().size(), 12U);
+  std::vector<ReshapingJob::Owned> all = ReshapingJob::Everything();
+  ReshapingJob::Fill(all, {Incarnation{9}, Step{9}});
+  std::vector<v1::Tensor> wanted = ReshapingJob::Described(all);
+  wanted[0].dtype = v1::DType::kI32;
+  wanted[1].global_shape[1] += 8;
+  wanted[2].name = "nobody";
+  wanted[3].shape[0] += 9;  // beyond its end
+  const v1::Status refused = view->Load(wanted, kTimeout);
+  EXPECT_EQ(refused.code(), v1::Code::kFailedPrecondition);
+  EXPECT_EQ(job_->client(0).Differences().size(), 4U);
+  EXPECT_THAT(refused.message(), HasSubstr("'rows' was saved as F32, not as I32"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("'columns' was saved with the global shape [301, 4099], not [301, 4107]"));
+  EXPECT_THAT(refused.message(), HasSubstr("'nobody' was not saved"));
+  EXPECT_THAT(refused.message(), HasSubstr("no rank saved [65537:65546]"));
+  const Status untouched = ReshapingJob::Check(all, {Incarnation{9}, Step{9}});
+  EXPECT_TRUE(untouched.ok()) << untouched.ToString();
+  wanted = ReshapingJob::Described(all);
+  wanted[0].device = HOLDFAST_CUDA;
+  EXPECT_EQ(view->Load(wanted, kTimeout).code(), v1::Code::kUnsupported);
+  // A rank of another world has no shard of its own.
+  const auto own = job_->client(0).Restore(std::nullopt, kTimeout);
+  EXPECT_EQ(own.status().code(), v1::Code::kInvalidArgument) << own.status().ToString();
+  EXPECT_THAT(own.status().message(), HasSubstr("holdfast_view_open"));
+}
+
+TEST_F(ReshapeTest, AnAgentThatDiesIsComeBackTo) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(3)));
+  const auto saved = job_->SaveUntil(v1::Tier::kMemory, kTimeout);
+  ASSERT_TRUE(saved.has_value());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(2)));
+  auto view = job_->client(0).OpenView(std::nullopt, kTimeout);
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  std::vector<ReshapingJob::Owned> all = ReshapingJob::Everything();
+  const std::vector<v1::Tensor> wanted = ReshapingJob::Described(all);
+  for (int node : {0, 1}) {
+    cluster_->agent(node).Kill();
+    ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
+    v1::Status loaded = view->Load(wanted, kTimeout);
+    WaitUntil(
+        [&] {
+          if (loaded.code() != v1::Code::kUnavailable) return true;
+          loaded = view->Load(wanted, kTimeout);
+          return false;
+        },
+        kTimeout);
+    ASSERT_TRUE(loaded.ok()) << loaded.ToString() << Evidence();
+    const Status right = ReshapingJob::Check(all, *saved);
+    EXPECT_TRUE(right.ok()) << right.ToString();
+    for (auto& owned : all) std::fill(owned.bytes.begin(), owned.bytes.end(), std::byte{0});
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::local
