@@ -77,15 +77,18 @@ std::string Timeline(const DrillReport& report) {
                        x(report.detect_ms));
   }
   const int heights[] = {50, 88, 30, 108, 12, 126};
+  std::string texts;  // above the lines
   for (size_t i = 0; i < moments.size(); ++i) {
     const int at = x(moments[i].second);
     const int y = heights[i % std::size(heights)];
     svg += fmt::format(
         "<line x1=\"{0}\" y1=\"65\" x2=\"{0}\" y2=\"{1}\" class=\"tick\"/>"
-        "<circle cx=\"{0}\" cy=\"65\" r=\"4\"/><text x=\"{2}\" y=\"{3}\">{4} {5}</text>",
-        at, y, at + 4, y, moments[i].first, FormatSeconds(moments[i].second));
+        "<circle cx=\"{0}\" cy=\"65\" r=\"4\"/>",
+        at, y);
+    texts += fmt::format("<text x=\"{}\" y=\"{}\">{} {}</text>", at + 4, y, moments[i].first,
+                         FormatSeconds(moments[i].second));
   }
-  return svg + "</svg>";
+  return svg + texts + "</svg>";
 }
 
 constexpr const char* kStyle =
@@ -93,7 +96,9 @@ constexpr const char* kStyle =
     "table{border-collapse:collapse}td,th{padding:.3em .8em;text-align:left;"
     "border-bottom:1px solid #ccc}td.n{text-align:right}"
     "section{margin:2em 0}.bad{color:#a40000;font-weight:600}.good{color:#116611}"
-    "svg text{font:12px system-ui,sans-serif}.axis{stroke:#447;stroke-width:3}"
+    "svg text{font:12px "
+    "system-ui,sans-serif;paint-order:stroke;stroke:#fff;stroke-width:4px}.axis{stroke:#447;stroke-"
+    "width:3}"
     ".unseen{stroke:#c40;stroke-width:3}.tick{stroke:#999}circle{fill:#447}";
 
 std::string Section(size_t number, const DrillReport& report) {
