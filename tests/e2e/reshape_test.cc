@@ -8,13 +8,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/e2e/reshaping_job.h"
 
 namespace holdfast::local {
 namespace {
 using std::chrono::milliseconds;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 constexpr milliseconds kTimeout(60'000);
 
@@ -70,6 +70,20 @@ class ReshapeTest : public ::testing::Test {
     EXPECT_GE(seen->version, at_least);
     EXPECT_EQ(seen->world, world);
     return *seen;
+  }
+
+  std::string NewestThatSurvivesPowerCut() const {
+    const auto shown = cluster_->Cli({"versions", "reshaped", "-o", "json"});
+    if (!shown) return "";
+    const auto document = nlohmann::json::parse(shown->out, nullptr, false);
+    if (!document.contains("versions")) return "";
+    for (const auto& entry : document["versions"]) {
+      const std::string survives = entry.value("survives", "");
+      if (survives.find("node of each group + full power cut") != std::string::npos) {
+        return entry.value("version", "");
+      }
+    }
+    return "";
   }
 
   std::string Evidence() const {
@@ -145,6 +159,47 @@ TEST_F(ReshapeTest, WithALostNodeByItsGroup) {
     EXPECT_EQ(See(*saved, before).tier, alone ? v1::Tier::kMemory : v1::Tier::kPeer);
     if (HasFailure()) return;
   }
+}
+
+TEST_F(ReshapeTest, WhatIsDamagedOnDiskIsDecodedByItsGroup) {
+  options_.nodes = 3;
+  options_.disk_every = 1;
+  options_.agent_settings = {"scrub.pause_ms=3600000"};
+  options_.coordinator_settings = {"peers.group_nodes=3", "peers.parity=1"};
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(3, 3)));
+  const auto saved = job_->SaveUntil(v1::Tier::kPeer, kTimeout);
+  ASSERT_TRUE(saved.has_value()) << Evidence();
+  // Some version has its parity on the disks, too.
+  std::string version;
+  ASSERT_TRUE(WaitUntil(
+      [&] {
+        version = NewestThatSurvivesPowerCut();
+        return !version.empty();
+      },
+      kTimeout));
+  job_->Close();
+  cluster_->KillEverything();
+  const std::string path =
+      fmt::format("{}/reshaped/v{}/rank-1.safetensors", cluster_->DataDirs(1).at(0), version);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    ASSERT_TRUE(file.is_open()) << path;
+    for (const uint64_t at : {1'500'000U, 2'700'000U}) {
+      file.seekg(static_cast<std::streamoff>(at));
+      const auto byte = static_cast<char>(file.get() ^ 4);
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(byte);
+    }
+  }
+  ASSERT_TRUE(cluster_->Start().ok());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(2, 3)));
+  const auto seen = job_->ViewAll(kTimeout);
+  ASSERT_TRUE(seen.has_value()) << seen.error().ToString() << Evidence();
+  EXPECT_EQ(ToString(seen->version), version);
+  std::ifstream log(cluster_->AgentLog(1));
+  const std::string said{std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(said, HasSubstr("ShardDamaged"));
 }
 
 TEST_F(ReshapeTest, WhatDoesNotFitIsNamedAllOfIt) {

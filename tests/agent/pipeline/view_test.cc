@@ -47,6 +47,7 @@ class ViewTest : public ::testing::Test {
     Status started = node_.Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
   }
+  explicit ViewTest(const TestNodeOptions& options = {}) : node_(options) {}
   /// One run that saved steps 1..last, all durable, and left.
   void TrainAndLeave(uint64_t last) {
     auto trainer = TestTrainer::Connect(node_.socket(), {});
@@ -164,8 +165,13 @@ TEST_F(ViewTest, BadRequestsAreRefusedAndHarmNothing) {
   EXPECT_EQ(refused([](ReadViewMessage&) {}), ErrorCode::kNotFound);
 }
 
-TEST_F(ViewTest, SmallerMemoryIsSetAsideForWhatItHoldsAndGivenBack) {
-  node_.coordinator.SetDiskTarget(Step{1'000'000});  // in memory alone
+/// What is saved is in memory alone.
+class MemoryOnlyTest : public ViewTest {
+ protected:
+  MemoryOnlyTest() : ViewTest({.disk_every_steps = 1'000'000}) {}
+};
+
+TEST_F(MemoryOnlyTest, SmallerMemoryIsSetAsideForWhatItHoldsAndGivenBack) {
   {
     auto trainer = TestTrainer::Connect(node_.socket(), {});
     ASSERT_TRUE(trainer) << trainer.error().ToString();

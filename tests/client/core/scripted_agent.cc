@@ -155,6 +155,10 @@ bool ScriptedAgent::Handle(std::span<const std::byte> packet) {
       return OnFind(As<agent::FindRestoreMessage>(packet));
     case agent::MessageType::kEndRestore:
       return true;
+    case agent::MessageType::kOpenView:
+    case agent::MessageType::kReadView:
+    case agent::MessageType::kCloseView:
+      return script_.on_view && script_.on_view(connection_.get(), packet);
     default:
       return false;
   }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -59,6 +60,8 @@ struct Script {
   std::optional<Status> find_restore;
   bool hold_slots = false;  // a slot stays taken after its seal
   uint64_t incarnation = 7;
+  /// Takes what concerns views; false hangs up.
+  std::function<bool(int socket, std::span<const std::byte> packet)> on_view;
 };
 
 /// An agent that speaks the real protocol over a real socket, and does what its script says. It

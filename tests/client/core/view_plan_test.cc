@@ -90,7 +90,9 @@ std::vector<ReadUnit> Load(const Version& version, Wanted& wanted, uint32_t read
   const LoadPlan plan = PlanLoad(version.shards, IndexPieces(version.shards), wanted.state, reader,
                                  kUnitBytes, &differences);
   EXPECT_THAT(differences, IsEmpty());
-  for (const ReadUnit& unit : plan.units) {
+  // In the order in which they are not read: they come as they come.
+  for (size_t i = plan.units.size(); i-- > 0;) {
+    const ReadUnit& unit = plan.units[i];
     const std::string& image = version.images[unit.shard];
     EXPECT_EQ(unit.offset % kChunkBytes, 0U);
     EXPECT_LE(unit.bytes, kUnitBytes);

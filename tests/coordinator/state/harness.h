@@ -102,16 +102,14 @@ class Harness {
                      peers ? SlotBytes(rank) : 0});
     return ReplyTo(next_).value_or(Reply{});
   }
-  RequestId Ask(const std::string& node, uint64_t incarnation, uint32_t rank,
-                VersionId wanted = {}) {
-    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted});
+  RequestId Ask(const std::string& node, uint64_t incarnation, uint32_t rank, VersionId wanted = {},
+                bool view = false) {
+    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted, view});
     return next_;
   }
   RequestId AskView(const std::string& node, uint64_t incarnation, uint32_t rank,
                     VersionId wanted = {}) {
-    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted,
-                        /*view=*/true});
-    return next_;
+    return Ask(node, incarnation, rank, wanted, /*view=*/true);
   }
   Reply Pin(VersionId version, bool pinned) {
     Apply(PinSet{++next_, "gpt", version, pinned});

@@ -45,6 +45,24 @@ class RepairTest : public ::testing::Test {
     HoldData(version, Tier::kMemory);
     HoldParity(version, Tier::kMemory);
   }
+  /// 1-1 and 1-2 are on disk with their parity alone, and of 1-2 two ranks' shards are damaged.
+  void FindTwoDamagedOnDisk() {
+    for (uint64_t step : {1, 2}) {
+      CommitPeer(V(1, step));
+      HoldData(V(1, step), Tier::kDisk);
+      HoldParity(V(1, step), Tier::kDisk);
+    }
+    for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
+    for (uint32_t i = 0; i < 4; ++i) {
+      std::vector<Holding> listed;
+      for (uint64_t step : {1, 2}) {
+        listed.push_back(Data(V(1, step), i, Tier::kDisk));
+        listed.push_back(Parity(V(1, step), i, Tier::kDisk));
+      }
+      if (i == 1 || i == 2) listed[2].damage = "chunk 7 does not match";
+      c.Attach(nodes[i], listed, 20);
+    }
+  }
   /// Memory and disks of the node are empty; its rank restores, and asks for nothing.
   void Replace(uint32_t i, std::vector<Holding> holdings = {}) {
     c.Lose(nodes[i]);
@@ -232,22 +250,17 @@ TEST_F(RepairTest, DamagedCopiesThatAreFreedAreHopedForNoMore) {
   EXPECT_THAT(After(seconds(60)), IsEmpty());
 }
 
+/// A view is read only after it is decided: there is nothing that would show that hope was in vain.
+TEST_F(RepairTest, AViewIsOfWhatIsCertain) {
+  FindTwoDamagedOnDisk();
+  c.Join("a", "run-2", 0, 1);
+  const RequestId ask = c.AskView("a", 2, 0);
+  ASSERT_TRUE(c.ReplyTo(ask).has_value());
+  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+}
+
 TEST_F(RepairTest, ARestoreHopesForDamagedCopiesBeforeItTakesAnOlderVersion) {
-  for (uint64_t step : {1, 2}) {
-    CommitPeer(V(1, step));
-    HoldData(V(1, step), Tier::kDisk);
-    HoldParity(V(1, step), Tier::kDisk);
-  }
-  for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
-  for (uint32_t i = 0; i < 4; ++i) {
-    std::vector<Holding> listed;
-    for (uint64_t step : {1, 2}) {
-      listed.push_back(Data(V(1, step), i, Tier::kDisk));
-      listed.push_back(Parity(V(1, step), i, Tier::kDisk));
-    }
-    if (i == 1 || i == 2) listed[2].damage = "chunk 7 does not match";
-    c.Attach(nodes[i], listed, 20);
-  }
+  FindTwoDamagedOnDisk();
   EXPECT_EQ(c.Job().restorable, V(1, 1)) << "2 may come back, and is not promised";
   std::map<uint32_t, PrepareOrder> orders;
   for (uint32_t i = 0; i < 4; ++i) {

@@ -81,14 +81,6 @@ TEST_F(RestoreViewTest, AnOlderVersionIsTakenOnlyWhenTheNewerCannotComeBack) {
   EXPECT_EQ(reply.tier, Tier::kDisk);
 }
 
-TEST_F(RestoreViewTest, NothingIsHopedOfDamagedCopies) {
-  Holding bad = H(V(1, 2), 1, Tier::kMemory);
-  bad.damage = "chunk 3";
-  c.Hold("b", {bad});
-  ASSERT_TRUE(c.Join("a", "run-2", 0, 1).outcome.ok());
-  EXPECT_EQ(Answer(c.AskView("a", 2, 0)).version, V(1, 1));
-}
-
 TEST_F(RestoreViewTest, ANamedVersionIsTakenOrRefused) {
   ASSERT_NO_FATAL_FAILURE(Start("run-2", 1));
   const Reply missing = Answer(c.AskView("a", 2, 0, V(1, 7)));
