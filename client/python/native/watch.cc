@@ -1,0 +1,112 @@
+#include "client/python/native/watch.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace holdfast::python {
+namespace {
+/// What is looked at is held: an address that is compared is never that of a newer object.
+class Watch {
+ public:
+  /// `dictionary` has the objects that it has now, in this order.
+  void AddValues(nb::dict dictionary) { AddContents(std::move(dictionary), {}); }
+
+  /// `dictionary` has as many entries as now, and those tensors that are of type `tensor`.
+  void AddTensors(nb::dict dictionary, nb::handle tensor) {
+    AddContents(std::move(dictionary), tensor);
+  }
+
+  /// object.name is what it is now.
+  void AddAttribute(nb::object object, nb::str name) {
+    nb::object value = object.attr(name);
+    attributes_.push_back({std::move(object), std::move(name), std::move(value)});
+  }
+
+  /// dictionary[key] is the object that it is now.
+  void AddEntry(nb::dict dictionary, nb::object key) {
+    nb::object value = dictionary[key];
+    entries_.push_back({std::move(dictionary), std::move(key), std::move(value)});
+  }
+
+  /// tensor.data_ptr() is what it is now.
+  void AddAddress(nb::object tensor) {
+    nb::object bound = tensor.attr("data_ptr");
+    uintptr_t address = nb::cast<uintptr_t>(bound());
+    addresses_.push_back({std::move(bound), address});
+  }
+
+  bool Holds() const {
+    for (const auto& [dictionary, values] : contents_) {
+      if (!HasValues(dictionary, values)) return false;
+    }
+    for (const Attribute& attribute : attributes_) {
+      if (nb::getattr(attribute.object, attribute.name).ptr() != attribute.value.ptr())
+        return false;
+    }
+    for (const Entry& entry : entries_) {
+      PyObject* value = PyDict_GetItemWithError(entry.dictionary.ptr(), entry.key.ptr());
+      if (value == nullptr && PyErr_Occurred() != nullptr) nb::raise_python_error();
+      if (value != entry.value.ptr()) return false;
+    }
+    for (const auto& [data_ptr, address] : addresses_) {
+      if (nb::cast<uintptr_t>(data_ptr()) != address) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Entry {
+    nb::dict dictionary;
+    nb::object key, value;
+  };
+  struct Attribute {
+    nb::object object;
+    nb::str name;
+    nb::object value;
+  };
+  using Values = std::vector<nb::object>;  // none: any value may be there
+
+  void AddContents(nb::dict dictionary, nb::handle type) {
+    Values values;
+    for (const auto& [key, value] : dictionary) {
+      bool watched = !type.is_valid() || nb::isinstance(value, type);
+      values.push_back(watched ? nb::borrow(value) : nb::object());
+    }
+    contents_.push_back({std::move(dictionary), std::move(values)});
+  }
+
+  static bool HasValues(const nb::dict& dictionary, const Values& values) {
+    if (static_cast<size_t>(PyDict_GET_SIZE(dictionary.ptr())) != values.size()) return false;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    Py_ssize_t at = 0;
+    for (const nb::object& expected : values) {
+      if (PyDict_Next(dictionary.ptr(), &at, &key, &value) == 0) return false;
+      if (expected.is_valid() && expected.ptr() != value) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::pair<nb::dict, Values>> contents_;
+  std::vector<Attribute> attributes_;
+  std::vector<Entry> entries_;
+  std::vector<std::pair<nb::object, uintptr_t>> addresses_;
+};
+}  // namespace
+
+void BindWatch(nb::module_& module) {
+  nb::class_<Watch>(module, "Watch")
+      .def(nb::init<>())
+      .def("add_values", &Watch::AddValues, "dictionary"_a)
+      .def("add_tensors", &Watch::AddTensors, "dictionary"_a, "type"_a)
+      .def("add_attribute", &Watch::AddAttribute, "object"_a, "name"_a)
+      .def("add_entry", &Watch::AddEntry, "dictionary"_a, "key"_a)
+      .def("add_address", &Watch::AddAddress, "tensor"_a)
+      .def("holds", &Watch::Holds);
+}
+
+}  // namespace holdfast::python
