@@ -204,8 +204,10 @@ void Supervisor::See(const NodeReported& event) {
   due_ = due_ || found->second.workers != event.workers;
   found->second.workers = event.workers;
   for (const Holding& holding : event.holdings) {
-    VersionId& sealed = progress_[holding.job].sealed;
-    if (!IsParity(holding.rank)) sealed = std::max(sealed, holding.version);
+    Progress& progress = progress_[holding.job];
+    if (IsParity(holding.rank) || holding.version <= progress.sealed) continue;
+    progress.sealed = holding.version;
+    progress.sealed_at = at_.now;
   }
 }
 

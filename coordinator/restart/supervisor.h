@@ -19,6 +19,8 @@ struct SupervisorOptions {
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// A node that counts as lost so long is replaced; its agent may only have been restarted.
   std::chrono::nanoseconds replace_after = std::chrono::milliseconds(1500);
+  /// While the others still seal newer versions its ranks are well, and it is waited for so long.
+  std::chrono::nanoseconds replace_moving_after = std::chrono::seconds(60);
   /// Who else dies within this of the first death is taken for its consequence, unless it was
   /// killed.
   std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
@@ -98,6 +100,7 @@ class Supervisor {
     VersionId memory;  // newest committed
     VersionId disk;
     VersionId sealed;  // newest that any rank has
+    Clock::TimePoint sealed_at;
   };
 
   // supervisor.cc

@@ -80,7 +80,12 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
     if (missing == 0) continue;
     failure.nodes = {name};
     // A launch that is broken anyway has nothing to gain from waiting for the node.
-    const bool due = run.first_death || at_.now - node.since >= options_.replace_after;
+    const Clock::Duration away = at_.now - node.since;
+    const auto progress = progress_.find(run.record.spec.job);
+    const bool moving = progress != progress_.end() &&
+                        at_.now - progress->second.sealed_at < options_.replace_after &&
+                        away < options_.replace_moving_after;
+    const bool due = run.first_death || (away >= options_.replace_after && !moving);
     if (!node.attached && due) {
       failure.kind = "node lost";
       failure.what =

@@ -177,9 +177,9 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 1));
   const auto running = Running();
   const int node = node_of_.at(1);
+  cluster_->DestroyNode(node);  // first: who dies with the machine tells nobody
   ::kill(running.at(1).shim.pid, SIGKILL);
   ::kill(running.at(1).worker.pid, SIGKILL);
-  cluster_->DestroyNode(node);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
   EXPECT_EQ(incident_["nodes"], json({"n" + std::to_string(node)})) << incident_.dump(1);

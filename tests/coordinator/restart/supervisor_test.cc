@@ -253,6 +253,53 @@ TEST_F(SupervisorTest, AnAgentThatComesBackInTimeCostsNothing) {
   EXPECT_EQ(orders_["n2"].run_id, "run-1.1") << "told again, to be sure";
 }
 
+TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
+  StartAndRun();
+  uint64_t step = 100;
+  const auto seal = [&] {
+    NodeReported event;
+    event.node = "n0";
+    event.agent_start = 1;
+    event.workers = workers_["n0"];
+    event.holdings.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
+    Observe(event);
+  };
+  LoseStream("n2");
+  Lose("n2");
+  for (int i = 0; i < 10; ++i) {
+    seal();
+    Pass(milliseconds(1000));
+  }
+  EXPECT_TRUE(incidents_.empty()) << "rank 2 has part in every step";
+  gone_.clear();
+  Attach("n2");
+  LoseStream("n2");
+  Lose("n2");
+  seal();
+  Pass(milliseconds(1400));
+  EXPECT_TRUE(incidents_.empty());
+  Pass(milliseconds(200));
+  ASSERT_EQ(incidents_.size(), 1U) << "nothing moves any more";
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+}
+
+TEST_F(SupervisorTest, ANodeIsNotWaitedForForEverWhateverTheOthersSeal) {
+  StartAndRun();
+  Lose("n2");
+  uint64_t step = 100;
+  while (incidents_.empty() && step < 200) {
+    NodeReported event;
+    event.node = "n0";
+    event.agent_start = 1;
+    event.workers = workers_["n0"];
+    event.holdings.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
+    Observe(event);
+    Pass(milliseconds(1000));
+  }
+  EXPECT_EQ(step, 160U);
+  EXPECT_EQ(incidents_.size(), 1U);
+}
+
 TEST_F(SupervisorTest, ALostNodeIsBlamedRatherThanTheRanksThatMissIt) {
   StartAndRun();
   Attach("n9");
