@@ -11,7 +11,7 @@
 namespace holdfast::bench {
 namespace {
 constexpr uint64_t kColumns = 4096;
-constexpr auto kTime = std::chrono::seconds(120);
+constexpr std::chrono::milliseconds kTime(120'000);
 
 /// Two ranks that save the upper and the lower half of the rows.
 struct Savers {
@@ -25,6 +25,7 @@ struct Savers {
     std::vector<v1::Client> clients;
     for (uint32_t rank = 0; rank < 2; ++rank) {
       v1::Options options{.job = "view", .rank = rank, .world = 2, .run_id = run_id};
+      options.connect_timeout = kTime;
       options.socket_path = cluster.AgentSocket(rank == 0 ? 0 : other_node);
       const std::vector<v1::Tensor> state = {v1::Slice("w", halves[rank], {rows / 2, kColumns},
                                                        {rows, kColumns}, {rank * rows / 2, 0})};
@@ -56,6 +57,7 @@ Status Load(local::Cluster& cluster, const std::string& run_id, const Savers& sa
   std::vector<float> half(rows * kColumns / 2, 1);
   std::vector<float> small(1);
   v1::Options options{.job = "view", .rank = 0, .world = 1, .run_id = run_id};
+  options.connect_timeout = kTime;
   options.socket_path = cluster.AgentSocket(0);
   const std::vector<v1::Tensor> state = {v1::Whole("s", small, {1})};
   auto client = v1::Client::Open(options, state);
