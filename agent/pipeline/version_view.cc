@@ -90,8 +90,8 @@ std::shared_ptr<const VersionPlaces> VersionView::places() {
 
 Status VersionView::FindPlaces() {
   HOLDFAST_ASSIGN_OR_RETURN(VersionPlaces found, tools_.find_places(job_, version_));
-  if (!shards_.empty() && shards_.size() != found.shards.size()) {
-    return InternalError("the version has another world than before");
+  if (found.shards.empty() || (!shards_.empty() && shards_.size() != found.shards.size())) {
+    return InternalError("the version has no ranks, or not as many as before");
   }
   MutexLock lock(mutex_);
   places_ = std::make_shared<const VersionPlaces>(std::move(found));
