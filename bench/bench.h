@@ -44,6 +44,7 @@ Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunView(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options);

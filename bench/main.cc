@@ -29,6 +29,7 @@ const std::vector<Bench>& All() {
       {"streaming", "Save → durable ÷ the slowest stage alone", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},
+      {"view", "a version read by another number of ranks ÷ memcpy", RunView},
       {"memory", "the agent's own memory beside its arena", RunMemory},
       {"record", "what telling one event of a collective costs, nanoseconds", RunRecord},
       {"telemetry", "training that tells its collectives ÷ training that does not", RunTelemetry},

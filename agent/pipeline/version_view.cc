@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kLoadersMax = 8;
 constexpr std::chrono::seconds kReadTime(60);
 constexpr std::chrono::milliseconds kRetryPause(200);
+constexpr std::chrono::seconds kLookAgain(1);
 constexpr uint32_t kLossesMax = 5;
 constexpr size_t kIdleFilesMax = 8;  // of a shard
 
@@ -89,12 +90,23 @@ std::shared_ptr<const VersionPlaces> VersionView::places() {
 
 Status VersionView::FindPlaces() {
   HOLDFAST_ASSIGN_OR_RETURN(VersionPlaces found, tools_.find_places(job_, version_));
-  if (!shards_.empty() && shards_.size() != found.shards.size()) {
-    return InternalError("the version has another world than before");
+  if (found.shards.empty() || (!shards_.empty() && shards_.size() != found.shards.size())) {
+    return InternalError("the version has no ranks, or not as many as before");
   }
   MutexLock lock(mutex_);
   places_ = std::make_shared<const VersionPlaces>(std::move(found));
+  found_at_ = Clock::Real().Now();
   return Status::Ok();
+}
+
+void VersionView::LookAgain() {
+  {
+    MutexLock lock(mutex_);
+    if (Clock::Real().Now() - found_at_ < kLookAgain) return;
+    found_at_ = Clock::Real().Now();  // one thread does it
+  }
+  const Status found = FindPlaces();
+  if (!found.ok()) Log(LogLevel::kDebug, "PlacesNotFound", {Kv("error", found.ToString())});
 }
 
 Status VersionView::LoadShards() {
@@ -196,9 +208,12 @@ Status VersionView::FromAnywhere(Rank rank, const std::function<Status(const Sou
   for (uint32_t losses = 0;;) {
     const std::shared_ptr<const VersionPlaces> where = places();
     Status last = UnavailableError("nobody has it now");
+    bool first = true;
     for (const Source& source : SourcesOf(rank, *where)) {
-      const Status status = take(source);
+      Status status = take(source);
+      if (status.ok() && !first) LookAgain();
       if (status.ok()) return status;
+      first = false;
       last = Status(status.code(), source.Name() + ": " + status.message());
       Log(LogLevel::kWarn, "ViewSourceFailed",
           {Kv("job", job_), Kv("version", ToString(version_)), Kv("rank", rank.value),
@@ -219,7 +234,7 @@ Status VersionView::FromAnywhere(Rank rank, const std::function<Status(const Sou
       return last.WithContext(fmt::format("rank {} of version {}", rank.value, ToString(version_)));
     }
     Clock::Real().SleepFor(kRetryPause);
-    const Status found = FindPlaces();
+    Status found = FindPlaces();
     // Unavailable alone is about to change.
     if (!found.ok() && found.code() != ErrorCode::kUnavailable) return found;
     if (tools_.stopping()) return CancelledError("the agent is stopping");

@@ -54,6 +54,8 @@ class VersionView {
   Status LoadShard(Rank rank);
   std::shared_ptr<const VersionPlaces> places();
   Status FindPlaces();
+  /// The same soon after somebody failed, so that a node that is gone is not asked for every chunk.
+  void LookAgain();
   /// Lets `take` have each place of the shard, the nearest first, until one does.
   Status FromAnywhere(Rank rank, const std::function<Status(const Source&)>& take);
   std::vector<Source> SourcesOf(Rank rank, const VersionPlaces& places) const;
@@ -72,6 +74,7 @@ class VersionView {
 
   Mutex mutex_;
   std::shared_ptr<const VersionPlaces> places_ HOLDFAST_GUARDED_BY(mutex_);
+  Clock::TimePoint found_at_ HOLDFAST_GUARDED_BY(mutex_);
   /// Opened files that nobody reads just now, by rank.
   std::map<uint32_t, std::vector<std::unique_ptr<ShardChunks>>> files_ HOLDFAST_GUARDED_BY(mutex_);
 };

@@ -189,7 +189,7 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
     }
     return Status::Ok();
   };
-  const Status status = send();
+  Status status = send();
   if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, tier, status);
   MutexLock lock(parts_mutex_);
   --parts_;

@@ -54,7 +54,7 @@ extern "C" {
 #endif
 
 /* The version of this header; holdfast_api_version() gives that of the library in use. */
-#define HOLDFAST_API_VERSION 2u
+#define HOLDFAST_API_VERSION 3u
 
 /* ------------------------------------------------------------------------------------- errors */
 

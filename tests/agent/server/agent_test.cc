@@ -123,6 +123,41 @@ TEST_F(AgentTest, BadReadsAreRefusedClearly) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersAndNothingElse) {
+  Start();
+  auto trainer = Connect();
+  ASSERT_TRUE(trainer) << trainer.error().ToString();
+  SaveDurably(*trainer, 1);
+  const ShardKey key = Shard(1, 1).key();
+  const auto image = MakeImage(Shard(1, 1), kTensorBytes);
+  GrpcShardFetcher fetcher({});
+  const std::string address = "unix:" + cluster_.NodeDir(0) + "/d.sock";
+  for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+    SCOPED_TRACE(ToString(tier));
+    auto seal = fetcher.ReadRange(address, key, tier, 0, {});
+    ASSERT_TRUE(seal) << seal.error().ToString();
+    EXPECT_EQ(seal->image_bytes, image.size());
+    // The second chunk, and from there to the end.
+    for (uint64_t bytes : {kChunkBytes, image.size() - kChunkBytes}) {
+      std::vector<std::byte> part(bytes);
+      auto read = fetcher.ReadRange(address, key, tier, kChunkBytes, part);
+      ASSERT_TRUE(read) << read.error().ToString();
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), image.begin() + kChunkBytes));
+    }
+    std::vector<std::byte> part(kChunkBytes);
+    const auto refused = [&](uint64_t offset) {
+      auto read = fetcher.ReadRange(address, key, tier, offset, part);
+      return read ? ErrorCode::kOk : read.error().code();
+    };
+    EXPECT_EQ(refused(1), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused(image.size() / kChunkBytes * kChunkBytes), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused(1ULL << 62), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused(0 - kChunkBytes), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(fetcher.ReadRange(address, Shard(1, 9).key(), tier, 0, {}).error().code(),
+              ErrorCode::kNotFound);
+  }
+}
+
 TEST_F(AgentTest, AKilledAgentComesBackWithTheMemory) {
   Start();
   auto trainer = Connect();
