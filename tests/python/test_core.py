@@ -72,13 +72,31 @@ def test_errors_are_exceptions_with_code_and_message(cluster, job, monkeypatch):
     client.close()
 
 
-def test_a_background_failure_is_raised_once(cluster, job):
-    _, tensors = state("a", size=4 << 20)
-    with holdfast.Client(job, tensors, start_offline=True,
-                         socket_path="/nowhere/agent.sock") as client:
-        with pytest.raises(holdfast.UnavailableError):
-            client.save(1)
-        client.guard()
+def test_what_failed_in_the_background_is_raised_once(cluster, job):
+    _, tensors = state("a", size=1 << 20)
+    client = holdfast.Client(job, tensors, agent_timeout=5.0)
+    client.save(1)
+    client.wait(1)
+    cluster.agents[0].send_signal(signal.SIGSTOP)
+    client.save(2)  # accepted, and then nobody answers
+    time.sleep(0.5)
+    cluster.kill_agent()
+    found = []
+    deadline = time.monotonic() + 30
+    calls_after = 0
+    while calls_after < 5 and time.monotonic() < deadline:
+        calls_after += len(found)
+        try:
+            client.guard()
+        except holdfast.HoldfastError as error:
+            assert error.asynchronous and error.code == holdfast.UnavailableError.code
+            assert "background, step 2" in str(error)
+            found.append(error.step)
+        time.sleep(0.05)
+    cluster.start_agent()
+    assert found == [2]
+    with pytest.raises(holdfast.UnavailableError, match="step 2"):
+        client.close()
 
 
 def test_the_interpreter_runs_while_a_call_waits(cluster, job):
@@ -141,7 +159,8 @@ def test_exiting_without_close_keeps_what_was_saved(cluster, job):
         "a = numpy.full(1 << 20, 7.0)\n"
         f"c = holdfast.Client({job!r}, [holdfast.Tensor.of('a', a)])\n"
         "c.save(1)\n")
-    done = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True,
+                          text=True)
     assert (done.returncode, done.stderr) == (0, "")
     a = numpy.zeros(1 << 20)
     with holdfast.Client(job, [holdfast.Tensor.of("a", a)]) as client:
