@@ -35,9 +35,15 @@ constexpr int64_t kRefillMs = 100;
 constexpr int64_t kEndTimeoutMs = 10'000;
 constexpr int64_t kFillStepBytes = 1 << 20;
 constexpr int kDeathTimeoutMs = 20'000;
+constexpr int kRehearsalTimeoutMs = 10'000;
+constexpr size_t kErrorBytesMax = 4096;
+constexpr const char* kSays = "holdfast-fault: ";
 
+constexpr HandAction kActions[] = {HandAction::kRestart, HandAction::kStop, HandAction::kFill,
+                                   HandAction::kCut};
 std::string NameOf(HandAction action) {
-  return action == HandAction::kRestart ? "restart" : action == HandAction::kStop ? "stop" : "fill";
+  constexpr const char* kNames[] = {"restart", "stop", "fill", "cut"};
+  return kNames[static_cast<size_t>(action)];
 }
 
 std::vector<std::string> ArgumentsOf(const HandOrder& order) {
@@ -52,6 +58,10 @@ std::vector<std::string> ArgumentsOf(const HandOrder& order) {
       "node_run_dir=" + order.node_run_dir,
   };
   for (const std::string& file : order.files) arguments.push_back("file=" + file);
+  if (order.action != HandAction::kCut) return arguments;
+  arguments.push_back("drill=" + order.cut.drill);
+  arguments.push_back(fmt::format("bytes_per_s={}", order.cut.bytes_per_s));
+  for (const std::string& address : order.cut.addresses) arguments.push_back("address=" + address);
   return arguments;
 }
 
@@ -68,7 +78,7 @@ Status TakeArgument(const std::string& argument, HandOrder* order) {
   const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
   bool good = true;
   if (key == "action") {
-    for (HandAction action : {HandAction::kRestart, HandAction::kStop, HandAction::kFill}) {
+    for (const HandAction action : kActions) {
       if (value == NameOf(action)) order->action = action;
     }
     good = value == NameOf(order->action);
@@ -88,6 +98,12 @@ Status TakeArgument(const std::string& argument, HandOrder* order) {
     order->node_run_dir = value;
   } else if (key == "file") {
     order->files.push_back(value);
+  } else if (key == "drill") {
+    order->cut.drill = value;
+  } else if (key == "bytes_per_s") {
+    good = ReadNumber(value, &order->cut.bytes_per_s);
+  } else if (key == "address") {
+    order->cut.addresses.push_back(value);
   } else {
     good = false;
   }
@@ -274,6 +290,70 @@ Status Fill(const HandOrder& order) {
   for (const std::string& path : order.files) ::unlink(path.c_str());
   return status;
 }
+
+// ---- cut ----
+
+Status CutLinks(const HandOrder& order) {
+  if (ToldToEndWithin(order.start_in_ms)) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(const NetworkCut cut, NetworkCut::Make(order.cut));
+  ToldToEndWithin(order.duration_ms);
+  return Status::Ok();
+}
+
+Status CarryOut(const HandOrder& order) {
+  switch (order.action) {
+    case HandAction::kRestart:
+      return Restart(order);
+    case HandAction::kStop:
+      return StopAndContinue(order);
+    case HandAction::kFill:
+      return Fill(order);
+    case HandAction::kCut:
+      return CutLinks(order);
+  }
+  return InternalError("no such action");
+}
+
+/// Runs `words`; what it says goes to `errors`, or where ours goes (-1).
+Result<pid_t> Spawn(std::vector<std::string> words, int errors) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  if (errors >= 0) ::posix_spawn_file_actions_adddup2(&files, errors, STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  ::sigaddset(&ends, SIGTERM);
+  ::sigaddset(&ends, SIGINT);
+  ::posix_spawnattr_setsigmask(&attributes, &ends);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+  pid_t pid = 0;
+  const int failed =
+      ::posix_spawn(&pid, pointers[0], &files, &attributes, pointers.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (failed != 0) return Fail(ErrnoStatus(failed, "start " + words[0]));
+  return pid;
+}
+
+/// What is written there until its end, or until the time is over.
+std::string ReadToEnd(int fd) {
+  const auto until = Clock::Real().Now() + milliseconds(kRehearsalTimeoutMs);
+  std::string text;
+  char piece[512];
+  pollfd waiting{fd, POLLIN, 0};
+  while (text.size() < kErrorBytesMax && Clock::Real().Now() < until) {
+    if (::poll(&waiting, 1, kDutyPeriodMs) == 0) continue;
+    const ssize_t got = ::read(fd, piece, sizeof(piece));
+    if (got == 0 || (got < 0 && errno != EINTR)) break;
+    if (got > 0) text.append(piece, static_cast<size_t>(got));
+  }
+  return text;
+}
 }  // namespace
 
 Status SignalProcess(const ProcessName& process, int signal) {
@@ -298,28 +378,31 @@ Result<pid_t> StartHand(const HandOrder& order) {
   if (error) return Fail(ErrnoStatus(error.value(), "create the folder of " + order.record));
   std::vector<std::string> words = ArgumentsOf(order);
   words.insert(words.begin(), program);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
-  sigset_t ends;
-  ::sigemptyset(&ends);
-  ::sigaddset(&ends, SIGTERM);
-  ::sigaddset(&ends, SIGINT);
-  ::posix_spawnattr_setsigmask(&attributes, &ends);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-  pid_t pid = 0;
-  const int failed =
-      ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  if (failed != 0) return Fail(ErrnoStatus(failed, "start " + program));
+  HOLDFAST_ASSIGN_OR_RETURN(const pid_t pid, Spawn(std::move(words), -1));
   HOLDFAST_RETURN_IF_ERROR(WriteRecord(order.record, NameProcess(pid)));
   return pid;
+}
+
+Status RehearseHand(const HandOrder& order) {
+  HOLDFAST_ASSIGN_OR_RETURN(std::string program, ProgramBeside("holdfast-fault"));
+  std::vector<std::string> words = ArgumentsOf(order);
+  words.insert(words.begin(), {program, "rehearse=1"});
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  HOLDFAST_ASSIGN_OR_RETURN(const pid_t pid, Spawn(std::move(words), writer.get()));
+  writer.Reset();
+  std::string text = ReadToEnd(reader.get());
+  // One that says no more has ended, or is of no use.
+  ::kill(pid, SIGKILL);
+  int result = 0;
+  while (::waitpid(pid, &result, 0) < 0 && errno == EINTR) {
+  }
+  if (result == 0) return Status::Ok();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.rfind(kSays, 0) == 0) text.erase(0, std::string(kSays).size());
+  return FailedPreconditionError(text.empty() ? "holdfast-fault gave no answer" : text);
 }
 
 Status EndHand(const std::string& record) {
@@ -341,16 +424,17 @@ int RunHand(std::span<const std::string> arguments) {
   ::sigaddset(&ends, SIGTERM);
   ::sigaddset(&ends, SIGINT);
   ::sigprocmask(SIG_SETMASK, &ends, nullptr);
-  auto order = ParseArguments(arguments);
+  const bool rehearsal = !arguments.empty() && arguments[0] == "rehearse=1";
+  auto order = ParseArguments(arguments.subspan(rehearsal ? 1 : 0));
   Status status = order ? Status::Ok() : order.error();
-  if (order) {
-    status = order->action == HandAction::kRestart ? Restart(*order)
-             : order->action == HandAction::kStop  ? StopAndContinue(*order)
-                                                   : Fill(*order);
+  if (order && rehearsal) {
+    status = NetworkCut::Rehearse(order->cut);
+  } else if (order) {
+    status = CarryOut(*order);
     ::unlink(order->record.c_str());
   }
   if (status.ok()) return 0;
-  std::fprintf(stderr, "holdfast-fault: %s\n", status.message().c_str());
+  std::fprintf(stderr, "%s%s\n", kSays, status.message().c_str());
   return 1;
 }
 

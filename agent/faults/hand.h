@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/api/process.h"
+#include "agent/faults/network_cut.h"
 #include "storage/base/status.h"
 
 // A hand carries out one fault from outside of those it strikes, and undoes it.
@@ -16,6 +17,7 @@ enum class HandAction {
   kRestart,  // kill `process`, wait, and become its successor
   kStop,     // SIGSTOP `process`, SIGCONT at the end
   kFill,     // take all room that `files` can get, remove them at the end
+  kCut,      // `cut`: lose or slow down packets
 };
 
 struct HandOrder {
@@ -29,11 +31,14 @@ struct HandOrder {
   /// kStop: so much of each tenth of a second.
   uint32_t stopped_percent = 100;
   std::vector<std::string> files;
+  CutOrder cut;
 };
 
 /// Starts holdfast-fault, found beside this program, in a session of its own. It outlives the
 /// caller. AlreadyExists: a hand with this record is at work.
 Result<pid_t> StartHand(const HandOrder& order);
+/// Whether a hand could do kCut here, by one that only tries.
+Status RehearseHand(const HandOrder& order);
 /// Has a hand end its fault and waits for that; OK when there is none.
 Status EndHand(const std::string& record);
 

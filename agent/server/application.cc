@@ -217,9 +217,9 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint listen, coord::ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
-  injector_ = std::make_unique<Injector>(
-      InjectorOptions{config_.drills_enabled, config_.run_dir, config_.data_dirs}, node_->watched(),
-      *volume_);
+  injector_ = std::make_unique<Injector>(InjectorOptions{config_.drills_enabled, config_.run_dir,
+                                                         config_.data_dirs, config_.coordinator},
+                                         node_->watched(), *volume_);
   data_->AllowFaults(*injector_);
   HOLDFAST_ASSIGN_OR_RETURN(
       data_server_,

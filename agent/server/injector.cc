@@ -1,7 +1,10 @@
 #include "agent/server/injector.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +12,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <memory>
 
+#include "coordinator/api/endpoint.h"
+#include "storage/base/config.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
 #include "storage/base/random.h"
@@ -66,6 +72,42 @@ Status FlipBit(const std::string& path, uint64_t offset, int bit) {
   // Readers with O_DIRECT see what the device has.
   return ::fsync(file.get()) == 0 ? Status::Ok() : ErrnoStatus(errno, "fsync " + path);
 }
+
+/// The addresses of this machine, or of the network namespace it is.
+Result<std::set<std::string>> OwnAddresses() {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) return Fail(ErrnoStatus(errno, "getifaddrs"));
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(found, ::freeifaddrs);
+  std::set<std::string> addresses;
+  for (const ifaddrs* one = found; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const int family = one->ifa_addr->sa_family;
+    const void* number = nullptr;
+    if (family == AF_INET) {
+      number = &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr;
+    } else if (family == AF_INET6) {
+      number = &reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+    }
+    char text[INET6_ADDRSTRLEN] = {};
+    if (number != nullptr && ::inet_ntop(family, number, text, sizeof(text)) != nullptr) {
+      addresses.insert(text);
+    }
+  }
+  return addresses;
+}
+
+/// Adds the coordinator to whom a node is cut off from; false if it is on this machine.
+Result<bool> AddCoordinator(const std::string& coordinator, const std::set<std::string>& own,
+                            CutOrder* cut) {
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(coordinator));
+  if (endpoint.IsLocal()) return false;
+  HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, coord::NumericAddresses(endpoint));
+  for (const std::string& address : addresses) {
+    if (own.count(address) != 0) return false;
+  }
+  cut->addresses.insert(cut->addresses.end(), addresses.begin(), addresses.end());
+  return true;
+}
 }  // namespace
 
 std::string Injector::RecordOf(const std::string& drill) const {
@@ -93,6 +135,8 @@ Result<std::string> Injector::Inject(const InjectFaultRequest& request) {
     what = Restart(request, std::move(order));
   } else if (kind == "fill-disk") {
     what = Fill(request, std::move(order));
+  } else if (kind == "partition" || kind == "slow-link") {
+    what = Cut(request, std::move(order));
   } else if (kind == "corrupt-shard") {
     what = Corrupt(request);
   }
@@ -158,6 +202,44 @@ Result<std::string> Injector::Fill(const InjectFaultRequest& request, HandOrder 
   if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
   return fmt::format("all room in {} directories is taken for {}", order.files.size(),
                      Seconds(request.duration_ms()));
+}
+
+Result<std::string> Injector::Cut(const InjectFaultRequest& request, HandOrder order) {
+  order.action = HandAction::kCut;
+  const bool slow = request.kind() == "slow-link";
+  if (slow != (request.bytes_per_s() != 0)) {
+    return Fail(InvalidArgumentError("a slow link has a rate, a partition has none"));
+  }
+  order.cut.drill = request.drill();
+  order.cut.bytes_per_s = request.bytes_per_s();
+  order.cut.addresses.assign(request.addresses().begin(), request.addresses().end());
+  HOLDFAST_RETURN_IF_ERROR(CheckCut(order.cut));
+  const size_t others = order.cut.addresses.size();
+  HOLDFAST_ASSIGN_OR_RETURN(const std::set<std::string> own, OwnAddresses());
+  for (const std::string& address : order.cut.addresses) {
+    if (own.count(address) == 0) continue;
+    return Fail(FailedPreconditionError(
+        fmt::format("{} is an address of this machine, too: a drill of its links would strike the "
+                    "whole machine; it takes nodes with addresses of their own",
+                    address)));
+  }
+  bool coordinator = false;
+  if (!slow) {
+    HOLDFAST_ASSIGN_OR_RETURN(coordinator, AddCoordinator(options_.coordinator, own, &order.cut));
+  }
+  HOLDFAST_RETURN_IF_ERROR(RehearseHand(order));
+  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
+  const std::string time = Seconds(request.duration_ms());
+  if (slow) {
+    return fmt::format(
+        "{} a second pass in each direction between this node and {} addresses of "
+        "the others for {}",
+        FormatBytes(request.bytes_per_s()), others, time);
+  }
+  return fmt::format(
+      "nothing passes between this node and {} addresses of the others {} for {}", others,
+      coordinator ? "and the coordinator" : "(the coordinator, on this machine, stays in reach)",
+      time);
 }
 
 Result<std::string> Injector::Corrupt(const InjectFaultRequest& request) {

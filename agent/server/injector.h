@@ -18,6 +18,7 @@ struct InjectorOptions {
   bool enabled = false;  // else everything is refused
   std::string run_dir;
   std::vector<std::string> data_dirs;
+  std::string coordinator;  // its address: a partition cuts the node off from it, too
 };
 
 /// Causes failures on this node for `holdfast drill`. What lasts, or strikes the agent itself, is
@@ -41,6 +42,7 @@ class Injector {
   Result<std::string> Stop(const InjectFaultRequest& request, HandOrder order);
   Result<std::string> Restart(const InjectFaultRequest& request, HandOrder order);
   Result<std::string> Fill(const InjectFaultRequest& request, HandOrder order);
+  Result<std::string> Cut(const InjectFaultRequest& request, HandOrder order);
   Result<std::string> Corrupt(const InjectFaultRequest& request);
   Result<ProcessName> TrainerOf(const InjectFaultRequest& request);
   Status Start(const HandOrder& order);

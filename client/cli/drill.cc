@@ -39,6 +39,8 @@ const std::vector<DrillTraits>& AllDrills() {
       {DrillKind::kCorruptShard, "corrupt-shard", true, false, false, true, 0},
       {DrillKind::kFillDisk, "fill-disk", false, true, false, false, 15'000},
       {DrillKind::kPowerLoss, "power-loss", false, false, true, true, 2000},
+      {DrillKind::kPartition, "partition", false, true, true, false, 10'000},
+      {DrillKind::kSlowLink, "slow-link", false, true, false, false, 30'000},
   };
   return drills;
 }

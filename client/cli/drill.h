@@ -23,6 +23,8 @@ enum class DrillKind {
   kCorruptShard,
   kFillDisk,
   kPowerLoss,
+  kPartition,
+  kSlowLink,
 };
 
 /// What is fixed for each kind.

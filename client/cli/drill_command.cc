@@ -11,6 +11,7 @@
 #include "client/cli/drill_runner.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/text.h"
+#include "storage/base/config.h"
 #include "storage/base/random.h"
 
 namespace holdfast::cli {
@@ -32,7 +33,11 @@ for byte what was saved. Agents and coordinator must allow it (drills.enabled).
   corrupt-shard     one bit of a shard on disk flips
   fill-disk         a node's data directories have no room for --duration
   power-loss        all nodes and the coordinator die at once
-  random            one of them that the job would survive, by the seed (not slow-rank, fill-disk)
+  partition         a node and all others, and the coordinator, lose each other's packets for
+                    --duration
+  slow-link         only so much passes between a node and all others as --rate says
+  random            one of them that the job would survive, by the seed (not slow-rank, fill-disk,
+                    partition, slow-link)
 
 A drill is refused when no version of the job would survive it (--force does it anyway). It undoes
 what it did, also when it is interrupted or this command is killed. The exit code is 2 when
@@ -67,6 +72,9 @@ class DrillCommand : public Command {
     command->add_option("--duration", duration_, "How long the fault lasts; each kind has its own")
         ->type_name("DURATION")
         ->check(DurationCheck());
+    command->add_option("--rate", rate_, "slow-link: what passes a second in each direction")
+        ->type_name("BYTES")
+        ->capture_default_str();
     command->add_option("--give-up", give_up_, "Wait so long for a recovery")
         ->type_name("DURATION")
         ->check(DurationCheck())
@@ -85,8 +93,15 @@ class DrillCommand : public Command {
       auto kind = ParseDrillKind(kind_);
       if (!kind) return Usage(kind.error());
     }
+    const auto rate = ParseBytes(rate_);
+    if (!rate) return Usage(rate.error().WithContext("--rate"));
     if (!objective) return Usage(objective.error());
     if (!target) return Usage(target.error());
+    DrillWish wish;
+    wish.target = *target;
+    wish.bytes_per_s = *rate;
+    wish.force = force_;
+    if (!duration_.empty()) wish.duration_ms = ParseDurationMs(duration_).value_or(0);
     if (!seed_) seed_ = RandomSeed() >> 32;
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     DrillRunner runner(context, client, job_);
@@ -95,11 +110,11 @@ class DrillCommand : public Command {
     for (uint32_t i = 0; i < repeat_; ++i) {
       // The first of several is the one that the seed alone gives.
       const uint64_t seed = i == 0 ? *seed_ : seeds.Next() >> 32;
-      auto plan = Choose(runner, *target, seed);
+      auto plan = Choose(runner, wish, seed);
       // After a drill the job may need a moment until it is protected again.
       const auto until = context.clock.Now() + kBetween;
       while (i > 0 && !plan && context.clock.Now() < until && Interrupt::SleepFor(100).ok()) {
-        plan = Choose(runner, *target, seed);
+        plan = Choose(runner, wish, seed);
       }
       if (!plan && !reports.empty() && !Interrupt::requested()) {
         // What was measured is shown in any case.
@@ -135,13 +150,12 @@ class DrillCommand : public Command {
   }
 
   /// With `random`, kinds that the job would not survive now are passed over.
-  Result<DrillPlan> Choose(DrillRunner& runner, const DrillTarget& target, uint64_t seed) const {
-    std::optional<int64_t> duration;
-    if (!duration_.empty()) duration = ParseDurationMs(duration_).value_or(0);
+  Result<DrillPlan> Choose(DrillRunner& runner, DrillWish wish, uint64_t seed) const {
     if (kind_ != "random") {
-      return runner.Plan(ParseDrillKind(kind_).value_or(DrillKind::kKillRank), target, seed,
-                         duration, force_);
+      wish.kind = ParseDrillKind(kind_).value_or(DrillKind::kKillRank);
+      return runner.Plan(wish, seed);
     }
+    wish.force = false;
     std::vector<DrillKind> kinds;
     for (const DrillTraits& traits : AllDrills()) {
       if (traits.random) kinds.push_back(traits.kind);
@@ -150,7 +164,8 @@ class DrillCommand : public Command {
     Result<DrillPlan> plan = Fail(InternalError("there are no drills"));
     while (!kinds.empty()) {
       const auto chosen = kinds.begin() + static_cast<ptrdiff_t>(random.Below(kinds.size()));
-      plan = runner.Plan(*chosen, target, seed, duration, false);
+      wish.kind = *chosen;
+      plan = runner.Plan(wish, seed);
       if (plan || plan.error().code() == ErrorCode::kUnavailable) return plan;
       kinds.erase(chosen);
     }
@@ -213,6 +228,7 @@ class DrillCommand : public Command {
   uint32_t repeat_ = 1;
   std::string objective_;
   std::string duration_;
+  std::string rate_ = "1MB";
   std::string give_up_ = "3m";
   std::string html_;
   bool dry_run_ = false;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "client/cli/agent_client.h"
+#include "client/cli/drill_links.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/parallel.h"
 #include "client/cli/shard_check.h"
@@ -16,7 +17,8 @@
 namespace holdfast::cli {
 namespace {
 constexpr int64_t kPollMs = 20;
-// Faults of several nodes begin together, after the last was told.
+// Faults of several nodes begin together, after the last was told; who cuts itself off has
+// answered for certain.
 constexpr int64_t kTogetherMs = 400;
 // Who kills itself answers first.
 constexpr int64_t kAnswerMs = 100;
@@ -27,7 +29,7 @@ constexpr int64_t kUnseenMs = 5000;
 constexpr int kVersionTries = 20;
 
 int64_t StartInMs(DrillKind kind) {
-  if (kind == DrillKind::kPowerLoss) return kTogetherMs;
+  if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kTogetherMs;
   const bool server = kind == DrillKind::kKillAgent || kind == DrillKind::kKillNode ||
                       kind == DrillKind::kKillCoordinator;
   return server ? kAnswerMs : 0;
@@ -186,7 +188,8 @@ Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
     const bool power_cut = SurvivesPowerCut(info.survives());
     const bool on_disk = (info.available_tiers() & TierBit(Tier::kDisk)) != 0;
     bool enough = info.restorable();
-    if (kind == DrillKind::kKillNode) enough = node || power_cut;
+    // Another node may take the place of one that is cut off.
+    if (kind == DrillKind::kKillNode || kind == DrillKind::kPartition) enough = node || power_cut;
     if (kind == DrillKind::kPowerLoss) enough = power_cut;
     if (kind == DrillKind::kCorruptShard) enough = node && on_disk;
     if (kind == DrillKind::kCorruptShard && on_disk && plan->version == VersionId{} &&
@@ -199,7 +202,8 @@ Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
     return NotFoundError(fmt::format("job '{}' has no version on disk to corrupt", job_));
   }
   if (survives || force) return Status::Ok();
-  const char* lacking = kind == DrillKind::kKillNode       ? "in memory with parity, or on disk"
+  const bool one_node = kind == DrillKind::kKillNode || kind == DrillKind::kPartition;
+  const char* lacking = one_node                           ? "in memory with parity, or on disk"
                         : kind == DrillKind::kPowerLoss    ? "on disk"
                         : kind == DrillKind::kCorruptShard ? "on disk with parity"
                                                            : "that can be restored";
@@ -209,18 +213,29 @@ Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
                   job_, TraitsOf(kind).name, lacking, job_));
 }
 
-Result<DrillPlan> DrillRunner::Plan(DrillKind kind, const DrillTarget& target, uint64_t seed,
-                                    std::optional<int64_t> duration_ms, bool force) {
+Result<DrillPlan> DrillRunner::Plan(const DrillWish& wish, uint64_t seed) {
   DrillPlan plan;
-  plan.kind = kind;
+  plan.kind = wish.kind;
   plan.seed = seed;
-  plan.duration_ms = duration_ms.value_or(TraitsOf(kind).duration_ms);
-  HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(kind), force));
+  plan.duration_ms = wish.duration_ms.value_or(TraitsOf(wish.kind).duration_ms);
+  if (wish.kind == DrillKind::kSlowLink) plan.bytes_per_s = wish.bytes_per_s;
+  HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(wish.kind), wish.force));
   Random random(seed);
-  HOLDFAST_RETURN_IF_ERROR(ChooseTarget(target, random, &plan));
-  plan.force = force;
+  HOLDFAST_RETURN_IF_ERROR(ChooseTarget(wish.target, random, &plan));
+  plan.force = wish.force;
+  HOLDFAST_RETURN_IF_ERROR(ChooseLinks(&plan));
   HOLDFAST_RETURN_IF_ERROR(ChooseVersion(&plan));
   return plan;
+}
+
+/// All of the node's links to other nodes.
+Status DrillRunner::ChooseLinks(DrillPlan* plan) {
+  if (plan->kind != DrillKind::kPartition && plan->kind != DrillKind::kSlowLink) {
+    return Status::Ok();
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
+  HOLDFAST_ASSIGN_OR_RETURN(plan->others, AddressesOfOthers(status, plan->nodes[0]));
+  return Status::Ok();
 }
 
 /// What would be left, and which version is damaged: of those on disk the newest.
@@ -266,6 +281,8 @@ agent::InjectFaultRequest DrillRunner::RequestOf(const DrillPlan& plan, bool dry
   request.set_seed(plan.seed);
   request.set_start_in_ms(StartInMs(plan.kind));
   request.set_duration_ms(plan.duration_ms);
+  for (const std::string& address : plan.others) request.add_addresses(address);
+  request.set_bytes_per_s(plan.bytes_per_s);
   return request;
 }
 
@@ -373,11 +390,8 @@ DrillRunner::Sight DrillRunner::Look() {
 void DrillRunner::TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report) {
   for (const coordinator::Incident& incident : sight.incidents) {
     const bool noted = incident.state() == "noted";
-    const auto& ranks = incident.ranks();
-    const bool named =
-        plan.rank && std::find(ranks.begin(), ranks.end(), *plan.rank) != ranks.end();
     // On a busy machine others are slow now and then, too.
-    if (noted && (plan.kind != DrillKind::kSlowRank || !named)) continue;
+    if (noted && !NamesTheSlow(plan, incident)) continue;
     const int64_t ahead = (incident.wall_nanos() - injected_wall_) / 1'000'000;
     const auto take = [&](int64_t ms, int64_t* into, bool first) {
       if (ms < 0 || (first && *into >= 0)) return;
@@ -406,6 +420,18 @@ void DrillRunner::TakeIncidents(const DrillPlan& plan, const Sight& sight, Drill
       pinned_.insert(restored);
     }
   }
+}
+
+/// What is noted of a drill that makes something slow.
+bool DrillRunner::NamesTheSlow(const DrillPlan& plan, const coordinator::Incident& incident) const {
+  const auto& ranks = incident.ranks();
+  if (plan.kind == DrillKind::kSlowRank) {
+    return std::find(ranks.begin(), ranks.end(), *plan.rank) != ranks.end();
+  }
+  // Of a link both ends are named.
+  const auto& nodes = incident.nodes();
+  return plan.kind == DrillKind::kSlowLink &&
+         std::find(nodes.begin(), nodes.end(), plan.nodes[0]) != nodes.end();
 }
 
 /// Where no incident follows: what an operator would see.

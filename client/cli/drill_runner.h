@@ -24,9 +24,20 @@ struct DrillPlan {
   bool coordinator = false;        // is struck (too)
   VersionId version;               // kCorruptShard
   int64_t duration_ms = 0;
+  std::vector<std::string> others;  // kPartition, kSlowLink: addresses of the other nodes
+  uint64_t bytes_per_s = 0;         // kSlowLink
   bool force = false;
 
   std::string Target() const;
+};
+
+/// What the command line says of a drill; the seed chooses what it leaves open.
+struct DrillWish {
+  DrillKind kind = DrillKind::kKillRank;
+  DrillTarget target;
+  std::optional<int64_t> duration_ms;
+  uint64_t bytes_per_s = 1'000'000;  // kSlowLink
+  bool force = false;
 };
 
 /// Injects failures into a running job and watches what follows. Whatever it began it ends again
@@ -36,10 +47,9 @@ class DrillRunner {
   DrillRunner(Context& context, CoordinatorClient& client, std::string job)
       : context_(context), client_(client), job_(std::move(job)) {}
 
-  /// Chooses what the target and the seed leave open, and refuses (FailedPrecondition) what the job
-  /// could not survive unless `force`. Asks the agents whether they would do it.
-  Result<DrillPlan> Plan(DrillKind kind, const DrillTarget& target, uint64_t seed,
-                         std::optional<int64_t> duration_ms, bool force);
+  /// Chooses what the wish leaves open, and refuses (FailedPrecondition) what the job could not
+  /// survive unless it is forced.
+  Result<DrillPlan> Plan(const DrillWish& wish, uint64_t seed);
   /// What would happen, as the agents say it.
   Result<std::string> Rehearse(DrillPlan* plan);
   /// Waits at most `give_up_ms` for the recovery; a job that did not is a report, not an error.
@@ -71,6 +81,7 @@ class DrillRunner {
   Status ChooseTarget(const DrillTarget& target, Random& random, DrillPlan* plan);
   Status CheckSurvival(DrillKind kind, bool force, DrillPlan* plan);
   Status ChooseVersion(DrillPlan* plan);
+  Status ChooseLinks(DrillPlan* plan);
   /// Tries with other versions while the chosen one is gone.
   template <typename Try>
   auto OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt());
@@ -86,6 +97,7 @@ class DrillRunner {
   /// True: it is over.
   bool Take(const DrillPlan& plan, const Sight& sight, DrillReport* report);
   void TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report);
+  bool NamesTheSlow(const DrillPlan& plan, const coordinator::Incident& incident) const;
   bool FaultShows(const DrillPlan& plan, const Sight& sight) const;
   void FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
   void CompareBytes(VersionId version, DrillReport* report);

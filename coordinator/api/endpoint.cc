@@ -2,8 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
 
 #include <charconv>
+#include <memory>
+#include <set>
 
 namespace holdfast::coord {
 namespace {
@@ -96,6 +100,34 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (!IsHostName(host)) return Fail(Bad(text, "no such form of host"));
   endpoint.host = host;
   return endpoint;
+}
+
+Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kUnix) return std::vector<std::string>();
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(endpoint.host.c_str(), nullptr, &hints, &found);
+  if (failed != 0) {
+    return Fail(UnavailableError(
+        fmt::format("host '{}' is not known: {}", endpoint.host, ::gai_strerror(failed))));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  std::set<std::string> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    char text[INET6_ADDRSTRLEN] = {};
+    const void* number = nullptr;
+    if (one->ai_family == AF_INET) {
+      number = &reinterpret_cast<const sockaddr_in*>(one->ai_addr)->sin_addr;
+    } else if (one->ai_family == AF_INET6) {
+      number = &reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr;
+    }
+    if (number != nullptr && ::inet_ntop(one->ai_family, number, text, sizeof(text)) != nullptr) {
+      addresses.insert(text);
+    }
+  }
+  return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
 }  // namespace holdfast::coord

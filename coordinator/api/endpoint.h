@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "storage/base/status.h"
 
@@ -32,5 +33,9 @@ struct Endpoint {
 
 /// InvalidArgument says what is wrong and shows the accepted forms.
 Result<Endpoint> ParseEndpoint(std::string_view text);
+
+/// The IP addresses of its host, those of a name as the resolver knows them now (which may take
+/// seconds); none for a unix socket. Unavailable: the name is not known.
+Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint);
 
 }  // namespace holdfast::coord

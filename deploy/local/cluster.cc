@@ -50,17 +50,14 @@ std::vector<std::string> Cluster::DataDirs(int node) const {
 
 Status Cluster::StartCoordinator(const std::string& crash) {
   ProcessOptions process;
-  process.argv = {BinaryDir() + "/holdfast-coordinator",
-                  "--set",
-                  "cluster=local",
-                  "--set",
-                  "listen=" + endpoint(),
-                  "--set",
-                  "data_dir=" + root() + "/coordinator",
-                  "--set",
-                  "drills.enabled=true",
-                  "--set",
-                  "retention.keep_last=" + std::to_string(options_.keep_last)};
+  process.argv = options_.coordinator_command;
+  process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
+  for (const std::string& setting :
+       {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
+        std::string("drills.enabled=true"),
+        "retention.keep_last=" + std::to_string(options_.keep_last)}) {
+    process.argv.insert(process.argv.end(), {"--set", setting});
+  }
   for (const std::string& setting : options_.coordinator_settings) {
     process.argv.insert(process.argv.end(), {"--set", setting});
   }
@@ -173,7 +170,9 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
                                         milliseconds timeout) const {
   HOLDFAST_ASSIGN_OR_RETURN(std::string dir, MakeTempDir("hf-cli"));
   ProcessOptions process;
-  process.argv = {BinaryDir() + "/holdfast", "--endpoint", endpoint()};
+  process.argv = options_.cli_command;
+  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast", "--endpoint", endpoint()});
+  process.argv.insert(process.argv.end(), options_.cli_options.begin(), options_.cli_options.end());
   process.argv.insert(process.argv.end(), arguments.begin(), arguments.end());
   process.log_path = dir + "/out";
   process.error_path = dir + "/errors";

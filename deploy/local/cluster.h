@@ -23,6 +23,10 @@ struct ClusterOptions {
   /// Node → what its agent is started by, e.g. {"ip", "netns", "exec", "n3"}.
   std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
+  std::string endpoint;                          // of the coordinator; a socket unless said
+  std::vector<std::string> coordinator_command;  // as agent_command_of
+  std::vector<std::string> cli_command;          // the same for the operator's commands
+  std::vector<std::string> cli_options;          // --tls-ca …
 };
 
 /// A whole Holdfast on this machine, real processes over Unix sockets: one coordinator and an agent
@@ -54,7 +58,9 @@ class Cluster {
   /// SIGKILL to coordinator, agents and keepers at once: the memory is gone.
   void KillEverything();
 
-  std::string endpoint() const { return "unix:" + root() + "/c.sock"; }
+  std::string endpoint() const {
+    return options_.endpoint.empty() ? "unix:" + root() + "/c.sock" : options_.endpoint;
+  }
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
   /// Where the node listens for its peers.

@@ -12,7 +12,12 @@ void AddTraining(CLI::App& app, Options* o) {
       ->envname("WORLD_SIZE")
       ->check(CLI::Range(1, 1024));
   app.add_option("--rendezvous", o->rendezvous,
-                 "Folder in which the ranks find each other's ports (instead of --port-base)");
+                 "Folder in which the ranks find each other's addresses (instead of --port-base)");
+  app.add_option("--master-address", o->master_address,
+                 "With --rendezvous: an IPv4 address or the name of rank 0's machine; each rank "
+                 "listens where its "
+                 "machine reaches it from")
+      ->envname("MASTER_ADDR");
   app.add_option("--port-base", o->port_base, "Rank r listens on 127.0.0.1:<port-base + r>")
       ->envname("MASTER_PORT");
   app.add_option("--steps", o->steps, "Train up to this step");

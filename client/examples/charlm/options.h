@@ -10,6 +10,7 @@ struct Options {
   uint32_t rank = 0;
   uint32_t world = 1;
   std::string rendezvous;
+  std::string master_address = "127.0.0.1";
   int port_base = 29700;
   uint64_t steps = 100;
   uint64_t parameters = 20'000;

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -19,6 +20,10 @@ namespace charlm {
 namespace {
 using SteadyClock = std::chrono::steady_clock;
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
+// Little room before the wire and much behind it: how long a send takes is the wire's time, not
+// that of a neighbour who does not read yet.
+constexpr int kSendBuffer = 16 << 10;
+constexpr int kReceiveBuffer = 4 << 20;
 
 /// What a rank says when it connects.
 struct Greeting {
@@ -28,12 +33,34 @@ struct Greeting {
   char run_id[128] = {};
 };
 
-sockaddr_in Loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
+/// False where `host` is no IPv4 address.
+bool MakeAddress(const std::string& host, int port, sockaddr_in* address) {
+  *address = {};
+  address->sin_family = AF_INET;
+  address->sin_port = htons(static_cast<uint16_t>(port));
+  return ::inet_pton(AF_INET, host.c_str(), &address->sin_addr) == 1;
+}
+
+std::string HostOf(const sockaddr_in& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
+  return text;
+}
+
+/// The address of this machine that packets to `other` carry; nothing is sent.
+bool FindOwnAddress(const std::string& other, sockaddr_in* own) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* target = nullptr;
+  if (::getaddrinfo(other.c_str(), "1", &hints, &target) != 0) return false;
+  int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  socklen_t bytes = sizeof *own;
+  bool found = ::connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&
+               ::getsockname(fd, reinterpret_cast<sockaddr*>(own), &bytes) == 0;
+  ::close(fd);
+  ::freeaddrinfo(target);
+  return found;
 }
 
 void Close(int* fd) {
@@ -44,6 +71,8 @@ void Close(int* fd) {
 void Prepare(int fd) {
   int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer);
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
@@ -90,50 +119,53 @@ bool Ring::Fail(const std::string& what) {
 bool Ring::Connect(const RingOptions& options) {
   options_ = options;
   if (options_.world == 1) return true;
-  int port = options_.port_base == 0 ? 0 : options_.port_base + static_cast<int>(options_.rank);
-  if (!Listen(&port)) return false;
-  if (!options_.rendezvous.empty()) {
-    // Written aside and renamed: a reader never sees half a number.
-    std::string path = PortFile(options_, options_.rank);
-    std::ofstream(path + ".new") << port << "\n";
-    if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
-      return Fail("cannot write " + path + ": " + std::strerror(errno));
-    }
-  }
-  return ConnectNext() && AcceptPrevious();
+  return Listen() && ConnectNext() && AcceptPrevious();
 }
 
-bool Ring::Listen(int* port) {
+/// Where the rank before finds this one, too.
+bool Ring::Listen() {
+  int port = options_.port_base == 0 ? 0 : options_.port_base + static_cast<int>(options_.rank);
+  sockaddr_in address{};
+  MakeAddress("127.0.0.1", 0, &address);
+  if (!options_.rendezvous.empty() && !FindOwnAddress(options_.master_address, &address)) {
+    return Fail("this machine has no way to " + options_.master_address);
+  }
+  address.sin_port = htons(static_cast<uint16_t>(port));
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int on = 1;
   ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in address = Loopback(*port);
   socklen_t bytes = sizeof address;
   if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
       ::listen(listener_, 8) != 0 ||
       ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
-    return Fail("cannot listen on 127.0.0.1:" + std::to_string(*port) + ": " +
+    return Fail("cannot listen on " + HostOf(address) + ":" + std::to_string(port) + ": " +
                 std::strerror(errno) + "; choose another --port-base");
   }
-  *port = ntohs(address.sin_port);
-  return true;
+  if (options_.rendezvous.empty()) return true;
+  // Written aside and renamed: a reader never sees half of it.
+  std::string path = PortFile(options_, options_.rank);
+  std::ofstream(path + ".new") << HostOf(address) << " " << ntohs(address.sin_port) << "\n";
+  if (std::rename((path + ".new").c_str(), path.c_str()) == 0) return true;
+  return Fail("cannot write " + path + ": " + std::strerror(errno));
 }
 
-int Ring::FindNextPort() {
+bool Ring::FindNext(sockaddr_in* address) {
   uint32_t next = (options_.rank + 1) % options_.world;
-  if (options_.rendezvous.empty()) return options_.port_base + static_cast<int>(next);
+  if (options_.rendezvous.empty()) {
+    return MakeAddress("127.0.0.1", options_.port_base + static_cast<int>(next), address);
+  }
+  std::string host;
   int port = 0;
-  std::ifstream(PortFile(options_, next)) >> port;
-  return port;
+  std::ifstream file(PortFile(options_, next));
+  return (file >> host >> port) && MakeAddress(host, port, address);
 }
 
 bool Ring::ConnectNext() {
   auto deadline = SteadyClock::now() + std::chrono::milliseconds(options_.timeout_ms);
   bool connected = Until(deadline, [&] {
-    int port = FindNextPort();
-    if (port == 0) return false;
+    sockaddr_in address{};
+    if (!FindNext(&address)) return false;
     next_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = Loopback(port);
     if (::connect(next_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return true;
     Close(&next_);
     return false;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <netinet/in.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +11,9 @@
 #include <utility>
 #include <vector>
 
-// The ranks in a ring over TCP on this machine: each sends to the next and receives from the one
-// before. Sums are always taken in the same order, so a run can be repeated bit for bit.
+// The ranks in a ring over TCP, on one machine or on several: each sends to the next and receives
+// from the one before. Sums are always taken in the same order, so a run can be repeated bit for
+// bit.
 
 namespace charlm {
 
@@ -18,8 +21,11 @@ struct RingOptions {
   uint32_t rank = 0;
   uint32_t world = 1;
   std::string run_id;      // keeps a rank of an earlier start out
-  std::string rendezvous;  // folder where each rank leaves its port, or
-  int port_base = 0;       // rank r listens at port_base + r
+  std::string rendezvous;  // folder where each rank leaves its address and port, or
+  int port_base = 0;       // on one machine: rank r listens at port_base + r
+  /// With a rendezvous: an IPv4 address or the name of the machine of rank 0. Each rank listens
+  /// where its own machine reaches it from.
+  std::string master_address = "127.0.0.1";
   int timeout_ms = 60'000;
 };
 
@@ -62,8 +68,8 @@ class Ring {
 
  private:
   bool Fail(const std::string& what);
-  bool Listen(int* port);
-  int FindNextPort();
+  bool Listen();
+  bool FindNext(sockaddr_in* address);
   bool ConnectNext();
   bool AcceptPrevious();
   /// One direction of a swap: what is left of it, and since when its peer lets it move.

@@ -49,7 +49,8 @@ int Trainer::Run() {
                       .world = options_.world,
                       .run_id = options_.run_id,
                       .rendezvous = options_.rendezvous,
-                      .port_base = options_.rendezvous.empty() ? options_.port_base : 0})) {
+                      .port_base = options_.rendezvous.empty() ? options_.port_base : 0,
+                      .master_address = options_.master_address})) {
     return Fail(ring_.error(), kPeerGone);
   }
   if (!options_.no_checkpoint && !(OpenCheckpoints() && Restore())) return kError;

@@ -232,14 +232,15 @@ inline std::vector<std::byte> Expected(const TestObject& object, uint64_t offset
           object.bytes().begin() + static_cast<ptrdiff_t>(end)};
 }
 
-/// An authority and certificates of it for 127.0.0.1, made by the openssl command.
+/// An authority and certificates of it for 127.0.0.1 (or for other names), made by the openssl
+/// command.
 class TestCertificates {
  public:
-  TestCertificates() {
+  explicit TestCertificates(const std::string& names = "IP:127.0.0.1,DNS:localhost") {
     const std::string key = " -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     made_ = Run("req -x509" + key + " -keyout ca.key -out ca.pem -subj /CN=ca -days 2") &&
             Run("req -x509" + key + " -keyout other.key -out other.pem -subj /CN=other -days 2") &&
-            Make("node", "IP:127.0.0.1,DNS:localhost", "ca") && Make("far", "IP:10.9.8.7", "ca") &&
+            Make("node", names, "ca") && Make("far", "IP:10.9.8.7", "ca") &&
             Make("stranger", "IP:127.0.0.1", "other");
   }
   /// False where the openssl command is not installed.

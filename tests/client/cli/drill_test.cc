@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/cli/drill_links.h"
 #include "client/cli/drill_report.h"
 
 namespace holdfast::cli {
@@ -50,6 +51,39 @@ TEST(DrillTest, EachKindHasItsTraits) {
     EXPECT_STREQ(TraitsOf(traits.kind).name, traits.name);
   }
   EXPECT_THAT(ParseDrillKind("melt-node").error().message(), HasSubstr("kill-node"));
+}
+
+void AddNode(coordinator::GetStatusReply& status, const std::string& name, const std::string& peer,
+             const std::string& data) {
+  coordinator::NodeStatus* node = status.add_nodes();
+  node->set_node(name);
+  node->set_peer_address(peer);
+  node->set_data_address(data);
+}
+
+TEST(DrillTest, LinksGoToTheAddressesOfTheOtherNodes) {
+  coordinator::GetStatusReply status;
+  AddNode(status, "n0", "10.0.0.1:7100", "10.0.0.1:7200");
+  AddNode(status, "n1", "10.0.0.2:7100", "127.0.0.1:7200");
+  AddNode(status, "n2", "", "10.0.0.3:7200");
+  AddNode(status, "n3", "[fd00::4]:7100", "unix:/run/d.sock");
+  EXPECT_THAT(AddressesOfOthers(status, "n0").value(),
+              ElementsAre("10.0.0.2", "10.0.0.3", "fd00::4"));
+  EXPECT_THAT(AddressesOfOthers(status, "n1").value(),
+              ElementsAre("10.0.0.1", "10.0.0.3", "fd00::4"));
+  AddNode(status, "n4", "no address", "");
+  EXPECT_THAT(AddressesOfOthers(status, "n0").error().message(), HasSubstr("n4"));
+}
+
+TEST(DrillTest, WithoutLinksThereIsNothingToCutOff) {
+  coordinator::GetStatusReply status;
+  AddNode(status, "n0", "10.0.0.1:7100", "10.0.0.1:7200");
+  AddNode(status, "n1", "unix:/run/p.sock", "127.0.0.1:7200");
+  AddNode(status, "n2", "[::1]:7100", "localhost:7200");
+  const auto addresses = AddressesOfOthers(status, "n0");
+  ASSERT_FALSE(addresses.has_value());
+  EXPECT_EQ(addresses.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(addresses.error().message(), HasSubstr("nothing to cut off"));
 }
 
 DrillReport Recovered() {

@@ -63,6 +63,19 @@ TEST(EndpointTest, RefusesWithTheReason) {
   EXPECT_TRUE(ParseEndpoint("unix:/" + std::string(106, 'x')).has_value());
 }
 
+TEST(EndpointTest, AddressesOfAHostAreNumbers) {
+  EXPECT_TRUE(NumericAddresses(*ParseEndpoint("unix:/run/c.sock"))->empty());
+  EXPECT_EQ(*NumericAddresses(*ParseEndpoint("10.0.0.7:1")), std::vector<std::string>{"10.0.0.7"});
+  EXPECT_EQ(*NumericAddresses(*ParseEndpoint("[fd00:0::7]:1")),
+            std::vector<std::string>{"fd00::7"});
+  const auto local = NumericAddresses(*ParseEndpoint("localhost:1"));
+  ASSERT_TRUE(local.has_value()) << local.error().ToString();
+  EXPECT_THAT(*local, ::testing::Each(::testing::AnyOf("127.0.0.1", "::1")));
+  const auto unknown = NumericAddresses(*ParseEndpoint("no.such.host.invalid:1"));
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code(), ErrorCode::kUnavailable);
+}
+
 TEST(ChannelTest, NeedsTlsBeyondThisMachine) {
   Endpoint far = *ParseEndpoint("10.0.0.1:7070");
   auto channel = MakeChannel(far, {});

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deploy/local/cluster.h"
+#include "deploy/local/small_disk.h"
+#include "deploy/local/training.h"
+
+namespace holdfast::local {
+
+inline constexpr std::chrono::milliseconds kDrillTimeout(240'000);
+
+/// A job of the example trainer that `holdfast run` keeps running, to be drilled.
+class DrilledJob : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = MakeTempDir("hfd").value();
+    std::filesystem::create_directories(root_ + "/meet");
+    options_.root = root_;
+    options_.arena_bytes = 64ULL << 20;
+  }
+  void TearDown() override {
+    if (cluster_) {
+      static_cast<void>(cluster_->Cli({"stop", "lm", "--now"}).has_value());
+      cluster_->KillEverything();
+    }
+    // Who was started again is nobody's child.
+    for (const auto& [pid, name] : Processes()) ::kill(pid, SIGKILL);
+    WaitUntil([&] { return Processes().empty(); }, std::chrono::milliseconds(20'000));
+    EXPECT_TRUE(Processes().empty());
+    cluster_.reset();
+    disk_.reset();
+    std::error_code ignored;
+    if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
+  }
+
+  void StartJob(int nodes, int spares, int ranks_per_node, uint64_t steps, uint64_t sleep_ms = 60) {
+    options_.nodes = nodes + spares;
+    cluster_.emplace(options_);
+    Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_TRUE(WaitUntil([&] { return NodesUp() == nodes + spares; }, kDrillTimeout));
+    world_ = nodes * ranks_per_node;
+    steps_ = steps;
+    const auto ran = Cli({"run",
+                          "--job",
+                          "lm",
+                          "--detach",
+                          "--grace",
+                          "2s",
+                          "--nnodes",
+                          std::to_string(nodes),
+                          "--nproc-per-node",
+                          std::to_string(ranks_per_node),
+                          "--spares",
+                          std::to_string(spares),
+                          "--max-restarts",
+                          "100",
+                          "--",
+                          BinaryDir() + "/holdfast-charlm",
+                          "--rendezvous",
+                          root_ + "/meet",
+                          "--steps",
+                          std::to_string(steps),
+                          "--step-sleep-ms",
+                          std::to_string(sleep_ms),
+                          "--final",
+                          root_ + "/final",
+                          "--params",
+                          std::to_string(params_)});
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= 10; }, kDrillTimeout));
+  }
+
+  int NodesUp() {
+    const nlohmann::json answer = CliJson({"nodes"});
+    int up = 0;
+    if (!answer.is_object()) return 0;
+    for (const nlohmann::json& node : answer["nodes"]) up += node["alive"] == true ? 1 : 0;
+    return up;
+  }
+  uint64_t NewestStep() {
+    const nlohmann::json status = CliJson({"status", "lm"});
+    if (!status.is_object() || status["jobs"].empty()) return 0;
+    return status["jobs"][0]["newest_seen_step"].get<uint64_t>();
+  }
+  Cluster::CliResult Cli(const std::vector<std::string>& arguments) {
+    auto result = cluster_->Cli(arguments, kDrillTimeout);
+    return result ? *result : Cluster::CliResult{-1, "", result.error().ToString()};
+  }
+  nlohmann::json CliJson(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"-o", "json"});
+    return nlohmann::json::parse(Cli(arguments).out, nullptr, false);
+  }
+
+  /// One drill, passed; its report is in report_.
+  void Drill(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "drill");
+    arguments.insert(arguments.end(), {"--job", "lm", "--yes", "-o", "json"});
+    const Cluster::CliResult result = Cli(arguments);
+    const nlohmann::json answer = nlohmann::json::parse(result.out, nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << result.errors << result.out;
+    EXPECT_EQ(result.exit_code, 0) << result.errors << answer.dump(1);
+    ASSERT_FALSE(answer["drills"].empty());
+    reports_ = answer["drills"];
+    report_ = reports_[0];
+    std::printf("%s\n", answer.dump(1).c_str());
+  }
+
+  /// The job goes on to its end, which is the end it would have come to by itself.
+  void ExpectSameEnd() {
+    const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
+    ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
+    TrainingOptions options;
+    options.job = "plain";
+    options.world = world_;
+    options.steps = steps_;
+    options.params = params_;
+    Training plain(nullptr, options);
+    ASSERT_TRUE(plain.Start().ok());
+    Status finished = plain.AwaitFinish(kDrillTimeout);
+    ASSERT_TRUE(finished.ok()) << finished.ToString();
+    const std::string final = ReadAll(root_ + "/final");
+    EXPECT_FALSE(final.empty());
+    EXPECT_TRUE(final == plain.FinalParameters().value_or("")) << "final parameters differ";
+    ExpectNothingLeft();
+  }
+
+  /// Processes of this cluster, by their arguments.
+  std::map<pid_t, std::string> Processes() const {
+    std::map<pid_t, std::string> found;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      const std::string arguments = ReadAll(entry.path() / "cmdline");
+      if (arguments.find(root_) == std::string::npos || std::stoi(name) == ::getpid()) continue;
+      found[std::stoi(name)] =
+          std::filesystem::path(arguments.substr(0, arguments.find('\0'))).filename();
+    }
+    return found;
+  }
+
+  /// One agent and keeper a node, one coordinator; no worker, no hand of a drill, no file of one.
+  void ExpectNothingLeft() {
+    std::map<std::string, int> wanted = {{"holdfast-agent", cluster_->nodes()},
+                                         {"holdfast-keeper", cluster_->nodes()},
+                                         {"holdfast-coordinator", 1}};
+    std::map<std::string, int> there;
+    const auto count = [&] {
+      there.clear();
+      for (const auto& [pid, name] : Processes()) ++there[name];
+      return there == wanted;
+    };
+    WaitUntil(count, std::chrono::milliseconds(20'000));
+    EXPECT_EQ(there, wanted);
+    for (const auto& [pid, name] : Processes()) {
+      if (name != "holdfast-keeper") continue;
+      EXPECT_LE(MemoryFiles(pid), 4 * world_) << "memory leaks";
+    }
+    std::error_code error;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root_, error)) {
+      EXPECT_THAT(entry.path().filename().string(),
+                  ::testing::Not(::testing::HasSubstr(".probe-")));
+      EXPECT_NE(entry.path().parent_path().filename().string(), "drills") << entry.path();
+    }
+    const nlohmann::json versions = CliJson({"versions", "lm"});
+    for (const nlohmann::json& version : versions["versions"]) EXPECT_EQ(version["pinned"], false);
+  }
+  static int MemoryFiles(pid_t pid) {
+    int files = 0;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+      const std::string target = std::filesystem::read_symlink(entry.path(), error);
+      files += target.find("memfd:") != std::string::npos ? 1 : 0;
+    }
+    return files;
+  }
+
+  std::string root_;
+  ClusterOptions options_;
+  std::optional<SmallDisk> disk_;
+  std::optional<Cluster> cluster_;
+  int world_ = 0;
+  uint64_t steps_ = 0;
+  uint64_t params_ = TrainingOptions().params;
+  nlohmann::json reports_;
+  nlohmann::json report_;
+};
+
+}  // namespace holdfast::local

@@ -1,0 +1,173 @@
+// `holdfast drill partition` and `slow-link`: nodes with addresses of their own lose each other's
+// packets, in networks that touch nothing of the machine's.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "tests/agent/peers/peers_test_util.h"
+#include "tests/e2e/drilled_job.h"
+#include "tests/e2e/lan.h"
+
+namespace holdfast::local {
+namespace {
+using nlohmann::json;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+constexpr int kNodes = 4;
+constexpr int kOperator = kNodes;  // the place of the coordinator and of who runs the drill
+
+class LinkDrillTest : public DrilledJob {
+ protected:
+  void SetUp() override {
+    DrilledJob::SetUp();
+    if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "there is no nft command";
+    if (!lan_.Make()) GTEST_SKIP() << "this process may make no network namespaces";
+    const std::string secret = root_ + "/secret";
+    std::ofstream(secret) << "sixteen bytes or more of it";
+    std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+    options_.agent_settings = {"peers.secret_file=" + secret};
+    for (int node = 0; node < kNodes; ++node) {
+      options_.agent_command_of[node] = lan_.CommandAt(node);
+      options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100",
+                                          "workers.address=" + Lan::Address(node)};
+    }
+  }
+  /// The coordinator, and the data side of the agents, over TLS instead of sockets.
+  void UseTls(const agent::PeerTlsFiles& files) {
+    for (const std::string& setting :
+         {"tls.ca=" + files.ca, "tls.cert=" + files.cert, "tls.key=" + files.key}) {
+      options_.agent_settings.push_back(setting);
+      options_.coordinator_settings.push_back(setting);
+    }
+    options_.cli_options = {"--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key};
+    options_.endpoint = Lan::Address(kOperator) + ":7070";
+    options_.coordinator_command = lan_.CommandAt(kOperator);
+    options_.cli_command = lan_.CommandAt(kOperator);
+    for (int node = 0; node < kNodes; ++node) {
+      options_.agent_settings_of[node].push_back("data_listen=" + Lan::Address(node) + ":7200");
+    }
+  }
+  /// Of filters in any node's network.
+  int Tables() {
+    int tables = 0;
+    for (int node = 0; node < kNodes; ++node) {
+      const std::string command =
+          "ip netns exec " + lan_.Namespace(node) + " nft list tables | grep -q holdfast";
+      tables += std::system(command.c_str()) == 0 ? 1 : 0;
+    }
+    return tables;
+  }
+  Lan lan_{kNodes + 1};
+};
+
+/// Asks the coordinator all the time what of the job's first launch is committed.
+class CommitWatch {
+ public:
+  CommitWatch(const Cluster& cluster, const std::string& node)
+      : thread_([this, &cluster, node] {
+          while (!stop_) Look(cluster, node);
+        }) {}
+  ~CommitWatch() { Stop(); }
+  CommitWatch(const CommitWatch&) = delete;
+  CommitWatch& operator=(const CommitWatch&) = delete;
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  /// After Stop(): the newest when the node was seen lost (0: it never was), and at last.
+  uint64_t at_loss() const { return at_loss_; }
+  uint64_t at_last() const { return newest_; }
+
+ private:
+  void Look(const Cluster& cluster, const std::string& node) {
+    const auto result = cluster.Cli({"status", "lm", "-o", "json"});
+    const json status = json::parse(result ? result->out : "", nullptr, false);
+    if (!status.is_object() || status["jobs"].empty()) return;
+    for (const char* tier : {"memory_committed", "peer_committed", "disk_committed"}) {
+      const json& version = status["jobs"][0][tier];
+      unsigned long incarnation = 0;
+      unsigned long step = 0;
+      if (!version.is_string() ||
+          std::sscanf(version.get<std::string>().c_str(), "%lu-%lu", &incarnation, &step) != 2) {
+        continue;
+      }
+      if (incarnation == 1) newest_ = std::max<uint64_t>(newest_, step);
+    }
+    for (const json& one : status["nodes"]) {
+      if (one["node"] == node && one["alive"] == false && at_loss_ == 0) at_loss_ = newest_;
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  uint64_t at_loss_ = 0;
+  uint64_t newest_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(LinkDrillTest, ASlowLinkIsNamed) {
+  params_ = 100'000;  // blocks that do not fit into the sockets' buffers
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 80, 0));
+  // What is slow is so beside its own past.
+  ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= 30; }, kDrillTimeout));
+  ASSERT_NO_FATAL_FAILURE(Drill(
+      {"slow-link", "--target", "n2", "--duration", "15s", "--rate", "2MB", "--give-up", "60s"}));
+  EXPECT_THAT(report_["blamed_nodes"], Contains("n2")) << report_.dump(1);
+  EXPECT_THAT(report_["incident_kind"].get<std::string>(), HasSubstr("communication slow"));
+  EXPECT_EQ(report_["lost_steps"], 0);
+  EXPECT_EQ(Tables(), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
+  std::string names = "IP:" + Lan::Address(0);
+  for (int place = 1; place <= kNodes; ++place) names += ",IP:" + Lan::Address(place);
+  const agent::TestCertificates certificates(names);
+  if (!certificates.made()) GTEST_SKIP() << "there is no openssl command";
+  UseTls(certificates.Node());
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
+  CommitWatch watch(*cluster_, "n2");
+  ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n2", "--duration", "7s"}));
+  watch.Stop();
+  EXPECT_GT(watch.at_loss(), 0U) << "the node was never seen lost";
+  EXPECT_EQ(watch.at_last(), watch.at_loss());
+  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("and the coordinator"));
+  EXPECT_THAT(report_["blamed_nodes"], Contains("n2")) << report_.dump(1);
+  EXPECT_EQ(report_["bytes_equal"], true);
+  EXPECT_EQ(Tables(), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+TEST_F(LinkDrillTest, AnInterruptedPartitionHealsAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
+  ProcessOptions command;
+  command.argv = {BinaryDir() + "/holdfast",
+                  "--endpoint",
+                  cluster_->endpoint(),
+                  "drill",
+                  "partition",
+                  "--job",
+                  "lm",
+                  "--target",
+                  "n1",
+                  "--duration",
+                  "10m",
+                  "--yes"};
+  command.log_path = root_ + "/drill.log";
+  auto drill = Process::Start(command);
+  ASSERT_TRUE(drill.has_value());
+  ASSERT_TRUE(WaitUntil([&] { return Tables() == 1; }, kDrillTimeout))
+      << ReadAll(root_ + "/drill.log");
+  drill->Signal(SIGINT);
+  ASSERT_TRUE(drill->WaitFor(kDrillTimeout).has_value());
+  EXPECT_EQ(drill->exit_code(), 130) << ReadAll(root_ + "/drill.log");
+  EXPECT_EQ(Tables(), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+}  // namespace
+}  // namespace holdfast::local
