@@ -1,0 +1,32 @@
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace holdfast::python {
+namespace {
+/// The classes are Python's own (holdfast/errors.py): one makes the exception for a code.
+void RaiseMade(holdfast_code code, const char* message, bool asynchronous, uint64_t step) {
+  nb::object made =
+      nb::module_::import_("holdfast.errors")
+          .attr("make")(static_cast<int>(code),
+                        nb::steal(PyUnicode_DecodeUTF8(
+                            message, static_cast<Py_ssize_t>(strlen(message)), "replace")),
+                        asynchronous, step);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  nb::raise_python_error();
+}
+}  // namespace
+
+void Check(holdfast_code code, const holdfast_error& error) {
+  if (code != HOLDFAST_OK) RaiseMade(code, error.message, error.asynchronous != 0, error.step);
+}
+
+void Raise(holdfast_code code, const std::string& message) {
+  RaiseMade(code, message.c_str(), false, 0);
+}
+
+void RaiseOnSignal() {
+  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+}
+
+}  // namespace holdfast::python

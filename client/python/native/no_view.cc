@@ -1,0 +1,7 @@
+#include "client.h"
+
+namespace holdfast::python {
+
+void BindView(nanobind::module_& /*module*/) {}
+
+}  // namespace holdfast::python

@@ -1,0 +1,52 @@
+#include "tensors.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace holdfast::python {
+
+const uint64_t* TensorList::Keep(const nb::handle& numbers, size_t expected,
+                                 const std::string& name) {
+  if (numbers.is_none()) return nullptr;
+  auto& kept = numbers_.emplace_back(nb::cast<std::vector<uint64_t>>(numbers));
+  if (kept.size() != expected) {
+    Raise(HOLDFAST_INVALID_ARGUMENT, "tensor '" + name + "': shape has " +
+                                         std::to_string(expected) +
+                                         " dimensions, another of its "
+                                         "descriptions has " +
+                                         std::to_string(kept.size()));
+  }
+  // Not NULL for a scalar either: NULL would say that nothing was given.
+  if (kept.empty()) kept.reserve(1);
+  return kept.data();
+}
+
+TensorList::TensorList(const nb::sequence& tensors) {
+  tensors_.reserve(nb::len(tensors));
+  for (nb::handle given : tensors) {
+    const std::string& name = names_.emplace_back(nb::cast<std::string>(given.attr("name")));
+    if (name.find('\0') != std::string::npos) {
+      Raise(HOLDFAST_INVALID_ARGUMENT,
+            "tensor '" + name.substr(0, name.find('\0')) + "…': a name has no zero bytes");
+    }
+    nb::object shape = given.attr("shape");
+    size_t dimensions = nb::len(shape);
+    holdfast_tensor raw{};
+    raw.name = name.c_str();
+    raw.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(given.attr("pointer")));
+    raw.shape = Keep(shape, dimensions, name);
+    raw.dimensions = static_cast<uint32_t>(dimensions);
+    raw.dtype = nb::cast<uint32_t>(given.attr("dtype"));
+    raw.device = nb::cast<uint32_t>(given.attr("device"));
+    raw.device_index = nb::cast<int32_t>(given.attr("device_index"));
+    raw.global_shape = Keep(given.attr("global_shape"), dimensions, name);
+    raw.offset = Keep(given.attr("offset"), dimensions, name);
+    tensors_.push_back(raw);
+  }
+}
+
+}  // namespace holdfast::python
