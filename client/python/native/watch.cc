@@ -12,10 +12,18 @@ namespace {
 /// What is looked at is held: an address that is compared is never that of a newer object.
 class Watch {
  public:
-  /// `dictionary` has as many entries as now.
-  void AddSize(nb::dict dictionary) {
-    size_t size = nb::len(dictionary);
-    sizes_.push_back({std::move(dictionary), size});
+  /// `dictionary` has the objects that it has now, in this order.
+  void AddValues(nb::dict dictionary) { AddContents(std::move(dictionary), {}); }
+
+  /// `dictionary` has as many entries as now, and those tensors that are of type `tensor`.
+  void AddTensors(nb::dict dictionary, nb::handle tensor) {
+    AddContents(std::move(dictionary), tensor);
+  }
+
+  /// object.name is what it is now.
+  void AddAttribute(nb::object object, nb::str name) {
+    nb::object value = object.attr(name);
+    attributes_.push_back({std::move(object), std::move(name), std::move(value)});
   }
 
   /// dictionary[key] is the object that it is now.
@@ -32,8 +40,12 @@ class Watch {
   }
 
   bool Holds() const {
-    for (const auto& [dictionary, size] : sizes_) {
-      if (static_cast<size_t>(PyDict_GET_SIZE(dictionary.ptr())) != size) return false;
+    for (const auto& [dictionary, values] : contents_) {
+      if (!HasValues(dictionary, values)) return false;
+    }
+    for (const Attribute& attribute : attributes_) {
+      if (nb::getattr(attribute.object, attribute.name).ptr() != attribute.value.ptr())
+        return false;
     }
     for (const Entry& entry : entries_) {
       PyObject* value = PyDict_GetItemWithError(entry.dictionary.ptr(), entry.key.ptr());
@@ -51,7 +63,36 @@ class Watch {
     nb::dict dictionary;
     nb::object key, value;
   };
-  std::vector<std::pair<nb::dict, size_t>> sizes_;
+  struct Attribute {
+    nb::object object;
+    nb::str name;
+    nb::object value;
+  };
+  using Values = std::vector<nb::object>;  // none: any value may be there
+
+  void AddContents(nb::dict dictionary, nb::handle type) {
+    Values values;
+    for (const auto& [key, value] : dictionary) {
+      bool watched = !type.is_valid() || nb::isinstance(value, type);
+      values.push_back(watched ? nb::borrow(value) : nb::object());
+    }
+    contents_.push_back({std::move(dictionary), std::move(values)});
+  }
+
+  static bool HasValues(const nb::dict& dictionary, const Values& values) {
+    if (static_cast<size_t>(PyDict_GET_SIZE(dictionary.ptr())) != values.size()) return false;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    Py_ssize_t at = 0;
+    for (const nb::object& expected : values) {
+      if (PyDict_Next(dictionary.ptr(), &at, &key, &value) == 0) return false;
+      if (expected.is_valid() && expected.ptr() != value) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::pair<nb::dict, Values>> contents_;
+  std::vector<Attribute> attributes_;
   std::vector<Entry> entries_;
   std::vector<std::pair<nb::object, uintptr_t>> addresses_;
 };
@@ -60,7 +101,9 @@ class Watch {
 void BindWatch(nb::module_& module) {
   nb::class_<Watch>(module, "Watch")
       .def(nb::init<>())
-      .def("add_size", &Watch::AddSize, "dictionary"_a)
+      .def("add_values", &Watch::AddValues, "dictionary"_a)
+      .def("add_tensors", &Watch::AddTensors, "dictionary"_a, "type"_a)
+      .def("add_attribute", &Watch::AddAttribute, "object"_a, "name"_a)
       .def("add_entry", &Watch::AddEntry, "dictionary"_a, "key"_a)
       .def("add_address", &Watch::AddAddress, "tensor"_a)
       .def("holds", &Watch::Holds);

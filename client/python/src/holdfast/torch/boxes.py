@@ -1,0 +1,192 @@
+"""Which box of which whole a tensor of this rank is, who else holds that box, and who saves what of it.
+
+A tensor that several ranks hold is saved once: it is cut along its first dimension larger than 1, a
+box a rank, so that the ranks of a group write the same number of bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from math import prod
+from typing import Iterable, Mapping, Sequence
+
+import torch
+
+from ..errors import InvalidArgumentError, UnsupportedError
+from ..tensors import DType
+
+__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form"]
+
+#: Smaller ones are not cut: a rank saves them whole.
+CUT_BYTES_MIN = 16 << 10
+
+Part = tuple[int, int]  # rows of the box, along the dimension that is cut: [first, last)
+
+_DTYPES = {
+    torch.bool: DType.BOOL, torch.uint8: DType.U8, torch.int8: DType.I8,
+    torch.float8_e4m3fn: DType.F8_E4M3, torch.float8_e5m2: DType.F8_E5M2,
+    torch.uint16: DType.U16, torch.int16: DType.I16, torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16, torch.uint32: DType.U32, torch.int32: DType.I32,
+    torch.float32: DType.F32, torch.uint64: DType.U64, torch.int64: DType.I64,
+    torch.float64: DType.F64, torch.complex64: DType.C64,
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """What this rank holds of a tensor, in the form in which it is stored."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    global_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    holders: tuple[int, ...]  # the ranks that hold the same box, this one among them
+    cuttable: bool
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.bytes
+
+    @property
+    def cut_dimension(self) -> int | None:
+        return next((d for d, extent in enumerate(self.shape) if extent > 1), None)
+
+    @property
+    def row_bytes(self) -> int:
+        d = self.cut_dimension
+        return self.bytes if d is None else self.bytes // self.shape[d]
+
+
+def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, str | None]:
+    """A view of a local tensor whose type has a name, and the real type where it is another.
+
+    complex128 and complex32 become pairs of numbers, types that have no name here their bits.
+    """
+    if tensor.dtype in _DTYPES:
+        return tensor, _DTYPES[tensor.dtype], None
+    real = str(tensor.dtype)
+    if tensor.dtype.is_complex:
+        pairs = torch.view_as_real(tensor.resolve_conj())
+        return pairs, _DTYPES[pairs.dtype], real
+    bits = {1: torch.uint8, 2: torch.uint16, 4: torch.int32, 8: torch.int64}
+    try:
+        as_bits = tensor.view(bits[tensor.element_size()])
+    except (KeyError, RuntimeError) as error:
+        raise UnsupportedError(f"'{name}' has elements of type {real}, which cannot be saved") from error
+    return as_bits, _DTYPES[as_bits.dtype], real
+
+
+def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[int, ...],
+                                                        tuple[int, ...]]:
+    """(global shape, offset, holders) of a DTensor's local part."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    mesh, placements = tensor.device_mesh, tensor.placements
+    coordinate = mesh.get_coordinate()
+    if any(placement.is_partial() for placement in placements):
+        raise UnsupportedError(f"'{name}' is a partial sum ({placements}): redistribute it first")
+    if coordinate is None:
+        return tuple(tensor.shape), (0,) * tensor.dim(), ()
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    local = tuple(tensor._local_tensor.shape)
+    if tuple(shape) != local:
+        raise UnsupportedError(f"'{name}' is placed as {placements}, but its part here is {local} "
+                               f"and not {tuple(shape)}")
+    index = tuple(slice(None) if isinstance(placement, Replicate) else position
+                  for placement, position in zip(placements, coordinate))
+    return tuple(tensor.shape), tuple(offset), tuple(mesh.mesh[index].flatten().tolist())
+
+
+def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, cuttable: bool) -> Box:
+    """The box of a plain tensor is all of it, held by all ranks; that of a DTensor is its shard's."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if local is tensor:
+        global_shape, offset = tuple(tensor.shape), (0,) * tensor.dim()
+        holders = tuple(range(world))
+    else:
+        global_shape, offset, holders = _sharding(tensor, name)
+    if 0 in global_shape:
+        # Nothing to place: one rank says that there is such a tensor.
+        offset = (0,) * len(global_shape)
+    stored, dtype, _ = stored_form(local.detach(), name)
+    extra = tuple(stored.shape[local.dim():])
+    if rank not in holders:
+        holders = (rank,)
+    return Box(dtype, tuple(stored.shape), global_shape + extra, tuple(offset) + (0,) * len(extra),
+               holders, cuttable)
+
+
+def digests(boxes: Mapping[str, Box]) -> dict[tuple[int, ...], str]:
+    """For each group of holders what this rank takes it to hold, as a hash."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in sorted(boxes):
+        box = boxes[name]
+        if len(box.holders) > 1:
+            groups.setdefault(box.holders, []).append(
+                f"{name!r} {box.dtype} {box.shape} {box.global_shape} {box.offset} {box.cuttable}")
+    return {holders: hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+            for holders, lines in groups.items()}
+
+
+def agreed_groups(of_ranks: Sequence[Mapping[tuple[int, ...], str]]) -> set[tuple[int, ...]]:
+    """The groups whose members all take them to hold the same. What others hold is not shared out:
+    each of them saves all of it."""
+    return {holders for said in of_ranks for holders, digest in said.items()
+            if all(of_ranks[member].get(holders) == digest for member in holders)}
+
+
+def _levelled(loads: Sequence[int], total: int) -> list[float]:
+    """`total` shared out so that the loads become as equal as they can."""
+    order = sorted(loads)
+    filled, level = 0, float(order[0])
+    for count, load in enumerate(order[1:] + [None], start=1):
+        room = None if load is None else (load - level) * count
+        if room is None or filled + room >= total:
+            level += (total - filled) / count
+            break
+        filled, level = filled + room, float(load)
+    return [max(0.0, level - load) for load in loads]
+
+
+def _cut(box: Box, loads: list[int]) -> list[Part]:
+    rows = box.shape[box.cut_dimension]  # type: ignore[index]
+    parts, before, done = [], 0.0, 0
+    for share in _levelled(loads, box.bytes):
+        before += share
+        last = min(rows, max(done, round(before / box.row_bytes)))
+        parts.append((done, last))
+        done = last
+    # Rounding: the last with a share takes what is left.
+    taker = max(i for i, (first, last) in enumerate(parts) if last > first or i == 0)
+    parts[taker] = (parts[taker][0], rows)
+    return [(first, last) if i <= taker else (rows, rows)
+            for i, (first, last) in enumerate(parts)]
+
+
+def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[str, list[Part]]:
+    """Who of a group saves which rows of each of its tensors, by place in the group.
+
+    All members call this with the same boxes and get the same answer. What cannot be cut comes
+    first, then coarse rows, then fine ones, which even out what is left.
+    """
+    def cut(box: Box) -> bool:
+        return box.cuttable and box.bytes >= CUT_BYTES_MIN and box.cut_dimension is not None
+
+    loads = [0] * len(holders)
+    result: dict[str, list[Part]] = {}
+    for name, box in sorted(boxes, key=lambda entry: (cut(entry[1]), -entry[1].row_bytes, entry[0])):
+        if box.holders != holders:
+            raise InvalidArgumentError(f"'{name}' is held by {box.holders}, not by {holders}")
+        if cut(box):
+            parts = _cut(box, loads)
+        else:
+            # What may differ between ranks (buffers of a module) is the first one's to say.
+            taker = loads.index(min(loads)) if box.cuttable else 0
+            d = box.cut_dimension
+            all_rows = (0, 1 if d is None else box.shape[d])
+            parts = [all_rows if i == taker else (0, 0) for i in range(len(holders))]
+        for i, (first, last) in enumerate(parts):
+            loads[i] += (last - first) * box.row_bytes
+        result[name] = parts
+    return result

@@ -1,0 +1,376 @@
+"""Checkpointer: a training loop's whole state, saved while it goes on."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from typing import Any, Mapping
+
+import torch
+import torch.distributed as dist
+
+from ..client import HAS_VIEW, Client, Tier, Version, View
+from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentError,
+                      ResourceExhaustedError, UnavailableError)
+from . import random_state, values
+from .parts import parts_of
+from .plan import Plan, agree, agreed_run_id, check_replicas
+from .restoring import Comparison, StateMismatchError, fill_from_view
+from .snapshot import Snapshot
+
+__all__ = ["Checkpointer"]
+
+_logger = logging.getLogger("holdfast")
+_FORMAT = 1
+_LAYOUT, _STATE = "torch.layout", "torch.state"
+_EXTRA_BYTES_MIN = 1 << 20
+
+
+def _rank_and_world() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Checkpointer:
+    """Saves and restores a training state through this node's Holdfast agent.
+
+        ckpt = Checkpointer("nanogpt", {"model": model, "optim": optim, "sched": sched})
+        for step in range(ckpt.restore(), total):
+            train_step(...)
+            ckpt.save(step)        # returns at once
+        ckpt.close()
+
+    What is saved: parameters, buffers, optimizer state, generators of random numbers, and what has
+    state_dict() and load_state_dict(). Plain modules, DistributedDataParallel, fully_shard and tensor
+    parallel modules are understood; a tensor that several ranks hold is saved once, cut into a part
+    for each. Nothing is pickled.
+
+    When may tensors change? Not between save() and the guard, which waits for the copy. Each optimizer
+    of the state calls it by itself before its step. Call `guard()` before you change parameters in
+    another way; buffers are copied within save() and may change at any time.
+
+    Args:
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
+        state: name → module, optimizer, tensor, dictionary of tensors and values, or anything with
+            state_dict() and load_state_dict().
+        rank, world, run_id: None: from torch.distributed where it is initialised, else from the
+            environment of torchrun and `holdfast run`.
+        guard_steps: False: you call `guard()` yourself before each optimizer step.
+        random_states: save Python's, NumPy's and torch's generators, too.
+        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded. A
+            pickle can run any code: only for checkpoints whose writers you trust.
+        verify_replicas: at each save compare what several ranks hold and raise DataLossError naming
+            the rank that differs. Costs a hash of the state and an exchange.
+        client_options: further arguments of `holdfast.Client`, such as socket_path and slots.
+
+    Raises:
+        TypeError: an entry of the state of which nothing is known.
+    """
+
+    def __init__(self, job: str, state: Mapping[str, Any], *, rank: int | None = None,
+                 world: int | None = None, run_id: str | None = None, guard_steps: bool = True,
+                 random_states: bool = True, allow_pickle: bool = False,
+                 verify_replicas: bool = False, **client_options: Any) -> None:
+        found_rank, found_world = _rank_and_world()
+        self.job = job
+        self.rank = found_rank if rank is None else rank
+        self.world = found_world if world is None else world
+        #: The version that restore() brought back; None after a fresh start.
+        self.restored: Version | None = None
+        self._run_id = run_id
+        self._options = client_options
+        self._allow_pickle = allow_pickle
+        self._random_states = random_states
+        self._verify = verify_replicas
+        self._parts = parts_of(dict(state), allow_pickle)
+        self._client: Client | None = None
+        self._snapshot: Snapshot | None = None
+        self._plan: Plan | None = None
+        self._layout = b""
+        self._extra_bytes = _EXTRA_BYTES_MIN
+        self._background: HoldfastError | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._hooks = []
+        if guard_steps:
+            me = weakref.ref(self)
+            self._hooks = [thing.register_step_pre_hook(lambda *_: _guard_before_step(me))
+                           for thing in state.values() if isinstance(thing, torch.optim.Optimizer)]
+        _open_ones.add(self)
+
+    # ------------------------------------------------------------------------------ describing
+
+    def _connect(self, snapshot: Snapshot) -> None:
+        """Describes the state to the agent: at first, and when its memory or its size is another."""
+        if self._client is not None:
+            # The accepted saves are sealed first: then no copy reads the old memory.
+            client, self._client = self._client, None
+            client.close(timeout=60.0)
+        if self._plan is None:
+            if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
+                self._run_id = agreed_run_id(self.world)
+            # A library without views restores what the same rank saved, and nothing else.
+            self._plan = agree(snapshot, self.rank) if HAS_VIEW else Plan({}, {})
+        self._layout = values.dumps({
+            "format": _FORMAT, "world": self.world, "aliases": snapshot.aliases,
+            "types": snapshot.real_dtypes,
+            "parts": {part.name: part.layout() for part in self._parts}})
+        self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
+        self._client = Client(
+            self.job, snapshot.describe(self._plan.rows(snapshot)), rank=self.rank,
+            world=self.world, run_id=self._run_id, extra_bytes_max=self._extra_bytes,
+            **self._options)
+        self._snapshot = snapshot
+
+    def _look(self) -> Snapshot:
+        """The description of the state as it is now, connected."""
+        self._check_usable()
+        if self._snapshot is None or not self._snapshot.still_holds():
+            self._connect(Snapshot(self._parts, self.rank, self.world))
+        assert self._snapshot is not None
+        return self._snapshot
+
+    def _stream(self, snapshot: Snapshot) -> int:
+        return torch.cuda.current_stream().cuda_stream if snapshot.on_device else 0
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise FailedPreconditionError("the checkpointer is closed")
+        if self._pid != os.getpid():
+            raise FailedPreconditionError("this process was forked from the one that has the "
+                                          "checkpointer: make one of its own here")
+
+    # ---------------------------------------------------------------------------------- saving
+
+    def save(self, step: int, *, wait_for_slot: float = 0.0) -> bool:
+        """Saves the state as version `step`; returns at once. Steps must grow.
+
+        The first call, and the first after tensors were replaced, describes the state, which takes
+        longer; the very first is a collective of all ranks, unless restore() was called.
+
+        Args:
+            wait_for_slot: seconds that this save may wait, in the background, until memory for one
+                more version is free. 0: such a step is skipped. For one that matters.
+
+        Returns:
+            False when this step is not saved, since the agent is away or overloaded: training goes
+            on, and so does the client, which reconnects by itself.
+
+        Raises:
+            HoldfastError: `asynchronous`: an earlier save failed, and this one is accepted; FencedError:
+                a newer start of the job is running; AlreadyExistsError: `step` has not grown.
+            UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be saved.
+            DataLossError: with `verify_replicas`, what differs.
+        """
+        background, self._background = self._background, None
+        snapshot = self._look()
+        if self._verify:
+            check_replicas(snapshot, self.rank)
+        state: dict[str, Any] = {"parts": {part.name: part.capture() for part in self._parts}}
+        if self._random_states:
+            state["random"] = values.encode(random_state.capture(), "random")
+        extras = {_LAYOUT: self._layout, _STATE: values.dumps(state)}
+        size = sum(map(len, extras.values()))
+        if size > self._extra_bytes:
+            self._extra_bytes = 2 * size
+            self._connect(snapshot)
+        accepted = self._hand_over(step, snapshot, extras, wait_for_slot)
+        if background is not None:
+            raise background
+        return accepted
+
+    def _hand_over(self, step: int, snapshot: Snapshot, extras: dict[str, bytes],
+                   wait_for_slot: float) -> bool:
+        assert self._client is not None
+        try:
+            stream = self._stream(snapshot)
+            if snapshot.staged:
+                self._client.guard(stream)
+                for stored in snapshot.staged:
+                    stored.stage()
+            self._client.save(step, extras, stream=stream, wait_for_slot=wait_for_slot)
+        except (UnavailableError, ResourceExhaustedError) as error:
+            _logger.warning("step %d: %s", step, error)
+            return error.asynchronous
+        return True
+
+    def guard(self) -> None:
+        """Call before you change tensors of the state other than by an optimizer of the state:
+        returns when the last save's copy reads them no more.
+
+        Raises:
+            HoldfastError: with `asynchronous`, an earlier save that failed; it is safe to go on.
+        """
+        if self._client is not None and self._snapshot is not None and self._pid == os.getpid():
+            self._client.guard(self._stream(self._snapshot))
+
+    def _guard_quietly(self) -> None:
+        try:
+            self.guard()
+        except HoldfastError as error:
+            # The optimizer's step must not fail for it; the next save says it.
+            if self._background is None:
+                self._background = error
+
+    def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:
+        """Waits until `step` or a later one is committed at `tier`; see `holdfast.Client.wait`."""
+        self._check_usable()
+        if self._client is None:
+            raise FailedPreconditionError("nothing was saved yet")
+        self._client.wait(step, tier, timeout)
+
+    def latest(self, tier: Tier = Tier.MEMORY) -> Version | None:
+        """The newest version known to be committed at `tier`."""
+        return None if self._client is None else self._client.latest(tier)
+
+    def stats(self) -> dict[str, int]:
+        """See `holdfast.Client.stats`; empty before the first save or restore."""
+        return {} if self._client is None else self._client.stats()
+
+    # ------------------------------------------------------------------------------- restoring
+
+    def restore(self, version: Version | None = None, *, strict: bool = True,
+                dry_run: bool = False, timeout: float = 120.0) -> int:
+        """Brings the state back; all ranks call this together, before the first step.
+
+        Args:
+            version: None: the newest that every rank can get back.
+            strict: False: what only one of state and version has stays as it is.
+            dry_run: change nothing, print what matches and what differs.
+            timeout: seconds; also for an agent that is still missing.
+
+        Returns:
+            The step to go on with: one after the version's. 0: the job has no version, a fresh start.
+
+        Raises:
+            StateMismatchError: names everything that the state and the version do not both have, or
+                have in another form; nothing was changed.
+            UnavailableError, DeadlineExceededError, DataLossError: it could not be read. This is not a
+                fresh start; the tensors may hold a mixture until a restore succeeds.
+            UnsupportedValueError: the version has a pickle, and allow_pickle is False.
+        """
+        self._check_usable()
+        made = [part for part in self._parts if part.prepare()]
+        keep = False
+        try:
+            snapshot = self._look()
+            result = self._restore_by_view(snapshot, version, strict, dry_run, timeout) if HAS_VIEW \
+                else self._restore_own(snapshot, version, timeout)
+            keep = result is not None and not dry_run
+        finally:
+            if not keep:
+                for part in made:
+                    part.forget()
+                if made:
+                    # What was described is gone; the next save describes what will be there.
+                    self._snapshot = None
+        if result is None:
+            return 0
+        if not dry_run:
+            self.restored = result
+        return result.step + 1
+
+    def _apply(self, layout: Any, state: Any, absent: set[str],
+               loaded: dict[str, torch.Tensor], with_random: bool) -> None:
+        for part in self._parts:
+            if part.name in state["parts"]:
+                part.bring_back(state["parts"][part.name], absent, loaded)
+        if self._random_states and with_random and "random" in state:
+            random_state.bring_back(values.decode(state["random"], "random"))
+
+    def _restore_own(self, snapshot: Snapshot, version: Version | None,
+                     timeout: float) -> Version | None:
+        """What this rank saved, straight into the tensors."""
+        assert self._client is not None
+        try:
+            restored = self._client.restore(version, timeout)
+        except InvalidArgumentError as error:
+            raise StateMismatchError(self._client.differences() or [str(error)]) from error
+        if restored is None:
+            return None
+        for stored in snapshot.staged:
+            stored.fill(stored.memory)
+        loaded = {name: stored.leaf.tensor for name, stored in snapshot.stored.items()}
+        self._apply(values.loads(restored.extras[_LAYOUT]), values.loads(restored.extras[_STATE]),
+                    set(), loaded, True)
+        return restored.version
+
+    def _restore_by_view(self, snapshot: Snapshot, version: Version | None, strict: bool,
+                         dry_run: bool, timeout: float) -> Version | None:
+        assert self._client is not None
+        view = self._client.view(version, timeout)
+        if view is None:
+            return None
+        with view:
+            extras = view.extras()
+            # Values that ranks have of their own go on where the rank does.
+            own = extras[self.rank if self.rank < view.world else self.rank % view.world]
+            if _LAYOUT not in own or own.keys().isdisjoint({_STATE}):
+                raise StateMismatchError([f"version {view.version} was not saved by "
+                                          f"holdfast.torch: it has no {_LAYOUT}"])
+            layout, state = values.loads(own[_LAYOUT]), values.loads(own[_STATE])
+            comparison = Comparison(view, snapshot, self._parts, layout, state)
+            if dry_run:
+                print(comparison.report())
+                return view.version
+            if strict and comparison.differences:
+                raise StateMismatchError(comparison.differences)
+            loaded = fill_from_view(view, comparison, timeout)
+            self._apply(layout, state, comparison.absent, loaded, self.rank < view.world)
+            return view.version
+
+    # --------------------------------------------------------------------------------- closing
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Waits until what was saved is sealed by the agent, so that it outlives this process.
+
+        Raises:
+            HoldfastError: the first background failure of the life of the checkpointer, or
+                DeadlineExceededError; it is closed all the same.
+        """
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        _open_ones.discard(self)
+        for hook in self._hooks:
+            hook.remove()
+        self._snapshot = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.close(timeout)
+        if self._background is not None:
+            raise self._background
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            _close_quietly(self)
+
+
+def _guard_before_step(me: weakref.ref[Checkpointer]) -> None:
+    checkpointer = me()
+    if checkpointer is not None:
+        checkpointer._guard_quietly()
+
+
+def _close_quietly(checkpointer: Checkpointer) -> None:
+    try:
+        checkpointer.close(10.0)
+    except HoldfastError as error:
+        _logger.warning("closing job %s: %s", checkpointer.job, error)
+
+
+_open_ones: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for checkpointer in list(_open_ones):
+        _close_quietly(checkpointer)

@@ -1,0 +1,390 @@
+"""The things a training state is made of, each taken apart into named tensors and small values, and
+put together again. The tensors are the live ones: saving reads them, restoring fills them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    _get_fqns, get_model_state_dict, get_optimizer_state_dict, set_model_state_dict)
+
+from .. import _native
+from ..errors import UnsupportedError
+from . import values
+
+__all__ = ["Leaf", "Part", "parts_of"]
+
+#: Larger ones among the values of a state_dict are saved as tensors, not within the JSON.
+INLINE_BYTES_MAX = 64 << 10
+
+
+@dataclass
+class Leaf:
+    """A tensor of the state."""
+
+    name: str
+    tensor: torch.Tensor
+    #: It changes outside optimizer steps, or is made anew each time: copied within save().
+    copied: bool = False
+    #: All holders hold the same bytes, so each may save a part.
+    replicated: bool = True
+    #: Leaves that a version has all of, or none: the state of one parameter. None: must be there.
+    optional: str | None = None
+
+
+class Part:
+    """One entry of the state. `name` is its key."""
+
+    #: bring_back() makes the tensors, whatever leaves() says.
+    restores_itself = False
+
+    def __init__(self, name: str, allow_pickle: bool) -> None:
+        self.name = name
+        self.allow_pickle = allow_pickle
+
+    def prepare(self) -> bool:
+        """Before a restore: makes tensors that do not exist yet; True when it made some."""
+        return False
+
+    def forget(self) -> None:
+        """Undoes prepare()."""
+
+    def leaves(self) -> list[Leaf]:
+        raise NotImplementedError
+
+    def watch(self, watch: _native.Watch) -> bool:
+        """Adds what says that leaves() would be the same; False: it has to be asked each time."""
+        return False
+
+    def layout(self) -> Any:
+        """What fits only a state like this one; compared on restore. JSON."""
+        return None
+
+    def capture(self) -> Any:
+        """What is not among the leaves, encoded."""
+        return None
+
+    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        """After the leaves were filled. `absent`: the optional groups that the version lacks;
+        `loaded`: tensors that only the version named (wanted())."""
+
+    def wanted(self, encoded: Any) -> dict[str, torch.Tensor]:
+        """Tensors, by name, that are not among the leaves and that bring_back() needs filled."""
+        return {}
+
+
+class ModelPart(Part):
+    """A module; DDP's and compile's wrappings leave no trace in the names."""
+
+    def __init__(self, name: str, model: nn.Module, allow_pickle: bool) -> None:
+        super().__init__(name, allow_pickle)
+        self.model = model
+        for path, module in model.named_modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                raise UnsupportedError(f"'{name}.{path}' is wrapped by FullyShardedDataParallel: "
+                                       f"use torch.distributed.fsdp.fully_shard")
+        self._dynamic = False
+
+    def _live(self) -> set[int]:
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return {_local(tensor).data_ptr() for tensor in tensors if not tensor.is_meta}
+
+    def leaves(self) -> list[Leaf]:
+        state = get_model_state_dict(self.model)
+        live = self._live()
+        parameters = {_local(parameter).data_ptr() for parameter in self.model.parameters()
+                      if not parameter.is_meta}
+        leaves, self._dynamic = [], False
+        for key, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                self._dynamic = True
+                continue
+            refuse_meta(f"{self.name}.{key}", value)
+            address = _local(value).data_ptr()
+            made = value.numel() > 0 and address not in live and _local(value).numel() > 0
+            self._dynamic |= made
+            is_parameter = address in parameters
+            leaves.append(Leaf(f"{self.name}.{key}", value, copied=made or not is_parameter,
+                               replicated=is_parameter))
+        return leaves
+
+    def watch(self, watch: _native.Watch) -> bool:
+        for module in self.model.modules():
+            for members in (module._parameters, module._buffers, module._modules):
+                if members:
+                    watch.add_values(members)
+        for parameter in (*self.model.parameters(), *self.model.buffers()):
+            watch_tensor(watch, parameter)
+        return not self._dynamic
+
+    def _values(self) -> dict[str, Any]:
+        if not self._dynamic:
+            return {}
+        return {key: value for key, value in get_model_state_dict(self.model).items()
+                if not isinstance(value, torch.Tensor)}
+
+    def capture(self) -> Any:
+        return values.encode(self._values(), self.name, self.allow_pickle)
+
+    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        if not self._dynamic:
+            return
+        # What state_dict() makes anew has to go through load_state_dict().
+        state = get_model_state_dict(self.model)
+        for key, value in state.items():
+            filled = loaded.get(f"{self.name}.{key}")
+            if isinstance(value, torch.Tensor) and filled is not None:
+                value.copy_(filled)
+        state.update(values.decode(encoded or {}, self.name, self.allow_pickle))
+        set_model_state_dict(self.model, state)
+
+
+class OptimizerPart(Part):
+    """An optimizer; its state goes by the names of the parameters."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer,
+                 models: dict[str, nn.Module], allow_pickle: bool) -> None:
+        super().__init__(name, allow_pickle)
+        self.optimizer = optimizer
+        self.models = models
+
+    def _names(self) -> dict[torch.Tensor, str]:
+        """Of all parameters: by the module, or by their place where no module has them."""
+        owned = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+        by_model = {}
+        for model_name, model in self.models.items():
+            found = {parameter: min(_get_fqns(model, path))
+                     for path, parameter in model.named_parameters() if parameter in owned}
+            if found:
+                by_model[model_name] = found
+        names: dict[torch.Tensor, str] = {}
+        for model_name, found in by_model.items():
+            prefix = "" if len(by_model) == 1 else f"{model_name}."
+            for parameter, path in found.items():
+                names.setdefault(parameter, prefix + path)
+        for g, group in enumerate(self.optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                names.setdefault(parameter, f"<{g}.{i}>")
+        return names
+
+    def prepare(self) -> bool:
+        if self.optimizer.state:
+            return False
+        # The helper's own way: a step with gradients of zero and a learning rate of zero.
+        for model in self.models.values():
+            held = set(model.parameters())
+            if any(parameter in held for group in self.optimizer.param_groups
+                   for parameter in group["params"]):
+                get_optimizer_state_dict(model, self.optimizer)
+                break
+        else:
+            from torch.distributed.checkpoint.state_dict import _init_optim_state
+            _init_optim_state(self.optimizer)
+        return bool(self.optimizer.state)
+
+    def forget(self) -> None:
+        self.optimizer.state.clear()
+
+    def _entries(self) -> Iterator[tuple[str, str, dict, Any]]:
+        """(parameter's name, key, the dictionary it is in, value)"""
+        names = self._names()
+        for parameter, state in self.optimizer.state.items():
+            path = names.get(parameter, "<lost>") if isinstance(parameter, torch.Tensor) \
+                else f"<{parameter}>"
+            for key, value in state.items():
+                yield path, str(key), state, value
+
+    def leaves(self) -> list[Leaf]:
+        leaves = []
+        for path, key, _, value in self._entries():
+            if isinstance(value, torch.Tensor):
+                name = f"{self.name}.state.{path}.{key}"
+                refuse_meta(name, value)
+                leaves.append(Leaf(name, value, optional=f"{self.name}.state.{path}"))
+        self._scalars = [(path, key, state) for path, key, state, value in self._entries()
+                         if not isinstance(value, torch.Tensor)]
+        return leaves
+
+    def watch(self, watch: _native.Watch) -> bool:
+        watch.add_entry(self.optimizer.__dict__, "state")
+        watch.add_values(self.optimizer.state)
+        for state in self.optimizer.state.values():
+            watch.add_tensors(state, torch.Tensor)
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    watch_tensor(watch, value)
+        return True
+
+    def layout(self) -> Any:
+        names = self._names()
+        groups = []
+        for group in self.optimizer.param_groups:
+            text = "\n".join(sorted(names[parameter] for parameter in group["params"]))
+            groups.append({"parameters": len(group["params"]),
+                           "names": hashlib.sha256(text.encode()).hexdigest()})
+        return groups
+
+    def capture(self) -> Any:
+        groups = [{key: value for key, value in group.items() if key != "params"}
+                  for group in self.optimizer.param_groups]
+        scalars: dict[str, dict[str, Any]] = {}
+        for path, key, state in self._scalars:
+            scalars.setdefault(path, {})[key] = state[key]
+        return values.encode({"groups": groups, "scalars": scalars}, self.name, self.allow_pickle)
+
+    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        saved = values.decode(encoded, self.name, self.allow_pickle)
+        names = self._names()
+        for parameter in list(self.optimizer.state):
+            path = names.get(parameter)
+            scalars = saved["scalars"].get(path, {})
+            if f"{self.name}.state.{path}" in absent and not scalars:
+                del self.optimizer.state[parameter]
+                continue
+            for key in list(self.optimizer.state[parameter]):
+                if key in scalars:
+                    self.optimizer.state[parameter][key] = scalars[key]
+        for group, kept in zip(self.optimizer.param_groups, saved["groups"]):
+            for key, value in kept.items():
+                if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
+                    group[key].copy_(value)
+                else:
+                    group[key] = value
+
+
+class GeneralPart(Part):
+    """Anything with state_dict() and load_state_dict(): schedulers, scalers, data loaders."""
+
+    restores_itself = True
+
+    def __init__(self, name: str, thing: Any, allow_pickle: bool) -> None:
+        super().__init__(name, allow_pickle)
+        self.thing = thing
+        self._encoded: Any = None
+
+    def leaves(self) -> list[Leaf]:
+        leaves: list[Leaf] = []
+
+        def large(tensor: torch.Tensor, where: str) -> Any:
+            refuse_meta(where, tensor)
+            if _local(tensor) is tensor and tensor.nbytes <= INLINE_BYTES_MAX:
+                return None
+            leaves.append(Leaf(where, tensor, copied=True, replicated=False, optional=where))
+            return {"$": "leaf", "v": where, "shape": list(tensor.shape),
+                    "dtype": str(tensor.dtype)}
+        self._encoded = values.encode(self.thing.state_dict(), self.name, self.allow_pickle, large)
+        return leaves
+
+    def capture(self) -> Any:
+        # Of the leaves() that the same save has asked for.
+        return self._encoded
+
+    def wanted(self, encoded: Any) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+
+        def make(item: dict[str, Any]) -> torch.Tensor:
+            found[item["v"]] = torch.empty(item["shape"], dtype=values.dtype_of(item["dtype"]))
+            return found[item["v"]]
+        values.decode(encoded, self.name, self.allow_pickle, make)
+        return found
+
+    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        state = values.decode(encoded, self.name, self.allow_pickle, lambda item: loaded[item["v"]])
+        self.thing.load_state_dict(state)
+
+
+class TreePart(Part):
+    """A tensor, or a dictionary of tensors and values: tensors are filled, values replaced."""
+
+    def __init__(self, name: str, tree: Any, allow_pickle: bool) -> None:
+        super().__init__(name, allow_pickle)
+        self.tree = tree
+
+    def _walk(self, tree: Any, where: str, visit: Callable[[torch.Tensor, str], None]) -> Any:
+        if isinstance(tree, torch.Tensor):
+            refuse_meta(where, tree)
+            visit(tree, where)
+            return {"$": "leaf", "v": where}
+        if isinstance(tree, dict):
+            return {key: self._walk(value, f"{where}.{key}", visit) for key, value in tree.items()}
+        if isinstance(tree, list):
+            return [self._walk(value, f"{where}.{i}", visit) for i, value in enumerate(tree)]
+        return tree
+
+    def leaves(self) -> list[Leaf]:
+        leaves: list[Leaf] = []
+        self._walk(self.tree, self.name, lambda tensor, name: leaves.append(Leaf(name, tensor)))
+        return leaves
+
+    def capture(self) -> Any:
+        return values.encode(self.tree, self.name, self.allow_pickle,
+                             lambda tensor, where: {"$": "leaf"})
+
+    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        saved = values.decode(encoded, self.name, self.allow_pickle, lambda item: item)
+        _replace(self.tree, saved)
+
+
+def _replace(tree: Any, saved: Any) -> None:
+    """Puts saved values beside the tensors of `tree`, in place."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) \
+        if isinstance(tree, list) else ()
+    for key, value in list(items):
+        if isinstance(value, torch.Tensor) or (isinstance(tree, dict) and key not in saved):
+            continue
+        if isinstance(value, (dict, list)):
+            _replace(value, saved[key])
+        else:
+            tree[key] = saved[key]
+    if isinstance(tree, dict):
+        for key in saved.keys() - tree.keys():
+            tree[key] = saved[key]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """A DTensor's part on this rank."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def refuse_meta(name: str, tensor: torch.Tensor) -> None:
+    if tensor.is_meta or _local(tensor).is_meta:
+        raise UnsupportedError(f"'{name}' is on the meta device and has no values: materialise the "
+                               f"model (to_empty, then initialise it) before it is saved or restored")
+
+
+def watch_tensor(watch: _native.Watch, tensor: torch.Tensor) -> None:
+    local = _local(tensor)
+    if local is not tensor:
+        watch.add_attribute(tensor, "_local_tensor")
+    watch.add_address(local)
+
+
+def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
+    """One part an entry.
+
+    Raises:
+        TypeError: names the entry of which nothing is known.
+    """
+    models = {name: thing for name, thing in state.items() if isinstance(thing, nn.Module)}
+    parts: list[Part] = []
+    for name, thing in state.items():
+        if not name or "." in name:
+            raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, which "
+                             f"part it from the names within")
+        if isinstance(thing, nn.Module):
+            parts.append(ModelPart(name, thing, allow_pickle))
+        elif isinstance(thing, torch.optim.Optimizer):
+            parts.append(OptimizerPart(name, thing, models, allow_pickle))
+        elif isinstance(thing, (torch.Tensor, dict)):
+            parts.append(TreePart(name, thing, allow_pickle))
+        elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+            parts.append(GeneralPart(name, thing, allow_pickle))
+        else:
+            raise TypeError(f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, an "
+                            f"optimizer, a tensor, a dictionary of them, or something with "
+                            f"state_dict() and load_state_dict()")
+    return parts

@@ -1,0 +1,152 @@
+"""A state as it is described to Holdfast: which memory is saved under which name."""
+
+from __future__ import annotations
+
+from typing import Iterable, Mapping
+
+import torch
+
+from .. import _native
+from ..errors import InvalidArgumentError, UnsupportedError
+from ..tensors import Device, Tensor
+from .boxes import Box, Part as Rows, box_of, stored_form
+from .parts import Leaf, Part, _local
+
+__all__ = ["Snapshot", "Stored"]
+
+
+class Stored:
+    """One tensor of the state in the form in which it is stored.
+
+    Where the live memory is not dense, or changes at any time, a dense copy stands for it: staging.
+    """
+
+    def __init__(self, leaf: Leaf, rank: int, world: int) -> None:
+        self.name = leaf.name
+        self.leaf = leaf
+        self._take(leaf.tensor)
+        self.box: Box = box_of(leaf.tensor, leaf.name, rank, world, leaf.replicated)
+        self.staging: torch.Tensor | None = None
+        self.identity = (self.live.data_ptr(), self.live.shape, self.live.stride(),
+                         leaf.tensor.dtype, self.live.device, self.box)
+        device = self.live.device.type
+        if leaf.copied or not self.live.is_contiguous() or device not in ("cpu", "cuda"):
+            self.staging = torch.empty(
+                self.live.shape, dtype=self.live.dtype,
+                device=self.live.device if device == "cuda" else "cpu")
+
+    def _take(self, tensor: torch.Tensor) -> None:
+        local = _local(tensor).detach()
+        if type(local) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) \
+                or local.layout != torch.strided or local.is_quantized:
+            raise UnsupportedError(f"'{self.name}' is a {type(local).__name__} of layout "
+                                   f"{local.layout}: only dense tensors and DTensors can be saved")
+        if local.is_conj() or local.is_neg():
+            raise UnsupportedError(f"'{self.name}' is a conjugated view: give it to the state as "
+                                   f"resolve_conj() or resolve_neg() returns it")
+        self.live, _, self.real_dtype = stored_form(local, self.name)
+
+    def retake(self, leaf: Leaf) -> bool:
+        """Another tensor under the same name; False when it needs another description."""
+        before = self.live
+        self._take(leaf.tensor)
+        self.leaf = leaf
+        return (self.live.shape == before.shape and self.live.dtype == before.dtype
+                and self.live.device == before.device
+                and (self.staging is not None or self.live.data_ptr() == before.data_ptr()))
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """What the library reads: dense."""
+        return self.live if self.staging is None else self.staging
+
+    def stage(self) -> None:
+        if self.staging is not None:
+            self.staging.copy_(self.live)
+
+    def fill(self, values: torch.Tensor) -> None:
+        """Puts values (dense, of the stored form) into the live memory."""
+        target = self.live
+        for d, stride in enumerate(target.stride()):
+            if stride == 0 and target.shape[d] > 1:  # expanded: one row stands for all
+                target, values = target.narrow(d, 0, 1), values.narrow(d, 0, 1)
+        target.copy_(values)
+
+    def part(self, rows: Rows | None) -> Tensor | None:
+        """The description of these rows along the dimension that is cut; None: nothing is saved."""
+        memory, box = self.memory, self.box
+        if memory.numel() == 0 and 0 not in box.global_shape:
+            return None
+        d, shape, offset = box.cut_dimension, list(box.shape), list(box.offset)
+        pointer = memory.data_ptr()
+        if rows is not None:
+            first, last = rows
+            if first == last:
+                return None
+            if d is not None:
+                shape[d], offset[d] = last - first, offset[d] + first
+                pointer += first * box.row_bytes
+        cuda = memory.device.type == "cuda"
+        return Tensor(self.name, pointer, box.dtype, tuple(shape), box.global_shape, tuple(offset),
+                      Device.CUDA if cuda else Device.HOST,
+                      (memory.device.index or 0) if cuda else 0, memory)
+
+
+class Snapshot:
+    """All tensors of a state, tied ones once."""
+
+    def __init__(self, parts: Iterable[Part], rank: int, world: int) -> None:
+        self.stored: dict[str, Stored] = {}
+        self.aliases: dict[str, str] = {}
+        self._asked: list[Part] = []
+        self._watch = _native.Watch()
+        seen: dict[tuple, str] = {}
+        for part in parts:
+            for leaf in part.leaves():
+                if leaf.name in self.stored or leaf.name in self.aliases:
+                    raise InvalidArgumentError(f"two tensors of the state would be called "
+                                               f"'{leaf.name}': rename one of the entries")
+                stored = Stored(leaf, rank, world)
+                same = stored.identity
+                if same in seen:
+                    self.aliases[leaf.name] = seen[same]
+                    continue
+                self.stored[leaf.name] = stored
+                if stored.live.numel() > 0:
+                    seen[same] = leaf.name
+            if not part.watch(self._watch):
+                self._asked.append(part)
+        self.staged = [stored for stored in self.stored.values() if stored.staging is not None]
+
+    def still_holds(self) -> bool:
+        """The same tensors at the same places; what is made anew each time is taken again."""
+        if not self._watch.holds():
+            return False
+        for part in self._asked:
+            leaves = {leaf.name: leaf for leaf in part.leaves()}
+            mine = {name for name in (*self.stored, *self.aliases)
+                    if name == part.name or name.startswith(part.name + ".")}
+            if leaves.keys() != mine:
+                return False
+            for name, leaf in leaves.items():
+                stored = self.stored.get(name)
+                if stored is not None and not stored.retake(leaf):
+                    return False
+        return True
+
+    @property
+    def boxes(self) -> dict[str, Box]:
+        return {name: stored.box for name, stored in self.stored.items()}
+
+    @property
+    def real_dtypes(self) -> dict[str, str]:
+        return {name: stored.real_dtype for name, stored in self.stored.items() if stored.real_dtype}
+
+    @property
+    def on_device(self) -> bool:
+        return any(stored.memory.is_cuda for stored in self.stored.values())
+
+    def describe(self, rows: Mapping[str, Rows]) -> list[Tensor]:
+        """What this rank saves: these rows of each, all where none are given."""
+        parts = (stored.part(rows.get(name)) for name, stored in self.stored.items())
+        return [part for part in parts if part is not None]

@@ -1,0 +1,184 @@
+"""What is not a tensor, as JSON: the exact values and types come back, and nothing is executed.
+
+JSON has no tuples, no keys but strings and no bytes; what it lacks is written as {"$": kind, "v": …}.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import json
+import math
+import pickle
+from typing import Any, Callable
+
+import torch
+
+__all__ = ["UnsupportedValueError", "decode", "dtype_of", "dumps", "encode", "loads"]
+
+
+class UnsupportedValueError(TypeError):
+    """A value in the state can only be saved by pickling it."""
+
+
+def _tagged(kind: str, value: Any) -> dict[str, Any]:
+    return {"$": kind, "v": value}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return {"$": "tensor", "v": _base64(flat.numpy().tobytes()), "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype)}
+
+
+def _encode_mapping(value: dict, where: str, recurse: Callable[[Any, str], Any]) -> Any:
+    kinds = {dict: "dict", collections.OrderedDict: "OrderedDict", collections.Counter: "Counter",
+             collections.defaultdict: "dict"}
+    kind = kinds.get(type(value), "dict")
+    if kind == "dict" and "$" not in value and all(type(key) is str for key in value):
+        return {key: recurse(item, f"{where}.{key}") for key, item in value.items()}
+    return _tagged(kind, [[recurse(key, f"{where}'s keys"), recurse(item, f"{where}.{key}")]
+                          for key, item in value.items()])
+
+
+def _encode_numpy(value: Any) -> Any:
+    numpy = __import__("numpy")
+    if isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+        array = numpy.ascontiguousarray(value)
+        return {"$": "ndarray" if isinstance(value, numpy.ndarray) else "numpy",
+                "v": _base64(array.tobytes()), "shape": list(value.shape),
+                "dtype": value.dtype.str}
+    return None
+
+
+def encode(value: Any, where: str, allow_pickle: bool = False,
+           tensor: Callable[[torch.Tensor, str], Any] | None = None) -> Any:
+    """`value` as JSON can hold it.
+
+    Args:
+        where: its name, for messages.
+        tensor: asked first for each tensor; what it returns stands for the tensor, None: inlined.
+
+    Raises:
+        UnsupportedValueError: names the value that has no such form and is not pickled.
+    """
+    def recurse(item: Any, at: str) -> Any:
+        if item is None or type(item) in (bool, int, str):
+            return item
+        if type(item) is float:
+            return item if math.isfinite(item) else _tagged("float", repr(item))
+        if type(item) is list:
+            return [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)]
+        if type(item) in (tuple, set, frozenset, collections.deque, torch.Size):
+            kind = "tuple" if type(item) is torch.Size else type(item).__name__
+            return _tagged(kind, [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)])
+        if type(item) in (dict, collections.OrderedDict, collections.Counter,
+                          collections.defaultdict):
+            return _encode_mapping(item, at, recurse)
+        if type(item) in (bytes, bytearray):
+            return _tagged(type(item).__name__, _base64(bytes(item)))
+        if type(item) is complex:
+            return _tagged("complex", [recurse(item.real, at), recurse(item.imag, at)])
+        if isinstance(item, torch.Tensor):
+            stands = tensor(item, at) if tensor is not None else None
+            return _encode_tensor(item) if stands is None else stands
+        if isinstance(item, torch.dtype):
+            return _tagged("torch.dtype", str(item))
+        if isinstance(item, torch.device):
+            return _tagged("torch.device", str(item))
+        if type(item).__module__ == "numpy" and (found := _encode_numpy(item)) is not None:
+            return found
+        if allow_pickle:
+            return _tagged("pickle", _base64(pickle.dumps(item)))
+        raise UnsupportedValueError(
+            f"'{at}' is a {type(item).__module__}.{type(item).__qualname__}, which can only be "
+            f"saved by pickling it: leave it out of the state, or pass allow_pickle=True and "
+            f"restore only what you trust")
+    return recurse(value, where)
+
+
+def _decode_tensor(value: dict[str, Any]) -> torch.Tensor:
+    dtype = dtype_of(value["dtype"])
+    flat = torch.frombuffer(bytearray(base64.b64decode(value["v"])), dtype=torch.uint8) \
+        if value["v"] else torch.empty(0, dtype=torch.uint8)
+    return flat.view(dtype).reshape(value["shape"])
+
+
+def dtype_of(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"'{name}' names no type of elements that this torch has")
+    return dtype
+
+
+def _decode_numpy(value: dict[str, Any]) -> Any:
+    numpy = __import__("numpy")
+    array = numpy.frombuffer(base64.b64decode(value["v"]), numpy.dtype(value["dtype"]))
+    array = array.reshape(value["shape"]).copy()
+    return array if value["$"] == "ndarray" else array[()]
+
+
+def _decode_pickle(data: str, where: str, allow_pickle: bool) -> Any:
+    if not allow_pickle:
+        raise UnsupportedValueError(
+            f"'{where}' was saved by pickling it, and loading a pickle runs what is in it: pass "
+            f"allow_pickle=True if you trust who wrote this checkpoint")
+    return pickle.loads(base64.b64decode(data))
+
+
+def decode(value: Any, where: str, allow_pickle: bool = False,
+           tensor: Callable[[dict[str, Any]], torch.Tensor] | None = None) -> Any:
+    """What `encode` was given. `tensor` makes the tensors that its own `tensor` stood for."""
+    sequences = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
+    mappings = {"dict": dict, "OrderedDict": collections.OrderedDict}
+
+    def recurse(item: Any, at: str) -> Any:
+        if type(item) is list:
+            return [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)]
+        if type(item) is not dict:
+            return item
+        kind = item.get("$")
+        if kind is None:
+            return {key: recurse(element, f"{at}.{key}") for key, element in item.items()}
+        content = item.get("v")
+        if kind in sequences:
+            return sequences[kind](recurse(element, at) for element in content)
+        if kind in mappings:
+            return mappings[kind]((recurse(key, at), recurse(element, at))
+                                  for key, element in content)
+        if kind == "Counter":
+            return collections.Counter({recurse(key, at): element for key, element in content})
+        if kind == "float":
+            return float(content)
+        if kind == "complex":
+            return complex(recurse(content[0], at), recurse(content[1], at))
+        if kind in ("bytes", "bytearray"):
+            data = base64.b64decode(content)
+            return data if kind == "bytes" else bytearray(data)
+        if kind == "tensor":
+            return _decode_tensor(item)
+        if kind == "torch.dtype":
+            return dtype_of(content)
+        if kind == "torch.device":
+            return torch.device(content)
+        if kind in ("ndarray", "numpy"):
+            return _decode_numpy(item)
+        if kind == "pickle":
+            return _decode_pickle(content, at, allow_pickle)
+        if tensor is not None:
+            return tensor(item)
+        raise ValueError(f"'{at}' is of a kind '{kind}' that this release does not know")
+    return recurse(value, where)
+
+
+def dumps(value: Any) -> bytes:
+    """JSON, small."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def loads(data: bytes) -> Any:
+    return json.loads(data.decode("utf-8", "surrogatepass"))

@@ -1,0 +1,292 @@
+"""holdfast.torch in one process."""
+
+import collections
+import copy
+import random
+
+import holdfast
+import holdfast.torch as hf
+import numpy
+import pytest
+import torch
+from torch import nn
+
+
+def make(seed=0, **sizes):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 4))
+    optim = torch.optim.AdamW(model.parameters(), lr=0.01)
+    sched = torch.optim.lr_scheduler.MultiStepLR(optim, [3, 6, 9])
+    return {"model": model, "optim": optim, "sched": sched}
+
+
+def train(state, step):
+    x, y = torch.randn(32, 8), torch.randn(32, 4) + random.random() + numpy.random.rand()
+    loss = ((state["model"](x) - y) ** 2).mean()
+    state["optim"].zero_grad()
+    loss.backward()
+    state["optim"].step()
+    state["sched"].step()
+    return loss.item()
+
+
+def flat(value, prefix=""):
+    """Everything in a state as name → bytes or value."""
+    if isinstance(value, torch.Tensor):
+        return {prefix: (value.dtype, tuple(value.shape),
+                         value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())}
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    else:
+        return {prefix: repr(value)}
+    return {k: v for key, item in items for k, v in flat(item, f"{prefix}/{key}").items()}
+
+
+def everything(state):
+    return {k: v for name, thing in state.items() for k, v in flat(thing.state_dict(), name).items()}
+
+
+def seed_all():
+    random.seed(1), numpy.random.seed(2), torch.manual_seed(3)
+
+
+def test_a_restored_run_goes_on_as_the_uninterrupted_one(cluster, job):
+    seed_all()
+    state = make()
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 0 and ckpt.restored is None
+        # Asking has changed nothing.
+        assert not state["optim"].state and state["optim"].param_groups[0]["lr"] == 0.01
+        for step in range(5):
+            train(state, step)
+            assert ckpt.save(step, wait_for_slot=10)
+        ckpt.wait(4)
+    losses = [train(state, step) for step in range(5, 12)]
+
+    seed_all()
+    again = make(seed=9)
+    with hf.Checkpointer(job, again) as ckpt:
+        assert ckpt.restore() == 5
+        assert ckpt.restored == (1, 4)
+        assert [train(again, step) for step in range(5, 12)] == losses
+    assert everything(again) == everything(state)
+
+
+def test_state_of_an_optimizer_that_has_none_yet(cluster, job):
+    state = make()
+    before = everything(state)
+    with hf.Checkpointer(job, state) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    assert everything(state) == before
+    again = make(seed=5)
+    with hf.Checkpointer(job, again) as ckpt:
+        if holdfast.HAS_VIEW:
+            assert ckpt.restore() == 1
+            assert everything(again) == before
+
+
+def test_parameters_without_gradients_have_no_state(cluster, job):
+    def build():
+        model = nn.ModuleDict({"used": nn.Linear(4, 4), "unused": nn.Linear(4, 4)})
+        return {"model": model, "optim": torch.optim.Adam(model.parameters())}
+
+    state = build()
+    with hf.Checkpointer(job, state) as ckpt:
+        for step in range(3):
+            state["model"]["used"](torch.ones(2, 4)).sum().backward()
+            state["optim"].step()
+            ckpt.save(step, wait_for_slot=10)
+        ckpt.wait(2)
+    again = build()
+    if not holdfast.HAS_VIEW:
+        pytest.skip("needs views")
+    with hf.Checkpointer(job, again) as ckpt:
+        assert ckpt.restore() == 3
+    assert everything(again) == everything(state)
+    assert len(again["optim"].state) == 2
+
+
+class Strange(nn.Module):
+    """Tensors of every kind."""
+
+    def __init__(self, fill):
+        super().__init__()
+        kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32,
+                 torch.uint32, torch.int64, torch.uint64, torch.float16, torch.bfloat16,
+                 torch.float32, torch.float64, torch.complex64, torch.complex128, torch.complex32,
+                 torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
+                 torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
+        for kind in kinds:
+            size = 24 * torch.empty(0, dtype=kind).element_size()
+            bits = torch.arange(size, dtype=torch.uint8) * (1 if fill else 0)
+            if kind is torch.bool:
+                bits %= 2
+            name = "of_" + str(kind).removeprefix("torch.")
+            setattr(self, name, nn.Parameter(bits.view(kind).reshape(4, 6), requires_grad=False))
+        scale = 1.0 if fill else 0.0
+        self.scalar = nn.Parameter(torch.tensor(7.0 * scale))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        base = torch.arange(12.0).reshape(3, 4) * scale
+        self.transposed = nn.Parameter(base.t())
+        storage = torch.arange(20.0) * scale
+        self.whole, self.tail = nn.Parameter(storage), nn.Parameter(storage[5:])
+        self.channels_last = nn.Parameter(
+            torch.arange(48.0).mul(scale).reshape(1, 3, 4, 4).to(memory_format=torch.channels_last))
+        self.register_buffer("expanded", (torch.ones(3, 1) * scale).expand(3, 5))
+        self.register_parameter("ünï 'quoted' \\ / \n", nn.Parameter(torch.ones(2) * scale))
+        self.none = None
+
+
+def test_every_kind_of_tensor(cluster, job):
+    first, second = Strange(True), Strange(False)
+    assert everything({"m": first}) != everything({"m": second})
+    with hf.Checkpointer(job, {"m": first}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    with hf.Checkpointer(job, {"m": second}) as ckpt:
+        assert ckpt.restore() == 1
+    assert everything({"m": first}) == everything({"m": second})
+    # Where it was non-contiguous or shared it is still.
+    assert not second.transposed.is_contiguous()
+    assert second.tail.data_ptr() == second.whole.data_ptr() + 20
+
+
+def test_tied_weights_are_saved_once_and_tied_again(cluster, job):
+    def build(fill):
+        model = nn.ModuleDict({"wte": nn.Embedding(100, 64), "head": nn.Linear(64, 100, bias=False)})
+        model["head"].weight = model["wte"].weight
+        nn.init.constant_(model["wte"].weight, fill)
+        return {"model": model}
+
+    with hf.Checkpointer(job, build(3.0)) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        assert ckpt.stats()["bytes_copied"] < 2 * 100 * 64 * 4
+    state = build(0.0)
+    with hf.Checkpointer(job, state) as ckpt:
+        ckpt.restore()
+    assert (state["model"]["wte"].weight == 3.0).all()
+    assert state["model"]["wte"].weight is state["model"]["head"].weight
+
+
+def test_what_cannot_be_saved_is_named(cluster, job):
+    with pytest.raises(TypeError, match=r"state\['x'\] is a int"):
+        hf.Checkpointer(job, {"x": 5})
+    with pytest.raises(ValueError, match="no dots"):
+        hf.Checkpointer(job, {"a.b": nn.Linear(1, 1)})
+    for state, pattern in [
+            ({"m": nn.Linear(2, 2, device="meta")}, "'m.weight' is on the meta device"),
+            ({"d": {"x": torch.eye(3).to_sparse()}}, "'d.x' is a Tensor of layout"),
+            ({"d": {"x": {"y": object()}}}, "'d.x.y' is a builtins.object.*allow_pickle")]:
+        with pytest.raises((holdfast.UnsupportedError, hf.UnsupportedValueError), match=pattern):
+            hf.Checkpointer(job, state).save(0)
+
+
+class Custom:
+    def __init__(self):
+        self.state = {}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class Poison:
+    def __reduce__(self):
+        return (print, ("this ran",))
+
+
+def test_values_come_back_exactly_and_no_pickle_is_run(cluster, job, capsys):
+    loader = Custom()
+    loader.state = {
+        "t": (1, 2.5, None, True, "x"), 3: [float("nan"), float("inf"), -0.0], "s": {1, 2},
+        "c": collections.Counter({4: 2}), "o": collections.OrderedDict(a=1, b=2), "b": b"\0\xff",
+        "n": numpy.arange(6.0).reshape(2, 3), "n0": numpy.int64(5), "big": torch.rand(300, 100),
+        "small": torch.rand(3).to(torch.bfloat16), "d": torch.float16, "z": 1 + 2j, "$": {"$": 1},
+        "dev": torch.device("cpu"), "deep": {"a": [{"b": (1, [2])}]}}
+    expected = copy.deepcopy(loader.state)
+    with hf.Checkpointer(job, {"loader": loader}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        loader.state = {**loader.state, "p": Poison()}
+        with pytest.raises(hf.UnsupportedValueError, match="'loader.p' is a .*Poison"):
+            ckpt.save(1)
+    again = Custom()
+    again.state = {"big": torch.zeros(300, 100)} if not holdfast.HAS_VIEW else {}
+    with hf.Checkpointer(job, {"loader": again}) as ckpt:
+        assert ckpt.restore() == 1
+    assert flat(again.state) == flat(expected)
+    assert {type(again.state[k]) for k in "tcon"} == {type(expected[k]) for k in "tcon"}
+
+    loader.state = {"p": Poison()}
+    with hf.Checkpointer(job, {"loader": loader}, allow_pickle=True) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    with hf.Checkpointer(job, {"loader": Custom()}) as ckpt:
+        with pytest.raises(hf.UnsupportedValueError, match="'loader.p' was saved by pickling"):
+            ckpt.restore()
+    assert "this ran" not in capsys.readouterr().out
+
+
+def test_tensors_that_are_replaced_are_described_again(cluster, job):
+    model = nn.Linear(64, 64)
+    state = {"model": model, "ema": {"w": torch.zeros(64, 64), "n": 0}}
+    with hf.Checkpointer(job, state) as ckpt:
+        ckpt.save(0)
+        ckpt.guard()
+        model.weight.data = torch.full((64, 64), 5.0)  # the same parameter, another storage
+        model.bias = nn.Parameter(torch.full((64,), 6.0))  # another parameter
+        state["ema"]["w"] = torch.full((64, 64), 7.0)
+        state["ema"]["n"] = 3
+        ckpt.save(1)
+        ckpt.wait(1)
+    again = {"model": nn.Linear(64, 64), "ema": {"w": torch.zeros(64, 64), "n": 0}}
+    with hf.Checkpointer(job, again) as ckpt:
+        assert ckpt.restore() == 2
+    assert (again["model"].weight == 5).all() and (again["model"].bias == 6).all()
+    assert (again["ema"]["w"] == 7).all() and again["ema"]["n"] == 3
+
+
+def test_differences_are_named_with_what_to_do(cluster, job):
+    with hf.Checkpointer(job, {"model": nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})}) \
+            as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    other = nn.ModuleDict({"a": nn.Linear(2, 2), "c": nn.Linear(2, 3)})
+    before = everything({"m": other})
+    with hf.Checkpointer(job, {"model": other}) as ckpt:
+        with pytest.raises(hf.StateMismatchError) as caught:
+            ckpt.restore()
+        assert any("'model.b.weight'" in line for line in caught.value.differences)
+        assert any("'model.c.weight'" in line for line in caught.value.differences)
+        assert everything({"m": other}) == before
+        if holdfast.HAS_VIEW:
+            assert ckpt.restore(dry_run=True) == 1
+            assert everything({"m": other}) == before
+            assert ckpt.restore(strict=False) == 1
+            assert everything({"m": other}) != before
+
+
+def test_ten_thousand_tensors(cluster, job):
+    model = nn.ParameterList([nn.Parameter(torch.full((4,), float(i))) for i in range(3334)])
+    state = {"model": model, "optim": torch.optim.Adam(model.parameters())}
+    for parameter in model:
+        parameter.grad = torch.ones(4)
+    state["optim"].step()
+    with hf.Checkpointer(job, state) as ckpt:
+        for step in range(3):
+            ckpt.save(step, wait_for_slot=10)
+            ckpt.guard()
+        ckpt.wait(2)
+    expected = everything(state)
+    with torch.no_grad():
+        for parameter in model:
+            parameter.zero_()
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 3
+    assert everything(state) == expected
