@@ -83,6 +83,7 @@ class View:
     def __init__(self, client: Client, wanted: Version | None, timeout: float) -> None:
         if not HAS_VIEW:
             raise UnsupportedError("this Holdfast library cannot read versions of other worlds")
+        self._client = client
         self._native = _native.View(client._native, wanted, _ms(timeout))
 
     @property
@@ -117,6 +118,10 @@ class View:
             UnavailableError, DataLossError: the tensors hold a mixture until a load succeeds.
         """
         self._native.load(tensors, _ms(timeout))
+
+    def differences(self) -> list[str]:
+        """All that the latest failed `load` found, one sentence each."""
+        return self._client.differences()
 
     def close(self) -> None:
         self._native.close()

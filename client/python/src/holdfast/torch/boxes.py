@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from math import prod
-from typing import Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
@@ -80,7 +80,6 @@ def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, s
 def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[int, ...],
                                                         tuple[int, ...]]:
     """(global shape, offset, holders) of a DTensor's local part."""
-    from torch.distributed.tensor import Replicate
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
@@ -93,9 +92,25 @@ def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[i
     if tuple(shape) != local:
         raise UnsupportedError(f"'{name}' is placed as {placements}, but its part here is {local} "
                                f"and not {tuple(shape)}")
-    index = tuple(slice(None) if isinstance(placement, Replicate) else position
-                  for placement, position in zip(placements, coordinate))
-    return tuple(tensor.shape), tuple(offset), tuple(mesh.mesh[index].flatten().tolist())
+    return tuple(tensor.shape), tuple(offset), _holders(mesh, placements)
+
+
+def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
+    """The ranks that hold the same shard: along the dimensions that are replicated, and along those of
+    the whole mesh of which `mesh` is a part, as where data-parallel shards meet tensor parallelism."""
+    from torch.distributed.tensor import Replicate
+    replicated = [isinstance(placement, Replicate) for placement in placements]
+    whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    names, all_names = mesh.mesh_dim_names, whole.mesh_dim_names
+    coordinate = whole.get_coordinate()
+    if names and all_names and coordinate and set(names) <= set(all_names):
+        sharded = {name for name, same in zip(names, replicated) if not same}
+        free = [name not in sharded for name in all_names]
+    else:
+        whole, coordinate, free = mesh, mesh.get_coordinate(), replicated
+    index = tuple(slice(None) if any_place else place
+                  for any_place, place in zip(free, coordinate))
+    return tuple(sorted(whole.mesh[index].flatten().tolist()))
 
 
 def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, cuttable: bool) -> Box:

@@ -7,7 +7,7 @@ from typing import Any, Iterable
 import torch
 
 from ..client import Piece, View
-from ..errors import InvalidArgumentError
+from ..errors import FailedPreconditionError, InvalidArgumentError
 from ..tensors import Device, DType, Tensor
 from .boxes import stored_form
 from .parts import OptimizerPart, Part
@@ -155,8 +155,10 @@ def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[s
         stored_tensor, dtype, _ = stored_form(tensor, name)
         targets.append(Tensor(name, stored_tensor.data_ptr(), dtype, tuple(stored_tensor.shape),
                               owner=tensor))
-    if targets:
+    try:
         view.load(targets, timeout)
+    except FailedPreconditionError as error:
+        raise StateMismatchError(view.differences() or [str(error)]) from error
     for stored, memory in copies:
         stored.fill(memory)
     filled = {stored.name: stored.leaf.tensor for stored, _ in comparison.sources}

@@ -1,0 +1,38 @@
+"""holdfast.torch over several ranks: real processes, gloo, one agent."""
+
+import re
+
+import pytest
+import training
+from ranks import KILLED, run
+
+
+@pytest.mark.parametrize("kind, world", [("ddp", 2), ("fsdp", 3), ("tp_fsdp", 4)])
+def test_killed_and_restored_is_as_uninterrupted(cluster, job, tmp_path, kind, world):
+    where = {"HOLDFAST_TEST_REFERENCE": str(tmp_path / "reference")}
+    run(world, training.uninterrupted_then_killed, kind, job, 6, 4, environment=where, expect=KILLED)
+    run(world, training.go_on, kind, job, 6, 4, environment=where)
+
+
+def test_any_world_restores_what_another_saved(cluster, job):
+    for stage, (kind, world) in enumerate(
+            [("tp_fsdp", 4), ("fsdp", 2), ("fsdp", 3), ("plain", 1), ("hsdp", 4), ("ddp", 3),
+             ("tp_fsdp", 4)]):
+        run(world, training.change_world, kind, job, stage)
+
+
+def test_what_several_ranks_hold_is_saved_once_and_evenly(cluster, job):
+    answers = run(4, training.save_once, "ddp", job, 3000)
+    copied = [bytes for bytes, _ in answers]
+    total = answers[0][1]
+    assert total < sum(copied) < total * 1.05
+    assert max(copied) - min(copied) < 0.01 * max(copied)
+
+
+@pytest.mark.parametrize("world, odd", [(3, 1), (2, 1)])
+def test_a_replica_that_differs_is_named(cluster, job, world, odd):
+    for message in run(world, training.differ, job, odd):
+        if world == 3:
+            assert re.search(r"'model.up.weight' of rank 1 differs", message), message
+        else:
+            assert re.search(r"'model.up.weight' differs between ranks 0, 1", message), message

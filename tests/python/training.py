@@ -1,0 +1,213 @@
+"""The same small training, however its model is spread over ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import holdfast.torch as hf
+
+
+class Model(nn.Module):
+    """Sizes that do not divide evenly, tied weights, a parameter smaller than a world."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.wte = nn.Embedding(31, 16)
+        self.up = nn.Linear(16, 24)
+        self.down = nn.Linear(24, 16)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 31, bias=False)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, tokens):
+        x = self.wte(tokens)
+        x = self.norm(x + self.down(torch.relu(self.up(x))) * self.scale)
+        return self.head(x)
+
+
+def spread(model, kind):
+    """`model` as its ranks hold it: plain, ddp, fsdp, hsdp (2 replicas), tp_fsdp (2-way tensor)."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if kind == "plain":
+        return model
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (world,))
+    elif kind == "hsdp":
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+    else:
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel, RowwiseParallel, parallelize_module)
+        both = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+        parallelize_module(model, both["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        mesh = both["dp"]
+    fully_shard(model.up, mesh=mesh)
+    fully_shard(model.down, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def build(kind, seed):
+    model = spread(Model(seed), kind)
+    return {"model": model, "optim": torch.optim.AdamW(model.parameters(), lr=0.01)}
+
+
+def train(state, step, kind="ddp"):
+    """One step on this rank's part of the data, which is a function of the step."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if kind == "tp_fsdp":
+        rank //= 2  # who shares a tensor shares the data
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    tokens = torch.randint(0, 31, (4, 9), generator=generator)
+    state["optim"].zero_grad()
+    logits = state["model"](tokens[:, :-1])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    state["optim"].step()
+    with torch.no_grad():
+        for name, buffer in state["model"].named_buffers():
+            buffer += 1
+    return loss.item()
+
+
+def whole(state):
+    """All tensors of the state, gathered by torch itself: name → tensor."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions, get_model_state_dict, get_optimizer_state_dict)
+    options = StateDictOptions(full_state_dict=True)
+    found = {f"model.{name}": value
+             for name, value in get_model_state_dict(state["model"], options=options).items()}
+    if state["optim"].state:
+        optimizer = get_optimizer_state_dict(state["model"], state["optim"], options=options)
+        found |= {f"optim.{name}.{key}": value for name, entry in optimizer["state"].items()
+                  for key, value in entry.items()}
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        a, b = found[name], value
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+        assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)), name
+
+
+# ------------------------------------------------------------------------- what ranks are told to do
+
+def uninterrupted_then_killed(kind, job, steps, killed_at):
+    """Trains to the end and writes down the result; then again with saves, and dies."""
+    reference = build(kind, seed=1)
+    losses = [train(reference, step, kind) for step in range(steps)]
+    expected = whole(reference)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        torch.save((losses, expected), os.environ["HOLDFAST_TEST_REFERENCE"])
+    state = build(kind, seed=1)
+    ckpt = hf.Checkpointer(job, state)
+    assert ckpt.restore() == 0
+    for step in range(killed_at):
+        train(state, step, kind)
+        ckpt.save(step, wait_for_slot=10)
+    ckpt.wait(killed_at - 1)
+    train(state, killed_at, kind)  # is lost
+    if dist.is_initialized():
+        dist.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_on(kind, job, steps, killed_at):
+    """Restores into another initialisation and trains to the end: nothing may differ."""
+    state = build(kind, seed=2)
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == killed_at
+        losses = [train(state, step, kind) for step in range(killed_at, steps)]
+        found = whole(state)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        before, expected = torch.load(os.environ["HOLDFAST_TEST_REFERENCE"])
+        assert losses == before[killed_at:]
+        assert_same(found, expected)
+    return True
+
+
+def pattern(name, shape, dtype, stage):
+    count = torch.Size(shape).numel()
+    seed = sum(name.encode()) + 7919 * stage
+    return (torch.arange(count, dtype=torch.float64) * 0.5 + seed).to(dtype).reshape(shape)
+
+
+def fill(state, stage):
+    """Gives every tensor values that say where they belong; torch itself places them."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.checkpoint.state_dict import (
+        get_model_state_dict, get_optimizer_state_dict)
+    tensors = {f"model.{name}": value for name, value in
+               get_model_state_dict(state["model"]).items()}
+    optimizer = get_optimizer_state_dict(state["model"], state["optim"])
+    tensors |= {f"optim.{name}.{key}": value for name, entry in optimizer["state"].items()
+                for key, value in entry.items()}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            values = pattern(name, tensor.shape, tensor.dtype, stage)
+            if isinstance(tensor, DTensor):
+                values = distribute_tensor(values, tensor.device_mesh, tensor.placements)
+                tensor._local_tensor.copy_(values._local_tensor)
+            else:
+                tensor.copy_(values)
+
+
+def change_world(kind, job, stage):
+    """Checks that the state is what the world before has saved, and saves another."""
+    state = build(kind, seed=3 + stage)
+    with hf.Checkpointer(job, state) as ckpt:
+        step = ckpt.restore()
+        assert step == stage
+        if stage > 0:
+            found = whole(state)
+            assert_same(found, {name: pattern(name, value.shape, value.dtype, stage - 1)
+                                for name, value in found.items()})
+            assert len(found) > 30
+        fill(state, stage)
+        ckpt.save(stage)
+        ckpt.wait(stage)
+        stats = ckpt.stats()
+    return stats["bytes_copied"]
+
+
+def save_once(kind, job, size):
+    """A state of one large matrix and some small ones; what this rank has copied of it."""
+    torch.manual_seed(0)
+    model = spread(Model(0), kind)
+    big = {f"w{i}": nn.Parameter(torch.rand(rows, size)) for i, rows in enumerate((7, 300, 1000))}
+    with hf.Checkpointer(job, {"model": model, "big": big}, random_states=False) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        ours = sum(t.shape.numel() * t.element_size() if hasattr(t, "element_size") else 0
+                   for t in big.values())
+        return ckpt.stats()["bytes_copied"], ours
+
+
+def differ(job, odd):
+    """One rank's replica is wrong by one bit."""
+    import holdfast
+    state = build("ddp", seed=1)
+    with hf.Checkpointer(job, state, verify_replicas=True) as ckpt:
+        train(state, 0)
+        ckpt.save(0, wait_for_slot=10)
+        if dist.get_rank() == odd:
+            weight = state["model"].module.up.weight
+            weight.data.view(torch.int32)[3, 4] ^= 1
+        ckpt.guard()
+        try:
+            ckpt.save(1)
+        except holdfast.DataLossError as error:
+            return str(error)
+    return "nothing was found"
