@@ -9,7 +9,7 @@ packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev prometheus-cpp-dev
   libexpected-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  util-linux mount e2fsprogs iproute2
+  util-linux mount e2fsprogs iproute2 python3-venv python3-dev
 )
 case "${1:-}" in
   "") ;;

@@ -9,8 +9,9 @@
 """
 
 from ..client import Tier, Version
+from ..errors import HoldfastError
 from .checkpointer import Checkpointer
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
-__all__ = ["Checkpointer", "StateMismatchError", "Tier", "UnsupportedValueError", "Version"]
+__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "Tier", "UnsupportedValueError", "Version"]

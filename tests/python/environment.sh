@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes the environment that the tests of the Python package run in, or brings its package up to date.
+#
+#   environment.sh PYTHON ENVIRONMENT PACKAGE CLIENT_LIBRARY
+#
+# Exit code 77: it cannot be made here.
+set -euo pipefail
+python=$1 environment=$2 package=$3 library=$4
+packages=(torch==2.13.0 numpy nanobind scikit-build-core pytest)
+
+if [ ! -e "$environment/complete" ]; then
+  rm -rf "$environment"
+  if ! "$python" -m venv "$environment"; then
+    echo "SKIPPED: $python has no venv (Debian: apt-get install python3-venv python3-dev)"
+    rm -rf "$environment"
+    exit 77
+  fi
+  if ! "$environment/bin/pip" install --quiet --no-compile "${packages[@]}"; then
+    echo "SKIPPED: pip finds no ${packages[*]} here"
+    rm -rf "$environment"
+    exit 77
+  fi
+  touch "$environment/complete"
+fi
+if ! "$python" -c 'import sysconfig, os, sys
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'; then
+  echo "SKIPPED: Python.h is not there (Debian: apt-get install python3-dev)"
+  exit 77
+fi
+exec "$environment/bin/pip" install --quiet --force-reinstall --no-build-isolation --no-deps --no-index \
+  --config-settings=cmake.define.HOLDFAST_CLIENT_LIBRARY="$library" "$package"
