@@ -11,7 +11,9 @@
 from ..client import Tier, Version
 from ..errors import HoldfastError
 from .checkpointer import Checkpointer
+from .dcp import StorageReader, StorageWriter
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
-__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "Tier", "UnsupportedValueError", "Version"]
+__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "StorageReader", "StorageWriter", "Tier",
+           "UnsupportedValueError", "Version"]

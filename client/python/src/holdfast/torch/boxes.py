@@ -16,7 +16,7 @@ import torch
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..tensors import DType
 
-__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form"]
+__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form", "torch_dtype"]
 
 #: Smaller ones are not cut: a rank saves them whole.
 CUT_BYTES_MIN = 16 << 10
@@ -31,6 +31,11 @@ _DTYPES = {
     torch.float32: DType.F32, torch.uint64: DType.U64, torch.int64: DType.I64,
     torch.float64: DType.F64, torch.complex64: DType.C64,
 }
+
+
+def torch_dtype(dtype: int) -> torch.dtype:
+    """torch's name of a type of elements."""
+    return next(theirs for theirs, ours in _DTYPES.items() if ours == dtype)
 
 
 @dataclass(frozen=True)

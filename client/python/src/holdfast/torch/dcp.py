@@ -1,0 +1,327 @@
+"""torch.distributed.checkpoint on Holdfast: a storage writer and a storage reader.
+
+    dcp.save(state_dict, storage_writer=hf.StorageWriter("my-job", step=step))
+    dcp.load(state_dict, storage_reader=hf.StorageReader("my-job"))
+
+Planners, async_save and resharding work as with torch's own. Nothing is pickled into the checkpoint:
+values that are not tensors are JSON in it, and the pickle that planners expect is made on loading.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import io
+import os
+import threading
+import uuid
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import metadata as md
+from torch.distributed.checkpoint.planner import (
+    LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem, WriteItemType)
+from torch.distributed.checkpoint.storage import (
+    StorageReader as _StorageReader, StorageWriter as _StorageWriter, WriteResult)
+from torch.futures import Future
+
+from ..client import Client, Tier, Version
+from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentError, NotFoundError,
+                      UnsupportedError)
+from ..tensors import Tensor
+from . import values
+from .boxes import stored_form, torch_dtype
+from .plan import agreed_run_id
+
+__all__ = ["StorageReader", "StorageWriter"]
+
+_EXTRA = "torch.dcp"
+
+
+def _rank_and_world() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+class _Session:
+    """This process's client of a job: writers come and go with their steps, it stays."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.run_id: str | None = None
+        self.client: Client | None = None
+        self.described: list[Tensor] = []
+        self.extra_bytes = 1 << 20
+
+    def open(self, job: str, run_id: str, tensors: list[Tensor], extra_bytes: int,
+             options: dict[str, Any]) -> Client:
+        same = (self.client is not None and self.run_id == run_id and self.described == tensors
+                and extra_bytes <= self.extra_bytes)
+        if not same:
+            self.close()
+            self.extra_bytes = max(self.extra_bytes, 2 * extra_bytes)
+            rank, world = _rank_and_world()
+            self.client = Client(job, tensors, rank=rank, world=world, run_id=run_id,
+                                 extra_bytes_max=self.extra_bytes, **options)
+            self.run_id, self.described = run_id, tensors
+        assert self.client is not None
+        return self.client
+
+    def close(self) -> None:
+        client, self.client = self.client, None
+        if client is not None:
+            client.close(timeout=60.0)
+
+
+_sessions: dict[str, _Session] = {}
+
+
+@atexit.register
+def _close_all() -> None:
+    for session in _sessions.values():
+        try:
+            session.close()
+        except HoldfastError:
+            pass  # What was saved was waited for within save().
+
+
+class StorageWriter(_StorageWriter):
+    """Writes a state_dict as version `step` of a job. It is committed when dcp.save() returns.
+
+    Args:
+        job, step: steps grow within one start of the job.
+        timeout: seconds for this rank's part, and for the commit.
+        allow_pickle: values without a JSON form are pickled; they load only with allow_pickle.
+        client_options: further arguments of `holdfast.Client`.
+    """
+
+    def __init__(self, job: str, step: int, *, timeout: float = 120.0, allow_pickle: bool = False,
+                 **client_options: Any) -> None:
+        self.job, self.step, self.timeout = job, step, timeout
+        self._allow_pickle = allow_pickle
+        self._options = client_options
+
+    def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
+        """The step is the writer's own: a checkpoint_id has no meaning here."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Tells all ranks the name of this start of the job: the one that the first save began."""
+        session = _sessions.setdefault(self.job, _Session())
+        run_id = os.environ.get("HOLDFAST_RUN_ID") or session.run_id or uuid.uuid4().hex
+        return [dataclasses.replace(plan, storage_data=run_id) for plan in plans]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        tensors: dict[str, Tensor] = {}
+        types: dict[str, str] = {}
+        objects: dict[str, Any] = {}
+        results = []
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                objects[item.index.fqn] = self._object(item, planner)
+                results.append(WriteResult(item.index, 0, None))
+            else:
+                tensor = self._tensor(item, planner, types)
+                if tensor.name in tensors:
+                    raise UnsupportedError(f"'{tensor.name}' has several shards on this rank")
+                tensors[tensor.name] = tensor
+                results.append(WriteResult(item.index, tensor.owner.nbytes, None))
+        extra = values.dumps({
+            "types": types, "objects": objects,
+            "planner": values.encode(plan.planner_data, "planner_data", self._allow_pickle)})
+        self._save(plan.storage_data, list(tensors.values()), extra)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def _object(self, item: WriteItem, planner: SavePlanner) -> Any:
+        name = item.index.fqn
+        if hasattr(planner, "lookup_object"):
+            return values.encode(planner.lookup_object(item.index), name, self._allow_pickle)
+        if not self._allow_pickle:
+            raise values.UnsupportedValueError(
+                f"'{name}': {type(planner).__name__} gives values as pickles only (it has no "
+                f"lookup_object): pass allow_pickle=True")
+        data = planner.resolve_data(item)
+        return {"$": "raw", "v": values.encode(data.getvalue(), name)}
+
+    @staticmethod
+    def _tensor(item: WriteItem, planner: SavePlanner, types: dict[str, str]) -> Tensor:
+        name = item.index.fqn
+        data = item.tensor_data
+        if data is None:
+            raise InvalidArgumentError(f"'{name}' is planned as a tensor, without its place")
+        # Dense, and kept until the copy is done.
+        stored, dtype, real = stored_form(planner.resolve_data(item).detach().contiguous(), name)
+        if real:
+            types[name] = real
+        more = tuple(stored.shape[len(data.size):])
+        cuda = stored.device.type == "cuda"
+        return Tensor(name, stored.data_ptr(), dtype, tuple(stored.shape), tuple(data.size) + more,
+                      tuple(data.chunk.offsets) + (0,) * len(more), 1 if cuda else 0,
+                      (stored.device.index or 0) if cuda else 0, stored)
+
+    def _save(self, run_id: str, tensors: list[Tensor], extra: bytes) -> None:
+        session = _sessions.setdefault(self.job, _Session())
+        with session.lock:
+            client = session.open(self.job, run_id, tensors, len(extra), self._options)
+            stream = torch.cuda.current_stream().cuda_stream \
+                if any(tensor.device for tensor in tensors) else 0
+            client.save(self.step, {_EXTRA: extra}, stream=stream, wait_for_slot=self.timeout)
+            # The caller may change the tensors when this returns.
+            client.wait(self.step, Tier.SEALED, self.timeout)
+            client.guard(stream)
+
+    def finish(self, metadata: md.Metadata, results: list[list[WriteResult]]) -> None:
+        """On the coordinator, when all ranks have written: the version is there once this returns."""
+        client = _sessions[self.job].client
+        if client is None:
+            raise FailedPreconditionError("finish() before write_data()")
+        client.wait(self.step, Tier.MEMORY, self.timeout)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
+        return False
+
+    def storage_meta(self) -> md.StorageMeta | None:
+        return None
+
+
+class StorageReader(_StorageReader):
+    """Reads a version of a job, whatever the world that saved it; also what Checkpointer saved.
+
+    Loading is a start of the job: writers of this process that were open are closed first, and the next
+    save begins another one. Under `holdfast run` there is one start, which loads one version.
+
+    Args:
+        job: as for saving.
+        version: None: the newest that can be got back.
+    """
+
+    def __init__(self, job: str, version: Version | None = None, *, timeout: float = 120.0,
+                 allow_pickle: bool = False, **client_options: Any) -> None:
+        self.job, self.version, self.timeout = job, version, timeout
+        self._allow_pickle = allow_pickle
+        self._options = client_options
+        self._objects: dict[str, Any] = {}
+        self._types: dict[str, str] = {}
+        self._sizes: dict[str, torch.Size] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._client: Client | None = None
+        self._view: Any = None
+
+    def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        view, self._view = self._view, None
+        client, self._client = self._client, None
+        if view is not None:
+            view.close()
+        if client is not None:
+            client.close()
+
+    def _open(self) -> None:
+        self._close()
+        rank, world = _rank_and_world()
+        run_id = os.environ.get("HOLDFAST_RUN_ID") or agreed_run_id(world)
+        session = _sessions.get(self.job)
+        if session is not None:
+            session.close()
+            session.run_id = None
+        self._client = Client(self.job, [], rank=rank, world=world, run_id=run_id, **self._options)
+        self._view = self._client.view(self.version, self.timeout)
+        if self._view is None:
+            self._close()
+            raise NotFoundError(f"job '{self.job}' has no version to load")
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> md.Metadata:
+        """Opens the version; all ranks call this together."""
+        self._open()
+        planner_data: dict[str, Any] = {}
+        self._objects, self._types = {}, {}
+        for extras in self._view.extras().values():
+            said = values.loads(extras.get(_EXTRA) or extras.get("torch.layout") or b"{}")
+            self._types.update(said.get("types", {}))
+            self._objects.update(said.get("objects", {}))
+            planner_data.update(values.decode(said.get("planner"), "planner_data",
+                                              self._allow_pickle) or {})
+        found: dict[str, Any] = {name: md.BytesStorageMetadata() for name in self._objects}
+        for piece in self._view.pieces():
+            dtype, real = torch_dtype(piece.dtype), self._types.get(piece.name)
+            rank = len(piece.shape)
+            if real is not None:
+                dtype = values.dtype_of(real)
+                rank -= 1 if dtype.is_complex else 0
+            known = found.setdefault(piece.name, md.TensorStorageMetadata(
+                md.TensorProperties(dtype=dtype), torch.Size(piece.global_shape[:rank]), []))
+            known.chunks.append(md.ChunkStorageMetadata(torch.Size(piece.offset[:rank]),
+                                                        torch.Size(piece.shape[:rank])))
+            self._sizes[piece.name], self._dtypes[piece.name] = known.size, dtype
+        return md.Metadata(found, planner_data=planner_data or None)
+
+    def set_up_storage_reader(self, metadata: md.Metadata, is_coordinator: bool, *args: Any,
+                              **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        targets: list[Tensor] = []
+        copies = []
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._bytes(name))
+                continue
+            target = planner.resolve_tensor(item).detach()
+            # The planner's tensor may be on a device, strided, or of another type.
+            memory = torch.empty(tuple(item.lengths), dtype=self._dtypes[name])
+            stored, dtype, _ = stored_form(memory, name)
+            offset = tuple(a + b for a, b in zip(item.storage_index.offset or (0,) * target.dim(),
+                                                 item.storage_offsets))
+            more = tuple(stored.shape[memory.dim():])
+            if memory.numel() > 0:
+                targets.append(Tensor(name, stored.data_ptr(), dtype, tuple(stored.shape),
+                                      tuple(self._sizes[name]) + more,
+                                      offset + (0,) * len(more), owner=memory))
+            copies.append((item, target, memory))
+        try:
+            self._view.load(targets, self.timeout)
+        finally:
+            self._close()
+        for item, target, memory in copies:
+            target.copy_(memory)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _bytes(self, name: str) -> io.BytesIO:
+        """What planners load: a pickle, but one that is made here and now."""
+        encoded = self._objects[name]
+        if isinstance(encoded, dict) and encoded.get("$") == "raw":
+            if not self._allow_pickle:
+                raise values.UnsupportedValueError(
+                    f"'{name}' was saved by pickling it, and loading a pickle runs what is in it: "
+                    f"pass allow_pickle=True if you trust who wrote this checkpoint")
+            return io.BytesIO(values.decode(encoded["v"], name))
+        stream = io.BytesIO()
+        torch.save(values.decode(encoded, name, self._allow_pickle), stream)
+        stream.seek(0)
+        return stream
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
+        return False
