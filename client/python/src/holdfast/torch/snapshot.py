@@ -116,6 +116,7 @@ class Snapshot:
                     seen[same] = leaf.name
             if not part.watch(self._watch):
                 self._asked.append(part)
+        self.on_device = any(stored.memory.is_cuda for stored in self.stored.values())
         self.staged = [stored for stored in self.stored.values() if stored.staging is not None]
 
     def still_holds(self) -> bool:
@@ -141,10 +142,6 @@ class Snapshot:
     @property
     def real_dtypes(self) -> dict[str, str]:
         return {name: stored.real_dtype for name, stored in self.stored.items() if stored.real_dtype}
-
-    @property
-    def on_device(self) -> bool:
-        return any(stored.memory.is_cuda for stored in self.stored.values())
 
     def describe(self, rows: Mapping[str, Rows]) -> list[Tensor]:
         """What this rank saves: these rows of each, all where none are given."""
