@@ -12,7 +12,7 @@ cmake --preset dev -B build/lint -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPI
 ninja -C build/lint --quiet holdfast_coordinator_proto \
   holdfast_coordinator_metadata_proto holdfast_agent_proto
 mapfile -t sources < <(git ls-files 'storage/*.cc' 'agent/*.cc' 'coordinator/*.cc' 'client/*.cc' \
-  'deploy/*.cc' 'tests/*.cc' 'bench/*.cc' | grep -v -e '^tests/fuzz/' -e '^client/cuda/')
+  'deploy/*.cc' 'tests/*.cc' 'bench/*.cc' | grep -v -e '^tests/fuzz/' -e '^client/cuda/' -e '^client/python/')
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet \
   2> >(grep -v 'warnings generated' >&2)
 echo "clang-tidy: ${#sources[@]} files clean" >&2

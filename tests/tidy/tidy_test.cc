@@ -183,6 +183,7 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
       {"client/core", {"storage/base", "storage/format", "agent/api"}},
       {"client/cuda", {"storage/base", "client/core"}},
       {"client/nccl", {}},
+      {"client/python", {}},
       {"client/cli", with(storage, {"coordinator/api", "agent/api"})},
       {"client/examples", {}},
       {"deploy/local", {"storage/base", "agent/api"}},

@@ -1,4 +1,4 @@
-#include "client.h"
+#include "client/python/native/client.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "errors.h"
-#include "tensors.h"
+#include "client/python/native/errors.h"
+#include "client/python/native/tensors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a

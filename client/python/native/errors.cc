@@ -1,4 +1,4 @@
-#include "errors.h"
+#include "client/python/native/errors.h"
 
 namespace nb = nanobind;
 

@@ -5,8 +5,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "client.h"
-#include "watch.h"
+#include "client/python/native/client.h"
+#include "client/python/native/watch.h"
 
 NB_MODULE(_native, module) {
   // Objects that live until the interpreter ends are not leaks to complain of.

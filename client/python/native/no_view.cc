@@ -1,4 +1,4 @@
-#include "client.h"
+#include "client/python/native/client.h"
 
 namespace holdfast::python {
 

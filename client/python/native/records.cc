@@ -4,8 +4,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "client.h"
-#include "errors.h"
+#include "client/python/native/client.h"
+#include "client/python/native/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a

@@ -1,9 +1,9 @@
-#include "tensors.h"
+#include "client/python/native/tensors.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "errors.h"
+#include "client/python/native/errors.h"
 
 namespace nb = nanobind;
 

@@ -5,9 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "client.h"
-#include "errors.h"
-#include "tensors.h"
+#include "client/python/native/client.h"
+#include "client/python/native/errors.h"
+#include "client/python/native/tensors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a

@@ -1,4 +1,4 @@
-#include "watch.h"
+#include "client/python/native/watch.h"
 
 #include <cstdint>
 #include <utility>
