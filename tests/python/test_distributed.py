@@ -36,3 +36,9 @@ def test_a_replica_that_differs_is_named(cluster, job, world, odd):
             assert re.search(r"'model.up.weight' of rank 1 differs", message), message
         else:
             assert re.search(r"'model.up.weight' differs between ranks 0, 1", message), message
+
+
+def test_shards_of_shards_that_are_not_even(cluster, job):
+    """49 rows of each half, over two ranks."""
+    run(4, training.save_initial, "tp_fsdp", job, 98)
+    run(1, training.compare_initial, job, 98)

@@ -233,23 +233,52 @@ def test_values_come_back_exactly_and_no_pickle_is_run(cluster, job, capsys):
     assert "this ran" not in capsys.readouterr().out
 
 
-def test_tensors_that_are_replaced_are_described_again(cluster, job):
-    model = nn.Linear(64, 64)
-    state = {"model": model, "ema": {"w": torch.zeros(64, 64), "n": 0}}
+def replace_storage(state):
+    state["model"].weight.data = torch.full((64, 64), 5.0)
+
+
+def replace_parameter(state):
+    state["model"].bias = nn.Parameter(torch.full((64,), 6.0))
+
+
+def replace_entry(state):
+    state["ema"]["w"] = torch.full((64, 64), 7.0)
+    state["ema"]["n"] = 3
+
+
+def replace_optimizer_state(state):
+    optim = state["optim"]
+    optim.state[state["model"].weight]["exp_avg"] = torch.full((64, 64), 8.0)
+
+
+def replace_optimizer_storage(state):
+    optim = state["optim"]
+    optim.state[state["model"].weight]["exp_avg"].data = torch.full((64, 64), 9.0)
+
+
+@pytest.mark.parametrize("change", [replace_storage, replace_parameter, replace_entry,
+                                    replace_optimizer_state, replace_optimizer_storage])
+def test_what_is_replaced_is_described_again(cluster, job, change):
+    def build():
+        model = nn.Linear(64, 64)
+        return {"model": model, "optim": torch.optim.Adam([model.weight]),
+                "ema": {"w": torch.zeros(64, 64), "n": 0}}
+
+    state = build()
+    state["model"].weight.grad = torch.ones(64, 64)
+    state["optim"].step()
     with hf.Checkpointer(job, state) as ckpt:
         ckpt.save(0)
         ckpt.guard()
-        model.weight.data = torch.full((64, 64), 5.0)  # the same parameter, another storage
-        model.bias = nn.Parameter(torch.full((64,), 6.0))  # another parameter
-        state["ema"]["w"] = torch.full((64, 64), 7.0)
-        state["ema"]["n"] = 3
-        ckpt.save(1)
+        change(state)
+        ckpt.save(1, wait_for_slot=10)
         ckpt.wait(1)
-    again = {"model": nn.Linear(64, 64), "ema": {"w": torch.zeros(64, 64), "n": 0}}
+    again = build()
     with hf.Checkpointer(job, again) as ckpt:
         assert ckpt.restore() == 2
-    assert (again["model"].weight == 5).all() and (again["model"].bias == 6).all()
-    assert (again["ema"]["w"] == 7).all() and again["ema"]["n"] == 3
+    assert flat(again["ema"]) == flat(state["ema"])
+    assert everything({k: again[k] for k in ("model", "optim")}) == \
+        everything({k: state[k] for k in ("model", "optim")})
 
 
 def test_differences_are_named_with_what_to_do(cluster, job):

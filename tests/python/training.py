@@ -13,16 +13,16 @@ import holdfast.torch as hf
 
 
 class Model(nn.Module):
-    """Sizes that do not divide evenly, tied weights, a parameter smaller than a world."""
+    """Sizes that do not divide evenly, large enough to be cut, and a parameter smaller than a world."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, inner=100):
         super().__init__()
         torch.manual_seed(seed)
-        self.wte = nn.Embedding(31, 16)
-        self.up = nn.Linear(16, 24)
-        self.down = nn.Linear(24, 16)
-        self.norm = nn.LayerNorm(16)
-        self.head = nn.Linear(16, 31, bias=False)
+        self.wte = nn.Embedding(131, 64)
+        self.up = nn.Linear(64, inner)
+        self.down = nn.Linear(inner, 64)
+        self.norm = nn.LayerNorm(64)
+        self.head = nn.Linear(64, 131, bias=False)
         self.scale = nn.Parameter(torch.ones(1))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -68,7 +68,7 @@ def train(state, step, kind="ddp"):
     if kind == "tp_fsdp":
         rank //= 2  # who shares a tensor shares the data
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    tokens = torch.randint(0, 31, (4, 9), generator=generator)
+    tokens = torch.randint(0, 131, (4, 9), generator=generator)
     state["optim"].zero_grad()
     logits = state["model"](tokens[:, :-1])
     loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
@@ -211,3 +211,20 @@ def differ(job, odd):
         except holdfast.DataLossError as error:
             return str(error)
     return "nothing was found"
+
+
+def save_initial(kind, job, inner):
+    """What the model begins with; torch spreads it over the ranks."""
+    model = spread(Model(0, inner), kind)
+    with hf.Checkpointer(job, {"model": model}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+
+
+def compare_initial(job, inner):
+    """In one process: the model restored is the model begun with."""
+    model = Model(1, inner)
+    with hf.Checkpointer(job, {"model": model}) as ckpt:
+        assert ckpt.restore() == 1
+    expected = Model(0, inner).state_dict()
+    assert_same(model.state_dict(), expected)
