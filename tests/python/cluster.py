@@ -37,9 +37,10 @@ def _peer_pid(path):
 class Cluster:
     """One coordinator and `nodes` agents with their keepers."""
 
-    def __init__(self, nodes=1, arena_bytes=512 << 20, agent_settings=()):
+    def __init__(self, nodes=1, arena_bytes=512 << 20, agent_settings=(), data=None):
         # Short: paths of sockets have a bound.
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="hf-py"))
+        self.data = pathlib.Path(data or self.root).resolve()  # where versions are written
         self.nodes = nodes
         self.agent_settings = [f"arena.bytes={arena_bytes}", *agent_settings]
         self.coordinator = None
@@ -75,7 +76,7 @@ class Cluster:
         self.agents[node] = self._start(f"n{node}/agent.log", "holdfast-agent", [
             "cluster=local", f"node=n{node}", f"coordinator={self.endpoint}",
             f"data_listen=unix:{home}/d.sock", f"peers.listen=unix:{home}/p.sock",
-            f"run_dir={home}/run", f'data_dirs=["{home}/data"]', "disk.every=1",
+            f"run_dir={home}/run", f'data_dirs=["{self.data}/n{node}/data"]', "disk.every=1",
             "workers.enabled=true", f"workers.log_dir={home}/log", *self.agent_settings])
         wait_until(lambda: self.agents[node].poll() is not None or _peer_pid(self.socket(node)),
                    what=f"agent n{node}")

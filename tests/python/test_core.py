@@ -72,13 +72,28 @@ def test_errors_are_exceptions_with_code_and_message(cluster, job, monkeypatch):
     client.close()
 
 
-def test_a_background_failure_is_raised_once(cluster, job):
-    _, tensors = state("a", size=4 << 20)
-    with holdfast.Client(job, tensors, start_offline=True,
-                         socket_path="/nowhere/agent.sock") as client:
-        with pytest.raises(holdfast.UnavailableError):
-            client.save(1)
-        client.guard()
+def test_what_failed_in_the_background_is_raised_once(cluster, job):
+    _, tensors = state("a", size=1 << 20)
+    client = holdfast.Client(job, tensors, agent_timeout=5.0)
+    client.save(1)
+    client.wait(1)
+    cluster.agents[0].send_signal(signal.SIGSTOP)
+    client.save(2)  # accepted, and then nobody answers
+    time.sleep(0.1)
+    cluster.kill_agent()
+    found = []
+    for _ in range(20):
+        try:
+            client.guard()
+        except holdfast.HoldfastError as error:
+            assert error.asynchronous and error.code == holdfast.UnavailableError.code
+            assert "background, step 2" in str(error)
+            found.append(error.step)
+        time.sleep(0.05)
+    cluster.start_agent()
+    assert found == [2]
+    with pytest.raises(holdfast.UnavailableError, match="step 2"):
+        client.close()
 
 
 def test_the_interpreter_runs_while_a_call_waits(cluster, job):

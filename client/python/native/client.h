@@ -69,7 +69,6 @@ class Client {
 void BindClient(nanobind::module_& module);
 /// Collectives and steps, with a client or without.
 void BindRecords(nanobind::module_& module);
-/// Nothing where the library has no views.
 void BindView(nanobind::module_& module);
 
 }  // namespace holdfast::python

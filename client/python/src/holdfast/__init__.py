@@ -17,11 +17,11 @@ Errors are `HoldfastError` and its subclasses. Messages go to the logger "holdfa
 
 from . import records
 from ._native import version_string as _version_string
-from .client import HAS_VIEW, Client, Phase, Piece, Restored, Tier, Version, View
+from .client import Client, Phase, Piece, Restored, Tier, Version, View
 from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
 from .tensors import Device, DType, Tensor
 
 __version__: str = _version_string()
-__all__ = ["Client", "DType", "Device", "HAS_VIEW", "Phase", "Piece", "Restored", "Tensor", "Tier",
+__all__ = ["Client", "DType", "Device", "Phase", "Piece", "Restored", "Tensor", "Tier",
            "Version", "View", "records", *_errors]

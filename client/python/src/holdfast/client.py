@@ -10,13 +10,10 @@ from dataclasses import dataclass, field
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from . import _native
-from .errors import FailedPreconditionError, UnsupportedError
+from .errors import FailedPreconditionError, NotFoundError
 from .tensors import Tensor
 
-__all__ = ["Client", "HAS_VIEW", "Phase", "Piece", "Restored", "Tier", "Version", "View"]
-
-#: True when the library can read versions whole, whatever number of ranks saved them.
-HAS_VIEW: bool = hasattr(_native, "View")
+__all__ = ["Client", "Phase", "Piece", "Restored", "Tier", "Version", "View"]
 
 _logger = logging.getLogger("holdfast")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -81,8 +78,6 @@ class View:
     """A committed version seen whole: the slices of all ranks that saved it. Close it, or use `with`."""
 
     def __init__(self, client: Client, wanted: Version | None, timeout: float) -> None:
-        if not HAS_VIEW:
-            raise UnsupportedError("this Holdfast library cannot read versions of other worlds")
         self._client = client
         self._native = _native.View(client._native, wanted, _ms(timeout))
 
@@ -241,7 +236,6 @@ class Client:
                 no tensor was touched.
             UnavailableError, DeadlineExceededError: it could not be found out. Not a fresh start.
         """
-        from .errors import NotFoundError
         try:
             found = self._native.restore(wanted, _ms(timeout))
         except NotFoundError:
@@ -260,7 +254,6 @@ class Client:
 
         All ranks of one start get the same one.
         """
-        from .errors import NotFoundError
         try:
             return View(self, wanted, timeout)
         except NotFoundError:

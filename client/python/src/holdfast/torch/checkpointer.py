@@ -11,9 +11,9 @@ from typing import Any, Mapping
 import torch
 import torch.distributed as dist
 
-from ..client import HAS_VIEW, Client, Tier, Version, View
-from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentError,
-                      ResourceExhaustedError, UnavailableError)
+from ..client import Client, Tier, Version
+from ..errors import (FailedPreconditionError, HoldfastError, ResourceExhaustedError,
+                      UnavailableError)
 from . import random_state, values
 from .parts import parts_of
 from .plan import Plan, agree, agreed_run_id, check_replicas
@@ -105,15 +105,18 @@ class Checkpointer:
 
     def _connect(self, snapshot: Snapshot) -> None:
         """Describes the state to the agent: at first, and when its memory or its size is another."""
+        self._snapshot = None
         if self._client is not None:
             # The accepted saves are sealed first: then no copy reads the old memory.
             client, self._client = self._client, None
-            client.close(timeout=60.0)
+            try:
+                client.close(timeout=60.0)
+            except HoldfastError as error:
+                self._background = self._background or error
         if self._plan is None:
             if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
                 self._run_id = agreed_run_id(self.world)
-            # A library without views restores what the same rank saved, and nothing else.
-            self._plan = agree(snapshot, self.rank) if HAS_VIEW else Plan({}, {})
+            self._plan = agree(snapshot, self.rank)
         self._layout = values.dumps({
             "format": _FORMAT, "world": self.world, "aliases": snapshot.aliases,
             "types": snapshot.real_dtypes,
@@ -165,8 +168,16 @@ class Checkpointer:
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be saved.
             DataLossError: with `verify_replicas`, what differs.
         """
+        known = self._plan is not None
+        try:
+            snapshot = self._look()
+        except UnavailableError as error:
+            # At first somebody must know that there is no agent; later it is as for any save.
+            if not known:
+                raise
+            _logger.warning("step %d: %s", step, error)
+            return False
         background, self._background = self._background, None
-        snapshot = self._look()
         if self._verify:
             check_replicas(snapshot, self.rank)
         state: dict[str, Any] = {"parts": {part.name: part.capture() for part in self._parts}}
@@ -257,8 +268,7 @@ class Checkpointer:
         keep = False
         try:
             snapshot = self._look()
-            result = self._restore_by_view(snapshot, version, strict, dry_run, timeout) if HAS_VIEW \
-                else self._restore_own(snapshot, version, timeout)
+            result = self._fill(snapshot, version, strict, dry_run, timeout)
             keep = result is not None and not dry_run
         finally:
             if not keep:
@@ -273,33 +283,16 @@ class Checkpointer:
             self.restored = result
         return result.step + 1
 
-    def _apply(self, layout: Any, state: Any, absent: set[str],
-               loaded: dict[str, torch.Tensor], with_random: bool) -> None:
+    def _apply(self, state: Any, absent: set[str], loaded: dict[str, torch.Tensor],
+               with_random: bool) -> None:
         for part in self._parts:
             if part.name in state["parts"]:
                 part.bring_back(state["parts"][part.name], absent, loaded)
         if self._random_states and with_random and "random" in state:
             random_state.bring_back(values.decode(state["random"], "random"))
 
-    def _restore_own(self, snapshot: Snapshot, version: Version | None,
-                     timeout: float) -> Version | None:
-        """What this rank saved, straight into the tensors."""
-        assert self._client is not None
-        try:
-            restored = self._client.restore(version, timeout)
-        except InvalidArgumentError as error:
-            raise StateMismatchError(self._client.differences() or [str(error)]) from error
-        if restored is None:
-            return None
-        for stored in snapshot.staged:
-            stored.fill(stored.memory)
-        loaded = {name: stored.leaf.tensor for name, stored in snapshot.stored.items()}
-        self._apply(values.loads(restored.extras[_LAYOUT]), values.loads(restored.extras[_STATE]),
-                    set(), loaded, True)
-        return restored.version
-
-    def _restore_by_view(self, snapshot: Snapshot, version: Version | None, strict: bool,
-                         dry_run: bool, timeout: float) -> Version | None:
+    def _fill(self, snapshot: Snapshot, version: Version | None, strict: bool, dry_run: bool,
+              timeout: float) -> Version | None:
         assert self._client is not None
         view = self._client.view(version, timeout)
         if view is None:
@@ -308,7 +301,7 @@ class Checkpointer:
             extras = view.extras()
             # Values that ranks have of their own go on where the rank does.
             own = extras[self.rank if self.rank < view.world else self.rank % view.world]
-            if _LAYOUT not in own or own.keys().isdisjoint({_STATE}):
+            if _LAYOUT not in own or _STATE not in own:
                 raise StateMismatchError([f"version {view.version} was not saved by "
                                           f"holdfast.torch: it has no {_LAYOUT}"])
             layout, state = values.loads(own[_LAYOUT]), values.loads(own[_STATE])
@@ -319,7 +312,7 @@ class Checkpointer:
             if strict and comparison.differences:
                 raise StateMismatchError(comparison.differences)
             loaded = fill_from_view(view, comparison, timeout)
-            self._apply(layout, state, comparison.absent, loaded, self.rank < view.world)
+            self._apply(state, comparison.absent, loaded, self.rank < view.world)
             return view.version
 
     # --------------------------------------------------------------------------------- closing
