@@ -31,7 +31,8 @@ import holdfast.torch as hf  # noqa: E402
 
 
 class Shapes(nn.Module):
-    """The parameters of a GPT of about `wanted` parameters, and nothing of what it does with them."""
+    """The parameters of a GPT of about `wanted` parameters, and nothing of what it does with
+    them."""
 
     def __init__(self, wanted):
         super().__init__()
@@ -182,10 +183,11 @@ def main():
         print(f"| {name} | {1000 * median[0]:.1f} ms | {median[1]:.2f} s | {median[2]:.2f} s |",
               flush=True)
     ours = found["holdfast"]
-    print(f"\nblocked {found['dcp.async_save']['blocked_s'] / ours['blocked_s']:.1f} times less than "
-          f"dcp.async_save, durable {found['torch.save']['durable_s'] / ours['durable_s']:.2f} times "
-          f"as fast as torch.save, restored {found['dcp.save']['restore_s'] / ours['restore_s']:.2f} "
-          f"times as fast as dcp.load")
+    blocked = found["dcp.async_save"]["blocked_s"] / ours["blocked_s"]
+    durable = found["torch.save"]["durable_s"] / ours["durable_s"]
+    restored = found["dcp.save"]["restore_s"] / ours["restore_s"]
+    print(f"\nblocked {blocked:.1f} times less than dcp.async_save, durable {durable:.2f} times as "
+          f"fast as torch.save, restored {restored:.2f} times as fast as dcp.load")
     if args.json:
         args.json.write_text(json.dumps({"bytes": state.bytes, **found}, indent=1))
 

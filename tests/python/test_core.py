@@ -156,7 +156,8 @@ def test_exiting_without_close_keeps_what_was_saved(cluster, job):
         "a = numpy.full(1 << 20, 7.0)\n"
         f"c = holdfast.Client({job!r}, [holdfast.Tensor.of('a', a)])\n"
         "c.save(1)\n")
-    done = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True,
+                          text=True)
     assert (done.returncode, done.stderr) == (0, "")
     a = numpy.zeros(1 << 20)
     with holdfast.Client(job, [holdfast.Tensor.of("a", a)]) as client:

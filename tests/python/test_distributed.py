@@ -10,7 +10,8 @@ from ranks import KILLED, run
 @pytest.mark.parametrize("kind, world", [("ddp", 2), ("fsdp", 3), ("tp_fsdp", 4)])
 def test_killed_and_restored_is_as_uninterrupted(cluster, job, tmp_path, kind, world):
     where = {"HOLDFAST_TEST_REFERENCE": str(tmp_path / "reference")}
-    run(world, training.uninterrupted_then_killed, kind, job, 6, 4, environment=where, expect=KILLED)
+    run(world, training.uninterrupted_then_killed, kind, job, 6, 4, environment=where,
+        expect=KILLED)
     run(world, training.go_on, kind, job, 6, 4, environment=where)
 
 

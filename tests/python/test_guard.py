@@ -10,8 +10,9 @@ SIZE = 1 << 15  # elements of a tensor
 
 
 def torn_ones(job, tries, enough, **options):
-    """Each try is a start of the job: it restores what the one before has saved, gives every element
-    the number of the try, saves, and steps at once. Returns how many versions had two numbers."""
+    """Each try is a start of the job: it restores what the one before has saved, gives every
+    element the number of the try, saves, and steps at once. Returns how many versions had two
+    numbers."""
     model = torch.nn.ParameterDict({f"p{i}": torch.nn.Parameter(torch.zeros(SIZE))
                                     for i in range(8)})
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

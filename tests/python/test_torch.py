@@ -33,8 +33,8 @@ def train(state, step):
 def flat(value, prefix=""):
     """Everything in a state as name → bytes or value."""
     if isinstance(value, torch.Tensor):
-        return {prefix: (value.dtype, tuple(value.shape),
-                         value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())}
+        flat_bytes = value.detach().contiguous().reshape(-1).view(torch.uint8)
+        return {prefix: (value.dtype, tuple(value.shape), flat_bytes.numpy().tobytes())}
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, (list, tuple)):
@@ -45,7 +45,8 @@ def flat(value, prefix=""):
 
 
 def everything(state):
-    return {k: v for name, thing in state.items() for k, v in flat(thing.state_dict(), name).items()}
+    return {k: v for name, thing in state.items()
+            for k, v in flat(thing.state_dict(), name).items()}
 
 
 def seed_all():
@@ -153,7 +154,8 @@ def test_every_kind_of_tensor(cluster, job):
 
 def test_tied_weights_are_saved_once_and_tied_again(cluster, job):
     def build(fill):
-        model = nn.ModuleDict({"wte": nn.Embedding(100, 64), "head": nn.Linear(64, 100, bias=False)})
+        model = nn.ModuleDict({"wte": nn.Embedding(100, 64),
+                               "head": nn.Linear(64, 100, bias=False)})
         model["head"].weight = model["wte"].weight
         nn.init.constant_(model["wte"].weight, fill)
         return {"model": model}
@@ -278,8 +280,8 @@ def test_what_is_replaced_is_described_again(cluster, job, change):
 
 
 def test_differences_are_named_with_what_to_do(cluster, job):
-    with hf.Checkpointer(job, {"model": nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})}) \
-            as ckpt:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})
+    with hf.Checkpointer(job, {"model": model}) as ckpt:
         ckpt.save(0)
         ckpt.wait(0)
     other = nn.ModuleDict({"a": nn.Linear(2, 2), "c": nn.Linear(2, 3)})

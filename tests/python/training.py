@@ -13,7 +13,8 @@ import holdfast.torch as hf
 
 
 class Model(nn.Module):
-    """Sizes that do not divide evenly, large enough to be cut, and a parameter smaller than a world."""
+    """Sizes that do not divide evenly, large enough to be cut, and a parameter smaller than a
+    world."""
 
     def __init__(self, seed, inner=100):
         super().__init__()
@@ -102,7 +103,7 @@ def assert_same(found, expected):
         assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)), name
 
 
-# ------------------------------------------------------------------------- what ranks are told to do
+# ------------------------------------------------------------------------ what ranks are told to do
 
 def uninterrupted_then_killed(kind, job, steps, killed_at):
     """Trains to the end and writes down the result; then again with saves, and dies."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A small GPT that learns the GPL, one character after another: plain, DDP or FSDP2, on CPUs or GPUs.
+"""A small GPT that learns the GPL, one character after another: plain, DDP or FSDP2, on CPUs or
+GPUs.
 
     python train.py                                                   one process
     torchrun --nproc-per-node 2 train.py --mode ddp                   or --mode fsdp
@@ -59,7 +60,8 @@ class GPT(nn.Module):
 
 
 class Text:
-    """Random pieces of a text. Its place is part of the checkpoint: state_dict() is all that takes."""
+    """Random pieces of a text. Its place is part of the checkpoint: state_dict() is all that
+    takes."""
 
     def __init__(self, path, length, batch, rank):
         data = open(path, "rb").read()

@@ -1,6 +1,7 @@
 """Holdfast: checkpoints of a training process, kept where its failure cannot reach them.
 
-PyTorch loops use `holdfast.torch.Checkpointer`. What is here is for everything else, and beneath it:
+PyTorch loops use `holdfast.torch.Checkpointer`. What is here is for everything else, and beneath
+it:
 
     import numpy, holdfast
     weights = numpy.zeros((1024, 1024), numpy.float32)

@@ -75,7 +75,8 @@ def _ms(seconds: float) -> int:
 
 
 class View:
-    """A committed version seen whole: the slices of all ranks that saved it. Close it, or use `with`."""
+    """A committed version seen whole: the slices of all ranks that saved it. Close it, or use
+    `with`."""
 
     def __init__(self, client: Client, wanted: Version | None, timeout: float) -> None:
         self._client = client
@@ -131,10 +132,10 @@ class View:
 class Client:
     """One rank's client: describes its tensors once, then saves, guards and restores them.
 
-    From `save` until `guard` returns the tensors must not change; their memory must stay valid until
-    `close`. Calls are safe from several threads, except that nothing may overlap `close`. In a forked
-    child every call raises `FailedPreconditionError` and does nothing. No call holds the interpreter's
-    lock while it waits. Times are seconds.
+    From `save` until `guard` returns the tensors must not change; their memory must stay valid
+    until `close`. Calls are safe from several threads, except that nothing may overlap `close`. In
+    a forked child every call raises `FailedPreconditionError` and does nothing. No call holds the
+    interpreter's lock while it waits. Times are seconds.
 
     Args:
         job: [A-Za-z0-9._-]{1,128}.
@@ -144,7 +145,8 @@ class Client:
             $HOLDFAST_RUN_ID, and with a world of 1 one is made up.
         socket_path: of the agent. None: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock.
         slots: versions held in memory at once, 2 at least.
-        wait_for_slot: how long a save waits, in the background, when none is free; 0: it is skipped.
+        wait_for_slot: how long a save waits, in the background, when none is free; 0: it is
+            skipped.
         connect_timeout: how long opening waits for the agent.
         agent_timeout: how long a save waits for the agent's answer, in the background.
         start_offline: open without an agent and keep trying.
@@ -191,7 +193,8 @@ class Client:
         Args:
             extras: small named bytes that belong to the version.
             stream: a cudaStream_t: device tensors are copied after the work queued on it so far.
-            wait_for_slot: this save waits so long for a slot, in the background; for one that matters.
+            wait_for_slot: this save waits so long for a slot, in the background; for one that
+                matters.
 
         Raises:
             UnavailableError: not connected; this step is not saved.
@@ -205,16 +208,16 @@ class Client:
             self._say()
 
     def guard(self, stream: int = 0) -> None:
-        """Call before the tensors change: returns when no copy reads them any more, and makes `stream`
-        wait for the copies of device tensors."""
+        """Call before the tensors change: returns when no copy reads them any more, and makes
+        `stream` wait for the copies of device tensors."""
         self._native.guard(stream)
 
     def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:
         """Waits until `step` or a later one is committed at `tier`; Ctrl-C ends it.
 
         Raises:
-            DeadlineExceededError, ResourceExhaustedError (that step was skipped), AbortedError (a newer
-            one overtook it, and none was committed in time), NotFoundError.
+            DeadlineExceededError, ResourceExhaustedError (that step was skipped), AbortedError (a
+            newer one overtook it, and none was committed in time), NotFoundError.
         """
         self._native.wait(step, tier, _ms(timeout))
         self._say()
@@ -229,10 +232,12 @@ class Client:
         self._native.connection()
 
     def restore(self, wanted: Version | None = None, timeout: float = 120.0) -> Restored | None:
-        """Fills the tensors from a version that this world saved. None: the job has none, start fresh.
+        """Fills the tensors from a version that this world saved. None: the job has none, start
+        fresh.
 
         Raises:
-            InvalidArgumentError: the saved state differs from the description; `differences` has all;
+            InvalidArgumentError: the saved state differs from the description; `differences` has
+            all;
                 no tensor was touched.
             UnavailableError, DeadlineExceededError: it could not be found out. Not a fresh start.
         """
@@ -250,7 +255,8 @@ class Client:
         return self._native.differences()
 
     def view(self, wanted: Version | None = None, timeout: float = 120.0) -> View | None:
-        """The newest version that can be got back, or `wanted`, whatever its world; None: there is none.
+        """The newest version that can be got back, or `wanted`, whatever its world; None: there is
+        none.
 
         All ranks of one start get the same one.
         """
@@ -281,8 +287,8 @@ class Client:
         return self._native.closed
 
     def close(self, timeout: float = 10.0) -> None:
-        """Waits until the accepted saves are sealed by the agent, and ends the connection, whatever it
-        raises: the first background failure of the client's life, or DeadlineExceededError."""
+        """Waits until the accepted saves are sealed by the agent, and ends the connection, whatever
+        it raises: the first background failure of the client's life, or DeadlineExceededError."""
         try:
             self._native.close(_ms(timeout))
         except FailedPreconditionError:

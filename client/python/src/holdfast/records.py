@@ -1,5 +1,5 @@
-"""What this process tells of its steps and of its communication, so that a rank that hangs or is slow
-can be found. Jobs on NCCL need none of this: they set NCCL_PROFILER_PLUGIN=holdfast.
+"""What this process tells of its steps and of its communication, so that a rank that hangs or is
+slow can be found. Jobs on NCCL need none of this: they set NCCL_PROFILER_PLUGIN=holdfast.
 
 Calls store to memory and cannot fail; what finds no room is left out and counted. They work before
 there is a client, too.

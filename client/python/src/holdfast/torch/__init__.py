@@ -15,5 +15,5 @@ from .dcp import StorageReader, StorageWriter
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
-__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "StorageReader", "StorageWriter", "Tier",
-           "UnsupportedValueError", "Version"]
+__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "StorageReader",
+           "StorageWriter", "Tier", "UnsupportedValueError", "Version"]

@@ -1,4 +1,5 @@
-"""Which box of which whole a tensor of this rank is, who else holds that box, and who saves what of it.
+"""Which box of which whole a tensor of this rank is, who else holds that box, and who saves what of
+it.
 
 A tensor that several ranks hold is saved once: it is cut along its first dimension larger than 1, a
 box a rank, so that the ranks of a group write the same number of bytes.
@@ -16,7 +17,8 @@ import torch
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..tensors import DType
 
-__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form", "torch_dtype"]
+__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form",
+           "torch_dtype"]
 
 #: Smaller ones are not cut: a rank saves them whole.
 CUT_BYTES_MIN = 16 << 10
@@ -78,7 +80,8 @@ def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, s
     try:
         as_bits = tensor.view(bits[tensor.element_size()])
     except (KeyError, RuntimeError) as error:
-        raise UnsupportedError(f"'{name}' has elements of type {real}, which cannot be saved") from error
+        raise UnsupportedError(f"'{name}' has elements of type {real}, which cannot be "
+                               f"saved") from error
     return as_bits, _DTYPES[as_bits.dtype], real
 
 
@@ -101,8 +104,9 @@ def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[i
 
 
 def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
-    """The ranks that hold the same shard: along the dimensions that are replicated, and along those of
-    the whole mesh of which `mesh` is a part, as where data-parallel shards meet tensor parallelism."""
+    """The ranks that hold the same shard: along the dimensions that are replicated, and along those
+    of the whole mesh of which `mesh` is a part, as where data-parallel shards meet tensor
+    parallelism."""
     from torch.distributed.tensor import Replicate
     replicated = [isinstance(placement, Replicate) for placement in placements]
     whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
@@ -119,7 +123,8 @@ def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
 
 
 def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, cuttable: bool) -> Box:
-    """The box of a plain tensor is all of it, held by all ranks; that of a DTensor is its shard's."""
+    """The box of a plain tensor is all of it, held by all ranks; that of a DTensor is its
+    shard's."""
     local = getattr(tensor, "_local_tensor", tensor)
     if local is tensor:
         global_shape, offset = tuple(tensor.shape), (0,) * tensor.dim()
@@ -195,7 +200,7 @@ def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[s
 
     loads = [0] * len(holders)
     result: dict[str, list[Part]] = {}
-    for name, box in sorted(boxes, key=lambda entry: (cut(entry[1]), -entry[1].row_bytes, entry[0])):
+    for name, box in sorted(boxes, key=lambda e: (cut(e[1]), -e[1].row_bytes, e[0])):
         if box.holders != holders:
             raise InvalidArgumentError(f"'{name}' is held by {box.holders}, not by {holders}")
         if cut(box):

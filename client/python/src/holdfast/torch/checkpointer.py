@@ -44,13 +44,13 @@ class Checkpointer:
         ckpt.close()
 
     What is saved: parameters, buffers, optimizer state, generators of random numbers, and what has
-    state_dict() and load_state_dict(). Plain modules, DistributedDataParallel, fully_shard and tensor
-    parallel modules are understood; a tensor that several ranks hold is saved once, cut into a part
-    for each. Nothing is pickled.
+    state_dict() and load_state_dict(). Plain modules, DistributedDataParallel, fully_shard and
+    tensor parallel modules are understood; a tensor that several ranks hold is saved once, cut into
+    a part for each. Nothing is pickled.
 
-    When may tensors change? Not between save() and the guard, which waits for the copy. Each optimizer
-    of the state calls it by itself before its step. Call `guard()` before you change parameters in
-    another way; buffers are copied within save() and may change at any time.
+    When may tensors change? Not between save() and the guard, which waits for the copy. Each
+    optimizer of the state calls it by itself before its step. Call `guard()` before you change
+    parameters in another way; buffers are copied within save() and may change at any time.
 
     Args:
         job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
@@ -60,8 +60,8 @@ class Checkpointer:
             environment of torchrun and `holdfast run`.
         guard_steps: False: you call `guard()` yourself before each optimizer step.
         random_states: save Python's, NumPy's and torch's generators, too.
-        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded. A
-            pickle can run any code: only for checkpoints whose writers you trust.
+        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
+            A pickle can run any code: only for checkpoints whose writers you trust.
         verify_replicas: at each save compare what several ranks hold and raise DataLossError naming
             the rank that differs. Costs a hash of the state and an exchange.
         client_options: further arguments of `holdfast.Client`, such as socket_path and slots.
@@ -104,7 +104,8 @@ class Checkpointer:
     # ------------------------------------------------------------------------------ describing
 
     def _connect(self, snapshot: Snapshot) -> None:
-        """Describes the state to the agent: at first, and when its memory or its size is another."""
+        """Describes the state to the agent: at first, and when its memory or its size is
+        another."""
         self._snapshot = None
         if self._client is not None:
             # The accepted saves are sealed first: then no copy reads the old memory.
@@ -163,10 +164,11 @@ class Checkpointer:
             on, and so does the client, which reconnects by itself.
 
         Raises:
-            HoldfastError: `asynchronous`: an earlier save failed, and this one is accepted; FencedError:
+            HoldfastError: `asynchronous`: an earlier save failed, and this one is accepted;
+            FencedError:
                 a newer start of the job is running; AlreadyExistsError: `step` has not grown.
-            UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be saved.
-            DataLossError: with `verify_replicas`, what differs.
+            UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
+            saved. DataLossError: with `verify_replicas`, what differs.
         """
         known = self._plan is not None
         try:
@@ -254,12 +256,14 @@ class Checkpointer:
             timeout: seconds; also for an agent that is still missing.
 
         Returns:
-            The step to go on with: one after the version's. 0: the job has no version, a fresh start.
+            The step to go on with: one after the version's. 0: the job has no version, a fresh
+            start.
 
         Raises:
             StateMismatchError: names everything that the state and the version do not both have, or
                 have in another form; nothing was changed.
-            UnavailableError, DeadlineExceededError, DataLossError: it could not be read. This is not a
+            UnavailableError, DeadlineExceededError, DataLossError: it could not be read. This is
+            not a
                 fresh start; the tensors may hold a mixture until a restore succeeds.
             UnsupportedValueError: the version has a pickle, and allow_pickle is False.
         """

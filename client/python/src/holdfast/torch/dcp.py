@@ -3,8 +3,9 @@
     dcp.save(state_dict, storage_writer=hf.StorageWriter("my-job", step=step))
     dcp.load(state_dict, storage_reader=hf.StorageReader("my-job"))
 
-Planners, async_save and resharding work as with torch's own. Nothing is pickled into the checkpoint:
-values that are not tensors are JSON in it, and the pickle that planners expect is made on loading.
+Planners, async_save and resharding work as with torch's own. Nothing is pickled into the
+checkpoint: values that are not tensors are JSON in it, and the pickle that planners expect is made
+on loading.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ class StorageWriter(_StorageWriter):
             client.guard(stream)
 
     def finish(self, metadata: md.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator, when all ranks have written: the version is there once this returns."""
+        """On the coordinator, when all ranks have written: the version is there once this
+        returns."""
         client = _sessions[self.job].client
         if client is None:
             raise FailedPreconditionError("finish() before write_data()")
@@ -197,8 +199,8 @@ class StorageWriter(_StorageWriter):
 class StorageReader(_StorageReader):
     """Reads a version of a job, whatever the world that saved it; also what Checkpointer saved.
 
-    Loading is a start of the job: writers of this process that were open are closed first, and the next
-    save begins another one. Under `holdfast run` there is one start, which loads one version.
+    Loading is a start of the job: writers of this process that were open are closed first, and the
+    next save begins another one. Under `holdfast run` there is one start, which loads one version.
 
     Args:
         job: as for saving.

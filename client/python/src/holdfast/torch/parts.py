@@ -154,7 +154,8 @@ class OptimizerPart(Part):
 
     def _names(self) -> dict[torch.Tensor, str]:
         """Of all parameters: by the module, or by their place where no module has them."""
-        owned = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+        owned = {parameter for group in self.optimizer.param_groups
+                 for parameter in group["params"]}
         by_model = {}
         for model_name, model in self.models.items():
             found = {parameter: min(_get_fqns(model, path))
@@ -353,7 +354,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 def refuse_meta(name: str, tensor: torch.Tensor) -> None:
     if tensor.is_meta or _local(tensor).is_meta:
         raise UnsupportedError(f"'{name}' is on the meta device and has no values: materialise the "
-                               f"model (to_empty, then initialise it) before it is saved or restored")
+                               f"model (to_empty, then initialise it) before it is saved or "
+                               f"restored")
 
 
 def watch_tensor(watch: _native.Watch, tensor: torch.Tensor) -> None:
@@ -373,8 +375,8 @@ def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
     parts: list[Part] = []
     for name, thing in state.items():
         if not name or "." in name:
-            raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, which "
-                             f"part it from the names within")
+            raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, "
+                             f"which part it from the names within")
         if isinstance(thing, nn.Module):
             parts.append(ModelPart(name, thing, allow_pickle))
         elif isinstance(thing, torch.optim.Optimizer):
@@ -384,7 +386,7 @@ def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
         elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
             parts.append(GeneralPart(name, thing, allow_pickle))
         else:
-            raise TypeError(f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, an "
-                            f"optimizer, a tensor, a dictionary of them, or something with "
+            raise TypeError(f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, "
+                            f"an optimizer, a tensor, a dictionary of them, or something with "
                             f"state_dict() and load_state_dict()")
     return parts

@@ -1,4 +1,5 @@
-"""Who saves what of the tensors that several ranks hold: agreed once, kept for the life of the job."""
+"""Who saves what of the tensors that several ranks hold: agreed once, kept for the life of the
+job."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def gather(mine: Any) -> list[Any]:
 
 
 def agreed_run_id(world: int) -> str | None:
-    """A new name for this start of the job, the same on all ranks; None: they cannot agree on one."""
+    """A new name for this start of the job, the same on all ranks; None: they cannot agree on
+    one."""
     if not talking():
         return uuid.uuid4().hex if world == 1 else None
     name = [uuid.uuid4().hex]
@@ -48,7 +50,8 @@ def agreed_run_id(world: int) -> str | None:
 
 
 def agree(snapshot: Snapshot, rank: int) -> Plan:
-    """All ranks call this together. Groups whose members disagree on what they hold are left alone."""
+    """All ranks call this together. Groups whose members disagree on what they hold are left
+    alone."""
     boxes = snapshot.boxes
     if not talking():
         return Plan(boxes, {})
@@ -95,4 +98,5 @@ def check_replicas(snapshot: Snapshot, rank: int) -> None:
                 lines.append(f"'{name}' differs between ranks {', '.join(map(str, holders))}")
     if lines:
         more = f" (and {len(lines) - 8} more)" if len(lines) > 8 else ""
-        raise DataLossError("replicas are not equal, nothing was saved: " + "; ".join(lines[:8]) + more)
+        raise DataLossError("replicas are not equal, nothing was saved: "
+                            + "; ".join(lines[:8]) + more)

@@ -54,15 +54,15 @@ class Comparison:
         for part in parts:
             if part.name not in state["parts"]:
                 self.differences.append(f"'{part.name}' is not in the version: it was added to the "
-                                        f"state later; restore with strict=False to begin it afresh")
+                                        f"state later; restore with strict=False to begin afresh")
                 continue
             wanted = part.wanted(state["parts"][part.name])
             self.extra.update(wanted)
             if part.restores_itself:
                 general.append(part.name)
             if isinstance(part, OptimizerPart) and part.layout() != layout["parts"].get(part.name):
-                self.differences.append(f"'{part.name}' has other parameter groups than when it was "
-                                        f"saved: make them of the same parameters, in the same order")
+                self.differences.append(f"'{part.name}' has other parameter groups than when it "
+                                        f"was saved: make them of the same parameters, in this order")
         for name in state["parts"].keys() - {part.name for part in parts}:
             self.differences.append(f"'{name}' is in the version, but not in the state: add it, or "
                                     f"restore with strict=False to do without")
@@ -77,8 +77,10 @@ class Comparison:
             return target
         # Tied here, saved apart or under another of its names.
         for alias, canonical in self.snapshot.aliases.items():
-            if canonical == name and (alias in self._saved or self._aliases.get(alias) in self._saved):
-                return alias if alias in self._saved else self._aliases[alias]
+            if canonical == name:
+                for candidate in (alias, self._aliases.get(alias)):
+                    if candidate in self._saved:
+                        return candidate
         return None
 
     def _compare_tensors(self, general: list[str]) -> None:
@@ -100,13 +102,13 @@ class Comparison:
 
     def _compare(self, stored: Stored, source: str | None) -> None:
         if source is None:
-            self.differences.append(f"'{stored.name}' is not in the version: it was added or renamed "
-                                    f"since; rename it back, or restore with strict=False")
+            self.differences.append(f"'{stored.name}' is not in the version: it was added or "
+                                    f"renamed since; rename it back, or restore with strict=False")
             return
         piece, box = self._saved[source], stored.box
         if tuple(piece.global_shape) != box.global_shape:
-            self.differences.append(f"'{stored.name}' has shape {list(box.global_shape)}, the version "
-                                    f"has {list(piece.global_shape)}")
+            self.differences.append(f"'{stored.name}' has shape {list(box.global_shape)}, the "
+                                    f"version has {list(piece.global_shape)}")
         elif piece.dtype != box.dtype or self._types.get(source) != stored.real_dtype:
             saved = self._types.get(source) or DType(piece.dtype).name
             self.differences.append(f"'{stored.name}' has elements of type "

@@ -141,7 +141,8 @@ class Snapshot:
 
     @property
     def real_dtypes(self) -> dict[str, str]:
-        return {name: stored.real_dtype for name, stored in self.stored.items() if stored.real_dtype}
+        return {name: stored.real_dtype for name, stored in self.stored.items()
+                if stored.real_dtype}
 
     def describe(self, rows: Mapping[str, Rows]) -> list[Tensor]:
         """What this rank saves: these rows of each, all where none are given."""

@@ -1,6 +1,7 @@
 """What is not a tensor, as JSON: the exact values and types come back, and nothing is executed.
 
-JSON has no tuples, no keys but strings and no bytes; what it lacks is written as {"$": kind, "v": …}.
+JSON has no tuples, no keys but strings and no bytes; what it lacks is written as {"$": kind, "v":
+…}.
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ def decode(value: Any, where: str, allow_pickle: bool = False,
 
 def dumps(value: Any) -> bytes:
     """JSON, small."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def loads(data: bytes) -> Any:
