@@ -62,7 +62,7 @@ class Comparison:
                 general.append(part.name)
             if isinstance(part, OptimizerPart) and part.layout() != layout["parts"].get(part.name):
                 self.differences.append(f"'{part.name}' has other parameter groups than when it "
-                                        f"was saved: make them of the same parameters, in this order")
+                                        f"was saved: make them of the same parameters, in order")
         for name in state["parts"].keys() - {part.name for part in parts}:
             self.differences.append(f"'{name}' is in the version, but not in the state: add it, or "
                                     f"restore with strict=False to do without")
