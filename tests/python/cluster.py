@@ -64,6 +64,8 @@ class Cluster:
         self.start_coordinator()
         for node in range(self.nodes):
             self.start_agent(node)
+        wait_until(lambda: all(f"n{node}" in self.cli("nodes").stdout
+                               for node in range(self.nodes)), what="the agents' attaching")
         return self
 
     def start_coordinator(self):

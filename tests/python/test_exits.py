@@ -64,7 +64,7 @@ def processes_of(session):
 
 
 def finish(child):
-    out, errors = child.communicate(timeout=60)
+    out, errors = child.communicate(timeout=200)
     # Python's own helper of spawned processes sees the end of its pipe and goes, too.
     wait_until(lambda: processes_of(child.pid) == [], what="the end of all it started")
     return child.returncode, out, errors
@@ -73,8 +73,9 @@ def finish(child):
 def test_an_exception_between_workers_of_both_kinds(cluster, job, tmp_path):
     code, _, errors = finish(start(tmp_path, job, """
         i = 0
-        for kind in ("fork", "spawn"):
-            for x in DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=kind):
+        for kind, workers in (("fork", 2), ("spawn", 1)):
+            for x in DataLoader(Data(), batch_size=4, num_workers=workers,
+                                multiprocessing_context=kind):
                 step(i, x)
                 i += 1
         raise RuntimeError("the loop broke")
@@ -97,7 +98,7 @@ def test_a_signal_in_the_loop(cluster, job, tmp_path, number):
     os.kill(child.pid, number)
     before = time.monotonic()
     code, _, errors = finish(child)
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 60
     assert code == -number, errors
     assert restored(job) >= 6
 
