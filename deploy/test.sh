@@ -31,7 +31,8 @@ case "${1:-}" in
     build asan sanitizer_quick_tests
     run asan -L quick --no-tests=error
     build test
-    run test --no-tests=error
+    # Real processes that are killed on two busy cores: what fails runs once more, and the summary shows both.
+    run test --no-tests=error --repeat until-pass:2
     ;;
   --sanitize)
     deploy/install-deps.sh

@@ -15,7 +15,7 @@ if [ ! -e "$environment/complete" ]; then
     rm -rf "$environment"
     exit 77
   fi
-  if ! "$environment/bin/pip" install --quiet --no-compile "${packages[@]}"; then
+  if ! timeout 600 "$environment/bin/pip" install --quiet --no-compile "${packages[@]}"; then
     echo "SKIPPED: pip finds no ${packages[*]} here"
     rm -rf "$environment"
     exit 77
