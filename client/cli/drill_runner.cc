@@ -457,14 +457,16 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
                                     [](const auto& one) { return one.state() == "given up"; });
   if (given_up) return true;
   const bool restarted = job.incarnation() != before_.incarnation;
-  if (!restarted && !open && report->detect_ms < 0) {
+  const bool over = SinceInjection() >= plan.duration_ms || TraitsOf(plan.kind).restarts;
+  // What is newer than the fault tells that it is over, although nobody noticed it.
+  const bool before = !over || TraitsOf(plan.kind).restarts;
+  if (before && !restarted && !open && report->detect_ms < 0) {
     before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
     if (TraitsOf(plan.kind).restarts) {
       RecordDigests(FromProto(job.memory_committed()));
       RecordDigests(FromProto(job.disk_committed()));
     }
   }
-  const bool over = SinceInjection() >= plan.duration_ms || TraitsOf(plan.kind).restarts;
   if (TraitsOf(plan.kind).restarts || restarted)
     return restarted && !open && report->recover_ms >= 0;
   const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kUnseenMs;

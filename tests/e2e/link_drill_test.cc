@@ -109,18 +109,31 @@ class CommitWatch {
   std::thread thread_;
 };
 
-TEST_F(LinkDrillTest, ASlowLinkIsNamed) {
-  params_ = 100'000;  // blocks that do not fit into the sockets' buffers
-  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 80, 0));
-  // What is slow is so beside its own past.
-  ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= 30; }, kDrillTimeout));
-  ASSERT_NO_FATAL_FAILURE(Drill(
-      {"slow-link", "--target", "n2", "--duration", "15s", "--rate", "2MB", "--give-up", "60s"}));
-  EXPECT_THAT(report_["blamed_nodes"], Contains("n2")) << report_.dump(1);
-  EXPECT_THAT(report_["incident_kind"].get<std::string>(), HasSubstr("communication slow"));
+TEST_F(LinkDrillTest, ASlowLinkChangesNothingButTheTime) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 200));
+  ASSERT_NO_FATAL_FAILURE(
+      Drill({"slow-link", "--target", "n2", "--duration", "4s", "--rate", "500KB"}));
+  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("a second pass in each direction"));
   EXPECT_EQ(report_["lost_steps"], 0);
   EXPECT_EQ(Tables(), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+TEST_F(LinkDrillTest, ASlowLinkIsNamed) {
+  params_ = 150'000;  // blocks that do not fit into the sockets' buffers
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100'000));
+  // What is slow is so beside its own past.
+  ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= 30; }, kDrillTimeout));
+  report_ = nullptr;
+  // On a busy machine everything is slow now and then, and what lasts takes longer to stand out.
+  for (int i = 0; i < 4 && (report_.is_null() || report_["detect_ms"].is_null()); ++i) {
+    ASSERT_NO_FATAL_FAILURE(
+        Drill({"slow-link", "--target", "n2", "--duration", "12s", "--rate", "2MB"}));
+  }
+  EXPECT_THAT(report_["blamed_nodes"], Contains("n2")) << report_.dump(1);
+  EXPECT_EQ(report_["incident_kind"], "communication slow");
+  EXPECT_EQ(report_["lost_steps"], 0);
+  EXPECT_EQ(Tables(), 0);
 }
 
 TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
