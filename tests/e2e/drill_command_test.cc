@@ -40,7 +40,7 @@ TEST_F(DrillCommandTest, AHungRank) {
 
 TEST_F(DrillCommandTest, AKilledAgent) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 250));
-  ASSERT_NO_FATAL_FAILURE(Drill({"kill-agent", "--target", "n1", "--duration", "4s"}));
+  ASSERT_NO_FATAL_FAILURE(Drill({"kill-agent", "--target", "n1"}));
   EXPECT_TRUE(report_["incident"].is_null());
   EXPECT_EQ(report_["lost_steps"], 0);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());

@@ -135,7 +135,12 @@ class SupervisorTest : public ::testing::Test {
   }
   RunPhase Phase() { return runs_["gpt"].phase; }
 
-  SupervisorOptions options_;
+  static SupervisorOptions Hasty() {
+    SupervisorOptions options;
+    options.replace_after = milliseconds(1500);
+    return options;
+  }
+  SupervisorOptions options_ = Hasty();
   Clock::TimePoint now_{std::chrono::hours(1)};
   int64_t wall_ = 1'000'000'000'000;
   std::unique_ptr<Supervisor> supervisor_;
