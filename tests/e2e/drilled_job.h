@@ -36,10 +36,12 @@ class DrilledJob : public ::testing::Test {
       static_cast<void>(cluster_->Cli({"stop", "lm", "--now"}).has_value());
       cluster_->KillEverything();
     }
-    // Who was started again is nobody's child.
-    for (const auto& [pid, name] : Processes()) ::kill(pid, SIGKILL);
-    WaitUntil([&] { return Processes().empty(); }, std::chrono::milliseconds(20'000));
-    EXPECT_TRUE(Processes().empty());
+    // Who was started again is nobody's child; an agent starts a keeper whose end it sees first.
+    const auto all_ended = [&] {
+      for (const auto& [pid, name] : Processes()) ::kill(pid, SIGKILL);
+      return Processes().empty();
+    };
+    EXPECT_TRUE(WaitUntil(all_ended, std::chrono::milliseconds(20'000)));
     cluster_.reset();
     disk_.reset();
     std::error_code ignored;
