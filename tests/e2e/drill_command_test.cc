@@ -110,7 +110,7 @@ TEST_F(DrillCommandTest, EightRanksOnFourNodes) {
 TEST_F(DrillCommandTest, RandomOnesLeaveNothingBehind) {
   const char* wanted = std::getenv("HOLDFAST_DRILLS");
   const int drills = wanted == nullptr ? 3 : std::stoi(wanted);
-  ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 250 * static_cast<uint64_t>(drills)));
+  ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 150 * static_cast<uint64_t>(drills + 1)));
   ASSERT_NO_FATAL_FAILURE(Drill({"random", "--seed", "7", "--repeat", std::to_string(drills)}));
   EXPECT_EQ(reports_.size(), static_cast<size_t>(drills));
   for (const json& report : reports_) EXPECT_NE(report["bytes_equal"], false) << report.dump(1);
