@@ -106,12 +106,14 @@ def dcp_restore(state, path):
     state.load(dicts)
 
 
-def dcp_save(state, folder, repeat):
+def dcp_save(state, folder, repeat, save=dcp.save):
     for i in range(repeat):
         path = folder / str(i)
         begin = time.perf_counter()
-        dcp.save(state.dicts(), checkpoint_id=path)
+        future = save(state.dicts(), checkpoint_id=path)
         blocked = time.perf_counter() - begin
+        if save is dcp.async_save:
+            future.result()
         sync(path)
         durable = time.perf_counter() - begin
         state.step()
@@ -120,17 +122,7 @@ def dcp_save(state, folder, repeat):
 
 
 def dcp_async_save(state, folder, repeat):
-    for i in range(repeat):
-        path = folder / str(i)
-        begin = time.perf_counter()
-        future = dcp.async_save(state.dicts(), checkpoint_id=path)
-        blocked = time.perf_counter() - begin
-        future.result()
-        sync(path)
-        durable = time.perf_counter() - begin
-        state.step()
-        yield blocked, durable, seconds(lambda: dcp_restore(state, path))
-        shutil.rmtree(path)
+    return dcp_save(state, folder, repeat, dcp.async_save)
 
 
 def holdfast(state, folder, repeat):

@@ -163,14 +163,7 @@ holdfast_code holdfast_restore(holdfast_client* client, const holdfast_version* 
                                holdfast_error* error) {
   if (restored != nullptr) *restored = nullptr;
   return OnClient(client, error, [&](Client& core) -> Status {
-    std::optional<holdfast::VersionId> version;
-    if (wanted != nullptr) {
-      if (wanted->incarnation == 0) {
-        return holdfast::InvalidArgumentError(
-            "incarnations count from 1; pass NULL for the newest");
-      }
-      version = {holdfast::Incarnation{wanted->incarnation}, holdfast::Step{wanted->step}};
-    }
+    HOLDFAST_ASSIGN_OR_RETURN(const auto version, holdfast::client::WantedVersion(wanted));
     HOLDFAST_ASSIGN_OR_RETURN(auto state, core.Restore(version, timeout_ms));
     if (restored != nullptr) *restored = Hold(std::move(state));
     return Status::Ok();

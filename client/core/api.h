@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "agent/api/messages.h"
@@ -32,6 +33,15 @@ inline holdfast_code Report(const Outcome& outcome, holdfast_error* error) {
 
 inline holdfast_code Report(Status status, holdfast_error* error) {
   return Report(Outcome{std::move(status)}, error);
+}
+
+/// NULL is the newest.
+inline Result<std::optional<VersionId>> WantedVersion(const holdfast_version* wanted) {
+  if (wanted == nullptr) return std::optional<VersionId>();
+  if (wanted->incarnation == 0) {
+    return Fail(InvalidArgumentError("incarnations count from 1; pass NULL for the newest"));
+  }
+  return std::optional<VersionId>({Incarnation{wanted->incarnation}, Step{wanted->step}});
 }
 
 /// Runs `body`, which returns a Status or an Outcome. Nothing may leave through C: what can be

@@ -26,14 +26,7 @@ holdfast_code holdfast_view_open(holdfast_client* client, const holdfast_version
       return holdfast::InvalidArgumentError("client or view is NULL");
     }
     HOLDFAST_RETURN_IF_ERROR(client->core->CheckProcess());
-    std::optional<holdfast::VersionId> version;
-    if (wanted != nullptr) {
-      if (wanted->incarnation == 0) {
-        return holdfast::InvalidArgumentError(
-            "incarnations count from 1; pass NULL for the newest");
-      }
-      version = {holdfast::Incarnation{wanted->incarnation}, holdfast::Step{wanted->step}};
-    }
+    HOLDFAST_ASSIGN_OR_RETURN(const auto version, holdfast::client::WantedVersion(wanted));
     auto holder = std::make_unique<holdfast_view>();
     holder->client = client->core.get();
     HOLDFAST_ASSIGN_OR_RETURN(holder->core, client->core->OpenView(version, timeout_ms));

@@ -11,10 +11,16 @@
 namespace holdfast::local {
 Training::Training(Cluster* cluster, TrainingOptions options)
     : cluster_(cluster), options_(std::move(options)) {
-  std::string base =
-      cluster_ != nullptr ? cluster_->root() : MakeTempDir("hf-plain").value_or("/tmp");
-  dir_ = base + "/" + options_.job;
-  std::filesystem::create_directories(dir_);
+  if (cluster_ == nullptr) own_root_ = MakeTempDir("hf-plain").value_or("");
+  dir_ = (cluster_ != nullptr ? cluster_->root() : own_root_) + "/" + options_.job;
+  std::error_code error;
+  std::filesystem::create_directories(dir_, error);  // Start() says what cannot be written
+}
+
+Training::~Training() {
+  ranks_.clear();  // ends them
+  std::error_code ignored;
+  if (!own_root_.empty()) std::filesystem::remove_all(own_root_, ignored);
 }
 
 std::string Training::EventPath(int rank) const {
@@ -181,6 +187,16 @@ std::string Training::LogTail() const {
            log.substr(log.size() > 600 ? log.size() - 600 : 0);
   }
   return out;
+}
+
+Result<std::string> UninterruptedParameters(TrainingOptions options,
+                                            std::chrono::milliseconds timeout) {
+  options.job = "plain";
+  options.step_sleep_ms = 0;
+  Training plain(nullptr, std::move(options));
+  HOLDFAST_RETURN_IF_ERROR(plain.Start());
+  HOLDFAST_RETURN_IF_ERROR(plain.AwaitFinish(timeout));
+  return plain.FinalParameters();
 }
 
 }  // namespace holdfast::local

@@ -34,6 +34,9 @@ struct Restored {
 class Training {
  public:
   Training(Cluster* cluster, TrainingOptions options);  // no cluster: trains without checkpoints
+  ~Training();
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
 
   /// Starts all ranks with a fresh run id. `crash` arms a crash point in the trainer of
   /// `crash_rank`.
@@ -74,6 +77,7 @@ class Training {
 
   Cluster* cluster_;
   TrainingOptions options_;
+  std::string own_root_;  // without a cluster: made here, and removed with the object
   std::string dir_;
   std::vector<Process> ranks_;
   int start_count_ = 0;
@@ -86,5 +90,9 @@ class Training {
   uint64_t newest_step_ = 0;
   std::vector<double> step_ms_;
 };
+
+/// The final parameters of the job as `options` have it, trained without checkpoints or pauses.
+Result<std::string> UninterruptedParameters(TrainingOptions options,
+                                            std::chrono::milliseconds timeout);
 
 }  // namespace holdfast::local

@@ -87,14 +87,9 @@ class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
   /// Parameters after an uninterrupted run; the same for all cases, so computed once a process.
   const std::string& Expected() {
     static const std::string expected = [this] {
-      TrainingOptions plain = training_;
-      plain.job = "plain";
-      plain.step_sleep_ms = 0;
-      Training training(nullptr, plain);
-      EXPECT_TRUE(training.Start().ok());
-      Status status = training.AwaitFinish(kTimeout);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-      return training.FinalParameters().value_or("");
+      auto parameters = UninterruptedParameters(training_, kTimeout);
+      EXPECT_TRUE(parameters.has_value()) << parameters.error().ToString();
+      return parameters.value_or("");
     }();
     return expected;
   }

@@ -119,30 +119,13 @@ TEST_F(DrillCommandTest, RandomOnesLeaveNothingBehind) {
 
 TEST_F(DrillCommandTest, AnInterruptedOneCleansUp) {
   ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 250));
-  ProcessOptions command;
-  command.argv = {BinaryDir() + "/holdfast",
-                  "--endpoint",
-                  cluster_->endpoint(),
-                  "drill",
-                  "slow-rank",
-                  "--job",
-                  "lm",
-                  "--target",
-                  "n1",
-                  "--yes"};
-  command.log_path = root_ + "/drill.log";
-  auto drill = Process::Start(command);
-  ASSERT_TRUE(drill.has_value());
   const auto hands = [&] {
     int count = 0;
     for (const auto& [pid, name] : Processes()) count += name == "holdfast-fault" ? 1 : 0;
     return count;
   };
-  ASSERT_TRUE(WaitUntil([&] { return hands() == 1; }, kDrillTimeout))
-      << ReadAll(root_ + "/drill.log");
-  drill->Signal(SIGINT);
-  ASSERT_TRUE(drill->WaitFor(kDrillTimeout).has_value());
-  EXPECT_EQ(drill->exit_code(), 130);
+  ASSERT_NO_FATAL_FAILURE(
+      InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return hands() == 1; }));
   EXPECT_EQ(hands(), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }

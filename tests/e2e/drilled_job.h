@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -121,22 +121,32 @@ class DrilledJob : public ::testing::Test {
     std::printf("%s\n", answer.dump(1).c_str());
   }
 
+  /// Interrupts a drill once `begun`; the command undoes it and says that it was interrupted.
+  void InterruptDrill(std::vector<std::string> arguments, const std::function<bool()>& begun) {
+    ProcessOptions command;
+    command.argv = {BinaryDir() + "/holdfast", "--endpoint", cluster_->endpoint(), "drill"};
+    command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
+    command.argv.insert(command.argv.end(), {"--job", "lm", "--yes"});
+    command.log_path = root_ + "/drill.log";
+    auto drill = Process::Start(command);
+    ASSERT_TRUE(drill.has_value());
+    ASSERT_TRUE(WaitUntil(begun, kDrillTimeout)) << ReadAll(command.log_path);
+    drill->Signal(SIGINT);
+    ASSERT_TRUE(drill->WaitFor(kDrillTimeout).has_value());
+    EXPECT_EQ(drill->exit_code(), 130) << ReadAll(command.log_path);
+  }
+
   /// The job goes on to its end, which is the end it would have come to by itself.
   void ExpectSameEnd() {
     const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
     ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
     TrainingOptions options;
-    options.job = "plain";
     options.world = world_;
     options.steps = steps_;
     options.params = params_;
-    Training plain(nullptr, options);
-    ASSERT_TRUE(plain.Start().ok());
-    Status finished = plain.AwaitFinish(kDrillTimeout);
-    ASSERT_TRUE(finished.ok()) << finished.ToString();
-    const std::string final = ReadAll(root_ + "/final");
-    EXPECT_FALSE(final.empty());
-    EXPECT_TRUE(final == plain.FinalParameters().value_or("")) << "final parameters differ";
+    const auto expected = UninterruptedParameters(options, kDrillTimeout);
+    ASSERT_TRUE(expected.has_value()) << expected.error().ToString();
+    EXPECT_TRUE(ReadAll(root_ + "/final") == *expected) << "final parameters differ";
     ExpectNothingLeft();
   }
 

@@ -160,27 +160,8 @@ TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
 
 TEST_F(LinkDrillTest, AnInterruptedPartitionHealsAtOnce) {
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
-  ProcessOptions command;
-  command.argv = {BinaryDir() + "/holdfast",
-                  "--endpoint",
-                  cluster_->endpoint(),
-                  "drill",
-                  "partition",
-                  "--job",
-                  "lm",
-                  "--target",
-                  "n1",
-                  "--duration",
-                  "10m",
-                  "--yes"};
-  command.log_path = root_ + "/drill.log";
-  auto drill = Process::Start(command);
-  ASSERT_TRUE(drill.has_value());
-  ASSERT_TRUE(WaitUntil([&] { return Tables() == 1; }, kDrillTimeout))
-      << ReadAll(root_ + "/drill.log");
-  drill->Signal(SIGINT);
-  ASSERT_TRUE(drill->WaitFor(kDrillTimeout).has_value());
-  EXPECT_EQ(drill->exit_code(), 130) << ReadAll(root_ + "/drill.log");
+  ASSERT_NO_FATAL_FAILURE(InterruptDrill({"partition", "--target", "n1", "--duration", "10m"},
+                                         [&] { return Tables() == 1; }));
   EXPECT_EQ(Tables(), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }

@@ -134,16 +134,11 @@ class RunTest : public ::testing::Test {
   /// What the job would have come to by itself.
   void ExpectBitIdentical(int world) {
     TrainingOptions options;
-    options.job = "plain";
     options.world = world;
     options.steps = kSteps;
-    Training plain(nullptr, options);
-    ASSERT_TRUE(plain.Start().ok());
-    Status finished = plain.AwaitFinish(kTimeout);
-    ASSERT_TRUE(finished.ok()) << finished.ToString();
-    const std::string final = ReadAll(root_ + "/final");
-    EXPECT_FALSE(final.empty());
-    EXPECT_TRUE(final == plain.FinalParameters().value_or("")) << "final parameters differ";
+    const auto expected = UninterruptedParameters(options, kTimeout);
+    ASSERT_TRUE(expected.has_value()) << expected.error().ToString();
+    EXPECT_TRUE(ReadAll(root_ + "/final") == *expected) << "final parameters differ";
   }
   /// One incident, recovered.
   void ReadOnlyIncident() {

@@ -337,6 +337,17 @@ inline holdfast_tensor ToC(const Tensor& tensor) {
   return raw;
 }
 
+/// Borrows from `tensors`.
+inline Result<std::vector<holdfast_tensor>> ToC(std::span<const Tensor> tensors) {
+  std::vector<holdfast_tensor> raw;
+  raw.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    if (Status status = CheckDimensions(tensor); !status.ok()) return status;
+    raw.push_back(ToC(tensor));
+  }
+  return raw;
+}
+
 /// Of a time-out, as C takes it.
 inline uint32_t ToMilliseconds(std::chrono::milliseconds time) {
   constexpr int64_t kMost = UINT32_MAX;
@@ -391,14 +402,10 @@ class View {
 
   /// See holdfast_view_load.
   Status Load(std::span<const Tensor> tensors, Milliseconds timeout = Milliseconds(120'000)) {
-    std::vector<holdfast_tensor> raw;
-    raw.reserve(tensors.size());
-    for (const Tensor& tensor : tensors) {
-      if (Status status = detail::CheckDimensions(tensor); !status.ok()) return status;
-      raw.push_back(detail::ToC(tensor));
-    }
+    const auto raw = detail::ToC(tensors);
+    if (!raw.ok()) return raw.status();
     holdfast_error error;
-    return Status::From(holdfast_view_load(view_.get(), raw.data(), raw.size(),
+    return Status::From(holdfast_view_load(view_.get(), (*raw).data(), (*raw).size(),
                                            detail::ToMilliseconds(timeout), &error),
                         error);
   }
@@ -425,15 +432,11 @@ class Client {
   static Result<Client> Open(const Options& options, std::span<const Tensor> state) {
     auto log = std::make_unique<LogFunction>(options.log);
     holdfast_options raw = ToC(options, log.get());
-    std::vector<holdfast_tensor> tensors;
-    tensors.reserve(state.size());
-    for (const Tensor& tensor : state) {
-      if (Status status = detail::CheckDimensions(tensor); !status.ok()) return status;
-      tensors.push_back(detail::ToC(tensor));
-    }
+    const auto tensors = detail::ToC(state);
+    if (!tensors.ok()) return tensors.status();
     holdfast_error error;
     holdfast_client* client = nullptr;
-    holdfast_code code = holdfast_open(&raw, tensors.data(), tensors.size(), &client, &error);
+    holdfast_code code = holdfast_open(&raw, (*tensors).data(), (*tensors).size(), &client, &error);
     if (code != HOLDFAST_OK) return Status::From(code, error);
     return Client(client, std::move(log));
   }
