@@ -110,34 +110,21 @@ class DrillCommand : public Command {
     for (uint32_t i = 0; i < repeat_; ++i) {
       // The first of several is the one that the seed alone gives.
       const uint64_t seed = i == 0 ? *seed_ : seeds.Next() >> 32;
-      auto plan = Choose(runner, wish, seed);
-      // After a drill the job may need a moment until it is protected again.
-      const auto until = context.clock.Now() + kBetween;
-      while (i > 0 && !plan && context.clock.Now() < until && Interrupt::SleepFor(100).ok()) {
-        plan = Choose(runner, wish, seed);
-      }
-      if (!plan && !reports.empty() && !Interrupt::requested()) {
+      auto report = Once(context, runner, wish, i, seed);
+      if (!report && reports.empty()) return Fail(report.error());
+      if (!report) {
         // What was measured is shown in any case.
-        SayError(plan.error().WithContext(fmt::format("drill {}", i + 1)));
-        failed_ = true;
+        SayError(report.error().WithContext(fmt::format("drill {} of {}", i + 1, repeat_)));
+        failed_ = ExitCodeOf(report.error());
         break;
       }
-      if (!plan) return Fail(plan.error());
-      HOLDFAST_ASSIGN_OR_RETURN(const std::string what, runner.Rehearse(&*plan));
-      if (dry_run_) {
-        ShowPlan(context, *plan, what);
-        continue;
-      }
-      if (i == 0 && !Confirmed(context, *plan, what)) {
+      if (!*report && dry_run_) continue;
+      if (!*report) {
         Say("nothing was done");
         return ExitCode::kError;
       }
-      Say(fmt::format("drill {} of {}: {} ({}), seed {}", i + 1, repeat_, TraitsOf(plan->kind).name,
-                      plan->Target(), seed));
-      HOLDFAST_ASSIGN_OR_RETURN(DrillReport report,
-                                runner.Run(*plan, ParseDurationMs(give_up_).value_or(180'000)));
-      Judge(*objective, &report);
-      reports.push_back(std::move(report));
+      Judge(*objective, &**report);
+      reports.push_back(std::move(**report));
     }
     if (dry_run_) return ExitCode::kOk;
     return Tell(context, *objective, reports);
@@ -147,6 +134,29 @@ class DrillCommand : public Command {
   static Result<ExitCode> Usage(const Status& error) {
     SayError(error);
     return ExitCode::kUsage;
+  }
+
+  /// Nothing, when nothing was to be done.
+  Result<std::optional<DrillReport>> Once(Context& context, DrillRunner& runner,
+                                          const DrillWish& wish, uint32_t i, uint64_t seed) const {
+    auto plan = Choose(runner, wish, seed);
+    // After a drill the job may need a moment until it is protected again.
+    const auto until = context.clock.Now() + kBetween;
+    while (i > 0 && !plan && context.clock.Now() < until && Interrupt::SleepFor(100).ok()) {
+      plan = Choose(runner, wish, seed);
+    }
+    if (!plan) return Fail(plan.error());
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string what, runner.Rehearse(&*plan));
+    if (dry_run_) {
+      ShowPlan(context, *plan, what);
+      return std::optional<DrillReport>();
+    }
+    if (i == 0 && !Confirmed(context, *plan, what)) return std::optional<DrillReport>();
+    Say(fmt::format("drill {} of {}: {} ({}), seed {}", i + 1, repeat_, TraitsOf(plan->kind).name,
+                    plan->Target(), seed));
+    HOLDFAST_ASSIGN_OR_RETURN(DrillReport report,
+                              runner.Run(*plan, ParseDurationMs(give_up_).value_or(180'000)));
+    return std::optional<DrillReport>(std::move(report));
   }
 
   /// With `random`, kinds that the job would not survive now are passed over.
@@ -217,8 +227,7 @@ class DrillCommand : public Command {
       page << DrillPage(job_, objective, reports);
       if (!page.flush()) return Fail(IoErrorError("cannot write " + html_));
     }
-    if (failed_) return ExitCode::kError;
-    return passed ? ExitCode::kOk : ExitCode::kFinding;
+    return Worse(failed_, passed ? ExitCode::kOk : ExitCode::kFinding);
   }
 
   std::string kind_;
@@ -234,7 +243,7 @@ class DrillCommand : public Command {
   bool dry_run_ = false;
   bool yes_ = false;
   bool force_ = false;
-  bool failed_ = false;
+  ExitCode failed_ = ExitCode::kOk;  // what ended a series early
 };
 
 }  // namespace

@@ -36,7 +36,11 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     run.not_before = at.now;
     // Whoever was in the middle of stopping asks again.
     if (record.phase == RunPhase::kStopping) run.record.phase = RunPhase::kRunning;
-    for (const std::string& node : record.nodes) nodes_[node].since = at.now + options.node_lease;
+    for (const std::string& name : record.nodes) {
+      Node& node = nodes_[name];
+      node.since = at.now + options.node_lease;
+      node.heard = node.since;
+    }
   }
   for (const LineageRecord& lineage : records.lineages) {
     Run* run = Find(lineage.job);

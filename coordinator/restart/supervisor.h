@@ -17,8 +17,9 @@ namespace holdfast::coord {
 
 struct SupervisorOptions {
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
-  /// A node that counts as lost so long is replaced; its agent may only have been restarted. Where
-  /// its ranks are gone, too, others end for want of them, and it is replaced at once.
+  /// A node that counts as lost, and was not heard of for so long, is replaced; its agent may only
+  /// have been restarted. Where its ranks are gone, too, others end for want of them, and it is
+  /// replaced at once.
   std::chrono::nanoseconds replace_after = std::chrono::seconds(4);
   /// While the others still seal newer versions its ranks are well, and it is waited for so long.
   std::chrono::nanoseconds replace_moving_after = std::chrono::seconds(60);

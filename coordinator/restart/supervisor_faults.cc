@@ -80,7 +80,8 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
     if (missing == 0) continue;
     failure.nodes = {name};
     // A launch that is broken anyway has nothing to gain from waiting for the node.
-    const Clock::Duration away = at_.now - node.since;
+    const auto last_heard = std::min(node.heard, node.since);
+    const Clock::Duration away = at_.now - last_heard;
     const auto progress = progress_.find(run.record.spec.job);
     const bool moving = progress != progress_.end() &&
                         at_.now - progress->second.sealed_at < options_.replace_after &&
@@ -91,8 +92,8 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
       failure.what =
           fmt::format("node {} is out of reach, with {} ranks of the job", name, missing);
       failure.evidence.push_back(
-          fmt::format("its agent has been away for {} ms", Milliseconds(at_.now - node.since)));
-      failure.healthy_until = std::min(node.heard, node.since);
+          fmt::format("nothing was heard of its agent for {} ms", Milliseconds(away)));
+      failure.healthy_until = last_heard;
       return failure;
     }
     const auto asked = std::max(run.launched_at, node.since);

@@ -48,7 +48,11 @@ class DrilledJob : public ::testing::Test {
     if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
+  /// HOLDFAST_RANKS_PER_NODE: the same drills in a larger job.
   void StartJob(int nodes, int spares, int ranks_per_node, uint64_t steps, uint64_t sleep_ms = 60) {
+    if (const char* wanted = std::getenv("HOLDFAST_RANKS_PER_NODE")) {
+      ranks_per_node = std::stoi(wanted);
+    }
     options_.nodes = nodes + spares;
     cluster_.emplace(options_);
     Status started = cluster_->Start();

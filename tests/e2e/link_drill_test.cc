@@ -37,8 +37,14 @@ class LinkDrillTest : public DrilledJob {
                                           "workers.address=" + Lan::Address(node)};
     }
   }
-  /// The coordinator, and the data side of the agents, over TLS instead of sockets.
-  void UseTls(const agent::PeerTlsFiles& files) {
+  /// The coordinator, and the data side of the agents, over TLS instead of sockets. False where no
+  /// certificates can be made.
+  bool UseTls() {
+    std::string names = "IP:" + Lan::Address(0);
+    for (int place = 1; place <= kNodes; ++place) names += ",IP:" + Lan::Address(place);
+    certificates_.emplace(names);
+    if (!certificates_->made()) return false;
+    const agent::PeerTlsFiles files = certificates_->Node();
     for (const std::string& setting :
          {"tls.ca=" + files.ca, "tls.cert=" + files.cert, "tls.key=" + files.key}) {
       options_.agent_settings.push_back(setting);
@@ -51,6 +57,7 @@ class LinkDrillTest : public DrilledJob {
     for (int node = 0; node < kNodes; ++node) {
       options_.agent_settings_of[node].push_back("data_listen=" + Lan::Address(node) + ":7200");
     }
+    return true;
   }
   /// Of filters in any node's network.
   int Tables() {
@@ -63,6 +70,7 @@ class LinkDrillTest : public DrilledJob {
     return tables;
   }
   Lan lan_{kNodes + 1};
+  std::optional<agent::TestCertificates> certificates_;
 };
 
 /// Asks the coordinator all the time what of the job's first launch is committed.
@@ -140,11 +148,7 @@ TEST_F(LinkDrillTest, ASlowLinkIsNamed) {
 }
 
 TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
-  std::string names = "IP:" + Lan::Address(0);
-  for (int place = 1; place <= kNodes; ++place) names += ",IP:" + Lan::Address(place);
-  const agent::TestCertificates certificates(names);
-  if (!certificates.made()) GTEST_SKIP() << "there is no openssl command";
-  UseTls(certificates.Node());
+  if (!UseTls()) GTEST_SKIP() << "there is no openssl command";
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
   CommitWatch watch(*cluster_, "n2");
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n2", "--duration", "7s"}));
@@ -155,6 +159,16 @@ TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
   EXPECT_THAT(report_["blamed_nodes"], Contains("n2")) << report_.dump(1);
   EXPECT_EQ(report_["bytes_equal"], true);
   EXPECT_EQ(Tables(), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+TEST_F(LinkDrillTest, ASpareTakesThePlaceOfAPartitionedNode) {
+  if (!UseTls()) GTEST_SKIP() << "there is no openssl command";
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 150));
+  ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "15s"}));
+  EXPECT_LT(report_["recover_ms"], 15'000) << "the job waited for the node";
+  EXPECT_THAT(report_["blamed_nodes"], Contains("n1")) << report_.dump(1);
+  EXPECT_EQ(report_["bytes_equal"], true);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 

@@ -258,6 +258,20 @@ TEST_F(SupervisorTest, AnAgentThatComesBackInTimeCostsNothing) {
   EXPECT_EQ(orders_["n2"].run_id, "run-1.1") << "told again, to be sure";
 }
 
+TEST_F(SupervisorTest, ANodeThatFallsSilentIsReplacedSoLongAfterItsLastWord) {
+  StartAndRun();
+  Attach("n9");
+  // Its connection does not end: the lease of one second has to.
+  Pass(milliseconds(1000));
+  Lose("n2");
+  Pass(milliseconds(490));
+  EXPECT_TRUE(incidents_.empty());
+  Pass(milliseconds(20));
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
+}
+
 TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
   StartAndRun();
   uint64_t step = 100;
