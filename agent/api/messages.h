@@ -19,7 +19,8 @@
 namespace holdfast::agent {
 
 inline constexpr uint32_t kProtocolMagic = 0x31465248;  // "HRF1"
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kNoSlot = UINT32_MAX;
 inline constexpr size_t kNameBytes = 129;   // 128 characters and a NUL
 inline constexpr size_t kTextBytes = 1024;  // messages for people, NUL-terminated, cut if longer
 
@@ -133,7 +134,11 @@ struct ReplyMessage {
   uint64_t image_bytes = 0;  // of OpenView: of the listing
   uint32_t tier = 0;         // Tier the shard came from; of OpenView: the farthest of them
   uint32_t world = 0;        // of OpenView: ranks that saved the version
-  char text[kTextBytes] = {};
+  char text[kTextBytes - 8] = {};
+  // Of OpenView: the slot with this rank's own shard, whole and not to change while the view is
+  // open; kNoSlot: it is read like the others.
+  uint32_t own_slot = kNoSlot;
+  uint32_t padding = 0;
 };
 
 enum class NoticeKind : uint32_t {

@@ -403,6 +403,10 @@ void Node::EndSession(Session& session, std::string_view why) {
   RankSlots& slots = session.pipeline->slots;
   for (uint32_t slot : session.pins) slots.Unpin(slot);
   session.pins.clear();
+  for (const auto& [number, view] : session.views) {
+    if (view.own_slot) slots.Unpin(*view.own_slot);
+  }
+  session.views.clear();
   const std::string reason = fmt::format("the trainer left before its copy was complete: {}", why);
   for (VersionId version : slots.AbortUnended({ErrorCode::kAborted, reason})) {
     ReportNotSaved({session.job, version, session.rank}, reason);

@@ -195,6 +195,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   void HandleEndRestore(Session& session, const EndSaveMessage& message);
 
   // ---- views (node_views.cc) ----
+  void TryStartView(Session& session, Clock::TimePoint now);
   void StartView(Session& session, uint64_t ticket, const RestoreDecision& decision);
   Result<std::shared_ptr<OpenView>> MakeView(const std::string& job, VersionId version,
                                              Incarnation incarnation, uint64_t* listing_bytes);
@@ -203,6 +204,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   Result<VersionPlaces> FindPlaces(const std::string& job, VersionId version);
   void OnViewMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
                   const Result<std::shared_ptr<OpenView>>& view, uint64_t listing_bytes);
+  void CloseView(Session& session, uint32_t number);
   void HandleReadView(Session& session, const ReadViewMessage& message);
 
   // ---- trainers again ----

@@ -199,6 +199,7 @@ void Node::FinishPrepare(const ShardKey& key, Tier into, const Status& status) {
   }
   if (Session* session = FindSession(key.job, key.rank);
       session != nullptr && session->state == Session::State::kReady) {
+    if (status.ok() && into == Tier::kMemory) session->prepared = key.version;
     RetryWaiting(*session);
   }
 }

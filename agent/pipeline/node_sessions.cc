@@ -71,8 +71,7 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
     case MessageType::kReadView:
       return HandleReadView(session, Decode<ReadViewMessage>(packet));
     case MessageType::kCloseView:
-      session.views.erase(Decode<CloseViewMessage>(packet).view);
-      return;
+      return CloseView(session, Decode<CloseViewMessage>(packet).view);
     case MessageType::kEndRestore:
       return HandleEndRestore(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
@@ -399,7 +398,7 @@ void Node::ReportNotSaved(const ShardKey& key, const std::string& why) {
 
 void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message) {
   const uint64_t ticket = message.header.ticket;
-  if (session.restore_ask || !session.waiting_restores.empty()) {
+  if (session.restore_ask || session.waiting_view || !session.waiting_restores.empty()) {
     Reply(
         session, ticket,
         {ErrorCode::kFailedPrecondition, "an earlier FindRestore or OpenView is not answered yet"});
@@ -450,7 +449,10 @@ void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& 
     Reply(*session, ticket, decision.error());
     return;
   }
-  if (view) return StartView(*session, ticket, *decision);
+  if (view) {
+    session->waiting_view = WaitingView{ticket, *decision, asked_until};
+    return RetryWaiting(*session);
+  }
   WaitingRestore restore{ticket, *decision, {}};
   if (TryAnswerRestore(*session, restore)) return;
   restore.deadline =
@@ -509,6 +511,7 @@ void Node::RetryWaiting(Session& session) {
       now >= session.restore_ask->retry_at) {
     AskRestore(session);
   }
+  if (session.waiting_view) TryStartView(session, now);
   while (session.state == Session::State::kReady && !session.waiting_saves.empty()) {
     const WaitingSave save = session.waiting_saves.front();
     if (!TryBeginSave(session, save, now >= save.deadline)) break;

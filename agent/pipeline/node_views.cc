@@ -11,6 +11,16 @@ namespace {
 constexpr std::chrono::milliseconds kPoll(100);
 }  // namespace
 
+/// What is just being brought into this rank's memory need not be read by way of the window.
+void Node::TryStartView(Session& session, Clock::TimePoint now) {
+  const WaitingView& waiting = *session.waiting_view;
+  const ShardKey own{session.job, waiting.decision.version, session.rank};
+  if (preparing_.contains({own, Tier::kMemory}) && now < waiting.deadline) return;
+  const WaitingView due = waiting;
+  session.waiting_view.reset();
+  StartView(session, due.ticket, due.decision);
+}
+
 void Node::StartView(Session& session, uint64_t ticket, const RestoreDecision& decision) {
   if (session.views.size() >= kViewsMax) {
     Reply(session, ticket,
@@ -95,7 +105,12 @@ void Node::OnViewMade(uint64_t session_id, uint64_t ticket, const RestoreDecisio
     return;
   }
   const uint32_t number = session->next_view++;
-  session->views[number].open = *view;
+  Session::View& shown = session->views[number];
+  shown.open = *view;
+  if (session->prepared == decision.version && session->world == decision.world) {
+    const auto slot = session->pipeline->slots.Pin(decision.version);
+    if (slot) shown.own_slot = *slot;
+  }
   ReplyMessage reply;
   reply.header.ticket = ticket;
   reply.slot = number;
@@ -104,10 +119,18 @@ void Node::OnViewMade(uint64_t session_id, uint64_t ticket, const RestoreDecisio
   reply.image_bytes = listing_bytes;
   reply.tier = static_cast<uint32_t>(decision.tier);
   reply.world = decision.world;
+  reply.own_slot = shown.own_slot.value_or(kNoSlot);
   const int fd = (*view)->memory.fd();
   if (!session->SendMessage(reply, std::span(&fd, 1))) {
     EndSession(*session, "it does not take packets");
   }
+}
+
+void Node::CloseView(Session& session, uint32_t number) {
+  auto closed = session.views.extract(number);
+  if (closed.empty() || !closed.mapped().own_slot) return;
+  session.pipeline->slots.Unpin(*closed.mapped().own_slot);
+  RetryWaiting(session);
 }
 
 void Node::HandleReadView(Session& session, const ReadViewMessage& message) {

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <thread>
+#include <vector>
+
 #include "agent/parity/parity_image.h"
 #include "agent/parity/rebuild.h"
 #include "agent/pipeline/mending.h"
@@ -18,6 +22,8 @@ constexpr std::chrono::seconds kSlotWait(20);
 constexpr std::chrono::milliseconds kSlotPoll(20);
 // A decoder that stops sending is noticed sooner, by the transport.
 constexpr std::chrono::minutes kRebuildTime(5);
+constexpr uint64_t kChunksPerChecker = 128;  // at least: 128 MiB
+constexpr uint64_t kCheckersMax = 4;
 
 Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
@@ -59,6 +65,28 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
   slots.Unpin(*slot);
   if (!decided) return std::nullopt;
   return status;
+}
+
+/// A large image by several threads: a rank waits for it.
+uint64_t FirstBadChunkOf(std::span<const std::byte> image, std::span<const uint32_t> crcs) {
+  const uint64_t chunks_each =
+      std::max<uint64_t>(kChunksPerChecker, (crcs.size() + kCheckersMax - 1) / kCheckersMax);
+  std::vector<uint64_t> bad(std::max<uint64_t>(1, (crcs.size() + chunks_each - 1) / chunks_each));
+  const auto check = [&](uint64_t part) {
+    const uint64_t first = part * chunks_each;
+    const uint64_t begin = std::min<uint64_t>(first * kChunkBytes, image.size());
+    const uint64_t left = image.size() - begin;
+    const bool last = part + 1 == bad.size();
+    const uint64_t bytes = last ? left : std::min<uint64_t>(chunks_each * kChunkBytes, left);
+    bad[part] = FirstBadChunk(image.subspan(begin, bytes),
+                              crcs.subspan(first, std::min(chunks_each, crcs.size() - first)));
+    if (bad[part] != kNoChunk) bad[part] += first;
+  };
+  std::vector<std::thread> checkers;
+  for (uint64_t part = 1; part < bad.size(); ++part) checkers.emplace_back(check, part);
+  check(0);
+  for (std::thread& checker : checkers) checker.join();
+  return *std::min_element(bad.begin(), bad.end());
 }
 
 Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
@@ -294,7 +322,7 @@ Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const Prep
 
 Status VerifySlot(Segment& segment, uint32_t slot) {
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, segment.seal(slot));
-  const uint64_t bad = FirstBadChunk(segment.slot(slot).first(seal.image_bytes), seal.chunk_crcs);
+  const uint64_t bad = FirstBadChunkOf(segment.slot(slot).first(seal.image_bytes), seal.chunk_crcs);
   if (bad == kNoChunk) return Status::Ok();
   return Status(ErrorCode::kDataLoss,
                 fmt::format("{} in memory (slot {}): chunk {} does not match its checksum",

@@ -42,6 +42,13 @@ struct WaitingRestore {
   Clock::TimePoint deadline;
 };
 
+/// An OpenView that is decided, while this rank's own shard is being brought into memory.
+struct WaitingView {
+  uint64_t ticket = 0;
+  RestoreDecision decision;
+  Clock::TimePoint deadline;
+};
+
 /// A FindRestore that the coordinator has not decided yet.
 struct RestoreAsk {
   uint64_t ticket = 0;
@@ -104,11 +111,14 @@ class Session {
   bool starved = false;  // was told that no slot is free
   std::deque<WaitingSave> waiting_saves;
   std::vector<WaitingRestore> waiting_restores;
+  std::optional<WaitingView> waiting_view;
   std::optional<RestoreAsk> restore_ask;
-  std::vector<uint32_t> pins;  // slots that it reads
+  std::optional<VersionId> prepared;  // its shard of that was checked in memory since it joined
+  std::vector<uint32_t> pins;         // slots that it reads
   struct View {
     std::shared_ptr<OpenView> open;
-    std::bitset<kViewPlaces> busy;  // places that are being read into
+    std::bitset<kViewPlaces> busy;     // places that are being read into
+    std::optional<uint32_t> own_slot;  // pinned
   };
   std::map<uint32_t, View> views;
   uint32_t next_view = 1;

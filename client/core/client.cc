@@ -372,6 +372,7 @@ void Client::OnConnected(uint64_t incarnation, bool first) {
     MutexLock lock(mutex_);
     stats_.incarnation = incarnation;
     if (!first) ++stats_.reconnects;
+    if (std::exchange(mapped_anew_, false)) unpopulated_ = 0;
     changed_.NotifyAll();
   }
   Log(HOLDFAST_LOG_INFO,
@@ -443,6 +444,7 @@ void Client::OnMapped(std::byte* base, uint64_t bytes) {
   auto& control = *reinterpret_cast<agent::SegmentControl*>(base);
   phases_.Attach(control);
   collectives_->Attach(control);
+  mapped_anew_ = true;
   if (!device_) return;
   if (Status status = device_->Pin(base, bytes); !status.ok()) {
     Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + status.message());

@@ -110,6 +110,8 @@ class Client : private LinkObserver {
 
   // client_save.cc: the worker
   void RunWorker();
+  /// A part of the page faults that the first saves would have, while there is nothing else to do.
+  void Populate(uint64_t from);
   void RunTask(SaveTask& task);
   Result<uint32_t> LeaseSlot(SaveTask& task, const AgentLink::Use& use, uint64_t image_bytes);
   Status CopyInto(SaveTask& task, const AgentLink::Use& use, uint32_t slot,
@@ -118,6 +120,7 @@ class Client : private LinkObserver {
   void SetState(SaveRecord& record, SaveState state) HOLDFAST_REQUIRES(mutex_);
 
   // client_restore.cc
+  class LoadInProgress;
   Result<RestoredState> RestoreOnce(std::optional<VersionId> wanted, MonotonicTime deadline,
                                     bool* again);
   Result<RestoredState> RestoreSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply,
@@ -139,6 +142,7 @@ class Client : private LinkObserver {
   const CopyPlan plan_;
   std::unique_ptr<DeviceCopier> device_;  // only with device tensors
   std::byte* pinned_ = nullptr;           // the link's thread
+  bool mapped_anew_ = false;              // the link's thread
   PhaseHints phases_;                     // before the link, whose thread attaches it
   std::unique_ptr<CollectiveRecorder> own_collectives_;  // the same
   CollectiveRecorder* collectives_ = nullptr;
@@ -158,6 +162,9 @@ class Client : private LinkObserver {
   Status fenced_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<uint64_t> last_step_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  /// From there on the mapping has no pages yet.
+  std::optional<uint64_t> unpopulated_ HOLDFAST_GUARDED_BY(mutex_);
+  uint32_t loads_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // that want the processors for themselves
   holdfast_stats stats_ HOLDFAST_GUARDED_BY(mutex_) = {};
 };
 

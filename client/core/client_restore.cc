@@ -19,6 +19,25 @@ uint64_t MillisecondsUntil(MonotonicTime deadline) {
 }
 }  // namespace
 
+/// While it exists the worker does nothing that can wait.
+class Client::LoadInProgress {
+ public:
+  explicit LoadInProgress(Client& client) : client_(client) {
+    MutexLock lock(client_.mutex_);
+    ++client_.loads_;
+  }
+  ~LoadInProgress() {
+    MutexLock lock(client_.mutex_);
+    --client_.loads_;
+    client_.changed_.NotifyAll();
+  }
+  LoadInProgress(const LoadInProgress&) = delete;
+  LoadInProgress& operator=(const LoadInProgress&) = delete;
+
+ private:
+  Client& client_;
+};
+
 Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t timeout_ms) {
   MonotonicTime deadline = After(timeout_ms);
   MutexLock one(restoring_);
@@ -82,6 +101,7 @@ Result<std::unique_ptr<View>> Client::OpenView(std::optional<VersionId> wanted,
 }
 
 Status Client::LoadView(View& view, const StateDescription& wanted, uint64_t timeout_ms) {
+  const LoadInProgress load(*this);
   std::vector<std::string> differences;
   Status status = view.Load(wanted, After(timeout_ms), &differences);
   MutexLock lock(mutex_);
@@ -138,6 +158,7 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
     auto* from = reinterpret_cast<const char*>(data.data() + extra.begin);
     restored.extras.push_back({extra.name, std::string(from, extra.bytes())});
   }
+  const LoadInProgress load(*this);
   Status copied =
       CopyOut(plan, data, device_.get(), options_.copy_threads, [&] { return use.alive(); });
   if (copied.code() == ErrorCode::kCancelled) {

@@ -10,11 +10,20 @@ namespace holdfast::client {
 void Client::RunWorker() {
   for (;;) {
     SaveTask* task = nullptr;
+    uint64_t populate_from = 0;
     {
       MutexLock lock(mutex_);
-      while (tasks_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (tasks_.empty()) return;
-      task = &tasks_.front();
+      while (tasks_.empty() && !stopping_ && (!unpopulated_ || loads_ > 0)) changed_.Wait(mutex_);
+      if (tasks_.empty() && stopping_) return;
+      if (tasks_.empty()) {
+        populate_from = *std::exchange(unpopulated_, std::nullopt);
+      } else {
+        task = &tasks_.front();
+      }
+    }
+    if (task == nullptr) {
+      Populate(populate_from);
+      continue;
     }
     try {
       RunTask(*task);
@@ -31,6 +40,16 @@ void Client::RunWorker() {
       changed_.NotifyAll();
     }
   }
+}
+
+void Client::Populate(uint64_t from) {
+  auto use = link_->Enter();
+  if (!use) return;
+  const uint64_t done = use->segment().Populate(from);
+  if (done == use->segment().bytes()) return;
+  MutexLock lock(mutex_);
+  // Not when another mapping begins at its start meanwhile.
+  if (!unpopulated_) unpopulated_ = done;
 }
 
 void Client::Finish(const SaveTask& task, SaveState state, const Status& status, bool raise) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -82,10 +83,14 @@ Result<SegmentMapping> SegmentMapping::Map(int fd, const agent::WelcomeMessage& 
   if (::madvise(base, mapping.bytes_, MADV_DONTFORK) != 0) {
     return Fail(ErrnoStatus(errno, "madvise(MADV_DONTFORK)"));
   }
-  // The first saves would pay for a page fault every 4 KiB otherwise. Older kernels refuse: no
-  // harm.
-  ::madvise(base, mapping.bytes_, MADV_POPULATE_WRITE);
   return mapping;
+}
+
+uint64_t SegmentMapping::Populate(uint64_t from) const {
+  constexpr uint64_t kPart = 32ULL << 20;
+  if (from >= bytes_) return bytes_;
+  const uint64_t part = std::min(kPart, bytes_ - from);
+  return ::madvise(base_ + from, part, MADV_POPULATE_WRITE) == 0 ? from + part : bytes_;
 }
 
 bool SegmentMapping::IsSame(int fd) const {

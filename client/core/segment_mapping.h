@@ -29,6 +29,11 @@ class SegmentMapping {
   /// Does `fd` name the memory that is mapped here?
   bool IsSame(int fd) const;
 
+  /// Takes the page faults, one every 4 KiB, that first writes to the next part would have. `from`
+  /// is 0 or what this returned before; bytes() when nothing is left to do, or an older kernel
+  /// refuses.
+  uint64_t Populate(uint64_t from) const;
+
   bool valid() const { return base_ != nullptr; }
   std::byte* base() const { return base_; }
   uint64_t bytes() const { return bytes_; }

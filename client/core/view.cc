@@ -110,10 +110,25 @@ Status View::OpenAtAgent(const AgentLink::Use& use, std::optional<VersionId> wan
   number_ = reply.slot;
   epoch_ = use.epoch();
   // Opened again: the version is the same, and so is what it has.
-  if (info_.world != 0) return Status::Ok();
-  Status status = TakeListing(reply);
+  Status status = info_.world != 0 ? Status::Ok() : TakeListing(reply);
+  if (status.ok()) status = TakeOwnSlot(use, reply);
   if (!status.ok()) CloseAtAgent(use);
   return status;
+}
+
+/// This rank's shard, when it is in the memory that this process shares with the agent anyway.
+Status View::TakeOwnSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply) {
+  own_slot_.reset();
+  if (reply.own_slot == agent::kNoSlot) return Status::Ok();
+  const SegmentMapping& segment = use.segment();
+  const bool sound = reply.own_slot < segment.slots() && options_.rank < shards_.size() &&
+                     shards_[options_.rank].image.image_bytes <= segment.slot(0).size();
+  if (!sound) {
+    return InternalError("the agent offers slot " + std::to_string(reply.own_slot) +
+                         " for a view, which cannot be");
+  }
+  own_slot_ = reply.own_slot;
+  return Status::Ok();
 }
 
 Status View::TakeListing(const agent::ReplyMessage& reply) {
@@ -206,14 +221,24 @@ Status View::Load(const StateDescription& wanted, MonotonicTime deadline,
   return status;
 }
 
+struct View::Reading {
+  const AgentLink::Use& use;
+  const LoadPlan& plan;
+  uint32_t view;            // its number at the agent
+  const std::byte* window;  // of places
+  const std::byte* own;     // this rank's own image; may be null
+  MonotonicTime deadline;
+  std::atomic<size_t> next{0};
+};
+
 Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime deadline) {
   const auto count = static_cast<uint32_t>(std::min<size_t>(agent::kViewPlaces, plan.units.size()));
   std::vector<Status> outcomes(count);
-  std::atomic<size_t> next{0};
-  const auto work = [&, number = number_, window = mapping_.memory().data()](uint32_t place) {
-    outcomes[place] = ReadUnits(use, plan, number, place, window + place * agent::kViewPlaceBytes,
-                                &next, deadline);
-    if (!outcomes[place].ok()) next = plan.units.size();  // the others stop, too
+  Reading reading{use, plan, number_, mapping_.memory().data(), nullptr, deadline};
+  if (own_slot_) reading.own = use.segment().slot(*own_slot_).data();
+  const auto work = [&](uint32_t place) {
+    outcomes[place] = ReadUnits(reading, place);
+    if (!outcomes[place].ok()) reading.next = plan.units.size();  // the others stop, too
   };
   std::vector<std::thread> helpers;
   for (uint32_t place = 1; place < count; ++place) {
@@ -229,20 +254,27 @@ Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime 
   return Status::Ok();
 }
 
-Status View::ReadUnits(const AgentLink::Use& use, const LoadPlan& plan, uint32_t number,
-                       uint32_t place, const std::byte* window, std::atomic<size_t>* next,
-                       MonotonicTime deadline) {
-  for (size_t i = (*next)++; i < plan.units.size(); i = (*next)++) {
-    const ReadUnit& unit = plan.units[i];
-    agent::ReadViewMessage read;
-    read.view = number;
-    read.rank = shards_[unit.shard].rank;
-    read.offset = unit.offset;
-    read.bytes = unit.bytes;
-    read.place = place;
-    HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply, link_.Call(use, read, deadline));
-    if (reply.code != 0) return StatusOf(reply);
-    for (uint32_t copy : unit.copies) plan.copies[copy].Run(unit, window);
+Status View::ReadUnits(Reading& reading, uint32_t place) {
+  const std::vector<ReadUnit>& units = reading.plan.units;
+  for (size_t i = reading.next++; i < units.size(); i = reading.next++) {
+    const ReadUnit& unit = units[i];
+    const std::byte* data = reading.window + place * agent::kViewPlaceBytes;
+    const uint32_t rank = shards_[unit.shard].rank;
+    if (reading.own != nullptr && rank == options_.rank) {
+      if (!reading.use.alive()) return UnavailableError("the agent went away during the load");
+      data = reading.own + unit.offset;
+    } else {
+      agent::ReadViewMessage read;
+      read.view = reading.view;
+      read.rank = rank;
+      read.offset = unit.offset;
+      read.bytes = unit.bytes;
+      read.place = place;
+      HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
+                                link_.Call(reading.use, read, reading.deadline));
+      if (reply.code != 0) return StatusOf(reply);
+    }
+    for (uint32_t copy : unit.copies) reading.plan.copies[copy].Run(unit, data);
   }
   return Status::Ok();
 }

@@ -61,10 +61,13 @@ class View {
   void CloseAtAgent(const AgentLink::Use& use) HOLDFAST_REQUIRES(mutex_);
   Status TakeListing(const agent::ReplyMessage& reply) HOLDFAST_REQUIRES(mutex_);
   void FillInfo(const agent::ReplyMessage& reply);
+  Status TakeOwnSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply)
+      HOLDFAST_REQUIRES(mutex_);
   Status Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime deadline)
       HOLDFAST_REQUIRES(mutex_);
-  Status ReadUnits(const AgentLink::Use& use, const LoadPlan& plan, uint32_t number, uint32_t place,
-                   const std::byte* window, std::atomic<size_t>* next, MonotonicTime deadline);
+  /// What the threads of one load share.
+  struct Reading;
+  Status ReadUnits(Reading& reading, uint32_t place);
 
   AgentLink& link_;
   const ClientOptions& options_;
@@ -81,6 +84,7 @@ class View {
   ViewMapping mapping_ HOLDFAST_GUARDED_BY(mutex_);  // its places are written by the agent
   uint32_t number_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // at the agent
   uint64_t epoch_ HOLDFAST_GUARDED_BY(mutex_) = 0;   // of the connection; 0: not open there
+  std::optional<uint32_t> own_slot_ HOLDFAST_GUARDED_BY(mutex_);  // has this rank's own shard
 };
 
 }  // namespace holdfast::client

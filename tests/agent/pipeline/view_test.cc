@@ -122,10 +122,50 @@ TEST_F(ViewTest, WhatIsDamagedInMemoryComesFromTheDisk) {
   UniqueFd fd;
   const ReplyMessage opened = Open(*trainer, &fd);
   ASSERT_EQ(opened.code, 0U) << GetText(opened.text);
+  EXPECT_EQ(opened.own_slot, kNoSlot) << "nobody has checked it";
   const Mapped memory(std::move(fd));
   ASSERT_NO_FATAL_FAILURE(ExpectImage(*trainer, opened.slot, memory, 1));
   EXPECT_TRUE(Eventually([&] { return node_.coordinator.WasGone(Shard(1).key(), Tier::kMemory); }))
       << "the damage was not reported";
+}
+
+TEST_F(ViewTest, WhatWasCheckedInItsMemoryIsShownWhereItIs) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
+  auto trainer = NextRun({.run_id = "run-2"});
+  PrepareShard prepare;
+  prepare.identity = Shard(1);
+  prepare.source_node = "node-0";
+  const uint64_t request = node_.coordinator.Prepare(prepare);
+  UniqueFd fd;
+  // Without waiting for that: the answer does.
+  const ReplyMessage opened = Open(*trainer, &fd);
+  ASSERT_EQ(opened.code, 0U) << GetText(opened.text);
+  EXPECT_TRUE(node_.coordinator.prepared(request).has_value());
+  ASSERT_LT(opened.own_slot, trainer->welcome().slots);
+  const auto expect_whole = [&] {
+    const auto image = MakeImage(Shard(1), kTensorBytes);
+    EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(opened.own_slot).begin()));
+  };
+  expect_whole();
+  // While it is open newer versions take the other slots.
+  for (uint64_t step = 2; step <= 5; ++step) {
+    const auto saved = trainer->Save(step, kTensorBytes);
+    ASSERT_TRUE(saved) << saved.error().ToString();
+    EXPECT_NE(*saved, opened.own_slot);
+    ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk));
+  }
+  expect_whole();
+  CloseViewMessage close;
+  close.view = opened.slot;
+  ASSERT_TRUE(trainer->SendRaw(close).ok());
+  bool taken = false;
+  for (uint64_t step = 6; step <= 9; ++step) {
+    const auto saved = trainer->Save(step, kTensorBytes);
+    ASSERT_TRUE(saved) << saved.error().ToString();
+    taken = taken || *saved == opened.own_slot;
+    ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk));
+  }
+  EXPECT_TRUE(taken);
 }
 
 TEST_F(ViewTest, BadRequestsAreRefusedAndHarmNothing) {

@@ -18,6 +18,7 @@ struct ViewScript {
   uint64_t memory_bytes = agent::kViewWindowBytes + (1 << 20);
   uint32_t world = 1;
   uint32_t tier = 1;
+  uint32_t own_slot = agent::kNoSlot;
   std::optional<uint64_t> listing_bytes;
   std::function<void(std::span<std::byte>)> spoil;
   Status read;
@@ -26,6 +27,7 @@ struct ViewScript {
 
   uint32_t opened = 0;
   uint32_t closed = 0;
+  uint32_t reads = 0;
   std::vector<uint64_t> wanted_steps;
   UniqueFd fd;
   std::span<std::byte> memory;
@@ -67,6 +69,7 @@ struct ViewScript {
     reply.image_bytes = listing_bytes.value_or(listing);
     reply.tier = tier;
     reply.world = world;
+    reply.own_slot = own_slot;
     const int passed = fd.get();
     return agent::SendPacket(socket, std::as_bytes(std::span(&reply, 1)),
                              std::span(&passed, with_memory ? 1 : 0))
@@ -74,6 +77,7 @@ struct ViewScript {
   }
 
   bool OnRead(int socket, const agent::ReadViewMessage& message) {
+    ++reads;
     if (silent_on_read) return true;
     if (hang_up_on_read) return false;
     EXPECT_EQ(message.view, 5U);
@@ -164,6 +168,18 @@ TEST_F(ViewTest, ShowsAndLoads) {
   }));
 }
 
+TEST_F(ViewTest, ItsOwnShardIsReadWhereItIs) {
+  Edit([&](ViewScript& script) {
+    script.own_slot = 1;
+    const auto image = std::as_bytes(std::span(script.image));
+    std::copy(image.begin(), image.end(), agent_->segment()->slot(1).begin());
+  });
+  ASSERT_EQ(OpenView(), HOLDFAST_OK) << Message();
+  EXPECT_EQ(Load(), HOLDFAST_OK) << Message();
+  EXPECT_EQ(values_, std::vector<float>(1024, 2.5F));
+  Edit([](ViewScript& script) { EXPECT_EQ(script.reads, 0U); });
+}
+
 TEST_F(ViewTest, WrongCallsAreRefused) {
   EXPECT_EQ(holdfast_view_open(nullptr, nullptr, 1, &view_, &error_), HOLDFAST_INVALID_ARGUMENT);
   EXPECT_EQ(holdfast_view_open(client_, nullptr, 1, nullptr, &error_), HOLDFAST_INVALID_ARGUMENT);
@@ -180,6 +196,7 @@ TEST_F(ViewTest, AnAgentThatLiesIsNotBelieved) {
       script.with_memory = script.sealed = true;
       script.memory_bytes = agent::kViewWindowBytes + (1 << 20);
       script.world = script.tier = 1;
+      script.own_slot = agent::kNoSlot;
       script.listing_bytes.reset();
       script.spoil = nullptr;
       script.image = MakeImage("job");
@@ -199,6 +216,7 @@ TEST_F(ViewTest, AnAgentThatLiesIsNotBelieved) {
   EXPECT_EQ(refused([](ViewScript& s) { s.listing_bytes = 40; }), HOLDFAST_DATA_LOSS);
   EXPECT_EQ(refused([](ViewScript& s) { s.world = 2; }), HOLDFAST_INTERNAL);
   EXPECT_EQ(refused([](ViewScript& s) { s.tier = 0; }), HOLDFAST_INTERNAL);
+  EXPECT_EQ(refused([](ViewScript& s) { s.own_slot = 3; }), HOLDFAST_INTERNAL);
   EXPECT_EQ(refused([](ViewScript& s) { s.image = MakeImage("other"); }), HOLDFAST_INTERNAL);
   EXPECT_EQ(refused([](ViewScript& s) {
               s.spoil = [](std::span<std::byte> listing) { listing[0] ^= std::byte{1}; };
