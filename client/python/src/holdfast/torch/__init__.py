@@ -11,9 +11,10 @@
 from ..client import Tier, Version
 from ..errors import HoldfastError
 from .checkpointer import Checkpointer
+from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
-__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "StorageReader",
+__all__ = ["Checkpointer", "CollectiveRecorder", "HoldfastError", "StateMismatchError", "StorageReader",
            "StorageWriter", "Tier", "UnsupportedValueError", "Version"]
