@@ -12,6 +12,17 @@ from torch import nn
 import holdfast.torch as hf
 
 
+def launched():
+    """The environment as torchrun makes it, or as it is without it."""
+    if dist.is_initialized():
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", NODE_RANK="0",
+                          LOCAL_WORLD_SIZE=str(dist.get_world_size()))
+        return dist.get_world_size()
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    return 1
+
+
 class Data(torch.utils.data.Dataset):
     def __init__(self, rows=24):
         generator = torch.Generator().manual_seed(7)
@@ -50,6 +61,7 @@ def everything(model, optimizer, scheduler):
 
 def train_hf(job, folder, kill_after, every=1, epochs=3):
     """Kills itself when that step is committed; 0: goes on to the end."""
+    launched()
     import transformers
     from transformers import Trainer, TrainingArguments
     transformers.logging.set_verbosity_error()
@@ -80,6 +92,7 @@ def train_hf(job, folder, kill_after, every=1, epochs=3):
 
 def train_hf_untold(job, folder):
     """A Trainer that was not told to go on where the job is."""
+    launched()
     import transformers
     from transformers import Trainer, TrainingArguments
     transformers.logging.set_verbosity_error()
@@ -91,3 +104,94 @@ def train_hf_untold(job, folder):
         trainer.train()
     except hf.HoldfastError as error:
         return str(error)
+
+
+# ---------------------------------------------------------------------------------- Lightning
+
+
+def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
+    import logging
+    import warnings
+
+    import lightning
+    from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    world = launched()
+    if ckpt_path == "newest":
+        ckpt_path = hf.CheckpointIO.NEWEST
+
+    class Module(lightning.LightningModule):
+        def __init__(self, width):
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = Model()
+            self.net.drop.p = 0.0  # Lightning does not save the generators
+            self.net.tied = self.net.up  # two names, one tensor
+
+        def training_step(self, batch, _):
+            loss = self.net(**batch)["loss"]
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
+
+    class Watcher(Callback):
+        def on_train_start(self, trainer, module):
+            self.began = trainer.global_step
+
+        def on_train_batch_start(self, trainer, module, batch, index):
+            # Within an epoch: Lightning itself goes on at an epoch's beginning.
+            if trainer.current_epoch + 1 == kill_after and index == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    watcher = Watcher()
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=world, strategy="ddp" if world > 1 else "auto",
+        max_epochs=epochs, logger=False, default_root_dir=folder, enable_progress_bar=False,
+        enable_model_summary=False, plugins=[hf.CheckpointIO(job=job)],
+        callbacks=[watcher, ModelCheckpoint(dirpath=folder, save_last=True, filename="{step}",
+                                            save_on_train_epoch_end=True)])
+    module = Module(width=8)
+    trainer.fit(module, torch.utils.data.DataLoader(Data(8), batch_size=2), ckpt_path=ckpt_path)
+    return watcher.began, everything(module, trainer.optimizers[0],
+                                     trainer.lr_scheduler_configs[0].scheduler)
+
+
+# ---------------------------------------------------------------------------------- DeepSpeed
+
+
+def train_deepspeed(job, folder, stage, kill_after, steps=6):
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    world = launched()
+    if world == 1:
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT="0")
+    import deepspeed
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is compiled here
+    model = Model()
+    model.drop.p = 0.0  # DeepSpeed does not save the generators
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), dist_init_required=False, config={
+            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+            "bf16": {"enabled": stage > 0},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}})
+    engine.checkpoint_engine = hf.DeepSpeedEngine(job=job, allow_pickle=True)
+    engine.load_checkpoint(folder)
+    began = engine.global_steps
+    data = Data()
+    for step in range(began, steps):
+        rows = [data[(2 * (world * step + engine.global_rank) + i) % len(data)] for i in range(2)]
+        batch = {key: torch.stack([row[key] for row in rows]).to(model.up.weight.dtype)
+                 for key in rows[0]}
+        engine.backward(engine(**batch)["loss"])
+        engine.step()
+        engine.save_checkpoint(folder)
+        if step + 1 == kill_after:
+            dist.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+    engine.save_16bit_model(folder)
+    return began, {name: value.clone() for name, value in engine.module.state_dict().items()}

@@ -15,6 +15,7 @@ from ..errors import HoldfastError
 from .checkpointer import Checkpointer
 from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
+from .files import file_tensor
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine",
            "HoldfastError", "StateMismatchError", "StorageReader", "StorageWriter", "Tier",
-           "TrainerCallback", "UnsupportedValueError", "Version", "record_collectives"]
+           "TrainerCallback", "UnsupportedValueError", "Version", "file_tensor",
+           "record_collectives"]
 
 #: Classes of other people's frameworks, imported when they are named.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",

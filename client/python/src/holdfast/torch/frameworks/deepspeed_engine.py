@@ -35,14 +35,16 @@ class DeepSpeedEngine(CheckpointEngine):
 
     Args:
         job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
-        tier: where a version is safe before `save_checkpoint` returns.
+        tier: where a version is safe before `save_checkpoint` returns. On disk it stays as long
+            as retention keeps it, as a file would; in memory, which is sooner, the newest is kept
+            for sure.
         timeout: seconds, of a save and of a load.
         allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
             DeepSpeed's optimizers have such values: loss scalers.
         client_options: further arguments of `holdfast.Client`.
     """
 
-    def __init__(self, job: str, *, tier: Tier = Tier.MEMORY, timeout: float = 120.0,
+    def __init__(self, job: str, *, tier: Tier = Tier.DISK, timeout: float = 120.0,
                  allow_pickle: bool = False, **client_options: Any) -> None:
         super().__init__(None)
         self.name = "holdfast"

@@ -36,14 +36,15 @@ class CheckpointIO(_CheckpointIO):
     A checkpoint becomes the version whose step is the checkpoint's global step, or the next free
     one. At its path there is a small file that says which version it is, written when the version
     is committed: ModelCheckpoint, "last" and "best" work as ever. `ckpt_path=CheckpointIO.NEWEST`
-    loads the newest version, wherever the folder is.
+    loads the newest version, wherever the folder is: of the line that was loaded last.
 
     Strategies whose rank 0 saves for all (single device, DDP) are served. The job is one of a
     single rank, with a name of its own; all ranks load it together.
 
     Args:
         job: [A-Za-z0-9._-]{1,128}; the same at each start.
-        tier: where a version is safe before a save returns.
+        tier: where a version is safe before a save returns. On disk it stays as long as retention
+            keeps it, as a file would; in memory, which is sooner, the newest is kept for sure.
         timeout: seconds, of a save and of a load.
         allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
         client_options: further arguments of `holdfast.Client`.
@@ -52,7 +53,7 @@ class CheckpointIO(_CheckpointIO):
     #: A path that stands for the job's newest version.
     NEWEST = "holdfast-newest"
 
-    def __init__(self, job: str, *, tier: Tier = Tier.MEMORY, timeout: float = 120.0,
+    def __init__(self, job: str, *, tier: Tier = Tier.DISK, timeout: float = 120.0,
                  allow_pickle: bool = False, **client_options: Any) -> None:
         if job == os.environ.get("HOLDFAST_JOB") and os.environ.get("WORLD_SIZE", "1") != "1":
             raise InvalidArgumentError(f"job {job} is the one that holdfast run has started, with "
@@ -99,37 +100,31 @@ class CheckpointIO(_CheckpointIO):
             FileNotFoundError: there is no such file; or no version, for NEWEST.
             NotFoundError: the version is kept no more.
         """
-        together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if not together:
-            return moved(self._load(self._saver(), self._pointer(path)), map_location)
-        # The ranks are a start of the job for the time of loading; rank 0's saves are the next.
+        # Loading is a start of the job, of all ranks; rank 0's saves are the next.
         self.teardown()
-        said: list[Any] = [None, None]
-        if dist.get_rank() == 0:
-            try:
-                said = [uuid.uuid4().hex, self._pointer(path)]
-            except (OSError, HoldfastError) as error:
-                said = [None, error]
-        dist.broadcast_object_list(said)
-        run_id, pointer = said
-        if run_id is None:
-            raise pointer
-        store = TreeStore(self.job, rank=dist.get_rank(), world=dist.get_world_size(),
-                          run_id=run_id, **self._options)
+        run_id, pointer = self._agreed(path)
+        store = TreeStore(self.job, rank=_rank(), world=_world(), run_id=run_id, **self._options)
         try:
-            return moved(self._load(store, pointer), map_location)
+            pointer = pointer or store.newest()
+            if pointer is None:
+                raise FileNotFoundError(f"job {self.job} has no version yet")
+            return moved(store.load(pointer), map_location)
         finally:
             store.close()
 
-    def _pointer(self, path: str | os.PathLike) -> Pointer | None:
-        """None: the newest version."""
-        return None if os.fspath(path) == self.NEWEST else Pointer.read(os.fspath(path))
-
-    def _load(self, store: TreeStore, pointer: Pointer | None) -> dict[str, Any]:
-        pointer = pointer or store.newest()
-        if pointer is None:
-            raise FileNotFoundError(f"job {self.job} has no version yet")
-        return store.load(pointer)
+    def _agreed(self, path: str | os.PathLike) -> tuple[str, Pointer | None]:
+        """A name of the start, and what rank 0 finds at the path; None: the newest."""
+        said: list[Any] = [uuid.uuid4().hex, None]
+        if _rank() == 0 and os.fspath(path) != self.NEWEST:
+            try:
+                said[1] = Pointer.read(os.fspath(path))
+            except (OSError, HoldfastError) as error:
+                said[1] = error
+        if _world() > 1:
+            dist.broadcast_object_list(said)
+        if isinstance(said[1], Exception):
+            raise said[1]
+        return said[0], said[1]
 
     def remove_checkpoint(self, path: str | os.PathLike) -> None:
         """Removes the file at the path. The version stays as long as the job's retention keeps it:
@@ -150,3 +145,11 @@ class CheckpointIO(_CheckpointIO):
                 store.close()
             except HoldfastError as error:
                 _logger.warning("closing job %s: %s", self.job, error)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -17,6 +17,7 @@ from ...errors import HoldfastError, InvalidArgumentError, NotFoundError, Unavai
 from .. import values
 from ..checkpointer import Checkpointer, saved_values
 from ..parts import GeneralPart
+from ..plan import agreed_run_id
 from ..restoring import fill
 
 __all__ = ["Pointer", "TreeStore", "moved"]
@@ -94,11 +95,16 @@ class TreeStore:
         self.job, self.rank, self.world = job, rank, world
         self.tier, self.timeout, self.keep = tier, timeout, keep
         self._part = _Trees(allow_pickle)
-        self._checkpointer = Checkpointer(
-            job, {_ENTRY: self._part}, rank=rank, world=world, run_id=run_id, guard_steps=False,
-            random_states=False, allow_pickle=allow_pickle, **client_options)
+        self._options = dict(rank=rank, world=world, guard_steps=False, random_states=False,
+                             allow_pickle=allow_pickle, **client_options)
+        self._start(run_id)
+
+    def _start(self, run_id: str | None) -> None:
+        self._checkpointer = Checkpointer(self.job, {_ENTRY: self._part}, run_id=run_id,
+                                          **self._options)
         self._checkpointer.connect()
         self._last = -1
+        self._loaded: Version | None = None
 
     def save(self, trees: Mapping[str, Any], step: int) -> Version:
         """Saves all ranks' trees as version `step`, or the next that is free: all ranks call this
@@ -148,7 +154,7 @@ class TreeStore:
         return trees
 
     def load(self, pointer: Pointer) -> Any:
-        """A tree, its tensors on the host.
+        """A tree, its tensors on the host. All ranks load of the same version.
 
         Raises:
             NotFoundError: the version is kept no more.
@@ -156,6 +162,11 @@ class TreeStore:
         if pointer.job != self.job:
             raise InvalidArgumentError(f"the checkpoint belongs to job {pointer.job}, not to "
                                        f"{self.job}: give the plugin that name")
+        if self._loaded not in (None, pointer.version) and not os.environ.get("HOLDFAST_RUN_ID"):
+            # A start of a job loads one version: this is another start.
+            self._checkpointer.close(self.timeout)
+            self._start(agreed_run_id(self.world))
+        self._loaded = pointer.version
         allow_pickle = self._part.allow_pickle
         view = self._checkpointer.open_view(pointer.version, self.timeout)
         assert view is not None  # a version that was asked for
