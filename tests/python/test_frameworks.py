@@ -2,17 +2,30 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections import OrderedDict
+from functools import partial
 
 import frameworks
 import holdfast.torch as hf
 import pytest
+import ranks
 import torch
-from ranks import KILLED, run
+from ranks import KILLED
 
 if os.environ.get("HOLDFAST_FRAMEWORKS") != "1":
     pytest.skip("HOLDFAST_FRAMEWORKS=1 installs the packages and tests with them",
                 allow_module_level=True)
+run = partial(ranks.run, timeout=200)  # they take long to import
+
+
+def test_nothing_is_imported_that_is_not_named():
+    subprocess.run([sys.executable, "-c", "import sys, holdfast.torch as hf\n"
+                    "for name in ('transformers', 'lightning', 'deepspeed'):\n"
+                    "    assert name not in sys.modules\n"
+                    "assert hf.TrainerCallback and 'lightning' not in sys.modules\n"
+                    "assert not hasattr(hf, 'Nonsense')"], check=True)
 
 
 def assert_same(found, expected):
@@ -30,13 +43,15 @@ def assert_same(found, expected):
         assert found == expected
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world):
+@pytest.mark.parametrize("world, every", [(1, 1), (2, 2)])
+def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world,
+                                                                every):
     steps = 18 // world
     reference = run(world, frameworks.train_hf, job + "-whole", str(tmp_path), 0)
     for kill_after in (4, steps // 3 * 2):  # within an epoch; where one ends
-        run(world, frameworks.train_hf, job, str(tmp_path), kill_after, expect=KILLED)
-    found = run(world, frameworks.train_hf, job, str(tmp_path), 0)
+        run(world, frameworks.train_hf, job, str(tmp_path), kill_after, every,
+            expect=KILLED)
+    found = run(world, frameworks.train_hf, job, str(tmp_path), 0, every)
     for (began, ended, state, _), (_, _, expected, _) in zip(found, reference):
         assert (began, ended) == (steps // 3 * 2, steps)
         assert_same(state, expected)

@@ -100,8 +100,8 @@ class TrainerCallback(transformers.TrainerCallback):
         call this.
 
         It is a folder with the Trainer's state and nothing else. The tensors are filled in place,
-        in `on_train_begin`: until then the Trainer's method that reads weights from files does
-        nothing.
+        in `on_train_begin`: until then the Trainer's method that reads weights does not do so from
+        this folder.
         """
         self._trainer = trainer
         if trainer.is_deepspeed_enabled:
@@ -113,7 +113,7 @@ class TrainerCallback(transformers.TrainerCallback):
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-resume-")
         folder = pathlib.Path(self._folder.name)
         (folder / _STATE).write_text(json.dumps(position["trainer"]))
-        trainer._load_from_checkpoint = lambda *_, **__: None
+        _read_no_weights_from(str(folder), trainer)
         return str(folder)
 
     def _look(self, world: int) -> dict[str, Any] | None:
@@ -254,3 +254,11 @@ class TrainerCallback(transformers.TrainerCallback):
         if checkpointer is not None:
             with contextlib.suppress(HoldfastError):  # each was told when it happened
                 checkpointer.close(self.timeout)
+
+
+def _read_no_weights_from(folder: str, trainer: Any) -> None:
+    read = trainer._load_from_checkpoint
+
+    def load(path: str, *arguments: Any, **named: Any) -> Any:
+        return None if path == folder else read(path, *arguments, **named)
+    trainer._load_from_checkpoint = load
