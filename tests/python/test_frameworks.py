@@ -44,13 +44,11 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("world, every", [(1, 1), (2, 2)])
-def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world,
-                                                                every):
+def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world, every):
     steps = 18 // world
     reference = run(world, frameworks.train_hf, job + "-whole", str(tmp_path), 0)
     for kill_after in (4, steps // 3 * 2):  # within an epoch; where one ends
-        run(world, frameworks.train_hf, job, str(tmp_path), kill_after, every,
-            expect=KILLED)
+        run(world, frameworks.train_hf, job, str(tmp_path), kill_after, every, expect=KILLED)
     found = run(world, frameworks.train_hf, job, str(tmp_path), 0, every)
     for (began, ended, state, _), (_, _, expected, _) in zip(found, reference):
         assert (began, ended) == (steps // 3 * 2, steps)

@@ -326,11 +326,14 @@ class Checkpointer:
 
     def forget(self) -> None:
         """Lets go of the tensors that were described; the next save describes what will be there.
-        """
-        if self._client is not None:
-            self._snapshot = None
-            client, self._client = self._client, None
-            client.close(timeout=60.0)
+        What failed in the background is logged: wait() for what matters before."""
+        self._snapshot = None
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                client.close(timeout=60.0)
+            except HoldfastError as error:
+                _logger.warning("job %s: %s", self.job, error)
 
     # --------------------------------------------------------------------------------- closing
 
