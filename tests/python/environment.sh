@@ -3,7 +3,8 @@
 #
 #   environment.sh PYTHON ENVIRONMENT PACKAGE CLIENT_LIBRARY
 #
-# Exit code 77: it cannot be made here.
+# Exit code 77: it cannot be made here. HOLDFAST_FRAMEWORKS=1 adds the packages of other people that
+# test_frameworks.py tests with.
 set -euo pipefail
 python=$1 environment=$2 package=$3 library=$4
 packages=(torch==2.13.0 numpy nanobind scikit-build-core pytest)
@@ -21,6 +22,13 @@ if [ ! -e "$environment/complete" ]; then
     exit 77
   fi
   touch "$environment/complete"
+fi
+if [ "${HOLDFAST_FRAMEWORKS:-}" = 1 ] && [ ! -e "$environment/frameworks" ]; then
+  # They shall not bring another torch. DeepSpeed's operators are compiled when they are used: none.
+  echo "${packages[0]}" >"$environment/constraints"
+  DS_BUILD_OPS=0 DS_ACCELERATOR=cpu timeout 600 "$environment/bin/pip" install --quiet --no-compile \
+    --no-build-isolation -c "$environment/constraints" transformers accelerate lightning wheel deepspeed
+  touch "$environment/frameworks"
 fi
 if ! "$python" -c 'import sysconfig, os, sys
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'; then

@@ -316,3 +316,25 @@ def test_ten_thousand_tensors(cluster, job):
     with hf.Checkpointer(job, state) as ckpt:
         assert ckpt.restore() == 3
     assert everything(state) == expected
+
+
+def test_one_tensor_twice_in_a_state_dict(cluster, job):
+    class Twice:
+        def __init__(self, seed):
+            torch.manual_seed(seed)
+            self.state = torch.rand(200, 200)
+
+        def state_dict(self):
+            return {"a": self.state, "b": {"c": self.state}, "d": self.state + 1}
+
+        def load_state_dict(self, state):
+            self.loaded = state
+    with hf.Checkpointer(job, {"twice": Twice(1)}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    there, expected = Twice(2), Twice(1).state_dict()
+    with hf.Checkpointer(job, {"twice": there}) as ckpt:
+        assert ckpt.restore() == 1
+    assert torch.equal(there.loaded["a"], expected["a"])
+    assert torch.equal(there.loaded["b"]["c"], expected["a"])
+    assert torch.equal(there.loaded["d"], expected["d"])

@@ -8,12 +8,34 @@
     ckpt.close()                                 # flushes, raises what went wrong in the background
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ..client import Tier, Version
 from ..errors import HoldfastError
 from .checkpointer import Checkpointer
+from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
+from .files import file_tensor
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
-__all__ = ["Checkpointer", "HoldfastError", "StateMismatchError", "StorageReader",
-           "StorageWriter", "Tier", "UnsupportedValueError", "Version"]
+if TYPE_CHECKING:
+    from .frameworks.deepspeed_engine import DeepSpeedEngine
+    from .frameworks.lightning_io import CheckpointIO
+    from .frameworks.trainer_callback import TrainerCallback
+
+__all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine",
+           "HoldfastError", "StateMismatchError", "StorageReader", "StorageWriter", "Tier",
+           "TrainerCallback", "UnsupportedValueError", "Version", "file_tensor",
+           "record_collectives"]
+
+#: Classes of other people's frameworks, imported when they are named.
+_FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",
+               "TrainerCallback": "trainer_callback"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FRAMEWORKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+    return getattr(importlib.import_module(f".frameworks.{_FRAMEWORKS[name]}", __name__), name)

@@ -11,7 +11,7 @@ from typing import Any, Mapping
 import torch
 import torch.distributed as dist
 
-from ..client import Client, Tier, Version
+from ..client import Client, Tier, Version, View
 from ..errors import (FailedPreconditionError, HoldfastError, ResourceExhaustedError,
                       UnavailableError)
 from . import random_state, values
@@ -117,7 +117,7 @@ class Checkpointer:
         if self._plan is None:
             if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
                 self._run_id = agreed_run_id(self.world)
-            self._plan = agree(snapshot, self.rank)
+            self._plan = agree(snapshot, self.rank, self.world)
         self._layout = values.dumps({
             "format": _FORMAT, "world": self.world, "aliases": snapshot.aliases,
             "types": snapshot.real_dtypes,
@@ -181,7 +181,7 @@ class Checkpointer:
             return False
         background, self._background = self._background, None
         if self._verify:
-            check_replicas(snapshot, self.rank)
+            check_replicas(snapshot, self.rank, self.world)
         state: dict[str, Any] = {"parts": {part.name: part.capture() for part in self._parts}}
         if self._random_states:
             state["random"] = values.encode(random_state.capture(), "random")
@@ -302,13 +302,8 @@ class Checkpointer:
         if view is None:
             return None
         with view:
-            extras = view.extras()
             # Values that ranks have of their own go on where the rank does.
-            own = extras[self.rank if self.rank < view.world else self.rank % view.world]
-            if _LAYOUT not in own or _STATE not in own:
-                raise StateMismatchError([f"version {view.version} was not saved by "
-                                          f"holdfast.torch: it has no {_LAYOUT}"])
-            layout, state = values.loads(own[_LAYOUT]), values.loads(own[_STATE])
+            layout, state = saved_values(view, self.rank % view.world)
             comparison = Comparison(view, snapshot, self._parts, layout, state)
             if dry_run:
                 print(comparison.report())
@@ -318,6 +313,27 @@ class Checkpointer:
             loaded = fill_from_view(view, comparison, timeout)
             self._apply(state, comparison.absent, loaded, self.rank < view.world)
             return view.version
+
+    def connect(self) -> None:
+        """Describes the state now, instead of at the first save: a collective of all ranks."""
+        self._look()
+
+    def open_view(self, version: Version | None = None, timeout: float = 120.0) -> View | None:
+        """A version as it was saved; see `holdfast.Client.view`. None: the job has none."""
+        self._look()
+        assert self._client is not None
+        return self._client.view(version, timeout)
+
+    def forget(self) -> None:
+        """Lets go of the tensors that were described; the next save describes what will be there.
+        What failed in the background is logged: wait() for what matters before."""
+        self._snapshot = None
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                client.close(timeout=60.0)
+            except HoldfastError as error:
+                _logger.warning("job %s: %s", self.job, error)
 
     # --------------------------------------------------------------------------------- closing
 
@@ -349,6 +365,15 @@ class Checkpointer:
             self.close()
         else:
             _close_quietly(self)
+
+
+def saved_values(view: View, rank: int) -> tuple[Any, Any]:
+    """What a rank saved beside its tensors: layout and state, as docs/formats/torch.md has them."""
+    extras = view.extras().get(rank, {})
+    if _LAYOUT not in extras or _STATE not in extras:
+        raise StateMismatchError([f"version {view.version} was not saved by holdfast.torch: it has "
+                                  f"no {_LAYOUT}"])
+    return values.loads(extras[_LAYOUT]), values.loads(extras[_STATE])
 
 
 def _guard_before_step(me: weakref.ref[Checkpointer]) -> None:

@@ -261,6 +261,8 @@ class GeneralPart(Part):
     """Anything with state_dict() and load_state_dict(): schedulers, scalers, data loaders."""
 
     restores_itself = True
+    #: The tensors of state_dict() may change at any time.
+    copied = True
 
     def __init__(self, name: str, thing: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
@@ -274,7 +276,8 @@ class GeneralPart(Part):
             refuse_meta(where, tensor)
             if _local(tensor) is tensor and tensor.nbytes <= INLINE_BYTES_MAX:
                 return None
-            leaves.append(Leaf(where, tensor, copied=True, replicated=False, optional=where))
+            leaves.append(Leaf(where, tensor, copied=self.copied, replicated=False,
+                               optional=where))
             return {"$": "leaf", "v": where, "shape": list(tensor.shape),
                     "dtype": str(tensor.dtype)}
         self._encoded = values.encode(self.thing.state_dict(), self.name, self.allow_pickle, large)
@@ -377,7 +380,9 @@ def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
         if not name or "." in name:
             raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, "
                              f"which part it from the names within")
-        if isinstance(thing, nn.Module):
+        if isinstance(thing, Part):
+            parts.append(thing)
+        elif isinstance(thing, nn.Module):
             parts.append(ModelPart(name, thing, allow_pickle))
         elif isinstance(thing, torch.optim.Optimizer):
             parts.append(OptimizerPart(name, thing, models, allow_pickle))

@@ -29,8 +29,10 @@ class Plan:
                 if name in self._rows and self._boxes[name] == box}
 
 
-def talking() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def talking(world: int) -> bool:
+    """Whether the ranks of this world can ask each other."""
+    return (world > 1 and dist.is_available() and dist.is_initialized()
+            and dist.get_world_size() > 1)
 
 
 def gather(mine: Any) -> list[Any]:
@@ -42,18 +44,18 @@ def gather(mine: Any) -> list[Any]:
 def agreed_run_id(world: int) -> str | None:
     """A new name for this start of the job, the same on all ranks; None: they cannot agree on
     one."""
-    if not talking():
+    if not talking(world):
         return uuid.uuid4().hex if world == 1 else None
     name = [uuid.uuid4().hex]
     dist.broadcast_object_list(name, src=0)
     return name[0]
 
 
-def agree(snapshot: Snapshot, rank: int) -> Plan:
+def agree(snapshot: Snapshot, rank: int, world: int) -> Plan:
     """All ranks call this together. Groups whose members disagree on what they hold are left
     alone."""
     boxes = snapshot.boxes
-    if not talking():
+    if not talking(world):
         return Plan(boxes, {})
     agreed = b.agreed_groups(gather(b.digests(boxes)))
     rows: dict[str, b.Part] = {}
@@ -71,13 +73,13 @@ def _hash(tensor: torch.Tensor) -> str:
     return hashlib.blake2b(memoryview(flat.numpy()), digest_size=16).hexdigest()
 
 
-def check_replicas(snapshot: Snapshot, rank: int) -> None:
+def check_replicas(snapshot: Snapshot, rank: int, world: int) -> None:
     """Compares over ranks what several ranks hold; all ranks call this together.
 
     Raises:
         DataLossError: on all ranks, naming tensors and the ranks that differ from the others.
     """
-    if not talking():
+    if not talking(world):
         return
     mine = {name: (stored.box.holders, stored.box.offset, _hash(stored.live))
             for name, stored in snapshot.stored.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import torch
 
@@ -13,7 +13,7 @@ from .boxes import stored_form
 from .parts import OptimizerPart, Part
 from .snapshot import Snapshot, Stored
 
-__all__ = ["Comparison", "StateMismatchError", "fill_from_view"]
+__all__ = ["Comparison", "StateMismatchError", "fill", "fill_from_view"]
 
 
 class StateMismatchError(InvalidArgumentError):
@@ -42,7 +42,7 @@ class Comparison:
         #: Tensors that only the version describes.
         self.extra: dict[str, torch.Tensor] = {}
         self._types: dict[str, str] = layout["types"]
-        self._aliases: dict[str, str] = layout["aliases"]
+        self.aliases: dict[str, str] = layout["aliases"]
         self._saved: dict[str, Piece] = {piece.name: piece for piece in view.pieces()}
         general = self._compare_parts(list(parts), layout, state)
         self._compare_tensors(general)
@@ -72,13 +72,13 @@ class Comparison:
         """Under which name the version has it; tied tensors have one."""
         if name in self._saved:
             return name
-        target = self._aliases.get(name)
+        target = self.aliases.get(name)
         if target in self._saved:
             return target
         # Tied here, saved apart or under another of its names.
         for alias, canonical in self.snapshot.aliases.items():
             if canonical == name:
-                for candidate in (alias, self._aliases.get(alias)):
+                for candidate in (alias, self.aliases.get(alias)):
                     if candidate in self._saved:
                         return candidate
         return None
@@ -141,6 +141,27 @@ def _box(stored: Stored, source: str, memory: torch.Tensor) -> Tensor:
                   Device.HOST, 0, memory)
 
 
+def _wholes(tensors: dict[str, torch.Tensor], aliases: dict[str, str]) -> Iterator[Tensor]:
+    """Dense tensors of the host, filled whole."""
+    for name, tensor in tensors.items():
+        stored, dtype, _ = stored_form(tensor, name)
+        yield Tensor(aliases.get(name, name), stored.data_ptr(), dtype, tuple(stored.shape),
+                     owner=tensor)
+
+
+def _load(view: View, targets: list[Tensor], timeout: float) -> None:
+    try:
+        view.load(targets, timeout)
+    except FailedPreconditionError as error:
+        raise StateMismatchError(view.differences() or [str(error)]) from error
+
+
+def fill(view: View, tensors: dict[str, torch.Tensor], aliases: dict[str, str],
+         timeout: float) -> None:
+    """Fills dense tensors of the host from a version. `aliases`: the version's layout's."""
+    _load(view, list(_wholes(tensors, aliases)), timeout)
+
+
 def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[str, torch.Tensor]:
     """Fills the state's tensors. Returns all that were filled, by name."""
     targets: list[Tensor] = []
@@ -153,14 +174,8 @@ def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[s
             memory = torch.empty(stored.live.shape, dtype=stored.live.dtype)
             copies.append((stored, memory))
         targets.append(_box(stored, source, memory))
-    for name, tensor in comparison.extra.items():
-        stored_tensor, dtype, _ = stored_form(tensor, name)
-        targets.append(Tensor(name, stored_tensor.data_ptr(), dtype, tuple(stored_tensor.shape),
-                              owner=tensor))
-    try:
-        view.load(targets, timeout)
-    except FailedPreconditionError as error:
-        raise StateMismatchError(view.differences() or [str(error)]) from error
+    targets.extend(_wholes(comparison.extra, comparison.aliases))
+    _load(view, targets, timeout)
     for stored, memory in copies:
         stored.fill(memory)
     filled = {stored.name: stored.leaf.tensor for stored, _ in comparison.sources}

@@ -1,0 +1,2 @@
+"""The classes by which other frameworks save: each is imported with its framework when it is
+named."""

@@ -1,0 +1,264 @@
+"""Hugging Face's Trainer, saved every step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import tempfile
+from typing import Any, Iterator, Mapping
+
+import transformers
+from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
+
+from ...client import Tier
+from ...errors import FailedPreconditionError, FencedError, HoldfastError, UnsupportedError
+from .. import random_state
+from ..checkpointer import Checkpointer
+from ..plan import agreed_run_id
+
+__all__ = ["TrainerCallback"]
+
+_logger = logging.getLogger("holdfast")
+_LOG_ENTRIES_MAX = 1000
+#: In the Trainer's own checkpoints, and all that there is in the folder that it is given here.
+_STATE = "trainer_state.json"
+
+
+class _Position:
+    """Where the Trainer is in its training, as an entry of the state."""
+
+    def __init__(self) -> None:
+        self.state: TrainerState | None = None
+        self.callbacks: dict[str, Any] = {}
+        #: When it was saved: as an epoch begins, as a step begins, or at the end.
+        self.moment = ""
+        self.restored: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.state is None:
+            return {}
+        fields = {field.name: getattr(self.state, field.name)
+                  for field in dataclasses.fields(self.state)}
+        fields["log_history"] = fields["log_history"][-_LOG_ENTRIES_MAX:]
+        fields["stateful_callbacks"] = self.callbacks
+        return {"moment": self.moment, "trainer": fields}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.restored = state
+
+
+class TrainerCallback(transformers.TrainerCallback):
+    """Saves a `transformers.Trainer` every step, and goes on where the newest version ends.
+
+        callback = hf.TrainerCallback(job="my-run")
+        trainer = Trainer(..., callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.resume(trainer))
+
+    Model, optimizer, scheduler, scaler, random generators and the Trainer's own state come back;
+    the Trainer skips the data that it has seen, as it does for its own checkpoints. A training that
+    was killed ends as one that was not, to the bit, where the Trainer's data order depends on its
+    seed alone: not where collators or datasets draw from the global generators.
+
+    A step is saved when all of it is over (evaluation and logging, too), right before the next one
+    begins. Between then and the optimizer's step nothing else may change the parameters, or it
+    calls `guard()` first. Trainers on one device and under DistributedDataParallel are served; those
+    that leave the state to DeepSpeed are not.
+
+    Args:
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
+        every: steps from save to save. The last step is saved always.
+        state: more entries for `Checkpointer`: a data set that has state_dict(), say.
+        timeout: seconds, of restoring, and of the last save.
+        checkpointer_options: further arguments of `Checkpointer`.
+    """
+
+    def __init__(self, job: str, *, every: int = 1, state: Mapping[str, Any] | None = None,
+                 timeout: float = 120.0, **checkpointer_options: Any) -> None:
+        if every < 1:
+            raise ValueError(f"every={every}: it is at least 1")
+        self.job, self.every, self.timeout = job, every, timeout
+        self._more = dict(state or {})
+        self._options = checkpointer_options
+        #: None between trainings.
+        self.checkpointer: Checkpointer | None = None
+        self._run_id: str | None = None
+        self._trainer: Any = None
+        self._position = _Position()
+        self._found: int | None = None  # the step to go on after; None: nobody has asked yet
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._random: dict[str, Any] | None = None
+        self._due = self._saved = 0
+
+    # -------------------------------------------------------------------------------- resuming
+
+    def resume(self, trainer: Any) -> str | None:
+        """What to give to `Trainer.train(resume_from_checkpoint=…)`; None: a fresh start. All ranks
+        call this.
+
+        It is a folder with the Trainer's state and nothing else. The tensors are filled in place,
+        in `on_train_begin`: until then the Trainer's method that reads weights does not do so from
+        this folder.
+        """
+        self._trainer = trainer
+        if trainer.is_deepspeed_enabled:
+            raise UnsupportedError("the Trainer leaves the state to DeepSpeed: use "
+                                   "hf.DeepSpeedEngine")
+        position = self._look(trainer.args.world_size)
+        if position is None:
+            return None
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-resume-")
+        folder = pathlib.Path(self._folder.name)
+        (folder / _STATE).write_text(json.dumps(position["trainer"]))
+        _read_no_weights_from(str(folder), trainer)
+        return str(folder)
+
+    def _look(self, world: int) -> dict[str, Any] | None:
+        """Where the newest version was saved, without its tensors."""
+        if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
+            self._run_id = agreed_run_id(world)
+        position = _Position()
+        with Checkpointer(self.job, {"trainer": position}, run_id=self._run_id,
+                          random_states=False, **self._client_options()) as peek:
+            self._found = max(0, peek.restore(strict=False, timeout=self.timeout) - 1)
+        return position.restored if self._found else None
+
+    def _client_options(self) -> dict[str, Any]:
+        return {key: value for key, value in self._options.items()
+                if key not in ("guard_steps", "random_states", "verify_replicas")}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl,
+                       **kwargs: Any) -> None:
+        """Restores in place.
+
+        Raises:
+            FailedPreconditionError: the job has a version, but the Trainer was not told to go on
+                with it.
+            StateMismatchError: model or optimizer are not those of the version.
+        """
+        self._close()
+        if self._found is None:
+            self._look(args.world_size)
+        if self._found and state.global_step != self._found:
+            raise FailedPreconditionError(
+                f"job {self.job} has been saved up to step {self._found}, and the Trainer begins "
+                f"at {state.global_step}: call trainer.train(resume_from_checkpoint="
+                f"callback.resume(trainer)), or choose another job")
+        optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
+        entries = {"model": kwargs["model"], "optim": getattr(optimizer, "optimizer", optimizer),
+                   "sched": scheduler, "trainer": self._position, **self._more}
+        if getattr(optimizer, "scaler", None) is not None:
+            entries["scaler"] = optimizer.scaler
+        self._position.state = state
+        self.checkpointer = Checkpointer(self.job, entries, run_id=self._run_id, **self._options)
+        step = self.checkpointer.restore(timeout=self.timeout) - 1
+        if step > 0:
+            _logger.info("job %s goes on after step %d", self.job, step)
+            # Fetching what follows draws from the generators: they are set again, where they were
+            # when the version was saved.
+            self._random = random_state.capture()
+        self._due = self._saved = state.global_step
+        self._found = None
+        self._leave_folder()
+
+    def _leave_folder(self) -> None:
+        if self._trainer is not None:
+            vars(self._trainer).pop("_load_from_checkpoint", None)
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
+
+    def _set_generators(self, here: bool) -> None:
+        if self._random is not None and here:
+            random_state.bring_back(self._random)
+            self._random = None
+
+    # ---------------------------------------------------------------------------------- saving
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl,
+                       **kwargs: Any) -> None:
+        moment = self._position.restored.get("moment", "")
+        self._set_generators(moment == "epoch"
+                             or (moment == "end" and float(state.epoch or 0).is_integer()))
+        self._save(state, control, "epoch")
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl,
+                      **kwargs: Any) -> None:
+        self._set_generators(True)
+        self._save(state, control, "step")
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl,
+                    **kwargs: Any) -> None:
+        if control.should_training_stop or state.global_step % self.every == 0:
+            self._due = state.global_step
+        if control.should_training_stop:
+            # Later it may be another model's turn: the best one's.
+            self._save(state, control, "end")
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl,
+                     **kwargs: Any) -> None:
+        if control.should_training_stop:
+            self._due = state.global_step
+            self._save(state, control, "end")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl,
+                     **kwargs: Any) -> None:
+        if not args.load_best_model_at_end:
+            self._due = state.global_step
+            self._save(state, control, "end")
+        if self.checkpointer is not None and self._saved > 0:
+            try:
+                self.checkpointer.wait(self._saved, Tier.MEMORY, self.timeout)
+            except HoldfastError as error:
+                _logger.error("the end of the training, step %d, is not saved: %s", self._saved,
+                              error)
+        self._close()
+
+    def _save(self, state: TrainerState, control: TrainerControl, moment: str) -> None:
+        if self.checkpointer is None or self._due <= self._saved:
+            return
+        self._saved = self._due
+        self._position.state, self._position.moment = state, moment
+        self._position.callbacks = dict(self._callbacks(state, control))
+        try:
+            self.checkpointer.save(state.global_step,
+                                   wait_for_slot=self.timeout if moment == "end" else 0)
+        except FencedError:
+            raise
+        except HoldfastError as error:
+            if not error.asynchronous:
+                raise
+            _logger.warning("%s", error)
+
+    def _callbacks(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[str, Any]]:
+        """What the Trainer's own checkpoints say of its callbacks."""
+        exportable = [control] if self._trainer is None \
+            else [*self._trainer.callback_handler.callbacks, control]
+        found: dict[str, list[Any]] = {}
+        for callback in exportable:
+            if isinstance(callback, ExportableState):
+                found.setdefault(type(callback).__name__, []).append(callback.state())
+        for name, states in found.items():
+            yield name, states if len(states) > 1 else states[0]
+
+    def guard(self) -> None:
+        """Before parameters change other than by the optimizer's step; see `Checkpointer.guard`."""
+        if self.checkpointer is not None:
+            self.checkpointer.guard()
+
+    def _close(self) -> None:
+        checkpointer, self.checkpointer = self.checkpointer, None
+        if checkpointer is not None:
+            with contextlib.suppress(HoldfastError):  # each was told when it happened
+                checkpointer.close(self.timeout)
+
+
+def _read_no_weights_from(folder: str, trainer: Any) -> None:
+    read = trainer._load_from_checkpoint
+
+    def load(path: str, *arguments: Any, **named: Any) -> Any:
+        return None if path == folder else read(path, *arguments, **named)
+    trainer._load_from_checkpoint = load

@@ -1,0 +1,195 @@
+"""What frameworks give their checkpoint engines, trees of tensors and values, as versions of a job;
+and the pointers that stand where the frameworks expect files."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Mapping
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...client import Tier, Version
+from ...errors import HoldfastError, InvalidArgumentError, NotFoundError, UnavailableError
+from .. import values
+from ..checkpointer import Checkpointer, saved_values
+from ..parts import GeneralPart
+from ..plan import agreed_run_id
+from ..restoring import fill
+
+__all__ = ["Pointer", "TreeStore", "moved"]
+
+_ENTRY = "trees"
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Which tree of which version a path stands for. The file is JSON of some hundred bytes."""
+
+    job: str
+    incarnation: int
+    step: int
+    rank: int
+    name: str
+
+    @property
+    def version(self) -> Version:
+        return Version(self.incarnation, self.step)
+
+    def write(self, path: str) -> None:
+        """All of it or none, durable."""
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        part = f"{path}.{uuid.uuid4().hex}.part"
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump({"holdfast": 1, **asdict(self)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+    @staticmethod
+    def read(path: str) -> Pointer:
+        """Raises FileNotFoundError, and InvalidArgumentError for a file of another kind."""
+        with open(path, "rb") as file:
+            data = file.read(64 << 10)
+        try:
+            found = json.loads(data)
+            if found.pop("holdfast") != 1:
+                raise ValueError(data)
+            return Pointer(**found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"{path} is no checkpoint of Holdfast but a file of its own: load it without "
+                f"Holdfast's plugin") from error
+
+
+class _Trees(GeneralPart):
+    """Trees whose tensors stay as they are until their copy is done."""
+
+    copied = False
+
+    def __init__(self, allow_pickle: bool) -> None:
+        super().__init__(_ENTRY, self, allow_pickle)
+        self.trees: Mapping[str, Any] = {}
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self.trees
+
+
+class TreeStore:
+    """Saves trees by name, each rank its own, as one version of a job, and loads any of them. All
+    ranks make theirs together.
+
+    Args:
+        job, rank, world, run_id, allow_pickle, client_options: as of `Checkpointer`.
+        tier: where a version is safe before `save` returns.
+        timeout: seconds, of saving and of loading.
+        keep: the tensors are the live ones of a model, the same at each save: they stay described.
+            Otherwise they are let go of after each save, and described anew.
+    """
+
+    def __init__(self, job: str, *, rank: int, world: int, run_id: str | None, tier: Tier,
+                 timeout: float, allow_pickle: bool, keep: bool, **client_options: Any) -> None:
+        self.job, self.rank, self.world = job, rank, world
+        self.tier, self.timeout, self.keep = tier, timeout, keep
+        self._part = _Trees(allow_pickle)
+        self._options = dict(rank=rank, world=world, guard_steps=False, random_states=False,
+                             allow_pickle=allow_pickle, **client_options)
+        self._start(run_id)
+
+    def _start(self, run_id: str | None) -> None:
+        self._checkpointer = Checkpointer(self.job, {_ENTRY: self._part}, run_id=run_id,
+                                          **self._options)
+        self._checkpointer.connect()
+        self._last = -1
+        self._loaded: Version | None = None
+
+    def save(self, trees: Mapping[str, Any], step: int) -> Version:
+        """Saves all ranks' trees as version `step`, or the next that is free: all ranks call this
+        with the same. Returns when it is committed.
+
+        Raises:
+            HoldfastError: it is not.
+        """
+        step = self._last = max(step, self._last + 1)
+        self._part.trees = dict(trees)
+        try:
+            self._hand_over(step)
+            self._checkpointer.wait(step, self.tier, self.timeout)
+            return Version(self._checkpointer.stats()["incarnation"], step)
+        finally:
+            # The trees are the caller's again.
+            self._part.trees = {}
+            if self.keep:
+                self._checkpointer._guard_quietly()
+            else:
+                self._checkpointer.forget()
+
+    def _hand_over(self, step: int) -> None:
+        try:
+            if not self._checkpointer.save(step, wait_for_slot=self.timeout):
+                raise UnavailableError(f"step {step} of job {self.job} is not saved: there is no "
+                                       f"agent, or it has no memory free; the log says which")
+        except HoldfastError as error:
+            if not error.asynchronous:
+                raise  # otherwise an earlier save failed, and raised it
+
+    def newest(self) -> Pointer | None:
+        """The first tree of rank 0 of the newest version; None: the job has none."""
+        view = self._checkpointer.open_view(None, self.timeout)
+        if view is None:
+            return None
+        with view:
+            _, state = saved_values(view, 0)
+            name = next(iter(self._trees_of(state, view.version)))
+            return Pointer(self.job, *view.version, 0, name)
+
+    def _trees_of(self, state: Any, version: Version) -> Any:
+        trees = state["parts"].get(_ENTRY)
+        if not trees:
+            raise InvalidArgumentError(f"version {version} of job {self.job} has not been saved by "
+                                       f"a framework's plugin: restore it with Checkpointer")
+        return trees
+
+    def load(self, pointer: Pointer) -> Any:
+        """A tree, its tensors on the host. All ranks load of the same version.
+
+        Raises:
+            NotFoundError: the version is kept no more.
+        """
+        if pointer.job != self.job:
+            raise InvalidArgumentError(f"the checkpoint belongs to job {pointer.job}, not to "
+                                       f"{self.job}: give the plugin that name")
+        if self._loaded not in (None, pointer.version) and not os.environ.get("HOLDFAST_RUN_ID"):
+            # A start of a job loads one version: this is another start.
+            self._checkpointer.close(self.timeout)
+            self._start(agreed_run_id(self.world))
+        self._loaded = pointer.version
+        allow_pickle = self._part.allow_pickle
+        view = self._checkpointer.open_view(pointer.version, self.timeout)
+        assert view is not None  # a version that was asked for
+        with view:
+            layout, state = saved_values(view, pointer.rank)
+            encoded = self._trees_of(state, view.version).get(pointer.name)
+            if encoded is None:
+                raise NotFoundError(f"version {view.version} of job {self.job} has no "
+                                    f"{pointer.name} of rank {pointer.rank}")
+            tensors = self._part.wanted(encoded)
+            fill(view, tensors, layout["aliases"], self.timeout)
+            return values.decode(encoded, pointer.name, allow_pickle,
+                                 lambda item: tensors[item["v"]])
+
+    def close(self) -> None:
+        self._checkpointer.close(self.timeout)
+
+
+def moved(tree: Any, map_location: Any) -> Any:
+    """The tensors where `map_location` of torch.load wants them; functions may want them on the
+    host, where they are."""
+    if isinstance(map_location, Mapping):
+        map_location = map_location.get("cpu")
+    if map_location is None or isinstance(map_location, Callable):  # type: ignore[arg-type]
+        return tree
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(map_location), tree)

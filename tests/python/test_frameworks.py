@@ -1,0 +1,144 @@
+"""Holdfast in the real packages of other people: transformers, Lightning, DeepSpeed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import OrderedDict
+from functools import partial
+
+import frameworks
+import holdfast.torch as hf
+import pytest
+import ranks
+import torch
+from ranks import KILLED
+
+if os.environ.get("HOLDFAST_FRAMEWORKS") != "1":
+    pytest.skip("HOLDFAST_FRAMEWORKS=1 installs the packages and tests with them",
+                allow_module_level=True)
+run = partial(ranks.run, timeout=200)  # they take long to import
+
+
+def test_nothing_is_imported_that_is_not_named():
+    subprocess.run([sys.executable, "-c", "import sys, holdfast.torch as hf\n"
+                    "for name in ('transformers', 'lightning', 'deepspeed'):\n"
+                    "    assert name not in sys.modules\n"
+                    "assert hf.TrainerCallback and 'lightning' not in sys.modules\n"
+                    "assert not hasattr(hf, 'Nonsense')"], check=True)
+
+
+def assert_same(found, expected):
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected):
+            assert_same(one, other)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("world, every", [(1, 1), (2, 2)])
+def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world, every):
+    steps = 18 // world
+    reference = run(world, frameworks.train_hf, job + "-whole", str(tmp_path), 0)
+    for kill_after in (4, steps // 3 * 2):  # within an epoch; where one ends
+        run(world, frameworks.train_hf, job, str(tmp_path), kill_after, every, expect=KILLED)
+    found = run(world, frameworks.train_hf, job, str(tmp_path), 0, every)
+    for (began, ended, state, _), (_, _, expected, _) in zip(found, reference):
+        assert (began, ended) == (steps // 3 * 2, steps)
+        assert_same(state, expected)
+
+
+def test_a_trainer_that_was_not_told(cluster, job, tmp_path):
+    with hf.Checkpointer(job, {"model": frameworks.Model()}) as ckpt:
+        ckpt.save(5)
+        ckpt.wait(5)
+    [message] = run(1, frameworks.train_hf_untold, job, str(tmp_path))
+    assert "has been saved up to step 5" in message and "callback.resume(trainer)" in message
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_lightning_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world):
+    def train(name, *arguments, **options):
+        return run(world, frameworks.train_lightning, name, str(tmp_path / name), *arguments,
+                   **options)
+    reference = train(job + "-whole", None, 0)
+    train(job, None, 2, expect=KILLED)
+    # The same global step for the second time.
+    steps = 4 // world
+    assert json.loads((tmp_path / job / "last.ckpt").read_text())["step"] == steps + 1
+    train(job, "last", 3, expect=KILLED)
+    for (began, state), (_, expected) in zip(train(job, "newest", 0), reference):
+        assert began == 2 * steps
+        del state["random"], expected["random"]
+        assert_same(state, expected)
+
+
+def lightning_tree():
+    """What Lightning hands over: anything that is a tensor, a number, text or nested."""
+    large = torch.rand(200, 200)
+    return {"epoch": 1, "global_step": 7, "state_dict": OrderedDict(a=large, b=large, c=large.t()),
+            "optimizer_states": [{"state": {0: {"step": torch.tensor(3.0)}}}],
+            "callbacks": {"M{'x': 1}": {"best": torch.tensor(0.5), "paths": {"k": ("a", None)}}}}
+
+
+def test_checkpoint_io(cluster, job, tmp_path):
+    path, other = tmp_path / "a/x.ckpt", tmp_path / "foreign.ckpt"
+    io = hf.CheckpointIO(job=job)
+    with pytest.raises(FileNotFoundError):
+        io.load_checkpoint(path)
+    with pytest.raises(FileNotFoundError, match="no version yet"):
+        io.load_checkpoint(io.NEWEST)
+    trees = [lightning_tree(), lightning_tree()]
+    io.save_checkpoint(trees[0], path)
+    io.save_checkpoint(trees[1], tmp_path / "again.ckpt")  # the same global step
+    assert json.loads((tmp_path / "again.ckpt").read_text())["step"] == 8
+    assert_same(io.load_checkpoint(io.NEWEST, map_location="cpu"), trees[1])
+    assert_same(io.load_checkpoint(path), trees[0])
+    # Who goes on from an older one has left the newer behind.
+    with pytest.raises(hf.HoldfastError, match="abandoned"):
+        io.load_checkpoint(tmp_path / "again.ckpt")
+    with pytest.raises(TypeError, match="'trees.checkpoint.hyper' is a .*can only be saved by"):
+        io.save_checkpoint({"hyper": object()}, tmp_path / "object.ckpt")
+    assert not (tmp_path / "object.ckpt").exists()
+    torch.save({}, other)
+    with pytest.raises(hf.HoldfastError, match="is no checkpoint of Holdfast"):
+        io.load_checkpoint(other)
+    io.remove_checkpoint(other)
+    io.remove_checkpoint(path)
+    io.remove_checkpoint(path)
+    assert other.exists() and not path.exists()
+    io.teardown()
+
+
+def test_a_job_that_holdfast_run_has_started(monkeypatch):
+    monkeypatch.setenv("HOLDFAST_JOB", "j")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ValueError, match="another name, such as j.lightning"):
+        hf.CheckpointIO(job="j")
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_deepspeed_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, stage):
+    def train(name, *arguments, **options):
+        return run(2, frameworks.train_deepspeed, name, str(tmp_path / name), stage, *arguments,
+                   **options)
+    reference = train(job + "-whole", 0)
+    train(job, 3, expect=KILLED)
+    assert (tmp_path / job / "latest").read_text() == "global_step3"
+    files = list((tmp_path / job / "global_step3").glob("*.pt"))
+    assert len(files) == (1 if stage == 0 else 3)
+    assert all(json.loads(path.read_text())["step"] == 3 for path in files)
+    for (began, state), (_, expected) in zip(train(job, 0), reference):
+        assert began == 3
+        assert_same(state, expected)
+    # What is for other programs is a file like any.
+    weights = torch.load(tmp_path / job / "pytorch_model.bin", weights_only=True)
+    assert_same({name: value.float() for name, value in weights.items()},
+                {name: value.float() for name, value in expected.items()})
