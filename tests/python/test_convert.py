@@ -174,6 +174,22 @@ def test_a_directory_of_torch_becomes_a_version(cluster, job, tmp_path):
     assert again.returncode == 1 and "there is a job" in again.stderr
 
 
+def import_share(folder, job):
+    assert main(["import", folder, "--job", job, "--entry", "model"]) == 0
+
+
+def test_several_ranks_share_an_import(cluster, job, tmp_path):
+    model = training.Model(3)
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path)
+    run(2, import_share, str(tmp_path), job, environment={"HOLDFAST_RUN_ID": "one"})
+    shards = ok(cluster, "restore", job, "--to", tmp_path / "out")["shards"]
+    assert len(shards) == 2 and min(shard["bytes"] for shard in shards) > 30_000
+    restored = training.Model(4)
+    with hf.Checkpointer(job, {"model": restored}) as ckpt:
+        ckpt.restore()
+    training.assert_same(restored.state_dict(), model.state_dict())
+
+
 def test_entries_are_renamed_and_safetensors_are_read(cluster, job, tmp_path, capsys):
     model = training.Model(3)
     dcp.save({"app": {"net": model.state_dict()}, "other": 1}, checkpoint_id=tmp_path / "dcp")

@@ -1,12 +1,11 @@
 """What torch tests of its own storage, tried with Holdfast's; the table is in README.md."""
 
-import os
-
 import holdfast.torch as hf
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import training
 from ranks import run
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
@@ -216,7 +215,7 @@ def in_groups(job):
 
 
 def sharded_tensors(job):
-    """The older kind of a tensor in shards, and the older kind of FSDP, which makes them."""
+    """The older kind of a tensor in shards."""
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
     spec = ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in range(4)])
@@ -238,6 +237,29 @@ def sharded_tensors(job):
     assert torch.equal(found["s"], whole())
 
 
+def older_fsdp(job):
+    """FullyShardedDataParallel, through its DTensors."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def build(seed):
+        model = FullyShardedDataParallel(training.Model(seed), use_orig_params=True,
+                                         device_mesh=init_device_mesh("cpu", (4,)),
+                                         device_id=torch.device("cpu"))
+        optim = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model(torch.arange(6).reshape(2, 3)).sum().backward()
+        optim.step()
+        return model, optim, dict(zip(("model", "optim"), get_state_dict(model, optim)))
+    model, _, state = build(1)
+    dcp.save(state, storage_writer=hf.StorageWriter(job, 0))
+    other, optim, state = build(2)
+    dcp.load(state, storage_reader=hf.StorageReader(job))
+    set_state_dict(other, optim, model_state_dict=state["model"], optim_state_dict=state["optim"])
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def asynchronously(job):
     """In a thread, staged in advance, and through torch's stagers."""
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -257,14 +279,14 @@ def asynchronously(job):
 
 
 def all_cases(job):
-    for case in (other_placements, own_names, one_fails, in_groups, sharded_tensors,
+    for case in (other_placements, own_names, one_fails, in_groups, sharded_tensors, older_fsdp,
                  asynchronously):
         case(f"{job}-{case.__name__}")
         dist.barrier()
 
 
 def test_four_ranks(cluster, job):
-    run(4, all_cases, job)
+    run(4, all_cases, job, timeout=240)
 
 
 def in_another_process(job):
@@ -282,4 +304,4 @@ def in_another_process(job):
 
 def test_saves_in_another_process(cluster, job):
     environment = {"MASTER_ADDR": "127.0.0.1"}
-    run(2, in_another_process, job, environment=environment, timeout=120)
+    run(2, in_another_process, job, environment=environment, timeout=240)

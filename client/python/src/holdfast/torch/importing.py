@@ -224,14 +224,14 @@ def save(what: Import, job: str, step: int, *, tier: Tier = Tier.MEMORY, timeout
          scratch: str | None = None, **client_options: Any) -> Version:
     """Saves it through this node's agent, as a start of the job; returns when it is committed.
 
-    Under `holdfast run` or torchrun each rank saves its share. A tensor that the checkpoint has in
+    Under `holdfast run` each rank saves its share. A tensor that the checkpoint has in
     one piece is read from where it lies; the others are put together in a file of `scratch` first.
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    run_id = None
-    if not os.environ.get("HOLDFAST_RUN_ID"):
-        run_id = os.environ.get("TORCHELASTIC_RUN_ID", uuid.uuid4().hex) if world > 1 \
-            else uuid.uuid4().hex
+    run_id = os.environ.get("HOLDFAST_RUN_ID")
+    if run_id is None and world > 1:
+        raise InvalidArgumentError("several ranks import together under `holdfast run`, or where "
+                                   "HOLDFAST_RUN_ID names this start on all of them")
     types: dict[str, str] = {}
     for name, whole in what.tensors.items():
         real = stored_form(torch.empty((1,), dtype=whole.dtype), name)[2]
@@ -254,7 +254,7 @@ def save(what: Import, job: str, step: int, *, tier: Tier = Tier.MEMORY, timeout
         tensors.append(Tensor(name, stored.data_ptr(), dtype, tuple(stored.shape), owner=memory))
     extras = _extras(what, types, world, rank == 0)
     extra_bytes = sum(map(len, extras.values()))
-    with Client(job, tensors, rank=rank, world=world, run_id=run_id, slots=2,
+    with Client(job, tensors, rank=rank, world=world, run_id=run_id or uuid.uuid4().hex, slots=2,
                 extra_bytes_max=max(1 << 20, 2 * extra_bytes), **client_options) as client:
         client.save(step, extras, wait_for_slot=timeout)
         client.wait(step, tier, timeout)
