@@ -288,10 +288,9 @@ std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const ExportCopy> 
     }
   }
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
-  for (auto [begin, end] : whole) {
-    for (; end - begin > bytes_max; begin += bytes_max)
-      ranges.emplace_back(begin, begin + bytes_max);
-    ranges.emplace_back(begin, end);
+  for (const auto& [begin, end] : whole) {
+    for (uint64_t at = begin; at < end; at += bytes_max)
+      ranges.emplace_back(at, std::min(end, at + bytes_max));
   }
   return ranges;
 }
