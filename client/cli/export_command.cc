@@ -102,7 +102,9 @@ class ExportCommand : public Command {
     ExportHeaders headers;
     {
       Progress progress("reading headers", 0, false, context.clock);
-      HOLDFAST_ASSIGN_OR_RETURN(headers, ReadHeaders(*source, plan, dcp, progress));
+      // Values go by the names of all of the state.
+      const bool values = dcp && choice_.entry.empty();
+      HOLDFAST_ASSIGN_OR_RETURN(headers, ReadHeaders(*source, plan, values, progress));
     }
     HOLDFAST_ASSIGN_OR_RETURN(const Selection selection, Choose(headers));
     HOLDFAST_ASSIGN_OR_RETURN(

@@ -182,6 +182,22 @@ TEST_F(ExportTest, OneEntryAndRefusals) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
+TEST_F(ExportTest, AHeaderOfManyChunks) {
+  std::vector<BoxOf> boxes;
+  for (uint64_t i = 0; i < 12'000; ++i)
+    boxes.push_back({"model." + std::to_string(i) + std::string(80, 'n'), 1, 1, 0, 0, 1, 1, i});
+  {
+    auto volume = OpenVolume({folder_ / "many"});
+    PublishBoxes(*volume, Identity("many", 1, 1, 0, 1), boxes, {{"torch.layout", "{}"}});
+  }
+  CliResult result = RunCli({"export", "many", "--to", folder_ / "out", "--format", "safetensors",
+                             "--from-data-dir", folder_ / "many"});
+  ASSERT_EQ(result.exit_code, 0) << result.Shown();
+  auto found = TensorsIn(folder_ / "out/model.safetensors");
+  ASSERT_EQ(found.size(), boxes.size());
+  for (const BoxOf& box : boxes) ASSERT_TRUE(found[box.name] == WholeOf(box.seed, 1, 1));
+}
+
 TEST_F(ExportTest, WhatNoRankSavedIsNamed) {
   TempFolder other;
   auto volume = OpenVolume({other / "n0"});
