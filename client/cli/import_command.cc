@@ -41,6 +41,7 @@ class ImportCommand : public Command {
                      "[FROM=]NAME: what is under FROM in the checkpoint is entry NAME of the "
                      "state; without FROM all of it")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
         ->type_name("[FROM=]NAME");
     command->add_option("--socket", socket_, "The agent's; else $HOLDFAST_SOCKET, else its default")
         ->type_name("PATH");
