@@ -15,16 +15,23 @@ constexpr const char* kAgentHint = "is holdfast-agent running there?";
 /// The slowest device a deep check is expected to read from.
 constexpr uint64_t kSlowBytesPerMs = 20'000;
 
-/// Checks the pieces of one stream and hands them on.
+/// Checks the pieces of one stream, of a whole image or of a part of it, and hands them on.
 class PieceChecker {
  public:
-  PieceChecker(const ShardKey& key, const std::string& peer, ShardSink& sink)
-      : key_(key), peer_(peer), sink_(sink) {}
+  PieceChecker(const ShardKey& key, const agent::ReadShardRequest& request, const std::string& peer,
+               ShardSink& sink)
+      : key_(key),
+        peer_(peer),
+        sink_(sink),
+        whole_(!request.part()),
+        next_(request.offset()),
+        end_(request.offset() + request.bytes()) {}
 
   Status Take(const agent::ShardPiece& piece) {
     if (!piece.seal().empty()) HOLDFAST_RETURN_IF_ERROR(TakeSeal(piece.seal()));
     if (!begun_) return Damage("the stream does not begin with a seal");
     if (piece.data().empty()) return Status::Ok();
+    if (next_ >= end_) return Damage("the stream goes on behind its end");
     uint64_t chunk = next_ / kChunkBytes;
     uint64_t expected = std::min(kChunkBytes, seal_.image_bytes - next_);
     if (piece.offset() != next_ || piece.data().size() != expected) {
@@ -40,8 +47,8 @@ class PieceChecker {
 
   Status End() {
     if (!begun_) return Damage("the stream ended before its seal");
-    if (next_ == seal_.image_bytes) return Status::Ok();
-    return Damage(fmt::format("the stream ended after {} of {} bytes", next_, seal_.image_bytes));
+    if (next_ >= end_) return Status::Ok();
+    return Damage(fmt::format("the stream ended at {} of {} bytes", next_, end_));
   }
 
  private:
@@ -52,6 +59,8 @@ class PieceChecker {
     if (seal->identity.key() != key_)
       return Damage("it was answered with " + ToString(seal->identity.key()));
     seal_ = *std::move(seal);
+    if (whole_) end_ = seal_.image_bytes;
+    if (end_ > seal_.image_bytes) return Damage("it is shorter than it was");
     begun_ = true;
     return sink_.Begin(seal_);
   }
@@ -64,9 +73,21 @@ class PieceChecker {
   const std::string& peer_;
   ShardSink& sink_;
   ShardSeal seal_;
-  uint64_t next_ = 0;
+  const bool whole_;
+  uint64_t next_;
+  uint64_t end_;
   bool begun_ = false;
 };
+
+agent::ReadShardRequest RequestOf(const ShardKey& key, Tier tier) {
+  agent::ReadShardRequest request;
+  request.set_job(key.job);
+  request.set_incarnation(key.version.incarnation.value);
+  request.set_step(key.version.step.value);
+  request.set_rank(key.rank.value);
+  request.set_tier(static_cast<uint32_t>(tier));
+  return request;
+}
 
 }  // namespace
 
@@ -78,12 +99,16 @@ Result<AgentClient> AgentClient::Open(const std::string& name, const std::string
 }
 
 Status AgentClient::ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const {
-  agent::ReadShardRequest request;
-  request.set_job(key.job);
-  request.set_incarnation(key.version.incarnation.value);
-  request.set_step(key.version.step.value);
-  request.set_rank(key.rank.value);
-  request.set_tier(static_cast<uint32_t>(tier));
+  agent::ReadShardRequest request = RequestOf(key, tier);
+  return RetryBusy([&](bool* busy) { return ReadOnce(key, request, sink, busy); });
+}
+
+Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
+                             ShardSink& sink) const {
+  agent::ReadShardRequest request = RequestOf(key, tier);
+  request.set_part(true);
+  request.set_offset(offset);
+  request.set_bytes(bytes);
   return RetryBusy([&](bool* busy) { return ReadOnce(key, request, sink, busy); });
 }
 
@@ -93,7 +118,7 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   OnInterrupt cancel([&call] { call.TryCancel(); });
   SilenceGuard guard(call, timeout_ms_);
   auto stream = stub_->ReadShard(&call, request);
-  PieceChecker checker(key, peer_, sink);
+  PieceChecker checker(key, request, peer_, sink);
   agent::ShardPiece piece;
   Status taken;
   bool any = false;

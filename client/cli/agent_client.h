@@ -32,6 +32,10 @@ class AgentClient {
   /// chunk and match its CRC-32C: otherwise DataLoss naming node, shard and chunk. Ends with
   /// DeadlineExceeded when nothing arrives for the time-out.
   Status ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const;
+  /// Only the image bytes [offset, offset + bytes), from a chunk's first byte on; `sink` gets whole
+  /// chunks.
+  Status ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
+                  ShardSink& sink) const;
   /// Has the agent check a shard. A deep check of `image_bytes` gets more time than the time-out.
   Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes) const;
   /// What a worker said from `offset` on, a piece of it; empty: no more yet.

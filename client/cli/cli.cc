@@ -27,6 +27,7 @@ Examples:
   holdfast advise --without n7                    may I take this node out?
   holdfast drill kill-rank --job my-job           does it come back?
   holdfast restore my-job --to ./out --dry-run    where would each shard come from?
+  holdfast export my-job --format hf --to ./out   the model, for transformers
   holdfast verify my-job --deep                   read and check every byte
   holdfast inspect rank-00000-of-00004.safetensors
   holdfast verify --data-dir /data/holdfast       without a coordinator
@@ -98,6 +99,8 @@ void Describe(Program& program) {
   add(MakeVerifyCommand());
   add(MakeInspectCommand());
   add(MakeRestoreCommand());
+  add(MakeExportCommand());
+  add(MakeImportCommand());
   add(MakePinCommand(true));
   add(MakePinCommand(false));
   add(MakeRunCommand());

@@ -1,5 +1,9 @@
 #include "client/cli/command.h"
 
+#include <unistd.h>
+
+#include <cstdio>
+
 #include "client/cli/interrupt.h"
 
 namespace holdfast::cli {
@@ -41,6 +45,17 @@ CLI::Validator DurationCheck() {
 
 VersionId VersionOf(const std::string& text) {
   return text.empty() ? VersionId{} : ParseVersionId(text).value_or(VersionId{});
+}
+
+bool Confirmed(Context& context, const std::string& question, bool yes) {
+  bool asked = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  if (yes || context.output.json() || !asked) return true;
+  static_cast<void>(context.output.Flush());
+  std::fprintf(stderr, "%s [y/N] ", question.c_str());
+  std::fflush(stderr);
+  char answer[16] = {};
+  if (std::fgets(answer, sizeof(answer), stdin) == nullptr) return false;
+  return answer[0] == 'y' || answer[0] == 'Y';
 }
 
 void WatchOptions::AddTo(CLI::App& app) {

@@ -37,6 +37,8 @@ std::unique_ptr<Command> MakeVersionsCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeInspectCommand();
 std::unique_ptr<Command> MakeRestoreCommand();
+std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakePinCommand(bool pin);
 std::unique_ptr<Command> MakeRunCommand();
 std::unique_ptr<Command> MakeStopCommand();
@@ -58,6 +60,10 @@ CLI::Validator DurationCheck();
 
 /// The value of an option that VersionCheck passed; 0-0 when it was not given.
 VersionId VersionOf(const std::string& text);
+
+/// Asks on the terminal where somebody can answer; true with `yes`, under JSON and in a script,
+/// which has decided already.
+bool Confirmed(Context& context, const std::string& question, bool yes);
 
 /// -w/--watch of the commands that can repeat themselves.
 struct WatchOptions {

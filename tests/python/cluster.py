@@ -85,6 +85,14 @@ class Cluster:
         if self.agents[node].poll() is not None:
             raise RuntimeError((home / "agent.log").read_text()[-4000:])
 
+    def stop_agent(self, node=0):
+        """As if it hung; when this returns none of its threads runs any more."""
+        pid = self.agents[node].pid
+        os.kill(pid, signal.SIGSTOP)
+        states = pathlib.Path(f"/proc/{pid}/task").glob
+        wait_until(lambda: all(path.read_text().rpartition(")")[2].split()[0] == "T"
+                               for path in states("*/stat")), what="the agent's stop")
+
     def kill_agent(self, node=0):
         self.agents[node].kill()
         self.agents[node].wait()

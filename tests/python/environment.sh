@@ -7,7 +7,7 @@
 # test_frameworks.py tests with.
 set -euo pipefail
 python=$1 environment=$2 package=$3 library=$4
-packages=(torch==2.13.0 numpy nanobind scikit-build-core pytest)
+packages=(torch==2.13.0 numpy safetensors nanobind scikit-build-core pytest)
 
 if [ ! -e "$environment/complete" ]; then
   rm -rf "$environment"

@@ -77,7 +77,7 @@ def test_what_failed_in_the_background_is_raised_once(cluster, job):
     client = holdfast.Client(job, tensors, agent_timeout=5.0)
     client.save(1)
     client.wait(1)
-    cluster.agents[0].send_signal(signal.SIGSTOP)
+    cluster.stop_agent()
     client.save(2)  # accepted, and then nobody answers
     time.sleep(0.5)
     cluster.kill_agent()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import io
+import logging
 import os
 import threading
 import uuid
@@ -38,11 +39,12 @@ from .plan import agreed_run_id
 __all__ = ["StorageReader", "StorageWriter"]
 
 _EXTRA = "torch.dcp"
+_logger = logging.getLogger("holdfast")
 
 
-def _rank_and_world() -> tuple[int, int]:
+def _rank_and_world(group: dist.ProcessGroup | None) -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
+        return dist.get_rank(group), dist.get_world_size(group)
     return 0, 1
 
 
@@ -55,15 +57,31 @@ class _Session:
         self.client: Client | None = None
         self.described: list[Tensor] = []
         self.extra_bytes = 1 << 20
+        #: A load was a start of the job, so the saves behind it are another: its name, on all
+        #: ranks. What planners keep of older plans has the name of an older start.
+        self.next_run_id: str | None = None
+        self.ended: set[str] = set()
 
-    def open(self, job: str, run_id: str, tensors: list[Tensor], extra_bytes: int,
+    def current(self, run_id: str) -> str:
+        """The start that saves belong to, where a plan says `run_id`."""
+        outer = os.environ.get("HOLDFAST_RUN_ID")  # one start, whatever is loaded in it
+        return outer or (self.next_run_id if run_id in self.ended and self.next_run_id else run_id)
+
+    def end(self, next_run_id: str | None) -> None:
+        """The saves so far were those of a start that is over."""
+        self.close()
+        if self.run_id is not None:
+            self.ended.add(self.run_id)
+        self.run_id, self.next_run_id = None, next_run_id
+
+    def open(self, job: str, place: tuple[str, int, int], tensors: list[Tensor], extra_bytes: int,
              options: dict[str, Any]) -> Client:
+        run_id, rank, world = place
         same = (self.client is not None and self.run_id == run_id and self.described == tensors
                 and extra_bytes <= self.extra_bytes)
         if not same:
             self.close()
             self.extra_bytes = max(self.extra_bytes, 2 * extra_bytes)
-            rank, world = _rank_and_world()
             self.client = Client(job, tensors, rank=rank, world=world, run_id=run_id,
                                  extra_bytes_max=self.extra_bytes, **options)
             self.run_id, self.described = run_id, tensors
@@ -72,20 +90,26 @@ class _Session:
 
     def close(self) -> None:
         client, self.client = self.client, None
-        if client is not None:
+        if client is None:
+            return
+        try:
             client.close(timeout=60.0)
+        except HoldfastError as error:
+            # What was saved was waited for within save(), which has raised it.
+            _logger.debug("closing: %s", error)
 
 
 _sessions: dict[str, _Session] = {}
 
 
+def _session(job: str) -> _Session:
+    return _sessions.setdefault(job, _Session())
+
+
 @atexit.register
 def _close_all() -> None:
     for session in _sessions.values():
-        try:
-            session.close()
-        except HoldfastError:
-            pass  # What was saved was waited for within save().
+        session.close()
 
 
 class StorageWriter(_StorageWriter):
@@ -103,21 +127,37 @@ class StorageWriter(_StorageWriter):
         self.job, self.step, self.timeout = job, step, timeout
         self._allow_pickle = allow_pickle
         self._options = client_options
+        self._is_coordinator = True
+        #: In another process than the one that made it: torch's asynchronous checkpointing there.
+        self._elsewhere = False
+        self._next: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_elsewhere": True, "_next": _session(self.job).next_run_id}
 
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
         """The step is the writer's own: a checkpoint_id has no meaning here."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError("a version is all ranks' or none's: save without "
+                                   "use_collectives=False")
+        self._is_coordinator = is_coordinator
+        session = _session(self.job)
+        if self._elsewhere and session.next_run_id != self._next:
+            session.end(self._next)  # the process that trains has loaded meanwhile
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tells all ranks the name of this start of the job: the one that the first save began."""
-        session = _sessions.setdefault(self.job, _Session())
-        run_id = os.environ.get("HOLDFAST_RUN_ID") or session.run_id or uuid.uuid4().hex
-        return [dataclasses.replace(plan, storage_data=run_id) for plan in plans]
+        """Tells all ranks their places, and the name of this start of the job: the one that the
+        first save began."""
+        session = _session(self.job)
+        run_id = os.environ.get("HOLDFAST_RUN_ID") or session.run_id or session.next_run_id \
+            or uuid.uuid4().hex
+        return [dataclasses.replace(plan, storage_data=(run_id, rank, len(plans)))
+                for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         tensors: dict[str, Tensor] = {}
@@ -169,24 +209,30 @@ class StorageWriter(_StorageWriter):
                       tuple(data.chunk.offsets) + (0,) * len(more), 1 if cuda else 0,
                       (stored.device.index or 0) if cuda else 0, stored)
 
-    def _save(self, run_id: str, tensors: list[Tensor], extra: bytes) -> None:
-        session = _sessions.setdefault(self.job, _Session())
+    def _save(self, place: tuple[str, int, int], tensors: list[Tensor], extra: bytes) -> None:
+        session = _session(self.job)
         with session.lock:
-            client = session.open(self.job, run_id, tensors, len(extra), self._options)
+            run_id, rank, world = place
+            client = session.open(self.job, (session.current(run_id), rank, world), tensors,
+                                  len(extra), self._options)
             stream = torch.cuda.current_stream().cuda_stream \
                 if any(tensor.device for tensor in tensors) else 0
             client.save(self.step, {_EXTRA: extra}, stream=stream, wait_for_slot=self.timeout)
             # The caller may change the tensors when this returns.
             client.wait(self.step, Tier.SEALED, self.timeout)
             client.guard(stream)
+            if self._elsewhere and not self._is_coordinator:
+                session.close()  # the process that trains may want to load
 
     def finish(self, metadata: md.Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator, when all ranks have written: the version is there once this
         returns."""
-        client = _sessions[self.job].client
-        if client is None:
+        session = _session(self.job)
+        if session.client is None:
             raise FailedPreconditionError("finish() before write_data()")
-        client.wait(self.step, Tier.MEMORY, self.timeout)
+        session.client.wait(self.step, Tier.MEMORY, self.timeout)
+        if self._elsewhere:
+            session.close()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
@@ -205,11 +251,14 @@ class StorageReader(_StorageReader):
     Args:
         job: as for saving.
         version: None: the newest that can be got back.
+        process_group, no_dist: as given to dcp.load(), which does not pass them on.
     """
 
     def __init__(self, job: str, version: Version | None = None, *, timeout: float = 120.0,
-                 allow_pickle: bool = False, **client_options: Any) -> None:
+                 allow_pickle: bool = False, process_group: dist.ProcessGroup | None = None,
+                 no_dist: bool = False, **client_options: Any) -> None:
         self.job, self.version, self.timeout = job, version, timeout
+        self._group, self._alone = process_group, no_dist
         self._allow_pickle = allow_pickle
         self._options = client_options
         self._objects: dict[str, Any] = {}
@@ -232,20 +281,19 @@ class StorageReader(_StorageReader):
 
     def _open(self) -> None:
         self._close()
-        rank, world = _rank_and_world()
-        run_id = os.environ.get("HOLDFAST_RUN_ID") or agreed_run_id(world)
-        session = _sessions.get(self.job)
-        if session is not None:
-            session.close()
-            session.run_id = None
+        rank, world = (0, 1) if self._alone else _rank_and_world(self._group)
+        run_id = os.environ.get("HOLDFAST_RUN_ID") or (
+            uuid.uuid4().hex if self._alone else agreed_run_id(world, self._group))
+        _session(self.job).end(f"{run_id}-then")
         self._client = Client(self.job, [], rank=rank, world=world, run_id=run_id, **self._options)
         self._view = self._client.view(self.version, self.timeout)
         if self._view is None:
             self._close()
             raise NotFoundError(f"job '{self.job}' has no version to load")
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> md.Metadata:
-        """Opens the version; all ranks call this together."""
+    def read_metadata(self) -> md.Metadata:
+        """Opens the version; all ranks call this together. (None has metadata of its own: a rank
+        that fails must not go on without the others.)"""
         self._open()
         planner_data: dict[str, Any] = {}
         self._objects, self._types = {}, {}

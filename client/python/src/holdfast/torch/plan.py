@@ -41,13 +41,14 @@ def gather(mine: Any) -> list[Any]:
     return everything
 
 
-def agreed_run_id(world: int) -> str | None:
+def agreed_run_id(world: int, group: dist.ProcessGroup | None = None) -> str | None:
     """A new name for this start of the job, the same on all ranks; None: they cannot agree on
     one."""
     if not talking(world):
         return uuid.uuid4().hex if world == 1 else None
     name = [uuid.uuid4().hex]
-    dist.broadcast_object_list(name, src=0)
+    dist.broadcast_object_list(name, src=0 if group is None else dist.get_global_rank(group, 0),
+                               group=group)
     return name[0]
 
 

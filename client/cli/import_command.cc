@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/python_tool.h"
+#include "client/cli/text.h"
+#include "storage/base/config.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kImportFooter = R"(
+Reads a directory that torch.distributed.checkpoint wrote (dcp.save, FileSystemWriter), or one of
+safetensors files, and saves it as a version of a job, through the agent of this node. The job then
+restores it like any other: holdfast.torch.Checkpointer, StorageReader, export. Nothing in the
+directory is executed: of its pickles only the classes of a checkpoint's metadata are made, whatever
+else is in them is refused by name.
+
+It is a start of the job: give the name of a job that does not run.
+
+Examples:
+  holdfast import ./checkpoint/step-1000 --job my-job --step 1000
+  holdfast import ./checkpoint --job my-job --entry app.model=model --entry app.optim=optim
+  holdfast import ./hf-model --job finetune --entry model       safetensors of Hugging Face
+  holdfast import ./checkpoint --job my-job --dry-run           what is in it?
+)";
+
+class ImportCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command = app.add_subcommand("import", "Save a checkpoint of torch as a version");
+    command->footer(kImportFooter);
+    command->add_option("DIR", dir_, "The checkpoint's directory")->type_name("DIR")->required();
+    command->add_option("--job", job_, "The job that gets it")->required()->check(NameCheck("job"));
+    command->add_option("--step", step_, "The step that it is")->capture_default_str();
+    command
+        ->add_option("--entry", entries_,
+                     "[FROM=]NAME: what is under FROM in the checkpoint is entry NAME of the "
+                     "state; without FROM all of it")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
+        ->type_name("[FROM=]NAME");
+    command->add_option("--socket", socket_, "The agent's; else $HOLDFAST_SOCKET, else its default")
+        ->type_name("PATH");
+    command->add_option("--wait", tier_, "Until it is committed there: memory, peer or disk")
+        ->check(CLI::IsMember({"memory", "peer", "disk"}).description(""))
+        ->type_name("TIER")
+        ->capture_default_str();
+    python_.AddTo(*command);
+    command->add_flag("--dry-run", dry_run_, "Show what is in it and save nothing");
+    command->add_flag("-y,--yes", yes_, "Into a job that is known already, of which nothing runs");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    std::error_code error;
+    if (!std::filesystem::is_directory(dir_, error))
+      return Fail(NotFoundError("there is no directory " + Printable(dir_)));
+    if (!dry_run_) HOLDFAST_RETURN_IF_ERROR(RefuseKnownJob(context));
+    std::vector<std::string> arguments = {
+        "import", dir_, "--job", job_, "--step", std::to_string(step_), "--wait", tier_};
+    if (!socket_.empty()) arguments.insert(arguments.end(), {"--socket", socket_});
+    for (const std::string& entry : entries_) arguments.push_back("--entry=" + entry);
+    if (dry_run_) arguments.emplace_back("--dry-run");
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string said, python_.Convert(arguments));
+    return Show(context, said);
+  }
+
+ private:
+  /// An import is a start of the job: it would fence the ranks of one that runs.
+  Status RefuseKnownJob(Context& context) const {
+    if (yes_) return Status::Ok();
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    Result<coordinator::GetStatusReply> known = client.GetStatus(job_);
+    if (!known && known.error().code() == ErrorCode::kNotFound) return Status::Ok();
+    if (!known) return known.error();
+    return FailedPreconditionError(
+        fmt::format("there is a job '{}' already, and an import is a new start of it, which fences "
+                    "ranks that still run: import into a job of another name, or say --yes when "
+                    "none runs",
+                    job_));
+  }
+
+  Result<ExitCode> Show(Context& context, const std::string& said) const {
+    Json answer = Json::parse(said, nullptr, false);
+    if (!answer.is_object() || !answer.contains("tensors") || !answer.contains("bytes"))
+      return Fail(InternalError("the conversion gave no answer"));
+    if (context.output.json()) {
+      context.output.WriteJson("import", answer);
+      return ExitCode::kOk;
+    }
+    for (const auto& entry : answer["entries"])
+      context.output.Write(fmt::format("{:<24} {:>8}  {}\n",
+                                       Printable(entry.value("entry", std::string())),
+                                       Count(entry.value("tensors", uint64_t{0}), "tensor"),
+                                       FormatBytes(entry.value("bytes", uint64_t{0}))));
+    context.output.Write(
+        fmt::format("{} {}: {}, {}\n", dry_run_ ? "would import as" : "imported as",
+                    job_ + (dry_run_ ? "" : "/" + answer.value("version", std::string())),
+                    Count(answer.value("tensors", uint64_t{0}), "tensor"),
+                    FormatBytes(answer.value("bytes", uint64_t{0}))));
+    return ExitCode::kOk;
+  }
+
+  std::string dir_;
+  std::string job_;
+  uint64_t step_ = 0;
+  std::vector<std::string> entries_;
+  std::string socket_;
+  std::string tier_ = "memory";
+  PythonTool python_;
+  bool dry_run_ = false;
+  bool yes_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeImportCommand() { return std::make_unique<ImportCommand>(); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,251 @@
+#include "client/cli/shard_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "client/cli/coordinator_client.h"
+#include "client/cli/data_dirs.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/text.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+ShardSource PlannedShard(const RestorePlan& plan, const coordinator::ShardSource& source) {
+  ShardSource shard;
+  shard.expected = {{plan.job, plan.version, Rank{source.rank()}},
+                    plan.world,
+                    source.image_bytes(),
+                    source.digest()};
+  shard.tier = static_cast<Tier>(source.tier());
+  shard.node = source.node();
+  shard.address = source.address();
+  return shard;
+}
+
+/// Live agents, as the coordinator plans.
+class ClusterSource : public RestoreSource {
+ public:
+  ClusterSource(const GlobalOptions& options, CoordinatorClient client, uint32_t tier)
+      : options_(options), client_(std::move(client)), tier_(tier) {}
+
+  Result<RestorePlan> Plan(const std::string& job, VersionId version) override {
+    HOLDFAST_ASSIGN_OR_RETURN(auto reply, client_.PlanRestore(job, version, tier_));
+    RestorePlan plan{job, FromProto(reply.version()), reply.world(), {}};
+    for (const auto& source : reply.sources()) plan.shards.push_back(PlannedShard(plan, source));
+    return plan;
+  }
+
+  Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
+    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
+                              AgentClient::Open(shard.node, shard.address, options_));
+    return agent.ReadShard(shard.expected.key, shard.tier, sink);
+  }
+
+  Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
+                  ShardSink& sink) override {
+    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
+                              AgentClient::Open(shard.node, shard.address, options_));
+    return agent.ReadPart(shard.expected.key, shard.tier, offset, bytes, sink);
+  }
+
+  Result<ShardSource> Another(const ShardSource& failed) override {
+    const ExpectedShard& wanted = failed.expected;
+    for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
+      if (tier <= failed.tier || tier_ != 0) continue;
+      auto reply =
+          client_.PlanRestore(wanted.key.job, wanted.key.version, static_cast<uint32_t>(tier));
+      if (!reply || wanted.key.rank.value >= static_cast<uint32_t>(reply->sources_size())) continue;
+      RestorePlan plan{wanted.key.job, wanted.key.version, wanted.world, {}};
+      ShardSource other =
+          PlannedShard(plan, reply->sources(static_cast<int>(wanted.key.rank.value)));
+      if (other.expected.digest == wanted.digest) return other;
+    }
+    return Fail(NotFoundError("no other copy"));
+  }
+
+ private:
+  const GlobalOptions& options_;
+  CoordinatorClient client_;
+  const uint32_t tier_;
+};
+
+/// Data directories on this machine, as they lie.
+class DataDirSource : public RestoreSource {
+ public:
+  explicit DataDirSource(std::vector<OfflineVolume> volumes) : volumes_(std::move(volumes)) {}
+
+  Result<RestorePlan> Plan(const std::string& job, VersionId wanted) override {
+    HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVersion> versions, VersionsOf(volumes_, job));
+    const OfflineVersion* chosen = nullptr;
+    for (const OfflineVersion& version : versions) {
+      bool fits = wanted == VersionId{} ? version.complete() : version.version == wanted;
+      if (fits && chosen == nullptr) chosen = &version;
+    }
+    if (chosen == nullptr) return Fail(NothingToRestore(job, wanted, versions));
+    if (!chosen->complete()) {
+      return Fail(NotFoundError(
+          fmt::format("{}/{} is not whole here: ranks {} are missing of a world of {}; give the "
+                      "data directories of all nodes",
+                      job, ToString(chosen->version), MissingRanks(*chosen), chosen->world)));
+    }
+    RestorePlan plan{job, chosen->version, chosen->world, {}};
+    for (const auto& [rank, holders] : chosen->ranks) {
+      ShardKey key{job, chosen->version, Rank{rank}};
+      HOLDFAST_ASSIGN_OR_RETURN(ShardSource source, SourceOf(key, chosen->world, holders));
+      plan.shards.push_back(std::move(source));
+    }
+    return plan;
+  }
+
+  Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
+    const Volume& volume = *volumes_[shard.volumes[0]].volume;
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, volume.ReadSeal(shard.expected.key));
+    HOLDFAST_RETURN_IF_ERROR(sink.Begin(seal));
+    return volume.StreamShard(seal, [&](uint64_t offset, std::span<const std::byte> chunk) {
+      Status status = Interrupt::Check();
+      return status.ok() ? sink.Chunk(offset, chunk) : status;
+    });
+  }
+
+  Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
+                  ShardSink& sink) override {
+    const Volume& volume = *volumes_[shard.volumes[0]].volume;
+    HOLDFAST_ASSIGN_OR_RETURN(auto chunks, volume.OpenChunks(shard.expected.key));
+    HOLDFAST_RETURN_IF_ERROR(sink.Begin(chunks->seal()));
+    for (uint64_t at = offset; at < offset + bytes; at += kChunkBytes) {
+      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+      HOLDFAST_ASSIGN_OR_RETURN(const auto chunk, chunks->Read(at / kChunkBytes));
+      HOLDFAST_RETURN_IF_ERROR(sink.Chunk(at, chunk));
+    }
+    return Status::Ok();
+  }
+
+  Result<ShardSource> Another(const ShardSource& failed) override {
+    std::vector<size_t> rest(failed.volumes.begin() + 1, failed.volumes.end());
+    if (rest.empty()) return Fail(NotFoundError("no other copy"));
+    return SourceOf(failed.expected.key, failed.expected.world, rest);
+  }
+
+ private:
+  static Status NothingToRestore(const std::string& job, VersionId wanted,
+                                 const std::vector<OfflineVersion>& versions) {
+    if (versions.empty()) return NotFoundError("these data directories hold no shard of " + job);
+    if (wanted != VersionId{})
+      return NotFoundError("these data directories hold no shard of " + job + "/" +
+                           ToString(wanted));
+    return NotFoundError(fmt::format(
+        "no version of {} is whole here: of the newest, {}, ranks {} are missing; give the data "
+        "directories of all nodes",
+        job, ToString(versions[0].version), MissingRanks(versions[0])));
+  }
+
+  /// The first few, for a message that stays readable with thousands of ranks.
+  static std::string MissingRanks(const OfflineVersion& version) {
+    std::vector<std::string> missing;
+    for (uint32_t rank = 0; rank < version.world; ++rank) {
+      if (version.ranks.count(rank) > 0) continue;
+      if (missing.size() == 8) {
+        missing.emplace_back("…");
+        break;
+      }
+      missing.push_back(std::to_string(rank));
+    }
+    return Join(missing, ", ");
+  }
+
+  Result<ShardSource> SourceOf(const ShardKey& key, uint32_t world,
+                               const std::vector<size_t>& holders) const {
+    const OfflineVolume& volume = volumes_[holders[0]];
+    for (const StoredShard& shard : volume.shards) {
+      if (shard.identity.key() != key) continue;
+      ShardSource source;
+      source.expected = {key, world, shard.image_bytes, shard.digest};
+      source.node = volume.dirs[0];
+      source.volumes = holders;
+      return source;
+    }
+    return Fail(InternalError("lost sight of " + ToString(key)));
+  }
+
+  std::vector<OfflineVolume> volumes_;
+};
+
+}  // namespace
+
+Status ExpectedShard::Check(const ShardSeal& seal) const {
+  const std::string name = ToString(key);
+  if (seal.identity.key() != key || seal.identity.world != world)
+    return DataLossError(fmt::format("the source of {} holds {} of a world of {} instead", name,
+                                     ToString(seal.identity.key()), seal.identity.world));
+  if (seal.image_bytes != image_bytes || seal.digest() != digest)
+    return DataLossError("the source of " + name +
+                         " holds other bytes than those that were committed");
+  if (seal.image_bytes == 0) return DataLossError(name + " is empty");
+  return Status::Ok();
+}
+
+Status ReadAnyCopy(RestoreSource& source, ShardSource& shard, Progress& progress,
+                   const std::function<Status()>& read, const std::function<void()>& failed) {
+  while (true) {
+    Status status = read();
+    if (status.ok()) return status;
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    // A full or broken target would fail with every source.
+    bool other_may_help =
+        status.code() == ErrorCode::kDataLoss || status.code() == ErrorCode::kNotFound ||
+        status.code() == ErrorCode::kUnavailable || status.code() == ErrorCode::kDeadlineExceeded;
+    if (!other_may_help) return status;
+    Result<ShardSource> other = source.Another(shard);
+    if (!other) return status;
+    progress.Clear();
+    Say(Printable(fmt::format("rank {}: the copy at tier {} on {} failed ({}); trying {} on {}",
+                              shard.expected.key.rank.value, ToString(shard.tier), shard.node,
+                              status.message(), ToString(other->tier), other->node)));
+    failed();
+    shard = *std::move(other);
+  }
+}
+
+void SourceOptions::AddTo(CLI::App& command) {
+  command
+      .add_option("--version", version_, "E.g. 3-120; otherwise the newest that can be restored")
+      ->check(VersionCheck());
+  CLI::Option* tier =
+      command
+          .add_option("--tier", tier_,
+                      "Read from this tier alone: memory or disk; otherwise the nearest")
+          ->check(TierCheck());
+  command
+      .add_option("--from-data-dir", dirs_, "Data directories of all nodes: no service is asked")
+      ->type_name("DIR")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->excludes(tier);
+}
+
+Result<std::unique_ptr<RestoreSource>> SourceOptions::Open(Context& context, const std::string& job,
+                                                           RestorePlan* plan) const {
+  std::unique_ptr<RestoreSource> source;
+  if (offline()) {
+    HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes, OpenDataDirs(dirs_));
+    source = std::make_unique<DataDirSource>(std::move(volumes));
+  } else {
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    uint32_t tier = tier_.empty() ? 0 : static_cast<uint32_t>(ParseTier(tier_).value_or(Tier{}));
+    source = std::make_unique<ClusterSource>(context.options, std::move(client), tier);
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(*plan, source->Plan(job, VersionOf(version_)));
+  return source;
+}
+
+void SourceOptions::SayWhatWasChosen(const RestorePlan& plan) const {
+  if (!offline() || !version_.empty()) return;
+  Say(
+      fmt::format("data directories do not say what was committed: {} is the newest version "
+                  "with all shards here",
+                  ToString(plan.version)));
+}
+
+}  // namespace holdfast::cli

@@ -1,0 +1,228 @@
+"""Checkpoints that other programs wrote, read without running anything that is in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import pickle
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+from torch.distributed.checkpoint import filesystem as fs, metadata as md
+
+from ..errors import DataLossError, NotFoundError, UnsupportedError
+from .mapped import MappedFile, read_header
+
+__all__ = ["Foreign", "Whole", "load_metadata", "read"]
+
+_METADATA = ".metadata"
+_INDEX = "model.safetensors.index.json"
+
+
+def _member(kind: Any, name: Any) -> Any:
+    """getattr(), as pickles of some versions of Python use it for enumerations, and no further."""
+    if kind is not md._MEM_FORMAT_ENCODING or name not in kind.__members__:
+        raise UnsupportedError(f"the checkpoint's metadata ask for the attribute '{name}' of "
+                               f"{kind!r}, which no metadata of torch.distributed.checkpoint needs")
+    return kind[name]
+
+
+#: All that a checkpoint's metadata is made of. None of them does anything when it is made.
+_ALLOWED: dict[tuple[str, str], Any] = {
+    (made.__module__, made.__qualname__): made for made in (
+        md.Metadata, md.MetadataIndex, md.TensorStorageMetadata, md.BytesStorageMetadata,
+        md.ChunkStorageMetadata, md.TensorProperties, md._MEM_FORMAT_ENCODING, md.StorageMeta,
+        fs._StorageInfo)}
+_ALLOWED |= {
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("builtins", "getattr"): _member,
+    ("collections", "OrderedDict"): dict,
+}
+_ALLOWED |= {(module, name): pathlib.PurePosixPath for module in ("pathlib", "pathlib._local")
+             for name in ("PosixPath", "PurePosixPath")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the classes above, and torch's names of types; nothing else is even imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _ALLOWED.get((module, name))
+        if found is not None:
+            return found
+        if module == "torch" and isinstance(torch.__dict__.get(name),
+                                            (torch.dtype, torch.layout, torch.memory_format)):
+            return torch.__dict__[name]
+        raise UnsupportedError(
+            f"the checkpoint's metadata names '{module}.{name}', which no metadata of "
+            f"torch.distributed.checkpoint needs: it is not loaded, since it could run anything")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnsupportedError("the checkpoint's metadata refers to objects outside of it")
+
+
+def load_metadata(path: str | os.PathLike) -> md.Metadata:
+    """The `.metadata` of a checkpoint, which is a pickle: only what belongs there is made.
+
+    Raises:
+        UnsupportedError: names what else is in it.
+        DataLossError: it is damaged, or not the metadata of a checkpoint.
+    """
+    with open(path, "rb") as file:
+        try:
+            found = _Unpickler(file).load()
+        except UnsupportedError:
+            raise
+        except Exception as error:  # A damaged pickle may raise anything.
+            raise DataLossError(f"{os.fspath(path)} cannot be read: {error}") from error
+    if type(found) is not md.Metadata or not isinstance(found.state_dict_metadata, dict) \
+            or not isinstance(found.storage_data, dict):
+        raise DataLossError(f"{os.fspath(path)} is not the metadata of a checkpoint")
+    return found
+
+
+@dataclass
+class Whole:
+    """A tensor of the checkpoint, and the boxes that it is cut into."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], torch.Tensor]]]
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+@dataclass
+class Foreign:
+    """A checkpoint. `objects`: what is not a tensor; `paths`: where in the state_dict each is;
+    `left_out`: objects that could only be read by unpickling them, and why."""
+
+    tensors: dict[str, Whole] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, tuple] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+class _Directory:
+    """The data files of a directory that torch.distributed.checkpoint wrote."""
+
+    def __init__(self, folder: pathlib.Path, storage: dict[Any, Any]) -> None:
+        self._folder = folder
+        self._storage = storage
+        self._files: dict[str, MappedFile] = {}
+
+    def place(self, index: md.MetadataIndex) -> tuple[MappedFile, int, int]:
+        """File, first byte and length of an item; nothing that leads out of the directory."""
+        info = self._storage.get(index)
+        if type(info) is not fs._StorageInfo or type(info.relative_path) is not str \
+                or type(info.offset) is not int or type(info.length) is not int:
+            raise DataLossError(f"the metadata do not say where '{index.fqn}' is")
+        if info.__dict__.get("transform_descriptors"):
+            raise UnsupportedError(f"'{index.fqn}' is transformed by {info.transform_descriptors} "
+                                   f"(an extension of its writer): load and save it with torch")
+        parts = pathlib.PurePosixPath(info.relative_path).parts
+        if not parts or ".." in parts or parts[0] == "/":
+            raise DataLossError(f"'{index.fqn}' is said to be in '{info.relative_path}', outside "
+                                f"of the checkpoint")
+        file = self._files.get(info.relative_path)
+        if file is None:
+            path = self._folder.joinpath(*parts)
+            if not path.is_file():
+                raise NotFoundError(f"{path} is not there: the checkpoint is not whole")
+            file = self._files[info.relative_path] = MappedFile(path)
+        if info.offset < 0 or info.length < 0 or info.offset + info.length > file.bytes:
+            raise DataLossError(f"{file.path} ends before '{index.fqn}': it is cut off")
+        return file, info.offset, info.length
+
+    def load(self, index: md.MetadataIndex, **options: Any) -> Any:
+        file, begin, length = self.place(index)
+        with open(file.path, "rb") as stream:
+            return torch.load(fs._create_file_view(stream, begin, length), weights_only=True,
+                              **options)
+
+    def piece(self, index: md.MetadataIndex, dtype: torch.dtype,
+              shape: tuple[int, ...]) -> torch.Tensor:
+        """One saved tensor: where it lies in the file, when it lies there as it is."""
+        found = self.load(index, map_location="meta")
+        if not isinstance(found, torch.Tensor) or found.dtype != dtype \
+                or tuple(found.shape) != shape:
+            raise DataLossError(f"'{index.fqn}' is not of {dtype} and {list(shape)}, as the "
+                                f"metadata say")
+        place = getattr(found.untyped_storage(), "_checkpoint_offset", None)
+        if place is None or not found.is_contiguous():
+            return self.load(index, map_location="cpu").contiguous()
+        file, begin, _ = self.place(index)
+        return file.tensor(dtype, shape, begin + place + found.storage_offset() * dtype.itemsize)
+
+
+def _read_dcp(folder: pathlib.Path) -> Foreign:
+    metadata = load_metadata(folder / _METADATA)
+    directory = _Directory(folder, metadata.storage_data)
+    found = Foreign()
+    for name, said in metadata.state_dict_metadata.items():
+        if type(name) is not str:
+            raise DataLossError("the metadata have a name that is not text")
+        if isinstance(said, md.BytesStorageMetadata):
+            try:
+                found.objects[name] = directory.load(md.MetadataIndex(name), map_location="cpu")
+            except pickle.UnpicklingError as error:
+                found.left_out[name] = str(error).splitlines()[0]
+            continue
+        if type(said) is not md.TensorStorageMetadata:
+            raise DataLossError(f"the metadata describe '{name}' as neither tensor nor bytes")
+        dtype, pieces = said.properties.dtype, []
+        for chunk in said.chunks:
+            offset, shape = tuple(chunk.offsets), tuple(chunk.sizes)
+            index = md.MetadataIndex(name, chunk.offsets)
+            pieces.append((offset, shape, lambda index=index, dtype=dtype, shape=shape:
+                           directory.piece(index, dtype, shape)))
+        found.tensors[name] = Whole(dtype, tuple(said.size), pieces)
+    if isinstance(metadata.planner_data, dict):
+        found.paths = {name: tuple(path) for name, path in metadata.planner_data.items()
+                       if isinstance(path, (tuple, list))}
+    return found
+
+
+def _read_safetensors(folder: pathlib.Path, names: list[str]) -> Foreign:
+    found = Foreign()
+    for file_name in names:
+        path = folder / file_name
+        if pathlib.PurePosixPath(file_name).name != file_name or not path.is_file():
+            raise NotFoundError(f"{path} is not there: the checkpoint is not whole")
+        file = MappedFile(path)
+        for name, place in read_header(file)[1].items():
+            if name in found.tensors:
+                raise DataLossError(f"'{name}' is in two files of {folder}")
+            found.tensors[name] = Whole(place.dtype, place.shape, [
+                ((0,) * len(place.shape), place.shape,
+                 lambda file=file, place=place: file.tensor(*place))])
+    return found
+
+
+def read(folder: str | os.PathLike) -> Foreign:
+    """A directory that torch.distributed.checkpoint wrote, or one of safetensors files.
+
+    Raises:
+        NotFoundError: it is neither, or a file is missing.
+        UnsupportedError, DataLossError
+    """
+    folder = pathlib.Path(folder)
+    if (folder / _METADATA).is_file():
+        return _read_dcp(folder)
+    if (folder / _INDEX).is_file():
+        try:
+            weights = json.loads((folder / _INDEX).read_text())["weight_map"]
+            names = sorted({str(name) for name in weights.values()})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataLossError(f"{folder / _INDEX} is not an index: {error}") from error
+        return _read_safetensors(folder, names)
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not names:
+        raise NotFoundError(f"{folder} has no {_METADATA} of torch.distributed.checkpoint and no "
+                            f"*.safetensors files")
+    return _read_safetensors(folder, names)

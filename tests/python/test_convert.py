@@ -1,0 +1,267 @@
+"""`holdfast export` and `holdfast import`: what torch, safetensors and transformers read and write."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import holdfast.torch as hf
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+import training
+from holdfast.torch import foreign, mapped
+from holdfast.torch.convert import main
+from ranks import run
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _python(monkeypatch):
+    monkeypatch.setenv("HOLDFAST_PYTHON", sys.executable)
+
+
+def ok(cluster, *arguments):
+    result = cluster.cli(*map(str, arguments), "-o", "json", timeout=120)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def convert(capsys, *arguments):
+    """As the command has it done, without the start of another interpreter: (answer, messages)."""
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert (code == 0) == bool(said.out), said.err
+    return json.loads(said.out or "null"), said.err
+
+
+def read_safetensors(path):
+    file = mapped.MappedFile(path)
+    metadata, places = mapped.read_header(file)
+    return metadata, {name: file.tensor(*place) for name, place in places.items()}
+
+
+def template(tensors):
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
+def save_spread(kind, job):
+    state = training.build(kind, seed=1)
+    with hf.Checkpointer(job, state) as ckpt:
+        training.train(state, 0, kind)
+        ckpt.save(0)
+        ckpt.wait(0)
+        return training.whole(state)
+
+
+def test_slices_of_four_ranks_become_whole(cluster, job, tmp_path):
+    expected = run(4, save_spread, "tp_fsdp", job)[0]
+    said = ok(cluster, "export", job, "--format", "safetensors", "--to", tmp_path / "st")
+    metadata, found = read_safetensors(tmp_path / "st/model.safetensors")
+    training.assert_same({name.replace("optim.state.", "optim."): value
+                          for name, value in found.items()}, expected)
+    assert metadata["format"] == "pt" and metadata["source"] == f"{job}/1-0"
+    assert said["tensors"] == len(expected) and said["exported"]
+
+    model = {name[6:]: value for name, value in expected.items() if name.startswith("model.")}
+    ok(cluster, "export", job, "--format", "hf", "--to", tmp_path / "hf", "--max-shard-size",
+       "40KB")
+    index = json.loads((tmp_path / "hf/model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert sorted(os.listdir(tmp_path / "hf")) == [*files, "model.safetensors.index.json"]
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in model.values())
+    found = {}
+    for name in files:
+        tensors = read_safetensors(tmp_path / "hf" / name)[1]
+        assert all(index["weight_map"][key] == name for key in tensors)
+        found |= tensors
+    training.assert_same(found, model)
+
+    ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
+    assert sorted(os.listdir(tmp_path / "dcp"))[0] == ".metadata"
+    state = training.build("plain", seed=2)  # by torch alone
+    training.train(state, 0)
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    both = dict(zip(("model", "optim"), get_state_dict(state["model"], state["optim"])))
+    dcp.load(both, checkpoint_id=tmp_path / "dcp")
+    set_state_dict(state["model"], state["optim"], model_state_dict=both["model"],
+                   optim_state_dict=both["optim"])
+    training.assert_same(training.whole(state), expected)
+
+
+def test_other_libraries_read_it(cluster, job, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    with hf.Checkpointer(job, {"model": training.Model(1)}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    ok(cluster, "export", job, "--format", "hf", "--to", tmp_path / "hf")
+    found = safetensors.load_file(tmp_path / "hf/model-00001-of-00001.safetensors")
+    training.assert_same(found, training.Model(1).state_dict())
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(9, 4)
+        self.head = torch.nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embed.weight
+        self.phase = torch.nn.Parameter(torch.randn(3, dtype=torch.complex128))
+
+
+def test_tied_tensors_and_types_that_safetensors_lacks(cluster, job, tmp_path):
+    model, extra = Tied(), {"epoch": 3, "note": "ä", "rates": [0.5, {"b": (1, 2)}]}
+    with hf.Checkpointer(job, {"model": model, "extra": extra}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    result = cluster.cli("export", job, "--format", "hf", "--to", str(tmp_path / "hf"))
+    assert "'phase' is torch.complex128, for which safetensors has no type" in result.stderr
+    metadata, found = read_safetensors(tmp_path / "hf/model-00001-of-00001.safetensors")
+    assert sorted(found) == ["embed.weight", "phase"]
+    assert json.loads(metadata["aliases"]) == {"head.weight": "embed.weight"}
+    assert torch.equal(torch.view_as_complex(found["phase"]), model.phase)
+    ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
+    found = {"model": template(model.state_dict()), "extra": {**extra, "epoch": 0, "note": ""}}
+    dcp.load(found, checkpoint_id=tmp_path / "dcp")
+    training.assert_same(found["model"], model.state_dict())
+    assert found["extra"] == extra
+
+
+def test_what_dcp_saved_comes_out_as_it_was(cluster, job, tmp_path):
+    state = {"a": {"w": torch.rand(4, 4), "l": [torch.rand(2), {"n": 1}]}, "step": 7, "n": None,
+             "e": torch.zeros(0, 3), "c": torch.rand(2, dtype=torch.complex128)}
+    dcp.save(state, storage_writer=hf.StorageWriter(job, step=3))
+    result = cluster.cli("export", job, "--format", "hf", "--to", str(tmp_path / "hf"))
+    assert result.returncode == 1 and "--entry NAME, one of 'a'" in result.stderr
+    ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
+    found = {"a": {"w": torch.zeros(4, 4), "l": [torch.zeros(2), {"n": 0}]}, "step": 0, "n": 1,
+             "e": torch.zeros(0, 3), "c": torch.zeros(2, dtype=torch.complex128)}
+    dcp.load(found, checkpoint_id=tmp_path / "dcp")
+    assert repr(found) == repr(state)
+
+
+# ------------------------------------------------------------------------------------------- import
+
+def torch_saves(kind, folder):
+    """By torch's own writer alone."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    state = training.build(kind, seed=1)
+    training.train(state, 0, kind)
+    model, optim = get_state_dict(state["model"], state["optim"])
+    dcp.save({"model": model, "optim": optim, "extra": {"epoch": 4, "t": torch.arange(3)}},
+             checkpoint_id=folder)
+    return training.whole(state)
+
+
+def test_a_directory_of_torch_becomes_a_version(cluster, job, tmp_path):
+    expected = run(4, torch_saves, "tp_fsdp", str(tmp_path / "dcp"))[0]
+    said = ok(cluster, "import", tmp_path / "dcp", "--job", job, "--step", 12)
+    assert said["version"] == "1-12" and said["left_out"] == []
+    state = training.build("plain", seed=2)
+    extra = {"epoch": 0, "t": torch.zeros(3, dtype=torch.int64)}
+    with hf.Checkpointer(job, {**state, "extra": extra}) as ckpt:
+        assert ckpt.restore() == 13
+    training.assert_same(training.whole(state), expected)
+    assert extra["epoch"] == 4 and extra["t"].tolist() == [0, 1, 2]
+    found = {"model": template({name[6:]: value for name, value in expected.items()
+                                if name.startswith("model.")}), "extra": {"epoch": 0}}
+    dcp.load(found, storage_reader=hf.StorageReader(job))
+    assert torch.equal(found["model"]["up.weight"], expected["model.up.weight"])
+    assert found["extra"]["epoch"] == 4
+    again = cluster.cli("import", str(tmp_path / "dcp"), "--job", job)
+    assert again.returncode == 1 and "there is a job" in again.stderr
+
+
+def import_share(folder, job):
+    assert main(["import", folder, "--job", job, "--entry", "model"]) == 0
+
+
+def test_several_ranks_share_an_import(cluster, job, tmp_path):
+    model = training.Model(3)
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path)
+    run(2, import_share, str(tmp_path), job, environment={"HOLDFAST_RUN_ID": "one"})
+    shards = ok(cluster, "restore", job, "--to", tmp_path / "out")["shards"]
+    assert len(shards) == 2 and min(shard["bytes"] for shard in shards) > 30_000
+    restored = training.Model(4)
+    with hf.Checkpointer(job, {"model": restored}) as ckpt:
+        ckpt.restore()
+    training.assert_same(restored.state_dict(), model.state_dict())
+
+
+def test_entries_are_renamed_and_safetensors_are_read(cluster, job, tmp_path, capsys):
+    model = training.Model(3)
+    dcp.save({"app": {"net": model.state_dict()}, "other": 1}, checkpoint_id=tmp_path / "dcp")
+    answer, error = convert(capsys, "import", tmp_path / "dcp", "--job", job, "--entry", "x=y")
+    assert answer is None and "nothing under 'x'; it has app, other" in error
+    convert(capsys, "import", tmp_path / "dcp", "--job", job, "--entry", "app.net=model")
+    restored = training.Model(4)
+    with hf.Checkpointer(job, {"model": restored}) as ckpt:
+        ckpt.restore()
+    training.assert_same(restored.state_dict(), model.state_dict())
+    # Out as Hugging Face has it, and in again.
+    ok(cluster, "export", job, "--format", "hf", "--to", tmp_path / "hf")
+    convert(capsys, "import", tmp_path / "hf", "--job", f"{job}-again", "--entry", "model")
+    restored = training.Model(5)
+    with hf.Checkpointer(f"{job}-again", {"model": restored}) as ckpt:
+        ckpt.restore()
+    training.assert_same(restored.state_dict(), model.state_dict())
+
+
+class Command:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def test_nothing_in_a_checkpoint_runs(cluster, job, tmp_path, capsys):
+    trace = tmp_path / "it-ran"
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "dcp")
+    metadata = foreign.load_metadata(tmp_path / "dcp/.metadata")
+    metadata.planner_data = Command(trace)
+    (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(metadata))
+    result = cluster.cli("import", str(tmp_path / "dcp"), "--job", job)
+    assert result.returncode == 1 and "names 'posix.system'" in result.stderr, result.stderr
+    assert not trace.exists()
+    # An object that is a pickle of more than values is left out, and said to be.
+    dcp.save({"w": torch.ones(3), "evil": Command(trace)}, checkpoint_id=tmp_path / "object")
+    said, _ = convert(capsys, "import", tmp_path / "object", "--job", job)
+    assert said["left_out"] == ["evil"] and said["tensors"] == 1
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(Command(trace)))  # so it would
+    assert trace.exists()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", ".."])
+def test_files_outside_of_the_checkpoint_are_not_read(tmp_path, path):
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path)
+    metadata = foreign.load_metadata(tmp_path / ".metadata")
+    for info in metadata.storage_data.values():
+        info.relative_path = path
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(hf.HoldfastError, match="outside"):
+        foreign.read(tmp_path).tensors["w"].pieces[0][2]()
+
+
+def test_damaged_checkpoints_are_named(tmp_path):
+    dcp.save({"w": torch.ones(300)}, checkpoint_id=tmp_path)
+    data, = tmp_path.glob("*.distcp")
+    whole = data.read_bytes()
+    data.write_bytes(whole[:200])
+    with pytest.raises(hf.HoldfastError, match="cut off"):
+        foreign.read(tmp_path).tensors["w"].pieces[0][2]()
+    data.unlink()
+    with pytest.raises(hf.HoldfastError, match="not whole"):
+        foreign.read(tmp_path).tensors["w"].pieces[0][2]()
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04junk")
+    with pytest.raises(hf.HoldfastError, match="cannot be read"):
+        foreign.read(tmp_path)
+
+
+def test_without_python_it_is_said_what_is_missing(cluster, job, tmp_path):
+    for python, words in (("/no/such/python", "no interpreter"), ("/usr/bin/python3", "pip install")):
+        result = cluster.cli("import", str(tmp_path), "--job", job, "--python", python)
+        assert result.returncode == 1 and words in result.stderr, result.stderr
