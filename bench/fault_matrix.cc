@@ -10,6 +10,7 @@
 #include <ctime>
 #include <thread>
 
+#include "bench/fault_matrix_keep.h"
 #include "tests/sim/trace.h"
 
 namespace holdfast::bench {
@@ -96,8 +97,11 @@ std::vector<MatrixCell> RunMatrix(const MatrixOptions& options) {
   auto work = [&] {
     for (size_t i = next++; i < runs.size(); i = next++) {
       const auto [cell, seed] = runs[i];
-      cell->outcomes[seed] =
-          RunScenario(cell->scenario, options.first_seed + seed, LimitsFor(cell->scenario));
+      sim::Outcome& outcome = cell->outcomes[seed];
+      const uint64_t number = options.first_seed + seed;
+      if (options.kept != nullptr && options.kept->Find(*cell, number, &outcome)) continue;
+      outcome = RunScenario(cell->scenario, number, LimitsFor(cell->scenario));
+      if (options.kept != nullptr) options.kept->Add(*cell, number, outcome);
     }
   };
   std::vector<std::thread> threads;
@@ -125,7 +129,7 @@ std::vector<EvaluationCost> MeasureEvaluations(bool quick) {
             while (auto delivery = trace.Next(tick_s)) deliveries.push_back(std::move(*delivery));
             const double begin = CpuMs();
             for (const auto& delivery : deliveries) {
-              detector.Observe(delivery.digest, sim::ListenerTime(delivery.at_s));
+              detector.Observe(*delivery.digest, sim::ListenerTime(delivery.at_s));
             }
             const double observed = CpuMs();
             const auto verdicts = detector.Evaluate(sim::ListenerTime(tick_s));

@@ -18,14 +18,17 @@ struct MatrixCell {
   std::vector<sim::Outcome> outcomes;  // by seed
 };
 
+class KeptOutcomes;
+
 struct MatrixOptions {
   uint32_t seeds = 30;
   std::map<uint32_t, uint32_t> seeds_of;  // by number of ranks, where it is another
   /// Reporting and tuning never share a seed.
   uint64_t first_seed = 2'000'000;
   std::vector<uint32_t> worlds = {8, 64, 1024, 10'240};
-  std::string only;   // cells whose name contains it
-  uint32_t jobs = 1;  // threads
+  std::string only;              // cells whose name contains it
+  uint32_t jobs = 1;             // threads
+  KeptOutcomes* kept = nullptr;  // runs made before are taken from it, others added
   uint32_t SeedsFor(uint32_t world) const {
     const auto found = seeds_of.find(world);
     return found == seeds_of.end() ? seeds : found->second;

@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 
 #include "bench/fault_matrix.h"
+#include "bench/fault_matrix_keep.h"
 
 namespace holdfast::bench {
 namespace {
@@ -48,6 +50,7 @@ void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
 int Main(int argc, char** argv) {
   MatrixOptions options;
   std::string into;
+  std::string keep;
   std::vector<std::string> seeds_of;
   bool quick = false;
   bool tuning = false;
@@ -62,6 +65,7 @@ int Main(int argc, char** argv) {
   app.add_option("--only", options.only, "cells whose name contains this");
   app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
   app.add_option("--into", into, "put the tables into this Markdown file");
+  app.add_option("--keep", keep, "file of outcomes: runs that are in it are not made again");
   app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
   app.add_flag("--verbose", verbose, "print every run that was not right");
   app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
@@ -80,6 +84,15 @@ int Main(int argc, char** argv) {
     options.seeds_of[ranks] = seeds;
   }
   if (tuning) options.first_seed = kTuningSeed;
+  std::optional<KeptOutcomes> kept;
+  if (!keep.empty()) {
+    Result<KeptOutcomes> opened = KeptOutcomes::Open(keep);
+    if (!opened) {
+      fmt::print(stderr, "{}\n", opened.error().ToString());
+      return 1;
+    }
+    options.kept = &kept.emplace(std::move(*opened));
+  }
   const auto cells = RunMatrix(options);
   std::string report = MatrixReport(cells, options);
   if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <new>
 #include <string>
@@ -26,6 +26,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 constexpr uint32_t kIndexBits = 16;
+constexpr uint64_t kTelling = 1;
+constexpr uint64_t kRunning = uint64_t{1} << 32;
 constexpr uint32_t kSampledOperationsMax = 10'000;
 constexpr uint32_t kPeerProbesMax = 64;
 static_assert(agent::kInFlightMax <= 1U << kIndexBits && agent::kInFlightMax % 64 == 0);
@@ -102,14 +104,18 @@ void Wipe(CollectiveTable& table) {
 }  // namespace
 
 uint64_t MonotonicNs() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
 /// Lies in memory that a forked child finds zeroed: the segment is not mapped there. What is here
 /// is the truth about what is in flight; the table is told.
 struct CollectiveRecorder::State {
   std::atomic<CollectiveTable*> table;
-  std::atomic<uint32_t> telling;
+  /// Who is just telling, in the low half, and operations that run, in the high half: who ends an
+  /// operation leaves both with one locked addition.
+  std::atomic<uint64_t> busy;
   std::atomic<bool> claimed;
   uint64_t writer;
   std::atomic<uint64_t> used[agent::kInFlightMax / 64];  // a bit an entry of in_flight
@@ -118,8 +124,7 @@ struct CollectiveRecorder::State {
   Mutex describing;
   CommunicatorEntry communicators[agent::kCommunicatorsMax];
 
-  // Time in operations, those that overlap once: how many run, since when, and the sum before.
-  std::atomic<uint32_t> running;
+  // Time in operations, those that overlap once: since when some run, and the sum before.
   std::atomic<uint64_t> running_since_ns;
   std::atomic<uint64_t> blocked_ns;
   std::atomic<uint64_t> moved_bytes;
@@ -202,7 +207,6 @@ struct CollectiveRecorder::State {
   void DropCells(CollectiveTable& shared, uint32_t communicator, uint64_t generation);
   void Number(uint32_t communicator, bool numbered, agent::CollectiveValues* values);
   void EnterOperation(CollectiveRecord& entry, uint64_t now_ns);
-  void LeaveOperation(uint64_t now_ns);
   PeerCell* CellOf(CollectiveTable& shared, uint64_t communicator, uint32_t peer,
                    agent::Direction direction);
   void TakeRequest(CollectiveTable& shared);
@@ -303,7 +307,7 @@ void CollectiveRecorder::State::Number(uint32_t communicator, bool numbered,
 
 void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t now_ns) {
   uint64_t blocked = blocked_ns.load(kRelaxed);
-  if (running.fetch_add(1, kRelaxed) == 0) {
+  if (busy.fetch_add(kRunning, kRelaxed) < kRunning) {
     running_since_ns.store(now_ns, kRelaxed);
   } else {
     blocked += Since(running_since_ns.load(kRelaxed), now_ns);
@@ -313,12 +317,6 @@ void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t
   const uint64_t moved = moved_bytes.load(kRelaxed);
   entry.moved_bytes.store(moved, kRelaxed);
   moved_bytes.store(moved + bytes, kRelaxed);
-}
-
-void CollectiveRecorder::State::LeaveOperation(uint64_t now_ns) {
-  const uint64_t since = running_since_ns.load(kRelaxed);
-  if (running.fetch_sub(1, kRelaxed) != 1) return;
-  blocked_ns.store(blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
 }
 
 /// Sums that nobody will add to, so that others find room.
@@ -374,8 +372,10 @@ void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
 /// The table, which is not unmapped while this exists.
 class CollectiveRecorder::Telling {
  public:
-  explicit Telling(State& state) : state_(state) { state_.telling.fetch_add(1); }
-  ~Telling() { state_.telling.fetch_sub(1, std::memory_order_release); }
+  explicit Telling(State& state) : state_(state) { state_.busy.fetch_add(kTelling); }
+  ~Telling() {
+    if (!over_) state_.busy.fetch_sub(kTelling, kRelease);
+  }
   Telling(const Telling&) = delete;
   Telling& operator=(const Telling&) = delete;
 
@@ -384,8 +384,17 @@ class CollectiveRecorder::Telling {
   /// before it looks at the state.
   CollectiveTable* table() const { return state_.table.load(); }
 
+  /// The last thing that is done with it: the telling and an operation that ran are over.
+  void LeaveOperation(uint64_t now_ns) {
+    const uint64_t since = state_.running_since_ns.load(kRelaxed);
+    over_ = true;
+    if (state_.busy.fetch_sub(kTelling + kRunning, kRelease) / kRunning != 1) return;
+    state_.blocked_ns.store(state_.blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
+  }
+
  private:
   State& state_;
+  bool over_ = false;
 };
 
 CollectiveRecorder::CollectiveRecorder() : state_(State::Map()) {}
@@ -499,8 +508,13 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   agent::StoreValues(entry, values);
   if (!options.deferred) state_->EnterOperation(entry, values.enqueued_ns);
   const uint64_t tag = entry.tag.load(kRelaxed) + 1;
-  entry.tag.store(tag);
-  table = telling.table();
+  if (table != nullptr) {
+    // No other one can be there before this telling is over.
+    entry.tag.store(tag, kRelease);
+  } else {
+    entry.tag.store(tag);
+    table = telling.table();
+  }
   if (table != nullptr) state_->TellOwn(*table, index, tag);
   if (table != nullptr && described) {
     State::TellBegun(table->communicators[communicator], values);
@@ -537,7 +551,7 @@ void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
 
 void CollectiveRecorder::End(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
-  const Telling telling(*state_);
+  Telling telling(*state_);
   uint32_t index = 0;
   CollectiveRecord* entry = state_->Find(handle, &index);
   uint64_t tag = handle >> kIndexBits;
@@ -549,12 +563,13 @@ void CollectiveRecorder::End(uint64_t handle) {
   CollectiveTable* table = telling.table();
   const uint64_t now = MonotonicNs();
   entry->ended_ns.store(now, kRelaxed);
-  if (entry->started_ns.load(kRelaxed) != 0) state_->LeaveOperation(now);
+  const bool ran = entry->started_ns.load(kRelaxed) != 0;
   if (table != nullptr) {
     state_->PushRecord(*table, *entry);
     state_->TellOwn(*table, index, tag + 1);
   }
   state_->ReturnEntry(index);
+  if (ran) telling.LeaveOperation(now);
 }
 
 // ---- peers, progress, sampling -----------------------------------------------------------------
@@ -640,7 +655,7 @@ void CollectiveRecorder::Attach(agent::SegmentControl& control) {
 void CollectiveRecorder::Detach() {
   if (state_ == nullptr) return;
   state_->table.store(nullptr);
-  while (state_->telling.load() > 0) std::this_thread::yield();
+  while (state_->busy.load() % kRunning > 0) std::this_thread::yield();
 }
 
 void CollectiveRecorder::Repeat() {

@@ -1,6 +1,6 @@
 #include "coordinator/detect/lateness.h"
 
-#include <bit>
+#include <limits>
 #include <numeric>
 
 namespace holdfast::detect {
@@ -13,15 +13,12 @@ constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is 
 constexpr double kLongWindow = 2.5;         // times the usual: something else happened
 constexpr double kStallShare = 1.5;         // of a window: it stood still, it was not slow
 constexpr double kStrongShare = 0.05;       // of a window, to be very late
+constexpr uint32_t kStrongSuspicious = 4;   // such windows
 constexpr double kWorkDiffers = 0.01;       // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
-
-uint32_t LastBits(uint32_t count) { return count >= 32 ? ~0U : (1U << count) - 1; }
+constexpr double kDifferenceMedian = 0.954;  // of two normal values, in standard deviations
 
 }  // namespace
-
-int Track::late_count() const { return std::popcount(late); }
-int Track::strong_count() const { return std::popcount(strong[0]) + std::popcount(strong[1]); }
 
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
     : options_(options), anchor_(members), tracks_(members) {}
@@ -137,6 +134,21 @@ void Lateness::Window(const Gathered& operation, double wall_ns, const std::vect
   Note(wall_ns, usage);
 }
 
+/// By differences of windows far apart: they hold nothing of what lasts, and all of what changes
+/// slowly.
+void Lateness::NoteNoise(RoleUsage& usage) {
+  scratch_.clear();
+  for (size_t i = 0; i < own_ns_.size(); ++i) {
+    const auto before = tracks_[position_[i]].oldest();
+    if (before) scratch_.push_back(std::abs(own_ns_[i] - *before));
+  }
+  if (scratch_.empty()) return;
+  // In a pair or a triple the fastest is the measure: its own excess is 0 and does not change.
+  const double change = scratch_.size() < 4 ? *std::max_element(scratch_.begin(), scratch_.end())
+                                            : LowerMedian(std::span<double>(scratch_));
+  usage.noises.Add(change / kDifferenceMedian);
+}
+
 void Lateness::Note(double wall_ns, RoleUsage& usage) {
   scratch_ = own_ns_;
   const double usual = LowerMedian(std::span<double>(scratch_));
@@ -147,27 +159,34 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
     usage.spreads.Add(1.4826 * CentreOf(scratch_).mad);
   } else {
     const auto [least, most] = std::minmax_element(scratch_.begin(), scratch_.end());
-    usage.spreads.Add((*most - *least) / (n == 2 ? 0.954 : 1.6));
+    usage.spreads.Add((*most - *least) / (n == 2 ? kDifferenceMedian : 1.6));
   }
-  if (usage.spread == 0 || usage.spreads.added() % 8 == 0) usage.spread = usage.spreads.Median();
+  NoteNoise(usage);
+  if (usage.spread == 0 || usage.spreads.added() % 8 == 0) {
+    usage.spread = usage.spreads.Median();
+    usage.noise = usage.noises.Median();
+  }
   const double spread = std::max(usage.spread, kSpreadLeast);
-  const double late_from = std::max(
-      {options_.late_share, static_cast<double>(options_.late_ns_min) / wall_ns, 2 * spread});
-  const double strong_from = std::max(kStrongShare, 5 * spread);
+  // Where work differs it also changes, and what is taken out for it is an estimate: the past does
+  // not bind.
+  const double least = static_cast<double>(options_.late_ns_min) / wall_ns;
+  const LateFrom from{.peers = std::max({options_.late_share, least, 2 * spread}),
+                      .past = work_differs_ ? std::numeric_limits<double>::infinity()
+                                            : std::max({options_.slower_share, least, spread}),
+                      .strong = std::max(kStrongShare, 5 * spread)};
   suspicious_ = false;
   for (size_t i = 0; i < n; ++i) {
     if (own_ns_[i] > kStallShare) continue;
     Track& track = tracks_[position_[i]];
-    track.excess.Add(static_cast<float>(own_ns_[i]));
-    track.late =
-        (track.late << 1U | (own_ns_[i] >= late_from ? 1U : 0U)) & LastBits(options_.windows);
-    const bool strong = own_ns_[i] >= strong_from;
-    track.strong[1] = track.strong[1] << 1U | track.strong[0] >> 63U;
-    track.strong[0] = track.strong[0] << 1U | (strong ? 1U : 0U);
-    ++track.windows;
-    usage.strong += strong ? 1 : 0;
-    suspicious_ |= static_cast<uint32_t>(track.late_count()) >= options_.windows_late ||
-                   track.strong_count() >= 4;
+    track.Add(own_ns_[i], from, options_.windows);
+    if (track.windows() % Track::kRecent == 0) {
+      const double shift = track.shift();
+      if (shift != 0) usage.shifts.Add(std::abs(shift));  // 0: it is the measure itself
+    }
+    const size_t reached = Track::LevelOf(own_ns_[i], from.strong);
+    for (size_t level = 0; level < reached; ++level) ++usage.strong[level];
+    suspicious_ |= std::max(track.late_count(), track.slower_count()) >= options_.windows_late ||
+                   track.strong_count() >= kStrongSuspicious;
   }
   usage.windows += n;
 }

@@ -6,6 +6,7 @@
 
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/robust.h"
+#include "coordinator/detect/track.h"
 
 // Who comes late by own fault. The time that a rank needs for itself between two operations of a
 // communicator (its clock's difference less the time it was blocked in operations meanwhile) is
@@ -17,19 +18,12 @@ namespace holdfast::detect {
 struct RoleUsage {
   Recent<double, 64> spreads;  // of own times in a window, as a share of the window
   Recent<double, 64> slopes;   // own nanoseconds a byte moved, where the members' bytes differ
+  Recent<double, 64> noises;   // of a member's own times in windows far apart, the same
+  Recent<double, 64> shifts;   // sizes of members' changes beside their own past
   double spread = 0;           // the median of the spreads, brought up to date now and then
-  uint64_t strong = 0;         // windows in which a member came very late
-  uint64_t windows = 0;        // of all members
-};
-
-/// One member's record. A window is about one iteration.
-struct Track {
-  Recent<float, 20> excess;          // own time beyond the usual member's, as a share of the window
-  uint32_t late = 0;                 // bit i: late in the window i windows ago
-  std::array<uint64_t, 2> strong{};  // the same, very late
-  uint32_t windows = 0;
-  int late_count() const;
-  int strong_count() const;
+  double noise = 0;            // of the noises
+  std::array<uint64_t, Track::kLevels> strong{};  // windows in which a member came very late
+  uint64_t windows = 0;                           // of all members
 };
 
 class Lateness {
@@ -56,6 +50,7 @@ class Lateness {
   void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
   void MoveAnchor(const Gathered& operation);
   void TakeOutWork(RoleUsage& usage);
+  void NoteNoise(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
 
   const DetectorOptions options_;

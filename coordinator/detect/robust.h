@@ -48,6 +48,8 @@ class Recent {
   size_t size() const { return std::min<size_t>(added_, kSize); }
   uint64_t added() const { return added_; }
   bool full() const { return added_ >= kSize; }
+  /// The next one to go, when full.
+  T oldest() const { return values_[added_ % kSize]; }
   T Median() const {
     std::array<T, kSize> copy = values_;
     return LowerMedian(std::span<T>(copy.data(), size()));

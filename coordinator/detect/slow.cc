@@ -18,7 +18,10 @@ constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
 constexpr size_t kTrackLeast = 10;       // windows, to know a member's lasting excess
 constexpr double kLastingLeast = 0.003;  // robust spread of lasting excesses, at least
-constexpr int kOftenLeast = 5;           // very late windows
+constexpr double kShiftLeast = 0.0015;   // the same of their changes
+constexpr uint32_t kOftenLeast = 5;      // very late windows
+constexpr double kOftenTimes = 3;        // as many as are expected, to be worth a calculation
+constexpr uint32_t kOftenWidths[] = {16, 32, 64, 128};
 constexpr double kOftenByChance = 1e-6;  // over all ranks, at most
 constexpr size_t kFabricCommsLeast = 4;
 
@@ -111,24 +114,43 @@ double Slowness::LastingSpread(Role role, const Table& table) const {
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm] || table.comm(comm).role != role) continue;
     for (const Track& track : watches_[comm]->lateness.tracks()) {
-      if (track.excess.size() < kTrackLeast) continue;
-      const auto excess = static_cast<double>(track.excess.Median());
+      if (track.recent() < kTrackLeast) continue;
+      const double excess = track.excess();
       if (excess != 0) lasting.push_back(std::abs(excess));  // 0: it is the measure itself
     }
   }
   return std::max(LowerMedian(std::span<double>(lasting)), kLastingLeast);
 }
 
-/// Very late more often than chance gives any of the ranks.
-bool Slowness::Often(const Track& track, const RoleUsage& usage, size_t tracks) const {
-  const int strong = track.strong_count();
-  if (strong < kOftenLeast) return false;
-  const uint64_t windows = std::min<uint64_t>(track.windows, 128);
-  const auto others = static_cast<double>(
-      usage.strong - std::min<uint64_t>(usage.strong, static_cast<uint64_t>(strong)));
-  const double p = (others + 1) / static_cast<double>(usage.windows - windows + 1);
-  return BinomialTail(static_cast<uint64_t>(strong), windows, p) <
-         kOftenByChance / static_cast<double>(tracks);
+/// Very late more often than chance gives any of the ranks: over a short while or a long one, a
+/// little or much.
+std::optional<Slowness::Often> Slowness::OftenVeryLate(const Track& track, const RoleUsage& usage,
+                                                       size_t tracks) {
+  if (track.strong_count() < kOftenLeast) return std::nullopt;
+  constexpr double kTests = Track::kLevels * std::size(kOftenWidths);
+  const double least = kOftenByChance / (kTests * static_cast<double>(tracks));
+  for (size_t level = 0; level < Track::kLevels; ++level) {
+    const uint64_t own = track.strong_count(level);
+    const uint64_t windows = std::min(track.windows(), LastWindows::kKept);
+    const auto others =
+        static_cast<double>(usage.strong[level] - std::min(usage.strong[level], own));
+    const double p = (others + 1) / static_cast<double>(usage.windows - windows + 1);
+    for (const uint32_t width : kOftenWidths) {
+      const uint32_t strong = track.strong_count(level, width);
+      const uint32_t of = std::min(width, track.windows());
+      if (strong < kOftenLeast || strong < kOftenTimes * p * of) continue;
+      if (BinomialTail(strong, of, p) < least) {
+        return Often{.strong = strong, .of = of, .all_strong = usage.strong[level]};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// A change beside those that the role's members are known to have, and those that noise makes.
+double Slowness::SlowerZ(const Track& track, const RoleUsage& usage) {
+  const double usual = 1.4826 * std::max(usage.shifts.Median(), kShiftLeast);
+  return track.shift() / std::max(usual, track.shift_error(usage.noise));
 }
 
 std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& lasting_spread,
@@ -137,38 +159,45 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& las
   const CommInfo& info = table.comm(comm);
   const Track& track = watch.lateness.tracks()[position];
   const RoleUsage& usage = usage_[static_cast<size_t>(info.role)];
-  const bool late = static_cast<uint32_t>(track.late_count()) >= options_.windows_late;
-  const bool often = Often(track, usage, table.world());
-  if (!late && !often) return std::nullopt;
-  if (lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
+  const bool late = track.late_count() >= options_.windows_late;
+  const bool slower = track.slower_count() >= options_.windows_late;
+  const auto often = OftenVeryLate(track, usage, table.world());
+  if (!late && !slower && !often) return std::nullopt;
+  if (late && lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
   const uint32_t rank = info.members[position];
-  const auto excess = static_cast<double>(track.excess.Median());
   // In a pair or a triple the measure is the fastest member: two members' differences add up.
-  const double spread = lasting_spread * (info.members.size() < 4 ? std::sqrt(2.0) : 1);
-  const double z = 0.6745 * excess / spread;
-  const bool lasting = late && z > options_.z_min;
-  if (!lasting && !often) return std::nullopt;
+  const double few = info.members.size() < 4 ? std::sqrt(2.0) : 1;
+  const double late_z = late ? 0.6745 * track.excess() / (few * lasting_spread) : 0;
+  const double slower_z = slower ? SlowerZ(track, usage) : 0;
+  const bool is_late = late_z > options_.z_min;
+  const bool is_slower = slower_z > options_.slower_z_min;
+  const bool lasts = is_late || is_slower;
+  if (!lasts && !often) return std::nullopt;
   Verdict verdict{.fault = FaultClass::kComputeSlow,
                   .ranks = {Rank{rank}},
                   .edge = {},
                   .nodes = {table.NodeNameOf(rank)},
-                  .confidence = lasting ? std::min(0.95, 0.6 + z / 50) : 0.7,
+                  .confidence = lasts ? std::min(0.95, 0.6 + std::max(late_z, slower_z) / 50) : 0.7,
                   .action = Action::kAlert,
                   .evidence = {}};
   const double window_ns = watch.lateness.window_ns();
-  if (lasting) {
+  const std::string place = fmt::format("the {}communicator {:x}", Word(info.role), info.id.value);
+  auto lasting = [&](double share, std::string_view than, uint32_t count, double by_z) {
     verdict.evidence.push_back(fmt::format(
-        "rank {} needed {} ({:.1f} % of {}) more for itself than its peers in the {}communicator "
-        "{:x}, late in {} of the last {} windows, z = {:.0f}",
-        rank, InSeconds(static_cast<uint64_t>(excess * window_ns)), excess * 100,
-        InSeconds(static_cast<uint64_t>(window_ns)), Word(info.role), info.id.value,
-        track.late_count(), track.excess.size(), z));
-  } else {
+        "rank {} needed {} ({:.1f} % of {}) more for itself than {} in {}, late in {} of the last "
+        "{} windows, z = {:.0f}",
+        rank, InSeconds(static_cast<uint64_t>(share * window_ns)), share * 100,
+        InSeconds(static_cast<uint64_t>(window_ns)), than, place, count, track.recent(), by_z));
+  };
+  if (is_late) lasting(track.excess(), "its peers", track.late_count(), late_z);
+  if (is_slower) {
+    lasting(track.shift(), "it used to beside its peers", track.slower_count(), slower_z);
+  }
+  if (!lasts) {
     verdict.evidence.push_back(fmt::format(
-        "rank {} came very late in {} of the last {} windows of the {}communicator {:x}; of all "
-        "ranks together {} of {} windows were",
-        rank, track.strong_count(), std::min<uint32_t>(track.windows, 128), Word(info.role),
-        info.id.value, usage.strong, usage.windows));
+        "rank {} came very late in {} of the last {} windows of {}; of all ranks together {} of "
+        "{} windows were as late",
+        rank, often->strong, often->of, place, often->all_strong, usage.windows));
   }
   if (watch.lateness.by_waits_only()) {
     verdict.evidence.emplace_back("by waits alone: its blocked time is not told");
@@ -184,9 +213,8 @@ void Slowness::LookForLate(const Table& table, std::vector<Verdict>& verdicts) c
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm] || !watches_[comm]->lateness.suspicious()) continue;
     const CommInfo& info = table.comm(comm);
-    double& spread = lasting[static_cast<size_t>(info.role)];
     for (uint32_t position = 0; position < info.members.size(); ++position) {
-      auto verdict = Late(comm, position, spread, table);
+      auto verdict = Late(comm, position, lasting[static_cast<size_t>(info.role)], table);
       if (!verdict) continue;
       const uint32_t rank = info.members[position];
       places.insert({comm, rank});

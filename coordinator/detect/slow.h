@@ -38,10 +38,18 @@ class Slowness {
   std::vector<bool> Excused(const Gathered& operation, Index comm, const Table& table) const;
   void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
   double LastingSpread(Role role, const Table& table) const;
+  static double SlowerZ(const Track& track, const RoleUsage& usage);
+  /// So many very late windows that it is no chance.
+  struct Often {
+    uint32_t strong = 0;
+    uint32_t of = 0;
+    uint64_t all_strong = 0;
+  };
+  static std::optional<Often> OftenVeryLate(const Track& track, const RoleUsage& usage,
+                                            size_t tracks);
   /// `lasting_spread`: of the role; 0 until somebody needs it.
   std::optional<Verdict> Late(Index comm, uint32_t position, double& lasting_spread,
                               const Table& table) const;
-  bool Often(const Track& track, const RoleUsage& usage, size_t tracks) const;
   void LookForTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
   Verdict SlowTransfer(const Watch& watch, const Transfers::Slow& slow,
                        const DelayMatrix::Blame& blame, const Table& table, Index comm) const;

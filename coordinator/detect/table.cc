@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <type_traits>
 
 namespace holdfast::detect {
 namespace {
@@ -233,10 +235,10 @@ Index Table::Introduce(const Communicator& communicator, Index node) {
 void Table::TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node) {
   const auto found = comm_index_.find(communicator.id);
   const Index index = found != comm_index_.end() ? found->second : Introduce(communicator, node);
-  const bool same =
-      index != kNone && std::equal(comms_[index].members.begin(), comms_[index].members.end(),
-                                   communicator.members.begin(), communicator.members.end(),
-                                   [](uint32_t ours, Rank theirs) { return ours == theirs.value; });
+  static_assert(sizeof(Rank) == sizeof(uint32_t) && std::is_trivially_copyable_v<Rank>);
+  const bool same = index != kNone && comms_[index].members.size() == communicator.members.size() &&
+                    std::memcmp(comms_[index].members.data(), communicator.members.data(),
+                                communicator.members.size() * sizeof(Rank)) == 0;
   if (!same) {
     RefuseRecord();
     return;

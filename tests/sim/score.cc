@@ -129,7 +129,7 @@ RunLimits LimitsFor(const Scenario& scenario) {
     limits.iterations_after = scenario.world <= 8 ? 3000 : scenario.world <= 64 ? 800 : 100;
     if (scenario.world > 1024) limits.iterations_after = 60;
   } else if (scenario.fault == FaultKind::kIntermittent) {
-    limits.iterations_after = scenario.duty < 0.3 ? 200 : 80;
+    limits.iterations_after = scenario.duty < 0.3 ? 400 : 80;
   } else if (scenario.fault == FaultKind::kSlowGpu || scenario.fault == FaultKind::kTwoSlow) {
     limits.iterations_after = 50;
   } else {
@@ -151,7 +151,7 @@ Outcome RunScenario(const Scenario& scenario, uint64_t seed, const RunLimits& li
     trace.Advance();
     for (; tick_s <= trace.horizon_s() && !done; tick_s += limits.tick_s) {
       while (auto delivery = trace.Next(tick_s)) {
-        detector.Observe(delivery->digest, ListenerTime(delivery->at_s));
+        detector.Observe(*delivery->digest, ListenerTime(delivery->at_s));
       }
       const Truth& truth = trace.truth();
       for (const Verdict& verdict : detector.Evaluate(ListenerTime(tick_s))) {

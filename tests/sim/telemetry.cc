@@ -16,10 +16,6 @@ constexpr double kEveryS = 1;
 
 }  // namespace
 
-uint64_t Trace::LocalNs(const Node& node, double at_s) const {
-  return static_cast<uint64_t>((at_s + 1000 + node.offset_s) * node.rate * 1e9);
-}
-
 void Trace::Tell(double until_s) {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
@@ -95,6 +91,8 @@ void Trace::TellNode(uint32_t index, double at_s) {
   digest.taken_ns = LocalNs(node, at_s);
   const uint32_t first = index * job_.ranks_per_node;
   const uint32_t end = std::min(first + job_.ranks_per_node, job_.world);
+  digest.ranks.reserve(end - first);
+  digest.completed.reserve((end - first) * kinds_.size());
   for (uint32_t rank = first; rank < end; ++rank) TellRank(rank, at_s, digest);
   if (node.number <= 2 || node.number % 16 == 0) TellCommunicators(first, end, digest);
   TellDone(node, at_s, digest);
@@ -112,11 +110,7 @@ void Trace::TellCommunicators(uint32_t first, uint32_t end, Digest& digest) cons
       const uint32_t group = job_.families[f].group_of[rank];
       if (std::find(told.begin(), told.end(), group) != told.end()) continue;
       told.push_back(group);
-      detect::Communicator communicator{IdOf(f, group), job_.families[f].role, {}};
-      for (uint32_t member : job_.families[f].groups[group]) {
-        communicator.members.push_back(Rank{member});
-      }
-      digest.communicators.push_back(std::move(communicator));
+      digest.communicators.push_back(communicators_[f][group]);
     }
   }
   for (uint32_t rank = first; job_.stages > 1 && rank < end; ++rank) {
@@ -134,6 +128,7 @@ void Trace::TellCommunicators(uint32_t first, uint32_t end, Digest& digest) cons
 
 void Trace::TellDone(Node& node, double at_s, Digest& digest) const {
   size_t kept = 0;
+  digest.collectives.reserve(node.done.size());
   for (size_t i = 0; i < node.done.size(); ++i) {
     if (node.done_at_s[i] <= at_s) {
       digest.collectives.push_back(node.done[i]);
@@ -156,26 +151,16 @@ void Trace::TellDone(Node& node, double at_s, Digest& digest) const {
 
 void Trace::TellCompleted(uint32_t rank, double at_s, Digest& digest) const {
   const uint32_t ran = ranks_[rank].ran;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const auto same = [&](const Place& place) {
-      return place.family == places_[i].family && place.func == places_[i].func;
-    };
-    const auto begin = places_.begin();
-    if (std::find_if(begin, begin + static_cast<std::ptrdiff_t>(i), same) !=
-        begin + static_cast<std::ptrdiff_t>(i)) {
-      continue;
-    }
-    const auto an_iteration = std::count_if(begin, places_.end(), same);
-    uint64_t count = ran < 2 ? 0 : static_cast<uint64_t>(an_iteration) * (ran - 1);
-    for (size_t place = i; place < places_.size(); ++place) {
-      if (!same(places_[place])) continue;
+  for (const std::vector<size_t>& kind : kinds_) {
+    uint64_t count = ran < 2 ? 0 : static_cast<uint64_t>(kind.size()) * (ran - 1);
+    for (const size_t place : kind) {
       for (uint32_t parity = 0; parity < 2; ++parity) {
         count += left_s_[(parity * places_.size() + place) * job_.world + rank] <= at_s ? 1 : 0;
       }
     }
-    const uint32_t family = places_[i].family;
+    const auto [family, func] = places_[kind.front()];
     digest.completed.push_back(
-        {Rank{rank}, IdOf(family, job_.families[family].group_of[rank]), places_[i].func, count});
+        {Rank{rank}, IdOf(family, job_.families[family].group_of[rank]), func, count});
   }
 }
 
@@ -206,10 +191,11 @@ void Trace::Send(double at_s, Digest digest) {
   double delay = 0.002 + noise_.Exponential(0.01);
   if (noise_.Chance(conditions_.late_chance)) delay += noise_.Uniform(0.2, conditions_.late_s_max);
   if (noise_.Chance(conditions_.repeat_chance)) {
-    queue_.push_back({at_s + delay + noise_.Exponential(0.5), digest});
+    const double again_s = at_s + delay + noise_.Exponential(0.5);
+    queue_.push_back({again_s, std::make_unique<Digest>(digest)});
     std::push_heap(queue_.begin(), queue_.end(), Later());
   }
-  queue_.push_back({at_s + delay, std::move(digest)});
+  queue_.push_back({at_s + delay, std::make_unique<Digest>(std::move(digest))});
   std::push_heap(queue_.begin(), queue_.end(), Later());
 }
 

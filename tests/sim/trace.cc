@@ -47,7 +47,23 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
     node.next_s = noise_.Uniform(0, 1);
   }
   for (const Part& part : job_.parts) {
-    if (part.kind == Part::Kind::kCollective) places_.push_back({part.family, part.func});
+    if (part.kind != Part::Kind::kCollective) continue;
+    auto kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& known) {
+      const Place& place = places_[known.front()];
+      return place.family == part.family && place.func == part.func;
+    });
+    if (kind == kinds_.end()) kind = kinds_.emplace(kinds_.end());
+    kind->push_back(places_.size());
+    places_.push_back({part.family, part.func});
+  }
+  for (uint32_t f = 0; f < job_.families.size(); ++f) {
+    std::vector<detect::Communicator>& told = communicators_.emplace_back();
+    for (const auto& group : job_.families[f].groups) {
+      detect::Communicator communicator{
+          IdOf(f, static_cast<uint32_t>(told.size())), job_.families[f].role, {}};
+      for (const uint32_t member : group) communicator.members.push_back(Rank{member});
+      told.push_back(std::move(communicator));
+    }
   }
   left_s_.assign(2 * places_.size() * job_.world, kNever);
   PlaceFault();

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <queue>
 #include <vector>
 
 #include "coordinator/detect/records.h"
@@ -33,7 +33,7 @@ class Trace {
   double horizon_s() const { return horizon_s_; }
   struct Delivery {
     double at_s = 0;
-    detect::Digest digest;
+    std::unique_ptr<detect::Digest> digest;
   };
   /// The next digest that arrives by `until_s`, in order of arrival.
   std::optional<Delivery> Next(double until_s);
@@ -110,7 +110,9 @@ class Trace {
   void TellDone(Node& node, double at_s, detect::Digest& digest) const;
   void TellEnqueued(uint32_t index, double at_s, detect::Digest& digest) const;
   void Send(double at_s, detect::Digest digest);
-  uint64_t LocalNs(const Node& node, double at_s) const;
+  static uint64_t LocalNs(const Node& node, double at_s) {
+    return static_cast<uint64_t>((at_s + 1000 + node.offset_s) * node.rate * 1e9);
+  }
 
   Scenario scenario_;
   const Conditions conditions_;
@@ -126,6 +128,9 @@ class Trace {
     detect::Func func = detect::Func::kOther;
   };
   std::vector<Place> places_;
+  /// The places of each kind of collective.
+  std::vector<std::vector<size_t>> kinds_;
+  std::vector<std::vector<detect::Communicator>> communicators_;  // as told, by family and group
   std::vector<double> left_s_;  // by parity of the iteration, place, rank
   double& LeftAt(uint32_t iteration, size_t place, uint32_t rank) {
     return left_s_[((iteration & 1U) * places_.size() + place) * job_.world + rank];

@@ -168,7 +168,7 @@ TEST(HostileTest, OneMadRankDoesNotBlindTheDetector) {
     trace.Advance();
     for (; tick_s <= trace.horizon_s(); tick_s += 1) {
       while (auto delivery = trace.Next(tick_s)) {
-        Digest& digest = delivery->digest;
+        Digest& digest = *delivery->digest;
         if (digest.ranks.front().rank.value == mad / 8 * 8) {
           for (int i = 0; i < 100; ++i) {
             Collective record = digest.collectives.empty() ? Collective{} : digest.collectives[0];

@@ -49,6 +49,31 @@ INSTANTIATE_TEST_SUITE_P(
                                      FaultKind::kSlowGpu, FaultKind::kTwoSlow),
                      testing::ValuesIn(kShapes), testing::Values(8U, 64U)));
 
+TEST(SmallFaultTest, AFewPercentAreFoundBesideTheRanksOwnPast) {
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
+    const Scenario scenario{.shape = Shape::kPipeline,
+                            .world = 64,
+                            .fault = FaultKind::kSlowGpu,
+                            .magnitude = 0.05,
+                            .conditions = {}};
+    const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
+    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+  }
+}
+
+TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
+    const Scenario scenario{.shape = Shape::kPipeline,
+                            .world = 64,
+                            .fault = FaultKind::kIntermittent,
+                            .magnitude = 0.5,
+                            .duty = 0.1,
+                            .conditions = {}};
+    const Outcome outcome = RunScenario(scenario, seed, {.iterations_after = 60});
+    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+  }
+}
+
 class NegativeTest : public testing::TestWithParam<std::tuple<size_t, Shape>> {};
 
 TEST_P(NegativeTest, NobodyIsBlamed) {

@@ -6,6 +6,7 @@
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
 #include "coordinator/detect/pace.h"
+#include "coordinator/detect/track.h"
 #include "coordinator/detect/transfer.h"
 
 namespace holdfast::detect {
@@ -93,6 +94,7 @@ class Meeting {
   }
   const Track& track(uint32_t i) const { return lateness_.tracks()[i]; }
   bool suspicious() const { return lateness_.suspicious(); }
+  const RoleUsage& usage() const { return usage_; }
 
  private:
   const uint32_t members_;
@@ -107,9 +109,9 @@ class Meeting {
 TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
   Meeting meeting(4);
   for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 1080, 900});
-  EXPECT_EQ(meeting.track(2).late_count(), 20);
-  EXPECT_NEAR(meeting.track(2).excess.Median(), 180.0 / 1180, 1e-3);
-  EXPECT_EQ(meeting.track(1).late_count(), 0);
+  EXPECT_EQ(meeting.track(2).late_count(), 20U);
+  EXPECT_NEAR(meeting.track(2).excess(), 180.0 / 1180, 1e-3);
+  EXPECT_EQ(meeting.track(1).late_count(), 0U);
   EXPECT_TRUE(meeting.suspicious());
 }
 
@@ -124,8 +126,8 @@ TEST(LatenessTest, LateNowAndThenIsNotLateLastingly) {
   for (uint64_t i = 0; i < 24; ++i) {
     meeting.Iterate({900, i % 4 == 0 ? 1000U : 900U, i % 4 == 1 ? 1000U : 900U, 900});
   }
-  EXPECT_LT(meeting.track(1).late_count(), 14);
-  EXPECT_LT(meeting.track(2).late_count(), 14);
+  EXPECT_LT(meeting.track(1).late_count(), 14U);
+  EXPECT_LT(meeting.track(2).late_count(), 14U);
 }
 
 TEST(LatenessTest, MoreWorkIsNoFault) {
@@ -137,7 +139,7 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
     own.push_back(500 + 5 * (10 + i * i));  // as its bytes
   }
   for (int i = 0; i < 30; ++i) meeting.Iterate(own, bytes);
-  for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(), 14) << i;
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(), 14U) << i;
   own[3] += 150;  // and now one is slow for what it has to do
   for (int i = 0; i < 20; ++i) meeting.Iterate(own, bytes);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count() >= 14, i == 3) << i;
@@ -146,7 +148,81 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
 TEST(LatenessTest, OneStallIsNotSlowness) {
   Meeting meeting(4);
   for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 900, i % 5 == 0 ? 9000U : 900U});
-  EXPECT_EQ(meeting.track(3).strong_count(), 0);
+  EXPECT_EQ(meeting.track(3).strong_count(), 0U);
+}
+
+/// Excesses one after another, with the thresholds of a quiet job.
+class TrackOf {
+ public:
+  TrackOf& Add(int windows, double excess) {
+    for (int i = 0; i < windows; ++i) track_.Add(excess, {0.02, 0.01, 0.05}, 20);
+    return *this;
+  }
+  const Track* operator->() const { return &track_; }
+
+ private:
+  Track track_;
+};
+
+TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
+  TrackOf track;
+  track.Add(40, -0.003).Add(19, 0.015);
+  EXPECT_EQ(track->slower_count(), 19U);
+  EXPECT_EQ(track->late_count(), 0U) << "1.5 % is not late";
+  EXPECT_NEAR(track->shift(), 0.018, 1e-6);
+  track.Add(300, 0.015);
+  EXPECT_EQ(track->slower_count(), 20U) << "a slowdown is not learned as usual";
+}
+
+TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
+  TrackOf always;
+  always.Add(60, 0.015);
+  EXPECT_EQ(always->slower_count(), 0U);
+  TrackOf back;
+  back.Add(40, -0.05).Add(20, 0.001);
+  EXPECT_EQ(back->slower_count(), 0U);
+  EXPECT_NEAR(back->shift(), 0.051, 1e-6);
+}
+
+TEST(TrackTest, APastOfAFewWindowsIsNoPast) {
+  TrackOf track;
+  track.Add(7, 0).Add(1, 0.5);
+  EXPECT_EQ(track->slower_count(), 0U);
+}
+
+TEST(TrackTest, TheErrorOfAChangeFallsWithTheWindowsAndGrowsWithTheNoise) {
+  TrackOf few;
+  few.Add(20, 0);
+  TrackOf many;
+  many.Add(200, 0);
+  EXPECT_GT(few->shift_error(0.01), many->shift_error(0.01));
+  EXPECT_NEAR(many->shift_error(0.01), 0.01 * 1.2533 * std::sqrt(1.0 / 20 + 1.0 / 32), 1e-6);
+}
+
+TEST(TrackTest, VeryLateIsCountedByLevelAndByWhile) {
+  TrackOf track;
+  track.Add(3, 0.06).Add(2, 0.30).Add(70, 0).Add(1, 0.09);
+  EXPECT_EQ(track->strong_count(0), 6U);
+  EXPECT_EQ(track->strong_count(1), 3U) << "from 8 %";
+  EXPECT_EQ(track->strong_count(3), 2U) << "from 20 %";
+  EXPECT_EQ(track->strong_count(0, 16), 1U);
+  EXPECT_EQ(track->strong_count(0, 72), 2U);
+  EXPECT_EQ(track->strong_count(3, 73), 2U);
+}
+
+TEST(LatenessTest, TheNoiseIsKnownWithoutWhatLasts) {
+  Meeting meeting(2);
+  for (uint64_t i = 0; i < 80; ++i) meeting.Iterate({900 + i * 7 % 5, 960 + i * 3 % 7});
+  EXPECT_NEAR(meeting.usage().noise, 0.003, 0.002) << "of 60 ms that one needs more";
+  EXPECT_LT(meeting.usage().shifts.Median(), 0.003);
+}
+
+TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
+  Meeting meeting(4);
+  const std::vector<uint64_t> bytes = {10U << 20U, 11U << 20U, 12U << 20U, 13U << 20U};
+  for (int i = 0; i < 40; ++i) meeting.Iterate({500, 550, 600, 650}, bytes);
+  for (int i = 0; i < 20; ++i) meeting.Iterate({515, 550, 600, 650}, bytes);
+  EXPECT_EQ(meeting.track(0).slower_count(), 0U);
 }
 
 TEST(TransfersTest, LastinglySlowerThanItsOwnPast) {

@@ -1,0 +1,62 @@
+#include "coordinator/detect/track.h"
+
+#include <bit>
+
+namespace holdfast::detect {
+namespace {
+
+constexpr double kMedianError = 1.2533;  // of a median of n, times the spread over the root of n
+constexpr uint32_t kLearnEvery = 4;      // windows: the past is long, a slowdown cannot creep in
+
+uint32_t LastBits(uint32_t count) { return count >= 32 ? ~0U : (1U << count) - 1; }
+
+}  // namespace
+
+uint32_t LastWindows::Count(uint32_t width) const {
+  const uint64_t low = width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
+  const uint64_t high = width <= 64      ? 0
+                        : width >= kKept ? ~uint64_t{0}
+                                         : (uint64_t{1} << (width - 64)) - 1;
+  return static_cast<uint32_t>(std::popcount(bits_[0] & low) + std::popcount(bits_[1] & high));
+}
+
+size_t Track::LevelOf(double excess, double strong_from) {
+  size_t level = 0;
+  for (; level < kLevels && excess >= strong_from; ++level) strong_from *= kLevelStep;
+  return level;
+}
+
+uint32_t Track::late_count() const { return static_cast<uint32_t>(std::popcount(late_)); }
+uint32_t Track::slower_count() const { return static_cast<uint32_t>(std::popcount(slower_)); }
+
+double Track::shift() const { return knows_past() ? excess() - static_cast<double>(usual_) : 0; }
+
+double Track::shift_error(double noise) const {
+  if (!knows_past()) return 0;
+  return kMedianError * noise *
+         std::sqrt(1 / static_cast<double>(recent_.size()) + 1 / static_cast<double>(past_.size()));
+}
+
+void Track::Learn(double excess) {
+  past_.Add(static_cast<float>(excess));
+  usual_ = past_.Median();
+}
+
+void Track::Add(double excess, const LateFrom& from, uint32_t windows) {
+  // Who only fell back to the others is not slow.
+  const double slower_by = std::min(excess, excess - static_cast<double>(usual_));
+  const bool slower = knows_past() && slower_by >= from.past;
+  if (!knows_past()) {
+    Learn(excess);
+  } else if (recent_.full() && windows_ % kLearnEvery == 0 && slower_count() * 2 < windows) {
+    Learn(recent_.oldest());
+  }
+  recent_.Add(static_cast<float>(excess));
+  late_ = (late_ << 1U | (excess >= from.peers ? 1U : 0U)) & LastBits(windows);
+  slower_ = (slower_ << 1U | (slower ? 1U : 0U)) & LastBits(windows);
+  const size_t reached = LevelOf(excess, from.strong);
+  for (size_t level = 0; level < kLevels; ++level) strong_[level].Add(level < reached);
+  ++windows_;
+}
+
+}  // namespace holdfast::detect
