@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: what torch, safetensors and transformers read and write."""
+"""`holdfast export` and `holdfast import`: what torch and safetensors read and write."""
 
 import json
 import os
@@ -248,6 +248,14 @@ def test_nothing_in_a_checkpoint_runs(cluster, job, tmp_path, capsys):
     said, _ = convert(capsys, "import", tmp_path / "object", "--job", job)
     assert said["left_out"] == ["evil"] and said["tensors"] == 1
     assert not trace.exists()
+    # Nor does one in the place of a tensor.
+    metadata = foreign.load_metadata(tmp_path / "object/.metadata")
+    places = {index.fqn: index for index in metadata.storage_data}
+    metadata.storage_data[places["w"]] = metadata.storage_data[places["evil"]]
+    (tmp_path / "object/.metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(hf.HoldfastError, match="'w' is said to be a tensor"):
+        foreign.read(tmp_path / "object").tensors["w"].pieces[0][2]()
+    assert not trace.exists()
     pickle.loads(pickle.dumps(Command(trace)))  # so it would
     assert trace.exists()
 
@@ -270,6 +278,9 @@ def test_damaged_checkpoints_are_named(tmp_path):
     data.write_bytes(whole[:200])
     with pytest.raises(hf.HoldfastError, match="cut off"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
+    data.write_bytes(whole[:30] + bytes(len(whole) - 30))
+    with pytest.raises(hf.HoldfastError, match="'w'.*damaged|'w' is said to be a tensor"):
+        foreign.read(tmp_path).tensors["w"].pieces[0][2]()
     data.unlink()
     with pytest.raises(hf.HoldfastError, match="not whole"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
@@ -279,6 +290,9 @@ def test_damaged_checkpoints_are_named(tmp_path):
 
 
 def test_without_python_it_is_said_what_is_missing(cluster, job, tmp_path):
-    for python, words in (("/no/such/python", "no interpreter"), ("/usr/bin/python3", "pip install")):
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 77\n")
+    bare.chmod(0o755)
+    for python, words in (("/no/such/python", "no interpreter"), (str(bare), "pip install")):
         result = cluster.cli("import", str(tmp_path), "--job", job, "--python", python)
         assert result.returncode == 1 and words in result.stderr, result.stderr
