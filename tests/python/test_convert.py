@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: what torch, safetensors and transformers read and write."""
+"""`holdfast export` and `holdfast import`: what torch and safetensors read and write."""
 
 import json
 import os
@@ -37,6 +37,17 @@ def convert(capsys, *arguments):
     return json.loads(said.out or "null"), said.err
 
 
+def export_dcp(cluster, job, folder):
+    """The same for `export --format dcp`: `folder`/dcp."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n'
+                      f'cp -r "$4" {folder}/work && mkdir "$5" && touch "$5/.metadata"\n')
+    python.chmod(0o755)
+    ok(cluster, "export", job, "--format", "dcp", "--to", folder / "out", "--python", python)
+    assert main(["to-dcp", str(folder / "work"), str(folder / "dcp")]) == 0
+    return folder / "dcp"
+
+
 def read_safetensors(path):
     file = mapped.MappedFile(path)
     metadata, places = mapped.read_header(file)
@@ -47,17 +58,33 @@ def template(tensors):
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
-def save_spread(kind, job):
+def save_both_ways(kind, job, folder):
+    """With a Checkpointer, and by torch's own writer alone."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
     state = training.build(kind, seed=1)
     with hf.Checkpointer(job, state) as ckpt:
         training.train(state, 0, kind)
         ckpt.save(0)
         ckpt.wait(0)
-        return training.whole(state)
+    model, optim = get_state_dict(state["model"], state["optim"])
+    dcp.save({"model": model, "optim": optim, "extra": {"epoch": 4, "t": torch.arange(3)}},
+             checkpoint_id=folder)
+    return training.whole(state)
 
 
-def test_slices_of_four_ranks_become_whole(cluster, job, tmp_path):
-    expected = run(4, save_spread, "tp_fsdp", job)[0]
+@pytest.fixture(scope="module")
+def saved(cluster, tmp_path_factory):
+    """Four ranks' state, two-way tensor parallel and two-way sharded: (job, directory of torch's,
+    all tensors)."""
+    folder = str(tmp_path_factory.mktemp("torch") / "dcp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_SOCKET", cluster.socket())
+        return "spread", folder, run(4, save_both_ways, "tp_fsdp", "spread", folder,
+                                       timeout=240)[0]
+
+
+def test_slices_of_four_ranks_become_whole(cluster, saved, tmp_path):
+    job, _, expected = saved
     said = ok(cluster, "export", job, "--format", "safetensors", "--to", tmp_path / "st")
     metadata, found = read_safetensors(tmp_path / "st/model.safetensors")
     training.assert_same({name.replace("optim.state.", "optim."): value
@@ -122,9 +149,9 @@ def test_tied_tensors_and_types_that_safetensors_lacks(cluster, job, tmp_path):
     assert sorted(found) == ["embed.weight", "phase"]
     assert json.loads(metadata["aliases"]) == {"head.weight": "embed.weight"}
     assert torch.equal(torch.view_as_complex(found["phase"]), model.phase)
-    ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
+    folder = export_dcp(cluster, job, tmp_path)
     found = {"model": template(model.state_dict()), "extra": {**extra, "epoch": 0, "note": ""}}
-    dcp.load(found, checkpoint_id=tmp_path / "dcp")
+    dcp.load(found, checkpoint_id=folder)
     training.assert_same(found["model"], model.state_dict())
     assert found["extra"] == extra
 
@@ -135,29 +162,18 @@ def test_what_dcp_saved_comes_out_as_it_was(cluster, job, tmp_path):
     dcp.save(state, storage_writer=hf.StorageWriter(job, step=3))
     result = cluster.cli("export", job, "--format", "hf", "--to", str(tmp_path / "hf"))
     assert result.returncode == 1 and "--entry NAME, one of 'a'" in result.stderr
-    ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
+    folder = export_dcp(cluster, job, tmp_path)
     found = {"a": {"w": torch.zeros(4, 4), "l": [torch.zeros(2), {"n": 0}]}, "step": 0, "n": 1,
              "e": torch.zeros(0, 3), "c": torch.zeros(2, dtype=torch.complex128)}
-    dcp.load(found, checkpoint_id=tmp_path / "dcp")
+    dcp.load(found, checkpoint_id=folder)
     assert repr(found) == repr(state)
 
 
 # ------------------------------------------------------------------------------------------- import
 
-def torch_saves(kind, folder):
-    """By torch's own writer alone."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    state = training.build(kind, seed=1)
-    training.train(state, 0, kind)
-    model, optim = get_state_dict(state["model"], state["optim"])
-    dcp.save({"model": model, "optim": optim, "extra": {"epoch": 4, "t": torch.arange(3)}},
-             checkpoint_id=folder)
-    return training.whole(state)
-
-
-def test_a_directory_of_torch_becomes_a_version(cluster, job, tmp_path):
-    expected = run(4, torch_saves, "tp_fsdp", str(tmp_path / "dcp"))[0]
-    said = ok(cluster, "import", tmp_path / "dcp", "--job", job, "--step", 12)
+def test_a_directory_of_torch_becomes_a_version(cluster, saved, job):
+    _, folder, expected = saved
+    said = ok(cluster, "import", folder, "--job", job, "--step", 12)
     assert said["version"] == "1-12" and said["left_out"] == []
     state = training.build("plain", seed=2)
     extra = {"epoch": 0, "t": torch.zeros(3, dtype=torch.int64)}
@@ -170,7 +186,7 @@ def test_a_directory_of_torch_becomes_a_version(cluster, job, tmp_path):
     dcp.load(found, storage_reader=hf.StorageReader(job))
     assert torch.equal(found["model"]["up.weight"], expected["model.up.weight"])
     assert found["extra"]["epoch"] == 4
-    again = cluster.cli("import", str(tmp_path / "dcp"), "--job", job)
+    again = cluster.cli("import", folder, "--job", job)
     assert again.returncode == 1 and "there is a job" in again.stderr
 
 
@@ -181,7 +197,8 @@ def import_share(folder, job):
 def test_several_ranks_share_an_import(cluster, job, tmp_path):
     model = training.Model(3)
     dcp.save(model.state_dict(), checkpoint_id=tmp_path)
-    run(2, import_share, str(tmp_path), job, environment={"HOLDFAST_RUN_ID": "one"})
+    run(2, import_share, str(tmp_path), job, environment={"HOLDFAST_RUN_ID": "one"},
+        timeout=240)
     shards = ok(cluster, "restore", job, "--to", tmp_path / "out")["shards"]
     assert len(shards) == 2 and min(shard["bytes"] for shard in shards) > 30_000
     restored = training.Model(4)
@@ -223,13 +240,21 @@ def test_nothing_in_a_checkpoint_runs(cluster, job, tmp_path, capsys):
     metadata = foreign.load_metadata(tmp_path / "dcp/.metadata")
     metadata.planner_data = Command(trace)
     (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(metadata))
-    result = cluster.cli("import", str(tmp_path / "dcp"), "--job", job)
-    assert result.returncode == 1 and "names 'posix.system'" in result.stderr, result.stderr
+    answer, error = convert(capsys, "import", tmp_path / "dcp", "--job", job)
+    assert answer is None and "names 'posix.system'" in error
     assert not trace.exists()
     # An object that is a pickle of more than values is left out, and said to be.
     dcp.save({"w": torch.ones(3), "evil": Command(trace)}, checkpoint_id=tmp_path / "object")
     said, _ = convert(capsys, "import", tmp_path / "object", "--job", job)
     assert said["left_out"] == ["evil"] and said["tensors"] == 1
+    assert not trace.exists()
+    # Nor does one in the place of a tensor.
+    metadata = foreign.load_metadata(tmp_path / "object/.metadata")
+    places = {index.fqn: index for index in metadata.storage_data}
+    metadata.storage_data[places["w"]] = metadata.storage_data[places["evil"]]
+    (tmp_path / "object/.metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(hf.HoldfastError, match="'w' is said to be a tensor"):
+        foreign.read(tmp_path / "object").tensors["w"].pieces[0][2]()
     assert not trace.exists()
     pickle.loads(pickle.dumps(Command(trace)))  # so it would
     assert trace.exists()
@@ -253,6 +278,9 @@ def test_damaged_checkpoints_are_named(tmp_path):
     data.write_bytes(whole[:200])
     with pytest.raises(hf.HoldfastError, match="cut off"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
+    data.write_bytes(whole[:30] + bytes(len(whole) - 30))
+    with pytest.raises(hf.HoldfastError, match="'w'.*damaged|'w' is said to be a tensor"):
+        foreign.read(tmp_path).tensors["w"].pieces[0][2]()
     data.unlink()
     with pytest.raises(hf.HoldfastError, match="not whole"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
@@ -262,6 +290,9 @@ def test_damaged_checkpoints_are_named(tmp_path):
 
 
 def test_without_python_it_is_said_what_is_missing(cluster, job, tmp_path):
-    for python, words in (("/no/such/python", "no interpreter"), ("/usr/bin/python3", "pip install")):
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 77\n")
+    bare.chmod(0o755)
+    for python, words in (("/no/such/python", "no interpreter"), (str(bare), "pip install")):
         result = cluster.cli("import", str(tmp_path), "--job", job, "--python", python)
         assert result.returncode == 1 and words in result.stderr, result.stderr

@@ -139,7 +139,7 @@ def test_what_cannot_be_says_so(cluster, job):
         dcp.async_save({"p": object()}, storage_writer=hf.StorageWriter(job, 1)).result()
 
 
-# ------------------------------------------------------------------------------------- several ranks
+# ------------------------------------------------------------------------------------ several ranks
 
 def whole(rows=13, columns=6):
     return torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns)

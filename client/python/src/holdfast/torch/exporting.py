@@ -1,5 +1,4 @@
-"""A version that `holdfast export` has put together, as a directory of torch.distributed.checkpoint.
-"""
+"""A version that `holdfast export` has put together, as a directory that torch alone reads."""
 
 from __future__ import annotations
 

@@ -142,13 +142,20 @@ class _Directory:
     def load(self, index: md.MetadataIndex, **options: Any) -> Any:
         file, begin, length = self.place(index)
         with open(file.path, "rb") as stream:
-            return torch.load(fs._create_file_view(stream, begin, length), weights_only=True,
-                              **options)
+            try:
+                return torch.load(fs._create_file_view(stream, begin, length), weights_only=True,
+                                  **options)
+            except (RuntimeError, EOFError, KeyError, ValueError) as error:
+                raise DataLossError(f"'{index.fqn}' in {file.path} is damaged: {error}") from error
 
     def piece(self, index: md.MetadataIndex, dtype: torch.dtype,
               shape: tuple[int, ...]) -> torch.Tensor:
         """One saved tensor: where it lies in the file, when it lies there as it is."""
-        found = self.load(index, map_location="meta")
+        try:
+            found = self.load(index, map_location="meta")
+        except pickle.UnpicklingError as error:
+            raise UnsupportedError(f"'{index.fqn}' is said to be a tensor and is a pickle of "
+                                   f"something else: it is not loaded") from error
         if not isinstance(found, torch.Tensor) or found.dtype != dtype \
                 or tuple(found.shape) != shape:
             raise DataLossError(f"'{index.fqn}' is not of {dtype} and {list(shape)}, as the "

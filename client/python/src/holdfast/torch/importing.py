@@ -94,7 +94,7 @@ def arrange(foreign: Foreign, renames: Sequence[tuple[str, str]]) -> Import:
     return result
 
 
-# ----------------------------------------------------------------------- what a Checkpointer expects
+# ---------------------------------------------------------------------- what a Checkpointer expects
 
 def _groups_of(what: Import, entry: str, names: list[str]) -> list[dict[str, Any]] | None:
     """The parameter groups of an entry that is an optimizer."""
@@ -149,7 +149,8 @@ def _general(what: Import, entry: str, names: list[str]) -> Any:
     return values.encode(unflatten_state_dict(flat, paths)[entry], entry, tensor=leaf)
 
 
-def _extras(what: Import, types: dict[str, str], world: int, with_objects: bool) -> dict[str, bytes]:
+def _extras(what: Import, types: dict[str, str], world: int,
+            with_objects: bool) -> dict[str, bytes]:
     layouts: dict[str, Any] = {}
     states: dict[str, Any] = {}
     for entry, names in what.entries().items():
