@@ -7,16 +7,18 @@ import sys
 from collections import OrderedDict
 from functools import partial
 
-import frameworks
-import holdfast.torch as hf
 import pytest
-import ranks
-import torch
-from ranks import KILLED
 
 if os.environ.get("HOLDFAST_FRAMEWORKS") != "1":
     pytest.skip("HOLDFAST_FRAMEWORKS=1 installs the packages and tests with them",
                 allow_module_level=True)
+
+import frameworks
+import holdfast.torch as hf
+import ranks
+import torch
+from ranks import KILLED
+
 run = partial(ranks.run, timeout=200)  # they take long to import
 
 

@@ -96,7 +96,8 @@ class TreeStore:
         self.tier, self.timeout, self.keep = tier, timeout, keep
         self._part = _Trees(allow_pickle)
         self._options = dict(rank=rank, world=world, guard_steps=False, random_states=False,
-                             allow_pickle=allow_pickle, **client_options)
+                             allow_pickle=allow_pickle,
+                             **{"agent_timeout": 10.0, **client_options})
         self._start(run_id)
 
     def _start(self, run_id: str | None) -> None:
