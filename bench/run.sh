@@ -4,7 +4,7 @@
 #   bench/run.sh [--quick] [--json FILE] [--dir DIR] [NAME…]     (--help lists the names)
 #   bench/run.sh growth --growth-into docs/benchmarks.md         table and plot, written there
 #   bench/run.sh fault-matrix [--quick] [--seeds N] [--into docs/benchmarks.md]   simulated faults (see its --help)
-#   bench/run.sh torch [--parameters N] [--repeat N]             beside torch.save and torch's own checkpoints
+#   bench/run.sh torch [--ranks 1,4] [--into docs/benchmarks.md] beside torch.save and torch's own checkpoints
 #
 # Exit code 0 whatever the ratios; 1 when a benchmark could not run.
 set -euo pipefail
@@ -22,6 +22,7 @@ if [ "${1:-}" = torch ]; then
   shift
   tests/python/environment.sh "$(command -v python3.11 || command -v python3)" "$PWD/build/python-environment" \
     "$PWD/client/python" "$PWD/build/release/lib/libholdfast.so" >&2
+  build/python-environment/bin/pip install --quiet --no-compile matplotlib safetensors >&2
   HOLDFAST_BIN_DIR=build/release/bin exec build/python-environment/bin/python bench/torch_bench.py "$@"
 fi
 exec build/release/bin/holdfast-bench --dir build "$@"

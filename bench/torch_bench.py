@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Holdfast beside torch.save and torch.distributed.checkpoint: the same state, disk and run.
+"""Holdfast beside torch.save, safetensors and torch.distributed.checkpoint: one state, disk, run.
 
-bench/run.sh torch [--parameters N] [--repeat N] [--dir DIR] [--json FILE]
+bench/run.sh torch [--parameters N] [--ranks 1,4] [--repeat N] [--into docs/benchmarks.md]
 
 For each way of saving: how long the loop is blocked a save, how long until the bytes are durable
-(synced to the disk), how long restoring takes. Every figure is the median of the repetitions.
+(synced to the disk), how long restoring takes, the memory it takes beside the state, and how much
+slower a training is that saves at every step. Figures are medians of the repetitions, of the
+slowest rank. With several ranks the state is sharded by FSDP2, over gloo; each computes with one
+thread.
 """
 
 from __future__ import annotations
@@ -17,171 +20,211 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests/python"))
+here = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(here), str(here.parent / "tests/python")]
 
-import torch  # noqa: E402
-import torch.distributed.checkpoint as dcp  # noqa: E402
+import ranks  # noqa: E402
 from cluster import Cluster  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
 
-import holdfast.torch as hf  # noqa: E402
+COLUMNS = ("blocked_s", "durable_s", "restore_s", "memory_bytes", "slowdown")
 
 
-class Shapes(nn.Module):
-    """The parameters of a GPT of about `wanted` parameters, and nothing of what it does with
-    them."""
-
-    def __init__(self, wanted):
-        super().__init__()
-        width = 768 if wanted > 50e6 else 256
-        layers = max(1, round((wanted - 50304 * width) / (12 * width * width)))
-        self.token = nn.Embedding(50304, width)
-        self.blocks = nn.ModuleList()
-        for _ in range(layers):
-            self.blocks.append(nn.ModuleDict({
-                "norm1": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width),
-                "out": nn.Linear(width, width), "norm2": nn.LayerNorm(width),
-                "up": nn.Linear(width, 4 * width), "down": nn.Linear(4 * width, width)}))
-
-
-class State:
-    def __init__(self, parameters):
-        torch.manual_seed(0)
-        self.model = Shapes(parameters)
-        self.optim = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.full_like(parameter, 1e-3)
-        self.step()
-        self.bytes = sum(t.nbytes for t in self.model.parameters()) + sum(
-            t.nbytes for entry in self.optim.state.values() for t in entry.values())
-
-    def step(self):
-        self.optim.step()
-
-    def dicts(self):
-        model, optim = get_state_dict(self.model, self.optim)
-        return {"model": model, "optim": optim}
-
-    def load(self, dicts):
-        set_state_dict(self.model, self.optim, model_state_dict=dicts["model"],
-                       optim_state_dict=dicts["optim"])
-
-
-def sync(folder):
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def seconds(function):
+def seconds(function, *arguments):
     begin = time.perf_counter()
-    function()
+    function(*arguments)
     return time.perf_counter() - begin
 
 
-def torch_save(state, folder, repeat):
-    path = folder / "state.pt"
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        torch.save({"model": state.model.state_dict(), "optim": state.optim.state_dict()}, path)
-        blocked = time.perf_counter() - begin
-        sync(folder)
-        durable = time.perf_counter() - begin
+class MemoryPeak:
+    """The most that all ranks, and the processes that they started, have beside what they had."""
+
+    def __init__(self, pids):
+        from torch_ways import memory
+        self.look = lambda: memory([*pids, *self.children(pids)])
+        self.begin = self.peak = self.look()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    @staticmethod
+    def children(pids):
+        for pid in pids:
+            for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+                try:
+                    yield from path.read_text().split()
+                except OSError:
+                    pass
+
+    def run(self):
+        while not self.stop.wait(0.02):
+            self.peak = max(self.peak, self.look())
+
+    def end(self):
+        self.stop.set()
+        self.thread.join()
+        return max(0, self.peak - self.begin)
+
+
+def measure(name, parameters, folder, socket, repeat, work_s, steps):
+    """In each rank: rows of the five columns."""
+    import torch.distributed as dist
+    from torch_ways import WAYS, State
+    if not dist.is_initialized():  # one rank; dcp.async_save in a process needs a group
+        dist.init_process_group("gloo", init_method=f"file://{folder}.group", rank=0, world_size=1)
+    world = dist.get_world_size()
+
+    def together():
+        dist.barrier()
+
+    state = State(parameters)
+    pids = [None] * world
+    dist.all_gather_object(pids, os.getpid())
+    peak = MemoryPeak(pids) if pids[0] == os.getpid() else None
+    way = WAYS[name](state, pathlib.Path(folder), socket)
+    numbers = iter(range(1, 1_000_000))
+    rows = []
+    for i in range(repeat + 1):
+        together()
+        blocked = seconds(way.save, next(numbers))
+        time.sleep(work_s)  # forward and backward, on a device
+        blocked += seconds(way.before_step)
         state.step()
-
-        def restore():
-            found = torch.load(path, weights_only=True)
-            state.model.load_state_dict(found["model"])
-            state.optim.load_state_dict(found["optim"])
-        yield blocked, durable, seconds(restore)
-
-
-def dcp_restore(state, path):
-    dicts = state.dicts()
-    dcp.load(dicts, checkpoint_id=path)
-    state.load(dicts)
-
-
-def dcp_save(state, folder, repeat, save=dcp.save):
-    for i in range(repeat):
-        path = folder / str(i)
+        way.durable()
+        together()
         begin = time.perf_counter()
-        future = save(state.dicts(), checkpoint_id=path)
-        blocked = time.perf_counter() - begin
-        if save is dcp.async_save:
-            future.result()
-        sync(path)
+        way.save(next(numbers))
+        way.durable()
         durable = time.perf_counter() - begin
+        way.before_step()
         state.step()
-        yield blocked, durable, seconds(lambda: dcp_restore(state, path))
-        shutil.rmtree(path)
+        together()
+        way.restart()
+        together()
+        restored = seconds(way.restore)
+        if i > 0:  # the first warms up
+            rows.append([blocked, durable, restored])
+    together()
+    extra = peak.end() if peak else 0
+    slowdown = slow_down(way, state, numbers, steps, together)
+    way.close()
+    together()
+    if world == 1:
+        dist.destroy_process_group()
+    return [[*row, extra, slowdown] for row in rows], state.bytes
 
 
-def dcp_async_save(state, folder, repeat):
-    return dcp_save(state, folder, repeat, dcp.async_save)
+def slow_down(way, state, numbers, steps, together):
+    """A training that saves at every step, beside itself without."""
+    import torch
+    left, right = torch.randn(768, 768), torch.randn(768, 768)
+
+    def step():
+        for _ in range(30):
+            torch.mm(left, right)
+
+    def run(save):
+        together()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+            if save:
+                way.before_step()
+            state.step()
+            if save:
+                way.save(next(numbers))
+        took = time.perf_counter() - begin
+        if save:
+            way.before_step()
+            way.durable()
+        return took
+
+    run(False)
+    return statistics.median(run(True) / run(False) for _ in range(2))
 
 
-def holdfast(state, folder, repeat):
-    """Blocked: save() and what the guard waits for in the step that follows 50 ms of other work."""
-    bytes = 3 * (state.bytes + (64 << 20)) + (256 << 20)
-    cluster = Cluster(arena_bytes=bytes, data=folder).start()
+def measure_way(name, world, args):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=args.dir))
+    cluster = None
     try:
-        whole = {"model": state.model, "optim": state.optim}
-        options = {"socket_path": cluster.socket()}
-        with hf.Checkpointer("bench", whole, **options) as ckpt:
-            ckpt.save(0)  # describes the state
-            ckpt.wait(0, hf.Tier.DISK, 600)
-        for i in range(1, repeat + 1):
-            with hf.Checkpointer("bench", whole, **options) as ckpt:
-                restored = seconds(ckpt.restore)
-                ckpt.save(2 * i, wait_for_slot=600)
-                ckpt.wait(2 * i, hf.Tier.DISK, 600)
-                state.step()
-                begin = time.perf_counter()
-                ckpt.save(2 * i + 1, wait_for_slot=600)
-                saved = time.perf_counter() - begin
-                time.sleep(max(0.05, state.bytes / 1.5e9))  # forward and backward
-                guarded = seconds(ckpt.guard)
-                ckpt.wait(2 * i + 1, hf.Tier.DISK, 600)
-                yield saved + guarded, time.perf_counter() - begin, restored
+        socket = None
+        if name == "Holdfast":
+            each = args.parameters * 12 / world * 1.1 + (64 << 20)
+            cluster = Cluster(arena_bytes=int(world * (3 * each + (64 << 20))), data=folder).start()
+            socket = cluster.socket()
+        found = ranks.run(world, measure, name, args.parameters, str(folder), socket, args.repeat,
+                          args.work, args.steps, timeout=1200)
     finally:
-        cluster.stop()
+        if cluster:
+            cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.with_suffix(".group").unlink(missing_ok=True)
+    # Of each repetition the slowest rank; of these the median.
+    repetitions = zip(*(rows for rows, _ in found))
+    slowest = [[max(column) for column in zip(*rows)] for rows in repetitions]
+    return dict(zip(COLUMNS, (statistics.median(column) for column in zip(*slowest)))), \
+        sum(bytes for _, bytes in found)
+
+
+def table(world, bytes, found):
+    lines = [f"| {bytes / 1e9:.2f} GB on {world} rank{'s' if world > 1 else ''} | blocked a save | "
+             "until durable | restore | memory beside the state | step, saving every step |",
+             "|---|---:|---:|---:|---:|---:|"]
+    for name, row in found.items():
+        lines.append(
+            f"| {name} | {1000 * row['blocked_s']:.1f} ms | {row['durable_s']:.2f} s | "
+            f"{row['restore_s']:.2f} s | {row['memory_bytes'] / 1e9:.2f} GB | "
+            f"{row['slowdown']:.2f} |")
+    return "\n".join(lines)
+
+
+def ratios(found):
+    """What the goals are about."""
+    ours = found["Holdfast"]
+    return {"blocked": (found["dcp.async_save, thread"]["blocked_s"] / ours["blocked_s"], ">= 20"),
+            "durable": (found["torch.save"]["durable_s"] / ours["durable_s"], ">= 3"),
+            "restore": (found["dcp.save"]["restore_s"] / ours["restore_s"], ">= 2")}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--parameters", type=float, default=160e6)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parameters", type=float, default=175e6)
+    parser.add_argument("--ranks", default="1,4")
+    parser.add_argument("--ways", help="part of a name; all are measured without it")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="of the training that saves each step")
+    parser.add_argument("--work", type=float, default=0.25,
+                        help="seconds between a save and the step that changes what it reads")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--into", type=pathlib.Path, help="a page whose table and plot are renewed")
     args = parser.parse_args()
-    state = State(args.parameters)
-    print(f"{state.bytes / 1e9:.2f} GB of state, median of {args.repeat}\n")
-    print("| | blocked a save | until durable | restore |\n|---|---:|---:|---:|")
-    found = {}
-    for name, way in {"torch.save": torch_save, "dcp.save": dcp_save,
-                      "dcp.async_save": dcp_async_save, "holdfast": holdfast}.items():
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=args.dir))
-        try:
-            rows = list(way(state, folder, args.repeat))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        median = [statistics.median(column) for column in zip(*rows)]
-        found[name] = dict(zip(("blocked_s", "durable_s", "restore_s"), median))
-        print(f"| {name} | {1000 * median[0]:.1f} ms | {median[1]:.2f} s | {median[2]:.2f} s |",
-              flush=True)
-    ours = found["holdfast"]
-    blocked = found["dcp.async_save"]["blocked_s"] / ours["blocked_s"]
-    durable = found["torch.save"]["durable_s"] / ours["durable_s"]
-    restored = found["dcp.save"]["restore_s"] / ours["restore_s"]
-    print(f"\nblocked {blocked:.1f} times less than dcp.async_save, durable {durable:.2f} times as "
-          f"fast as torch.save, restored {restored:.2f} times as fast as dcp.load")
+    from torch_ways import WAYS
+    names = [name for name in WAYS if not args.ways or args.ways in name]
+    results, text = {}, []
+    for world in [int(number) for number in args.ranks.split(",")]:
+        found = {}
+        for name in names:
+            print(f"{name}, {world} ranks", file=sys.stderr, flush=True)
+            try:
+                found[name], bytes = measure_way(name, world, args)
+            except AssertionError as error:
+                print(f"{name} failed: {str(error).splitlines()[-1]}", file=sys.stderr)
+        results[world] = {"bytes": bytes, "ways": found}
+        text.append(table(world, bytes, found))
+        if {"Holdfast", "torch.save", "dcp.save", "dcp.async_save, thread"} <= found.keys():
+            results[world]["ratios"] = {key: value for key, (value, _) in ratios(found).items()}
+            text.append("; ".join(f"{key} {value:.2f} (goal {goal})"
+                                  for key, (value, goal) in ratios(found).items()))
+    print("\n" + "\n\n".join(text))
     if args.json:
-        args.json.write_text(json.dumps({"bytes": state.bytes, **found}, indent=1))
+        args.json.write_text(json.dumps(results, indent=1))
+    if args.into:
+        from torch_plot import renew
+        renew(args.into, "\n\n".join(text), results)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,230 @@
+"""The ways of saving that bench/torch_bench.py compares, and the state that they save."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import holdfast.torch as hf
+
+
+class Shapes(nn.Module):
+    """The parameters of a GPT of about `wanted` parameters, and nothing of what it does with
+    them."""
+
+    def __init__(self, wanted):
+        super().__init__()
+        width = 768 if wanted > 50e6 else 256
+        layers = max(1, round((wanted - 50304 * width) / (12 * width * width)))
+        self.token = nn.Embedding(50304, width)
+        self.blocks = nn.ModuleList()
+        for _ in range(layers):
+            self.blocks.append(nn.ModuleDict({
+                "norm1": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width),
+                "out": nn.Linear(width, width), "norm2": nn.LayerNorm(width),
+                "up": nn.Linear(width, 4 * width), "down": nn.Linear(4 * width, width)}))
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class State:
+    """A model and its AdamW, with several ranks sharded by FSDP2. `bytes` are this rank's."""
+
+    def __init__(self, parameters):
+        torch.manual_seed(0)
+        self.model = Shapes(parameters)
+        if dist.get_world_size() > 1:
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            for block in self.model.blocks:
+                fully_shard([*block.values()], mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+        self.optim = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        self.step()
+        self.bytes = sum(local(t).nbytes for t in self.model.parameters()) + sum(
+            local(t).nbytes for entry in self.optim.state.values() for t in entry.values())
+
+    def step(self):
+        self.optim.step()
+
+    def dicts(self):
+        model, optim = get_state_dict(self.model, self.optim)
+        return {"model": model, "optim": optim}
+
+    def load(self, dicts):
+        set_state_dict(self.model, self.optim, model_state_dict=dicts["model"],
+                       optim_state_dict=dicts["optim"])
+
+    def tensors(self):
+        """This rank's own tensors, by name."""
+        found = {f"model.{name}": local(t) for name, t in self.model.named_parameters()}
+        for index, entry in enumerate(self.optim.state.values()):
+            found |= {f"optim.{index}.{key}": local(t) for key, t in entry.items()}
+        return found
+
+
+def sync(folder):
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+class Way:
+    """Saves and restores `state`. Between save() and before_step() the loop does other work;
+    durable() returns when the last save is synced to the disk."""
+
+    def __init__(self, state, folder, socket):
+        self.state, self.folder, self.socket = state, folder, socket
+        self.rank = dist.get_rank()
+
+    def save(self, number):
+        raise NotImplementedError
+
+    def before_step(self):
+        pass
+
+    def durable(self):
+        sync(self.path)
+
+    def restart(self):
+        """Before restore(): as the job's next start finds things."""
+
+    def restore(self):
+        raise NotImplementedError
+
+    def close(self):
+        pass
+
+
+class TorchSave(Way):
+    """Each rank its own file."""
+
+    def save(self, number):
+        self.path = self.folder / f"rank-{self.rank}"
+        self.path.mkdir(exist_ok=True)
+        torch.save(self.state.tensors(), self.path / "state.pt")
+
+    def restore(self):
+        found = torch.load(self.path / "state.pt", weights_only=True)
+        with torch.no_grad():
+            for name, tensor in self.state.tensors().items():
+                tensor.copy_(found[name])
+
+
+class Safetensors(TorchSave):
+    def save(self, number):
+        self.path = self.folder / f"rank-{self.rank}"
+        self.path.mkdir(exist_ok=True)
+        safetensors.torch.save_file(self.state.tensors(), self.path / "state.safetensors")
+
+    def restore(self):
+        found = safetensors.torch.load_file(self.path / "state.safetensors")
+        with torch.no_grad():
+            for name, tensor in self.state.tensors().items():
+                tensor.copy_(found[name])
+
+
+class DcpSave(Way):
+    def save(self, number):
+        self.path = self.folder / str(number % 2)
+        dcp.save(self.state.dicts(), checkpoint_id=self.path)
+
+    def restore(self):
+        dicts = self.state.dicts()
+        dcp.load(dicts, checkpoint_id=self.path)
+        self.state.load(dicts)
+
+
+class DcpAsync(DcpSave):
+    kind = AsyncCheckpointerType.THREAD
+    future = None
+
+    def __init__(self, state, folder, socket):
+        super().__init__(state, folder, socket)
+        self.group = dist.new_group(backend="gloo")  # its collectives must not meet the loop's
+
+    def save(self, number):
+        self.path = self.folder / str(number % 2)
+        if self.future is not None:
+            self.future.result()  # one at a time is all that it can do
+        self.future = dcp.async_save(self.state.dicts(), checkpoint_id=self.path,
+                                     process_group=self.group,
+                                     async_checkpointer_type=self.kind)
+
+    def durable(self):
+        self.future.result()
+        sync(self.path)
+
+    def close(self):
+        if self.future is not None:
+            self.future.result()
+
+
+class DcpProcess(DcpAsync):
+    kind = AsyncCheckpointerType.PROCESS
+
+
+class Holdfast(Way):
+    def __init__(self, state, folder, socket):
+        super().__init__(state, folder, socket)
+        self.start()
+
+    def start(self):
+        self.ckpt = hf.Checkpointer("bench", {"model": self.state.model, "optim": self.state.optim},
+                                    socket_path=self.socket)
+
+    def save(self, number):
+        self.number = number
+        self.ckpt.save(number, wait_for_slot=600)
+
+    def before_step(self):
+        self.ckpt.guard()
+
+    def durable(self):
+        self.ckpt.wait(self.number, hf.Tier.DISK, 600)
+
+    def restart(self):
+        self.ckpt.close()
+        self.start()
+
+    def restore(self):
+        self.ckpt.restore()
+
+    def close(self):
+        self.ckpt.close()
+
+
+WAYS = {"torch.save": TorchSave, "safetensors": Safetensors, "dcp.save": DcpSave,
+        "dcp.async_save, thread": DcpAsync, "dcp.async_save, process": DcpProcess,
+        "Holdfast": Holdfast}
+
+
+def memory(pids):
+    """Bytes of what these processes alone have, and of memory shared by any on the machine."""
+    total = 0
+    for pid in pids:
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) << 10 for line in status.splitlines()
+                     if line.startswith("RssAnon:"))
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("Shmem:"):
+            total += int(line.split()[1]) << 10
+    return total
