@@ -151,7 +151,8 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
   expect({"kill-it", "--job", "lm"}, 64, "use one of kill-rank");
   expect({"kill-rank", "--job", "lm", "--objective", "detect=soon"}, 64, "detect=10s");
   expect({"kill-rank", "--job", "lm", "--target", "rank"}, 64, "--target rank 3");
-  expect({"kill-rank", "--job", "lm", "--target", "rank", "9"}, 4, "its ranks are 0 to 1");
+  expect({"kill-rank", "--job", "lm", "--target", "rank", "9"}, 4,
+         "its ranks are 0 to " + std::to_string(world_ - 1));
   expect({"kill-rank", "--job", "lm", "--target", "n9"}, 4, "it runs on n0, n1");
   expect({"kill-agent", "--job", "lm", "--target", "rank", "1"}, 1, "strikes no rank");
   expect({"kill-rank", "--job", "other"}, 4, "no job 'other'");
@@ -164,7 +165,7 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
   const Cluster::CliResult dry =
       Cli({"drill", "kill-rank", "--job", "lm", "--target", "n0", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.errors;
-  EXPECT_THAT(dry.out, HasSubstr("rank 0"));
+  EXPECT_THAT(dry.out, HasSubstr("on n0"));
   for (const json& incident : CliJson({"incidents", "--job", "lm"})["incidents"]) {
     // A busy machine is slow now and then.
     EXPECT_EQ(incident["state"], "noted") << incident.dump(1);
