@@ -19,7 +19,8 @@ function(holdfast_room target)
   endforeach()
   if(header_sources)
     add_library(${target}_headers OBJECT ${header_sources})
-    set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF)
+    set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF
+      CXX_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/syntax_only.sh)
     target_link_libraries(${target}_headers PRIVATE ${target})
   endif()
 
