@@ -29,6 +29,8 @@ sys.path[:0] = [str(here), str(here.parent / "tests/python")]
 import ranks  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
+#: After a restore a job warms up; Holdfast takes the pages of its slots meanwhile.
+SETTLE_S = 1.5
 COLUMNS = ("blocked_s", "durable_s", "restore_s", "memory_bytes", "slowdown")
 
 
@@ -104,6 +106,7 @@ def measure(name, parameters, folder, socket, repeat, work_s, steps):
         way.restart()
         together()
         restored = seconds(way.restore)
+        time.sleep(SETTLE_S)
         if i > 0:  # the first warms up
             rows.append([blocked, durable, restored])
     together()
