@@ -6,12 +6,15 @@ namespace holdfast::agent {
 namespace {
 // Packets kept for a trainer that does not read; a stopped one misses far fewer.
 constexpr size_t kBacklogMax = 512;
+
+// Its last packets, a goodbye among them, may still be unread: whoever reads them ends the session.
+bool IsHangUp(const Status& status) { return status.code() == ErrorCode::kUnavailable; }
 }  // namespace
 
 bool Session::Send(std::span<const std::byte> packet, std::span<const int> fds) {
   if (backlog_.empty()) {
     Status status = SendPacket(socket_.get(), packet, fds);
-    if (status.ok()) return true;
+    if (status.ok() || IsHangUp(status)) return true;
     if (status.code() != ErrorCode::kResourceExhausted || !fds.empty()) return false;
   }
   if (backlog_.size() >= kBacklogMax || !fds.empty()) return false;
@@ -23,7 +26,7 @@ bool Session::FlushBacklog() {
   while (!backlog_.empty()) {
     Status status = SendPacket(socket_.get(), backlog_.front());
     if (status.code() == ErrorCode::kResourceExhausted) return true;
-    if (!status.ok()) return false;
+    if (!status.ok() && !IsHangUp(status)) return false;
     backlog_.pop_front();
   }
   return true;

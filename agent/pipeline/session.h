@@ -77,8 +77,8 @@ class Session {
   int pid_fd() const { return pid_fd_.get(); }
   const PeerCredentials& peer() const { return peer_; }
 
-  /// Sends a packet now, or as soon as the trainer reads. False: it is gone, or so far behind that
-  /// it is to be dropped.
+  /// Sends a packet now, or as soon as the trainer reads; to one that has hung up, nothing. False:
+  /// it is so far behind that it is to be dropped.
   [[nodiscard]] bool Send(std::span<const std::byte> packet, std::span<const int> fds = {});
   template <typename Message>
   [[nodiscard]] bool SendMessage(const Message& message, std::span<const int> fds = {}) {

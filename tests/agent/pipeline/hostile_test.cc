@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
-#include <thread>
-
+#include <csignal>
 #include <cstring>
+#include <thread>
 
 #include "storage/base/random.h"
 #include "tests/agent/pipeline/harness.h"
@@ -56,6 +58,43 @@ class HostileTest : public ::testing::Test {
   std::unique_ptr<TestTrainer> trainer_;
   uint64_t bystander_step_ = 0;
 };
+
+TEST_F(HostileTest, AGoodbyeCountsThoughAnAnswerBeforeItCannotBeSent) {
+  const MessageHeader goodbye{.type = MessageType::kGoodbye};
+  for (int run = 0; run < 20; ++run) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      auto trainer =
+          TestTrainer::Connect(node_.socket(), {.job = "left", .run_id = std::to_string(run)});
+      bool well = trainer.has_value();
+      for (uint64_t step = 1; well && step <= 8; ++step) {
+        BeginSaveMessage begin;
+        begin.step = step;
+        begin.image_bytes = 1;
+        well = trainer->SendRaw(begin).ok();
+      }
+      well = well && trainer->SendRaw(goodbye).ok();
+      if (well) trainer->HangUp();
+      const char outcome = well ? 1 : 0;
+      static_cast<void>(!::write(pipe[1], &outcome, 1));
+      for (;;) ::pause();  // the process lives on
+    }
+    char outcome = 0;
+    EXPECT_EQ(::read(pipe[0], &outcome, 1), 1);
+    EXPECT_EQ(outcome, 1);
+    auto next = TestTrainer::Connect(node_.socket(),
+                                     {.job = "left", .run_id = "after-" + std::to_string(run)});
+    EXPECT_TRUE(next) << "run " << run << ": " << next.error().ToString();
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    if (HasFailure()) return;
+    EXPECT_TRUE(next->SendRaw(goodbye).ok() && next->AwaitClosed());
+  }
+}
 
 TEST_F(HostileTest, HelloWithBadNumbersIsRefusedClearly) {
   EXPECT_EQ(RefusalOf({.job = "../etc"}).code(), ErrorCode::kInvalidArgument);
