@@ -79,8 +79,10 @@ class PieceChecker {
   bool begun_ = false;
 };
 
-agent::ReadShardRequest RequestOf(const ShardKey& key, Tier tier) {
-  agent::ReadShardRequest request;
+/// Read or verify.
+template <typename Request>
+Request RequestOf(const ShardKey& key, Tier tier) {
+  Request request;
   request.set_job(key.job);
   request.set_incarnation(key.version.incarnation.value);
   request.set_step(key.version.step.value);
@@ -99,13 +101,13 @@ Result<AgentClient> AgentClient::Open(const std::string& name, const std::string
 }
 
 Status AgentClient::ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const {
-  agent::ReadShardRequest request = RequestOf(key, tier);
+  const auto request = RequestOf<agent::ReadShardRequest>(key, tier);
   return RetryBusy([&](bool* busy) { return ReadOnce(key, request, sink, busy); });
 }
 
 Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
                              ShardSink& sink) const {
-  agent::ReadShardRequest request = RequestOf(key, tier);
+  auto request = RequestOf<agent::ReadShardRequest>(key, tier);
   request.set_part(true);
   request.set_offset(offset);
   request.set_bytes(bytes);
@@ -143,12 +145,7 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
 
 Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep,
                                 uint64_t image_bytes) const {
-  agent::VerifyShardRequest request;
-  request.set_job(key.job);
-  request.set_incarnation(key.version.incarnation.value);
-  request.set_step(key.version.step.value);
-  request.set_rank(key.rank.value);
-  request.set_tier(static_cast<uint32_t>(tier));
+  auto request = RequestOf<agent::VerifyShardRequest>(key, tier);
   request.set_deep(deep);
   int64_t timeout_ms =
       timeout_ms_ + (deep ? static_cast<int64_t>(image_bytes / kSlowBytesPerMs) : 0);

@@ -444,13 +444,15 @@ void Client::OnMapped(std::byte* base, uint64_t bytes) {
   auto& control = *reinterpret_cast<agent::SegmentControl*>(base);
   phases_.Attach(control);
   collectives_->Attach(control);
-  mapped_anew_ = true;
-  if (!device_) return;
-  if (Status status = device_->Pin(base, bytes); !status.ok()) {
-    Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + status.message());
-    return;
+  if (device_) {
+    const Status pinned = device_->Pin(base, bytes);
+    if (pinned.ok()) {
+      pinned_ = base;  // with all of its pages
+      return;
+    }
+    Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + pinned.message());
   }
-  pinned_ = base;
+  mapped_anew_ = true;
 }
 
 void Client::OnUnmapping(std::byte* base) {

@@ -142,7 +142,7 @@ class Client : private LinkObserver {
   const CopyPlan plan_;
   std::unique_ptr<DeviceCopier> device_;  // only with device tensors
   std::byte* pinned_ = nullptr;           // the link's thread
-  bool mapped_anew_ = false;              // the link's thread
+  bool mapped_anew_ = false;              // without its pages; the link's thread
   PhaseHints phases_;                     // before the link, whose thread attaches it
   std::unique_ptr<CollectiveRecorder> own_collectives_;  // the same
   CollectiveRecorder* collectives_ = nullptr;
