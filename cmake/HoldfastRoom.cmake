@@ -61,6 +61,17 @@ endfunction()
 # Tests are compiled more often than they run.
 set(HOLDFAST_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
 
+# holdfast_test_headers(): what every test includes, read once for all of them. An executable, as the
+# compiler takes its precompiled headers back only under the flags that they were made with.
+function(holdfast_test_headers)
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc CONTENT "int main() { return 0; }\n")
+  add_executable(holdfast_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc)
+  target_compile_options(holdfast_test_headers PRIVATE ${HOLDFAST_TEST_OPTIONS})
+  target_link_libraries(holdfast_test_headers PRIVATE GTest::gmock)
+  target_precompile_headers(holdfast_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>
+    <chrono> <filesystem> <fstream> <functional> <map> <optional> <string> <thread> <vector>)
+endfunction()
+
 # holdfast_test(<name> SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...] [SERIAL]): one GoogleTest
 # binary, one ctest entry.
 function(holdfast_test name)
@@ -68,6 +79,7 @@ function(holdfast_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${HOLDFAST_TEST_OPTIONS})
+  target_precompile_headers(${name} REUSE_FROM holdfast_test_headers)
   target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

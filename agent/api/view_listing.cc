@@ -1,5 +1,6 @@
 #include "agent/api/view_listing.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -78,9 +79,14 @@ Result<std::vector<ListedShard>> ParseListing(std::span<const std::byte> listing
     const bool sound = of.flags <= kNear && of.header_bytes <= of.image_bytes &&
                        of.extra_bytes <= of.image_bytes - of.header_bytes;
     if (!sound) return Fail(Bad("a shard is longer than its image"));
+    const uint64_t bytes = of.header_bytes + of.extra_bytes;
+    const auto padding = rest.subspan(bytes, Padded(bytes) - bytes);
+    if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) {
+      return Fail(Bad("its padding is not zero"));
+    }
     shards.push_back({of.rank, of.flags == kNear, of.image_bytes, rest.first(of.header_bytes),
                       rest.subspan(of.header_bytes, of.extra_bytes)});
-    rest = rest.subspan(Padded(of.header_bytes + of.extra_bytes));
+    rest = rest.subspan(Padded(bytes));
   }
   if (!rest.empty()) return Fail(Bad("it goes on behind its last shard"));
   return shards;

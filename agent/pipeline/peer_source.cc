@@ -245,11 +245,11 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
     }
     const bool damaged =
         rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kDamagedToo);
-    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
-    if (on_disk != nullptr && !damaged) return on_disk;
     if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
       return Fail(chunks.error());
     }
+    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
+    if (on_disk != nullptr && !damaged) return on_disk;
   }
   if (rank == nullptr) {
     return Fail(NotFoundError(fmt::format("node {} has nothing of {} of {}", node_,

@@ -288,7 +288,7 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots& slots, const Prepare
   if (status.code() != ErrorCode::kDataLoss && status.code() != ErrorCode::kIoError) return status;
   (other_copy ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
   if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
-  const Status mended = MendOnDisk(tools, slots, prepare);
+  Status mended = MendOnDisk(tools, slots, prepare);
   // What is not enough today may be tomorrow; a disk that does not take the bytes will not.
   if (mended.code() != ErrorCode::kIoError) return mended;
   tools.lost(key, Tier::kDisk, mended);

@@ -22,7 +22,7 @@ void DecodeOne(std::span<const std::byte> bytes) {
   const std::string again = EncodeSeal(*seal);
   FUZZ_REQUIRE(std::ranges::equal(bytes, std::as_bytes(std::span(again))));
   FUZZ_REQUIRE(seal->chunk_crcs.size() == ChunkCount(seal->image_bytes));
-  FUZZ_REQUIRE(seal->identity.rank.value < seal->identity.world);
+  FUZZ_REQUIRE(RankInWorld(seal->identity.rank, seal->identity.world));
   uint64_t reached = seal->image_header.size();
   for (const SealPart& part : seal->parts) {
     FUZZ_REQUIRE(part.image_begin == reached && part.image_end >= reached);

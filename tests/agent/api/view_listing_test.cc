@@ -57,6 +57,14 @@ TEST_F(ViewListingTest, NoOtherLengthIsAccepted) {
   EXPECT_FALSE(ParseListing(listing_).has_value());
 }
 
+/// One listing has one spelling.
+TEST_F(ViewListingTest, PaddingIsZero) {
+  std::byte& padding = listing_[listing_.size() - 32 - 1];  // before the head of the last shard
+  ASSERT_EQ(padding, std::byte{0});
+  padding = std::byte{1};
+  EXPECT_FALSE(ParseListing(listing_).has_value());
+}
+
 /// Whatever the numbers say, what comes back lies inside the listing.
 TEST_F(ViewListingTest, HostileNumbersStayInside) {
   Random random(5);
