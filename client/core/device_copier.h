@@ -76,7 +76,8 @@ typedef struct holdfast_device_copier {
   /* Waits for what is still under way and frees `copy`. */
   void (*finish)(holdfast_device_copy* copy);
 
-  /* Slot → device. Returns when all bytes are on the devices. */
+  /* Slot → device, after all that the devices have been given to do. Returns when all bytes are
+   * there. */
   int32_t (*restore)(holdfast_device_context* context, const holdfast_device_piece* pieces,
                      size_t count, const void* slot, char* text, size_t text_bytes);
 } holdfast_device_copier;

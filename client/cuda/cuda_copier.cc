@@ -31,7 +31,8 @@ int32_t Say(ErrorCode code, const std::string& message, char* text, size_t text_
   return Number(code);
 }
 
-/// Makes a context current for a scope; the caller's own is back afterwards.
+/// Makes a context current for a scope; the caller's own is back afterwards. The driver refuses
+/// most calls on a thread without one, also where an event or a stream says which it belongs to.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, CUcontext context) : driver_(driver) {
@@ -63,11 +64,12 @@ struct holdfast_device_context {
   holdfast::Mutex mutex;
   std::set<void*> pinned HOLDFAST_GUARDED_BY(mutex);
 
+  CUcontext first() const { return devices.begin()->second.context; }
   /// The context that `stream` belongs to; for the default stream that of the first device.
   CUcontext ContextOf(CUstream stream) const {
     CUcontext context = nullptr;
     if (stream != nullptr && driver->StreamGetCtx(stream, &context) == CUDA_SUCCESS) return context;
-    return devices.begin()->second.context;
+    return first();
   }
 };
 
@@ -132,7 +134,7 @@ int32_t Open(const int32_t* indices, size_t count, holdfast_device_context** con
 int32_t Pin(holdfast_device_context* context, void* memory, uint64_t bytes, char* text,
             size_t text_bytes) {
   const Driver& driver = *context->driver;
-  CurrentContext current(driver, context->devices.begin()->second.context);
+  CurrentContext current(driver, context->first());
   CUresult result = driver.HostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS) {
     return Say(ErrorCode::kResourceExhausted, driver.Text("cuMemHostRegister", result), text,
@@ -146,7 +148,7 @@ int32_t Pin(holdfast_device_context* context, void* memory, uint64_t bytes, char
 void Unpin(holdfast_device_context* context, void* memory) {
   holdfast::MutexLock lock(context->mutex);
   if (context->pinned.erase(memory) == 0) return;
-  CurrentContext current(*context->driver, context->devices.begin()->second.context);
+  CurrentContext current(*context->driver, context->first());
   context->driver->HostUnregister(memory);
 }
 
@@ -170,6 +172,7 @@ int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mar
 }
 
 void DropMark(holdfast_device_context* context, holdfast_device_mark* mark) {
+  CurrentContext current(*context->driver, context->first());
   context->driver->EventDestroy(mark->event);
   delete mark;
 }
@@ -216,6 +219,7 @@ void Finish(holdfast_device_copy* copy) {
     CurrentContext current(driver, device.context);
     driver.StreamSynchronize(device.stream);
   }
+  CurrentContext current(driver, copy->context->first());
   for (CUevent event : copy->events) driver.EventDestroy(event);
   if (copy->mark != nullptr) driver.EventDestroy(copy->mark);
   delete copy;
@@ -267,6 +271,7 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
 int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
                    size_t text_bytes) {
   const Driver& driver = *copy->context->driver;
+  CurrentContext current(driver, copy->context->first());
   size_t group = 0;
   while (group + 1 < copy->groups.size() && copy->groups[group].end < want) ++group;
   if (copy->groups.empty()) {
@@ -309,6 +314,16 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
   const Driver& driver = *context->driver;
   auto* from = const_cast<std::byte*>(static_cast<const std::byte*>(slot));
   CUresult result = CUDA_SUCCESS;
+  // What the caller has queued already (the tensors' first values, say) must not come after the
+  // copy.
+  for (auto& [index, device] : context->devices) {
+    CurrentContext current(driver, device.context);
+    if (result == CUDA_SUCCESS) result = driver.CtxSynchronize();
+  }
+  if (result != CUDA_SUCCESS) {
+    return Say(ErrorCode::kIoError, driver.Text("waiting for the device", result), text,
+               text_bytes);
+  }
   for (const CopyGroup& group :
        holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax)) {
     auto found = context->devices.find(group.device_index);

@@ -19,6 +19,7 @@ struct Driver {
   X(PrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))              \
   X(CtxPush, cuCtxPushCurrent_v2, CUresult(CUcontext))                                \
   X(CtxPop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                 \
+  X(CtxSynchronize, cuCtxSynchronize, CUresult())                                     \
   X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                      \
   X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                            \
   X(StreamGetCtx, cuStreamGetCtx, CUresult(CUstream, CUcontext*))                     \
