@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
 #include "agent/peers/tcp_server.h"

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <memory>
 
+#include "agent/faults/network_cut.h"
 #include "coordinator/api/endpoint.h"
 #include "storage/base/config.h"
 #include "storage/base/fd.h"
@@ -23,6 +24,8 @@
 
 namespace holdfast::agent {
 namespace {
+using coord::HandAction;
+using coord::HandOrder;
 constexpr int64_t kDurationMsMax = 3'600'000;
 constexpr int64_t kStartInMsMax = 60'000;
 constexpr uint32_t kSlowPercent = 50;
@@ -276,7 +279,7 @@ Status Injector::Start(const HandOrder& order) {
 
 Status Injector::End(const std::string& drill) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("drill", drill));
-  Status status = EndHand(RecordOf(drill));
+  Status status = coord::EndHand(RecordOf(drill));
   Reap();
   return status;
 }

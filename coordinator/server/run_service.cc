@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "agent/faults/hand.h"
 #include "coordinator/api/run_convert.h"
+#include "coordinator/hand/hand.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/run_answers.h"
 #include "coordinator/server/service.h"
@@ -143,12 +143,12 @@ grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
     return Refuse(context, reply, InvalidArgumentError("a coordinator stays away an hour at most"));
   }
   if (request->dry_run()) return Refuse(context, reply, Status::Ok());
-  agent::HandOrder order;
+  HandOrder order;
   order.record = drills_folder_ + "/kill-coordinator";
-  order.process = agent::NameProcess(::getpid());
+  order.process = NameProcess(::getpid());
   order.start_in_ms = request->start_in_ms();
   order.duration_ms = request->down_ms();
-  auto hand = agent::StartHand(order);
+  auto hand = StartHand(order);
   return Refuse(context, reply, hand ? Status::Ok() : hand.error());
 }
 

@@ -112,7 +112,7 @@ class RunTest : public ::testing::Test {
       for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
         const auto spec = agent::ReadSpec(entry.path());
         const auto pids = agent::ReadPids(entry.path());
-        if (spec && pids && agent::IsAlive(pids->worker)) {
+        if (spec && pids && IsAlive(pids->worker)) {
           running[spec->rank.value] = *pids;
           node_of_[spec->rank.value] = node;
         }

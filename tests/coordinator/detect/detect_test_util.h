@@ -39,9 +39,11 @@ class Told {
                         static_cast<uint64_t>(age_s * 1e9), edge});
   }
   void Land() { flights_.clear(); }
-  /// The node asks all others; `cut` are the pairs between which nothing passes.
-  void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut) {
+  /// All nodes ask all others; `cut` are the pairs between which nothing passes. `liar` says that
+  /// nobody answered it.
+  void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t liar = ~0U) {
     cut_ = cut;
+    liar_ = liar;
     asks_ = true;
   }
 
@@ -63,7 +65,8 @@ class Told {
       if (flight.rank.value / 2 == node) digest.in_flight.push_back(flight);
     }
     for (uint32_t other = 0; asks_ && other < (world_ + 1) / 2; ++other) {
-      const bool passes = cut_.count({node, other}) == 0 && cut_.count({other, node}) == 0;
+      const bool passes =
+          node != liar_ && cut_.count({node, other}) == 0 && cut_.count({other, node}) == 0;
       if (other != node) digest.reach.push_back({"n" + std::to_string(other), passes});
     }
     return digest;
@@ -96,6 +99,7 @@ class Told {
   std::vector<Communicator> comms_;
   std::vector<InFlight> flights_;
   std::set<std::pair<uint32_t, uint32_t>> cut_;
+  uint32_t liar_ = ~0U;
   bool asks_ = false;
 
  public:

@@ -212,6 +212,16 @@ TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
   }
 }
 
+TEST(HangTest, OneAgentAloneCutsNobodyOff) {
+  Told job = StuckRing();
+  job.AskOthers({}, 2);
+  job.Evaluate();
+  job.Pass(std::chrono::milliseconds(100));
+  const auto verdicts = job.Evaluate();
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].confidence, 0.8) << "others say that they had its answers";
+}
+
 TEST(HangTest, WhoIsStoppedInAnOperationIsTheRootAndNotItsConnection) {
   Told job = InOperation({0, 1, 2, 3, 4, 5}, 6);
   job.state(3).process_state = 'T';
