@@ -237,8 +237,7 @@ void Supervisor::SeeEffect(const Effect& effect) {
     damage.what = finding->what.message();
     if (!finding->node.empty()) damage.nodes = {finding->node};
     damage.healthy_until = at_.now;
-    Note(finding->job, std::move(damage),
-         "the copy is out of service; what is missing is ordered back");
+    Note(finding->job, damage, "the copy is out of service; what is missing is ordered back");
   }
 }
 

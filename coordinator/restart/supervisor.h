@@ -152,7 +152,7 @@ class Supervisor {
   void Fail(Run& run, Failure failure);
   void Strike(Run& run, const Failure& failure);
   IncidentRecord& OpenIncident(const std::string& job, const Failure& failure);
-  void Note(const std::string& job, Failure failure, const std::string& plan);
+  void Note(const std::string& job, const Failure& failure, const std::string& plan);
   void StoreIncident(const IncidentRecord& incident, bool opened);
   int64_t MsSince(const IncidentRecord& incident) const;
   void MarkIncidents(const std::string& job, int64_t IncidentRecord::*time);

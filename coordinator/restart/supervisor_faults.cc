@@ -245,7 +245,7 @@ IncidentRecord& Supervisor::OpenIncident(const std::string& job, const Failure& 
 }
 
 /// Nothing is to be done about it now; the same again within minutes is not news.
-void Supervisor::Note(const std::string& job, Failure failure, const std::string& plan) {
+void Supervisor::Note(const std::string& job, const Failure& failure, const std::string& plan) {
   for (auto it = incidents_.rbegin(); it != incidents_.rend(); ++it) {
     const IncidentRecord& incident = it->second;
     if (at_.wall_nanos - incident.wall_nanos > std::chrono::nanoseconds(kSameFinding).count())

@@ -48,7 +48,7 @@ void Supervisor::On(const GpuFailed& event) {
     failure.what = error.what;
     failure.nodes = {event.node};
     failure.healthy_until = error.at;
-    Note(job, std::move(failure),
+    Note(job, failure,
          error.kind == XidClass::kBroken
              ? "the node gets no workers at the next start if another can have them; reset or "
                "repair the GPU"

@@ -175,7 +175,7 @@ TEST_F(LinkDrillTest, ASpareTakesThePlaceOfAPartitionedNode) {
 /// The coordinator sees the node all the time: it is at the sockets of the machine, as by a network
 /// of its own.
 TEST_F(LinkDrillTest, ACutNodeThatTheCoordinatorReachesIsTheOneReplaced) {
-  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 150));
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "25s"}));
   EXPECT_EQ(report_["blamed_nodes"], json({"n1"})) << report_.dump(1);
   EXPECT_EQ(report_["incident_kind"], "communication hang");
@@ -185,7 +185,7 @@ TEST_F(LinkDrillTest, ACutNodeThatTheCoordinatorReachesIsTheOneReplaced) {
 }
 
 TEST_F(LinkDrillTest, ALinkBetweenTwoNodesIsCut) {
-  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 150));
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n0,n1", "--duration", "25s"}));
   EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("1 address of n1"));
   EXPECT_THAT(report_["blamed_nodes"], ::testing::UnorderedElementsAre("n0", "n1"));
