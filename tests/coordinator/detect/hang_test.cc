@@ -212,6 +212,22 @@ TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
   }
 }
 
+TEST(HangTest, ANodeThatAskedOneOtherMayHaveLostThatLinkAlone) {
+  Told job = StuckRing();
+  job.Evaluate();
+  job.Pass(std::chrono::milliseconds(100));
+  const std::vector<Reach> told[] = {
+      {{"n1", false}}, {{"n0", false}, {"n2", true}}, {{"n3", true}}, {{"n2", true}}};
+  for (uint32_t node = 0; node < 4; ++node) {
+    Digest digest = job.DigestOf(node);
+    digest.reach = told[node];
+    job.detector.Observe(digest, job.now());
+  }
+  const auto verdicts = job.detector.Evaluate(job.now());
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].confidence, 0.8);
+}
+
 TEST(HangTest, OneAgentAloneCutsNobodyOff) {
   Told job = StuckRing();
   job.AskOthers({}, 2);
