@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "storage/base/clock.h"
+#include "storage/base/process.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -222,13 +223,6 @@ Result<PeerCredentials> CredentialsOf(int socket) {
     return Fail(ErrnoStatus(errno, "getsockopt(SO_PEERCRED)"));
   }
   return PeerCredentials{.pid = value.pid, .uid = value.uid, .gid = value.gid};
-}
-
-Result<UniqueFd> PidFdOf(pid_t pid) {
-  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (fd.valid()) return fd;
-  if (errno == ESRCH) return Fail(NotFoundError(fmt::format("process {} is gone", pid)));
-  return Fail(ErrnoStatus(errno, fmt::format("pidfd_open({})", pid)));
 }
 
 Result<UniqueFd> PidFdOfPeer(int socket) {

@@ -31,10 +31,8 @@ Result<UniqueFd> ConnectUnix(const std::string& path);
 /// One waiting connection, nothing if none. It is non-blocking: a server never waits for a client.
 Result<std::optional<UniqueFd>> AcceptUnix(int listener);
 Result<PeerCredentials> CredentialsOf(int socket);
-/// Becomes readable when that process is gone: also when its children keep the socket open.
-Result<UniqueFd> PidFdOf(pid_t pid);
-/// The same for the process that connected, safe against a reused pid where the kernel has
-/// SO_PEERPIDFD.
+/// PidFdOf() of the process that connected, also when its children keep the socket open; safe
+/// against a reused pid where the kernel has SO_PEERPIDFD.
 Result<UniqueFd> PidFdOfPeer(int socket);
 
 /// Sends one packet, with descriptors if any. Unavailable when the other side is gone;

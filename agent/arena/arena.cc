@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/arena/keeper_client.h"
 #include "agent/arena/segment.h"
 #include "storage/base/clock.h"

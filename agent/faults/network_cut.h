@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/hand/hand.h"
 #include "storage/base/status.h"
 
 // Cuts a node off from others, or makes its links to them slow, with a packet filter (nftables) in
@@ -18,11 +19,7 @@ inline constexpr size_t kCutAddressesMax = 4096;
 inline constexpr uint64_t kCutRateMin = 64 << 10;
 inline constexpr uint64_t kCutRateMax = 100ULL << 30;
 
-struct CutOrder {
-  std::string drill;                   // a valid name
-  std::vector<std::string> addresses;  // of the others: numbers, no names
-  uint64_t bytes_per_s = 0;            // so much passes in each direction; 0: nothing
-};
+using coord::CutOrder;
 
 /// InvalidArgument: not 1 to 4096 IP addresses of other machines, or no possible rate.
 Status CheckCut(const CutOrder& order);

@@ -12,11 +12,15 @@ bool DiskPace::Due(VersionId version, const JobState* job) const {
   return !target_taken && version.step >= job->disk_target_step && Wanted(version);
 }
 
+bool DiskPace::Lacks(VersionId version, const JobState* job) {
+  return job != nullptr && job->for_parity && job->disk_committed == version;
+}
+
 std::optional<uint32_t> DiskPace::Choose(std::span<const DiskCandidate> candidates,
                                          const JobState* job) {
   const DiskCandidate* first = nullptr;
   for (const DiskCandidate& candidate : candidates) {
-    if (!Due(candidate.version, job)) continue;
+    if (!Due(candidate.version, job) && !Lacks(candidate.version, job)) continue;
     if (first == nullptr || candidate.version < first->version) first = &candidate;
   }
   if (first == nullptr) return std::nullopt;

@@ -20,6 +20,8 @@ struct DiskCandidate {
 /// the version it led to is committed at disk or will not be; what is saved meanwhile stays in
 /// memory, so disks that are slower than the steps are followed, each version by all ranks. A rank
 /// that hears of a target late still has that step: a slot is freed only after a newer commit.
+/// Parity is made beside all this, and may be ready only when the version is committed: then it
+/// follows.
 /// Thread-compatible.
 class DiskPace {
  public:
@@ -38,6 +40,9 @@ class DiskPace {
   bool Wanted(VersionId version) const { return version.step.value % every_ == 0; }
 
  private:
+  /// Parity of the version that the disks have committed.
+  static bool Lacks(VersionId version, const JobState* job);
+
   uint64_t every_;
   VersionId started_;   // newest version chosen so far
   VersionId previous_;  // the one before it

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {
@@ -67,6 +68,7 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
           [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
           volume, peers),
       restore_tools_(MakeRestoreTools(fetcher)),
+      reach_(peers, options_.node, clock),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
       retention_(1),

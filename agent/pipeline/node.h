@@ -16,6 +16,7 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/parity_keeper.h"
+#include "agent/pipeline/peer_reach.h"
 #include "agent/pipeline/peer_source.h"
 #include "agent/pipeline/persister.h"
 #include "agent/pipeline/rank_events.h"
@@ -90,6 +91,8 @@ class Node final : public DirectiveHandler, private RankEvents {
 
   /// The trainers of this node, to be looked at from outside. Threads: any, until Stop().
   WatchedRanks& watched() { return watched_; }
+  /// Which of their peers it reaches. Threads: any.
+  PeerReach& reach() { return reach_; }
 
   /// Whether a trainer that is connected here says that its own collectives run. Threads: any.
   bool InCollective();
@@ -247,6 +250,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::atomic<bool> releasing_{false};
 
   WatchedRanks watched_;
+  PeerReach reach_;
 
   Mutex adopt_mutex_;
   CondVar adopted_;

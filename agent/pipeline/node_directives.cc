@@ -62,6 +62,7 @@ void Node::ApplyJobState(JobState state) {
 }
 
 void Node::UpdateParity(const JobState& job) {
+  reach_.SetGroup(job.job, job.group);
   auto keeper = parity_keepers_.find(job.job);
   if (keeper == parity_keepers_.end()) {
     if (!job.group) return;

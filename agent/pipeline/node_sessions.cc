@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/pipeline/node.h"
 #include "agent/pipeline/trainer_record.h"
 #include "storage/base/config.h"

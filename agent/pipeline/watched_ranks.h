@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/telemetry/table_reader.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"

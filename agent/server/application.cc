@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
 #include "agent/peers/tcp_server.h"
@@ -22,6 +22,7 @@
 #include "agent/server/grpc_link.h"
 #include "agent/server/metrics.h"
 #include "agent/server/telemetry_sender.h"
+#include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
 #include "coordinator/api/endpoint.h"
 #include "coordinator/metrics/metrics_server.h"
@@ -120,6 +121,7 @@ class AgentApplication final : public Application {
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<TcpPeerServer> peer_server_;
+  std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
   std::unique_ptr<Injector> injector_;
   std::unique_ptr<DataService> data_;
@@ -240,7 +242,8 @@ Status AgentApplication::Serve() {
     data_->ShowPeers(*peer_server_);
   }
   link_->Start(*node_, data_address_);
-  telemetry_ = std::make_unique<TelemetrySender>(node_->watched(), *link_);
+  gpus_ = std::make_unique<GpuWatch>(config_.nvml_library);
+  telemetry_ = std::make_unique<TelemetrySender>(*node_, *gpus_, *link_);
   if (!config_.metrics_listen.empty()) HOLDFAST_RETURN_IF_ERROR(ServeMetrics());
   const ArenaUsage usage = arena_->usage();
   Log(LogLevel::kInfo, "AgentReady",
@@ -252,9 +255,14 @@ Status AgentApplication::Serve() {
 }
 
 Status AgentApplication::ServeMetrics() {
-  const AgentParts parts{
-      *node_,        *arena_, *volume_, *telemetry_, peer_received_bytes_, peer_server_.get(),
-      workers_.get()};
+  const AgentParts parts{*node_,
+                         *arena_,
+                         *volume_,
+                         *telemetry_,
+                         *gpus_,
+                         peer_received_bytes_,
+                         peer_server_.get(),
+                         workers_.get()};
   HOLDFAST_ASSIGN_OR_RETURN(metrics_, coord::MetricsServer::Start(config_.metrics_listen, [parts] {
                               return CollectMetrics(parts);
                             }));
@@ -280,6 +288,7 @@ void AgentApplication::Stop() {
   metrics_.reset();
   if (link_ != nullptr) link_->Stop();
   telemetry_.reset();
+  gpus_.reset();
   if (data_server_ != nullptr) {
     data_server_->Shutdown(std::chrono::system_clock::time_point());
     data_server_.reset();

@@ -75,6 +75,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add(
       "workers.log_dir", &workers_log_dir,
       "What workers say goes to <job>/<launch>/rank-<r>.log in it; the newest five launches stay.");
+  schema.Add("gpus.nvml_library", &nvml_library,
+             "Watch the node's GPUs for errors (Xids) by this library of the NVIDIA driver, where "
+             "there is one; empty: never.");
   schema.Add("metrics.listen", &metrics_listen, coord::kMetricsListenHelp);
   schema.Add("drills.enabled", &drills_enabled,
              "Cause the failures that `holdfast drill` asks for: whoever reaches data_listen can "

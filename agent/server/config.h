@@ -39,6 +39,7 @@ struct AgentConfig {
   bool workers_enabled = false;
   std::string workers_address = "127.0.0.1";
   std::string workers_log_dir = "/var/log/holdfast";
+  std::string nvml_library = "libnvidia-ml.so.1";
   std::string metrics_listen;
 
   bool drills_enabled = false;

@@ -451,12 +451,10 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   return coord::FromProto(reply.outcome());
 }
 
-Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(std::vector<pb::Digest> digests) {
+Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(pb::ObserveRequest request) {
   if (!attached()) return Fail(UnavailableError("not attached"));
-  pb::ObserveRequest request;
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
-  for (pb::Digest& digest : digests) *request.add_digests() = std::move(digest);
   grpc::ClientContext context;
   context.set_deadline(After(kObserveTimeoutMs));
   if (!BeginCall(&context)) return Fail(CancelledError("the agent is stopping"));

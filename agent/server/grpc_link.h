@@ -49,9 +49,9 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Waits until the coordinator has answered an Attach. False: not within the time.
   bool AwaitAttached(int64_t timeout_ms);
   bool attached();
-  /// Tells what the node's ranks do, once; returns what is to be sampled. Blocks up to a second.
-  /// Unavailable while not attached.
-  Result<coordinator::ObserveReply> Observe(std::vector<coordinator::Digest> digests);
+  /// Tells what the node's ranks and GPUs do, once; returns what is to be sampled. Blocks up to a
+  /// second. Unavailable while not attached.
+  Result<coordinator::ObserveReply> Observe(coordinator::ObserveRequest request);
   /// Something changed that a report tells of: the next one goes at once.
   void Hurry() { facts_.Wake(); }
 

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <memory>
 
+#include "agent/faults/network_cut.h"
 #include "coordinator/api/endpoint.h"
 #include "storage/base/config.h"
 #include "storage/base/fd.h"
@@ -23,6 +24,8 @@
 
 namespace holdfast::agent {
 namespace {
+using coord::HandAction;
+using coord::HandOrder;
 constexpr int64_t kDurationMsMax = 3'600'000;
 constexpr int64_t kStartInMsMax = 60'000;
 constexpr uint32_t kSlowPercent = 50;
@@ -224,20 +227,24 @@ Result<std::string> Injector::Cut(const InjectFaultRequest& request, HandOrder o
                     address)));
   }
   bool coordinator = false;
-  if (!slow) {
+  const std::string& peer = request.peer();
+  if (!peer.empty()) HOLDFAST_RETURN_IF_ERROR(ValidateName("peer", peer));
+  if (!slow && peer.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(coordinator, AddCoordinator(options_.coordinator, own, &order.cut));
   }
   HOLDFAST_RETURN_IF_ERROR(RehearseHand(order));
   if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
   const std::string time = Seconds(request.duration_ms());
+  const std::string whom = fmt::format("{} {} of {}", others, others == 1 ? "address" : "addresses",
+                                       peer.empty() ? "the others" : peer);
   if (slow) {
-    return fmt::format(
-        "{} a second pass in each direction between this node and {} addresses of "
-        "the others for {}",
-        FormatBytes(request.bytes_per_s()), others, time);
+    return fmt::format("{} a second pass in each direction between this node and {} for {}",
+                       FormatBytes(request.bytes_per_s()), whom, time);
   }
+  if (!peer.empty())
+    return fmt::format("nothing passes between this node and {} for {}", whom, time);
   return fmt::format(
-      "nothing passes between this node and {} addresses of the others {} for {}", others,
+      "nothing passes between this node and {} {} for {}", whom,
       coordinator ? "and the coordinator" : "(the coordinator, on this machine, stays in reach)",
       time);
 }
@@ -272,7 +279,7 @@ Status Injector::Start(const HandOrder& order) {
 
 Status Injector::End(const std::string& drill) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("drill", drill));
-  Status status = EndHand(RecordOf(drill));
+  Status status = coord::EndHand(RecordOf(drill));
   Reap();
   return status;
 }

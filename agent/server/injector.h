@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "agent/api/agent.pb.h"
-#include "agent/faults/hand.h"
 #include "agent/pipeline/watched_ranks.h"
+#include "coordinator/hand/hand.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/volume/volume.h"
@@ -39,13 +39,13 @@ class Injector {
 
  private:
   Result<std::string> Kill(const InjectFaultRequest& request);
-  Result<std::string> Stop(const InjectFaultRequest& request, HandOrder order);
-  Result<std::string> Restart(const InjectFaultRequest& request, HandOrder order);
-  Result<std::string> Fill(const InjectFaultRequest& request, HandOrder order);
-  Result<std::string> Cut(const InjectFaultRequest& request, HandOrder order);
+  Result<std::string> Stop(const InjectFaultRequest& request, coord::HandOrder order);
+  Result<std::string> Restart(const InjectFaultRequest& request, coord::HandOrder order);
+  Result<std::string> Fill(const InjectFaultRequest& request, coord::HandOrder order);
+  Result<std::string> Cut(const InjectFaultRequest& request, coord::HandOrder order);
   Result<std::string> Corrupt(const InjectFaultRequest& request);
   Result<ProcessName> TrainerOf(const InjectFaultRequest& request);
-  Status Start(const HandOrder& order);
+  Status Start(const coord::HandOrder& order);
   std::string RecordOf(const std::string& drill) const;
 
   const InjectorOptions options_;

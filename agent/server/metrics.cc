@@ -68,12 +68,17 @@ constexpr MetricSpec kGaps{"holdfast_agent_telemetry_lost_records_total",
                            "Records of trainers that were left out: `dropped` by the trainer for "
                            "want of room, `overwritten` before they were seen, `nonsense`.",
                            {"why"}};
+constexpr MetricSpec kGpuErrors{
+    "holdfast_agent_gpu_errors_total",
+    Kind::kCounter,
+    "Errors of GPUs that the driver reported (Xids), by its index of the GPU.",
+    {"device", "xid"}};
 
 constexpr const MetricSpec* kAll[] = {
-    &kSessions,        &kBudget,       &kReserved, &kSegments,    &kSlots,
-    &kSealedStep,      &kDiskShards,   &kDiskFree, &kScrubPasses, &kScrubBytes,
-    &kScrubDamaged,    &kPeerReceived, &kPeerSent, &kPeerFrames,  &kPeerStreams,
-    &kPeerConnections, &kPeerYielded,  &kWorkers,  &kDigests,     &kGaps};
+    &kSessions,   &kBudget,     &kReserved,    &kSegments,        &kSlots,        &kSealedStep,
+    &kDiskShards, &kDiskFree,   &kScrubPasses, &kScrubBytes,      &kScrubDamaged, &kPeerReceived,
+    &kPeerSent,   &kPeerFrames, &kPeerStreams, &kPeerConnections, &kPeerYielded,  &kWorkers,
+    &kDigests,    &kGaps,       &kGpuErrors};
 
 template <typename Number>
 double Value(Number number) {
@@ -154,6 +159,11 @@ MetricsPage CollectMetrics(const AgentParts& parts) {
   if (parts.peers != nullptr) Show(*parts.peers, page);
   if (parts.workers != nullptr) Show(*parts.workers, page);
   Show(parts.telemetry, page);
+  for (const auto& [error, count] : parts.gpus.counts()) {
+    const auto& [device, xid] = error;
+    page.Set(kGpuErrors, Value(count),
+             {device == kGpuUnknown ? "unknown" : std::to_string(device), std::to_string(xid)});
+  }
   return page;
 }
 

@@ -6,6 +6,7 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/pipeline/node.h"
 #include "agent/server/telemetry_sender.h"
+#include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
 #include "coordinator/metrics/metrics_page.h"
 #include "storage/volume/volume.h"
@@ -21,6 +22,7 @@ struct AgentParts {
   Arena& arena;
   const Volume& volume;
   const TelemetrySender& telemetry;
+  const GpuWatch& gpus;
   const std::atomic<uint64_t>& peer_received_bytes;
   const TcpPeerServer* peers = nullptr;  // null: it serves none
   WorkerManager* workers = nullptr;      // null: it launches none

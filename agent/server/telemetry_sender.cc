@@ -1,7 +1,9 @@
 #include "agent/server/telemetry_sender.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <set>
 
 #include "agent/server/grpc_link.h"
 
@@ -13,6 +15,8 @@ constexpr std::chrono::milliseconds kLookEvery(100);
 constexpr int kCommunicatorsEvery = 50;  // looks: whoever has forgotten them knows them again
 // Younger operations say nothing about a hang yet.
 constexpr uint64_t kFlightAgeLeast = 700'000'000;
+// From here on it is worth knowing which peers are reached; a hang is told after five seconds.
+constexpr uint64_t kStuckAge = 2'000'000'000;
 
 uint64_t MonotonicNanos() {
   timespec now{};
@@ -94,8 +98,10 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
 }
 }  // namespace
 
-TelemetrySender::TelemetrySender(WatchedRanks& ranks, GrpcCoordinatorLink& link)
-    : ranks_(ranks), link_(link), thread_([this] { Run(); }) {}
+TelemetrySender::TelemetrySender(Node& node, const GpuWatch& gpus, GrpcCoordinatorLink& link)
+    : ranks_(node.watched()), reach_(node.reach()), gpus_(gpus), link_(link), thread_([this] {
+        Run();
+      }) {}
 
 TelemetrySender::~TelemetrySender() {
   {
@@ -140,6 +146,25 @@ void TelemetrySender::Count(const std::vector<RankSight>& sights) {
   }
 }
 
+/// Where an operation does not end it may be for want of a link.
+void TelemetrySender::AddReach(const std::vector<RankSight>& sights,
+                               std::vector<pb::Digest>* digests) {
+  std::set<std::string> stuck;
+  for (const RankSight& sight : sights) {
+    for (const InFlightView& flight : sight.telemetry.in_flight) {
+      if (flight.started && flight.age_ns >= kStuckAge) stuck.insert(sight.who.job);
+    }
+  }
+  for (pb::Digest& digest : *digests) {
+    if (stuck.count(digest.job()) == 0) continue;
+    for (const PeerAnswer& answer : reach_.Wonder(digest.job())) {
+      pb::ObservedReach* one = digest.add_reach();
+      one->set_node(answer.node);
+      one->set_reached(answer.reached);
+    }
+  }
+}
+
 void TelemetrySender::Run() {
   bool told_communicators = false;
   for (int look = 0;; ++look) {
@@ -153,20 +178,41 @@ void TelemetrySender::Run() {
     const std::vector<RankSight> sights = ranks_.Look(now);
     Count(sights);
     std::vector<pb::Digest> digests = DigestsOf(sights, now, with_communicators);
-    if (digests.empty()) continue;
-    const size_t count = digests.size();
-    for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);
-    auto reply = link_.Observe(std::move(digests));
-    told_communicators = reply.has_value();
-    {
-      MutexLock lock(mutex_);
-      (reply ? counts_.sent : counts_.unsent) += count;
-    }
-    if (!reply) continue;
-    for (const pb::SampleRequest& sample : reply->samples()) {
-      ranks_.Sample(sample.job(), sample.operations());
-    }
+    AddReach(sights, &digests);
+    const std::vector<GpuError> errors = gpus_.After(told_errors_);
+    if (digests.empty() && errors.empty()) continue;
+    const bool any = !digests.empty();
+    const bool sent = Send(std::move(digests), errors, now);
+    if (any) told_communicators = sent;
   }
+}
+
+bool TelemetrySender::Send(std::vector<pb::Digest> digests, const std::vector<GpuError>& errors,
+                           uint64_t now_ns) {
+  pb::ObserveRequest request;
+  for (pb::Digest& digest : digests) {
+    digest.set_number(numbers_[digest.job()]++);
+    *request.add_digests() = std::move(digest);
+  }
+  for (const GpuError& error : errors) {
+    pb::ObservedGpuError* one = request.add_gpu_errors();
+    one->set_number(error.number);
+    one->set_device(error.device);
+    one->set_bus_id(error.bus_id);
+    one->set_xid(error.xid);
+    one->set_age_ns(now_ns - std::min(now_ns, error.seen_ns));
+  }
+  auto reply = link_.Observe(std::move(request));
+  {
+    MutexLock lock(mutex_);
+    (reply ? counts_.sent : counts_.unsent) += digests.size();
+  }
+  if (!reply) return false;
+  if (!errors.empty()) told_errors_ = errors.back().number;
+  for (const pb::SampleRequest& sample : reply->samples()) {
+    ranks_.Sample(sample.job(), sample.operations());
+  }
+  return true;
 }
 
 }  // namespace holdfast::agent

@@ -6,7 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "agent/pipeline/watched_ranks.h"
+#include "agent/pipeline/node.h"
+#include "agent/telemetry/gpu_watch.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status.h"
@@ -15,13 +16,13 @@ namespace holdfast::agent {
 
 class GrpcCoordinatorLink;
 
-/// Looks at the node's ranks ten times a second and tells the coordinator. Nothing is kept for
-/// later: while the coordinator is away, what was seen is forgotten, but for the communicators,
-/// which are told again. Its own thread.
+/// Looks at the node's ranks ten times a second and tells the coordinator, with errors of the GPUs.
+/// Nothing of the ranks is kept for later: while the coordinator is away, what was seen is
+/// forgotten, but for the communicators, which are told again. Its own thread.
 class TelemetrySender {
  public:
-  /// Both outlive it.
-  TelemetrySender(WatchedRanks& ranks, GrpcCoordinatorLink& link);
+  /// All outlive it.
+  TelemetrySender(Node& node, const GpuWatch& gpus, GrpcCoordinatorLink& link);
   ~TelemetrySender();
 
   /// Since the start.
@@ -41,10 +42,16 @@ class TelemetrySender {
  private:
   void Run();
   void Count(const std::vector<RankSight>& sights);
+  void AddReach(const std::vector<RankSight>& sights, std::vector<coordinator::Digest>* digests);
+  bool Send(std::vector<coordinator::Digest> digests, const std::vector<GpuError>& errors,
+            uint64_t now_ns);
 
   WatchedRanks& ranks_;
+  PeerReach& reach_;
+  const GpuWatch& gpus_;
   GrpcCoordinatorLink& link_;
   std::map<std::string, uint64_t> numbers_;  // of the digests, by job
+  uint64_t told_errors_ = 0;                 // of GPUs, up to this number
   mutable Mutex mutex_;
   CondVar changed_;
   Counts counts_ HOLDFAST_GUARDED_BY(mutex_);

@@ -15,6 +15,7 @@
 
 #include "agent/api/socket.h"
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 
 namespace holdfast::agent {
 namespace {

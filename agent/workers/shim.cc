@@ -18,6 +18,7 @@
 #include "agent/api/socket.h"
 #include "agent/workers/worker_files.h"
 #include "storage/base/fd.h"
+#include "storage/base/process.h"
 
 namespace holdfast::agent {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "storage/base/ids.h"
 
 namespace holdfast::agent {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "client/cli/options.h"
@@ -68,12 +69,20 @@ Result<DrillTarget> ParseDrillTarget(const std::vector<std::string>& words) {
     }
     return Fail(InvalidArgumentError("'" + Printable(words[1]) + "' is no rank"));
   }
-  if (words.size() == 1 && words[0] != "rank" && ValidateName("node", words[0]).ok()) {
-    target.node = words[0];
+  const auto is_node = [](const std::string& word) {
+    return word != "rank" && ValidateName("node", word).ok();
+  };
+  const std::vector<std::string> nodes =
+      words.size() == 1 ? Split(words[0], ',') : std::vector<std::string>();
+  if (std::all_of(nodes.begin(), nodes.end(), is_node) &&
+      (nodes.size() == 1 || (nodes.size() == 2 && nodes[0] != nodes[1]))) {
+    target.node = nodes[0];
+    if (nodes.size() == 2) target.peer = nodes[1];
     return target;
   }
   return Fail(InvalidArgumentError("cannot use the target '" + Printable(Join(words, " ")) +
-                                   "': write `--target rank 3` or `--target n2`"));
+                                   "': write `--target rank 3`, `--target n2` or, for the link "
+                                   "between two nodes, `--target n1,n2`"));
 }
 
 Result<DrillObjective> ParseDrillObjective(const std::string& text) {

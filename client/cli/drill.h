@@ -46,8 +46,9 @@ Result<DrillKind> ParseDrillKind(const std::string& name);
 struct DrillTarget {
   std::optional<uint32_t> rank;
   std::string node;
+  std::string peer;  // of its links the one to this node alone
 };
-/// "rank 3" or "n2", in words.
+/// "rank 3", "n2" or "n1,n2", in words.
 Result<DrillTarget> ParseDrillTarget(const std::vector<std::string>& words);
 
 /// What a drill has to keep to.

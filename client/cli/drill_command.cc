@@ -35,7 +35,8 @@ for byte what was saved. Agents and coordinator must allow it (drills.enabled).
   power-loss        all nodes and the coordinator die at once
   partition         a node and all others, and the coordinator, lose each other's packets for
                     --duration
-  slow-link         only so much passes between a node and all others as --rate says
+  slow-link         only so much passes between a node and all others as --rate says; both also
+                    between two nodes only: --target n1,n2
   random            one of them that the job would survive, by the seed (not slow-rank, fill-disk,
                     partition, slow-link)
 
@@ -60,7 +61,9 @@ class DrillCommand : public Command {
     command->footer(kDrillFooter);
     command->add_option("KIND", kind_, "See below")->required();
     command->add_option("--job", job_, "In which job")->required()->check(NameCheck("job"));
-    command->add_option("--target", target_, "\"rank 3\" or a node; otherwise the seed chooses")
+    command
+        ->add_option("--target", target_,
+                     "\"rank 3\", a node, or two (n1,n2); otherwise the seed chooses")
         ->expected(1, 2)
         ->type_name("TARGET")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

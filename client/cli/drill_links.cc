@@ -9,11 +9,11 @@
 
 namespace holdfast::cli {
 
-Result<std::vector<std::string>> AddressesOfOthers(const coordinator::GetStatusReply& status,
-                                                   const std::string& node) {
+Result<std::vector<std::string>> LinksOf(const coordinator::GetStatusReply& status,
+                                         const std::string& node, const std::string& peer) {
   std::set<std::string> addresses;
   for (const auto& other : status.nodes()) {
-    if (other.node() == node) continue;
+    if (other.node() == node || (!peer.empty() && other.node() != peer)) continue;
     for (const std::string& text : {other.peer_address(), other.data_address()}) {
       if (text.empty()) continue;  // takes part in no parity group
       const auto endpoint = coord::ParseEndpoint(text);
@@ -26,9 +26,9 @@ Result<std::vector<std::string>> AddressesOfOthers(const coordinator::GetStatusR
   }
   if (!addresses.empty()) return std::vector<std::string>(addresses.begin(), addresses.end());
   return Fail(FailedPreconditionError(
-      fmt::format("node '{}' reaches no other by an address of its own, only by unix sockets or "
-                  "loopback: there is nothing to cut off (peers.listen of the agents)",
-                  Printable(node))));
+      fmt::format("from node '{}' no way leads to {} by addresses of their own, only by unix "
+                  "sockets or loopback: there is nothing to cut off (peers.listen of the agents)",
+                  Printable(node), peer.empty() ? "another" : Printable(peer))));
 }
 
 }  // namespace holdfast::cli

@@ -95,6 +95,7 @@ const coordinator::NodeStatus* Find(const coordinator::GetStatusReply& status,
 std::string DrillPlan::Target() const {
   std::string text = rank ? fmt::format("rank {}", *rank) : "";
   if (nodes.size() == 1) text += (text.empty() ? "" : " on ") + nodes[0];
+  if (!peer.empty()) text += "," + peer;
   if (nodes.size() > 1) text = fmt::format("{} and the coordinator", Count(nodes.size(), "node"));
   if (nodes.empty()) text = "coordinator";
   return text;
@@ -148,6 +149,15 @@ Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, Dril
   if (!traits.of_rank && !traits.of_node && !target.node.empty()) {
     return InvalidArgumentError(fmt::format("{} takes no target", traits.name));
   }
+  const bool of_links = plan->kind == DrillKind::kPartition || plan->kind == DrillKind::kSlowLink;
+  if (!of_links && !target.peer.empty()) {
+    return InvalidArgumentError(
+        fmt::format("{} strikes one node: only partition and slow-link take two", traits.name));
+  }
+  if (!target.peer.empty() && addresses_.count(target.peer) == 0) {
+    return NotFoundError(fmt::format("there is no node '{}'", Printable(target.peer)));
+  }
+  plan->peer = target.peer;
   if (target.rank && *target.rank >= ranks) {
     return NotFoundError(fmt::format("job '{}' has no rank {}: its ranks are 0 to {}", job_,
                                      *target.rank, ranks - 1));
@@ -228,13 +238,13 @@ Result<DrillPlan> DrillRunner::Plan(const DrillWish& wish, uint64_t seed) {
   return plan;
 }
 
-/// All of the node's links to other nodes.
+/// All of the node's links to other nodes, or the one.
 Status DrillRunner::ChooseLinks(DrillPlan* plan) {
   if (plan->kind != DrillKind::kPartition && plan->kind != DrillKind::kSlowLink) {
     return Status::Ok();
   }
   HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
-  HOLDFAST_ASSIGN_OR_RETURN(plan->others, AddressesOfOthers(status, plan->nodes[0]));
+  HOLDFAST_ASSIGN_OR_RETURN(plan->others, LinksOf(status, plan->nodes[0], plan->peer));
   return Status::Ok();
 }
 
@@ -283,6 +293,7 @@ agent::InjectFaultRequest DrillRunner::RequestOf(const DrillPlan& plan, bool dry
   request.set_duration_ms(plan.duration_ms);
   for (const std::string& address : plan.others) request.add_addresses(address);
   request.set_bytes_per_s(plan.bytes_per_s);
+  request.set_peer(plan.peer);
   return request;
 }
 
@@ -457,9 +468,11 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
                                     [](const auto& one) { return one.state() == "given up"; });
   if (given_up) return true;
   const bool restarted = job.incarnation() != before_.incarnation;
-  const bool over = SinceInjection() >= plan.duration_ms || TraitsOf(plan.kind).restarts;
+  // Two nodes may have nothing to do with each other.
+  const bool restarts = TraitsOf(plan.kind).restarts && plan.peer.empty();
+  const bool over = SinceInjection() >= plan.duration_ms || restarts;
   // What is newer than the fault tells that it is over, although nobody noticed it.
-  const bool before = !over || TraitsOf(plan.kind).restarts;
+  const bool before = !over || restarts;
   if (before && !restarted && !open && report->detect_ms < 0) {
     before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
     if (TraitsOf(plan.kind).restarts) {
@@ -467,8 +480,7 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
       RecordDigests(FromProto(job.disk_committed()));
     }
   }
-  if (TraitsOf(plan.kind).restarts || restarted)
-    return restarted && !open && report->recover_ms >= 0;
+  if (restarts || restarted) return restarted && !open && report->recover_ms >= 0;
   const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kUnseenMs;
   if (shows || !over || unseen) return false;
   // Training never stopped: what counts is that versions are committed again.

@@ -25,6 +25,7 @@ struct DrillPlan {
   VersionId version;               // kCorruptShard
   int64_t duration_ms = 0;
   std::vector<std::string> others;  // kPartition, kSlowLink: addresses of the other nodes
+  std::string peer;                 // not empty: only those of this one
   uint64_t bytes_per_s = 0;         // kSlowLink
   bool force = false;
 

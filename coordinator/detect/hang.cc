@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
+#include "coordinator/detect/cut.h"
 #include "coordinator/detect/evidence.h"
 #include "coordinator/detect/waits.h"
 
@@ -286,8 +288,38 @@ class HangFinder {
     verdict.evidence.push_back(fmt::format(
         "all {} ranks have started {}, the last one {} ago; it does not finish",
         operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));
-    FollowEdges(operation, verdict);
+    if (!BlameCut(operation, verdict)) FollowEdges(operation, verdict);
     return verdict;
+  }
+
+  /// A node or a link that is cut stops all connections, each of which then looks like the one.
+  bool BlameCut(const Operation& operation, Verdict& verdict) const {
+    std::set<Index> nodes;
+    for (const Operation::Starter& starter : operation.starters) {
+      nodes.insert(table_.rank(starter.rank).node);
+    }
+    const auto cut = FindCut(table_, nodes, now_, kFresh);
+    if (!cut) return false;
+    verdict.action = Action::kRestartWithoutRoot;
+    verdict.confidence = 0.95;
+    verdict.evidence.push_back(cut->evidence);
+    for (const Operation::Starter& starter : operation.starters) {
+      const Index node = table_.rank(starter.rank).node;
+      if (std::find(cut->nodes.begin(), cut->nodes.end(), node) == cut->nodes.end()) continue;
+      verdict.ranks.push_back(Rank{starter.rank});
+    }
+    for (const Index node : cut->nodes) verdict.nodes.push_back(table_.node(node).name);
+    if (!cut->link) return true;
+    const auto rank_on = [&](Index node) {
+      const auto found = std::find_if(
+          operation.starters.begin(), operation.starters.end(),
+          [&](const Operation::Starter& one) { return table_.rank(one.rank).node == node; });
+      return Rank{found->rank};
+    };
+    const auto [a, b] = *cut->link;
+    verdict.edge = Edge{rank_on(a), rank_on(b)};
+    verdict.nodes = {table_.node(a).name, table_.node(b).name};
+    return true;
   }
 
   /// Walks from the least advanced connection to the one that everything behind it waits for.

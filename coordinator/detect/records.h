@@ -157,6 +157,12 @@ struct RankState {
   std::vector<StepTime> steps_done = {};  // finished since the digest before, oldest first
 };
 
+/// Whether the agent of one node lately had an answer from another.
+struct Reach {
+  std::string node;
+  bool reached = false;
+};
+
 /// What one agent says of its ranks in one message.
 struct Digest {
   std::string node;
@@ -171,6 +177,7 @@ struct Digest {
   std::vector<InFlight> in_flight;
   std::vector<Completed> completed;
   std::vector<PeerSums> peer_sums;
+  std::vector<Reach> reach = {};  // of a few others, while an operation does not end
 };
 
 }  // namespace holdfast::detect

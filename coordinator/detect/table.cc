@@ -11,6 +11,7 @@ namespace {
 constexpr uint64_t kBucketFloorNs = 1000;
 /// Digests whose least delay stands for the offset of a node's clock: a minute or two.
 constexpr uint32_t kOffsetsKept = 128;
+constexpr size_t kReachMax = 16;
 
 int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
 
@@ -161,6 +162,7 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
   }
   if (admitted.newest) {
     for (const InFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
+    TakeReach(digest, admitted.node);
     for (const RankState& state : digest.ranks) {
       if (state.rank.value < ranks_.size()) NoteMoved(state.rank.value, admitted.node);
     }
@@ -201,6 +203,18 @@ void Table::NoteMoved(uint32_t rank, Index node) {
         });
       });
   if (left) info.moved_at = nodes_[node].as_of;
+}
+
+void Table::TakeReach(const Digest& digest, Index node) {
+  auto& reach = nodes_[node].reach;
+  reach.clear();
+  for (const Reach& told : digest.reach) {
+    const auto other = node_index_.find(told.node);
+    // Of nodes without ranks of the job nothing is to be found out.
+    if (other == node_index_.end() || other->second == node) continue;
+    if (reach.size() >= kReachMax) return RefuseRecord();
+    reach.emplace_back(other->second, told.reached);
+  }
 }
 
 Index Table::Introduce(const Communicator& communicator, Index node) {

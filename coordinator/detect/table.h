@@ -84,6 +84,7 @@ struct NodeInfo {
   Clock::TimePoint as_of;         // when the newest digest was taken, by the detector's clock
   Clock::TimePoint as_of_before;  // the one before it
   uint64_t introduced = 0;        // members of communicators that this node was first to name
+  std::vector<std::pair<Index, bool>> reach;  // by its newest word: whom it asked, who answered
 };
 
 struct CommInfo {
@@ -158,6 +159,7 @@ class Table {
   void TakeRank(const RankState& state, Index node);
   void TakeFlight(const InFlight& flight, Index node);
   void NoteMoved(uint32_t rank, Index node);
+  void TakeReach(const Digest& digest, Index node);
 
   const Incarnation incarnation_;
   const DetectorOptions options_;

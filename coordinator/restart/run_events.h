@@ -51,6 +51,20 @@ struct FaultFound {
   int64_t since_ms = 0;  // how long ago the last sign of health was
 };
 
-using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, FaultFound>;
+inline constexpr uint32_t kGpuUnknown = ~0U;
+
+/// The driver of a node reports an error of a GPU.
+struct GpuFailed {
+  std::string node;
+  uint64_t agent_start = 0;
+  uint64_t number = 0;            // the agent's: an error may be told twice
+  uint32_t device = kGpuUnknown;  // index on the node
+  std::string bus_id;             // empty: not known
+  uint32_t xid = 0;
+  int64_t ago_ms = 0;
+  std::vector<std::string> jobs;  // that have ranks there
+};
+
+using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, FaultFound, GpuFailed>;
 
 }  // namespace holdfast::coord

@@ -178,6 +178,9 @@ void Supervisor::On(const QuarantineWanted& event) {
     effects_.emplace_back(EraseQuarantine{event.node});
     for (auto& [job, run] : runs_) run.strikes.erase(event.node);
   }
+  if (auto node = nodes_.find(event.node); node != nodes_.end() && !event.set) {
+    node->second.suspect_since.reset();
+  }
   Answer(event.request, Status::Ok());
 }
 
@@ -188,6 +191,7 @@ void Supervisor::See(const NodeAttached& event) {
   Node& node = nodes_[event.node];
   node.attached = true;
   node.attach = event.attach;
+  if (node.agent_start != event.agent_start) node.gpu_errors_told = 0;
   node.agent_start = event.agent_start;
   node.worker_address = event.worker_address;
   node.since = at_.now;
@@ -227,9 +231,13 @@ void Supervisor::SeeEffect(const Effect& effect) {
   } else if (const auto* put = std::get_if<PutVersion>(&effect)) {
     if (put->committed_tier_bit != 0) SeeCommit(*put);
   } else if (const auto* finding = std::get_if<Finding>(&effect)) {
-    if (finding->what.code() == ErrorCode::kDataLoss) {
-      Note(finding->job, finding->node, finding->what);
-    }
+    if (finding->what.code() != ErrorCode::kDataLoss) return;
+    Failure damage;
+    damage.kind = "damage";
+    damage.what = finding->what.message();
+    if (!finding->node.empty()) damage.nodes = {finding->node};
+    damage.healthy_until = at_.now;
+    Note(finding->job, damage, "the copy is out of service; what is missing is ordered back");
   }
 }
 
@@ -356,7 +364,7 @@ void Supervisor::TryLaunch(Run& run) {
   question.nodes = run.record.spec.nodes;
   question.before = run.record.nodes;
   question.usable = Usable(&run);
-  question.avoid = run.avoid;
+  question.avoid = ToAvoid(run);
   // The first launch waits for the spares, too: later they may not come.
   if (run.record.launches == 0) question.nodes += run.record.spec.spares;
   Placement placement = Place(question);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,6 +11,7 @@
 
 #include "coordinator/restart/placement.h"
 #include "coordinator/restart/run_events.h"
+#include "coordinator/restart/xid.h"
 #include "coordinator/state/events.h"
 #include "coordinator/state/records.h"
 
@@ -63,8 +65,15 @@ class Supervisor {
   /// Newest first.
   std::vector<IncidentRecord> Incidents(const std::string& job, uint64_t id) const;
   std::vector<QuarantineRecord> Quarantined() const;
+  /// Nodes with a GPU that needs a reset or a repair.
+  std::vector<std::string> Suspects() const;
 
  private:
+  struct GpuError {
+    std::string what;
+    XidClass kind = XidClass::kOther;
+    Clock::TimePoint at;
+  };
   struct Node {
     bool attached = false;
     bool in_doubt = false;  // its stream has ended: it is lost, or comes back at once
@@ -74,6 +83,9 @@ class Supervisor {
     Clock::TimePoint heard;
     Clock::TimePoint since;  // it is attached, or away
     std::vector<WorkerState> workers;
+    uint64_t gpu_errors_told = 0;  // the highest number, of this agent
+    std::deque<GpuError> gpu_errors;
+    std::optional<Clock::TimePoint> suspect_since;  // a GPU of it is broken
   };
   /// How a launch broke.
   struct Failure {
@@ -110,6 +122,7 @@ class Supervisor {
   void On(const StopWanted& event);
   void On(const QuarantineWanted& event);
   void On(const FaultFound& event);
+  void On(const GpuFailed& event);
   void See(const NodeAttached& event);
   void See(const NodeReported& event);
   void SeeEffect(const Effect& effect);
@@ -139,12 +152,18 @@ class Supervisor {
   void Fail(Run& run, Failure failure);
   void Strike(Run& run, const Failure& failure);
   IncidentRecord& OpenIncident(const std::string& job, const Failure& failure);
-  void Note(const std::string& job, const std::string& node, const Status& what);
+  void Note(const std::string& job, const Failure& failure, const std::string& plan);
   void StoreIncident(const IncidentRecord& incident, bool opened);
   int64_t MsSince(const IncidentRecord& incident) const;
   void MarkIncidents(const std::string& job, int64_t IncidentRecord::*time);
   void CloseIncidents(const std::string& job, IncidentState state);
   bool OldWorkersRun(const Run& run) const;
+
+  // supervisor_gpus.cc
+  bool IsSuspect(const std::string& node) const;
+  bool HardwareFailedLately(const std::string& node) const;
+  void AddGpuErrors(const std::vector<std::string>& nodes, Failure& failure) const;
+  std::set<std::string> ToAvoid(const Run& run) const;
 
   SupervisorOptions options_;
   std::map<std::string, Node> nodes_;

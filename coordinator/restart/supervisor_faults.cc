@@ -120,12 +120,18 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   }
   if (failed.empty()) return std::nullopt;
   // All were reported within the settling time; how long ago each ended is its node's word.
-  std::stable_sort(failed.begin(), failed.end(), [](const WorkerState* a, const WorkerState* b) {
+  // Where a GPU failed there is a reason, also for those that were killed for want of its rank.
+  const auto node_of = [&run](const WorkerState* worker) -> const std::string& {
+    return run.record.nodes[worker->rank.value / run.record.spec.ranks_per_node];
+  };
+  std::stable_sort(failed.begin(), failed.end(), [&](const WorkerState* a, const WorkerState* b) {
+    const bool reason = HardwareFailedLately(node_of(a));
+    if (reason != HardwareFailedLately(node_of(b))) return reason;
     if ((a->signal != 0) != (b->signal != 0)) return a->signal != 0;
     return a->ended_ago_ms > b->ended_ago_ms;
   });
   const WorkerState& first = *failed.front();
-  const std::string& node = run.record.nodes[first.rank.value / run.record.spec.ranks_per_node];
+  const std::string& node = node_of(&first);
   Failure failure;
   failure.kind = first.phase == WorkerPhase::kStuck ? "worker stuck" : "worker died";
   failure.what = fmt::format("rank {} on node {} {}", first.rank.value, node, EndText(first));
@@ -163,6 +169,7 @@ void Supervisor::On(const FaultFound& event) {
   if (current && event.action != FaultAction::kNote) return Fail(*run, std::move(failure));
   // An incarnation that is over does badly by nature.
   if (run != nullptr && !current) return;
+  AddGpuErrors(event.nodes, failure);
   IncidentRecord& incident = OpenIncident(event.job, failure);
   Incarnation& asked = asked_[event.job];
   const bool ask = run == nullptr && options_.can_ask && event.action != FaultAction::kNote &&
@@ -176,6 +183,7 @@ void Supervisor::On(const FaultFound& event) {
 }
 
 void Supervisor::Fail(Run& run, Failure failure) {
+  AddGpuErrors(run.record.nodes, failure);
   IncidentRecord& incident = OpenIncident(run.record.spec.job, failure);
   Strike(run, failure);
   if (failure.avoid_nodes) run.avoid.insert(failure.nodes.begin(), failure.nodes.end());
@@ -236,21 +244,16 @@ IncidentRecord& Supervisor::OpenIncident(const std::string& job, const Failure& 
   return incidents_[incident.id] = std::move(incident);
 }
 
-/// Damage, whoever found it; the same again within minutes is not news.
-void Supervisor::Note(const std::string& job, const std::string& node, const Status& what) {
+/// Nothing is to be done about it now; the same again within minutes is not news.
+void Supervisor::Note(const std::string& job, const Failure& failure, const std::string& plan) {
   for (auto it = incidents_.rbegin(); it != incidents_.rend(); ++it) {
     const IncidentRecord& incident = it->second;
     if (at_.wall_nanos - incident.wall_nanos > std::chrono::nanoseconds(kSameFinding).count())
       break;
-    if (incident.job == job && incident.what == what.message()) return;
+    if (incident.job == job && incident.what == failure.what) return;
   }
-  Failure failure;
-  failure.kind = "damage";
-  failure.what = what.message();
-  if (!node.empty()) failure.nodes = {node};
-  failure.healthy_until = at_.now;
   IncidentRecord& incident = OpenIncident(job, failure);
-  incident.plan = "the copy is out of service; what is missing is ordered back";
+  incident.plan = plan;
   incident.state = IncidentState::kNoted;
   StoreIncident(incident, true);
 }

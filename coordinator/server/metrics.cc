@@ -22,6 +22,12 @@ constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
                                {"node", "tier"}};
 constexpr MetricSpec kQuarantined{
     "holdfast_node_quarantined", Kind::kGauge, "1: the node gets no workers.", {"node"}};
+constexpr MetricSpec kGpuSuspect{
+    "holdfast_node_gpu_suspect",
+    Kind::kGauge,
+    "1: a GPU of the node reported an error that only a reset or a repair mends; it gets workers "
+    "only where no other node can.",
+    {"node"}};
 constexpr MetricSpec kIncarnation{
     "holdfast_job_incarnation", Kind::kGauge, "Starts of the job so far.", {"job"}};
 constexpr MetricSpec kRanks{"holdfast_job_ranks", Kind::kGauge, "Ranks of the job.", {"job"}};
@@ -104,11 +110,11 @@ constexpr MetricSpec kFaults{"holdfast_detector_faults_total", Kind::kCounter,
                              "Faults found, each said once an incarnation."};
 
 constexpr const MetricSpec* kAll[] = {
-    &kEpoch,          &kLoaded,      &kNodeUp,     &kNodeHeld,      &kQuarantined,  &kIncarnation,
-    &kRanks,          &kJoined,      &kNewestStep, &kCommittedStep, &kCommittedAge, &kRestorable,
-    &kRestorableStep, &kPending,     &kCommitted,  &kAborted,       &kParityNodes,  &kRunPhase,
-    &kRestarts,       &kSpares,      &kWorkers,    &kIncidents,     &kDetect,       &kRecover,
-    &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults};
+    &kEpoch,       &kLoaded,         &kNodeUp,      &kNodeHeld,   &kQuarantined,   &kGpuSuspect,
+    &kIncarnation, &kRanks,          &kJoined,      &kNewestStep, &kCommittedStep, &kCommittedAge,
+    &kRestorable,  &kRestorableStep, &kPending,     &kCommitted,  &kAborted,       &kParityNodes,
+    &kRunPhase,    &kRestarts,       &kSpares,      &kWorkers,    &kIncidents,     &kDetect,
+    &kRecover,     &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults};
 
 template <typename Number>
 double Value(Number number) {
@@ -208,6 +214,9 @@ std::future<MetricsPage> AskApplier(Applier& applier, int64_t now_wall_nanos) {
       for (const RunView& run : supervisor->Runs("")) Show(run, answer->page);
       for (const QuarantineRecord& record : supervisor->Quarantined()) {
         answer->page.Set(kQuarantined, 1, {record.node});
+      }
+      for (const std::string& node : supervisor->Suspects()) {
+        answer->page.Set(kGpuSuspect, 1, {node});
       }
       ShowIncidents(*supervisor, answer->page);
     }

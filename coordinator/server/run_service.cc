@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "agent/faults/hand.h"
+#include <algorithm>
+#include <optional>
+
 #include "coordinator/api/run_convert.h"
+#include "coordinator/hand/hand.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/run_answers.h"
 #include "coordinator/server/service.h"
@@ -14,12 +17,36 @@ namespace {
 constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
 constexpr size_t kWhyBytesMax = 1024;
 constexpr int64_t kDownMsMax = 3'600'000;
+constexpr int kGpuErrorsMax = 64;  // of one message
+constexpr uint32_t kXidMax = 0xFFFF;
+constexpr size_t kBusIdBytesMax = 32;
+
+/// Nothing for what cannot be.
+std::optional<GpuFailed> GpuFailedOf(const pb::ObserveRequest& request,
+                                     const pb::ObservedGpuError& told) {
+  const std::string& bus_id = told.bus_id();
+  if (told.number() == 0 || told.xid() == 0 || told.xid() > kXidMax ||
+      bus_id.size() > kBusIdBytesMax ||
+      bus_id.find_first_not_of("0123456789abcdefABCDEF:.") != std::string::npos) {
+    return std::nullopt;
+  }
+  GpuFailed event;
+  event.node = request.node();
+  event.agent_start = request.agent_start();
+  event.number = told.number();
+  event.device = told.device();
+  event.bus_id = bus_id;
+  event.xid = told.xid();
+  event.ago_ms = static_cast<int64_t>(told.age_ns() / 1'000'000);
+  for (const pb::Digest& digest : request.digests()) event.jobs.push_back(digest.job());
+  return event;
+}
 }  // namespace
 
 grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContext* context,
                                                       const pb::ObserveRequest* request,
                                                       pb::ObserveReply* reply) {
-  Status status;
+  Status status = ValidateName("node", request->node());
   for (const pb::Digest& digest : request->digests()) {
     Status taken = watcher_.Observe(request->node(), request->agent_start(), digest);
     if (status.ok()) status = taken;
@@ -28,6 +55,11 @@ grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContex
     pb::SampleRequest* sample = reply->add_samples();
     sample->set_job(digest.job());
     sample->set_operations(operations);
+  }
+  // They name jobs that the digests were checked for.
+  for (int i = 0; status.ok() && i < std::min(request->gpu_errors_size(), kGpuErrorsMax); ++i) {
+    auto event = GpuFailedOf(*request, request->gpu_errors(i));
+    if (event) applier_.Submit(RunEvent(*std::move(event)));
   }
   return Refuse(context, reply, status);
 }
@@ -111,12 +143,12 @@ grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
     return Refuse(context, reply, InvalidArgumentError("a coordinator stays away an hour at most"));
   }
   if (request->dry_run()) return Refuse(context, reply, Status::Ok());
-  agent::HandOrder order;
+  HandOrder order;
   order.record = drills_folder_ + "/kill-coordinator";
-  order.process = agent::NameProcess(::getpid());
+  order.process = NameProcess(::getpid());
   order.start_in_ms = request->start_in_ms();
   order.duration_ms = request->down_ms();
-  auto hand = agent::StartHand(order);
+  auto hand = StartHand(order);
   return Refuse(context, reply, hand ? Status::Ok() : hand.error());
 }
 

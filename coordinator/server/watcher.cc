@@ -230,6 +230,9 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
            one.transfers()});
     }
   }
+  for (const pb::ObservedReach& one : digest.reach()) {
+    out.reach.push_back({one.node(), one.reached()});
+  }
   if (freshest_ms != INT64_MAX) job.since_step_ms[node] = freshest_ms;
   return out;
 }

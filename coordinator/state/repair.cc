@@ -83,9 +83,11 @@ void State::FindMissing(const Job& job, const VersionState& version,
         Repair repair;
         repair.target = node;
         const bool damaged = version.IsReadable(rank, {node, tier});
-        // What is damaged is mended at once; what is not there may be on its way already.
+        // What is damaged is mended at once; what is not there may be on its way already: the
+        // agents write parity of what is on disk by themselves.
+        const bool follows = !beside || (IsParity(rank) && tier == Tier::kDisk);
         repair.not_before =
-            at_.now + (beside || damaged ? Clock::Duration::zero() : options_.repair_grace);
+            at_.now + (follows && !damaged ? options_.repair_grace : Clock::Duration::zero());
         missing.emplace(RepairKey{version.id, rank, tier}, repair);
       };
       for (const PeerRank& planned_rank : planned.members[i].ranks) {

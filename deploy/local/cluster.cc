@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "agent/api/socket.h"
+#include "storage/base/process.h"
 
 namespace holdfast::local {
 namespace {
@@ -145,7 +146,7 @@ pid_t Cluster::KeeperPid(int node) const {
 void Cluster::KillKeeper(int node) {
   pid_t pid = KeeperPid(node);
   if (pid <= 0) return;
-  auto pidfd = agent::PidFdOf(pid);
+  auto pidfd = PidFdOf(pid);
   ::kill(pid, SIGKILL);
   // Not our child: init reaps it. Gone means that its socket refuses.
   WaitUntil([&] { return KeeperPid(node) != pid; }, kStartTimeout);

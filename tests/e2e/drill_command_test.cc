@@ -110,8 +110,10 @@ TEST_F(DrillCommandTest, EightRanksOnFourNodes) {
 TEST_F(DrillCommandTest, RandomOnesLeaveNothingBehind) {
   const char* wanted = std::getenv("HOLDFAST_DRILLS");
   const int drills = wanted == nullptr ? 3 : std::stoi(wanted);
+  const char* seed = std::getenv("HOLDFAST_SEED");
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 150 * static_cast<uint64_t>(drills + 1)));
-  ASSERT_NO_FATAL_FAILURE(Drill({"random", "--seed", "7", "--repeat", std::to_string(drills)}));
+  ASSERT_NO_FATAL_FAILURE(Drill(
+      {"random", "--seed", seed == nullptr ? "7" : seed, "--repeat", std::to_string(drills)}));
   EXPECT_EQ(reports_.size(), static_cast<size_t>(drills));
   for (const json& report : reports_) EXPECT_NE(report["bytes_equal"], false) << report.dump(1);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
@@ -127,6 +129,14 @@ TEST_F(DrillCommandTest, AnInterruptedOneCleansUp) {
   ASSERT_NO_FATAL_FAILURE(
       InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return hands() == 1; }));
   EXPECT_EQ(hands(), 0);
+  // What ends a series takes nothing of what it measured before.
+  const std::string log = root_ + "/drill.log";
+  std::filesystem::remove(log);
+  ASSERT_NO_FATAL_FAILURE(
+      InterruptDrill({"kill-rank", "--target", "rank", "1", "--repeat", "50"},
+                     [&] { return ReadAll(log).find("drill 2 of 50") != std::string::npos; }));
+  EXPECT_THAT(ReadAll(log), HasSubstr("drill 2 of 50: interrupted"));
+  EXPECT_THAT(ReadAll(log), ::testing::ContainsRegex("DRILL.*RESULT\nkill-rank .*passed"));
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
@@ -155,6 +165,8 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
          "its ranks are 0 to " + std::to_string(world_ - 1));
   expect({"kill-rank", "--job", "lm", "--target", "n9"}, 4, "it runs on n0, n1");
   expect({"kill-agent", "--job", "lm", "--target", "rank", "1"}, 1, "strikes no rank");
+  expect({"kill-node", "--job", "lm", "--target", "n0,n1"}, 1, "only partition and slow-link");
+  expect({"partition", "--job", "lm", "--target", "n0,n9"}, 4, "no node 'n9'");
   expect({"kill-rank", "--job", "other"}, 4, "no job 'other'");
   expect({"kill-rank", "--job", "lm", "--target", "n1"}, 1, "drills.enabled = true");
   expect({"partition", "--job", "lm", "--target", "n0"}, 1, "nothing to cut off");

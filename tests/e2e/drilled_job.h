@@ -142,13 +142,15 @@ class DrilledJob : public ::testing::Test {
 
   /// The job goes on to its end, which is the end it would have come to by itself.
   void ExpectSameEnd() {
-    const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
-    ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
+    const auto timeout = kDrillTimeout + std::chrono::milliseconds(200) * steps_;
+    const auto result = cluster_->Cli({"run", "--follow", "--job", "lm"}, timeout);
+    ASSERT_TRUE(result.has_value()) << result.error().ToString();
+    ASSERT_EQ(result->exit_code, 0) << result->errors << result->out;
     TrainingOptions options;
     options.world = world_;
     options.steps = steps_;
     options.params = params_;
-    const auto expected = UninterruptedParameters(options, kDrillTimeout);
+    const auto expected = UninterruptedParameters(options, timeout);
     ASSERT_TRUE(expected.has_value()) << expected.error().ToString();
     EXPECT_TRUE(ReadAll(root_ + "/final") == *expected) << "final parameters differ";
     ExpectNothingLeft();

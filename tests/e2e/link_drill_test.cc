@@ -172,6 +172,28 @@ TEST_F(LinkDrillTest, ASpareTakesThePlaceOfAPartitionedNode) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
+/// The coordinator sees the node all the time: it is at the sockets of the machine, as by a network
+/// of its own.
+TEST_F(LinkDrillTest, ACutNodeThatTheCoordinatorReachesIsTheOneReplaced) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
+  ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "25s"}));
+  EXPECT_EQ(report_["blamed_nodes"], json({"n1"})) << report_.dump(1);
+  EXPECT_EQ(report_["incident_kind"], "communication hang");
+  EXPECT_LT(report_["recover_ms"], 25'000) << "the job waited for the node";
+  EXPECT_EQ(report_["bytes_equal"], true);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
+TEST_F(LinkDrillTest, ALinkBetweenTwoNodesIsCut) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
+  ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n0,n1", "--duration", "25s"}));
+  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("1 address of n1"));
+  EXPECT_THAT(report_["blamed_nodes"], ::testing::UnorderedElementsAre("n0", "n1"));
+  EXPECT_LT(report_["recover_ms"], 25'000) << "the job waited for the link";
+  EXPECT_EQ(report_["bytes_equal"], true);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
 TEST_F(LinkDrillTest, AnInterruptedPartitionHealsAtOnce) {
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
   ASSERT_NO_FATAL_FAILURE(InterruptDrill({"partition", "--target", "n1", "--duration", "10m"},

@@ -13,6 +13,7 @@
 #include "agent/workers/worker_files.h"
 #include "deploy/local/cluster.h"
 #include "deploy/local/training.h"
+#include "tests/agent/telemetry/fake_nvml.h"
 
 namespace holdfast::local {
 namespace {
@@ -40,8 +41,10 @@ class RunTest : public ::testing::Test {
     if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
-  void StartCluster(int nodes, std::vector<std::string> coordinator_settings = {}) {
+  void StartCluster(int nodes, std::vector<std::string> coordinator_settings = {},
+                    std::map<int, std::vector<std::string>> agent_settings_of = {}) {
     ClusterOptions options;
+    options.agent_settings_of = std::move(agent_settings_of);
     options.coordinator_settings = std::move(coordinator_settings);
     options.root = root_;
     options.nodes = nodes;
@@ -109,7 +112,7 @@ class RunTest : public ::testing::Test {
       for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
         const auto spec = agent::ReadSpec(entry.path());
         const auto pids = agent::ReadPids(entry.path());
-        if (spec && pids && agent::IsAlive(pids->worker)) {
+        if (spec && pids && IsAlive(pids->worker)) {
           running[spec->rank.value] = *pids;
           node_of_[spec->rank.value] = node;
         }
@@ -185,6 +188,29 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   EXPECT_THAT(incident_["plan"].get<std::string>(), HasSubstr("n4 for n" + std::to_string(node)));
   EXPECT_LE(incident_["lost_steps"], 1);
   ExpectBitIdentical(4);
+}
+
+TEST_F(RunTest, ABrokenGpuIsNamedAndItsNodeReplaced) {
+  FakeNvml nvml(HOLDFAST_FAKE_NVML, root_, "devices 8\n");
+  StartCluster(3, {}, {{1, {"gpus.nvml_library=" + nvml.path()}}});
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(2, 1));
+  ASSERT_EQ(Running().size(), 2U);
+  ASSERT_EQ(node_of_.at(1), 1);
+  nvml.Add("event 3 79\n");
+  const auto noted = [&] {
+    return CliJson({"incidents", "--job", "lm"}).dump().find("\"GPU error\"") != std::string::npos;
+  };
+  ASSERT_TRUE(WaitUntil(noted, kTimeout)) << ReadAll(cluster_->AgentLog(1));
+  ::kill(Running().at(1).worker.pid, SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
+  EXPECT_EQ(incident_["nodes"], json({"n1"}));
+  EXPECT_THAT(incident_["plan"].get<std::string>(), HasSubstr("n2 for n1"));
+  const Cluster::CliResult shown =
+      Cli({"incidents", "show", std::to_string(incident_["id"].get<uint64_t>())});
+  EXPECT_THAT(shown.out, HasSubstr("Xid 79 on GPU 3 (00000000:C3:00.0) of node n1: GPU has fallen "
+                                   "off the bus"));
+  ExpectBitIdentical(2);
 }
 
 TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {

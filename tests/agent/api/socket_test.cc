@@ -17,6 +17,7 @@
 #include <fstream>
 #include <thread>
 
+#include "storage/base/process.h"
 #include "storage/base/random.h"
 
 namespace holdfast::agent {

@@ -14,11 +14,16 @@
 #include <string>
 #include <thread>
 
-#include "agent/faults/hand.h"
+#include "coordinator/hand/hand.h"
 #include "storage/base/fd.h"
 
 namespace holdfast::agent {
 namespace {
+using coord::EndHand;
+using coord::HandAction;
+using coord::HandOrder;
+using coord::RehearseHand;
+using coord::StartHand;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::Not;

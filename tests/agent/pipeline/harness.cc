@@ -10,6 +10,7 @@
 
 #include "agent/arena/keeper_client.h"
 #include "storage/base/clock.h"
+#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
 

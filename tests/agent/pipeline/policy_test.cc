@@ -198,6 +198,18 @@ TEST(DiskPace, FollowsTheTargetOnce) {
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(2, 3)}}, &job), 0U);
 }
 
+TEST(DiskPace, ParityThatIsReadyLateFollowsItsVersion) {
+  DiskPace pace(0);
+  JobState job = Job(1, std::nullopt);
+  job.disk_committed = V(1, 5);
+  job.disk_target_step = Step{9};
+  const std::vector<DiskCandidate> held = {{0, V(1, 4)}, {1, V(1, 5)}};
+  EXPECT_FALSE(pace.Choose(held, &job).has_value()) << "a rank's was written to get there";
+  job.for_parity = true;
+  EXPECT_EQ(pace.Choose(held, &job), 1U);
+  EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 9)}}, &job), 0U) << "the target";
+}
+
 Holding Held(uint64_t step, Tier tier) {
   return {{"job", V(1, step), Rank{0}, 1}, tier, step, 100};
 }

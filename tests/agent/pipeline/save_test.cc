@@ -7,7 +7,7 @@
 #include <array>
 #include <fstream>
 
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 #include "agent/pipeline/trainer_record.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/pipeline/harness.h"

@@ -14,6 +14,7 @@
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "storage/base/clock.h"
+#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/pipeline/harness.h"
 

@@ -41,6 +41,11 @@ TEST(DrillTest, TargetsAreRead) {
   EXPECT_FALSE(ParseDrillTarget({"rank"}).has_value());
   EXPECT_FALSE(ParseDrillTarget({"rank", "-1"}).has_value());
   EXPECT_FALSE(ParseDrillTarget({"rank", "4294967295"}).has_value());
+  EXPECT_EQ(ParseDrillTarget({"n1,n2"})->node, "n1");
+  EXPECT_EQ(ParseDrillTarget({"n1,n2"})->peer, "n2");
+  for (const char* text : {"n1,", ",n1", "n1,n1", "n1,n2,n3", "n1,rank", ","}) {
+    EXPECT_FALSE(ParseDrillTarget({text}).has_value()) << text;
+  }
   EXPECT_FALSE(ParseDrillTarget({"n1", "n2"}).has_value());
   EXPECT_FALSE(ParseDrillTarget({"../n1"}).has_value());
 }
@@ -67,12 +72,12 @@ TEST(DrillTest, LinksGoToTheAddressesOfTheOtherNodes) {
   AddNode(status, "n1", "10.0.0.2:7100", "127.0.0.1:7200");
   AddNode(status, "n2", "", "10.0.0.3:7200");
   AddNode(status, "n3", "[fd00::4]:7100", "unix:/run/d.sock");
-  EXPECT_THAT(AddressesOfOthers(status, "n0").value(),
-              ElementsAre("10.0.0.2", "10.0.0.3", "fd00::4"));
-  EXPECT_THAT(AddressesOfOthers(status, "n1").value(),
-              ElementsAre("10.0.0.1", "10.0.0.3", "fd00::4"));
+  EXPECT_THAT(LinksOf(status, "n0", "").value(), ElementsAre("10.0.0.2", "10.0.0.3", "fd00::4"));
+  EXPECT_THAT(LinksOf(status, "n1", "").value(), ElementsAre("10.0.0.1", "10.0.0.3", "fd00::4"));
+  EXPECT_THAT(LinksOf(status, "n0", "n3").value(), ElementsAre("fd00::4"));
+  EXPECT_THAT(LinksOf(status, "n3", "n4").error().message(), HasSubstr("no way leads to n4"));
   AddNode(status, "n4", "no address", "");
-  EXPECT_THAT(AddressesOfOthers(status, "n0").error().message(), HasSubstr("n4"));
+  EXPECT_THAT(LinksOf(status, "n0", "").error().message(), HasSubstr("n4"));
 }
 
 TEST(DrillTest, WithoutLinksThereIsNothingToCutOff) {
@@ -80,7 +85,7 @@ TEST(DrillTest, WithoutLinksThereIsNothingToCutOff) {
   AddNode(status, "n0", "10.0.0.1:7100", "10.0.0.1:7200");
   AddNode(status, "n1", "unix:/run/p.sock", "127.0.0.1:7200");
   AddNode(status, "n2", "[::1]:7100", "localhost:7200");
-  const auto addresses = AddressesOfOthers(status, "n0");
+  const auto addresses = LinksOf(status, "n0", "");
   ASSERT_FALSE(addresses.has_value());
   EXPECT_EQ(addresses.error().code(), ErrorCode::kFailedPrecondition);
   EXPECT_THAT(addresses.error().message(), HasSubstr("nothing to cut off"));

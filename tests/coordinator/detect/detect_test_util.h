@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/detect/detector.h"
@@ -37,6 +39,13 @@ class Told {
                         static_cast<uint64_t>(age_s * 1e9), edge});
   }
   void Land() { flights_.clear(); }
+  /// All nodes ask all others; `cut` are the pairs between which nothing passes. `liar` says that
+  /// nobody answered it.
+  void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t liar = ~0U) {
+    cut_ = cut;
+    liar_ = liar;
+    asks_ = true;
+  }
 
   Digest DigestOf(uint32_t node) {
     Grow();
@@ -54,6 +63,11 @@ class Told {
     digest.communicators = comms_;
     for (const InFlight& flight : flights_) {
       if (flight.rank.value / 2 == node) digest.in_flight.push_back(flight);
+    }
+    for (uint32_t other = 0; asks_ && other < (world_ + 1) / 2; ++other) {
+      const bool passes =
+          node != liar_ && cut_.count({node, other}) == 0 && cut_.count({other, node}) == 0;
+      if (other != node) digest.reach.push_back({"n" + std::to_string(other), passes});
     }
     return digest;
   }
@@ -84,6 +98,9 @@ class Told {
   std::vector<uint64_t> numbers_;
   std::vector<Communicator> comms_;
   std::vector<InFlight> flights_;
+  std::set<std::pair<uint32_t, uint32_t>> cut_;
+  uint32_t liar_ = ~0U;
+  bool asks_ = false;
 
  public:
   Detector detector;

@@ -154,6 +154,90 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n0", "n1"));
 }
 
+/// A ring over four nodes of two ranks: each rank waits for the one before it, whoever is cut off.
+Told StuckRing() {
+  Told job(8);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5, 6, 7});
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    const PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kRecv, EdgeState::kRecvWait, 0};
+    job.Fly(rank, kAll, kReduce, 5, 6, 1024, edge);
+  }
+  return job;
+}
+
+TEST(HangTest, ANodeThatNobodyReachesIsBlamedForTheWholeRing) {
+  for (uint32_t node = 0; node < 4; ++node) {
+    SCOPED_TRACE(node);
+    Told job = StuckRing();
+    std::set<std::pair<uint32_t, uint32_t>> cut;
+    for (uint32_t other = 0; other < 4; ++other) cut.insert({node, other});
+    job.AskOthers(cut);
+    job.Evaluate();  // who is asked about is known from the first words on
+    job.Pass(std::chrono::milliseconds(100));
+    const auto verdicts = job.Evaluate();
+    ASSERT_EQ(verdicts.size(), 1U);
+    EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
+    EXPECT_THAT(verdicts[0].nodes, ElementsAre("n" + std::to_string(node)));
+    EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2 * node}, Rank{2 * node + 1}));
+    EXPECT_FALSE(verdicts[0].edge.has_value());
+    EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
+  }
+}
+
+TEST(HangTest, ALinkThatIsCutIsBlamedWhereBothEndsReachOthers) {
+  Told job = StuckRing();
+  job.AskOthers({{1, 2}});
+  job.Evaluate();
+  job.Pass(std::chrono::milliseconds(100));
+  const auto verdicts = job.Evaluate();
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].edge, (Edge{Rank{2}, Rank{4}}));
+  EXPECT_THAT(verdicts[0].nodes, ElementsAre("n1", "n2"));
+  EXPECT_THAT(verdicts[0].evidence.back(), HasSubstr("n1 and n2 do not reach each other"));
+}
+
+TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
+  using Cuts = std::set<std::pair<uint32_t, uint32_t>>;
+  // All is well; nobody reaches anybody; two halves.
+  for (const Cuts& cut : {Cuts{}, Cuts{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}},
+                          Cuts{{0, 2}, {0, 3}, {1, 2}, {1, 3}}}) {
+    Told job = StuckRing();
+    job.AskOthers(cut);
+    job.Evaluate();
+    job.Pass(std::chrono::milliseconds(100));
+    const auto verdicts = job.Evaluate();
+    ASSERT_EQ(verdicts.size(), 1U);
+    EXPECT_TRUE(verdicts[0].edge.has_value());
+    EXPECT_EQ(verdicts[0].confidence, 0.8);
+  }
+}
+
+TEST(HangTest, ANodeThatAskedOneOtherMayHaveLostThatLinkAlone) {
+  Told job = StuckRing();
+  job.Evaluate();
+  job.Pass(std::chrono::milliseconds(100));
+  const std::vector<Reach> told[] = {
+      {{"n1", false}}, {{"n0", false}, {"n2", true}}, {{"n3", true}}, {{"n2", true}}};
+  for (uint32_t node = 0; node < 4; ++node) {
+    Digest digest = job.DigestOf(node);
+    digest.reach = told[node];
+    job.detector.Observe(digest, job.now());
+  }
+  const auto verdicts = job.detector.Evaluate(job.now());
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].confidence, 0.8);
+}
+
+TEST(HangTest, OneAgentAloneCutsNobodyOff) {
+  Told job = StuckRing();
+  job.AskOthers({}, 2);
+  job.Evaluate();
+  job.Pass(std::chrono::milliseconds(100));
+  const auto verdicts = job.Evaluate();
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].confidence, 0.8) << "others say that they had its answers";
+}
+
 TEST(HangTest, WhoIsStoppedInAnOperationIsTheRootAndNotItsConnection) {
   Told job = InOperation({0, 1, 2, 3, 4, 5}, 6);
   job.state(3).process_state = 'T';

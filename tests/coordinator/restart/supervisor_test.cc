@@ -115,6 +115,17 @@ class SupervisorTest : public ::testing::Test {
     version.world = 4;
     Observe(Tick{}, {PutVersion{version, TierBit(Tier::kMemory)}});
   }
+  void FailGpu(const std::string& node, uint32_t xid, uint64_t number = 1) {
+    GpuFailed event;
+    event.node = node;
+    event.agent_start = 1;
+    event.number = number;
+    event.device = 3;
+    event.xid = xid;
+    Apply(event);
+  }
+  /// The newest that something is done about.
+  const IncidentRecord& Newest() const { return incidents_.rbegin()->second; }
   void Start(uint32_t nodes = 4, uint32_t spares = 0) {
     RunWanted wanted;
     wanted.request = 7;
@@ -468,6 +479,80 @@ TEST_F(SupervisorTest, WhoLaunchedAJobIsAskedOnceToStartItAgain) {
   version.version = {Incarnation{5}, Step{9}};
   Observe(Tick{}, {PutVersion{version, TierBit(Tier::kMemory)}});
   EXPECT_EQ(incidents_[1].state, IncidentState::kRecovered);
+}
+
+TEST_F(SupervisorTest, ABrokenGpuIsNamedWhenARankDiesAndItsNodeIsLeftOut) {
+  Attach("n4");
+  StartAndRun();
+  FailGpu("n2", 79);
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "nobody is stopped for it";
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(Newest().state, IncidentState::kNoted);
+  EXPECT_EQ(Newest().what, "Xid 79 on GPU 3 of node n2: GPU has fallen off the bus");
+  EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
+  Pass(milliseconds(2500));
+  // Another was killed for want of it, and its own rank ended of itself, later.
+  workers_["n1"].front().phase = WorkerPhase::kEnded;
+  workers_["n1"].front().signal = SIGABRT;
+  workers_["n2"].front().phase = WorkerPhase::kEnded;
+  workers_["n2"].front().exit_code = 1;
+  Report("n2");
+  Report("n1");
+  EXPECT_EQ(Newest().kind, "worker died");
+  EXPECT_THAT(Newest().nodes, ElementsAre("n2"));
+  EXPECT_EQ(Newest().evidence.front(),
+            "2.5 s before: Xid 79 on GPU 3 of node n2: GPU has fallen off the bus");
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n4", "n3"));
+  EXPECT_THAT(Newest().plan, HasSubstr("n4 for n2"));
+}
+
+TEST_F(SupervisorTest, ABrokenGpuIsEvidenceOfAHangAndCostsItsNodeThePlace) {
+  Attach("n4");
+  StartAndRun();
+  FailGpu("n1", 48);
+  FaultFound hang;
+  hang.job = "gpt";
+  hang.incarnation = Incarnation{2};
+  hang.kind = "communication hang";
+  hang.action = FaultAction::kRestart;  // nobody is blamed
+  Apply(hang);
+  EXPECT_THAT(Newest().evidence.front(), HasSubstr("Xid 48 on GPU 3 of node n1"));
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n4", "n2", "n3"));
+}
+
+TEST_F(SupervisorTest, WhatTheProgramDidToAGpuIsOnlyTold) {
+  Attach("n4");
+  StartAndRun();
+  FailGpu("n2", 31, 1);
+  FailGpu("n2", 31, 2);
+  FailGpu("n2", 31, 2);
+  EXPECT_EQ(incidents_.size(), 1U) << "the same again is no news";
+  EXPECT_TRUE(supervisor_->Suspects().empty());
+  EndWorker("n1", 0, SIGSEGV);
+  EXPECT_THAT(Newest().nodes, ElementsAre("n1")) << "it is no reason";
+  EXPECT_EQ(std::count_if(Newest().evidence.begin(), Newest().evidence.end(),
+                          [](const auto& one) { return one.find("Xid 31") != one.npos; }),
+            2);
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n2", "n3"));
+}
+
+TEST_F(SupervisorTest, ASuspectNodeIsUsedWhereThereIsNoOtherAndUntilItIsReleased) {
+  StartAndRun();
+  FailGpu("n2", 95);
+  EndWorker("n2", 1, 0);
+  Pass(milliseconds(200));
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n2", "n3")) << "there is no other";
+  Attach("n4");
+  QuarantineWanted release;
+  release.node = "n2";
+  release.set = false;
+  Apply(release);
+  EXPECT_TRUE(supervisor_->Suspects().empty());
+  FailGpu("n0", 79, 1);
+  Pass(std::chrono::hours(25));
+  EXPECT_TRUE(supervisor_->Suspects().empty()) << "somebody has seen to it by now";
+  FailGpu("n7", 79);  // nobody knows it
+  EXPECT_TRUE(supervisor_->Suspects().empty());
 }
 
 TEST_F(SupervisorTest, DamageIsNotedOnce) {

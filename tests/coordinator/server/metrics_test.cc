@@ -111,6 +111,37 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
   FakeAgent agent(server_->endpoint(), "n7");
   agent.Attach();
   ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
+
+  coordinator::ObserveRequest observed;
+  observed.set_node("n7");
+  observed.set_agent_start(1);
+  const auto add = [&](uint64_t number, uint32_t xid, const std::string& bus_id) {
+    coordinator::ObservedGpuError* error = observed.add_gpu_errors();
+    error->set_number(number);
+    error->set_xid(xid);
+    error->set_bus_id(bus_id);
+    error->set_age_ns(~uint64_t{0});
+  };
+  const auto tell = [&] {
+    grpc::ClientContext context;
+    coordinator::ObserveReply heard;
+    ASSERT_TRUE(stub->Observe(&context, observed, &heard).ok());
+    ASSERT_EQ(heard.outcome().code(), 0U) << heard.outcome().message();
+  };
+  // No number, no Xid, no possible Xid, no bus id; then a page fault of the program.
+  add(0, 79, "");
+  add(1, 0, "");
+  add(2, 70'000, "");
+  add(3, 79, "a\nb");
+  add(4, 79, std::string(100, '0'));
+  add(5, 31, "00000000:C6:00.0");
+  tell();
+  EXPECT_FALSE(Look().Value(R"(holdfast_node_gpu_suspect{node="n7"})").has_value());
+  observed.clear_gpu_errors();
+  add(6, 79, "00000000:C6:00.0");
+  tell();
+  EXPECT_EQ(Look().Value(R"(holdfast_node_gpu_suspect{node="n7"})"), 1);
+
   coordinator::QuarantineRequest quarantine;
   quarantine.set_node("n7");
   quarantine.set_set(true);

@@ -172,10 +172,12 @@ TEST_F(RepairTest, AVersionOnDiskGetsItsParityThere) {
   EXPECT_EQ(c.Job().restorable_tier, Tier::kPeer);
 }
 
-TEST_F(RepairTest, WhatLiesBesideIsTakenAtOnce) {
+TEST_F(RepairTest, ParityOnDiskIsOrderedWhereTheNodeDoesNotWriteItByItself) {
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);
-  const auto orders = c.Sent<PrepareOrder>();
+  EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
+  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "it is on its way";
+  const auto orders = After(seconds(1));
   ASSERT_THAT(orders, SizeIs(4));
   EXPECT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
   EXPECT_EQ(orders[0].source_node, "d");
@@ -387,7 +389,7 @@ TEST_F(RepairTest, TheNewestThatTheDisksHaveWithoutANodeStays) {
 TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);
-  const auto orders = c.Sent<PrepareOrder>();
+  const auto orders = After(seconds(2));
   ASSERT_THAT(orders, SizeIs(4));
   ASSERT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
   c.Answer("d", orders[0].request, NotFoundError("nothing here"));

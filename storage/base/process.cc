@@ -1,5 +1,7 @@
-#include "agent/api/process.h"
+#include "storage/base/process.h"
 
+#include <fmt/format.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 constexpr int kStartTimeField = 22;  // of /proc/<pid>/stat, see proc(5)
 }  // namespace
@@ -52,4 +54,22 @@ Result<std::string> ProgramBeside(std::string_view name) {
   return std::string(executable.substr(0, executable.rfind('/') + 1)).append(name);
 }
 
-}  // namespace holdfast::agent
+Result<UniqueFd> PidFdOf(pid_t pid) {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (fd.valid()) return fd;
+  if (errno == ESRCH) return Fail(NotFoundError(fmt::format("process {} is gone", pid)));
+  return Fail(ErrnoStatus(errno, fmt::format("pidfd_open({})", pid)));
+}
+
+Status SignalProcess(const ProcessName& process, int signal) {
+  auto fd =
+      process.pid > 1 ? PidFdOf(process.pid) : Fail(NotFoundError("there is no such process"));
+  // While the descriptor is open its process is the one that is looked at.
+  if (!fd || !IsAlive(process)) {
+    return NotFoundError(fmt::format("process {} has ended", process.pid));
+  }
+  if (::syscall(SYS_pidfd_send_signal, fd->get(), signal, nullptr, 0) == 0) return Status::Ok();
+  return ErrnoStatus(errno, fmt::format("signal process {}", process.pid));
+}
+
+}  // namespace holdfast

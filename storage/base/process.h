@@ -7,9 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "storage/base/fd.h"
 #include "storage/base/status.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// When the process was started, in ticks since boot; 0 when there is none, or it has ended and
 /// nobody has asked how.
@@ -31,8 +32,12 @@ struct ProcessName {
 
 inline ProcessName NameProcess(pid_t pid) { return {pid, StartTicksOf(pid)}; }
 bool IsAlive(const ProcessName& process);
+/// Becomes readable when that process is gone. NotFound: it is already.
+Result<UniqueFd> PidFdOf(pid_t pid);
+/// Not to another process that has got the same pid. NotFound: it has ended.
+Status SignalProcess(const ProcessName& process, int signal);
 
 /// The path of a program that is installed beside the one that runs.
 Result<std::string> ProgramBeside(std::string_view name);
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/restart/supervisor.h"
+
+// Errors of GPUs, as the nodes' drivers report them. They are evidence when something else breaks,
+// and keep a node whose GPU is broken from getting workers while another can have them. Nobody is
+// stopped for them: many a job goes on, and one that does not is noticed anyway.
+
+namespace holdfast::coord {
+namespace {
+using std::chrono::milliseconds;
+constexpr size_t kErrorsKept = 16;  // of a node
+constexpr size_t kErrorsShown = 8;
+/// So long an error may be the reason of what follows, and is worth telling.
+constexpr auto kReasonFor = std::chrono::minutes(1);
+constexpr auto kWorthTelling = std::chrono::minutes(10);
+/// By then somebody has reset the GPU, or the node is in quarantine.
+constexpr auto kSuspectFor = std::chrono::hours(24);
+constexpr int64_t kAgoMsMax = 3'600'000;
+
+std::string TextOf(const GpuFailed& event) {
+  std::string gpu = event.device == kGpuUnknown ? "a GPU" : fmt::format("GPU {}", event.device);
+  if (!event.bus_id.empty()) gpu += fmt::format(" ({})", event.bus_id);
+  return fmt::format("Xid {} on {} of node {}: {}", event.xid, gpu, event.node,
+                     MeaningOf(event.xid).text);
+}
+}  // namespace
+
+void Supervisor::On(const GpuFailed& event) {
+  auto found = nodes_.find(event.node);
+  if (found == nodes_.end()) return;
+  Node& node = found->second;
+  if (node.agent_start != event.agent_start || event.number <= node.gpu_errors_told) return;
+  node.gpu_errors_told = event.number;
+  GpuError error;
+  error.what = TextOf(event);
+  error.kind = MeaningOf(event.xid).kind;
+  error.at = at_.now - milliseconds(std::clamp<int64_t>(event.ago_ms, 0, kAgoMsMax));
+  if (error.kind == XidClass::kBroken) node.suspect_since = at_.now;
+
+  std::set<std::string> jobs(event.jobs.begin(), event.jobs.end());
+  if (const Run* run = SeatedAt(event.node)) jobs.insert(run->record.spec.job);
+  for (const std::string& job : jobs) {
+    Failure failure;
+    failure.kind = "GPU error";
+    failure.what = error.what;
+    failure.nodes = {event.node};
+    failure.healthy_until = error.at;
+    Note(job, failure,
+         error.kind == XidClass::kBroken
+             ? "the node gets no workers at the next start if another can have them; reset or "
+               "repair the GPU"
+             : "none: for a person to look at");
+  }
+  node.gpu_errors.push_back(std::move(error));
+  if (node.gpu_errors.size() > kErrorsKept) node.gpu_errors.pop_front();
+}
+
+bool Supervisor::IsSuspect(const std::string& node) const {
+  auto found = nodes_.find(node);
+  return found != nodes_.end() && found->second.suspect_since &&
+         at_.now - *found->second.suspect_since < kSuspectFor;
+}
+
+bool Supervisor::HardwareFailedLately(const std::string& node) const {
+  auto found = nodes_.find(node);
+  if (found == nodes_.end()) return false;
+  const auto& errors = found->second.gpu_errors;
+  return std::any_of(errors.begin(), errors.end(), [this](const GpuError& error) {
+    return at_.now - error.at < kReasonFor &&
+           (error.kind == XidClass::kBroken || error.kind == XidClass::kContained);
+  });
+}
+
+/// The newest of each node, before the rest of the evidence: they are what it follows from.
+void Supervisor::AddGpuErrors(const std::vector<std::string>& nodes, Failure& failure) const {
+  std::vector<const GpuError*> errors;
+  for (const std::string& name : nodes) {
+    auto found = nodes_.find(name);
+    if (found == nodes_.end()) continue;
+    for (const GpuError& error : found->second.gpu_errors) {
+      if (at_.now - error.at < kWorthTelling) errors.push_back(&error);
+    }
+  }
+  std::stable_sort(errors.begin(), errors.end(),
+                   [](const GpuError* a, const GpuError* b) { return a->at > b->at; });
+  if (errors.size() > kErrorsShown) errors.resize(kErrorsShown);
+  std::vector<std::string> evidence;
+  for (const GpuError* error : errors) {
+    const auto ago = std::chrono::duration<double>(at_.now - error->at);
+    evidence.push_back(fmt::format("{:.1f} s before: {}", ago.count(), error->what));
+  }
+  failure.evidence.insert(failure.evidence.begin(), evidence.begin(), evidence.end());
+}
+
+std::set<std::string> Supervisor::ToAvoid(const Run& run) const {
+  std::set<std::string> avoid = run.avoid;
+  for (const auto& [name, node] : nodes_) {
+    if (IsSuspect(name)) avoid.insert(name);
+  }
+  return avoid;
+}
+
+std::vector<std::string> Supervisor::Suspects() const {
+  std::vector<std::string> names;
+  for (const auto& [name, node] : nodes_) {
+    if (IsSuspect(name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,108 @@
+#include "agent/telemetry/gpu_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "agent/telemetry/nvml.h"
+#include "tests/agent/telemetry/fake_nvml.h"
+
+namespace holdfast::agent {
+namespace {
+using ::testing::HasSubstr;
+
+class GpuWatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "nvml-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  FakeNvml Fake(const std::string& script) { return {HOLDFAST_FAKE_NVML, root_, script}; }
+  static bool Eventually(const std::function<bool()>& holds) {
+    for (int i = 0; i < 1000 && !holds(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return holds();
+  }
+
+  std::string root_;
+};
+
+TEST_F(GpuWatchTest, ErrorsAreToldWithTheirDevices) {
+  FakeNvml nvml = Fake("devices 4\nevent 3 79\n");
+  const GpuWatch watch(nvml.path());
+  ASSERT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));
+  const GpuError error = watch.After(0).front();
+  EXPECT_EQ(error.number, 1U);
+  EXPECT_EQ(error.device, 3U);
+  EXPECT_EQ(error.bus_id, "00000000:C3:00.0");
+  EXPECT_EQ(error.xid, 79U);
+  EXPECT_GT(error.seen_ns, 0U);
+  nvml.Add("event 0 31\n");
+  ASSERT_TRUE(Eventually([&] { return watch.After(1).size() == 1; }));
+  EXPECT_EQ(watch.After(1).front().bus_id, "") << "what it says of the first is no bus id";
+  EXPECT_TRUE(watch.After(2).empty());
+}
+
+TEST_F(GpuWatchTest, TheSameAgainIsCounted) {
+  std::string script;
+  for (int i = 0; i < 20; ++i) script += "event 0 31\n";
+  const FakeNvml nvml = Fake(script + "event 0 43\n");
+  const GpuWatch watch(nvml.path());
+  ASSERT_TRUE(Eventually([&] { return watch.counts().size() == 2; }));
+  const std::pair<uint32_t, uint32_t> flood{0, 31};
+  EXPECT_EQ(watch.counts().at(flood), 20U);
+  EXPECT_LT(watch.After(0).size(), 20U);
+}
+
+TEST_F(GpuWatchTest, NonsenseIsLeftOutAndTheRestIsHeard) {
+  const FakeNvml nvml = Fake(
+      "devices 4000000000\n"
+      "event 70000 74\n"  // no such device
+      "event 0 0\n"       // no error
+      "event 0 99999999999\n"
+      "event 0 48 2\n"  // no Xid
+      "fail 15\n"       // "GPU is lost"
+      "event 2 95\n");
+  const GpuWatch watch(nvml.path());
+  ASSERT_TRUE(Eventually([&] { return watch.After(0).size() == 2; }));
+  EXPECT_EQ(watch.After(0)[0].device, kGpuUnknown);
+  EXPECT_EQ(watch.After(0)[0].xid, 74U);
+  EXPECT_EQ(watch.After(0)[1].device, 2U);
+  EXPECT_EQ(watch.After(0)[1].xid, 95U);
+}
+
+TEST_F(GpuWatchTest, WithoutALibraryADriverOrADeviceNothingHappens) {
+  EXPECT_TRUE(GpuWatch("").After(0).empty());
+  for (const char* script :
+       {"init 9\nevent 0 79\n", "devices 0\nevent 0 79\n", "register 3\nevent 0 79\n"}) {
+    SCOPED_TRACE(script);
+    const FakeNvml nvml = Fake(script);
+    testing::internal::CaptureStderr();
+    {
+      const GpuWatch watch(nvml.path());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_TRUE(watch.After(0).empty());
+    }
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("GpuErrorsNotWatched"));
+    std::filesystem::remove_all(root_);
+  }
+  EXPECT_THAT(LoadNvml(root_ + "/none.so").error().message(), HasSubstr("none.so"));
+  EXPECT_THAT(LoadNvml("libm.so.6").error().message(), HasSubstr("has no function nvml"));
+}
+
+TEST_F(GpuWatchTest, ADriverThatHangsHoldsNobody) {
+  const FakeNvml nvml = Fake("event 0 119\nhang\n");
+  const GpuWatch watch(nvml.path());
+  EXPECT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));
+}
+
+}  // namespace
+}  // namespace holdfast::agent
