@@ -155,7 +155,7 @@ TEST(LatenessTest, OneStallIsNotSlowness) {
 class TrackOf {
  public:
   TrackOf& Add(int windows, double excess) {
-    for (int i = 0; i < windows; ++i) track_.Add(excess, {0.02, 0.01, 0.05}, 20);
+    for (int i = 0; i < windows; ++i) track_.Add(excess, {0.02, 0.01, 0.05, 0.006}, 20);
     return *this;
   }
   const Track* operator->() const { return &track_; }
@@ -172,6 +172,33 @@ TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
   EXPECT_NEAR(track->shift(), 0.018, 1e-6);
   track.Add(300, 0.015);
   EXPECT_EQ(track->slower_count(), 20U) << "a slowdown is not learned as usual";
+}
+
+TEST(TrackTest, ASmallChangeCountsOnceItHasLasted) {
+  TrackOf track;
+  track.Add(40, -0.004).Add(40, 0.004);
+  EXPECT_EQ(track->slower_count(), 0U) << "0.8 % is little";
+  EXPECT_FALSE(track->small_change(0.006)) << "forty windows are not long";
+  track.Add(41, 0.004);
+  EXPECT_TRUE(track->small_change(0.006));
+  EXPECT_NEAR(track->lasting_shift(), 0.008, 1e-6);
+  EXPECT_FALSE(track->small_change(0.009));
+  track.Add(400, 0.004);
+  EXPECT_TRUE(track->small_change(0.006)) << "it is not learned as usual";
+  track.Add(21, -0.004);
+  EXPECT_FALSE(track->small_change(0.006)) << "over";
+}
+
+TEST(TrackTest, ASmallChangeBackToTheOthersIsNone) {
+  TrackOf track;
+  track.Add(40, -0.02).Add(200, 0.001);
+  EXPECT_FALSE(track->small_change(0.006));
+}
+
+TEST(TrackTest, WhatWasAlwaysSoIsNoSmallChange) {
+  TrackOf track;
+  track.Add(200, 0.009);
+  EXPECT_FALSE(track->small_change(0.006));
 }
 
 TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
@@ -215,6 +242,24 @@ TEST(LatenessTest, TheNoiseIsKnownWithoutWhatLasts) {
   for (uint64_t i = 0; i < 80; ++i) meeting.Iterate({900 + i * 7 % 5, 960 + i * 3 % 7});
   EXPECT_NEAR(meeting.usage().noise, 0.003, 0.002) << "of 60 ms that one needs more";
   EXPECT_LT(meeting.usage().shifts.Median(), 0.003);
+}
+
+/// One of `members` needs 0.8 % more after a while; little differs otherwise.
+bool SmallChangeSeen(uint32_t members, const std::vector<uint64_t>& bytes = {}) {
+  Meeting meeting(members);
+  std::vector<uint64_t> own(members);
+  for (uint64_t window = 0; window < 160; ++window) {
+    for (uint64_t i = 0; i < members; ++i) own[i] = 990 + (window * 7 + i * 5) % 3;
+    if (window >= 20) own[1] += 9;
+    meeting.Iterate(own, bytes);
+  }
+  EXPECT_EQ(meeting.track(1).late_count(), 0U);
+  return meeting.suspicious();
+}
+
+TEST(LatenessTest, ASmallChangeIsSeenBesideTheMedianOfMany) {
+  EXPECT_TRUE(SmallChangeSeen(40));
+  EXPECT_FALSE(SmallChangeSeen(8));
 }
 
 TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
