@@ -302,7 +302,9 @@ DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) 
       const auto found = slow.find({from, to});
       const double ratio = found == slow.end() ? 1 : found->second;
       const auto wait = static_cast<uint64_t>(ratio * (10'000 + 37 * ((from * 5 + to) % 7)));
-      matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 20});
+      for (int i = 0; i < 4; ++i) {
+        matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 5});
+      }
     }
   }
   return matrix;
@@ -328,6 +330,27 @@ TEST(DelayMatrixTest, AHotRowIsASenderAndAHotColumnAReceiver) {
 }
 
 TEST(DelayMatrixTest, NothingStandsOutOfAHealthyOne) { EXPECT_FALSE(Matrix({}).Find({})); }
+
+TEST(DelayMatrixTest, AFewLongWaitsAreNotTheConnections) {
+  DelayMatrix matrix = Matrix({});
+  const auto wait = [&](uint64_t wait_ns) {
+    matrix.Add({Rank{1}, Rank{3}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 1});
+  };
+  for (int i = 0; i < 3; ++i) wait(5'000'000);  // five hundred times as long
+  EXPECT_FALSE(matrix.Find({}));
+  for (int i = 0; i < 8; ++i) wait(20'000);
+  ASSERT_TRUE(matrix.Find({}));
+  EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{1}, Rank{3}}));
+}
+
+TEST(DelayMatrixTest, WhatOneMessageToldIsNoCost) {
+  DelayMatrix matrix(10);
+  for (uint32_t to = 1; to < 5; ++to) {
+    const uint64_t wait_ns = to == 2 ? 50'000 : 10'000;
+    matrix.Add({Rank{0}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 20});
+  }
+  EXPECT_FALSE(matrix.Find({}));
+}
 
 TEST(PaceTest, AShiftOfATenthIsSeenAndDated) {
   Pace pace;
