@@ -21,10 +21,12 @@ struct DetectorOptions {
   uint32_t warmup_windows = 3;  // left out after the start
   double late_share = 0.02;     // of the iteration that a rank must be later than its peers
   double slower_share = 0.01;   // or later beside them than it used to be
+  double small_share = 0.006;   // the same when it lasted four times as long
   uint64_t late_ns_min = 1'000'000;
   double slow_transfer_share = 0.10;  // that a transfer must be slower than its baseline
   double z_min = 5;                   // robust standard deviations
   double slower_z_min = 6;            // the same of a rank beside its past: any time may differ
+  double small_z_min = 7;             // and of a small change: of its past little may be known
   double hot_share = 0.7;             // of a rank's connections that must be slow to blame the rank
   uint32_t hot_cells_min = 3;
   // Actions.

@@ -16,6 +16,8 @@ constexpr double kStrongShare = 0.05;       // of a window, to be very late
 constexpr uint32_t kStrongSuspicious = 4;   // such windows
 constexpr double kWorkDiffers = 0.01;       // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
+constexpr double kSmallSpreads = 1.5;        // that a small change must be, at least
+constexpr size_t kManyMembers = 32;          // their median is still where one of few would move it
 constexpr double kDifferenceMedian = 0.954;  // of two normal values, in standard deviations
 
 }  // namespace
@@ -167,13 +169,17 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
     usage.noise = usage.noises.Median();
   }
   const double spread = std::max(usage.spread, kSpreadLeast);
-  // Where work differs it also changes, and what is taken out for it is an estimate: the past does
-  // not bind.
+  // Where work differs it also changes, and what is taken out for it is an estimate: the past binds
+  // only where it lasts long and shows beside the median of many.
   const double least = static_cast<double>(options_.late_ns_min) / wall_ns;
+  const double small = work_differs_ ? options_.slower_share : options_.small_share;
+  small_from_ = n < kManyMembers ? std::numeric_limits<double>::infinity()
+                                 : std::max({small, least, kSmallSpreads * spread});
   const LateFrom from{.peers = std::max({options_.late_share, least, 2 * spread}),
                       .past = work_differs_ ? std::numeric_limits<double>::infinity()
                                             : std::max({options_.slower_share, least, spread}),
-                      .strong = std::max(kStrongShare, 5 * spread)};
+                      .strong = std::max(kStrongShare, 5 * spread),
+                      .small = small_from_};
   suspicious_ = false;
   for (size_t i = 0; i < n; ++i) {
     if (own_ns_[i] > kStallShare) continue;
@@ -186,7 +192,7 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
     const size_t reached = Track::LevelOf(own_ns_[i], from.strong);
     for (size_t level = 0; level < reached; ++level) ++usage.strong[level];
     suspicious_ |= std::max(track.late_count(), track.slower_count()) >= options_.windows_late ||
-                   track.strong_count() >= kStrongSuspicious;
+                   track.strong_count() >= kStrongSuspicious || track.small_change(small_from_);
   }
   usage.windows += n;
 }

@@ -38,6 +38,8 @@ class Lateness {
   const std::vector<Track>& tracks() const { return tracks_; }
   /// Some member may be late lastingly, or often: worth a look.
   bool suspicious() const { return suspicious_; }
+  /// From what change on, as a share of a window, one that lasted long is worth a look.
+  double small_from() const { return small_from_; }
   /// Usual length of a window.
   double window_ns() const { return walls_.size() == 0 ? 0 : walls_.Median(); }
   /// The totals of blocked time were not there: a late rank may have inherited its lateness.
@@ -62,6 +64,7 @@ class Lateness {
   std::vector<Track> tracks_;
   Recent<double, 16> walls_;
   uint32_t windows_ = 0;
+  double small_from_ = 0;
   bool suspicious_ = false;
   bool by_waits_only_ = false;
   // Scratch of one window, by member present in it.

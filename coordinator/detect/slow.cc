@@ -16,11 +16,12 @@ constexpr uint64_t kMatrixOperations = 16;
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
 constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
-constexpr size_t kTrackLeast = 10;       // windows, to know a member's lasting excess
-constexpr double kLastingLeast = 0.003;  // robust spread of lasting excesses, at least
-constexpr double kShiftLeast = 0.0015;   // the same of their changes
-constexpr uint32_t kOftenLeast = 5;      // very late windows
-constexpr double kOftenTimes = 3;        // as many as are expected, to be worth a calculation
+constexpr size_t kTrackLeast = 10;          // windows, to know a member's lasting excess
+constexpr double kLastingLeast = 0.003;     // robust spread of lasting excesses, at least
+constexpr double kShiftLeast = 0.0015;      // the same of their changes
+constexpr double kLongShiftLeast = 0.0007;  // and of those that are looked at for longer
+constexpr uint32_t kOftenLeast = 5;         // very late windows
+constexpr double kOftenTimes = 3;           // as many as are expected, to be worth a calculation
 constexpr uint32_t kOftenWidths[] = {16, 32, 64, 128};
 constexpr double kOftenByChance = 1e-6;  // over all ranks, at most
 constexpr size_t kFabricCommsLeast = 4;
@@ -153,6 +154,12 @@ double Slowness::SlowerZ(const Track& track, const RoleUsage& usage) {
   return track.shift() / std::max(usual, track.shift_error(usage.noise));
 }
 
+/// The same of a small change that lasted long: more windows, less noise.
+double Slowness::LastingZ(const Track& track, const RoleUsage& usage) {
+  const double usual = 1.4826 * std::max(usage.shifts.Median(), kLongShiftLeast);
+  return track.lasting_shift() / std::max(usual, track.lasting_shift_error(usage.noise));
+}
+
 std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& lasting_spread,
                                       const Table& table) const {
   const Watch& watch = *watches_[comm];
@@ -162,24 +169,28 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& las
   const bool late = track.late_count() >= options_.windows_late;
   const bool slower = track.slower_count() >= options_.windows_late;
   const auto often = OftenVeryLate(track, usage, table.world());
-  if (!late && !slower && !often) return std::nullopt;
+  const bool small = track.small_change(watch.lateness.small_from());
+  if (!late && !slower && !small && !often) return std::nullopt;
   if (late && lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
   const uint32_t rank = info.members[position];
   // In a pair or a triple the measure is the fastest member: two members' differences add up.
   const double few = info.members.size() < 4 ? std::sqrt(2.0) : 1;
   const double late_z = late ? 0.6745 * track.excess() / (few * lasting_spread) : 0;
   const double slower_z = slower ? SlowerZ(track, usage) : 0;
+  const double small_z = small ? LastingZ(track, usage) : 0;
   const bool is_late = late_z > options_.z_min;
   const bool is_slower = slower_z > options_.slower_z_min;
-  const bool lasts = is_late || is_slower;
+  const bool is_small = small_z > options_.small_z_min;
+  const bool lasts = is_late || is_slower || is_small;
   if (!lasts && !often) return std::nullopt;
-  Verdict verdict{.fault = FaultClass::kComputeSlow,
-                  .ranks = {Rank{rank}},
-                  .edge = {},
-                  .nodes = {table.NodeNameOf(rank)},
-                  .confidence = lasts ? std::min(0.95, 0.6 + std::max(late_z, slower_z) / 50) : 0.7,
-                  .action = Action::kAlert,
-                  .evidence = {}};
+  Verdict verdict{
+      .fault = FaultClass::kComputeSlow,
+      .ranks = {Rank{rank}},
+      .edge = {},
+      .nodes = {table.NodeNameOf(rank)},
+      .confidence = lasts ? std::min(0.95, 0.6 + std::max({late_z, slower_z, small_z}) / 50) : 0.7,
+      .action = Action::kAlert,
+      .evidence = {}};
   const double window_ns = watch.lateness.window_ns();
   const std::string place = fmt::format("the {}communicator {:x}", Word(info.role), info.id.value);
   auto lasting = [&](double share, std::string_view than, uint32_t count, double by_z) {
@@ -192,6 +203,13 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& las
   if (is_late) lasting(track.excess(), "its peers", track.late_count(), late_z);
   if (is_slower) {
     lasting(track.shift(), "it used to beside its peers", track.slower_count(), slower_z);
+  }
+  if (is_small && !is_late && !is_slower) {
+    verdict.evidence.push_back(fmt::format(
+        "rank {} needed {:.1f} % of {} more for itself than it used to beside its peers in {} in "
+        "the last {} windows and as much in the {} before, z = {:.0f}",
+        rank, track.lasting_shift() * 100, InSeconds(static_cast<uint64_t>(window_ns)), place,
+        Track::kRecent, Track::kLong, small_z));
   }
   if (!lasts) {
     verdict.evidence.push_back(fmt::format(

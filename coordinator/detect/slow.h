@@ -39,6 +39,7 @@ class Slowness {
   void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
   double LastingSpread(Role role, const Table& table) const;
   static double SlowerZ(const Track& track, const RoleUsage& usage);
+  static double LastingZ(const Track& track, const RoleUsage& usage);
   /// So many very late windows that it is no chance.
   struct Often {
     uint32_t strong = 0;

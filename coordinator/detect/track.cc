@@ -31,11 +31,14 @@ uint32_t Track::slower_count() const { return static_cast<uint32_t>(std::popcoun
 
 double Track::shift() const { return knows_past() ? excess() - static_cast<double>(usual_) : 0; }
 
-double Track::shift_error(double noise) const {
+double Track::ErrorOf(double noise, size_t windows) const {
   if (!knows_past()) return 0;
   return kMedianError * noise *
-         std::sqrt(1 / static_cast<double>(recent_.size()) + 1 / static_cast<double>(past_.size()));
+         std::sqrt(1 / static_cast<double>(windows) + 1 / static_cast<double>(past_.size()));
 }
+
+double Track::shift_error(double noise) const { return ErrorOf(noise, recent_.size()); }
+double Track::lasting_shift_error(double noise) const { return ErrorOf(noise, kLong); }
 
 void Track::Learn(double excess) {
   past_.Add(static_cast<float>(excess));
@@ -48,10 +51,15 @@ void Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   const bool slower = knows_past() && slower_by >= from.past;
   if (!knows_past()) {
     Learn(excess);
-  } else if (recent_.full() && windows_ % kLearnEvery == 0 && slower_count() * 2 < windows) {
-    Learn(recent_.oldest());
+  } else if (before_.full() && windows_ % kLearnEvery == 0 && slower_count() * 2 < windows &&
+             !small_change(from.small)) {
+    Learn(before_.oldest());
   }
+  if (recent_.full()) before_.Add(recent_.oldest());
   recent_.Add(static_cast<float>(excess));
+  if (before_.full() && windows_ % kRecent == 0) {
+    lasting_ = static_cast<double>(std::min(recent_.Median(), before_.Median()));
+  }
   late_ = (late_ << 1U | (excess >= from.peers ? 1U : 0U)) & LastBits(windows);
   slower_ = (slower_ << 1U | (slower ? 1U : 0U)) & LastBits(windows);
   const size_t reached = LevelOf(excess, from.strong);

@@ -16,6 +16,7 @@ struct LateFrom {
   double peers = 0;   // beyond the usual member
   double past = 0;    // beyond both the usual member and what was usual for itself
   double strong = 0;  // very late: a stall of its own
+  double small = 0;   // little beyond what was usual for itself, but for long
 };
 
 /// The bits of the last windows, newest lowest.
@@ -37,6 +38,7 @@ class LastWindows {
 class Track {
  public:
   static constexpr size_t kRecent = 20;
+  static constexpr size_t kLong = 60;
   /// How late "very late" is: each level so many times the one before. A stall that is longer than
   /// those of the others shows at a level that they do not reach.
   static constexpr size_t kLevels = 4;
@@ -53,6 +55,18 @@ class Track {
   /// Standard error of that, when windows differ by `noise` (a standard deviation).
   double shift_error(double noise) const;
   bool knows_past() const { return past_.size() >= kPastLeast; }
+  /// The excess that the last windows and those long before them have in common; 0 while there are
+  /// too few. Found anew every kRecent windows: chance has few goes at it.
+  double lasting() const { return lasting_; }
+  /// How much more that is than what was usual before.
+  double lasting_shift() const {
+    return lasting_ == 0 ? 0 : lasting_ - static_cast<double>(usual_);
+  }
+  double lasting_shift_error(double noise) const;
+  /// A small change that lasted long. Who only fell back to the others is not slow.
+  bool small_change(double from) const {
+    return lasting_ > 0 && lasting_ >= from / 2 && lasting_shift() >= from;
+  }
   /// The excess of kRecent windows ago, when there is one.
   std::optional<double> oldest() const {
     if (!recent_.full()) return std::nullopt;
@@ -71,14 +85,17 @@ class Track {
 
  private:
   void Learn(double excess);
+  double ErrorOf(double noise, size_t windows) const;
 
   static constexpr size_t kPastLeast = 8;
 
   Recent<float, kRecent> recent_;
-  /// The first windows, and then now and then one that left `recent_` while the member was as
+  Recent<float, kLong> before_;  // what left `recent_`: a change is seen before it is learned
+  /// The first windows, and then now and then one that left `before_` while the member was as
   /// usual: a slowdown is not learned.
   Recent<float, 32> past_;
   float usual_ = 0;  // the median of it
+  double lasting_ = 0;
   uint32_t late_ = 0;
   uint32_t slower_ = 0;
   std::array<LastWindows, kLevels> strong_;

@@ -11,6 +11,7 @@ constexpr uint32_t kFirstLeftOut = 3;
 constexpr size_t kHistoryLeast = 8;
 constexpr int kHotLeast = 6;               // of the last 8
 constexpr double kCellSpreadLeast = 0.01;  // of the median
+constexpr size_t kCellMessagesLeast = 4;   // of which two may be wild
 constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow for the same cause
 
 }  // namespace
@@ -67,14 +68,14 @@ std::optional<Transfers::Slow> Transfers::slow() const {
 
 void DelayMatrix::Add(const PeerSums& sums) {
   if (sums.direction != Direction::kSend) return;  // receivers wait for everybody before them
+  if (sums.bytes == 0) return;
   const auto key = std::pair(sums.rank.value, sums.peer.value);
   auto found = cells_.find(key);
   if (found == cells_.end()) {
     if (cells_.size() >= cells_max_) return;
     found = cells_.emplace(key, Cell{}).first;
   }
-  found->second.wait_ns += static_cast<double>(sums.wait_ns);
-  found->second.bytes += static_cast<double>(sums.bytes);
+  found->second.ns_a_byte.Add(static_cast<float>(sums.wait_ns) / static_cast<float>(sums.bytes));
   found->second.operations += sums.operations;
   operations_ = std::max(operations_, found->second.operations);
 }
@@ -87,8 +88,9 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   std::vector<Cost> costs;
   std::vector<double> values;
   for (const auto& [edge, cell] : cells_) {
-    if (cell.operations * 2 < operations_ || cell.bytes <= 0) continue;  // too little to go by
-    costs.push_back({edge, cell.wait_ns / cell.bytes});
+    if (cell.operations * 2 < operations_) continue;  // too little to go by
+    if (cell.ns_a_byte.size() < kCellMessagesLeast) continue;
+    costs.push_back({edge, static_cast<double>(cell.ns_a_byte.Median())});
     values.push_back(costs.back().value);
   }
   if (costs.size() < 2) return std::nullopt;

@@ -69,9 +69,10 @@ class DelayMatrix {
   std::optional<Blame> Find(const DetectorOptions& options) const;
 
  private:
+  /// A few long waits are the scheduler's, not the connection's: the cost is the median of what
+  /// each message told.
   struct Cell {
-    double wait_ns = 0;
-    double bytes = 0;
+    Recent<float, 32> ns_a_byte;
     uint64_t operations = 0;
   };
 

@@ -131,7 +131,8 @@ RunLimits LimitsFor(const Scenario& scenario) {
   } else if (scenario.fault == FaultKind::kIntermittent) {
     limits.iterations_after = scenario.duty < 0.3 ? 400 : 80;
   } else if (scenario.fault == FaultKind::kSlowGpu || scenario.fault == FaultKind::kTwoSlow) {
-    limits.iterations_after = 50;
+    // Little shows late: in the noise of long iterations it takes many of them.
+    limits.iterations_after = scenario.magnitude < 0.1 ? 200 : 50;
   } else {
     limits.iterations_after = 40;
   }

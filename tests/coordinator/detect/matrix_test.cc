@@ -61,6 +61,17 @@ TEST(SmallFaultTest, AFewPercentAreFoundBesideTheRanksOwnPast) {
   }
 }
 
+TEST(SmallFaultTest, LittleOfALongIterationIsFoundOnceItHasLasted) {
+  const Scenario scenario{.shape = Shape::kExperts,
+                          .world = 1024,
+                          .fault = FaultKind::kSlowGpu,
+                          .magnitude = 0.05,
+                          .conditions = {}};
+  const Outcome outcome = RunScenario(scenario, kFirstSeed + 1, LimitsFor(scenario));
+  EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << Told(outcome);
+  EXPECT_GT(outcome.latency_iterations, 50) << "it was not a small change:\n" << Told(outcome);
+}
+
 TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
   for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
     const Scenario scenario{.shape = Shape::kPipeline,

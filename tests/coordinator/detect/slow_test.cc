@@ -155,7 +155,7 @@ TEST(LatenessTest, OneStallIsNotSlowness) {
 class TrackOf {
  public:
   TrackOf& Add(int windows, double excess) {
-    for (int i = 0; i < windows; ++i) track_.Add(excess, {0.02, 0.01, 0.05}, 20);
+    for (int i = 0; i < windows; ++i) track_.Add(excess, {0.02, 0.01, 0.05, 0.006}, 20);
     return *this;
   }
   const Track* operator->() const { return &track_; }
@@ -172,6 +172,33 @@ TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
   EXPECT_NEAR(track->shift(), 0.018, 1e-6);
   track.Add(300, 0.015);
   EXPECT_EQ(track->slower_count(), 20U) << "a slowdown is not learned as usual";
+}
+
+TEST(TrackTest, ASmallChangeCountsOnceItHasLasted) {
+  TrackOf track;
+  track.Add(40, -0.004).Add(40, 0.004);
+  EXPECT_EQ(track->slower_count(), 0U) << "0.8 % is little";
+  EXPECT_FALSE(track->small_change(0.006)) << "forty windows are not long";
+  track.Add(41, 0.004);
+  EXPECT_TRUE(track->small_change(0.006));
+  EXPECT_NEAR(track->lasting_shift(), 0.008, 1e-6);
+  EXPECT_FALSE(track->small_change(0.009));
+  track.Add(400, 0.004);
+  EXPECT_TRUE(track->small_change(0.006)) << "it is not learned as usual";
+  track.Add(21, -0.004);
+  EXPECT_FALSE(track->small_change(0.006)) << "over";
+}
+
+TEST(TrackTest, ASmallChangeBackToTheOthersIsNone) {
+  TrackOf track;
+  track.Add(40, -0.02).Add(200, 0.001);
+  EXPECT_FALSE(track->small_change(0.006));
+}
+
+TEST(TrackTest, WhatWasAlwaysSoIsNoSmallChange) {
+  TrackOf track;
+  track.Add(200, 0.009);
+  EXPECT_FALSE(track->small_change(0.006));
 }
 
 TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
@@ -217,6 +244,24 @@ TEST(LatenessTest, TheNoiseIsKnownWithoutWhatLasts) {
   EXPECT_LT(meeting.usage().shifts.Median(), 0.003);
 }
 
+/// One of `members` needs 0.8 % more after a while; little differs otherwise.
+bool SmallChangeSeen(uint32_t members, const std::vector<uint64_t>& bytes = {}) {
+  Meeting meeting(members);
+  std::vector<uint64_t> own(members);
+  for (uint64_t window = 0; window < 160; ++window) {
+    for (uint64_t i = 0; i < members; ++i) own[i] = 990 + (window * 7 + i * 5) % 3;
+    if (window >= 20) own[1] += 9;
+    meeting.Iterate(own, bytes);
+  }
+  EXPECT_EQ(meeting.track(1).late_count(), 0U);
+  return meeting.suspicious();
+}
+
+TEST(LatenessTest, ASmallChangeIsSeenBesideTheMedianOfMany) {
+  EXPECT_TRUE(SmallChangeSeen(40));
+  EXPECT_FALSE(SmallChangeSeen(8));
+}
+
 TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
   Meeting meeting(4);
   const std::vector<uint64_t> bytes = {10U << 20U, 11U << 20U, 12U << 20U, 13U << 20U};
@@ -257,7 +302,9 @@ DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) 
       const auto found = slow.find({from, to});
       const double ratio = found == slow.end() ? 1 : found->second;
       const auto wait = static_cast<uint64_t>(ratio * (10'000 + 37 * ((from * 5 + to) % 7)));
-      matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 20});
+      for (int i = 0; i < 4; ++i) {
+        matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 5});
+      }
     }
   }
   return matrix;
@@ -283,6 +330,27 @@ TEST(DelayMatrixTest, AHotRowIsASenderAndAHotColumnAReceiver) {
 }
 
 TEST(DelayMatrixTest, NothingStandsOutOfAHealthyOne) { EXPECT_FALSE(Matrix({}).Find({})); }
+
+TEST(DelayMatrixTest, AFewLongWaitsAreNotTheConnections) {
+  DelayMatrix matrix = Matrix({});
+  const auto wait = [&](uint64_t wait_ns) {
+    matrix.Add({Rank{1}, Rank{3}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 1});
+  };
+  for (int i = 0; i < 3; ++i) wait(5'000'000);  // five hundred times as long
+  EXPECT_FALSE(matrix.Find({}));
+  for (int i = 0; i < 8; ++i) wait(20'000);
+  ASSERT_TRUE(matrix.Find({}));
+  EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{1}, Rank{3}}));
+}
+
+TEST(DelayMatrixTest, WhatOneMessageToldIsNoCost) {
+  DelayMatrix matrix(10);
+  for (uint32_t to = 1; to < 5; ++to) {
+    const uint64_t wait_ns = to == 2 ? 50'000 : 10'000;
+    matrix.Add({Rank{0}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 20});
+  }
+  EXPECT_FALSE(matrix.Find({}));
+}
 
 TEST(PaceTest, AShiftOfATenthIsSeenAndDated) {
   Pace pace;
