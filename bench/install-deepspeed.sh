@@ -13,6 +13,7 @@ pip install --quiet --no-compile --no-build-isolation -c "$environment/constrain
 pip install --quiet --no-compile --no-build-isolation -c "$environment/constraints" deepspeed==0.19.8
 # Who waits for the lock of a build that was ended waits for ever.
 rm -f "$TORCH_EXTENSIONS_DIR"/*/lock
-python -c 'from deepspeed.ops.op_builder import AsyncIOBuilder, UtilsBuilder
+python -c 'from deepspeed.ops.op_builder import AsyncIOBuilder
+from deepspeed.ops.op_builder.utils import UtilsBuilder
 AsyncIOBuilder().load(verbose=False)
 UtilsBuilder().load(verbose=False)'

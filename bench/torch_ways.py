@@ -159,14 +159,16 @@ class Safetensors(TorchSave):
 
 
 class FastFileWriter(TorchSave):
-    """DeepSpeed's: torch.save through a pinned buffer and libaio. Built when it is first used."""
+    """DeepSpeed's: torch.save through a pinned buffer and libaio. On CPUs it lacks one function."""
 
     BUFFER_BYTES = 256 << 20
 
     def __init__(self, state, folder, socket):
         super().__init__(state, folder, socket)
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        from deepspeed.io import fast_file_writer
         from deepspeed.ops.op_builder import AsyncIOBuilder
+        from deepspeed.ops.op_builder.utils import UtilsBuilder
+        fast_file_writer.UtilsBuilder = UtilsBuilder  # what DeepSpeed has for GPUs does on CPUs, too
         self.handle = AsyncIOBuilder().load(verbose=False).aio_handle(8 << 20, 32, False, True, 1)
         self.buffer = self.handle.new_cpu_locked_tensor(self.BUFFER_BYTES,
                                                         torch.empty(0, dtype=torch.uint8))
@@ -229,7 +231,7 @@ class Holdfast(Way):
 
     def start(self):
         self.ckpt = hf.Checkpointer("bench", {"model": self.state.model, "optim": self.state.optim},
-                                    socket_path=self.socket)
+                                    socket_path=self.socket, connect_timeout=60.0)
 
     def save(self, number):
         self.number = number

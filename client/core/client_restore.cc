@@ -49,7 +49,11 @@ Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t 
       if (left <= left.zero()) {
         return Fail(DeadlineExceededError("a save is still copying the tensors; nothing restored"));
       }
-      changed_.WaitFor(mutex_, left);
+      changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
+      mutex_.Unlock();
+      const bool stop = StopAsked();
+      mutex_.Lock();
+      if (stop) return Fail(CancelledError("the caller does not want to wait any more"));
     }
   }
   for (;;) {
