@@ -29,6 +29,7 @@ class Client::LoadInProgress {
   ~LoadInProgress() {
     MutexLock lock(client_.mutex_);
     --client_.loads_;
+    client_.populate_at_ = MonotonicNow() + kPopulatePause;
     client_.changed_.NotifyAll();
   }
   LoadInProgress(const LoadInProgress&) = delete;
@@ -101,6 +102,7 @@ Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, Monot
 Result<std::unique_ptr<View>> Client::OpenView(std::optional<VersionId> wanted,
                                                uint64_t timeout_ms) {
   MutexLock one(restoring_);
+  const LoadInProgress load(*this);
   return View::Open(*link_, options_, wanted, After(timeout_ms));
 }
 

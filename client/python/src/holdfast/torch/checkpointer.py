@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import weakref
@@ -276,11 +277,17 @@ class Checkpointer:
         self._check_usable()
         made = [part for part in self._parts if part.prepare()]
         keep = False
+        # The descriptions of some thousand tensors would set off collections of garbage, which look
+        # at all objects of the process: longer than the rest takes.
+        collects = gc.isenabled()
+        gc.disable()
         try:
             snapshot = self._look()
             result = self._fill(snapshot, version, strict, dry_run, timeout)
             keep = result is not None and not dry_run
         finally:
+            if collects:
+                gc.enable()
             if not keep:
                 for part in made:
                     part.forget()
