@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
-"""Holdfast beside torch.save, safetensors and torch.distributed.checkpoint: one state, disk, run.
+"""Holdfast beside torch.save, safetensors, DeepSpeed and torch.distributed.checkpoint: one state,
+disk, run.
 
-bench/run.sh torch [--parameters N] [--ranks 1,4] [--repeat N] [--into docs/benchmarks.md]
+bench/run.sh torch [--quick] [--parameters N] [--ranks 1,4] [--repeat N] [--into docs/benchmarks.md]
 
-For each way of saving: how long the loop is blocked a save, how long until the bytes are durable
-(synced to the disk), how long restoring takes, the memory it takes beside the state, and how much
-slower a training is that saves at every step. Figures are medians of the repetitions, of the
-slowest rank. With several ranks the state is sharded by FSDP2, over gloo; each computes with one
-thread.
+A GPT is trained, with AdamW, on random tokens. For each way of saving: how long the loop is blocked
+a save (the call, and what is waited for after forward and backward, before the optimizer's step),
+the same with a short pause in the place of forward and backward, how long until the bytes are
+durable (synced to the disk), how long restoring takes, the memory it takes beside the training's,
+and how much slower the training is when it saves at every step. Figures are medians of the
+repetitions, of the slowest rank. With several ranks the state is sharded by FSDP2, over gloo; each
+computes with one thread. Beside them what the disk can do: fio's best, of the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +36,8 @@ from cluster import Cluster  # noqa: E402
 
 #: After a restore a job warms up; Holdfast takes the pages of its slots meanwhile.
 SETTLE_S = 1.5
-COLUMNS = ("blocked_s", "durable_s", "restore_s", "memory_bytes", "slowdown")
+COLUMNS = ("blocked_s", "blocked_short_s", "durable_s", "restore_s", "memory_bytes", "slowdown",
+           "plain_step_s")
 
 
 def seconds(function, *arguments):
@@ -41,12 +47,12 @@ def seconds(function, *arguments):
 
 
 class MemoryPeak:
-    """The most that all ranks, and the processes that they started, have beside what they had."""
+    """The most that all ranks, and the processes that they started, have between two calls."""
 
     def __init__(self, pids):
         from torch_ways import memory
         self.look = lambda: memory([*pids, *self.children(pids)])
-        self.begin = self.peak = self.look()
+        self.peak = self.look()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -64,88 +70,153 @@ class MemoryPeak:
         while not self.stop.wait(0.02):
             self.peak = max(self.peak, self.look())
 
+    def take(self):
+        """The most since the last call."""
+        peak, self.peak = self.peak, self.look()
+        return peak
+
     def end(self):
         self.stop.set()
         self.thread.join()
-        return max(0, self.peak - self.begin)
+        return self.take()
 
 
-def measure(name, parameters, folder, socket, repeat, work_s, steps):
-    """In each rank: rows of the five columns."""
+def measure(name, parameters, folder, socket, args):
+    """In each rank: rows of the columns."""
     import torch.distributed as dist
     from torch_ways import WAYS, State
     if not dist.is_initialized():  # one rank; dcp.async_save in a process needs a group
         dist.init_process_group("gloo", init_method=f"file://{folder}.group", rank=0, world_size=1)
     world = dist.get_world_size()
-
-    def together():
-        dist.barrier()
-
-    state = State(parameters)
     pids = [None] * world
     dist.all_gather_object(pids, os.getpid())
     peak = MemoryPeak(pids) if pids[0] == os.getpid() else None
+    state = State(parameters, args.tokens)
+    if peak:
+        peak.take()
+    state.work()
+    state.step()
+    base = peak.take() if peak else 0
     way = WAYS[name](state, pathlib.Path(folder), socket)
     numbers = iter(range(1, 1_000_000))
     rows = []
-    for i in range(repeat + 1):
-        together()
-        blocked = seconds(way.save, next(numbers))
-        time.sleep(work_s)  # forward and backward, on a device
-        blocked += seconds(way.before_step)
-        state.step()
-        way.durable()
-        together()
-        begin = time.perf_counter()
-        way.save(next(numbers))
-        way.durable()
-        durable = time.perf_counter() - begin
-        way.before_step()
-        state.step()
-        together()
-        way.restart()
-        together()
-        restored = seconds(way.restore)
-        time.sleep(SETTLE_S)
-        if i > 0:  # the first warms up
-            rows.append([blocked, durable, restored])
-    together()
-    extra = peak.end() if peak else 0
-    slowdown = slow_down(way, state, numbers, steps, together)
+    for i in range(args.repeat + 1):
+        dist.barrier()
+        row = repetition(way, state, numbers, args, warm_up=i == 0)
+        if i > 0:
+            rows.append(row)
+    dist.barrier()
+    extra = max(0, peak.end() - base) if peak else 0
+    slowdown, plain_step = slow_down(way, state, numbers, args.steps)
     way.close()
-    together()
+    dist.barrier()
     if world == 1:
         dist.destroy_process_group()
-    return [[*row, extra, slowdown] for row in rows], state.bytes
+    return [[*row, extra, slowdown, plain_step] for row in rows], state.bytes
 
 
-def slow_down(way, state, numbers, steps, together):
-    """A training that saves at every step, beside itself without."""
-    import torch
-    left, right = torch.randn(768, 768), torch.randn(768, 768)
+def repetition(way, state, numbers, args, warm_up):
+    """Blocked, blocked with little work, until durable, restored: seconds."""
+    import torch.distributed as dist
 
-    def step():
-        for _ in range(30):
-            torch.mm(left, right)
+    def blocked(work):
+        dist.barrier()
+        took = seconds(way.save, next(numbers))
+        work()
+        return took + seconds(way.before_step)
+
+    def settled():
+        way.durable()
+        dist.barrier()
+
+    real = short = 0.0
+    if not warm_up:
+        real = blocked(state.work)
+        state.step()
+        settled()
+        short = blocked(lambda: time.sleep(args.pause))
+        settled()
+    begin = time.perf_counter()
+    way.save(next(numbers))
+    way.durable()
+    durable = time.perf_counter() - begin
+    way.before_step()
+    dist.barrier()
+    way.restart()
+    dist.barrier()
+    restored = seconds(way.restore)
+    time.sleep(SETTLE_S)
+    return [real, short, durable, restored]
+
+
+def slow_down(way, state, numbers, steps):
+    """The training that saves at every step, as a multiple of itself without; and its step."""
+    import torch.distributed as dist
 
     def run(save):
-        together()
+        dist.barrier()
         begin = time.perf_counter()
         for _ in range(steps):
-            step()
+            state.work()
             if save:
                 way.before_step()
             state.step()
             if save:
                 way.save(next(numbers))
+        dist.barrier()
         took = time.perf_counter() - begin
         if save:
             way.before_step()
             way.durable()
         return took
 
-    run(False)
-    return statistics.median(run(True) / run(False) for _ in range(2))
+    before, with_saves, after = run(False), run(True), run(False)
+    plain = (before + after) / 2
+    return with_saves / plain, plain / steps
+
+
+def save_many(socket, tensors=10_000, saves=50):
+    """save() of a dictionary of small tensors: seconds, each with nothing else going on."""
+    import torch
+
+    import holdfast.torch as hf
+    state = {"tensors": {f"layer.{i}.weight": torch.randn(64) for i in range(tensors)}}
+    took = []
+    with hf.Checkpointer("many", state, socket_path=socket) as ckpt:
+        for number in range(saves + 5):
+            took.append(seconds(ckpt.save, number))
+            ckpt.guard()
+            ckpt.wait(number, hf.Tier.DISK, 60)
+    return took[5:]
+
+
+def measure_many():
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        cluster = Cluster(arena_bytes=256 << 20, data=pathlib.Path(folder)).start()
+        try:
+            took, = ranks.run(1, save_many, cluster.socket(), timeout=300)
+        finally:
+            cluster.stop()
+    return {"median_s": statistics.median(took), "least_s": min(took), "saves": len(took)}
+
+
+def fio(directory, bytes, files, quick):
+    """The least seconds for as many bytes in as many files, written at once and synced; None: there
+    is no fio. The settings are those of fio.cc."""
+    def once(block, depth):
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=directory) as folder:
+            found = subprocess.run(
+                ["fio", "--name=fio", f"--directory={folder}", "--filename_format=fio.$jobnum",
+                 "--ioengine=io_uring", "--direct=1", "--rw=write", f"--bs={block}",
+                 f"--iodepth={depth}", f"--size={bytes // files >> 20}M", f"--numjobs={files}",
+                 "--end_fsync=1", "--fallocate=native", "--output-format=json"],
+                capture_output=True, text=True, check=True)
+        jobs = json.loads(found.stdout[found.stdout.index("{"):])["jobs"]
+        return max(job["job_runtime"] for job in jobs) / 1000
+    if not shutil.which("fio"):
+        return None
+    return min(once(block, depth) for block in (1 << 20, 4 << 20)
+               for depth in ((16,) if quick else (4, 16, 32)) for _ in range(1 if quick else 2))
 
 
 def measure_way(name, world, args):
@@ -157,8 +228,8 @@ def measure_way(name, world, args):
             each = args.parameters * 12 / world * 1.1 + (64 << 20)
             cluster = Cluster(arena_bytes=int(world * (3 * each + (64 << 20))), data=folder).start()
             socket = cluster.socket()
-        found = ranks.run(world, measure, name, args.parameters, str(folder), socket, args.repeat,
-                          args.work, args.steps, timeout=1200)
+        found = ranks.run(world, measure, name, args.parameters, str(folder), socket, args,
+                          timeout=1200)
     finally:
         if cluster:
             cluster.stop()
@@ -171,60 +242,100 @@ def measure_way(name, world, args):
         sum(bytes for _, bytes in found)
 
 
-def table(world, bytes, found):
+def table(world, bytes, found, disk_s):
+    plain_s = statistics.median(row["plain_step_s"] for row in found.values())
     lines = [f"| {bytes / 1e9:.2f} GB on {world} rank{'s' if world > 1 else ''} | blocked a save | "
-             "until durable | restore | memory beside the state | step, saving every step |",
-             "|---|---:|---:|---:|---:|---:|"]
+             "blocked, short work | until durable | restore | memory beside the training | "
+             "step, saving every step |", "|---|---:|---:|---:|---:|---:|---:|"]
     for name, row in found.items():
         lines.append(
-            f"| {name} | {1000 * row['blocked_s']:.1f} ms | {row['durable_s']:.2f} s | "
-            f"{row['restore_s']:.2f} s | {row['memory_bytes'] / 1e9:.2f} GB | "
-            f"{row['slowdown']:.2f} |")
-    return "\n".join(lines)
+            f"| {name} | {1000 * row['blocked_s']:.1f} ms | {1000 * row['blocked_short_s']:.1f} ms "
+            f"| {row['durable_s']:.2f} s | {row['restore_s']:.2f} s | "
+            f"{row['memory_bytes'] / 1e9:.2f} GB | {row['slowdown']:.2f} |")
+    if disk_s:
+        lines.append(f"| *the disk: fio's best* | | | {disk_s:.2f} s | | | |")
+    return "\n".join(lines) + f"\n\nA step without saves takes {plain_s:.2f} s."
 
 
-def ratios(found):
+def ratios(found, disk_s):
     """What the goals are about."""
     ours = found["Holdfast"]
-    return {"blocked": (found["dcp.async_save, thread"]["blocked_s"] / ours["blocked_s"], ">= 20"),
-            "durable": (found["torch.save"]["durable_s"] / ours["durable_s"], ">= 3"),
-            "restore": (found["dcp.save"]["restore_s"] / ours["restore_s"], ">= 2")}
+    others = found["dcp.async_save, thread"]
+    result = {"blocked": (others["blocked_s"] / ours["blocked_s"], "goal >= 20"),
+              "blocked, short work": (others["blocked_short_s"] / ours["blocked_short_s"],
+                                      "no goal"),
+              "durable": (found["torch.save"]["durable_s"] / ours["durable_s"], "goal >= 3"),
+              "restore": (found["dcp.save"]["restore_s"] / ours["restore_s"], "goal >= 2")}
+    if disk_s:
+        result["durable, of what the disk can do"] = (disk_s / ours["durable_s"], "1 is all of it")
+        result["durable, if it were the disk's best"] = (found["torch.save"]["durable_s"] / disk_s,
+                                                         "no more than this is possible")
+    return result
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small model, once: does it work?")
     parser.add_argument("--parameters", type=float, default=175e6)
+    parser.add_argument("--tokens", type=int, default=64, help="of a step, of all ranks")
     parser.add_argument("--ranks", default="1,4")
     parser.add_argument("--ways", help="part of a name; all are measured without it")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3, help="of the training that saves each step")
-    parser.add_argument("--work", type=float, default=0.25,
-                        help="seconds between a save and the step that changes what it reads")
+    parser.add_argument("--pause", type=float, default=0.25,
+                        help="seconds: the short work between a save and the next step")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--into", type=pathlib.Path, help="a page whose table and plot are renewed")
     args = parser.parse_args()
+    if args.quick:
+        args.parameters, args.repeat, args.steps = 20e6, 1, 2
+    return args
+
+
+def measure_world(world, names, args):
+    """The result for one number of ranks, and its text."""
+    found, bytes = {}, 0
+    for name in names:
+        print(f"{name}, {world} ranks", file=sys.stderr, flush=True)
+        try:
+            found[name], bytes = measure_way(name, world, args)
+        except AssertionError as error:
+            print(f"{name} failed: {str(error).splitlines()[-1]}", file=sys.stderr)
+    if not found:
+        raise SystemExit(f"nothing could be measured with {world} ranks")
+    disk_s = fio(args.dir, bytes, world, args.quick)
+    result = {"bytes": bytes, "ways": found, "disk_s": disk_s}
+    text = [table(world, bytes, found, disk_s)]
+    if {"Holdfast", "torch.save", "dcp.save", "dcp.async_save, thread"} <= found.keys():
+        goals = ratios(found, disk_s)
+        result["ratios"] = {key: value for key, (value, _) in goals.items()}
+        text.append("; ".join(f"{key} {value:.2f} ({goal})"
+                              for key, (value, goal) in goals.items()))
+    return result, text
+
+
+def main():
+    args = arguments()
     from torch_ways import WAYS
     names = [name for name in WAYS if not args.ways or args.ways in name]
+    if importlib.util.find_spec("deepspeed") is None:
+        names = [name for name in names if not name.startswith("DeepSpeed")]
     results, text = {}, []
     for world in [int(number) for number in args.ranks.split(",")]:
-        found = {}
-        for name in names:
-            print(f"{name}, {world} ranks", file=sys.stderr, flush=True)
-            try:
-                found[name], bytes = measure_way(name, world, args)
-            except AssertionError as error:
-                print(f"{name} failed: {str(error).splitlines()[-1]}", file=sys.stderr)
-        results[world] = {"bytes": bytes, "ways": found}
-        text.append(table(world, bytes, found))
-        if {"Holdfast", "torch.save", "dcp.save", "dcp.async_save, thread"} <= found.keys():
-            results[world]["ratios"] = {key: value for key, (value, _) in ratios(found).items()}
-            text.append("; ".join(f"{key} {value:.2f} (goal {goal})"
-                                  for key, (value, goal) in ratios(found).items()))
+        results[world], of_world = measure_world(world, names, args)
+        text += of_world
+    many = None
+    if not args.ways or args.ways in "Holdfast":
+        many = measure_many()
+        text.append("| | median | least | goal |\n|---|---:|---:|---:|\n"
+                    f"| `save()` of 10,000 tensors, after the first | "
+                    f"{1000 * many['median_s']:.2f} ms | {1000 * many['least_s']:.2f} ms | "
+                    "<= 1 ms |")
     print("\n" + "\n\n".join(text))
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
+        args.json.write_text(json.dumps({**results, "save_many": many}, indent=1))
     if args.into:
         from torch_plot import renew
         renew(args.into, "\n\n".join(text), results)

@@ -13,7 +13,7 @@ matplotlib.rcParams["svg.hashsalt"] = "holdfast"
 
 import matplotlib.pyplot as plt  # noqa: E402
 
-PANELS = (("blocked_s", "loop blocked a save (s)", True), ("durable_s", "until durable (s)", False),
+PANELS = (("blocked_s", "loop blocked a save (s)", True), ("durable_s", "until durable (s; dotted: fio)", False),
           ("restore_s", "restore (s)", False),
           ("slowdown", "step time, saving every step (×)", False))
 
@@ -33,6 +33,8 @@ def draw(results, path):
                 axis.set_xscale("log")
             for index, value in enumerate(values):
                 axis.annotate(f" {value:.2g}", (value, index), va="center", fontsize=7)
+            if key == "durable_s" and result["disk_s"]:
+                axis.axvline(result["disk_s"], color="#333333", linestyle=":", linewidth=1)
             axis.margins(x=0.2)
             axis.spines[["top", "right"]].set_visible(False)
             if axis is not row[0]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 
 import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -18,22 +20,32 @@ from torch.distributed.tensor import DTensor
 
 import holdfast.torch as hf
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "client/examples/nanogpt"))
+from train import Block  # noqa: E402
 
-class Shapes(nn.Module):
-    """The parameters of a GPT of about `wanted` parameters, and nothing of what it does with
-    them."""
+TOKENS = 50304
+
+
+class GPT(nn.Module):
+    """About `wanted` parameters. The embedding is also the head's weight, without a second name for
+    it: not all ways know that tied tensors are one."""
+
+    LENGTH = 256
 
     def __init__(self, wanted):
         super().__init__()
         width = 768 if wanted > 50e6 else 256
-        layers = max(1, round((wanted - 50304 * width) / (12 * width * width)))
-        self.token = nn.Embedding(50304, width)
-        self.blocks = nn.ModuleList()
-        for _ in range(layers):
-            self.blocks.append(nn.ModuleDict({
-                "norm1": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width),
-                "out": nn.Linear(width, width), "norm2": nn.LayerNorm(width),
-                "up": nn.Linear(width, 4 * width), "down": nn.Linear(4 * width, width)}))
+        layers = max(1, round((wanted - TOKENS * width) / (12 * width * width)))
+        self.token, self.place = nn.Embedding(TOKENS, width), nn.Embedding(self.LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width, width // 64) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens, targets):
+        x = self.token(tokens) + self.place.weight[:tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(F.linear(self.norm(x), self.token.weight).flatten(0, 1),
+                               targets.flatten())
 
 
 def local(tensor):
@@ -41,25 +53,32 @@ def local(tensor):
 
 
 class State:
-    """A model and its AdamW, with several ranks sharded by FSDP2. `bytes` are this rank's."""
+    """A model and its AdamW, with several ranks sharded by FSDP2. `bytes` are this rank's; a step
+    trains on `tokens`, of all ranks."""
 
-    def __init__(self, parameters):
+    def __init__(self, parameters, tokens):
         torch.manual_seed(0)
-        self.model = Shapes(parameters)
+        self.tokens = max(1, tokens // dist.get_world_size())
+        self.model = GPT(parameters)
         if dist.get_world_size() > 1:
             mesh = init_device_mesh("cpu", (dist.get_world_size(),))
             for block in self.model.blocks:
-                fully_shard([*block.values()], mesh=mesh)
+                fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         self.optim = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.full_like(parameter, 1e-3)
+        self.work()
         self.step()
         self.bytes = sum(local(t).nbytes for t in self.model.parameters()) + sum(
             local(t).nbytes for entry in self.optim.state.values() for t in entry.values())
 
+    def work(self):
+        """Forward and backward of one sequence."""
+        tokens = torch.randint(TOKENS, (1, self.tokens + 1))
+        self.model(tokens[:, :-1], tokens[:, 1:]).backward()
+
     def step(self):
         self.optim.step()
+        self.optim.zero_grad()
 
     def dicts(self):
         model, optim = get_state_dict(self.model, self.optim)
@@ -139,6 +158,32 @@ class Safetensors(TorchSave):
                 tensor.copy_(found[name])
 
 
+class FastFileWriter(TorchSave):
+    """DeepSpeed's: torch.save through a pinned buffer and libaio. On CPUs it lacks one function."""
+
+    BUFFER_BYTES = 256 << 20
+
+    def __init__(self, state, folder, socket):
+        super().__init__(state, folder, socket)
+        from deepspeed.io import fast_file_writer
+        from deepspeed.ops.op_builder import AsyncIOBuilder
+        from deepspeed.ops.op_builder.utils import UtilsBuilder
+        fast_file_writer.UtilsBuilder = UtilsBuilder  # what DeepSpeed has for GPUs does on CPUs, too
+        self.handle = AsyncIOBuilder().load(verbose=False).aio_handle(8 << 20, 32, False, True, 1)
+        self.buffer = self.handle.new_cpu_locked_tensor(self.BUFFER_BYTES,
+                                                        torch.empty(0, dtype=torch.uint8))
+
+    def save(self, number):
+        from deepspeed.io import FastFileWriter, FastFileWriterConfig
+        self.path = self.folder / f"rank-{self.rank}"
+        self.path.mkdir(exist_ok=True)
+        path = self.path / "state.pt"
+        path.unlink(missing_ok=True)  # it writes over what is there, and does not shorten it
+        writer = FastFileWriter(str(path), FastFileWriterConfig(self.handle, self.buffer))
+        torch.save(self.state.tensors(), writer, _use_new_zipfile_serialization=False)
+        writer.close()
+
+
 class DcpSave(Way):
     def save(self, number):
         self.path = self.folder / str(number % 2)
@@ -186,7 +231,7 @@ class Holdfast(Way):
 
     def start(self):
         self.ckpt = hf.Checkpointer("bench", {"model": self.state.model, "optim": self.state.optim},
-                                    socket_path=self.socket)
+                                    socket_path=self.socket, connect_timeout=60.0)
 
     def save(self, number):
         self.number = number
@@ -209,7 +254,8 @@ class Holdfast(Way):
         self.ckpt.close()
 
 
-WAYS = {"torch.save": TorchSave, "safetensors": Safetensors, "dcp.save": DcpSave,
+WAYS = {"torch.save": TorchSave, "safetensors": Safetensors,
+        "DeepSpeed FastFileWriter": FastFileWriter, "dcp.save": DcpSave,
         "dcp.async_save, thread": DcpAsync, "dcp.async_save, process": DcpProcess,
         "Holdfast": Holdfast}
 

@@ -198,6 +198,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   void HandleEndRestore(Session& session, const EndSaveMessage& message);
 
   // ---- views (node_views.cc) ----
+  void CheckOwnShard(Session& session, const RestoreDecision& decision);
   void TryStartView(Session& session, Clock::TimePoint now);
   void StartView(Session& session, uint64_t ticket, const RestoreDecision& decision);
   Result<std::shared_ptr<OpenView>> MakeView(const std::string& job, VersionId version,

@@ -451,6 +451,7 @@ void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& 
   }
   if (view) {
     session->waiting_view = WaitingView{ticket, *decision, asked_until};
+    CheckOwnShard(*session, *decision);
     return RetryWaiting(*session);
   }
   WaitingRestore restore{ticket, *decision, {}};

@@ -11,6 +11,19 @@ namespace {
 constexpr std::chrono::milliseconds kPoll(100);
 }  // namespace
 
+/// A shard that lies in this rank's memory is read there once it was checked; where the coordinator
+/// asked for the check before the rank had joined, nobody else does it.
+void Node::CheckOwnShard(Session& session, const RestoreDecision& decision) {
+  const ShardKey own{session.job, decision.version, session.rank};
+  const bool done = session.prepared == decision.version || session.world != decision.world ||
+                    preparing_.contains({own, Tier::kMemory});
+  if (done || !session.pipeline->slots.Has(decision.version)) return;
+  PrepareShard prepare;
+  prepare.identity = {own.job, own.version, own.rank, decision.world};
+  prepare.source_node = options_.node;
+  StartPrepare(std::move(prepare), session.pipeline);
+}
+
 /// What is just being brought into this rank's memory need not be read by way of the window.
 void Node::TryStartView(Session& session, Clock::TimePoint now) {
   const WaitingView& waiting = *session.waiting_view;

@@ -117,9 +117,33 @@ Status AgentLink::AwaitConnected(MonotonicTime deadline) {
       bool missing = code == ErrorCode::kNotFound || code == ErrorCode::kDeadlineExceeded;
       return Status(missing ? ErrorCode::kUnavailable : code, status_.message());
     }
-    changed_.WaitFor(mutex_, left);
+    HOLDFAST_RETURN_IF_ERROR(AwaitChange(deadline));
   }
   return Status::Ok();
+}
+
+Status AgentLink::AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline) {
+  const auto asks = [](agent::MessageType of) {
+    return of == agent::MessageType::kFindRestore || of == agent::MessageType::kOpenView;
+  };
+  const auto owed = [&](const auto& entry) {
+    return entry.second.abandoned && asks(entry.second.type);
+  };
+  while (asks(type) && use.alive() && std::any_of(calls_.begin(), calls_.end(), owed)) {
+    if (MonotonicNow() >= deadline) {
+      return DeadlineExceededError("the agent still owes the answer to an earlier restore");
+    }
+    HOLDFAST_RETURN_IF_ERROR(AwaitChange(deadline));
+  }
+  return Status::Ok();
+}
+
+Status AgentLink::AwaitChange(MonotonicTime deadline) {
+  changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
+  mutex_.Unlock();
+  const bool stop = StopAsked();
+  mutex_.Lock();
+  return stop ? CancelledError("the caller does not want to wait any more") : Status::Ok();
 }
 
 uint64_t AgentLink::silent_ms() const {
@@ -170,22 +194,22 @@ Result<agent::ReplyMessage> AgentLink::CallBytes(const Use& use, std::span<const
                                                  const agent::MessageHeader& header, uint64_t step,
                                                  MonotonicTime deadline, UniqueFd* memory) {
   MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(AwaitTurn(use, header.type, deadline));
   PendingCall& call = calls_[header.ticket];
   call.type = header.type;
   call.step = step;
   Status sent = SendLocked(use.epoch_, bytes);
   if (!sent.ok()) call.failure = std::move(sent);
   while (!call.reply && !call.failure) {
-    auto left = deadline - MonotonicNow();
-    if (left <= left.zero()) {
-      // The entry stays, so that a late answer can be undone.
-      call.abandoned = true;
-      call.abandoned_at = MonotonicNow();
-      return Fail(
-          DeadlineExceededError("the agent did not answer in time; is it overloaded or "
-                                "stopped?"));
-    }
-    changed_.WaitFor(mutex_, left);
+    Status wait = MonotonicNow() < deadline
+                      ? AwaitChange(deadline)
+                      : DeadlineExceededError(
+                            "the agent did not answer in time; is it overloaded or stopped?");
+    if (wait.ok() || call.reply || call.failure) continue;
+    // The entry stays, so that a late answer can be undone.
+    call.abandoned = true;
+    call.abandoned_at = MonotonicNow();
+    return Fail(std::move(wait));
   }
   PendingCall finished = std::move(call);
   calls_.erase(header.ticket);
@@ -392,6 +416,7 @@ void AgentLink::OnReply(const agent::ReplyMessage& reply, UniqueFd memory) {
   }
   if (reply.code == 0) UndoLocked(call, reply);
   calls_.erase(found);
+  changed_.NotifyAll();
 }
 
 /// Gives back what the answer to a call granted that nobody waits for any more.

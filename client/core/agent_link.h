@@ -119,6 +119,12 @@ class AgentLink {
       HOLDFAST_REQUIRES(mutex_);
   Status SendLocked(uint64_t epoch, std::span<const std::byte> bytes) HOLDFAST_REQUIRES(mutex_);
   void Leave();
+  /// Before a message of `type` is sent: an agent that owes a decision is not asked for another.
+  Status AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline)
+      HOLDFAST_REQUIRES(mutex_);
+  /// Waits for a change, at most until `deadline`; Cancelled when the thread's stop check says so,
+  /// which is asked without the lock.
+  Status AwaitChange(MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
 
   void Run();
   /// One connection from connect to hang-up; why it ended. `refused` when the agent said no.

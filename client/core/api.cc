@@ -175,6 +175,10 @@ void holdfast_restored_free(holdfast_restored* restored) {
   delete reinterpret_cast<RestoredHolder*>(restored);
 }
 
+void holdfast_set_stop_check(int (*check)(void* context), void* context) {
+  holdfast::client::SetStopCheck(check, context);
+}
+
 size_t holdfast_difference_count(holdfast_client* client) {
   return client == nullptr ? 0 : client->core->DifferenceCount();
 }

@@ -373,6 +373,7 @@ void Client::OnConnected(uint64_t incarnation, bool first) {
     stats_.incarnation = incarnation;
     if (!first) ++stats_.reconnects;
     if (std::exchange(mapped_anew_, false)) unpopulated_ = 0;
+    populate_at_ = MonotonicNow() + kPopulatePause;
     changed_.NotifyAll();
   }
   Log(HOLDFAST_LOG_INFO,

@@ -164,6 +164,9 @@ class Client : private LinkObserver {
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   /// From there on the mapping has no pages yet.
   std::optional<uint64_t> unpopulated_ HOLDFAST_GUARDED_BY(mutex_);
+  /// Not before: what comes after connecting is most often a restore, and then a load.
+  MonotonicTime populate_at_ HOLDFAST_GUARDED_BY(mutex_);
+  static constexpr std::chrono::milliseconds kPopulatePause{500};
   uint32_t loads_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // that want the processors for themselves
   holdfast_stats stats_ HOLDFAST_GUARDED_BY(mutex_) = {};
 };

@@ -29,6 +29,7 @@ class Client::LoadInProgress {
   ~LoadInProgress() {
     MutexLock lock(client_.mutex_);
     --client_.loads_;
+    client_.populate_at_ = MonotonicNow() + kPopulatePause;
     client_.changed_.NotifyAll();
   }
   LoadInProgress(const LoadInProgress&) = delete;
@@ -49,7 +50,11 @@ Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t 
       if (left <= left.zero()) {
         return Fail(DeadlineExceededError("a save is still copying the tensors; nothing restored"));
       }
-      changed_.WaitFor(mutex_, left);
+      changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
+      mutex_.Unlock();
+      const bool stop = StopAsked();
+      mutex_.Lock();
+      if (stop) return Fail(CancelledError("the caller does not want to wait any more"));
     }
   }
   for (;;) {
@@ -97,6 +102,7 @@ Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, Monot
 Result<std::unique_ptr<View>> Client::OpenView(std::optional<VersionId> wanted,
                                                uint64_t timeout_ms) {
   MutexLock one(restoring_);
+  const LoadInProgress load(*this);
   return View::Open(*link_, options_, wanted, After(timeout_ms));
 }
 

@@ -6,6 +6,9 @@
 #include "client/core/client.h"
 
 namespace holdfast::client {
+namespace {
+constexpr uint64_t kIdleWaitMs = 60'000;
+}  // namespace
 
 void Client::RunWorker() {
   for (;;) {
@@ -13,7 +16,11 @@ void Client::RunWorker() {
     uint64_t populate_from = 0;
     {
       MutexLock lock(mutex_);
-      while (tasks_.empty() && !stopping_ && (!unpopulated_ || loads_ > 0)) changed_.Wait(mutex_);
+      while (tasks_.empty() && !stopping_) {
+        const bool may_populate = unpopulated_ && loads_ == 0;
+        if (may_populate && MonotonicNow() >= populate_at_) break;
+        changed_.WaitUntil(mutex_, may_populate ? populate_at_ : After(kIdleWaitMs));
+      }
       if (tasks_.empty() && stopping_) return;
       if (tasks_.empty()) {
         populate_from = *std::exchange(unpopulated_, std::nullopt);

@@ -8,6 +8,30 @@
 #include <utility>
 
 namespace holdfast::client {
+namespace {
+constexpr std::chrono::milliseconds kStopCheckPeriod(100);
+
+struct ThreadStopCheck {
+  int (*check)(void*) = nullptr;
+  void* context = nullptr;
+  MonotonicTime next;
+};
+thread_local ThreadStopCheck stop_check;
+}  // namespace
+
+void SetStopCheck(int (*check)(void* context), void* context) {
+  stop_check = {check, context, MonotonicNow()};
+}
+
+bool StopAsked() {
+  if (stop_check.check == nullptr || MonotonicNow() < stop_check.next) return false;
+  stop_check.next = MonotonicNow() + kStopCheckPeriod;
+  return stop_check.check(stop_check.context) != 0;
+}
+
+MonotonicTime NextStopCheck() {
+  return stop_check.check == nullptr ? MonotonicTime::max() : stop_check.next;
+}
 
 Result<std::thread> StartThread(const char* name, std::function<void()> body) {
   sigset_t all;

@@ -22,4 +22,12 @@ inline MonotonicTime After(uint64_t timeout_ms) {
 /// ResourceExhausted when the process may not have another thread.
 Result<std::thread> StartThread(const char* name, std::function<void()> body);
 
+/// What this thread asks while it waits in the library: other than 0 ends the wait as Cancelled.
+/// NULL: nothing is asked.
+void SetStopCheck(int (*check)(void* context), void* context);
+/// Asks, unless that was less than 100 ms ago. Holds no lock: the check may take others' time.
+bool StopAsked();
+/// When a thread that waits shall ask next.
+MonotonicTime NextStopCheck();
+
 }  // namespace holdfast::client

@@ -217,7 +217,9 @@ Status View::Load(const StateDescription& wanted, MonotonicTime deadline,
   }
   Status status = Run(use, plan, deadline);
   // An answer that was given up on may still be on its way into the window.
-  if (status.code() == ErrorCode::kDeadlineExceeded) CloseAtAgent(use);
+  const bool gave_up =
+      status.code() == ErrorCode::kDeadlineExceeded || status.code() == ErrorCode::kCancelled;
+  if (gave_up) CloseAtAgent(use);
   return status;
 }
 
@@ -229,6 +231,10 @@ struct View::Reading {
   const std::byte* own;     // this rank's own image; may be null
   MonotonicTime deadline;
   std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+
+  /// The stop check of helpers: with one of the threads all end, whatever they wait for.
+  static int Failed(void* reading) { return static_cast<Reading*>(reading)->failed ? 1 : 0; }
 };
 
 Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime deadline) {
@@ -238,16 +244,26 @@ Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime 
   if (own_slot_) reading.own = use.segment().slot(*own_slot_).data();
   const auto work = [&](uint32_t place) {
     outcomes[place] = ReadUnits(reading, place);
-    if (!outcomes[place].ok()) reading.next = plan.units.size();  // the others stop, too
+    if (outcomes[place].ok()) return;
+    reading.next = plan.units.size();
+    reading.failed = true;
   };
   std::vector<std::thread> helpers;
   for (uint32_t place = 1; place < count; ++place) {
-    auto helper = StartThread("holdfast-view", [&work, place] { work(place); });
+    auto helper = StartThread("holdfast-view", [&work, &reading, place] {
+      SetStopCheck(&Reading::Failed, &reading);
+      work(place);
+    });
     if (!helper) break;  // fewer will do
     helpers.push_back(*std::move(helper));
   }
   work(0);
   for (std::thread& helper : helpers) helper.join();
+  // What the helpers say may only be that another failed.
+  const auto worst = std::find_if(outcomes.begin(), outcomes.end(), [](const Status& outcome) {
+    return !outcome.ok() && outcome.code() != ErrorCode::kCancelled;
+  });
+  if (worst != outcomes.end()) return std::move(*worst);
   for (Status& outcome : outcomes) {
     if (!outcome.ok()) return std::move(outcome);
   }
@@ -257,6 +273,7 @@ Status View::Run(const AgentLink::Use& use, const LoadPlan& plan, MonotonicTime 
 Status View::ReadUnits(Reading& reading, uint32_t place) {
   const std::vector<ReadUnit>& units = reading.plan.units;
   for (size_t i = reading.next++; i < units.size(); i = reading.next++) {
+    if (StopAsked()) return CancelledError("the load was cut short; the tensors hold a mixture");
     const ReadUnit& unit = units[i];
     const std::byte* data = reading.window + place * agent::kViewPlaceBytes;
     const uint32_t rank = shards_[unit.shard].rank;

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import holdfast.torch as hf
@@ -101,6 +102,25 @@ def test_a_signal_in_the_loop(cluster, job, tmp_path, number):
     assert time.monotonic() - before < 60
     assert code == -number, errors
     assert restored(job) >= 6
+
+
+def test_a_signal_in_a_restore(cluster, job):
+    model = torch.nn.Linear(4, 4)
+    with hf.Checkpointer(job, {"m": model}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    with hf.Checkpointer(job, {"m": model}) as ckpt:
+        ckpt.save(1, wait_for_slot=10)
+        ckpt.wait(1)
+        cluster.stop_agent()
+        try:
+            for _ in range(2):
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                with pytest.raises(KeyboardInterrupt):
+                    ckpt.restore(timeout=500)
+        finally:
+            os.kill(cluster.agents[0].pid, signal.SIGCONT)
+        assert ckpt.restore() in (1, 2)
 
 
 def test_exit_without_close(cluster, job, tmp_path):

@@ -279,6 +279,39 @@ def test_what_is_replaced_is_described_again(cluster, job, change):
         everything({k: state[k] for k in ("model", "optim")})
 
 
+def test_values_beside_tensors_are_those_of_the_save(cluster, job):
+    def tree(*seen):
+        return {"w": torch.ones(4), "n": len(seen), "seen": list(seen), "last": seen[-1:],
+                "in": ({"t": torch.zeros(2)},),
+                "odd": collections.OrderedDict({1: "x", "t": torch.ones(2)})}
+
+    state = {"tree": tree()}
+    with hf.Checkpointer(job, state) as ckpt:
+        for step in range(4):
+            ckpt.save(step, wait_for_slot=10)
+            ckpt.wait(step)
+            saves = ckpt.stats()["saves"]
+            if step < 3:
+                state["tree"]["n"] += 1
+                state["tree"]["seen"].append(f"step {step}")
+                state["tree"]["last"] = (f"step {step}",)
+        assert saves == 4  # the tensors are the same: nothing was described again
+    again = {"tree": tree()}
+    with hf.Checkpointer(job, again) as ckpt:
+        assert ckpt.restore() == 4
+        assert flat(again["tree"]) == flat(state["tree"]) != flat(tree())
+        ckpt.save(4)
+        again["tree"]["v"] = again["tree"].pop("w")  # as many entries as before, as many tensors
+        again["tree"]["in"][0]["t"].fill_(5)
+        ckpt.save(5, wait_for_slot=10)
+        ckpt.wait(5)
+    last = {"tree": {**tree(), "v": torch.zeros(4)}}
+    del last["tree"]["w"]
+    with hf.Checkpointer(job, last) as ckpt:
+        assert ckpt.restore() == 6
+    assert flat(last["tree"]) == flat(again["tree"])
+
+
 def test_differences_are_named_with_what_to_do(cluster, job):
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})
     with hf.Checkpointer(job, {"model": model}) as ckpt:

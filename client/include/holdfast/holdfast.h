@@ -503,6 +503,12 @@ HOLDFAST_API holdfast_code holdfast_view_load(holdfast_view* view, const holdfas
 
 HOLDFAST_API void holdfast_view_close(holdfast_view* view);
 
+/* While this thread waits in holdfast_restore, holdfast_view_open or holdfast_view_load, `check` is
+ * called about every 100 ms, with no lock of the library held; when it returns other than 0 the
+ * call ends with Cancelled (after a load the tensors hold a mixture). For interpreters, which learn
+ * of Ctrl-C so. It must not call into the same client. NULL: nothing is called any more. */
+HOLDFAST_API void holdfast_set_stop_check(int (*check)(void* context), void* context);
+
 typedef struct holdfast_stats {
   size_t struct_size;        /* sizeof(holdfast_stats), set by the caller */
   uint64_t saves;            /* steps passed to holdfast_save */

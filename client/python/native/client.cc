@@ -146,6 +146,7 @@ nb::dict Client::Restore(std::optional<std::pair<uint64_t, uint64_t>> wanted, ui
   holdfast_code code;
   {
     nb::gil_scoped_release unlocked;
+    const Interruptible interruptible;
     code = holdfast_restore(client, wanted ? &version : nullptr, timeout_ms, &restored, &error);
   }
   Check(code, error);

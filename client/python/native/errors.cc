@@ -17,7 +17,19 @@ void RaiseMade(holdfast_code code, const char* message, bool asynchronous, uint6
 }
 }  // namespace
 
+Interruptible::Interruptible() {
+  holdfast_set_stop_check(
+      [](void*) {
+        nb::gil_scoped_acquire locked;
+        return PyErr_CheckSignals();  // the exception stays set until Check()
+      },
+      nullptr);
+}
+
+Interruptible::~Interruptible() { holdfast_set_stop_check(nullptr, nullptr); }
+
 void Check(holdfast_code code, const holdfast_error& error) {
+  if (PyErr_Occurred() != nullptr) nb::raise_python_error();
   if (code != HOLDFAST_OK) RaiseMade(code, error.message, error.asynchronous != 0, error.step);
 }
 

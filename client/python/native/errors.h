@@ -14,6 +14,16 @@ void Check(holdfast_code code, const holdfast_error& error);
 /// Raises the exception of `code` with this message.
 void Raise(holdfast_code code, const std::string& message);
 
+/// While it exists and the library waits, Ctrl-C ends the wait; Check() then raises what Python
+/// made of it. Made and destroyed with the GIL or without.
+class Interruptible {
+ public:
+  Interruptible();
+  ~Interruptible();
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+};
+
 /// What Python said on Ctrl-C is raised here. Needs the GIL.
 void RaiseOnSignal();
 

@@ -33,6 +33,7 @@ class View {
     holdfast_code code;
     {
       nb::gil_scoped_release unlocked;
+      const Interruptible interruptible;
       code = holdfast_view_open(raw, wanted ? &version : nullptr, timeout_ms, &view_, &error);
     }
     Check(code, error);
@@ -75,6 +76,7 @@ class View {
     holdfast_code code;
     {
       nb::gil_scoped_release unlocked;
+      const Interruptible interruptible;
       code = holdfast_view_load(view_, list.data(), list.size(), timeout_ms, &error);
     }
     Check(code, error);

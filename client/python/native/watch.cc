@@ -20,6 +20,22 @@ class Watch {
     AddContents(std::move(dictionary), tensor);
   }
 
+  /// `tree`, of dictionaries and lists, has the same tensors, those of type `tensor`, at the same
+  /// places as now, and the same places for what is none. What is there may be another value.
+  void AddTree(nb::handle tree, nb::handle tensor) {
+    if (!IsBranch(tree.ptr())) return;
+    Branch branch{nb::borrow(tree), nb::borrow(tensor), {}};
+    EachOf(tree.ptr(), [&](PyObject* key, PyObject* value) {
+      const bool watched = IsWatched(value, tensor);
+      branch.twigs.push_back({nb::borrow(key), watched ? nb::borrow(value) : nb::object()});
+      return true;
+    });
+    branches_.push_back(std::move(branch));
+    // Of a copy: the vector grows.
+    const std::vector<Twig> twigs = branches_.back().twigs;
+    for (const Twig& twig : twigs) AddTree(twig.value, tensor);
+  }
+
   /// object.name is what it is now.
   void AddAttribute(nb::object object, nb::str name) {
     nb::object value = object.attr(name);
@@ -42,6 +58,9 @@ class Watch {
   bool Holds() const {
     for (const auto& [dictionary, values] : contents_) {
       if (!HasValues(dictionary, values)) return false;
+    }
+    for (const Branch& branch : branches_) {
+      if (!HasTwigs(branch)) return false;
     }
     for (const Attribute& attribute : attributes_) {
       if (nb::getattr(attribute.object, attribute.name).ptr() != attribute.value.ptr())
@@ -69,6 +88,53 @@ class Watch {
     nb::object value;
   };
   using Values = std::vector<nb::object>;  // none: any value may be there
+  struct Twig {
+    nb::object key;    // none: of a list
+    nb::object value;  // none: what is neither a tensor nor has any
+  };
+  struct Branch {
+    nb::object container, tensor;
+    std::vector<Twig> twigs;
+  };
+
+  static bool IsBranch(PyObject* object) {
+    return object != nullptr && (PyDict_Check(object) || PyList_Check(object));
+  }
+
+  static bool IsWatched(PyObject* object, nb::handle tensor) {
+    return IsBranch(object) ||
+           PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(tensor.ptr()));
+  }
+
+  /// Calls `visit(key, value)` for all, until it returns false.
+  template <typename Visit>
+  static void EachOf(PyObject* container, const Visit& visit) {
+    if (PyList_Check(container)) {
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) {
+        if (!visit(nullptr, PyList_GET_ITEM(container, i))) return;
+      }
+      return;
+    }
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, &value) != 0;) {
+      if (!visit(key, value)) return;
+    }
+  }
+
+  static bool HasTwigs(const Branch& branch) {
+    size_t same = 0;
+    size_t seen = 0;
+    EachOf(branch.container.ptr(), [&](PyObject* key, PyObject* value) {
+      if (seen++ >= branch.twigs.size()) return false;
+      const Twig& twig = branch.twigs[same];
+      const bool holds =
+          twig.value.is_valid() ? twig.value.ptr() == value : !IsWatched(value, branch.tensor);
+      same += key == twig.key.ptr() && holds ? 1 : 0;
+      return same == seen;
+    });
+    return same == branch.twigs.size() && seen == same;
+  }
 
   void AddContents(nb::dict dictionary, nb::handle type) {
     Values values;
@@ -92,6 +158,7 @@ class Watch {
   }
 
   std::vector<std::pair<nb::dict, Values>> contents_;
+  std::vector<Branch> branches_;
   std::vector<Attribute> attributes_;
   std::vector<Entry> entries_;
   std::vector<std::pair<nb::object, uintptr_t>> addresses_;
@@ -103,6 +170,7 @@ void BindWatch(nb::module_& module) {
       .def(nb::init<>())
       .def("add_values", &Watch::AddValues, "dictionary"_a)
       .def("add_tensors", &Watch::AddTensors, "dictionary"_a, "type"_a)
+      .def("add_tree", &Watch::AddTree, "tree"_a, "tensor"_a)
       .def("add_attribute", &Watch::AddAttribute, "object"_a, "name"_a)
       .def("add_entry", &Watch::AddEntry, "dictionary"_a, "key"_a)
       .def("add_address", &Watch::AddAddress, "tensor"_a)

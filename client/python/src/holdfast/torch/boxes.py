@@ -7,6 +7,7 @@ box a rank, so that the ranks of a group write the same number of bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from math import prod
@@ -88,19 +89,25 @@ def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, s
 def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[int, ...],
                                                         tuple[int, ...]]:
     """(global shape, offset, holders) of a DTensor's local part."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     mesh, placements = tensor.device_mesh, tensor.placements
-    coordinate = mesh.get_coordinate()
     if any(placement.is_partial() for placement in placements):
         raise UnsupportedError(f"'{name}' is a partial sum ({placements}): redistribute it first")
-    if coordinate is None:
+    if mesh.get_coordinate() is None:
         return tuple(tensor.shape), (0,) * tensor.dim(), ()
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    shape, offset, holders = _placed(tensor.shape, mesh, placements)
     local = tuple(tensor._local_tensor.shape)
-    if tuple(shape) != local:
+    if shape != local:
         raise UnsupportedError(f"'{name}' is placed as {placements}, but its part here is {local} "
-                               f"and not {tuple(shape)}")
-    return tuple(tensor.shape), tuple(offset), _holders(mesh, placements)
+                               f"and not {shape}")
+    return tuple(tensor.shape), offset, holders
+
+
+@functools.lru_cache(maxsize=256)
+def _placed(shape: torch.Size, mesh: Any, placements: tuple) -> tuple[tuple[int, ...], ...]:
+    """Shape and offset of this rank's part, and who holds it: the same for many tensors."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    part, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return tuple(part), tuple(offset), _holders(mesh, placements)
 
 
 def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import weakref
@@ -182,10 +183,7 @@ class Checkpointer:
         background, self._background = self._background, None
         if self._verify:
             check_replicas(snapshot, self.rank, self.world)
-        state: dict[str, Any] = {"parts": {part.name: part.capture() for part in self._parts}}
-        if self._random_states:
-            state["random"] = values.encode(random_state.capture(), "random")
-        extras = {_LAYOUT: self._layout, _STATE: values.dumps(state)}
+        extras = {_LAYOUT: self._layout, _STATE: self._capture()}
         size = sum(map(len, extras.values()))
         if size > self._extra_bytes:
             self._extra_bytes = 2 * size
@@ -194,6 +192,15 @@ class Checkpointer:
         if background is not None:
             raise background
         return accepted
+
+    def _capture(self) -> bytes:
+        """JSON of all that is not a tensor."""
+        parts = b",".join(values.dumps(part.name) + b":" + part.capture_json()
+                          for part in self._parts)
+        if not self._random_states:
+            return b'{"parts":{%s}}' % parts
+        random = values.dumps(values.encode(random_state.capture(), "random"))
+        return b'{"parts":{%s},"random":%s}' % (parts, random)
 
     def _hand_over(self, step: int, snapshot: Snapshot, extras: dict[str, bytes],
                    wait_for_slot: float) -> bool:
@@ -270,11 +277,17 @@ class Checkpointer:
         self._check_usable()
         made = [part for part in self._parts if part.prepare()]
         keep = False
+        # The descriptions of some thousand tensors would set off collections of garbage, which look
+        # at all objects of the process: longer than the rest takes.
+        collects = gc.isenabled()
+        gc.disable()
         try:
             snapshot = self._look()
             result = self._fill(snapshot, version, strict, dry_run, timeout)
             keep = result is not None and not dry_run
         finally:
+            if collects:
+                gc.enable()
             if not keep:
                 for part in made:
                     part.forget()

@@ -3,9 +3,12 @@ put together again. The tensors are the live ones: saving reads them, restoring 
 
 from __future__ import annotations
 
+import collections
+import copy
 import hashlib
+import uuid
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import torch
 from torch import nn
@@ -41,6 +44,8 @@ class Part:
 
     #: bring_back() makes the tensors, whatever leaves() says.
     restores_itself = False
+    #: Its tensors may be the same at the same places although watch() says that something changed.
+    asked_when_changed = False
 
     def __init__(self, name: str, allow_pickle: bool) -> None:
         self.name = name
@@ -57,7 +62,8 @@ class Part:
         raise NotImplementedError
 
     def watch(self, watch: _native.Watch) -> bool:
-        """Adds what says that leaves() would be the same; False: it has to be asked each time."""
+        """Adds what says that leaves() would be the same; False: it has to be asked each time, or,
+        where `asked_when_changed`, when what was added holds no more."""
         return False
 
     def layout(self) -> Any:
@@ -67,6 +73,10 @@ class Part:
     def capture(self) -> Any:
         """What is not among the leaves, encoded."""
         return None
+
+    def capture_json(self) -> bytes:
+        """capture(), as it is saved."""
+        return values.dumps(self.capture())
 
     def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         """After the leaves were filled. `absent`: the optional groups that the version lacks;
@@ -304,49 +314,122 @@ class GeneralPart(Part):
 class TreePart(Part):
     """A tensor, or a dictionary of tensors and values: tensors are filled, values replaced."""
 
+    asked_when_changed = True
+
     def __init__(self, name: str, tree: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.tree = tree
-
-    def _walk(self, tree: Any, where: str, visit: Callable[[torch.Tensor, str], None]) -> Any:
-        if isinstance(tree, torch.Tensor):
-            refuse_meta(where, tree)
-            visit(tree, where)
-            return {"$": "leaf", "v": where}
-        if isinstance(tree, dict):
-            return {key: self._walk(value, f"{where}.{key}", visit) for key, value in tree.items()}
-        if isinstance(tree, list):
-            return [self._walk(value, f"{where}.{i}", visit) for i, value in enumerate(tree)]
-        return tree
+        self._template: _Template | None = None
 
     def leaves(self) -> list[Leaf]:
         leaves: list[Leaf] = []
-        self._walk(self.tree, self.name, lambda tensor, name: leaves.append(Leaf(name, tensor)))
+        for _, _, where, value in _places(self.tree, self.name):
+            if isinstance(value, torch.Tensor):
+                refuse_meta(where, value)
+                leaves.append(Leaf(where, value))
         return leaves
+
+    def watch(self, watch: _native.Watch) -> bool:
+        watch.add_tree(self.tree, torch.Tensor)
+        for _, _, _, value in _places(self.tree, self.name):
+            if isinstance(value, torch.Tensor):
+                watch_tensor(watch, value)
+        return False
 
     def capture(self) -> Any:
         return values.encode(self.tree, self.name, self.allow_pickle,
                              lambda tensor, where: {"$": "leaf"})
 
+    def capture_json(self) -> bytes:
+        if self._template is None or not self._template.fits():
+            self._template = _Template(self.tree, self.name)
+        return self._template.filled(self.allow_pickle) or super().capture_json()
+
     def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
-        saved = values.decode(encoded, self.name, self.allow_pickle, lambda item: item)
+        saved = values.decode(encoded, self.name, self.allow_pickle, lambda item: _LEAF)
         _replace(self.tree, saved)
 
 
+def _places(tree: Any, where: str, container: Any = None, key: Any = None) \
+        -> Iterator[tuple[Any, Any, str, Any]]:
+    """(container, key, name, what is there) of all that is no dictionary and no list."""
+    if isinstance(tree, dict):
+        for k, value in tree.items():
+            yield from _places(value, f"{where}.{k}", tree, k)
+    elif isinstance(tree, list):
+        for i, value in enumerate(tree):
+            yield from _places(value, f"{where}.{i}", tree, i)
+    else:
+        yield container, key, where, tree
+
+
+class _Template:
+    """The JSON of a tree with gaps for what is no tensor: so that a save of ten thousand tensors
+    does not write down ten thousand times that there is one."""
+
+    _KINDS = (dict, list, collections.OrderedDict, collections.Counter, collections.defaultdict)
+
+    def __init__(self, tree: Any, name: str) -> None:
+        self._watch = _native.Watch()
+        self._watch.add_tree(tree, torch.Tensor)
+        self._gaps: list[tuple[Any, Any, str]] = []
+        self._known = True
+        mark = uuid.uuid4().hex
+        skeleton = self._hollow(tree, name, mark)
+        #: What is between the gaps; empty for trees that have no such form.
+        self._texts: list[bytes] = []
+        if self._known:
+            text = values.dumps(values.encode(skeleton, name, False, lambda *_: {"$": "leaf"}))
+            self._texts = text.split(b'"%s"' % mark.encode())
+
+    def _hollow(self, tree: Any, where: str, mark: str) -> Any:
+        if type(tree) not in self._KINDS:
+            self._known &= isinstance(tree, torch.Tensor)
+            return tree
+        hollow = copy.copy(tree)
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            if isinstance(value, (torch.Tensor, dict, list)):
+                hollow[key] = self._hollow(value, f"{where}.{key}", mark)
+            else:
+                hollow[key] = mark
+                self._gaps.append((tree, key, f"{where}.{key}"))
+        return hollow
+
+    def fits(self) -> bool:
+        return self._watch.holds()
+
+    def filled(self, allow_pickle: bool) -> bytes | None:
+        """With the values of now; None: this is no template of the tree."""
+        if len(self._texts) != len(self._gaps) + 1:
+            return None
+        pieces = self._texts[:1]
+        for (container, key, where), text in zip(self._gaps, self._texts[1:]):
+            pieces += values.dumps(values.encode(container[key], where, allow_pickle)), text
+        return b"".join(pieces)
+
+
+_LEAF = object()
+
+
 def _replace(tree: Any, saved: Any) -> None:
-    """Puts saved values beside the tensors of `tree`, in place."""
+    """Puts saved values beside the tensors of `tree`, in place; lists get the length they had."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) \
         if isinstance(tree, list) else ()
     for key, value in list(items):
-        if isinstance(value, torch.Tensor) or (isinstance(tree, dict) and key not in saved):
+        absent = key not in saved if isinstance(tree, dict) else key >= len(saved)
+        if absent or isinstance(value, torch.Tensor) or saved[key] is _LEAF:
             continue
-        if isinstance(value, (dict, list)):
+        if isinstance(value, (dict, list)) and isinstance(saved[key], (dict, list)):
             _replace(value, saved[key])
         else:
             tree[key] = saved[key]
     if isinstance(tree, dict):
-        for key in saved.keys() - tree.keys():
-            tree[key] = saved[key]
+        tree.update((key, saved[key]) for key in saved.keys() - tree.keys()
+                    if saved[key] is not _LEAF)
+    elif isinstance(tree, list):
+        while len(tree) > len(saved) and not isinstance(tree[-1], (torch.Tensor, dict, list)):
+            tree.pop()
+        tree += [value for value in saved[len(tree):] if value is not _LEAF]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

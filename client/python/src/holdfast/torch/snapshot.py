@@ -99,6 +99,8 @@ class Snapshot:
         self.stored: dict[str, Stored] = {}
         self.aliases: dict[str, str] = {}
         self._asked: list[Part] = []
+        #: Of those that are asked only when they changed.
+        self._watches: dict[Part, _native.Watch] = {}
         self._watch = _native.Watch()
         seen: dict[tuple, str] = {}
         for part in parts:
@@ -114,16 +116,24 @@ class Snapshot:
                 self.stored[leaf.name] = stored
                 if stored.live.numel() > 0:
                     seen[same] = leaf.name
-            if not part.watch(self._watch):
+            if part.asked_when_changed:
+                self._watch_one(part)
+            if part.asked_when_changed or not part.watch(self._watch):
                 self._asked.append(part)
         self.on_device = any(stored.memory.is_cuda for stored in self.stored.values())
         self.staged = [stored for stored in self.stored.values() if stored.staging is not None]
+
+    def _watch_one(self, part: Part) -> None:
+        self._watches[part] = watch = _native.Watch()
+        part.watch(watch)
 
     def still_holds(self) -> bool:
         """The same tensors at the same places; what is made anew each time is taken again."""
         if not self._watch.holds():
             return False
         for part in self._asked:
+            if part in self._watches and self._watches[part].holds():
+                continue
             leaves = {leaf.name: leaf for leaf in part.leaves()}
             mine = {name for name in (*self.stored, *self.aliases)
                     if name == part.name or name.startswith(part.name + ".")}
@@ -133,6 +143,8 @@ class Snapshot:
                 stored = self.stored.get(name)
                 if stored is not None and not stored.retake(leaf):
                     return False
+            if part in self._watches:
+                self._watch_one(part)
         return True
 
     @property
