@@ -13,7 +13,8 @@ matplotlib.rcParams["svg.hashsalt"] = "holdfast"
 
 import matplotlib.pyplot as plt  # noqa: E402
 
-PANELS = (("blocked_s", "loop blocked a save (s)", True), ("durable_s", "until durable (s; dotted: fio)", False),
+PANELS = (("blocked_s", "loop blocked a save (s)", True),
+          ("durable_s", "until durable (s; dotted: fio)", False),
           ("restore_s", "restore (s)", False),
           ("slowdown", "step time, saving every step (×)", False))
 
