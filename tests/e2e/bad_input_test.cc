@@ -173,6 +173,11 @@ TEST_F(BadInputTest, PathsInJobNamesAreRefused) {
   }
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 /// Runs a server binary with settings; its exit code and what it wrote.
 std::pair<int, std::string> RunServer(const std::string& root, const std::string& binary,
                                       const std::vector<std::string>& settings) {
@@ -186,9 +191,7 @@ std::pair<int, std::string> RunServer(const std::string& root, const std::string
   auto child = Process::Start(process);
   if (!child) return {-1, child.error().ToString()};
   child->WaitFor(milliseconds(15'000));
-  std::ifstream file(process.log_path);
-  return {child->exit_code().value_or(-2),
-          std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}};
+  return {child->exit_code().value_or(-2), TextOf(process.log_path)};
 }
 
 TEST_F(BadInputTest, UnknownConfigurationKeysAreNamed) {
@@ -200,6 +203,10 @@ TEST_F(BadInputTest, UnknownConfigurationKeysAreNamed) {
 }
 
 TEST_F(BadInputTest, AnAddressInUseIsNamed) {
+  // Agents are there before it listens.
+  ASSERT_TRUE(WaitUntil(
+      [&] { return Contains(TextOf(cluster_->CoordinatorLog()), "CoordinatorListening"); },
+      kTimeout));
   auto [code, text] = RunServer(
       options_.root, "holdfast-coordinator",
       {"cluster=local", "listen=" + cluster_->endpoint(), "data_dir=" + options_.root + "/other"});
