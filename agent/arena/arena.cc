@@ -12,13 +12,13 @@
 #include <tuple>
 #include <utility>
 
-#include "storage/base/process.h"
 #include "agent/arena/keeper_client.h"
 #include "agent/arena/segment.h"
 #include "storage/base/clock.h"
 #include "storage/base/config.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 #include "storage/base/random.h"
 
 namespace holdfast::agent {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "storage/base/process.h"
 #include "agent/pipeline/node.h"
 #include "agent/pipeline/trainer_record.h"
 #include "storage/base/config.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 
 // What trainers say to the node. Every number in a packet is checked here or where it is used.
 

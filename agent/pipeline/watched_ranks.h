@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/process.h"
 #include "agent/telemetry/table_reader.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
+#include "storage/base/process.h"
 
 namespace holdfast::agent {
 

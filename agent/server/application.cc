@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "storage/base/process.h"
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
 #include "agent/peers/tcp_server.h"
@@ -28,6 +27,7 @@
 #include "coordinator/metrics/metrics_server.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
+#include "storage/base/process.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

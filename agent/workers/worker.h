@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/process.h"
 #include "storage/base/ids.h"
+#include "storage/base/process.h"
 
 namespace holdfast::agent {
 

@@ -7,8 +7,8 @@
 #include <array>
 #include <fstream>
 
-#include "storage/base/process.h"
 #include "agent/pipeline/trainer_record.h"
+#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/pipeline/harness.h"
 
