@@ -168,6 +168,18 @@ TEST_F(ViewTest, WhatWasCheckedInItsMemoryIsShownWhereItIs) {
   EXPECT_TRUE(taken);
 }
 
+/// The coordinator may have asked before the rank had joined, or not at all.
+TEST_F(ViewTest, ItsOwnShardIsCheckedWhenTheViewIsAskedFor) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
+  auto trainer = NextRun({.run_id = "run-2"});
+  UniqueFd fd;
+  const ReplyMessage opened = Open(*trainer, &fd);
+  ASSERT_EQ(opened.code, 0U) << GetText(opened.text);
+  ASSERT_LT(opened.own_slot, trainer->welcome().slots);
+  const auto image = MakeImage(Shard(1), kTensorBytes);
+  EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(opened.own_slot).begin()));
+}
+
 TEST_F(ViewTest, BadRequestsAreRefusedAndHarmNothing) {
   ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
   auto trainer = NextRun({.run_id = "run-2"});
