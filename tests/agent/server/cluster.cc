@@ -112,12 +112,19 @@ Status TestCluster::StartCoordinator() {
                       "listen=unix:" + root_ + "/c.sock", "--set", "data_dir=" + root_ + "/c"},
                      {}, root_ + "/c.log"));
   auto stub = Control();
-  const bool up = Eventually([&] {
-    coordinator::GetStatusRequest request;
-    coordinator::GetStatusReply reply;
-    grpc::ClientContext context;
-    return stub->GetStatus(&context, request, &reply).ok();
-  });
+  const bool up =
+      Eventually([&] {
+        coordinator::GetStatusRequest request;
+        coordinator::GetStatusReply reply;
+        grpc::ClientContext context;
+        // Waits in the call: a channel that failed once looks for its connection every 5 s
+        // otherwise.
+        context.set_wait_for_ready(true);
+        context.set_deadline(
+            gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(1, GPR_TIMESPAN)));
+        return stub->GetStatus(&context, request, &reply).ok() || !coordinator_.running();
+      }) &&
+      coordinator_.running();
   return up ? Status::Ok() : UnavailableError(ReadText(root_ + "/c.log"));
 }
 
