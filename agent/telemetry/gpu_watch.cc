@@ -38,11 +38,19 @@ std::string BusIdOf(const NvmlPciInfo& info) {
 
 class GpuWatch::Waiter {
  public:
-  void Run(const std::string& library) {
-    auto nvml = LoadNvml(library);
-    const Status watched = nvml ? Watch(*nvml) : nvml.error();
-    if (!watched.ok()) {
-      Log(LogLevel::kInfo, "GpuErrorsNotWatched", {Kv("why", watched.message())});
+  void Run(const std::string& library, milliseconds look_again) {
+    std::string said;
+    while (!Stopping()) {
+      auto nvml = LoadNvml(library);
+      const Status watched = nvml ? Watch(*nvml) : nvml.error();
+      if (watched.ok()) break;
+      if (watched.message() != said) {
+        said = watched.message();
+        Log(LogLevel::kInfo, "GpuErrorsNotWatched", {Kv("why", said)});
+      }
+      // What was loaded stays loaded: another release is found by another agent.
+      if (watched.code() == ErrorCode::kUnsupported) break;
+      Pause(look_again);
     }
     MutexLock lock(mutex_);
     ended_ = true;
@@ -89,6 +97,8 @@ class GpuWatch::Waiter {
       while (!Stopping()) WaitOnce(nvml);
     }
     if (set_ != nullptr) nvml.EventSetFree(set_);
+    set_ = nullptr;
+    devices_.clear();
     nvml.Shutdown();
     return status;
   }
@@ -198,10 +208,12 @@ class GpuWatch::Waiter {
   std::map<std::pair<uint32_t, uint32_t>, Time::time_point> last_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-GpuWatch::GpuWatch(std::string library) {
+GpuWatch::GpuWatch(std::string library, milliseconds look_again) {
   if (library.empty()) return;
   waiter_ = std::make_shared<Waiter>();
-  std::thread([waiter = waiter_, library = std::move(library)] { waiter->Run(library); }).detach();
+  std::thread([waiter = waiter_, library = std::move(library), look_again] {
+    waiter->Run(library, look_again);
+  }).detach();
 }
 
 GpuWatch::~GpuWatch() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,14 +21,16 @@ struct GpuError {
   uint64_t seen_ns = 0;  // CLOCK_MONOTONIC
 };
 
-/// Waits for errors of the node's GPUs where there is a driver; elsewhere says once in the log that
-/// there is none, and that is all. The driver is called from a thread of its own and nothing else
+/// Waits for errors of the node's GPUs where there is a driver. Where there is none it looks again
+/// from time to time, since one may be installed or loaded later; why nothing is watched is logged
+/// once. The driver is called from a thread of its own and nothing else
 /// waits for it: with a GPU that has failed, any of its functions may take minutes or not return.
 /// What it says is checked and bounded. Thread-safe.
 class GpuWatch {
  public:
   /// `library`: where NVML is, as for dlopen; empty: nothing is watched.
-  explicit GpuWatch(std::string library);
+  explicit GpuWatch(std::string library,
+                    std::chrono::milliseconds look_again = std::chrono::minutes(1));
   /// Waits a moment for the driver; a thread that hangs in it is left behind.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;

@@ -26,10 +26,9 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 constexpr uint32_t kIndexBits = 16;
-constexpr uint64_t kTelling = 1;
-constexpr uint64_t kRunning = uint64_t{1} << 32;
 constexpr uint32_t kSampledOperationsMax = 10'000;
 constexpr uint32_t kPeerProbesMax = 64;
+constexpr uint32_t kLanes = agent::kInFlightMax / 64;
 static_assert(agent::kInFlightMax <= 1U << kIndexBits && agent::kInFlightMax % 64 == 0);
 static_assert(agent::kCommunicatorsMax <= 256);
 
@@ -96,6 +95,14 @@ uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
 /// That no other process's table has.
 uint64_t WriterNumber() { return Mix(MonotonicNs() ^ static_cast<uint64_t>(::getpid()) << 48) | 1; }
 
+/// Of few threads each has one to itself.
+uint32_t LaneOfThread() {
+  static std::atomic<uint32_t> threads{0};
+  thread_local uint32_t number = 0;  // 0: none yet
+  if (number == 0) number = threads.fetch_add(1, kRelaxed) + 1;
+  return number % kLanes;
+}
+
 /// Another process's leftovers go. Words, not memset: the agent may be reading.
 void Wipe(CollectiveTable& table) {
   auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&table);
@@ -112,28 +119,34 @@ uint64_t MonotonicNs() {
 /// Lies in memory that a forked child finds zeroed: the segment is not mapped there. What is here
 /// is the truth about what is in flight; the table is told.
 struct CollectiveRecorder::State {
+  // Read by every event and seldom written: in no cache line with what is.
   std::atomic<CollectiveTable*> table;
-  /// Who is just telling, in the low half, and operations that run, in the high half: who ends an
-  /// operation leaves both with one locked addition.
-  std::atomic<uint64_t> busy;
   std::atomic<bool> claimed;
   uint64_t writer;
-  std::atomic<uint64_t> used[agent::kInFlightMax / 64];  // a bit an entry of in_flight
+  std::atomic<uint64_t> dropped;
+  std::atomic<uint64_t> sampling_seen;
+  std::atomic<int64_t> sampling_left;
+
+  // Time in operations, those that overlap once: how many run, since when some do, and the sum
+  // before.
+  alignas(64) std::atomic<uint64_t> running;
+  std::atomic<uint64_t> running_since_ns;
+  std::atomic<uint64_t> blocked_ns;
+  std::atomic<uint64_t> moved_bytes;
+
+  /// What a thread changes with every event, and others seldom.
+  struct alignas(64) Lane {
+    std::atomic<uint64_t> telling;  // who is just telling
+    std::atomic<uint64_t> used;     // a bit an entry of in_flight
+  };
+  Lane lanes[kLanes];
   CollectiveRecord in_flight[agent::kInFlightMax];
 
   Mutex describing;
   CommunicatorEntry communicators[agent::kCommunicatorsMax];
 
-  // Time in operations, those that overlap once: since when some run, and the sum before.
-  std::atomic<uint64_t> running_since_ns;
-  std::atomic<uint64_t> blocked_ns;
-  std::atomic<uint64_t> moved_bytes;
-
-  std::atomic<uint64_t> dropped;
   std::atomic<bool> stepping;  // one at a time changes `progress`
   agent::ProgressEntry progress;
-  std::atomic<uint64_t> sampling_seen;
-  std::atomic<int64_t> sampling_left;
 
   static State* Map() {
     void* memory =
@@ -153,12 +166,16 @@ struct CollectiveRecorder::State {
     if (shared != nullptr) (shared->drops.*why).fetch_add(1, kRelaxed);
   }
 
+  /// Threads look from different places on, so that entries stay in the caches of their cores.
   uint32_t TakeEntry() {
-    for (uint32_t word = 0; word < std::size(used); ++word) {
-      uint64_t bits = used[word].load(kRelaxed);
+    const uint32_t first = LaneOfThread();
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const uint32_t word = (first + i) % kLanes;
+      std::atomic<uint64_t>& used = lanes[word].used;
+      uint64_t bits = used.load(kRelaxed);
       while (bits != ~uint64_t{0}) {
         const auto bit = static_cast<uint32_t>(std::countr_one(bits));
-        if (used[word].compare_exchange_weak(bits, bits | 1ULL << bit, std::memory_order_acquire)) {
+        if (used.compare_exchange_weak(bits, bits | 1ULL << bit, std::memory_order_acquire)) {
           return word * 64 + bit;
         }
       }
@@ -166,7 +183,7 @@ struct CollectiveRecorder::State {
     return agent::kInFlightMax;
   }
   void ReturnEntry(uint32_t index) {
-    used[index / 64].fetch_and(~(1ULL << index % 64), std::memory_order_release);
+    lanes[index / 64].used.fetch_and(~(1ULL << index % 64), std::memory_order_release);
   }
 
   /// The entry that `handle` names and is still in flight; null for any other number.
@@ -207,6 +224,7 @@ struct CollectiveRecorder::State {
   void DropCells(CollectiveTable& shared, uint32_t communicator, uint64_t generation);
   void Number(uint32_t communicator, bool numbered, agent::CollectiveValues* values);
   void EnterOperation(CollectiveRecord& entry, uint64_t now_ns);
+  void LeaveOperation(uint64_t now_ns);
   PeerCell* CellOf(CollectiveTable& shared, uint64_t communicator, uint32_t peer,
                    agent::Direction direction);
   void TakeRequest(CollectiveTable& shared);
@@ -307,7 +325,7 @@ void CollectiveRecorder::State::Number(uint32_t communicator, bool numbered,
 
 void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t now_ns) {
   uint64_t blocked = blocked_ns.load(kRelaxed);
-  if (busy.fetch_add(kRunning, kRelaxed) < kRunning) {
+  if (running.fetch_add(1, kRelaxed) == 0) {
     running_since_ns.store(now_ns, kRelaxed);
   } else {
     blocked += Since(running_since_ns.load(kRelaxed), now_ns);
@@ -317,6 +335,12 @@ void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t
   const uint64_t moved = moved_bytes.load(kRelaxed);
   entry.moved_bytes.store(moved, kRelaxed);
   moved_bytes.store(moved + bytes, kRelaxed);
+}
+
+void CollectiveRecorder::State::LeaveOperation(uint64_t now_ns) {
+  const uint64_t since = running_since_ns.load(kRelaxed);
+  if (running.fetch_sub(1, kRelease) != 1) return;
+  blocked_ns.store(blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
 }
 
 /// Sums that nobody will add to, so that others find room.
@@ -372,10 +396,10 @@ void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
 /// The table, which is not unmapped while this exists.
 class CollectiveRecorder::Telling {
  public:
-  explicit Telling(State& state) : state_(state) { state_.busy.fetch_add(kTelling); }
-  ~Telling() {
-    if (!over_) state_.busy.fetch_sub(kTelling, kRelease);
+  explicit Telling(State& state) : state_(state), telling_(state.lanes[LaneOfThread()].telling) {
+    telling_.fetch_add(1);
   }
+  ~Telling() { telling_.fetch_sub(1, kRelease); }
   Telling(const Telling&) = delete;
   Telling& operator=(const Telling&) = delete;
 
@@ -384,17 +408,9 @@ class CollectiveRecorder::Telling {
   /// before it looks at the state.
   CollectiveTable* table() const { return state_.table.load(); }
 
-  /// The last thing that is done with it: the telling and an operation that ran are over.
-  void LeaveOperation(uint64_t now_ns) {
-    const uint64_t since = state_.running_since_ns.load(kRelaxed);
-    over_ = true;
-    if (state_.busy.fetch_sub(kTelling + kRunning, kRelease) / kRunning != 1) return;
-    state_.blocked_ns.store(state_.blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
-  }
-
  private:
   State& state_;
-  bool over_ = false;
+  std::atomic<uint64_t>& telling_;
 };
 
 CollectiveRecorder::CollectiveRecorder() : state_(State::Map()) {}
@@ -551,7 +567,7 @@ void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
 
 void CollectiveRecorder::End(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
-  Telling telling(*state_);
+  const Telling telling(*state_);
   uint32_t index = 0;
   CollectiveRecord* entry = state_->Find(handle, &index);
   uint64_t tag = handle >> kIndexBits;
@@ -569,7 +585,7 @@ void CollectiveRecorder::End(uint64_t handle) {
     state_->TellOwn(*table, index, tag + 1);
   }
   state_->ReturnEntry(index);
-  if (ran) telling.LeaveOperation(now);
+  if (ran) state_->LeaveOperation(now);
 }
 
 // ---- peers, progress, sampling -----------------------------------------------------------------
@@ -655,7 +671,9 @@ void CollectiveRecorder::Attach(agent::SegmentControl& control) {
 void CollectiveRecorder::Detach() {
   if (state_ == nullptr) return;
   state_->table.store(nullptr);
-  while (state_->busy.load() % kRunning > 0) std::this_thread::yield();
+  for (const State::Lane& lane : state_->lanes) {
+    while (lane.telling.load() > 0) std::this_thread::yield();
+  }
 }
 
 void CollectiveRecorder::Repeat() {

@@ -66,6 +66,7 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     next_incident_ = std::max(next_incident_, incident.id + 1);
   }
   for (const QuarantineRecord& record : records.quarantine) quarantine_[record.node] = record;
+  for (const SuspectRecord& record : records.suspects) Restore(record);
 }
 
 std::vector<Effect> Supervisor::Apply(const RunEvent& event, Instant at) {
@@ -178,9 +179,7 @@ void Supervisor::On(const QuarantineWanted& event) {
     effects_.emplace_back(EraseQuarantine{event.node});
     for (auto& [job, run] : runs_) run.strikes.erase(event.node);
   }
-  if (auto node = nodes_.find(event.node); node != nodes_.end() && !event.set) {
-    node->second.suspect_since.reset();
-  }
+  if (!event.set) Trust(event.node);
   Answer(event.request, Status::Ok());
 }
 

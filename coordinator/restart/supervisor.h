@@ -65,7 +65,7 @@ class Supervisor {
   /// Newest first.
   std::vector<IncidentRecord> Incidents(const std::string& job, uint64_t id) const;
   std::vector<QuarantineRecord> Quarantined() const;
-  /// Nodes with a GPU that needs a reset or a repair.
+  /// Nodes with a GPU that needs a reset or a repair, as far as nobody released them.
   std::vector<std::string> Suspects() const;
 
  private:
@@ -85,7 +85,6 @@ class Supervisor {
     std::vector<WorkerState> workers;
     uint64_t gpu_errors_told = 0;  // the highest number, of this agent
     std::deque<GpuError> gpu_errors;
-    std::optional<Clock::TimePoint> suspect_since;  // a GPU of it is broken
   };
   /// How a launch broke.
   struct Failure {
@@ -160,6 +159,9 @@ class Supervisor {
   bool OldWorkersRun(const Run& run) const;
 
   // supervisor_gpus.cc
+  void Restore(const SuspectRecord& record);
+  void Suspect(const std::string& node, const std::string& why);
+  void Trust(const std::string& node);
   bool IsSuspect(const std::string& node) const;
   bool HardwareFailedLately(const std::string& node) const;
   void AddGpuErrors(const std::vector<std::string>& nodes, Failure& failure) const;
@@ -172,6 +174,7 @@ class Supervisor {
   std::map<std::string, Incarnation> asked_;  // to be started again, of jobs that others launched
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
+  std::map<std::string, SuspectRecord> suspects_;
   uint64_t next_incident_ = 1;
   /// The event may have consequences. Reports without news come by the thousand.
   bool due_ = false;

@@ -17,7 +17,7 @@ constexpr size_t kErrorsShown = 8;
 constexpr auto kReasonFor = std::chrono::minutes(1);
 constexpr auto kWorthTelling = std::chrono::minutes(10);
 /// By then somebody has reset the GPU, or the node is in quarantine.
-constexpr auto kSuspectFor = std::chrono::hours(24);
+constexpr std::chrono::nanoseconds kSuspectFor = std::chrono::hours(24);
 constexpr int64_t kAgoMsMax = 3'600'000;
 
 std::string TextOf(const GpuFailed& event) {
@@ -38,7 +38,7 @@ void Supervisor::On(const GpuFailed& event) {
   error.what = TextOf(event);
   error.kind = MeaningOf(event.xid).kind;
   error.at = at_.now - milliseconds(std::clamp<int64_t>(event.ago_ms, 0, kAgoMsMax));
-  if (error.kind == XidClass::kBroken) node.suspect_since = at_.now;
+  if (error.kind == XidClass::kBroken) Suspect(event.node, error.what);
 
   std::set<std::string> jobs(event.jobs.begin(), event.jobs.end());
   if (const Run* run = SeatedAt(event.node)) jobs.insert(run->record.spec.job);
@@ -58,10 +58,31 @@ void Supervisor::On(const GpuFailed& event) {
   if (node.gpu_errors.size() > kErrorsKept) node.gpu_errors.pop_front();
 }
 
+/// Its error may be the reason of what follows as it was to the coordinator before.
+void Supervisor::Restore(const SuspectRecord& record) {
+  suspects_[record.node] = record;
+  const std::chrono::nanoseconds ago(at_.wall_nanos - record.wall_nanos);
+  GpuError error;
+  error.what = record.why;
+  error.kind = XidClass::kBroken;
+  error.at = at_.now - std::clamp(ago, std::chrono::nanoseconds(0), kSuspectFor);
+  nodes_[record.node].gpu_errors.push_back(std::move(error));
+}
+
+void Supervisor::Suspect(const std::string& node, const std::string& why) {
+  const SuspectRecord record{node, why, at_.wall_nanos};
+  suspects_[node] = record;
+  effects_.emplace_back(PutSuspect{record});
+}
+
+void Supervisor::Trust(const std::string& node) {
+  if (suspects_.erase(node) != 0) effects_.emplace_back(EraseSuspect{node});
+}
+
 bool Supervisor::IsSuspect(const std::string& node) const {
-  auto found = nodes_.find(node);
-  return found != nodes_.end() && found->second.suspect_since &&
-         at_.now - *found->second.suspect_since < kSuspectFor;
+  auto found = suspects_.find(node);
+  return found != suspects_.end() &&
+         at_.wall_nanos - found->second.wall_nanos < kSuspectFor.count();
 }
 
 bool Supervisor::HardwareFailedLately(const std::string& node) const {
@@ -97,7 +118,7 @@ void Supervisor::AddGpuErrors(const std::vector<std::string>& nodes, Failure& fa
 
 std::set<std::string> Supervisor::ToAvoid(const Run& run) const {
   std::set<std::string> avoid = run.avoid;
-  for (const auto& [name, node] : nodes_) {
+  for (const auto& [name, record] : suspects_) {
     if (IsSuspect(name)) avoid.insert(name);
   }
   return avoid;
@@ -105,7 +126,7 @@ std::set<std::string> Supervisor::ToAvoid(const Run& run) const {
 
 std::vector<std::string> Supervisor::Suspects() const {
   std::vector<std::string> names;
-  for (const auto& [name, node] : nodes_) {
+  for (const auto& [name, record] : suspects_) {
     if (IsSuspect(name)) names.push_back(name);
   }
   return names;

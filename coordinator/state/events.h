@@ -152,6 +152,14 @@ struct EraseQuarantine {
   std::string node;
 };
 
+struct PutSuspect {
+  SuspectRecord record;
+};
+
+struct EraseSuspect {
+  std::string node;
+};
+
 /// The answer to a call. Which fields count depends on the call.
 struct Reply {
   RequestId request = 0;
@@ -205,7 +213,7 @@ struct Finding {
 };
 
 using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, PutRun, PutIncident,
-                            EraseIncident, PutQuarantine, EraseQuarantine, Reply, Send, CloseAttach,
-                            NodeGone, AskRestart, Finding, Repaired>;
+                            EraseIncident, PutQuarantine, EraseQuarantine, PutSuspect, EraseSuspect,
+                            Reply, Send, CloseAttach, NodeGone, AskRestart, Finding, Repaired>;
 
 }  // namespace holdfast::coord

@@ -90,6 +90,7 @@ struct Records {
   std::vector<RunRecord> runs = {};
   std::vector<IncidentRecord> incidents = {};
   std::vector<QuarantineRecord> quarantine = {};
+  std::vector<SuspectRecord> suspects = {};
 };
 
 }  // namespace holdfast::coord

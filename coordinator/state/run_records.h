@@ -49,6 +49,14 @@ struct QuarantineRecord {
   bool operator==(const QuarantineRecord&) const = default;
 };
 
+/// A node with a GPU that needs a reset or a repair.
+struct SuspectRecord {
+  std::string node;
+  std::string why;
+  int64_t wall_nanos = 0;  // when its driver said so
+  bool operator==(const SuspectRecord&) const = default;
+};
+
 enum class IncidentState : uint8_t {
   kOpen = 1,       // being dealt with
   kRecovered = 2,  // the job committed a new version

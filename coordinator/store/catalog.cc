@@ -37,6 +37,12 @@ struct Writing {
   std::optional<Mutation> operator()(const EraseQuarantine& erase) const {
     return Mutation{QuarantineKey(erase.node), std::nullopt};
   }
+  std::optional<Mutation> operator()(const PutSuspect& put) const {
+    return Mutation{SuspectKey(put.record.node), EncodeSuspect(put.record)};
+  }
+  std::optional<Mutation> operator()(const EraseSuspect& erase) const {
+    return Mutation{SuspectKey(erase.node), std::nullopt};
+  }
   template <typename NotStored>
   std::optional<Mutation> operator()(const NotStored&) const {
     return std::nullopt;
@@ -92,6 +98,7 @@ Result<Records> Catalog::Read() {
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kIncidentPrefix, DecodeIncident, records.incidents));
   HOLDFAST_RETURN_IF_ERROR(
       ReadAll(*store_, kQuarantinePrefix, DecodeQuarantine, records.quarantine));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kSuspectPrefix, DecodeSuspect, records.suspects));
   return records;
 }
 

@@ -4,7 +4,7 @@
 #include "coordinator/store/record_codec.h"
 #include "coordinator/store/record_frame.h"
 
-// Runs, incidents and the quarantine.
+// Runs, incidents, the quarantine and suspect nodes.
 
 namespace holdfast::coord {
 namespace {
@@ -20,6 +20,10 @@ std::string IncidentKey(uint64_t id) { return fmt::format("{}{:016x}", kIncident
 
 std::string QuarantineKey(const std::string& node) {
   return fmt::format("{}{}", kQuarantinePrefix, node);
+}
+
+std::string SuspectKey(const std::string& node) {
+  return fmt::format("{}{}", kSuspectPrefix, node);
 }
 
 std::string EncodeRun(const RunRecord& record) {
@@ -136,6 +140,24 @@ Result<QuarantineRecord> DecodeQuarantine(std::string_view key, std::string_view
   std::string_view rest;
   HOLDFAST_RETURN_IF_ERROR(SplitKey(key, kQuarantinePrefix, record.node, rest));
   metadata::Quarantine payload;
+  HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
+  record.why = payload.why();
+  record.wall_nanos = payload.wall_nanos();
+  return record;
+}
+
+std::string EncodeSuspect(const SuspectRecord& record) {
+  metadata::Suspect payload;
+  payload.set_why(record.why);
+  payload.set_wall_nanos(record.wall_nanos);
+  return FrameRecord(SuspectKey(record.node), payload);
+}
+
+Result<SuspectRecord> DecodeSuspect(std::string_view key, std::string_view value) {
+  SuspectRecord record;
+  std::string_view rest;
+  HOLDFAST_RETURN_IF_ERROR(SplitKey(key, kSuspectPrefix, record.node, rest));
+  metadata::Suspect payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
   record.why = payload.why();
   record.wall_nanos = payload.wall_nanos();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -152,8 +155,35 @@ class DrilledJob : public ::testing::Test {
     options.params = params_;
     const auto expected = UninterruptedParameters(options, timeout);
     ASSERT_TRUE(expected.has_value()) << expected.error().ToString();
-    EXPECT_TRUE(ReadAll(root_ + "/final") == *expected) << "final parameters differ";
+    const bool equal = ReadAll(root_ + "/final") == *expected;
+    EXPECT_TRUE(equal) << "final parameters differ";
+    AddToTable(equal);
     ExpectNothingLeft();
+  }
+
+  /// HOLDFAST_DRILL_TABLE=FILE: a line of Markdown of each drill, with how its job ended.
+  void AddToTable(bool equal) {
+    const char* path = std::getenv("HOLDFAST_DRILL_TABLE");
+    if (path == nullptr) return;
+    const auto known = [](const nlohmann::json& value, const char* unit = "") {
+      return value.is_null() ? "–" : value.dump() + unit;
+    };
+    std::string lines;
+    for (const nlohmann::json& report : reports_) {
+      std::string named = "–";
+      if (!report["incident_kind"].is_null()) {
+        named =
+            fmt::format("{}: {}; {}", report["incident_kind"].get<std::string>(),
+                        fmt::join(report["blamed_ranks"].get<std::vector<int>>(), ", "),
+                        fmt::join(report["blamed_nodes"].get<std::vector<std::string>>(), ", "));
+      }
+      lines +=
+          fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", report["drill"].get<std::string>(),
+                      report["target"].get<std::string>(), named, known(report["detect_ms"], " ms"),
+                      known(report["recover_ms"], " ms"), known(report["lost_steps"]),
+                      equal ? "equal" : "DIFFERENT");
+    }
+    std::ofstream(path, std::ios::app) << lines;
   }
 
   /// Processes of this cluster, by their arguments.

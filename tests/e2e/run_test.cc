@@ -201,6 +201,10 @@ TEST_F(RunTest, ABrokenGpuIsNamedAndItsNodeReplaced) {
     return CliJson({"incidents", "--job", "lm"}).dump().find("\"GPU error\"") != std::string::npos;
   };
   ASSERT_TRUE(WaitUntil(noted, kTimeout)) << ReadAll(cluster_->AgentLog(1));
+  // What is known of the GPU outlives the coordinator.
+  cluster_->coordinator().Kill();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  ASSERT_TRUE(WaitUntil([&] { return NodesUp() == 3; }, kTimeout));
   ::kill(Running().at(1).worker.pid, SIGKILL);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());

@@ -98,6 +98,29 @@ TEST_F(GpuWatchTest, WithoutALibraryADriverOrADeviceNothingHappens) {
   EXPECT_THAT(LoadNvml("libm.so.6").error().message(), HasSubstr("has no function nvml"));
 }
 
+TEST_F(GpuWatchTest, ADriverThatComesLaterIsFound) {
+  const FakeNvml made(HOLDFAST_FAKE_NVML, root_ + "/made", "init 9\nevent 0 79\n");
+  const std::string library = root_ + "/driver/libnvml-fake.so";
+  testing::internal::CaptureStderr();
+  const GpuWatch watch(library, std::chrono::milliseconds(5));
+  const auto look_often = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  look_often();
+  std::filesystem::rename(root_ + "/made", root_ + "/driver");
+  look_often();
+  EXPECT_TRUE(watch.After(0).empty());
+  std::ofstream(library + ".script", std::ios::app) << "init 0\n";
+  EXPECT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const auto times = [&log](const std::string& text) {
+    int count = 0;
+    for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(times("No such file"), 1) << log;
+  EXPECT_EQ(times("Driver Not Loaded"), 1) << log;
+  EXPECT_EQ(times("GpuErrorsNotWatched"), 2) << log;
+}
+
 TEST_F(GpuWatchTest, ADriverThatHangsHoldsNobody) {
   const FakeNvml nvml = Fake("event 0 119\nhang\n");
   const GpuWatch watch(nvml.path());

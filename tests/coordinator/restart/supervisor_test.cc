@@ -36,6 +36,10 @@ class SupervisorTest : public ::testing::Test {
       if (const auto* erase = std::get_if<EraseQuarantine>(&effect)) {
         quarantine_.erase(erase->node);
       }
+      if (const auto* put = std::get_if<PutSuspect>(&effect)) {
+        suspects_[put->record.node] = put->record;
+      }
+      if (const auto* erase = std::get_if<EraseSuspect>(&effect)) suspects_.erase(erase->node);
       if (const auto* send = std::get_if<Send>(&effect)) {
         const auto* order = std::get_if<WorkersOrder>(&send->directive);
         ASSERT_NE(order, nullptr);
@@ -158,6 +162,7 @@ class SupervisorTest : public ::testing::Test {
   std::map<std::string, RunRecord> runs_;
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
+  std::map<std::string, SuspectRecord> suspects_;
   std::map<std::string, WorkersOrder> orders_;
   int orders_given_ = 0;
   std::vector<std::string> asked_;
@@ -552,6 +557,37 @@ TEST_F(SupervisorTest, ASuspectNodeIsUsedWhereThereIsNoOtherAndUntilItIsReleased
   Pass(std::chrono::hours(25));
   EXPECT_TRUE(supervisor_->Suspects().empty()) << "somebody has seen to it by now";
   FailGpu("n7", 79);  // nobody knows it
+  EXPECT_TRUE(supervisor_->Suspects().empty());
+}
+
+TEST_F(SupervisorTest, ASuspectNodeStaysOneForANewCoordinator) {
+  Attach("n4");
+  StartAndRun();
+  FailGpu("n2", 79);
+  FailGpu("n3", 79);
+  const auto start_again = [this] {
+    Records records;
+    for (const auto& [job, run] : runs_) records.runs.push_back(run);
+    for (const auto& [id, incident] : incidents_) records.incidents.push_back(incident);
+    for (const auto& [node, record] : suspects_) records.suspects.push_back(record);
+    supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
+  };
+  start_again();
+  EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2", "n3"));
+  Apply(QuarantineWanted{1, "n3", false, ""});
+  EXPECT_TRUE(reply_.ok()) << reply_.ToString();
+  start_again();
+  EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
+  for (const char* node : {"n0", "n1", "n2", "n3", "n4"}) Attach(node);
+  EndWorker("n2", 1, 0);
+  Pass(milliseconds(200));
+  EXPECT_THAT(Newest().evidence.front(), HasSubstr("Xid 79 on GPU 3 of node n2"));
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n4", "n3"));
+  // The day does not begin again with each coordinator.
+  Pass(std::chrono::hours(23));
+  EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
+  start_again();
+  Pass(std::chrono::hours(2));
   EXPECT_TRUE(supervisor_->Suspects().empty());
 }
 

@@ -58,6 +58,17 @@ TEST(CatalogTest, WritesTheEffectsInOrder) {
   EXPECT_TRUE(catalog->Read().value().versions.empty());
 }
 
+TEST(CatalogTest, SuspectNodesAreKeptUntilTheyAreErased) {
+  MemoryStoreData data;
+  const SuspectRecord suspect{"n7", "Xid 79 on GPU 3", 5};
+  auto catalog = Catalog::Open(Store(data), "prod").value();
+  ASSERT_TRUE(catalog->Write(std::vector<Effect>{PutSuspect{suspect}}).ok());
+  catalog = Catalog::Open(Store(data), "prod").value();
+  ASSERT_EQ(catalog->Read().value().suspects, std::vector{suspect});
+  ASSERT_TRUE(catalog->Write(std::vector<Effect>{EraseSuspect{"n7"}}).ok());
+  EXPECT_TRUE(catalog->Read().value().suspects.empty());
+}
+
 TEST(CatalogTest, ADamagedRecordStopsTheStart) {
   MemoryStoreData data;
   (void)Catalog::Open(Store(data), "prod").value();

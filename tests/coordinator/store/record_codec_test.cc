@@ -47,6 +47,8 @@ TEST(RecordCodecTest, EveryRecordComesBack) {
   at_peer.parity_digests = {7, 0, 0xffffffffffffffff};
   EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(at_peer)).value(),
             at_peer);
+  const SuspectRecord suspect{"n7", "Xid 79 on GPU 3", 1234567890123};
+  EXPECT_EQ(DecodeSuspect(SuspectKey("n7"), EncodeSuspect(suspect)).value(), suspect);
   EXPECT_EQ(DecodeCluster(EncodeCluster("prod")).value(), "prod");
   EXPECT_EQ(DecodeEpoch(EncodeEpoch(Epoch{9})).value(), Epoch{9});
 }
