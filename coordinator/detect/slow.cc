@@ -18,10 +18,13 @@ constexpr size_t kMatrixCellsAMember = 16;
 constexpr size_t kWantedMax = 64;
 constexpr size_t kTrackLeast = 10;          // windows, to know a member's lasting excess
 constexpr double kLastingLeast = 0.003;     // robust spread of lasting excesses, at least
+constexpr double kLastingUsual = 0.0045;    // what it usually is: of few members some show less,
+constexpr double kLastingWeight = 8;        // so it counts as much as so many of them
 constexpr double kShiftLeast = 0.0015;      // the same of their changes
 constexpr double kLongShiftLeast = 0.0007;  // and of those that are looked at for longer
 constexpr uint32_t kOftenLeast = 5;         // very late windows
 constexpr double kOftenTimes = 3;           // as many as are expected, to be worth a calculation
+constexpr double kOftenUnseen = 3;          // that may be usual where none was seen, at 95 %
 constexpr uint32_t kOftenWidths[] = {16, 32, 64, 128};
 constexpr double kOftenByChance = 1e-6;  // over all ranks, at most
 constexpr size_t kFabricCommsLeast = 4;
@@ -40,6 +43,35 @@ std::string_view Word(Role role) {
 }
 
 }  // namespace
+
+double LastingSpread(std::span<double> excesses) {
+  const auto members = static_cast<double>(excesses.size());
+  const double shown = LowerMedian(excesses);
+  return std::max((members * shown + kLastingWeight * kLastingUsual) / (members + kLastingWeight),
+                  kLastingLeast);
+}
+
+std::optional<Often> OftenVeryLate(const Track& track, const RoleUsage& usage, size_t tracks) {
+  if (track.strong_count() < kOftenLeast) return std::nullopt;
+  constexpr double kTests = Track::kLevels * std::size(kOftenWidths);
+  const double least = kOftenByChance / (kTests * static_cast<double>(tracks));
+  for (size_t level = 0; level < Track::kLevels; ++level) {
+    const uint64_t own = track.strong_count(level);
+    const uint64_t windows = std::min(track.windows(), LastWindows::kKept);
+    const auto others =
+        static_cast<double>(usage.strong[level] - std::min(usage.strong[level], own));
+    const double p = (others + kOftenUnseen) / static_cast<double>(usage.windows - windows + 1);
+    for (const uint32_t width : kOftenWidths) {
+      const uint32_t strong = track.strong_count(level, width);
+      const uint32_t of = std::min(width, track.windows());
+      if (strong < kOftenLeast || strong < kOftenTimes * p * of) continue;
+      if (BinomialTail(strong, of, p) < least) {
+        return Often{.strong = strong, .of = of, .all_strong = usage.strong[level]};
+      }
+    }
+  }
+  return std::nullopt;
+}
 
 void Slowness::TakeRecord(const Collective& record, Index node, Table& table,
                           Clock::TimePoint now) {
@@ -110,7 +142,7 @@ void Slowness::Observe(const Digest& digest, Index node, Table& table, Clock::Ti
   }
 }
 
-double Slowness::LastingSpread(Role role, const Table& table) const {
+double Slowness::LastingSpreadOf(Role role, const Table& table) const {
   std::vector<double> lasting;
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm] || table.comm(comm).role != role) continue;
@@ -120,32 +152,7 @@ double Slowness::LastingSpread(Role role, const Table& table) const {
       if (excess != 0) lasting.push_back(std::abs(excess));  // 0: it is the measure itself
     }
   }
-  return std::max(LowerMedian(std::span<double>(lasting)), kLastingLeast);
-}
-
-/// Very late more often than chance gives any of the ranks: over a short while or a long one, a
-/// little or much.
-std::optional<Slowness::Often> Slowness::OftenVeryLate(const Track& track, const RoleUsage& usage,
-                                                       size_t tracks) {
-  if (track.strong_count() < kOftenLeast) return std::nullopt;
-  constexpr double kTests = Track::kLevels * std::size(kOftenWidths);
-  const double least = kOftenByChance / (kTests * static_cast<double>(tracks));
-  for (size_t level = 0; level < Track::kLevels; ++level) {
-    const uint64_t own = track.strong_count(level);
-    const uint64_t windows = std::min(track.windows(), LastWindows::kKept);
-    const auto others =
-        static_cast<double>(usage.strong[level] - std::min(usage.strong[level], own));
-    const double p = (others + 1) / static_cast<double>(usage.windows - windows + 1);
-    for (const uint32_t width : kOftenWidths) {
-      const uint32_t strong = track.strong_count(level, width);
-      const uint32_t of = std::min(width, track.windows());
-      if (strong < kOftenLeast || strong < kOftenTimes * p * of) continue;
-      if (BinomialTail(strong, of, p) < least) {
-        return Often{.strong = strong, .of = of, .all_strong = usage.strong[level]};
-      }
-    }
-  }
-  return std::nullopt;
+  return LastingSpread(lasting);
 }
 
 /// A change beside those that the role's members are known to have, and those that noise makes.
@@ -171,7 +178,7 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, double& las
   const auto often = OftenVeryLate(track, usage, table.world());
   const bool small = track.small_change(watch.lateness.small_from());
   if (!late && !slower && !small && !often) return std::nullopt;
-  if (late && lasting_spread == 0) lasting_spread = LastingSpread(info.role, table);
+  if (late && lasting_spread == 0) lasting_spread = LastingSpreadOf(info.role, table);
   const uint32_t rank = info.members[position];
   // In a pair or a triple the measure is the fastest member: two members' differences add up.
   const double few = info.members.size() < 4 ? std::sqrt(2.0) : 1;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "coordinator/detect/lateness.h"
@@ -10,6 +12,20 @@
 // Why the job is slower than it could be: whose own time, or which transfers.
 
 namespace holdfast::detect {
+
+/// Robust spread of how much later than their peers a role's members are lastingly; reorders. What
+/// few members show of it is weighed with what is usual.
+double LastingSpread(std::span<double> excesses);
+
+/// So many very late windows that it is no chance.
+struct Often {
+  uint32_t strong = 0;
+  uint32_t of = 0;
+  uint64_t all_strong = 0;
+};
+/// Very late more often than chance gives any of `tracks` ranks: over a short while or a long one,
+/// a little or much.
+std::optional<Often> OftenVeryLate(const Track& track, const RoleUsage& usage, size_t tracks);
 
 class Slowness {
  public:
@@ -37,17 +53,9 @@ class Slowness {
   void Finish(const Gathered& operation, Index comm, Table& table);
   std::vector<bool> Excused(const Gathered& operation, Index comm, const Table& table) const;
   void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
-  double LastingSpread(Role role, const Table& table) const;
+  double LastingSpreadOf(Role role, const Table& table) const;
   static double SlowerZ(const Track& track, const RoleUsage& usage);
   static double LastingZ(const Track& track, const RoleUsage& usage);
-  /// So many very late windows that it is no chance.
-  struct Often {
-    uint32_t strong = 0;
-    uint32_t of = 0;
-    uint64_t all_strong = 0;
-  };
-  static std::optional<Often> OftenVeryLate(const Track& track, const RoleUsage& usage,
-                                            size_t tracks);
   /// `lasting_spread`: of the role; 0 until somebody needs it.
   std::optional<Verdict> Late(Index comm, uint32_t position, double& lasting_spread,
                               const Table& table) const;

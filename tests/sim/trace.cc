@@ -26,7 +26,7 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
     : scenario_(scenario),
       conditions_(scenario.conditions),
       job_(MakeJob(scenario.shape, scenario.world)),
-      noise_(seed * 0x9e3779b97f4a7c15ULL + 12345),
+      noise_(Random(seed).Next()),  // neighbouring seeds have nothing in common
       ranks_(scenario.world),
       nodes_(job_.nodes()),
       seq_(job_.families.size(), std::vector<uint64_t>(detect::kFuncMax + 1)) {

@@ -6,6 +6,7 @@
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
 #include "coordinator/detect/pace.h"
+#include "coordinator/detect/slow.h"
 #include "coordinator/detect/track.h"
 #include "coordinator/detect/transfer.h"
 
@@ -159,6 +160,7 @@ class TrackOf {
     return *this;
   }
   const Track* operator->() const { return &track_; }
+  const Track& operator*() const { return track_; }
 
  private:
   Track track_;
@@ -268,6 +270,49 @@ TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
   for (int i = 0; i < 40; ++i) meeting.Iterate({500, 550, 600, 650}, bytes);
   for (int i = 0; i < 20; ++i) meeting.Iterate({515, 550, 600, 650}, bytes);
   EXPECT_EQ(meeting.track(0).slower_count(), 0U);
+}
+
+TEST(SlownessTest, WhatFewShowOfTheSpreadIsWeighedWithWhatIsUsual) {
+  struct Case {
+    size_t members;
+    double shown;
+    double least;
+    double most;
+  };
+  constexpr Case kCases[] = {
+      {2, 0.001, 0.0035, 0.0045}, {7, 0.002, 0.0033, 0.0034},    {7, 0.006, 0.0052, 0.0054},
+      {64, 0.006, 0.0058, 0.006}, {10'000, 0.006, 0.006, 0.006}, {10'000, 0.001, 0.003, 0.003},
+  };
+  for (const Case& wanted : kCases) {
+    std::vector<double> excesses(wanted.members, wanted.shown);
+    const double spread = LastingSpread(excesses);
+    EXPECT_GE(spread, wanted.least - 5e-6) << wanted.members << " show " << wanted.shown;
+    EXPECT_LE(spread, wanted.most + 5e-6) << wanted.members << " show " << wanted.shown;
+  }
+}
+
+TEST(SlownessTest, OftenVeryLateIsMoreThanTheOthersMayUsuallyBe) {
+  struct Case {
+    int strong;           // of the last 64 windows of one of 8 ranks
+    uint64_t all_strong;  // of all windows of all ranks
+    uint64_t all_windows;
+    bool often;
+  };
+  constexpr Case kCases[] = {
+      {5, 5, 1'322, false},  // the others were not seen for long
+      {9, 9, 1'322, true},   //
+      {5, 5, 20'000, true},  // now they were
+      {5, 1'005, 20'000, false}, {20, 1'020, 20'000, true},
+  };
+  for (const Case& wanted : kCases) {
+    TrackOf track;
+    track.Add(136, 0).Add(wanted.strong, 0.06).Add(64 - wanted.strong, 0);
+    RoleUsage usage;
+    usage.strong = {wanted.all_strong};
+    usage.windows = wanted.all_windows;
+    EXPECT_EQ(OftenVeryLate(*track, usage, 8).has_value(), wanted.often)
+        << wanted.strong << ", of all " << wanted.all_strong << " in " << wanted.all_windows;
+  }
 }
 
 TEST(TransfersTest, LastinglySlowerThanItsOwnPast) {
