@@ -106,17 +106,6 @@ void TryHugePages(int fd, std::span<std::byte> memory, uint64_t begin, uint64_t 
   }
 }
 
-Status Allocate(int fd, std::span<std::byte> memory) {
-  for (uint64_t done = 0; done < memory.size();) {
-    HOLDFAST_RETURN_IF_ERROR(CheckRoom(memory.size() - done, memory.size()));
-    uint64_t step = std::min<uint64_t>(kStepBytes, memory.size() - done);
-    TryHugePages(fd, memory, done, done + step);
-    if (Fallocate(fd, done, step) != 0) return FallocateError(done, memory.size());
-    done += step;
-  }
-  return Status::Ok();
-}
-
 Status SetSize(int fd, uint64_t bytes) {
   rlimit file_limit{};
   // Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which would end the agent.
@@ -153,17 +142,29 @@ MemoryRoom AvailableMemory() {
   return room;
 }
 
-Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes) {
+Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes, uint64_t later) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Fail(ErrnoStatus(errno, "memfd_create"));
-  HOLDFAST_RETURN_IF_ERROR(CheckRoom(bytes, bytes));
+  HOLDFAST_RETURN_IF_ERROR(CheckRoom(bytes - later, bytes));
   HOLDFAST_RETURN_IF_ERROR(SetSize(fd.get(), bytes));
   HOLDFAST_ASSIGN_OR_RETURN(MemoryFile file, Map(std::move(fd), bytes));
-  HOLDFAST_RETURN_IF_ERROR(Allocate(file.fd(), file.memory()));
+  HOLDFAST_RETURN_IF_ERROR(file.Allocate(later, bytes));
   if (::fcntl(file.fd(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
     return Fail(ErrnoStatus(errno, "seal a memfd"));
   }
   return file;
+}
+
+Status MemoryFile::Allocate(uint64_t begin, uint64_t end) {
+  const uint64_t bytes = end - begin;
+  for (uint64_t done = 0; done < bytes;) {
+    HOLDFAST_RETURN_IF_ERROR(CheckRoom(bytes - done, bytes));
+    uint64_t step = std::min<uint64_t>(kStepBytes, bytes - done);
+    TryHugePages(fd(), memory_, begin + done, begin + done + step);
+    if (Fallocate(fd(), begin + done, step) != 0) return FallocateError(done, bytes);
+    done += step;
+  }
+  return Status::Ok();
 }
 
 Result<MemoryFile> MemoryFile::Adopt(UniqueFd fd) {

@@ -11,13 +11,14 @@
 
 namespace holdfast::agent {
 
-/// A memfd, mapped whole: every page allocated, its size sealed. Nobody who gets the descriptor can
-/// make touching the mapping fail. Unmapped and closed on destruction.
+/// A memfd, mapped whole: every page allocated before it is touched, its size sealed. Nobody who
+/// gets the descriptor can make touching the mapping fail. Unmapped and closed on destruction.
 class MemoryFile {
  public:
   /// `name` shows in /proc/<pid>/maps. ResourceExhausted, with the numbers, when the machine or a
   /// cgroup has not the memory; it then keeps nothing and the OOM killer was not asked.
-  static Result<MemoryFile> Create(const std::string& name, uint64_t bytes);
+  /// The first `later` bytes are not allocated yet: nobody touches them before Allocate() has.
+  static Result<MemoryFile> Create(const std::string& name, uint64_t bytes, uint64_t later = 0);
   /// DataLoss when `fd` is not such a file.
   static Result<MemoryFile> Adopt(UniqueFd fd);
 
@@ -26,6 +27,10 @@ class MemoryFile {
       : fd_(std::move(other.fd_)), memory_(std::exchange(other.memory_, {})) {}
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
+
+  /// Allocates [begin, end), which begins at a huge page; for several ranges at once, too. Errors
+  /// as Create().
+  Status Allocate(uint64_t begin, uint64_t end);
 
   int fd() const { return fd_.get(); }
   std::span<std::byte> memory() const { return memory_; }

@@ -2,6 +2,7 @@
 
 #include "agent/pipeline/node.h"
 #include "storage/base/log.h"
+#include "storage/format/checksum.h"
 
 // Versions seen whole: opened and read by threads of their own, and shown to trainers through
 // memory that is made for each view.
@@ -10,6 +11,16 @@ namespace holdfast::agent {
 namespace {
 constexpr std::chrono::milliseconds kPoll(100);
 }  // namespace
+
+Status OpenView::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes) {
+  const uint64_t begin = place * kViewPlaceBytes;
+  if (bytes > allocated[place]) {
+    const uint64_t needed = RoundUp(bytes, kChunkBytes);
+    HOLDFAST_RETURN_IF_ERROR(memory.Allocate(begin, begin + needed));
+    allocated[place] = needed;
+  }
+  return view->Read(rank, offset, memory.memory().subspan(begin, bytes));
+}
 
 /// A shard that lies in this rank's memory is read there once it was checked; where the coordinator
 /// asked for the check before the rank had joined, nobody else does it.
@@ -57,9 +68,9 @@ Result<std::shared_ptr<OpenView>> Node::MakeView(const std::string& job, Version
   HOLDFAST_ASSIGN_OR_RETURN(open->view, ShareView(job, version, incarnation));
   const std::vector<ListedShard> listing = open->view->Listing();
   *listing_bytes = ListingBytes(listing);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      open->memory,
-      MemoryFile::Create("holdfast-view", kViewWindowBytes + RoundUp(*listing_bytes, 4096)));
+  const uint64_t bytes = kViewWindowBytes + RoundUp(*listing_bytes, 4096);
+  HOLDFAST_ASSIGN_OR_RETURN(open->memory,
+                            MemoryFile::Create("holdfast-view", bytes, kViewWindowBytes));
   WriteListing(listing, open->memory.memory().subspan(kViewWindowBytes, *listing_bytes));
   return open;
 }
@@ -163,8 +174,8 @@ void Node::HandleReadView(Session& session, const ReadViewMessage& message) {
     return;
   }
   const bool posted = view_readers_.Post([this, id = session.id(), message, open = view.open] {
-    const auto into = open->memory.memory().subspan(message.place * kViewPlaceBytes, message.bytes);
-    const Status status = open->view->Read(Rank{message.rank}, message.offset, into);
+    const Status status =
+        open->Read(Rank{message.rank}, message.offset, message.place, message.bytes);
     Post([this, id, message, status] {
       Session* reader = FindSession(id);
       if (reader == nullptr || reader->state != Session::State::kReady) return;

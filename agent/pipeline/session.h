@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <deque>
 #include <map>
@@ -22,8 +23,13 @@ class VersionView;
 /// A view that a trainer has open: the version, and the memory they share. Whoever reads into that
 /// keeps both.
 struct OpenView {
+  /// Reads bytes of a shard into a place, which is nobody else's meanwhile. Most trainers need few
+  /// of the places or none, so each gets its memory when it is read into.
+  Status Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes);
+
   std::shared_ptr<VersionView> view;
   MemoryFile memory;
+  std::array<uint64_t, kViewPlaces> allocated{};  // bytes of each place
 };
 
 /// A BeginSave that waits for a slot.

@@ -112,7 +112,18 @@ Status Client::AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) {
 
 Outcome Client::Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream,
                      uint32_t wait_ms) {
-  MutexLock lock(mutex_);
+  Outcome outcome;
+  {
+    MutexLock lock(mutex_);
+    outcome = SaveLocked(step, std::move(extras), stream, wait_ms);
+  }
+  // With the lock let go, so that the worker does not wake only to wait for it.
+  changed_.NotifyAll();
+  return outcome;
+}
+
+Outcome Client::SaveLocked(uint64_t step, std::vector<ExtraBytes> extras, void* stream,
+                           uint32_t wait_ms) {
   if (Status status = AdmitLocked(step, extras); !status.ok()) return {status};
   collectives_->Step(step, /*forward_only=*/true);
   last_step_ = step;
@@ -150,7 +161,6 @@ Outcome Client::Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream
   while (records_.size() > kRecordsMax && records_.begin()->second.state >= SaveState::kCopied) {
     records_.erase(records_.begin());
   }
-  changed_.NotifyAll();
   return TakeAsyncError();
 }
 

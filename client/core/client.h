@@ -97,6 +97,8 @@ class Client : private LinkObserver {
   // client.cc
   Status Start();
   void StartRecords();
+  Outcome SaveLocked(uint64_t step, std::vector<ExtraBytes> extras, void* stream, uint32_t wait_ms)
+      HOLDFAST_REQUIRES(mutex_);
   Status AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) HOLDFAST_REQUIRES(mutex_);
   Outcome TakeAsyncError() HOLDFAST_REQUIRES(mutex_);
   void RaiseAsyncError(uint64_t step, const Status& status) HOLDFAST_REQUIRES(mutex_);

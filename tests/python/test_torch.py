@@ -3,6 +3,7 @@
 import collections
 import copy
 import random
+import sys
 
 import holdfast
 import holdfast.torch as hf
@@ -254,8 +255,28 @@ def replace_optimizer_storage(state):
     optim.state[state["model"].weight]["exp_avg"].data = torch.full((64, 64), 9.0)
 
 
+def set_storage(state):
+    state["ema"]["w"].set_(torch.full((64, 64), 10.0))
+
+
+def grow_storage(state):
+    # The storage moves under the tensor, which is then as large as before.
+    state["ema"]["w"].resize_(1 << 20).resize_(64, 64).fill_(11.0)
+
+
+def swap_tensors(state):
+    torch.utils.swap_tensors(state["ema"]["w"], torch.full((64, 64), 12.0))
+
+
+def transpose(state):
+    # Of the same shape, at the same address.
+    state["ema"]["w"].copy_(torch.arange(4096.0).reshape(64, 64))
+    state["ema"]["w"] = state["ema"]["w"].t()
+
+
 @pytest.mark.parametrize("change", [replace_storage, replace_parameter, replace_entry,
-                                    replace_optimizer_state, replace_optimizer_storage])
+                                    replace_optimizer_state, replace_optimizer_storage,
+                                    set_storage, grow_storage, swap_tensors, transpose])
 def test_what_is_replaced_is_described_again(cluster, job, change):
     def build():
         model = nn.Linear(64, 64)
@@ -277,6 +298,30 @@ def test_what_is_replaced_is_described_again(cluster, job, change):
     assert flat(again["ema"]) == flat(state["ema"])
     assert everything({k: again[k] for k in ("model", "optim")}) == \
         everything({k: state[k] for k in ("model", "optim")})
+
+
+def test_a_tensor_may_say_its_address_in_another_way():
+    class Odd(torch.Tensor):
+        def data_ptr(self, *, offset=0):
+            return super().data_ptr() + offset
+
+    watch = holdfast._native.Watch()
+    tensor = torch.zeros(4).as_subclass(Odd)
+    watch.add_address(tensor)
+    assert watch.holds()
+    tensor.data = torch.zeros(4)
+    assert not watch.holds()
+
+
+def test_generators_are_written_down_as_any_value(monkeypatch):
+    def expected():
+        return hf.values.dumps(hf.values.encode(hf.random_state.capture(), "random"))
+
+    for _ in range(2):
+        assert hf.random_state.capture_json() == expected()
+        random.gauss(0, 1), numpy.random.randn(), torch.rand(3)  # both keep a second number
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert b"numpy" not in hf.random_state.capture_json() == expected()
 
 
 def test_values_beside_tensors_are_those_of_the_save(cluster, job):

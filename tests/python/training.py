@@ -184,16 +184,21 @@ def change_world(kind, job, stage):
 
 
 def save_once(kind, job, size):
-    """A state of one large matrix and some small ones; what this rank has copied of it."""
+    """A state of one large matrix and some small ones; what this rank has copied of it, and who
+    saved which of them."""
     torch.manual_seed(0)
     model = spread(Model(0), kind)
     big = {f"w{i}": nn.Parameter(torch.rand(rows, size)) for i, rows in enumerate((7, 300, 1000))}
+    big["tiny"] = torch.rand(256)
     with hf.Checkpointer(job, {"model": model, "big": big}, random_states=False) as ckpt:
         ckpt.save(0)
         ckpt.wait(0)
         ours = sum(t.shape.numel() * t.element_size() if hasattr(t, "element_size") else 0
                    for t in big.values())
-        return ckpt.stats()["bytes_copied"], ours
+        with ckpt.open_view() as view:
+            savers = {name: [piece.rank for piece in view.pieces() if piece.name == f"big.{name}"]
+                      for name in big}
+        return ckpt.stats()["bytes_copied"], ours, savers
 
 
 def differ(job, odd):

@@ -1,8 +1,9 @@
 #include "client/python/native/watch.h"
 
-#include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "client/python/native/addresses.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
@@ -49,11 +50,7 @@ class Watch {
   }
 
   /// tensor.data_ptr() is what it is now.
-  void AddAddress(nb::object tensor) {
-    nb::object bound = tensor.attr("data_ptr");
-    uintptr_t address = nb::cast<uintptr_t>(bound());
-    addresses_.push_back({std::move(bound), address});
-  }
+  void AddAddress(nb::object tensor) { addresses_.Add(std::move(tensor)); }
 
   bool Holds() const {
     for (const auto& [dictionary, values] : contents_) {
@@ -71,10 +68,7 @@ class Watch {
       if (value == nullptr && PyErr_Occurred() != nullptr) nb::raise_python_error();
       if (value != entry.value.ptr()) return false;
     }
-    for (const auto& [data_ptr, address] : addresses_) {
-      if (nb::cast<uintptr_t>(data_ptr()) != address) return false;
-    }
-    return true;
+    return addresses_.Hold();
   }
 
  private:
@@ -161,7 +155,7 @@ class Watch {
   std::vector<Branch> branches_;
   std::vector<Attribute> attributes_;
   std::vector<Entry> entries_;
-  std::vector<std::pair<nb::object, uintptr_t>> addresses_;
+  Addresses addresses_;
 };
 }  // namespace
 

@@ -40,6 +40,25 @@ TEST(MemoryFileTest, IsAllocatedWholeAndCannotBeResized) {
   EXPECT_NE(same->memory().data(), file->memory().data());
 }
 
+TEST(MemoryFileTest, TheBeginningCanBeAllocatedLater) {
+  constexpr uint64_t kLater = 8ULL << 20;
+  auto file = MemoryFile::Create("test", kLater + 4096, kLater);
+  ASSERT_TRUE(file) << file.error().ToString();
+  const auto allocated = [&] {
+    struct stat info {};
+    EXPECT_EQ(::fstat(file->fd(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_GE(allocated(), 4096U);
+  EXPECT_LT(allocated(), 3ULL << 20);
+  ASSERT_TRUE(file->Allocate(2ULL << 20, 5ULL << 20).ok());
+  EXPECT_GE(allocated(), (3ULL << 20) + 4096);
+  EXPECT_LT(allocated(), kLater);
+  ASSERT_TRUE(file->Allocate(0, kLater).ok());
+  EXPECT_GE(allocated(), kLater + 4096);
+  EXPECT_EQ(::ftruncate(file->fd(), kLater), -1) << "its size is sealed as ever";
+}
+
 TEST(MemoryFileTest, AdoptsNothingThatCouldShrink) {
   UniqueFd fd(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fd.get(), 1 << 20), 0);

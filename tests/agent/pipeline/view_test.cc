@@ -112,6 +112,26 @@ TEST_F(ViewTest, AnotherWorldListsAndReadsTheShard) {
   ExpectImage(*trainer, opened.slot, memory, 2);
 }
 
+TEST_F(ViewTest, APlaceHasNoMemoryBeforeItIsReadInto) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(2));
+  auto trainer = NextRun({.run_id = "run-2", .rank = 1, .world = 2});
+  UniqueFd fd;
+  const ReplyMessage opened = Open(*trainer, &fd);
+  ASSERT_EQ(opened.code, 0U) << GetText(opened.text);
+  const UniqueFd same(::dup(fd.get()));
+  const auto allocated = [&] {
+    struct stat info {};
+    EXPECT_EQ(::fstat(same.get(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_GT(allocated(), 0U) << "the listing";
+  EXPECT_LT(allocated(), kViewPlaceBytes);
+  const Mapped memory(std::move(fd));
+  ASSERT_NO_FATAL_FAILURE(ExpectImage(*trainer, opened.slot, memory, 2));
+  EXPECT_GT(allocated(), kTensorBytes);
+  EXPECT_LT(allocated(), 2 * kViewPlaceBytes);
+}
+
 TEST_F(ViewTest, WhatIsDamagedInMemoryComesFromTheDisk) {
   ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
   // The trainer of the rank itself can reach its slots, and so spoil them.

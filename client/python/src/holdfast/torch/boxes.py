@@ -2,7 +2,8 @@
 it.
 
 A tensor that several ranks hold is saved once: it is cut along its first dimension larger than 1, a
-box a rank, so that the ranks of a group write the same number of bytes.
+box a rank, so that the ranks of a group write the same number of bytes. Each saves the smallest
+whole: then each finds them in its own shard, and need not ask others for a chunk for some bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ __all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "store
 
 #: Smaller ones are not cut: a rank saves them whole.
 CUT_BYTES_MIN = 16 << 10
+#: Up to this size each of the holders saves it, such as the number of steps of an optimizer.
+EACH_BYTES_MAX = 1 << 10
 
 Part = tuple[int, int]  # rows of the box, along the dimension that is cut: [first, last)
 
@@ -210,13 +213,15 @@ def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[s
     for name, box in sorted(boxes, key=lambda e: (cut(e[1]), -e[1].row_bytes, e[0])):
         if box.holders != holders:
             raise InvalidArgumentError(f"'{name}' is held by {box.holders}, not by {holders}")
+        d = box.cut_dimension
+        all_rows = (0, 1 if d is None else box.shape[d])
         if cut(box):
             parts = _cut(box, loads)
+        elif box.cuttable and box.bytes <= EACH_BYTES_MAX:
+            parts = [all_rows] * len(holders)
         else:
             # What may differ between ranks (buffers of a module) is the first one's to say.
             taker = loads.index(min(loads)) if box.cuttable else 0
-            d = box.cut_dimension
-            all_rows = (0, 1 if d is None else box.shape[d])
             parts = [all_rows if i == taker else (0, 0) for i in range(len(holders))]
         for i, (first, last) in enumerate(parts):
             loads[i] += (last - first) * box.row_bytes

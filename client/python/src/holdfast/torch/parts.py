@@ -75,7 +75,7 @@ class Part:
         return None
 
     def capture_json(self) -> bytes:
-        """capture(), as it is saved."""
+        """capture(), as it is saved; the leaves() are those of the last watch()."""
         return values.dumps(self.capture())
 
     def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
@@ -319,6 +319,7 @@ class TreePart(Part):
     def __init__(self, name: str, tree: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.tree = tree
+        #: Of the tensors and places that watch() was last told of.
         self._template: _Template | None = None
 
     def leaves(self) -> list[Leaf]:
@@ -330,6 +331,7 @@ class TreePart(Part):
         return leaves
 
     def watch(self, watch: _native.Watch) -> bool:
+        self._template = None
         watch.add_tree(self.tree, torch.Tensor)
         for _, _, _, value in _places(self.tree, self.name):
             if isinstance(value, torch.Tensor):
@@ -341,7 +343,7 @@ class TreePart(Part):
                              lambda tensor, where: {"$": "leaf"})
 
     def capture_json(self) -> bytes:
-        if self._template is None or not self._template.fits():
+        if self._template is None:
             self._template = _Template(self.tree, self.name)
         return self._template.filled(self.allow_pickle) or super().capture_json()
 
@@ -370,8 +372,6 @@ class _Template:
     _KINDS = (dict, list, collections.OrderedDict, collections.Counter, collections.defaultdict)
 
     def __init__(self, tree: Any, name: str) -> None:
-        self._watch = _native.Watch()
-        self._watch.add_tree(tree, torch.Tensor)
         self._gaps: list[tuple[Any, Any, str]] = []
         self._known = True
         mark = uuid.uuid4().hex
@@ -394,9 +394,6 @@ class _Template:
                 hollow[key] = mark
                 self._gaps.append((tree, key, f"{where}.{key}"))
         return hollow
-
-    def fits(self) -> bool:
-        return self._watch.holds()
 
     def filled(self, allow_pickle: bool) -> bytes | None:
         """With the values of now; None: this is no template of the tree."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
+import ctypes
 import random
 import struct
 import sys
@@ -9,7 +11,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["capture", "bring_back"]
+from . import values
+
+__all__ = ["bring_back", "capture", "capture_json"]
 
 
 def capture() -> dict[str, Any]:
@@ -23,6 +27,43 @@ def capture() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
+
+
+def capture_json() -> bytes:
+    """capture() as values.encode() and dumps() write it down, in a quarter of their time: every
+    save asks."""
+    version, words, gauss = random.getstate()
+    pieces = [
+        b'{"python":{"version":%d,"gauss":%s,"words":{"$":"bytes","v":"' % (
+            version, b"null" if gauss is None else repr(gauss).encode()),
+        _base64(struct.pack(f"<{len(words)}Q", *words)),
+        b'"}},"torch":', _tensor(torch.get_rng_state())]
+    if "numpy" in sys.modules:
+        pieces += b',"numpy":', _numpy(sys.modules["numpy"].random.get_state())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        pieces += b',"cuda":', _tensor(torch.cuda.get_rng_state())
+    pieces.append(b"}")
+    return b"".join(pieces)
+
+
+def _base64(data: bytes) -> bytes:
+    return binascii.b2a_base64(data, newline=False)
+
+
+def _tensor(state: torch.Tensor) -> bytes:
+    """Generators' states are bytes in host memory, dense, in one dimension."""
+    size = state.numel()
+    return b'{"$":"tensor","v":"%s","shape":[%d],"dtype":"torch.uint8"}' % (
+        _base64(ctypes.string_at(state.data_ptr(), size)), size)
+
+
+def _numpy(state: Any) -> bytes:
+    if type(state) is not tuple or len(state) != 5:
+        return values.dumps(values.encode(state, "random.numpy"))
+    name, words, place, has_gauss, gauss = state
+    return b'{"$":"tuple","v":["%s",{"$":"ndarray","v":"%s","shape":[%d],"dtype":"%s"},%d,%d,%s]}' \
+        % (name.encode(), _base64(words.tobytes()), len(words), words.dtype.str.encode(), place,
+           has_gauss, repr(gauss).encode())
 
 
 def bring_back(state: dict[str, Any]) -> None:

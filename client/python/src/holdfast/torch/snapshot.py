@@ -25,9 +25,11 @@ class Stored:
         self.name = leaf.name
         self.leaf = leaf
         self._take(leaf.tensor)
+        #: Where it was when it was described: a storage that is resized moves under all its tensors.
+        self.address = self.live.data_ptr()
         self.box: Box = box_of(leaf.tensor, leaf.name, rank, world, leaf.replicated)
         self.staging: torch.Tensor | None = None
-        self.identity = (self.live.data_ptr(), self.live.shape, self.live.stride(),
+        self.identity = (self.address, self.live.shape, self.live.stride(),
                          leaf.tensor.dtype, self.live.device, self.box)
         device = self.live.device.type
         if leaf.copied or not self.live.is_contiguous() or device not in ("cpu", "cuda"):
@@ -53,7 +55,8 @@ class Stored:
         self.leaf = leaf
         return (self.live.shape == before.shape and self.live.dtype == before.dtype
                 and self.live.device == before.device
-                and (self.staging is not None or self.live.data_ptr() == before.data_ptr()))
+                and (self.staging is not None or self.live.stride() == before.stride()
+                     and self.live.data_ptr() == self.address))
 
     @property
     def memory(self) -> torch.Tensor:
