@@ -440,9 +440,11 @@ bool DrillRunner::NamesTheSlow(const DrillPlan& plan, const coordinator::Inciden
     return std::find(ranks.begin(), ranks.end(), *plan.rank) != ranks.end();
   }
   // Of a link both ends are named.
-  const auto& nodes = incident.nodes();
-  return plan.kind == DrillKind::kSlowLink &&
-         std::find(nodes.begin(), nodes.end(), plan.nodes[0]) != nodes.end();
+  const auto named = [&nodes = incident.nodes()](const std::string& node) {
+    return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+  };
+  return plan.kind == DrillKind::kSlowLink && named(plan.nodes[0]) &&
+         (plan.peer.empty() || named(plan.peer));
 }
 
 /// Where no incident follows: what an operator would see.
