@@ -202,11 +202,18 @@ class HangFinder {
                                                    InSeconds(static_cast<uint64_t>(age.count()))));
       return verdict;
     }
-    if (graph_.outdated[rank]) return std::nullopt;
+    if (graph_.outdated[rank] || (!stopped && !Seated(rank, operation.comm))) return std::nullopt;
     if (!stopped && (Excused(rank, patience) || MovedLately(rank, patience))) return std::nullopt;
     if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
     verdict.evidence.push_back(WhereItIs(rank, operation));
     return verdict;
+  }
+
+  /// Its own agent has named the communicator: what it says of operations there was understood.
+  bool Seated(uint32_t rank, Index comm) const {
+    const std::vector<Seat>& seats = table_.rank(rank).seats;
+    return std::any_of(seats.begin(), seats.end(),
+                       [&](const Seat& seat) { return seat.comm == comm; });
   }
 
   /// It was in a phase without steps a short while ago.

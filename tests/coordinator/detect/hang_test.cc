@@ -346,6 +346,28 @@ TEST(HangTest, WhoHasLeftAnOperationIsNotAbsent) {
   EXPECT_THAT(job.detector.Evaluate(job.now()), IsEmpty());
 }
 
+TEST(HangTest, WhoseCommunicatorsAreNotToldYetIsNotTakenForAbsent) {
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  auto tell = [&](bool all) {
+    for (uint32_t node = 0; node < 3; ++node) {
+      Digest digest = job.DigestOf(node);
+      if (node == 2 && !all) digest.communicators.clear();  // those that had them were lost
+      job.detector.Observe(digest, job.now());
+    }
+    return job.detector.Evaluate(job.now());
+  };
+  EXPECT_THAT(tell(false), IsEmpty());
+  job.Pass(seconds(8));
+  for (uint32_t rank : {0U, 1U, 2U, 5U}) job.Fly(rank, kAll, kReduce, 5, 6);
+  const auto before = tell(false);
+  ASSERT_THAT(before, SizeIs(1));
+  EXPECT_THAT(before[0].ranks, ElementsAre(Rank{3})) << "4 and 5 said where they are to no avail";
+  const auto after = tell(true);
+  ASSERT_THAT(after, SizeIs(2));
+  EXPECT_THAT(after[1].ranks, ElementsAre(Rank{4}));
+}
+
 TEST(HangTest, WhoMovedAShortWhileAgoDoesNotHang) {
   Told job = InOperation({0, 1, 2, 4, 5}, 8);
   Digest digest = job.DigestOf(1);
