@@ -100,7 +100,7 @@ uint32_t LaneOfThread() {
   static std::atomic<uint32_t> threads{0};
   thread_local uint32_t number = 0;  // 0: none yet
   if (number == 0) number = threads.fetch_add(1, kRelaxed) + 1;
-  return number % kLanes;
+  return (number - 1) % kLanes;
 }
 
 /// Another process's leftovers go. Words, not memset: the agent may be reading.

@@ -124,13 +124,13 @@ class CommitWatch {
 };
 
 void LinkDrillTest::SlowDown(const std::string& target) {
-  params_ = 300'000;  // blocks that do not fit into the sockets' buffers, of eight ranks, too
-  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 250));
+  params_ = quiet_ ? 300'000 : 80'000;  // so large that blocks do not fit the sockets' buffers
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, quiet_ ? 250 : 100));
   // What is slow is so beside its own past.
   const uint64_t past = quiet_ ? 30 : 0;
   ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= past; }, kDrillTimeout));
-  ASSERT_NO_FATAL_FAILURE(Drill(
-      {"slow-link", "--target", target, "--duration", quiet_ ? "20s" : "4s", "--rate", "4MB"}));
+  ASSERT_NO_FATAL_FAILURE(Drill({"slow-link", "--target", target, "--duration",
+                                 quiet_ ? "20s" : "3s", "--rate", quiet_ ? "4MB" : "1MB"}));
   EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("a second pass in each direction"));
   if (quiet_) {
     EXPECT_EQ(report_["incident_kind"], "communication slow") << report_.dump(1);

@@ -1,6 +1,8 @@
 // A trainer gone mad: whatever lies in the table, and while it changes, a look ends, writes
 // nothing, and gives numbers that can be.
 
+#include <algorithm>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -97,7 +99,9 @@ TEST_F(HostileTableTest, TimesThatCannotBe) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.Begin(AllReduce(1), {});
   ASSERT_THAT(Read().in_flight, SizeIs(1));
-  CollectiveRecord& entry = table().in_flight[0];
+  CollectiveRecord& entry =
+      *std::find_if(std::begin(table().in_flight), std::end(table().in_flight),
+                    [](const CollectiveRecord& record) { return record.tag % 2 == 1; });
   const uint64_t before = entry.started_ns;
   for (uint64_t wrong : {~0ULL, 1ULL, before + (1ULL << 50)}) {
     entry.started_ns = wrong;
