@@ -100,7 +100,8 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   const double least_spread = kCellSpreadLeast * centre.median;
   const double excess = worst->value - centre.median;
   const double z = RobustZ(worst->value, centre, least_spread);
-  if (z <= options.z_min || excess < options.slow_transfer_share * centre.median) {
+  // Where nobody waits there is no spread, and z no number.
+  if (excess <= 0 || !(z > options.z_min) || excess < options.slow_transfer_share * centre.median) {
     return std::nullopt;
   }
   const double hot_from =

@@ -79,13 +79,6 @@ void Prepare(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/// The sender keeps little in flight, so it waits for each acknowledgement, which the kernel holds
-/// back for up to 40 ms otherwise. Lasts until the next bytes come.
-void AcknowledgeNow(int fd) {
-  int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
-}
-
 /// Runs `attempt` until it is true or the time is over.
 template <typename Attempt>
 bool Until(SteadyClock::time_point deadline, Attempt attempt) {
@@ -256,7 +249,6 @@ bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
       if (received > 0) {
         in = in.subspan(static_cast<size_t>(received));
         Moved(receiving, in.size());
-        AcknowledgeNow(previous_);
       }
       if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
         return Fail("rank " + std::to_string(receiving.peer) + " is gone");

@@ -376,6 +376,23 @@ TEST(DelayMatrixTest, AHotRowIsASenderAndAHotColumnAReceiver) {
 
 TEST(DelayMatrixTest, NothingStandsOutOfAHealthyOne) { EXPECT_FALSE(Matrix({}).Find({})); }
 
+TEST(DelayMatrixTest, WhereNobodyWaitsNobodyIsNamed) {
+  DelayMatrix matrix(100);
+  const auto all_wait = [&](uint64_t wait_ns) {
+    for (uint32_t from = 0; from < 4; ++from) {
+      for (int i = 0; i < 20; ++i) {
+        matrix.Add({Rank{from}, Rank{(from + 1) % 4}, CommId{1}, Direction::kSend, 1 << 20,
+                    from == 2 ? wait_ns : 0, 1});
+      }
+    }
+  };
+  all_wait(0);
+  EXPECT_FALSE(matrix.Find({}));
+  for (int i = 0; i < 3; ++i) all_wait(20'000);
+  ASSERT_TRUE(matrix.Find({})) << "the cells count";
+  EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{2}, Rank{3}}));
+}
+
 TEST(DelayMatrixTest, AFewLongWaitsAreNotTheConnections) {
   DelayMatrix matrix = Matrix({});
   const auto wait = [&](uint64_t wait_ns) {
