@@ -148,7 +148,9 @@ class ExportCommand : public Command {
   Result<Selection> Choose(const ExportHeaders& headers) const {
     std::set<std::string> names;
     for (const ParsedImage& image : headers.shards) {
-      for (const PlacedTensor& tensor : image.tensors) names.insert(tensor.spec.name);
+      for (const PlacedTensor& tensor : image.tensors) {
+        names.emplace(WholeName(tensor.spec.name));
+      }
     }
     Choice choice = choice_;
     choice.find_model = format_ == "hf";

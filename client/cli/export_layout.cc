@@ -74,7 +74,7 @@ class Planner {
     for (uint32_t shard = 0; shard < shards.size(); ++shard) {
       const auto& tensors = shards[shard].tensors;
       for (uint32_t i = 0; i < tensors.size(); ++i)
-        pieces_[tensors[i].spec.name].emplace_back(shard, i);
+        pieces_[WholeName(tensors[i].spec.name)].emplace_back(shard, i);
     }
     layout_.copies.resize(shards.size());
   }

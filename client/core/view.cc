@@ -173,7 +173,9 @@ void View::FillInfo(const agent::ReplyMessage& reply) {
   for (const ViewShard& shard : shards_) {
     for (const PlacedTensor& tensor : shard.image.tensors) {
       const TensorSpec& spec = tensor.spec;
-      piece_table_.push_back({spec.name.c_str(), shard.rank, static_cast<uint32_t>(spec.dtype),
+      // The index has it, by the same name.
+      const std::string& name = pieces_.find(WholeName(spec.name))->first;
+      piece_table_.push_back({name.c_str(), shard.rank, static_cast<uint32_t>(spec.dtype),
                               static_cast<uint32_t>(spec.shape.size()), 0, numbers(spec.shape),
                               numbers(spec.global_shape), numbers(spec.offset)});
     }

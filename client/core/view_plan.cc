@@ -175,7 +175,7 @@ PieceIndex IndexPieces(std::span<const ViewShard> shards) {
   for (uint32_t shard = 0; shard < shards.size(); ++shard) {
     const auto& tensors = shards[shard].image.tensors;
     for (uint32_t i = 0; i < tensors.size(); ++i) {
-      pieces[tensors[i].spec.name].emplace_back(shard, i);
+      pieces[std::string(WholeName(tensors[i].spec.name))].emplace_back(shard, i);
     }
   }
   return pieces;

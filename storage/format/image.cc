@@ -64,6 +64,14 @@ Status ProblemsStatus(const std::vector<std::string>& problems) {
 
 }  // namespace
 
+std::string_view WholeName(std::string_view name) {
+  const size_t at = name.rfind(kFurtherSlice);
+  if (at == std::string_view::npos || at == 0 || at + 1 == name.size()) return name;
+  const std::string_view number = name.substr(at + 1);
+  const bool further = number.find_first_not_of("0123456789") == std::string_view::npos;
+  return further ? name.substr(0, at) : name;
+}
+
 Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
   if (tensors.size() > kTensorsMax) {
     return Fail(InvalidArgumentError(fmt::format("{} tensors in one shard; at most {} are allowed",

@@ -40,6 +40,12 @@ struct TensorSpec {
   bool sharded() const { return global_shape != shape; }
 };
 
+/// Names in an image are unique, so a rank that has several slices of one tensor calls the further
+/// ones by its name, this, and a number.
+inline constexpr char kFurtherSlice = '\x1f';
+/// The tensor that the entry of an image is, or is a slice of.
+std::string_view WholeName(std::string_view name);
+
 /// A tensor's place in an image; begin and end count from the start of the data region.
 struct PlacedTensor {
   TensorSpec spec;

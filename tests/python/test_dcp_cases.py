@@ -2,6 +2,7 @@
 
 import holdfast.torch as hf
 import pytest
+import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -237,6 +238,36 @@ def sharded_tensors(job):
     assert torch.equal(found["s"], whole())
 
 
+def several_shards_of_a_rank(job):
+    """Blocks dealt out to the ranks in turn; also of complex numbers."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+    blocks = [ShardMetadata([row, column], [min(3, 13 - row), 2], f"rank:{(row + column) % 4}/cpu")
+              for row in range(0, 13, 3) for column in (0, 2, 4)]
+
+    def make(zero, dtype):
+        made = sharded_tensor.empty(EnumerableShardingSpec(blocks), 13, 6, dtype=dtype)
+        for shard in made.local_shards():
+            (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+            part = whole()[row:row + rows, column:column + columns]
+            shard.tensor.copy_(part * (0 if zero else 1))
+        assert len(made.local_shards()) > 1
+        return made
+
+    kinds = {"s": torch.float32, "c": torch.complex128}
+    dcp.save({name: make(False, dtype) for name, dtype in kinds.items()},
+             storage_writer=hf.StorageWriter(job, 0))
+    found = {name: make(True, dtype) for name, dtype in kinds.items()}
+    dcp.load(found, storage_reader=hf.StorageReader(job))
+    for name, dtype in kinds.items():
+        for mine, same in zip(found[name].local_shards(), make(False, dtype).local_shards()):
+            assert torch.equal(mine.tensor, same.tensor)
+    found = {name: torch.zeros(13, 6, dtype=dtype) for name, dtype in kinds.items()}
+    dcp.load(found, storage_reader=hf.StorageReader(job))
+    for name, dtype in kinds.items():
+        assert torch.equal(found[name], whole().to(dtype))
+
+
 def older_fsdp(job):
     """FullyShardedDataParallel, through its DTensors."""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -279,14 +310,21 @@ def asynchronously(job):
 
 
 def all_cases(job):
-    for case in (other_placements, own_names, one_fails, in_groups, sharded_tensors, older_fsdp,
-                 asynchronously):
+    for case in (other_placements, own_names, one_fails, in_groups, sharded_tensors,
+                 several_shards_of_a_rank, older_fsdp, asynchronously):
         case(f"{job}-{case.__name__}")
         dist.barrier()
 
 
-def test_four_ranks(cluster, job):
+def test_four_ranks(cluster, job, tmp_path):
     run(4, all_cases, job, timeout=240)
+    # Who exports puts the shards of a rank together, too.
+    exported = cluster.cli("export", f"{job}-several_shards_of_a_rank", "--format", "safetensors",
+                           "--to", str(tmp_path / "out"), timeout=60)
+    assert exported.returncode == 0, exported.stderr
+    found = safetensors.torch.load_file(*tmp_path.glob("out/*.safetensors"))
+    assert torch.equal(found["s"], whole())
+    assert torch.equal(found["c"], torch.view_as_real(whole().to(torch.complex128)))
 
 
 def in_another_process(job):

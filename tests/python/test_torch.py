@@ -180,8 +180,9 @@ def test_what_cannot_be_saved_is_named(cluster, job):
     for state, pattern in [
             ({"m": nn.Linear(2, 2, device="meta")}, "'m.weight' is on the meta device"),
             ({"d": {"x": torch.eye(3).to_sparse()}}, "'d.x' is a Tensor of layout"),
+            ({"d": {"x\x1f1": torch.ones(1)}}, "has no unit separator"),
             ({"d": {"x": {"y": object()}}}, "'d.x.y' is a builtins.object.*allow_pickle")]:
-        with pytest.raises((holdfast.UnsupportedError, hf.UnsupportedValueError), match=pattern):
+        with pytest.raises((holdfast.HoldfastError, hf.UnsupportedValueError), match=pattern):
             hf.Checkpointer(job, state).save(0)
 
 

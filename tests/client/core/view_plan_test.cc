@@ -30,7 +30,7 @@ std::vector<uint32_t> ValuesOf(const TensorSpec& spec) {
   std::vector<uint32_t> values(CountOf(spec.shape));
   std::vector<uint64_t> at(spec.shape.size());
   for (uint32_t& value : values) {
-    uint64_t index = spec.name.size();
+    uint64_t index = WholeName(spec.name).size();
     for (size_t d = 0; d < at.size(); ++d) {
       index = index * spec.global_shape[d] + spec.offset[d] + at[d];
     }
@@ -111,6 +111,22 @@ void ExpectRight(const Wanted& wanted) {
   for (size_t i = 0; i < wanted.memory.size(); ++i) {
     EXPECT_EQ(wanted.memory[i], ValuesOf(wanted.state.specs[i])) << wanted.state.specs[i].name;
   }
+}
+
+TEST(ViewPlanTest, ARankMayHaveSeveralSlicesOfATensor) {
+  const std::vector<uint64_t> global = {90, 5000};
+  Version version;
+  for (uint64_t rank = 0; rank < 2; ++rank) {
+    std::vector<TensorSpec> specs;
+    for (uint64_t block = 0; block < 3; ++block) {
+      const std::string name = block == 0 ? "w" : "w\x1f" + std::to_string(block);
+      specs.push_back(Slice(name, global, {block * 30 + rank * 15, 0}, {15, 5000}));
+    }
+    ASSERT_NO_FATAL_FAILURE(version.AddShard(specs));
+  }
+  Wanted wanted({Slice("w", global, {7, 11}, {80, 4000})});
+  Load(version, wanted);
+  ExpectRight(wanted);
 }
 
 TEST(ViewPlanTest, RowsAndColumnsOfAnyWorldsMeet) {

@@ -92,6 +92,25 @@ TEST(ImageLayoutTest, AllDTypesInDescendingSizeThenName) {
   RoundTrip(*layout, Identity(), std::vector<ExtraSize>{{"a", 1}, {"b", 0}, {"c", 4097}});
 }
 
+TEST(ImageLayoutTest, FurtherSlicesAreOfTheirTensor) {
+  EXPECT_EQ(WholeName("w"), "w");
+  EXPECT_EQ(WholeName("w\x1f"
+                      "1"),
+            "w");
+  EXPECT_EQ(WholeName("a.w\x1f"
+                      "120"),
+            "a.w");
+  for (const std::string other : {"w1",
+                                  "\x1f"
+                                  "1",
+                                  "w\x1f",
+                                  "w\x1f"
+                                  "1x",
+                                  "w\x1f-1"}) {
+    EXPECT_EQ(WholeName(other), other);
+  }
+}
+
 TEST(ImageLayoutTest, OddNamesComeBackAsTheyWere) {
   const std::vector<std::string> names = {"plain",
                                           "with space",

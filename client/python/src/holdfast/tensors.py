@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
+from .errors import InvalidArgumentError
+
 __all__ = ["DType", "Device", "Tensor"]
 
 
@@ -47,6 +49,22 @@ _NUMPY = {
     "<f2": DType.F16, "<u4": DType.U32, "<i4": DType.I32, "<f4": DType.F32, "<u8": DType.U64,
     "<i8": DType.I64, "<f8": DType.F64, "<c8": DType.C64,
 }
+
+
+#: Between the name of a tensor and the number of a further slice of it: see docs/formats/image.md.
+_FURTHER_SLICE = "\x1f"
+
+
+def slice_name(name: str, number: int) -> str:
+    """What the second slice (1) of a tensor on a rank is called, and those after it."""
+    return f"{name}{_FURTHER_SLICE}{number}"
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidArgumentError for names of tensors that would be taken for further slices."""
+    if _FURTHER_SLICE in name:
+        raise InvalidArgumentError(f"{name!r}: a name of a tensor has no unit separator (U+001F), "
+                                   f"which tells slices of one apart")
 
 
 @dataclass(frozen=True, slots=True)

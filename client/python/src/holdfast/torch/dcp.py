@@ -31,7 +31,7 @@ from torch.futures import Future
 from ..client import Client, Tier, Version
 from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentError, NotFoundError,
                       UnsupportedError)
-from ..tensors import Tensor
+from ..tensors import Tensor, check_name, slice_name
 from . import values
 from .boxes import stored_form, torch_dtype
 from .plan import agreed_run_id
@@ -163,6 +163,7 @@ class StorageWriter(_StorageWriter):
         tensors: dict[str, Tensor] = {}
         types: dict[str, str] = {}
         objects: dict[str, Any] = {}
+        number_of: dict[str, int] = {}  # shards of each tensor so far, but one
         results = []
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
@@ -170,8 +171,9 @@ class StorageWriter(_StorageWriter):
                 results.append(WriteResult(item.index, 0, None))
             else:
                 tensor = self._tensor(item, planner, types)
-                if tensor.name in tensors:
-                    raise UnsupportedError(f"'{tensor.name}' has several shards on this rank")
+                further = number_of[tensor.name] = number_of.get(tensor.name, -1) + 1
+                if further > 0:
+                    tensor = dataclasses.replace(tensor, name=slice_name(tensor.name, further))
                 tensors[tensor.name] = tensor
                 results.append(WriteResult(item.index, tensor.owner.nbytes, None))
         extra = values.dumps({
@@ -196,6 +198,7 @@ class StorageWriter(_StorageWriter):
     @staticmethod
     def _tensor(item: WriteItem, planner: SavePlanner, types: dict[str, str]) -> Tensor:
         name = item.index.fqn
+        check_name(name)
         data = item.tensor_data
         if data is None:
             raise InvalidArgumentError(f"'{name}' is planned as a tensor, without its place")
@@ -304,6 +307,7 @@ class StorageReader(_StorageReader):
             planner_data.update(values.decode(said.get("planner"), "planner_data",
                                               self._allow_pickle) or {})
         found: dict[str, Any] = {name: md.BytesStorageMetadata() for name in self._objects}
+        seen: set[tuple[str, torch.Size, torch.Size]] = set()
         for piece in self._view.pieces():
             dtype, real = torch_dtype(piece.dtype), self._types.get(piece.name)
             rank = len(piece.shape)
@@ -312,8 +316,12 @@ class StorageReader(_StorageReader):
                 rank -= 1 if dtype.is_complex else 0
             known = found.setdefault(piece.name, md.TensorStorageMetadata(
                 md.TensorProperties(dtype=dtype), torch.Size(piece.global_shape[:rank]), []))
-            known.chunks.append(md.ChunkStorageMetadata(torch.Size(piece.offset[:rank]),
-                                                        torch.Size(piece.shape[:rank])))
+            # Where ranks have saved the same, one is enough.
+            chunk = md.ChunkStorageMetadata(torch.Size(piece.offset[:rank]),
+                                            torch.Size(piece.shape[:rank]))
+            if (piece.name, chunk.offsets, chunk.sizes) not in seen:
+                seen.add((piece.name, chunk.offsets, chunk.sizes))
+                known.chunks.append(chunk)
             self._sizes[piece.name], self._dtypes[piece.name] = known.size, dtype
         return md.Metadata(found, planner_data=planner_data or None)
 

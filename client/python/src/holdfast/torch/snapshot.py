@@ -8,7 +8,7 @@ import torch
 
 from .. import _native
 from ..errors import InvalidArgumentError, UnsupportedError
-from ..tensors import Device, Tensor
+from ..tensors import Device, Tensor, check_name
 from .boxes import Box, Part as Rows, box_of, stored_form
 from .parts import Leaf, Part, _local
 
@@ -108,6 +108,7 @@ class Snapshot:
         seen: dict[tuple, str] = {}
         for part in parts:
             for leaf in part.leaves():
+                check_name(leaf.name)
                 if leaf.name in self.stored or leaf.name in self.aliases:
                     raise InvalidArgumentError(f"two tensors of the state would be called "
                                                f"'{leaf.name}': rename one of the entries")
