@@ -49,6 +49,7 @@ Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecovery(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunSlowRank(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options);
 /// Built where CUDA's headers are; without a device it says so and returns no figure.
 Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options);

@@ -34,6 +34,7 @@ const std::vector<Bench>& All() {
       {"record", "what telling one event of a collective costs, nanoseconds", RunRecord},
       {"telemetry", "training that tells its collectives ÷ training that does not", RunTelemetry},
       {"recovery", "a killed rank → first new version ÷ plain start of the job", RunRecovery},
+      {"slow_rank", "iterations until a rank that is a fifth late is named", RunSlowRank},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
