@@ -89,7 +89,10 @@ class ScriptedAgent {
   std::vector<agent::MessageType> received();
   size_t Count(agent::MessageType type);
   agent::HelloMessage hello();
-  TestSegment* segment() { return segment_.get(); }
+  TestSegment* segment() {
+    std::lock_guard lock(mutex_);
+    return segment_.get();
+  }
   const std::string& path() const { return path_; }
 
  private:
