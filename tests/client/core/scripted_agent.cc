@@ -46,6 +46,7 @@ void ScriptedAgent::Stop() {
 
 void ScriptedAgent::ForgetSegment() {
   std::lock_guard lock(mutex_);
+  shown_segment_ = nullptr;
   segment_.reset();
 }
 
@@ -178,6 +179,7 @@ bool ScriptedAgent::OnHello(const agent::HelloMessage& hello) {
     return true;
   }
   if (!segment_) segment_ = std::make_unique<TestSegment>(hello.slots, hello.slot_bytes);
+  shown_segment_ = segment_.get();
   agent::WelcomeMessage welcome;
   welcome.slots = segment_->slots();
   welcome.incarnation = script_.incarnation;

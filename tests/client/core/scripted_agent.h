@@ -89,10 +89,8 @@ class ScriptedAgent {
   std::vector<agent::MessageType> received();
   size_t Count(agent::MessageType type);
   agent::HelloMessage hello();
-  TestSegment* segment() {
-    std::lock_guard lock(mutex_);
-    return segment_.get();
-  }
+  /// Also for what its script calls. Null until the first Hello.
+  TestSegment* segment() { return shown_segment_; }
   const std::string& path() const { return path_; }
 
  private:
@@ -116,6 +114,7 @@ class ScriptedAgent {
   Script script_;
   UniqueFd connection_;
   std::unique_ptr<TestSegment> segment_;
+  std::atomic<TestSegment*> shown_segment_{nullptr};
   std::map<uint32_t, Lease> leases_;
   std::deque<std::vector<std::byte>> unanswered_;
   std::map<uint64_t, SavedImage> images_;
