@@ -275,9 +275,14 @@ def transpose(state):
     state["ema"]["w"] = state["ema"]["w"].t()
 
 
+def transpose_in_place(state):
+    state["ema"]["w"].copy_(torch.arange(4096.0).reshape(64, 64)).t_()
+
+
 @pytest.mark.parametrize("change", [replace_storage, replace_parameter, replace_entry,
                                     replace_optimizer_state, replace_optimizer_storage,
-                                    set_storage, grow_storage, swap_tensors, transpose])
+                                    set_storage, grow_storage, swap_tensors, transpose,
+                                    transpose_in_place])
 def test_what_is_replaced_is_described_again(cluster, job, change):
     def build():
         model = nn.Linear(64, 64)
@@ -301,10 +306,11 @@ def test_what_is_replaced_is_described_again(cluster, job, change):
         everything({k: state[k] for k in ("model", "optim")})
 
 
-def test_a_tensor_may_say_its_address_in_another_way():
+@pytest.mark.parametrize("header", [0, 64])
+def test_a_tensor_may_say_its_address_in_another_way(header):
     class Odd(torch.Tensor):
-        def data_ptr(self, *, offset=0):
-            return super().data_ptr() + offset
+        def data_ptr(self):
+            return super().data_ptr() + header
 
     watch = holdfast._native.Watch()
     tensor = torch.zeros(4).as_subclass(Odd)
@@ -356,6 +362,24 @@ def test_values_beside_tensors_are_those_of_the_save(cluster, job):
     with hf.Checkpointer(job, last) as ckpt:
         assert ckpt.restore() == 6
     assert flat(last["tree"]) == flat(again["tree"])
+
+
+class Settings(dict):
+    """A container that only a pickle brings back as what it is."""
+
+
+def test_tensors_within_values_come_back_beside_a_pickle(cluster, job):
+    def tree(value):
+        return {"w": torch.ones(4), "settings": Settings(value=value),
+                "pair": (torch.full((2,), float(value)), value)}
+
+    with hf.Checkpointer(job, {"tree": tree(1)}, allow_pickle=True) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    state = {"tree": tree(0)}
+    with hf.Checkpointer(job, state, allow_pickle=True) as ckpt:
+        assert ckpt.restore() == 1
+    assert flat(state["tree"]) == flat(tree(1))
 
 
 def test_differences_are_named_with_what_to_do(cluster, job):

@@ -1,7 +1,8 @@
 #include "client/python/native/addresses.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace nb = nanobind;
@@ -10,44 +11,126 @@ namespace holdfast::python {
 namespace {
 constexpr size_t kAhead = 4;
 constexpr size_t kLineBytes = 64;
-constexpr size_t kLines = 4;
+constexpr size_t kLines = 3;
+
+/// Of torch's C interface, which stays the same from one version to the next
+/// (torch/csrc/inductor/aoti_torch/c/shim.h), what is used here. All return 0 on success.
+struct TorchC {
+  int32_t (*get_data_ptr)(void* handle, void** address) = nullptr;
+  int32_t (*get_dim)(void* handle, int64_t* dimensions) = nullptr;
+  int32_t (*get_sizes)(void* handle, int64_t** sizes) = nullptr;
+  int32_t (*get_strides)(void* handle, int64_t** strides) = nullptr;
+  int32_t (*delete_tensor)(void* handle) = nullptr;
+  nb::object new_handle;  // tensor → capsule of a handle
+
+  bool complete() const {
+    return get_data_ptr != nullptr && get_dim != nullptr && get_sizes != nullptr &&
+           get_strides != nullptr && delete_tensor != nullptr && new_handle.is_valid();
+  }
+
+  static const TorchC& Get() {
+    // Never destroyed: the interpreter is gone by then.
+    static const TorchC* const found = new TorchC(Find());
+    return *found;
+  }
+
+ private:
+  static TorchC Find() {
+    TorchC c;
+    void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) return c;
+    const auto find = [&](auto* function, const char* name) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(  //
+          ::dlsym(library, name));
+    };
+    find(&c.get_data_ptr, "aoti_torch_get_data_ptr");
+    find(&c.get_dim, "aoti_torch_get_dim");
+    find(&c.get_sizes, "aoti_torch_get_sizes");
+    find(&c.get_strides, "aoti_torch_get_strides");
+    find(&c.delete_tensor, "aoti_torch_delete_tensor_object");
+    nb::object module = nb::module_::import_("torch._C");
+    module = nb::getattr(module, "_aoti", nb::none());
+    c.new_handle = nb::getattr(module, "unsafe_alloc_void_ptr_from_tensor", nb::object());
+    return c;
+  }
+};
 
 /// Takes what data_ptr() returned.
-uintptr_t AddressFrom(nb::object number) {
-  if (!number.is_valid()) nb::raise_python_error();
-  return nb::cast<uintptr_t>(number);
+uintptr_t AddressFrom(const nb::object& number) { return nb::cast<uintptr_t>(number); }
+
+/// The place within the object where it has the tensor it stands for, as the C interface takes it;
+/// nullptr: not found. A handle of our own would do, too, but counts as a user of the tensor, and
+/// torch exchanges tensors (torch.utils.swap_tensors) only while they have no other.
+void* HandleWithin(const TorchC& c, const nb::object& tensor) {
+  if (!c.complete()) return nullptr;
+  PyObject* capsule = PyObject_CallOneArg(c.new_handle.ptr(), tensor.ptr());
+  if (capsule == nullptr) {
+    PyErr_Clear();  // no tensor
+    return nullptr;
+  }
+  const nb::object owner = nb::steal(capsule);
+  void* made = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
+  if (made == nullptr) nb::raise_python_error();
+  // Both are one pointer to the same tensor.
+  const void* const wanted = *static_cast<void**>(made);
+  c.delete_tensor(made);
+  auto* words = reinterpret_cast<void**>(tensor.ptr());
+  const auto count = static_cast<size_t>(Py_TYPE(tensor.ptr())->tp_basicsize) / sizeof(void*);
+  void** const begin = words + sizeof(PyObject) / sizeof(void*);
+  void** const found = std::find(begin, std::max(begin, words + count), wanted);
+  return found < words + count ? found : nullptr;
 }
+
 }  // namespace
 
 void Addresses::Add(nb::object tensor) {
-  nb::object bound = tensor.attr("data_ptr");
-  const uintptr_t address = AddressFrom(bound());
-  const bool plain = PyCFunction_Check(bound.ptr()) &&
-                     PyCFunction_GET_FLAGS(bound.ptr()) == METH_NOARGS &&
-                     PyCFunction_GET_SELF(bound.ptr()) == tensor.ptr() &&
-                     Py_TYPE(tensor.ptr())->tp_basicsize >= 2 * Py_ssize_t{sizeof(PyObject)};
-  if (plain) {
-    PyCFunction data_ptr = PyCFunction_GET_FUNCTION(bound.ptr());
-    places_.push_back({std::move(tensor), data_ptr, address});
-  } else {
-    odd_places_.push_back({std::move(bound), address});
+  const TorchC& c = TorchC::Get();
+  nb::object data_ptr = tensor.attr("data_ptr");
+  const uintptr_t address = AddressFrom(data_ptr());
+  Place place;
+  place.handle = HandleWithin(c, tensor);
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  const bool known = place.handle != nullptr && c.get_data_ptr(place.handle, &place.address) == 0 &&
+                     reinterpret_cast<uintptr_t>(place.address) == address &&
+                     c.get_dim(place.handle, &place.dimensions) == 0 &&
+                     c.get_sizes(place.handle, &sizes) == 0 &&
+                     c.get_strides(place.handle, &strides) == 0;
+  if (!known) {
+    odd_places_.push_back({std::move(data_ptr), address});
+    return;
   }
+  place.tensor = std::move(tensor);
+  place.first_extent = extents_.size();
+  extents_.insert(extents_.end(), sizes, sizes + place.dimensions);
+  extents_.insert(extents_.end(), strides, strides + place.dimensions);
+  places_.push_back(std::move(place));
+}
+
+bool Addresses::Holds(const Place& place) const {
+  const TorchC& c = TorchC::Get();
+  void* address = nullptr;
+  int64_t dimensions = 0;
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  const int64_t* extents = extents_.data() + place.first_extent;
+  return c.get_data_ptr(place.handle, &address) == 0 && address == place.address &&
+         c.get_dim(place.handle, &dimensions) == 0 && dimensions == place.dimensions &&
+         c.get_sizes(place.handle, &sizes) == 0 && std::equal(sizes, sizes + dimensions, extents) &&
+         c.get_strides(place.handle, &strides) == 0 &&
+         std::equal(strides, strides + dimensions, extents + dimensions);
 }
 
 bool Addresses::Hold() const {
   for (size_t i = 0; i < places_.size(); ++i) {
+    // A training step has used the caches for other things: what a handle points to comes from
+    // memory.
     if (i + 2 * kAhead < places_.size()) {
-      __builtin_prefetch(places_[i + 2 * kAhead].tensor.ptr());
-      // The word behind an object's head is most likely the address of what torch keeps of the
-      // tensor. If it is another there is nothing gained: a prefetch cannot fault.
-      const char* behind = nullptr;
-      std::memcpy(&behind, places_[i + kAhead].tensor.ptr() + 1, sizeof behind);
-      for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(behind + line * kLineBytes);
+      __builtin_prefetch(places_[i + 2 * kAhead].handle);
+      const char* tensor = *static_cast<char**>(places_[i + kAhead].handle);
+      for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(tensor + line * kLineBytes);
     }
-    const Place& place = places_[i];
-    if (AddressFrom(nb::steal(place.data_ptr(place.tensor.ptr(), nullptr))) != place.address) {
-      return false;
-    }
+    if (!Holds(places_[i])) return false;
   }
   return std::all_of(odd_places_.begin(), odd_places_.end(), [](const OddPlace& place) {
     return AddressFrom(place.data_ptr()) == place.address;

@@ -338,14 +338,10 @@ class TreePart(Part):
                 watch_tensor(watch, value)
         return False
 
-    def capture(self) -> Any:
-        return values.encode(self.tree, self.name, self.allow_pickle,
-                             lambda tensor, where: {"$": "leaf"})
-
     def capture_json(self) -> bytes:
         if self._template is None:
             self._template = _Template(self.tree, self.name)
-        return self._template.filled(self.allow_pickle) or super().capture_json()
+        return self._template.filled(self.allow_pickle)
 
     def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         saved = values.decode(encoded, self.name, self.allow_pickle, lambda item: _LEAF)
@@ -366,39 +362,37 @@ def _places(tree: Any, where: str, container: Any = None, key: Any = None) \
 
 
 class _Template:
-    """The JSON of a tree with gaps for what is no tensor: so that a save of ten thousand tensors
-    does not write down ten thousand times that there is one."""
+    """The JSON of a tree with gaps for what is no tensor, so that a save of ten thousand tensors
+    does not look at each. Tensors in dictionaries are left out, since they go by their names; in
+    lists a word keeps their places."""
 
-    _KINDS = (dict, list, collections.OrderedDict, collections.Counter, collections.defaultdict)
+    _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 
     def __init__(self, tree: Any, name: str) -> None:
         self._gaps: list[tuple[Any, Any, str]] = []
-        self._known = True
         mark = uuid.uuid4().hex
-        skeleton = self._hollow(tree, name, mark)
-        #: What is between the gaps; empty for trees that have no such form.
-        self._texts: list[bytes] = []
-        if self._known:
-            text = values.dumps(values.encode(skeleton, name, False, lambda *_: {"$": "leaf"}))
-            self._texts = text.split(b'"%s"' % mark.encode())
+        skeleton = self._hollow([tree], 0, name, mark)
+        text = values.dumps(values.encode(skeleton, name, False, lambda *_: {"$": "leaf"}))
+        self._texts = text.split(b'"%s"' % mark.encode())
 
-    def _hollow(self, tree: Any, where: str, mark: str) -> Any:
-        if type(tree) not in self._KINDS:
-            self._known &= isinstance(tree, torch.Tensor)
-            return tree
-        hollow = copy.copy(tree)
-        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            if isinstance(value, (torch.Tensor, dict, list)):
-                hollow[key] = self._hollow(value, f"{where}.{key}", mark)
-            else:
-                hollow[key] = mark
-                self._gaps.append((tree, key, f"{where}.{key}"))
-        return hollow
+    def _hollow(self, container: Any, key: Any, where: str, mark: str) -> Any:
+        value = container[key]
+        if isinstance(value, torch.Tensor):
+            return value
+        if type(value) is list:
+            return [self._hollow(value, i, f"{where}.{i}", mark) for i in range(len(value))]
+        if type(value) in self._MAPPINGS:
+            hollow = copy.copy(value)
+            hollow.clear()
+            for k, item in value.items():
+                if not isinstance(item, torch.Tensor):
+                    hollow[k] = self._hollow(value, k, f"{where}.{k}", mark)
+            return hollow
+        self._gaps.append((container, key, where))
+        return mark
 
-    def filled(self, allow_pickle: bool) -> bytes | None:
-        """With the values of now; None: this is no template of the tree."""
-        if len(self._texts) != len(self._gaps) + 1:
-            return None
+    def filled(self, allow_pickle: bool) -> bytes:
+        """With the values of now."""
         pieces = self._texts[:1]
         for (container, key, where), text in zip(self._gaps, self._texts[1:]):
             pieces += values.dumps(values.encode(container[key], where, allow_pickle)), text

@@ -24,7 +24,7 @@ def capture() -> dict[str, Any]:
                              "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         state["numpy"] = sys.modules["numpy"].random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -40,7 +40,7 @@ def capture_json() -> bytes:
         b'"}},"torch":', _tensor(torch.get_rng_state())]
     if "numpy" in sys.modules:
         pieces += b',"numpy":', _numpy(sys.modules["numpy"].random.get_state())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         pieces += b',"cuda":', _tensor(torch.cuda.get_rng_state())
     pieces.append(b"}")
     return b"".join(pieces)
