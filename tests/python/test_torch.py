@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import gc
 import random
 import sys
 
@@ -380,6 +381,33 @@ def test_tensors_within_values_come_back_beside_a_pickle(cluster, job):
     with hf.Checkpointer(job, state, allow_pickle=True) as ckpt:
         assert ckpt.restore() == 1
     assert flat(state["tree"]) == flat(tree(1))
+
+
+def test_a_restore_does_not_collect_garbage_and_leaves_it_as_it_was(cluster, job):
+    class Loader(Custom):
+        def load_state_dict(self, state):
+            self.collects = gc.isenabled()
+            if state.get("broken"):
+                raise RuntimeError("broken")
+
+    loader = Loader()
+    for step, (state, collects) in enumerate([({"a": 1}, True), ({"a": 1}, False),
+                                              ({"broken": True}, True)]):
+        loader.state = state
+        with hf.Checkpointer(job, {"loader": loader}) as ckpt:
+            ckpt.save(step)
+            ckpt.wait(step)
+        (gc.enable if collects else gc.disable)()
+        try:
+            with hf.Checkpointer(job, {"loader": loader}) as ckpt:
+                if "broken" in state:
+                    with pytest.raises(RuntimeError, match="broken"):
+                        ckpt.restore()
+                else:
+                    assert ckpt.restore() == step + 1
+            assert gc.isenabled() == collects and not loader.collects
+        finally:
+            gc.enable()
 
 
 def test_differences_are_named_with_what_to_do(cluster, job):
