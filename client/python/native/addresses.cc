@@ -87,41 +87,29 @@ void Addresses::Add(nb::object tensor) {
   const TorchC& c = TorchC::Get();
   nb::object data_ptr = tensor.attr("data_ptr");
   const uintptr_t address = AddressFrom(data_ptr());
-  Place place;
-  place.handle = HandleWithin(c, tensor);
+  Place place{HandleWithin(c, tensor), nullptr};
+  int64_t dimensions = 0;
   int64_t* sizes = nullptr;
   int64_t* strides = nullptr;
   const bool known = place.handle != nullptr && c.get_data_ptr(place.handle, &place.address) == 0 &&
                      reinterpret_cast<uintptr_t>(place.address) == address &&
-                     c.get_dim(place.handle, &place.dimensions) == 0 &&
+                     c.get_dim(place.handle, &dimensions) == 0 &&
                      c.get_sizes(place.handle, &sizes) == 0 &&
                      c.get_strides(place.handle, &strides) == 0;
   if (!known) {
     odd_places_.push_back({std::move(data_ptr), address});
     return;
   }
-  place.tensor = std::move(tensor);
-  place.first_extent = extents_.size();
-  extents_.insert(extents_.end(), sizes, sizes + place.dimensions);
-  extents_.insert(extents_.end(), strides, strides + place.dimensions);
-  places_.push_back(std::move(place));
-}
-
-bool Addresses::Holds(const Place& place) const {
-  const TorchC& c = TorchC::Get();
-  void* address = nullptr;
-  int64_t dimensions = 0;
-  int64_t* sizes = nullptr;
-  int64_t* strides = nullptr;
-  const int64_t* extents = extents_.data() + place.first_extent;
-  return c.get_data_ptr(place.handle, &address) == 0 && address == place.address &&
-         c.get_dim(place.handle, &dimensions) == 0 && dimensions == place.dimensions &&
-         c.get_sizes(place.handle, &sizes) == 0 && std::equal(sizes, sizes + dimensions, extents) &&
-         c.get_strides(place.handle, &strides) == 0 &&
-         std::equal(strides, strides + dimensions, extents + dimensions);
+  held_.push_back(std::move(tensor));
+  places_.push_back(place);
+  extents_.push_back(dimensions);
+  extents_.insert(extents_.end(), sizes, sizes + dimensions);
+  extents_.insert(extents_.end(), strides, strides + dimensions);
 }
 
 bool Addresses::Hold() const {
+  const TorchC& c = TorchC::Get();
+  const int64_t* extents = extents_.data();
   for (size_t i = 0; i < places_.size(); ++i) {
     // A training step has used the caches for other things: what a handle points to comes from
     // memory.
@@ -130,7 +118,20 @@ bool Addresses::Hold() const {
       const char* tensor = *static_cast<char**>(places_[i + kAhead].handle);
       for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(tensor + line * kLineBytes);
     }
-    if (!Holds(places_[i])) return false;
+    void* address = nullptr;
+    int64_t dimensions = 0;
+    int64_t* sizes = nullptr;
+    int64_t* strides = nullptr;
+    void* const handle = places_[i].handle;
+    const int64_t* const before = extents + 1;
+    const bool same = c.get_data_ptr(handle, &address) == 0 && address == places_[i].address &&
+                      c.get_dim(handle, &dimensions) == 0 && dimensions == *extents &&
+                      c.get_sizes(handle, &sizes) == 0 &&
+                      std::equal(sizes, sizes + dimensions, before) &&
+                      c.get_strides(handle, &strides) == 0 &&
+                      std::equal(strides, strides + dimensions, before + dimensions);
+    if (!same) return false;
+    extents = before + 2 * dimensions;
   }
   return std::all_of(odd_places_.begin(), odd_places_.end(), [](const OddPlace& place) {
     return AddressFrom(place.data_ptr()) == place.address;

@@ -19,11 +19,8 @@ class Addresses {
 
  private:
   struct Place {
-    nanobind::object tensor;
     void* handle = nullptr;  // of the C interface: the tensor that the object has in it
     void* address = nullptr;
-    size_t first_extent = 0;  // in extents_: its sizes, then its strides
-    int64_t dimensions = 0;
   };
   /// Of tensors that the C interface does not know: what data_ptr() returned.
   struct OddPlace {
@@ -31,10 +28,9 @@ class Addresses {
     uintptr_t address = 0;
   };
 
-  bool Holds(const Place& place) const;
-
+  std::vector<nanobind::object> held_;
   std::vector<Place> places_;
-  std::vector<int64_t> extents_;
+  std::vector<int64_t> extents_;  // of each in turn: how many dimensions, sizes, strides
   std::vector<OddPlace> odd_places_;
 };
 
