@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -147,29 +148,34 @@ class TrainingDevice {
   CUcontext context_ = nullptr;
 };
 
-/// Holds a stream's work back until it is opened. Outlives what it holds back.
+/// Holds a stream's work back until it is opened, at the latest when it goes.
 class Gate {
  public:
+  ~Gate() { Open(); }
   void Hold(const TrainingDevice& device, CUstream stream) {
     const OnDevice current(device.index);
-    ASSERT_EQ(Gpu::Get().Launch(
-                  stream, [](void* gate) { static_cast<Gate*>(gate)->Pass(); }, this),
-              CUDA_SUCCESS);
+    auto held = std::make_unique<std::shared_ptr<State>>(state_);
+    CUhostFn pass = [](void* data) {
+      const std::unique_ptr<std::shared_ptr<State>> state(
+          static_cast<std::shared_ptr<State>*>(data));
+      std::unique_lock lock((*state)->mutex);
+      (*state)->changed.wait(lock, [&] { return (*state)->open; });
+    };
+    EXPECT_EQ(Gpu::Get().Launch(stream, pass, held.release()), CUDA_SUCCESS);
   }
   void Open() {
-    std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
+    std::lock_guard lock(state_->mutex);
+    state_->open = true;
+    state_->changed.notify_all();
   }
 
  private:
-  void Pass() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return open_; });
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = false;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();  // the streams' threads leave it later
 };
 
 }  // namespace holdfast::cuda

@@ -150,6 +150,7 @@ TEST_F(SimulatedDriverTest, RegistrationsAreKeptApart) {
   EXPECT_EQ(gpu_.Unregister(memory.data()), CUDA_SUCCESS);
   EXPECT_EQ(Misuses(), 1u) << "a copy to it was queued";
   gate.Open();
+  EXPECT_EQ(gpu_.StreamSynchronize(device.stream), CUDA_SUCCESS);
 }
 
 TEST_F(SimulatedDriverTest, WhatIsLeftWithAContextIsCounted) {
