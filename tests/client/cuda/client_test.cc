@@ -222,6 +222,16 @@ TEST_F(GpuClientTest, ACopyThatCannotBeQueuedCostsOneVersion) {
   EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first one again";
 }
 
+TEST_F(GpuClientTest, ASaveWithoutASlotLeavesNothingBehind) {
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  agent_->Edit([](Script& s) { s.begin_save = ResourceExhaustedError("no slot is free"); });
+  ASSERT_EQ(SaveOn(1, stream()), HOLDFAST_OK) << Message();
+  EXPECT_EQ(GuardOn(stream()), HOLDFAST_OK) << Message();
+  EXPECT_EQ(Wait(1), HOLDFAST_RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Eventually([&] { return Counts().events == 0; }));
+  EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
+}
+
 TEST_F(GpuClientTest, AMarkThatFailsIsSaidAtOnce) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   gpu_.simulated->fail_call("cuEventRecord", 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -286,7 +296,7 @@ TEST_F(GpuClientTest, AnAgentThatGoesAwayDuringACopyAndComesBack) {
     if (step != 1) agent_->ForgetSegment();  // its keeper is gone too
     agent_->Start();
     ASSERT_TRUE(Eventually([&] { return !Connected(); }));
-    ::usleep(20'000);
+    ::usleep(300'000);  // longer than the first pause before it connects again
     EXPECT_FALSE(Connected()) << "while the device writes into a slot of the old connection";
     gate.Open();
     ASSERT_TRUE(Eventually([&] { return Connected(); }));
