@@ -74,7 +74,7 @@ int Main(int argc, char** argv) {
   for (const Bench& bench : All()) {
     if (!names.empty() && std::find(names.begin(), names.end(), bench.name) == names.end())
       continue;
-    options.dir = base_dir + "/holdfast-bench-" + bench.name;
+    options.dir = std::filesystem::absolute(base_dir) / ("holdfast-bench-" + bench.name);
     std::filesystem::remove_all(options.dir);
     std::filesystem::create_directories(options.dir);
     auto outcome = bench.run(options);

@@ -78,7 +78,20 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// `bytes` that somebody else wrote are final.
+  /// Puts `bytes` where they belong before all that goes before them is there. False when
+  /// cancelled.
+  bool PutAhead(const void* from, uint64_t offset, uint64_t bytes) {
+    auto* source = static_cast<const std::byte*>(from);
+    for (uint64_t done = 0; done < bytes; done += kStepBytes) {
+      cancelled_ = !target_.alive();
+      if (cancelled_) return false;
+      std::memcpy(target_.slot.data() + offset + done, source + done,
+                  std::min(kStepBytes, bytes - done));
+    }
+    return true;
+  }
+
+  /// `bytes` that were written otherwise are final.
   bool Advance(uint64_t bytes) {
     uint64_t before = written_;
     written_ += bytes;
@@ -162,18 +175,34 @@ Status SaveCopy::Run(const Target& target) {
   return Status::Ok();
 }
 
+/// False when cancelled.
+bool SaveCopy::PutHostAhead(const Target& target, size_t first, Writer& writer) const {
+  for (size_t i = first; i < plan_.pieces.size(); ++i) {
+    const CopyPiece& piece = plan_.pieces[i];
+    const uint64_t offset = target.header.size() + piece.offset;
+    if (!piece.device && !writer.PutAhead(piece.memory, offset, piece.bytes)) return false;
+  }
+  return true;
+}
+
 Status SaveCopy::RunPieces(const Target& target, Writer& writer) {
-  size_t host_left = 0;
-  for (const CopyPiece& piece : plan_.pieces) host_left += piece.device ? 0 : 1;
   size_t device_seen = 0;
   size_t device_done = 0;
-  if (host_left == 0) target.released();
-  for (const CopyPiece& piece : plan_.pieces) {
+  for (size_t i = 0; i < plan_.pieces.size(); ++i) {
+    const CopyPiece& piece = plan_.pieces[i];
     if (!piece.device) {
-      if (!writer.Append(piece.memory, piece.bytes)) return Status::Ok();
-      if (&piece == &plan_.pieces[plan_.pieces.size() / 2]) HOLDFAST_CRASH_POINT("client.mid_copy");
-      if (--host_left == 0) target.released();
+      const bool is_there = device_seen > 0;
+      if (!(is_there ? writer.Advance(piece.bytes) : writer.Append(piece.memory, piece.bytes))) {
+        return Status::Ok();
+      }
+      if (i == plan_.pieces.size() / 2) HOLDFAST_CRASH_POINT("client.mid_copy");
       continue;
+    }
+    if (device_seen == 0) {
+      // The device's first piece comes when the training's work before the save is done. Who guards
+      // must not wait for that, so the host's tensors go first.
+      if (!PutHostAhead(target, i, writer)) return Status::Ok();
+      target.released();
     }
     ++device_seen;
     if (device_seen > device_done) {

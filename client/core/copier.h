@@ -17,7 +17,7 @@
 
 // Between tensors and slots. Host tensors are copied by the calling thread; device tensors by the
 // device copier's own streams, which the calling thread follows, so that the image still becomes
-// final from front to back.
+// final from front to back. Where there are both, host tensors are not kept waiting for a device.
 
 namespace holdfast::client {
 
@@ -86,7 +86,7 @@ class SaveCopy {
     /// Asked at every MiB; false cancels the copy.
     std::function<bool()> alive;
     /// Once: no host tensor is read any more and the device copies are enqueued, so GuardStream()
-    /// says the rest. Also when the copy fails.
+    /// says the rest. Waits for no device. Also when the copy fails.
     std::function<void()> released;
   };
 
@@ -108,6 +108,8 @@ class SaveCopy {
  private:
   class Writer;
   Status StartDevice(const Target& target);
+  /// The host's pieces from `first` on.
+  bool PutHostAhead(const Target& target, size_t first, Writer& writer) const;
   Status RunPieces(const Target& target, Writer& writer);
 
   const CopyPlan& plan_;

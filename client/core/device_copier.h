@@ -57,7 +57,8 @@ typedef struct holdfast_device_copier {
                  size_t text_bytes);
   void (*unpin)(holdfast_device_context* context, void* memory);
 
-  /* Records the point of `stream` (a cudaStream_t) after which the tensors may be read. */
+  /* Records the point of `stream` (a cudaStream_t) after which the tensors may be read. NULL, here
+   * and in guard: the default streams of all devices of the context. */
   int32_t (*mark)(holdfast_device_context* context, void* stream, holdfast_device_mark** mark,
                   char* text, size_t text_bytes);
   void (*drop_mark)(holdfast_device_context* context, holdfast_device_mark* mark);
@@ -68,7 +69,7 @@ typedef struct holdfast_device_copier {
                    const holdfast_device_piece* pieces, size_t count, void* slot,
                    holdfast_device_copy** copy, char* text, size_t text_bytes);
   /* Blocks until the first `want` pieces lie in the slot; `*done` (>= want when OK) is how many do.
-   * A failed copy gives an error. */
+   * A failed copy gives an error, once no other is under way. */
   int32_t (*wait_pieces)(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
                          size_t text_bytes);
   /* Work queued on `stream` from now on begins after all of `copy` has read its tensors. */

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/core/device_copier.h"
@@ -65,23 +66,33 @@ struct holdfast_device_context {
   std::set<void*> pinned HOLDFAST_GUARDED_BY(mutex);
 
   CUcontext first() const { return devices.begin()->second.context; }
-  /// The context that `stream` belongs to; for the default stream that of the first device.
-  CUcontext ContextOf(CUstream stream) const {
+  /// The context that `stream` belongs to. Default streams have one handle for all devices: then
+  /// those of all.
+  std::vector<CUcontext> ContextsOf(CUstream stream) const {
+    const bool is_default =
+        stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    CurrentContext current(*driver, first());
     CUcontext context = nullptr;
-    if (stream != nullptr && driver->StreamGetCtx(stream, &context) == CUDA_SUCCESS) return context;
-    return first();
+    if (!is_default && driver->StreamGetCtx(stream, &context) == CUDA_SUCCESS) return {context};
+    std::vector<CUcontext> all;
+    for (const auto& [index, device] : devices) all.push_back(device.context);
+    return all;
+  }
+  void DestroyEvents(const std::vector<CUevent>& events) const {
+    CurrentContext current(*driver, first());
+    for (CUevent event : events) driver->EventDestroy(event);
   }
 };
 
 struct holdfast_device_mark {
-  CUevent event = nullptr;
+  std::vector<CUevent> events;  // one for each context of the stream
 };
 
 struct holdfast_device_copy {
   holdfast_device_context* context = nullptr;
   std::vector<CopyGroup> groups;
   std::vector<CUevent> events;  // one a group, recorded after its copies
-  CUevent mark = nullptr;
+  std::vector<CUevent> marks;
 };
 
 namespace {
@@ -152,18 +163,25 @@ void Unpin(holdfast_device_context* context, void* memory) {
   context->driver->HostUnregister(memory);
 }
 
+CUresult Record(const Driver& driver, CUcontext context, CUstream stream,
+                std::vector<CUevent>* events) {
+  CurrentContext current(driver, context);
+  CUevent event = nullptr;
+  CUresult result = driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS) return result;
+  events->push_back(event);
+  return driver.EventRecord(event, stream);
+}
+
 int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mark** mark,
              char* text, size_t text_bytes) {
   const Driver& driver = *context->driver;
   auto* training_stream = static_cast<CUstream>(stream);
-  CurrentContext current(driver, context->ContextOf(training_stream));
   auto made = std::make_unique<holdfast_device_mark>();
-  CUresult result = driver.EventCreate(&made->event, CU_EVENT_DISABLE_TIMING);
-  if (result == CUDA_SUCCESS) {
-    result = driver.EventRecord(made->event, training_stream);
-    if (result != CUDA_SUCCESS) driver.EventDestroy(made->event);
-  }
-  if (result != CUDA_SUCCESS) {
+  for (CUcontext one : context->ContextsOf(training_stream)) {
+    CUresult result = Record(driver, one, training_stream, &made->events);
+    if (result == CUDA_SUCCESS) continue;
+    context->DestroyEvents(made->events);
     return Say(ErrorCode::kIoError, driver.Text("marking the training stream", result), text,
                text_bytes);
   }
@@ -172,8 +190,7 @@ int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mar
 }
 
 void DropMark(holdfast_device_context* context, holdfast_device_mark* mark) {
-  CurrentContext current(*context->driver, context->first());
-  context->driver->EventDestroy(mark->event);
+  context->DestroyEvents(mark->events);
   delete mark;
 }
 
@@ -213,15 +230,21 @@ CUresult Enqueue(const Driver& driver, const Device& device, const holdfast_devi
   return CUDA_SUCCESS;
 }
 
-void Finish(holdfast_device_copy* copy) {
-  const Driver& driver = *copy->context->driver;
-  for (auto& [index, device] : copy->context->devices) {
-    CurrentContext current(driver, device.context);
-    driver.StreamSynchronize(device.stream);
+/// Until nothing is under way on any device; the first error.
+CUresult Drain(const holdfast_device_context& context) {
+  CUresult first = CUDA_SUCCESS;
+  for (const auto& [index, device] : context.devices) {
+    CurrentContext current(*context.driver, device.context);
+    CUresult result = context.driver->StreamSynchronize(device.stream);
+    if (first == CUDA_SUCCESS) first = result;
   }
-  CurrentContext current(driver, copy->context->first());
-  for (CUevent event : copy->events) driver.EventDestroy(event);
-  if (copy->mark != nullptr) driver.EventDestroy(copy->mark);
+  return first;
+}
+
+void Finish(holdfast_device_copy* copy) {
+  Drain(*copy->context);
+  copy->context->DestroyEvents(copy->events);
+  copy->context->DestroyEvents(copy->marks);
   delete copy;
 }
 
@@ -230,8 +253,10 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
   const Driver& driver = *copy->context->driver;
   for (auto& [index, device] : copy->context->devices) {
     CurrentContext current(driver, device.context);
-    CUresult result = driver.StreamWaitEvent(device.stream, copy->mark, 0);
-    if (result != CUDA_SUCCESS) return result;
+    for (CUevent mark : copy->marks) {
+      CUresult result = driver.StreamWaitEvent(device.stream, mark, 0);
+      if (result != CUDA_SUCCESS) return result;
+    }
   }
   for (const CopyGroup& group : copy->groups) {
     auto found = copy->context->devices.find(group.device_index);
@@ -254,7 +279,7 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
               holdfast_device_copy** copy, char* text, size_t text_bytes) {
   auto made = std::make_unique<holdfast_device_copy>();
   made->context = context;
-  made->mark = mark->event;
+  made->marks = std::move(mark->events);
   delete mark;
   made->groups = holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax);
   CUresult result = StartGroups(made.get(), pieces, static_cast<std::byte*>(slot));
@@ -282,6 +307,7 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
   for (size_t i = 0; i <= group; ++i) {
     CUresult result = driver.EventSynchronize(copy->events[i]);
     if (result != CUDA_SUCCESS) {
+      Drain(*copy->context);  // the other devices' copies go on
       return Say(ErrorCode::kIoError, driver.Text("copying from the device", result), text,
                  text_bytes);
     }
@@ -293,15 +319,16 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
 int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes) {
   const Driver& driver = *copy->context->driver;
   auto* training_stream = static_cast<CUstream>(stream);
-  CurrentContext current(driver, copy->context->ContextOf(training_stream));
   // Events on one stream complete in order: the last of each device stands for all.
   std::map<int32_t, CUevent> last;
   for (size_t i = 0; i < copy->groups.size(); ++i) {
     last[copy->groups[i].device_index] = copy->events[i];
   }
-  for (const auto& [index, event] : last) {
-    CUresult result = driver.StreamWaitEvent(training_stream, event, 0);
-    if (result != CUDA_SUCCESS) {
+  for (CUcontext one : copy->context->ContextsOf(training_stream)) {
+    CurrentContext current(driver, one);
+    for (const auto& [index, event] : last) {
+      CUresult result = driver.StreamWaitEvent(training_stream, event, 0);
+      if (result == CUDA_SUCCESS) continue;
       return Say(ErrorCode::kIoError, driver.Text("guarding the training stream", result), text,
                  text_bytes);
     }
@@ -333,11 +360,8 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
     result = Enqueue(driver, found->second, pieces, group, from, Direction::kToDevice);
     if (result != CUDA_SUCCESS) break;
   }
-  for (auto& [index, device] : context->devices) {
-    CurrentContext current(driver, device.context);
-    CUresult done = driver.StreamSynchronize(device.stream);
-    if (result == CUDA_SUCCESS) result = done;
-  }
+  const CUresult drained = Drain(*context);
+  if (result == CUDA_SUCCESS) result = drained;
   if (result == CUDA_SUCCESS) return 0;
   return Say(ErrorCode::kIoError, driver.Text("copying to the device", result), text, text_bytes);
 }

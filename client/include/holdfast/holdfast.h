@@ -212,7 +212,9 @@ typedef struct holdfast_save_options {
   size_t struct_size; /* sizeof(holdfast_save_options) */
   const holdfast_extra* extras;
   size_t extra_count;
-  void* stream; /* cudaStream_t: device tensors are copied after the work queued on it so far */
+  /* cudaStream_t: device tensors are copied after the work queued on it so far. NULL: on the default
+   * streams of all devices that hold tensors. */
+  void* stream;
   /* Not 0: when no slot is free this save waits for one up to so long, in the background, whatever
    * the client's policy; for a version that matters, such as the last. Guard waits for it too. */
   uint32_t wait_ms;
@@ -231,7 +233,8 @@ HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
                                          holdfast_error* error);
 
 /* Call before the tensors change. Returns when no copy reads host tensors any more, and makes
- * `stream` (a cudaStream_t; ignored without device tensors) wait for the copies of device tensors.
+ * `stream` (a cudaStream_t, NULL as in holdfast_save; ignored without device tensors) wait for the
+ * copies of device tensors.
  * It waits for this process's own copy; for an agent that has not yet granted a slot at most
  * agent_timeout_ms and the time that the save may wait for a slot, then that save is skipped. */
 HOLDFAST_API holdfast_code holdfast_guard(holdfast_client* client, void* stream,

@@ -136,6 +136,32 @@ TEST_F(CopierTest, DeviceAndHostMixed) {
   EXPECT_EQ(progress_.back(), slot_.size());
 }
 
+TEST_F(CopierTest, HostTensorsDoNotWaitForADevice) {
+  Make(Sizes(), 3);
+  LoadDevice();
+  ::setenv("HOLDFAST_TEST_DEVICE", "held", 1);
+  int stream = 0;
+  auto copy = SaveCopy::Make(plan_, device_.get(), &stream);
+  ASSERT_TRUE(copy);
+  SaveCopy::Target target = Target();
+  target.released = [&] {
+    ++released_;
+    // The training goes on: what the host's tensors hold from now on must not be seen.
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      if (!memory_[i].device)
+        std::fill(memory_bytes_[i].begin(), memory_bytes_[i].end(), std::byte{9});
+    }
+    EXPECT_TRUE((*copy)->GuardStream(&stream).ok());
+  };
+  EXPECT_TRUE((*copy)->Run(target).ok());
+  ::unsetenv("HOLDFAST_TEST_DEVICE");
+  EXPECT_EQ(stream, 1) << "the device was waited for first";
+  EXPECT_EQ(released_, 1);
+  ExpectImage();
+  EXPECT_TRUE(std::is_sorted(progress_.begin(), progress_.end()));
+  EXPECT_EQ(progress_.back(), slot_.size());
+}
+
 TEST_F(CopierTest, DeviceCopyCancelledIsOverBeforeRunReturns) {
   Make(Sizes(), 2);
   LoadDevice();

@@ -1,5 +1,6 @@
 // A device copier for tests: "device" memory is host memory, copied by a slow thread of its own.
-// What goes wrong is chosen by HOLDFAST_TEST_DEVICE: "abi" or "start".
+// What goes wrong is chosen by HOLDFAST_TEST_DEVICE: "abi", "start", or "held", where copies begin
+// when they are guarded, or after ten seconds.
 
 #include <atomic>
 #include <condition_variable>
@@ -21,6 +22,7 @@ struct holdfast_device_copy {
   std::mutex mutex;
   std::condition_variable changed;
   size_t done = 0;
+  bool held = false;
   std::thread thread;
 };
 
@@ -58,7 +60,12 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
     return 8;
   }
   auto made = std::make_unique<holdfast_device_copy>();
+  made->held = Chosen("held");
   made->thread = std::thread([made = made.get(), pieces, count, slot] {
+    {
+      std::unique_lock lock(made->mutex);
+      made->changed.wait_for(lock, std::chrono::seconds(10), [&] { return !made->held; });
+    }
     for (size_t i = 0; i < count; ++i) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       std::memcpy(static_cast<char*>(slot) + pieces[i].slot_offset, pieces[i].device_memory,
@@ -77,9 +84,12 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char*,
   *done = copy->done;
   return 0;
 }
-// Stands for a stream wait: `stream` is an int that becomes 1.
-int32_t Guard(holdfast_device_copy*, void* stream, char*, size_t) {
-  if (stream != nullptr) *static_cast<int*>(stream) = 1;
+// Stands for a stream wait: `stream` is an int that becomes 1, or 2 when a held copy has begun.
+int32_t Guard(holdfast_device_copy* copy, void* stream, char*, size_t) {
+  std::lock_guard lock(copy->mutex);
+  if (stream != nullptr) *static_cast<int*>(stream) = copy->held && copy->done > 0 ? 2 : 1;
+  copy->held = false;
+  copy->changed.notify_all();
   return 0;
 }
 void FinishCopy(holdfast_device_copy* copy) {

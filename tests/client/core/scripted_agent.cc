@@ -72,6 +72,12 @@ std::map<uint64_t, ScriptedAgent::SavedImage> ScriptedAgent::images() {
   return images_;
 }
 
+std::string ScriptedAgent::image(uint64_t step) {
+  std::lock_guard lock(mutex_);
+  auto found = images_.find(step);
+  return found == images_.end() ? "" : found->second.image;
+}
+
 std::vector<agent::MessageType> ScriptedAgent::received() {
   std::lock_guard lock(mutex_);
   return received_;

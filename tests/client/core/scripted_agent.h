@@ -86,6 +86,8 @@ class ScriptedAgent {
     std::string image;
   };
   std::map<uint64_t, SavedImage> images();
+  /// Of one step; empty when it was not saved.
+  std::string image(uint64_t step);
   std::vector<agent::MessageType> received();
   size_t Count(agent::MessageType type);
   agent::HelloMessage hello();

@@ -1,36 +1,17 @@
 // The plugin as the library loads it. Without a driver: it loads and refuses clearly. With a GPU:
 // bytes on the device arrive in the slot and back, the guard keeps a later write out of the copy.
 
-#include <cuda.h>
-#include <dlfcn.h>
-#include <gtest/gtest.h>
-
+#include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <memory>
 #include <thread>
 #include <vector>
 
-#include "client/core/device_copier.h"
 #include "client/cuda/copy_groups.h"
-#include "storage/base/random.h"
-#include "storage/base/status.h"
+#include "tests/client/cuda/copier_fixture.h"
 
 namespace holdfast::cuda {
 namespace {
-
-const holdfast_device_copier* Table() {
-  static const holdfast_device_copier* table = [] {
-    void* library = ::dlopen(HOLDFAST_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      ADD_FAILURE() << ::dlerror();
-      return static_cast<const holdfast_device_copier*>(nullptr);
-    }
-    auto get = reinterpret_cast<holdfast_device_copier_fn>(
-        ::dlsym(library, HOLDFAST_DEVICE_COPIER_SYMBOL));
-    return get == nullptr ? nullptr : get();
-  }();
-  return table;
-}
 
 TEST(CopyGroupsTest, KeepsEveryPieceInOrderWithinTheLimits) {
   Random random(3);
@@ -58,103 +39,75 @@ TEST(CopyGroupsTest, KeepsEveryPieceInOrderWithinTheLimits) {
   }
 }
 
-TEST(CudaCopierTest, SpeaksTheContract) {
+using CudaCopierTest = CopierFixture;
+
+TEST_F(CudaCopierTest, SpeaksTheContract) {
   ASSERT_NE(Table(), nullptr);
   EXPECT_EQ(Table()->abi, HOLDFAST_DEVICE_COPIER_ABI);
   EXPECT_EQ(Table()->struct_size, sizeof(holdfast_device_copier));
 }
 
-/// Opens device 0, or returns nullptr after checking that the refusal is a clear one.
-holdfast_device_context* OpenOrRefuse() {
-  holdfast_device_context* context = nullptr;
-  int32_t index = 0;
-  char text[512] = {};
-  int32_t code = Table()->open(&index, 1, &context, text, sizeof text);
-  if (code == 0) return context;
-  EXPECT_EQ(code, static_cast<int32_t>(ErrorCode::kUnsupported));
-  EXPECT_NE(std::string(text), "");
-  EXPECT_EQ(context, nullptr);
-  return nullptr;
+TEST_F(CudaCopierTest, WithoutADeviceItRefusesAndSaysWhy) {
+  if (gpu_.devices > 0) GTEST_SKIP() << "there is a device";
+  EXPECT_EQ(Open({0}), static_cast<int32_t>(ErrorCode::kUnsupported));
+  EXPECT_NE(std::string(text_), "");
+  EXPECT_EQ(context_, nullptr);
 }
 
-TEST(CudaCopierTest, WithoutADeviceItRefusesAndSaysWhy) {
-  if (holdfast_device_context* context = OpenOrRefuse()) Table()->close(context);
-}
-
-/// The few driver calls that the test itself needs.
-struct TestDriver {
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  template <typename Function>
-  Function* Get(const char* name) const {
-    return reinterpret_cast<Function*>(::dlsym(library, name));
-  }
-};
-
-TEST(CudaCopierTest, BytesArriveAndComeBackAndTheGuardHolds) {
-  holdfast_device_context* context = OpenOrRefuse();
-  if (context == nullptr) GTEST_SKIP() << "no GPU on this machine";
-  TestDriver driver;
-  auto* alloc = driver.Get<CUresult(CUdeviceptr*, size_t)>("cuMemAlloc_v2");
-  auto* release = driver.Get<CUresult(CUdeviceptr)>("cuMemFree_v2");
-  auto* upload = driver.Get<CUresult(CUdeviceptr, const void*, size_t)>("cuMemcpyHtoD_v2");
-  auto* fill =
-      driver.Get<CUresult(CUdeviceptr, unsigned char, size_t, CUstream)>("cuMemsetD8Async");
-  auto* retain = driver.Get<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain");
-  auto* push = driver.Get<CUresult(CUcontext)>("cuCtxPushCurrent_v2");
-  CUcontext primary = nullptr;
-  ASSERT_EQ(retain(&primary, 0), CUDA_SUCCESS);
-  ASSERT_EQ(push(primary), CUDA_SUCCESS);
-
-  constexpr size_t kBytes = 64 << 20;
-  CUdeviceptr memory = 0;
-  ASSERT_EQ(alloc(&memory, kBytes), CUDA_SUCCESS);
-  std::vector<unsigned char> expected(kBytes);
+TEST_F(CudaCopierTest, BytesArriveAndComeBackAndTheGuardHolds) {
+  if (gpu_.devices == 0) GTEST_SKIP() << "no GPU on this machine";
+  // A simulated device is not fast.
+  const size_t bytes_in_all = gpu_.simulated == nullptr ? 64 << 20 : 20 << 20;
+  const int rounds = gpu_.simulated == nullptr ? 20 : 5;
+  const int fills = gpu_.simulated == nullptr ? 50 : 2;
+  training_.push_back(std::make_unique<TrainingDevice>(0, bytes_in_all));
+  TrainingDevice& device = *training_[0];
+  ASSERT_EQ(Open({0}), 0) << text_;
+  TrainingDevice::Bytes expected(bytes_in_all);
   Random random(5);
   for (auto& byte : expected) byte = static_cast<unsigned char>(random.Next());
-  ASSERT_EQ(upload(memory, expected.data(), kBytes), CUDA_SUCCESS);
+  device.Upload(expected);
 
-  std::vector<unsigned char> slot(kBytes + 100);
-  char text[512] = {};
-  EXPECT_EQ(Table()->pin(context, slot.data(), slot.size(), text, sizeof text), 0) << text;
+  std::vector<unsigned char> slot(bytes_in_all + 100);
+  EXPECT_EQ(Table()->pin(context_, slot.data(), slot.size(), text_, sizeof text_), 0) << text_;
   // 10,000 pieces and one big one.
   std::vector<holdfast_device_piece> pieces;
   size_t at = 0;
   for (int i = 0; i < 10'000; ++i) {
     size_t bytes = 1 + random.Below(3000);
-    pieces.push_back({reinterpret_cast<void*>(memory + at), at + 100, bytes, 0, 0});
+    pieces.push_back({device.at(at), at + 100, bytes, 0, 0});
     at += bytes;
   }
-  pieces.push_back({reinterpret_cast<void*>(memory + at), at + 100, kBytes - at, 0, 0});
+  pieces.push_back({device.at(at), at + 100, bytes_in_all - at, 0, 0});
 
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     std::fill(slot.begin(), slot.end(), 0);
     holdfast_device_mark* mark = nullptr;
     holdfast_device_copy* copy = nullptr;
-    ASSERT_EQ(Table()->mark(context, nullptr, &mark, text, sizeof text), 0) << text;
-    ASSERT_EQ(Table()->start(context, mark, pieces.data(), pieces.size(), slot.data(), &copy, text,
-                             sizeof text),
+    ASSERT_EQ(Table()->mark(context_, nullptr, &mark, text_, sizeof text_), 0) << text_;
+    ASSERT_EQ(Table()->start(context_, mark, pieces.data(), pieces.size(), slot.data(), &copy,
+                             text_, sizeof text_),
               0)
-        << text;
-    ASSERT_EQ(Table()->guard(copy, nullptr, text, sizeof text), 0) << text;
-    ASSERT_EQ(fill(memory, 0xEE, kBytes, nullptr), CUDA_SUCCESS);  // the next optimizer step
+        << text_;
+    ASSERT_EQ(Table()->guard(copy, nullptr, text_, sizeof text_), 0) << text_;
+    device.Fill(0xEE, nullptr);  // the next optimizer step
     // As the library does: on a thread of its own, where no context is current.
     std::thread([&] {
       size_t done = 0;
-      EXPECT_EQ(Table()->wait_pieces(copy, pieces.size(), &done, text, sizeof text), 0) << text;
+      EXPECT_EQ(Table()->wait_pieces(copy, pieces.size(), &done, text_, sizeof text_), 0) << text_;
       EXPECT_GE(done, pieces.size());
       Table()->finish(copy);
     }).join();
-    ASSERT_EQ(std::memcmp(slot.data() + 100, expected.data(), kBytes), 0)
+    ASSERT_EQ(std::memcmp(slot.data() + 100, expected.data(), bytes_in_all), 0)
         << "torn in round " << round;
     // What is queued before a restore does not come after it: the next round would see it.
-    for (int i = 0; i < 50; ++i) ASSERT_EQ(fill(memory, 0xDD, kBytes, nullptr), CUDA_SUCCESS);
+    for (int i = 0; i < fills; ++i) device.Fill(0xDD, nullptr);
     ASSERT_EQ(
-        Table()->restore(context, pieces.data(), pieces.size(), slot.data(), text, sizeof text), 0)
-        << text;
+        Table()->restore(context_, pieces.data(), pieces.size(), slot.data(), text_, sizeof text_),
+        0)
+        << text_;
   }
-  Table()->unpin(context, slot.data());
-  release(memory);
-  Table()->close(context);
+  Table()->unpin(context_, slot.data());
 }
 
 }  // namespace

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/client/cuda/simulated_driver/control.h"
+#include "tests/client/cuda/simulated_driver/memory.h"
+
+namespace holdfast::cuda::simulated {
+
+inline constexpr int kDevices = 2;
+
+/// Work that a stream was given: runs after what was queued there before, and after `after`.
+struct Operation {
+  std::function<CUresult()> work;  // empty: only a point in the order
+  std::vector<std::shared_ptr<Operation>> after;
+  bool done = false;
+};
+/// Shared: the queue, the events that captured it and the operations that wait for it outlive each
+/// other in any order.
+using Point = std::shared_ptr<Operation>;
+
+struct Stream;
+
+struct Context {
+  int device = 0;
+  uint32_t retains = 0;
+  CUresult error = CUDA_SUCCESS;   // of an operation that failed; stays
+  std::shared_ptr<Stream> legacy;  // the default stream
+};
+
+/// A thread runs what is queued. Shared with that thread, which outlives the handle.
+struct Stream {
+  std::shared_ptr<Context> context;
+  bool blocking = true;  // the legacy default stream and this one wait for each other
+  bool destroyed = false;
+  std::deque<Point> queue;
+  Point last;
+};
+
+struct Event {
+  std::shared_ptr<Context> context;
+  Point captured;  // null: never recorded, which counts as complete
+};
+
+/// The devices and everything on them. Handles are numbers that are never used again, so that a
+/// stale one is always told from a live one. All but the work itself happens under one lock, which
+/// the caller of any function here holds.
+class Machine {
+ public:
+  /// Never destroyed: streams' threads may run until the process ends.
+  static Machine& Get();
+
+  std::mutex mutex;
+  Memory memory;
+  bool initialised = false;
+
+  CUcontext Retain(int device);
+  bool Release(std::unique_lock<std::mutex>& lock, int device);
+  std::shared_ptr<Context> FindContext(CUcontext handle) const;
+  CUcontext HandleOf(const Context& context) const;
+
+  CUstream MakeStream(const std::shared_ptr<Context>& context, bool blocking);
+  /// `handle` null or CU_STREAM_LEGACY: the default stream of `current`. Null when there is none.
+  std::shared_ptr<Stream> FindStream(CUstream handle, const Context& current) const;
+  bool DestroyStream(CUstream handle);
+
+  CUevent MakeEvent(const std::shared_ptr<Context>& context);
+  std::shared_ptr<Event> FindEvent(CUevent handle) const;
+  bool DestroyEvent(CUevent handle) { return events_.erase(Number(handle)) != 0; }
+
+  Point Enqueue(Stream& stream, std::function<CUresult()> work, const Point& after = nullptr);
+  void Await(std::unique_lock<std::mutex>& lock, const Point& point);
+  void AwaitContext(std::unique_lock<std::mutex>& lock, const Context& context);
+
+  /// The error that the next call of `function` was told to give, if it is its turn.
+  CUresult TakeCallFailure(const std::string& function);
+  bool TakeCopyFailure(int device);
+  void FailCall(const std::string& function, uint64_t n, CUresult result);
+  void FailCopy(int device, uint64_t n) { copy_failures_[device] = n; }
+  void FailNothing();
+  void CopiesQueued(uint64_t n) { copies_queued_ += n; }
+  void CopiesEnded(uint64_t n) { copies_queued_ -= n; }
+  void CopyBegins() { ++copies_begun_; }
+  void Misuse() { ++misuses_; }
+  Counts CountAll() const;
+
+ private:
+  template <typename Handle>
+  static uint64_t Number(Handle handle) {
+    return reinterpret_cast<uint64_t>(handle);
+  }
+  uint64_t NextHandle() { return next_handle_ += 16; }
+  void Launch(const std::shared_ptr<Stream>& stream);
+  void Run(const std::shared_ptr<Stream>& stream);
+
+  std::condition_variable changed_;
+  uint64_t next_handle_ = 0x1000;
+  std::map<uint64_t, std::shared_ptr<Context>> contexts_;
+  std::map<uint64_t, std::shared_ptr<Stream>>
+      streams_;  // destroyed ones until their queue is empty
+  std::map<uint64_t, std::shared_ptr<Event>> events_;
+  struct CallFailure {
+    uint64_t n = 0;
+    CUresult result = CUDA_SUCCESS;
+  };
+  std::map<std::string, CallFailure> call_failures_;
+  std::map<int, uint64_t> copy_failures_;
+  uint64_t copies_queued_ = 0;
+  uint64_t copies_begun_ = 0;
+  uint64_t misuses_ = 0;
+};
+
+/// Now and then a pause, from the seed in HOLDFAST_SIMULATED_DRIVER_SEED: for a stream's thread,
+/// without the lock, so that races show.
+void Jitter();
+
+}  // namespace holdfast::cuda::simulated
