@@ -21,17 +21,16 @@ struct TorchC {
   int32_t (*get_sizes)(void* handle, int64_t** sizes) = nullptr;
   int32_t (*get_strides)(void* handle, int64_t** strides) = nullptr;
   int32_t (*delete_tensor)(void* handle) = nullptr;
-  nb::object new_handle;  // tensor → capsule of a handle
+  PyObject* new_handle = nullptr;  // tensor → capsule of a handle; held for ever
 
   bool complete() const {
     return get_data_ptr != nullptr && get_dim != nullptr && get_sizes != nullptr &&
-           get_strides != nullptr && delete_tensor != nullptr && new_handle.is_valid();
+           get_strides != nullptr && delete_tensor != nullptr && new_handle != nullptr;
   }
 
   static const TorchC& Get() {
-    // Never destroyed: the interpreter is gone by then.
-    static const TorchC* const found = new TorchC(Find());
-    return *found;
+    static const TorchC found = Find();
+    return found;
   }
 
  private:
@@ -50,7 +49,8 @@ struct TorchC {
     find(&c.delete_tensor, "aoti_torch_delete_tensor_object");
     nb::object module = nb::module_::import_("torch._C");
     module = nb::getattr(module, "_aoti", nb::none());
-    c.new_handle = nb::getattr(module, "unsafe_alloc_void_ptr_from_tensor", nb::object());
+    nb::object found = nb::getattr(module, "unsafe_alloc_void_ptr_from_tensor", nb::object());
+    c.new_handle = found.release().ptr();
     return c;
   }
 };
@@ -63,7 +63,7 @@ uintptr_t AddressFrom(const nb::object& number) { return nb::cast<uintptr_t>(num
 /// torch exchanges tensors (torch.utils.swap_tensors) only while they have no other.
 void* HandleWithin(const TorchC& c, const nb::object& tensor) {
   if (!c.complete()) return nullptr;
-  PyObject* capsule = PyObject_CallOneArg(c.new_handle.ptr(), tensor.ptr());
+  PyObject* capsule = PyObject_CallOneArg(c.new_handle, tensor.ptr());
   if (capsule == nullptr) {
     PyErr_Clear();  // no tensor
     return nullptr;
