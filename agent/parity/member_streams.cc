@@ -24,7 +24,7 @@ class LocalStream final : public PeerStream {
     const uint64_t want = std::min({left_, uint64_t{into.size()}, kStripeUnitBytes});
     if (want == 0) return 0;
     HOLDFAST_ASSIGN_OR_RETURN(const auto bytes, reader_->Read(at_, want, deadline));
-    std::memcpy(into.data(), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), into.begin());
     at_ += bytes.size();
     left_ = bytes.size() < want ? 0 : left_ - want;
     return bytes.size();
