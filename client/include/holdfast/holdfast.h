@@ -212,8 +212,8 @@ typedef struct holdfast_save_options {
   size_t struct_size; /* sizeof(holdfast_save_options) */
   const holdfast_extra* extras;
   size_t extra_count;
-  /* cudaStream_t: device tensors are copied after the work queued on it so far. NULL: on the default
-   * streams of all devices that hold tensors. */
+  /* cudaStream_t: device tensors are copied after the work queued on it so far. NULL: on the
+   * default streams of all devices that hold tensors. */
   void* stream;
   /* Not 0: when no slot is free this save waits for one up to so long, in the background, whatever
    * the client's policy; for a version that matters, such as the last. Guard waits for it too. */

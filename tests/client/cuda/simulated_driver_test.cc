@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/client/cuda/gpu.h"
@@ -94,7 +95,10 @@ TEST_F(SimulatedDriverTest, AnEventIsItsStateAtTheCall) {
   EXPECT_EQ(gpu_.EventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
   std::vector<unsigned char> seen(4096);
   ASSERT_EQ(gpu_.Register(seen.data(), seen.size(), CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
+  const uint64_t begun = gpu_.simulated->counts().copies_begun;
   ASSERT_EQ(gpu_.ToHost(seen.data(), device.memory, seen.size(), other.stream), CUDA_SUCCESS);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(gpu_.simulated->counts().copies_begun, begun);
   gate.Open();
   EXPECT_EQ(gpu_.StreamSynchronize(other.stream), CUDA_SUCCESS);
   EXPECT_EQ(seen, std::vector<unsigned char>(4096, 7));
@@ -105,7 +109,6 @@ TEST_F(SimulatedDriverTest, AnEventIsItsStateAtTheCall) {
 TEST_F(SimulatedDriverTest, TheDefaultStreamWaitsForBlockingOnesAndTheyForIt) {
   TrainingDevice device(0, 4096);  // its stream is a non-blocking one
   Gate gate;
-  Gate default_gate;
   const OnDevice current(0);
   CUstream blocking = nullptr;
   ASSERT_EQ(gpu_.StreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
@@ -131,6 +134,10 @@ TEST_F(SimulatedDriverTest, TheDefaultStreamWaitsForBlockingOnesAndTheyForIt) {
   EXPECT_EQ(gpu_.StreamSynchronize(blocking), CUDA_SUCCESS);
   EXPECT_EQ(of_default, 1);
   EXPECT_EQ(of_blocking, 2);
+  Gate other;
+  other.Hold(device, device.stream);
+  EXPECT_EQ(gpu_.StreamSynchronize(nullptr), CUDA_SUCCESS) << "nor it for a non-blocking one";
+  other.Open();
   EXPECT_EQ(gpu_.StreamDestroy(blocking), CUDA_SUCCESS);
 }
 

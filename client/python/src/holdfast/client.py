@@ -193,6 +193,7 @@ class Client:
         Args:
             extras: small named bytes that belong to the version.
             stream: a cudaStream_t: device tensors are copied after the work queued on it so far.
+                0: on the default streams of all devices that hold tensors.
             wait_for_slot: this save waits so long for a slot, in the background; for one that
                 matters.
 

@@ -6,12 +6,12 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "tests/client/cuda/simulated_driver/call.h"
 
 using holdfast::cuda::simulated::Call;
 using holdfast::cuda::simulated::Control;
-using holdfast::cuda::simulated::CurrentContexts;
 using holdfast::cuda::simulated::kDevices;
 using holdfast::cuda::simulated::Machine;
 
@@ -102,23 +102,25 @@ CUresult cuCtxPushCurrent(CUcontext context) {
   Call call(__func__, Call::Needs::kNothing);
   if (call.failed()) return call.result;
   if (call.machine.FindContext(context) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  CurrentContexts().push_back(context);
+  call.machine.CurrentContexts().push_back(context);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent(CUcontext* context) {
   Call call(__func__, Call::Needs::kNothing);
   if (call.failed()) return call.result;
-  if (CurrentContexts().empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context != nullptr) *context = CurrentContexts().back();
-  CurrentContexts().pop_back();
+  std::vector<CUcontext>& current = call.machine.CurrentContexts();
+  if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = current.back();
+  current.pop_back();
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
   Call call(__func__, Call::Needs::kNothing);
   if (call.failed()) return call.result;
-  *context = CurrentContexts().empty() ? nullptr : CurrentContexts().back();
+  const std::vector<CUcontext>& current = call.machine.CurrentContexts();
+  *context = current.empty() ? nullptr : current.back();
   return CUDA_SUCCESS;
 }
 

@@ -1,21 +1,19 @@
 #include "tests/client/cuda/simulated_driver/call.h"
 
-namespace holdfast::cuda::simulated {
+#include <vector>
 
-std::vector<CUcontext>& CurrentContexts() {
-  thread_local std::vector<CUcontext> contexts;
-  return contexts;
-}
+namespace holdfast::cuda::simulated {
 
 Call::Call(const char* function, Needs needs) : machine(Machine::Get()), lock(machine.mutex) {
   result = machine.TakeCallFailure(function);
   if (result == CUDA_SUCCESS && !machine.initialised) result = CUDA_ERROR_NOT_INITIALIZED;
   if (result != CUDA_SUCCESS || needs == Needs::kNothing) return;
-  if (CurrentContexts().empty()) {
+  const std::vector<CUcontext>& current = machine.CurrentContexts();
+  if (current.empty()) {
     result = CUDA_ERROR_INVALID_CONTEXT;
     return;
   }
-  context = machine.FindContext(CurrentContexts().back());
+  context = machine.FindContext(current.back());
   if (context == nullptr) {
     result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   } else if (needs == Needs::kContext) {

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "tests/client/cuda/simulated_driver/machine.h"
 
@@ -28,8 +27,5 @@ class Call {
   CUresult result = CUDA_SUCCESS;
   std::shared_ptr<Context> context;
 };
-
-/// Of the calling thread, innermost last.
-std::vector<CUcontext>& CurrentContexts();
 
 }  // namespace holdfast::cuda::simulated

@@ -171,12 +171,12 @@ void Machine::Run(const std::shared_ptr<Stream>& stream) {
 }
 
 void Jitter() {
-  static std::atomic<uint64_t> threads{0};
+  static std::atomic<uint64_t> calls{0};
   static const uint64_t seed = [] {
     const char* text = std::getenv("HOLDFAST_SIMULATED_DRIVER_SEED");
     return text == nullptr ? uint64_t{1} : std::strtoull(text, nullptr, 10);
   }();
-  thread_local Random random(seed * 1000 + threads.fetch_add(1));
+  Random random((seed << 40) + calls.fetch_add(1));
   if (!random.OneIn(16)) return;
   std::this_thread::sleep_for(std::chrono::microseconds(random.Below(200)));
 }

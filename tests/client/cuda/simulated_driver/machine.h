@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/client/cuda/simulated_driver/control.h"
@@ -64,6 +65,9 @@ class Machine {
   Memory memory;
   bool initialised = false;
 
+  /// Of the calling thread, innermost last. (ThreadSanitizer is at odds with thread-local variables
+  /// of libraries that are loaded late.)
+  std::vector<CUcontext>& CurrentContexts() { return current_[std::this_thread::get_id()]; }
   CUcontext Retain(int device);
   bool Release(std::unique_lock<std::mutex>& lock, int device);
   std::shared_ptr<Context> FindContext(CUcontext handle) const;
@@ -105,6 +109,7 @@ class Machine {
 
   std::condition_variable changed_;
   uint64_t next_handle_ = 0x1000;
+  std::map<std::thread::id, std::vector<CUcontext>> current_;
   std::map<uint64_t, std::shared_ptr<Context>> contexts_;
   std::map<uint64_t, std::shared_ptr<Stream>>
       streams_;  // destroyed ones until their queue is empty
