@@ -178,7 +178,8 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
       Cli({"drill", "kill-rank", "--job", "lm", "--target", "n0", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.errors;
   EXPECT_THAT(dry.out, HasSubstr("on n0"));
-  for (const json& incident : CliJson({"incidents", "--job", "lm"})["incidents"]) {
+  const json told = CliJson({"incidents", "--job", "lm"});
+  for (const json& incident : told["incidents"]) {
     // A busy machine is slow now and then.
     EXPECT_EQ(incident["state"], "noted") << incident.dump(1);
   }
