@@ -6,7 +6,8 @@
 #   deploy/test.sh --lint      clang-format and clang-tidy over the whole tree
 set -euo pipefail
 cd "$(dirname "$0")/.."
-jobs=$(nproc)
+# Most tests wait for processes more than they compute.
+at_once=$(($(nproc) + 1))
 
 # build PRESET [TARGET...]
 build() {
@@ -22,8 +23,7 @@ build() {
 run() {
   local preset=$1
   shift
-  # Most tests wait for processes more than they compute.
-  ctest --test-dir "build/$preset" --output-on-failure -j "$((jobs + 1))" "$@"
+  ctest --test-dir "build/$preset" --output-on-failure -j "$at_once" "$@"
 }
 
 case "${1:-}" in
@@ -36,6 +36,8 @@ case "${1:-}" in
     run test --no-tests=error --repeat until-pass:2
     ;;
   --sanitize)
+    # Sanitizers make processes two to three times as slow: one test at a time keeps to its deadlines.
+    at_once=1
     deploy/install-deps.sh
     build asan
     run asan --no-tests=error
