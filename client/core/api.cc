@@ -203,7 +203,7 @@ holdfast_code holdfast_close(holdfast_client* client, uint64_t timeout_ms, holdf
   if (client == nullptr) return Report(Status::Ok(), error);
   if (Status status = client->core->CheckProcess(); !status.ok()) return Report(status, error);
   holdfast_code code = Guarded(error, [&]() -> Status { return client->core->Close(timeout_ms); });
-  delete client;
+  if (!client->core->abandoned()) delete client;
   return code;
 }
 

@@ -10,6 +10,7 @@ namespace holdfast::client {
 namespace {
 // Outcomes of this many steps are remembered for Wait().
 constexpr size_t kRecordsMax = 1024;
+constexpr uint64_t kDeviceGraceMs = 2000;
 
 agent::HelloMessage HelloOf(const ClientOptions& options, const ImageLayout& layout) {
   agent::HelloMessage hello;
@@ -88,7 +89,9 @@ Status Client::CheckProcess() const {
 }
 
 void Client::Log(int level, const std::string& text) {
-  if (options_.log != nullptr) options_.log(options_.log_context, level, text.c_str());
+  if (options_.log == nullptr) return;
+  MutexLock lock(logging_);
+  if (!silent_) options_.log(options_.log_context, level, text.c_str());
 }
 
 // ---- saving, the caller's side -----------------------------------------------------------------
@@ -346,6 +349,14 @@ std::string Client::UnflushedLocked() {
   return steps;
 }
 
+bool Client::AwaitWorkerEnd() {
+  if (!worker_.joinable() || !device_) return true;
+  const MonotonicTime deadline = After(kDeviceGraceMs);
+  MutexLock lock(mutex_);
+  while (!worker_ended_ && MonotonicNow() < deadline) changed_.WaitUntil(mutex_, deadline);
+  return worker_ended_;
+}
+
 Status Client::Close(uint64_t timeout_ms) {
   if (!link_) return Status::Ok();
   MonotonicTime deadline = After(timeout_ms);
@@ -362,6 +373,15 @@ Status Client::Close(uint64_t timeout_ms) {
     changed_.NotifyAll();
   }
   link_->Interrupt();
+  if (!AwaitWorkerEnd()) {
+    worker_.detach();
+    MutexLock lock(logging_);
+    silent_ = true;
+    abandoned_ = true;
+    return DeadlineExceededError((unflushed.empty() ? "" : "not sealed: step " + unflushed + "; ") +
+                                 "a GPU has not come to a copy (does it hang?), so the memory that "
+                                 "it would write to is kept until this process ends");
+  }
   if (worker_.joinable()) worker_.join();
   link_->Stop();
   link_.reset();

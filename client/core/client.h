@@ -70,8 +70,13 @@ class Client : private LinkObserver {
   PhaseHints& phases() { return phases_; }
   /// The process's recorder for its first client, one of its own for any other.
   CollectiveRecorder& collectives() { return *collectives_; }
-  /// Flushes with a bound and stops all threads; then only the destructor may follow.
+  /// Flushes with a bound and stops all threads; then only the destructor may follow, or, when it
+  /// is abandoned(), nothing.
   Status Close(uint64_t timeout_ms);
+  /// A device still has a copy to make and does not come to it. What that copy writes to, and the
+  /// connection that keeps it from others, must stay until the process ends: so must the client.
+  /// Nothing of the caller's but the tensors is touched any more.
+  bool abandoned() const { return abandoned_; }
 
   /// FailedPrecondition in a process that was forked from the one that opened the client.
   Status CheckProcess() const;
@@ -112,6 +117,8 @@ class Client : private LinkObserver {
 
   // client_save.cc: the worker
   void RunWorker();
+  /// False when a device keeps it.
+  bool AwaitWorkerEnd();
   /// A part of the page faults that the first saves would have, while there is nothing else to do.
   void Populate(uint64_t from);
   void RunTask(SaveTask& task);
@@ -150,6 +157,9 @@ class Client : private LinkObserver {
   CollectiveRecorder* collectives_ = nullptr;
   std::unique_ptr<AgentLink> link_;
   std::thread worker_;
+  bool abandoned_ = false;
+  Mutex logging_;  // one call of the caller's log at a time, and none after Close()
+  bool silent_ HOLDFAST_GUARDED_BY(logging_) = false;
   Mutex restoring_;  // one Restore() at a time
 
   Mutex mutex_;
@@ -164,6 +174,7 @@ class Client : private LinkObserver {
   Status fenced_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<uint64_t> last_step_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool worker_ended_ HOLDFAST_GUARDED_BY(mutex_) = false;
   /// From there on the mapping has no pages yet.
   std::optional<uint64_t> unpopulated_ HOLDFAST_GUARDED_BY(mutex_);
   /// Not before: what comes after connecting is most often a restore, and then a load.

@@ -21,7 +21,11 @@ void Client::RunWorker() {
         if (may_populate && MonotonicNow() >= populate_at_) break;
         changed_.WaitUntil(mutex_, may_populate ? populate_at_ : After(kIdleWaitMs));
       }
-      if (tasks_.empty() && stopping_) return;
+      if (tasks_.empty() && stopping_) {
+        worker_ended_ = true;
+        changed_.NotifyAll();
+        return;
+      }
       if (tasks_.empty()) {
         populate_from = *std::exchange(unpopulated_, std::nullopt);
       } else {

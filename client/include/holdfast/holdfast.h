@@ -541,7 +541,9 @@ HOLDFAST_API holdfast_code holdfast_get_stats(holdfast_client* client, holdfast_
 /* Waits up to timeout_ms until the accepted saves are sealed by the agent (from then on they
  * outlive this process), says goodbye and frees the client, whatever it returns. Returns the first
  * asynchronous error of the client's life, or DeadlineExceeded naming what was not flushed. NULL is
- * OK. In a forked child it frees nothing and returns FailedPrecondition. */
+ * OK. In a forked child it frees nothing and returns FailedPrecondition.
+ * A copy of device tensors that is under way is waited for two seconds longer; then, as when the
+ * GPU hangs, the client's memory stays mapped and its connection open until the process ends. */
 HOLDFAST_API holdfast_code holdfast_close(holdfast_client* client, uint64_t timeout_ms,
                                           holdfast_error* error);
 

@@ -284,6 +284,33 @@ TEST_F(GpuClientTest, CloseWaitsForCopiesUnderWay) {
   closing.join();
 }
 
+TEST_F(GpuClientTest, CloseDoesNotWaitForADeviceThatHangs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Gate gate;
+  // In a process of its own: what is abandoned is there until the end.
+  const auto hang = [&] {
+    bool kept = Open() == HOLDFAST_OK;
+    gate.Hold(*training_[0], stream());
+    kept = kept && SaveOn(1, stream()) == HOLDFAST_OK;
+    kept = kept && Eventually([&] { return Counts().copies_queued > 0; });
+    kept = kept && Close(1) == HOLDFAST_DEADLINE_EXCEEDED;
+    std::fputs(error_.message, stderr);
+    kept = kept && Counts().copies_queued > 0 && Counts().registrations == 1;
+    const auto logged = [&] {
+      std::lock_guard lock(log_mutex_);
+      return log_.size();
+    };
+    const size_t before = logged();
+    agent_->Stop();
+    gate.Open();
+    kept = kept && Eventually([&] { return Counts().copies_queued == 0; });
+    ::usleep(200'000);
+    std::_Exit(kept && logged() == before ? 0 : 1);
+  };
+  EXPECT_EXIT(hang(), testing::ExitedWithCode(0),
+              "not sealed: step 1; a GPU has not come to a copy");
+}
+
 TEST_F(GpuClientTest, AnAgentThatGoesAwayDuringACopyAndComesBack) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   for (uint64_t step : {1, 3, 5}) {
