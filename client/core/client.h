@@ -113,12 +113,12 @@ class Client : private LinkObserver {
   Status RecordStatusLocked(uint64_t step, const SaveRecord& record, uint32_t tier, bool* known)
       HOLDFAST_REQUIRES(mutex_);
   std::string UnflushedLocked() HOLDFAST_REQUIRES(mutex_);
+  /// False when a device keeps the worker.
+  bool AwaitWorkerEnd();
   void Log(int level, const std::string& text);
 
   // client_save.cc: the worker
   void RunWorker();
-  /// False when a device keeps it.
-  bool AwaitWorkerEnd();
   /// A part of the page faults that the first saves would have, while there is nothing else to do.
   void Populate(uint64_t from);
   void RunTask(SaveTask& task);

@@ -163,7 +163,7 @@ enum {
   HOLDFAST_LOG_WARN = 2,
   HOLDFAST_LOG_ERROR = 3
 };
-/* Called from any thread, with no lock held; must not call into the client. */
+/* Called from any thread, by one at a time; must not call into the client. */
 typedef void (*holdfast_log_fn)(void* context, int level, const char* message);
 
 typedef struct holdfast_options {

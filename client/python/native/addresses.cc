@@ -38,9 +38,8 @@ struct TorchC {
     TorchC c;
     void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) return c;
-    const auto find = [&](auto* function, const char* name) {
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(  //
-          ::dlsym(library, name));
+    const auto find = [&]<typename Function>(Function** function, const char* name) {
+      *function = reinterpret_cast<Function*>(::dlsym(library, name));
     };
     find(&c.get_data_ptr, "aoti_torch_get_data_ptr");
     find(&c.get_dim, "aoti_torch_get_dim");
