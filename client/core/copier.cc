@@ -1,13 +1,13 @@
 #include "client/core/copier.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "client/core/stream_copy.h"
 #include "client/core/threads.h"
 #include "storage/base/crash_point.h"
 
@@ -70,7 +70,7 @@ class SaveCopy::Writer {
     auto* source = static_cast<const std::byte*>(from);
     while (bytes > 0) {
       uint64_t run = std::min(bytes, kStepBytes - written_ % kStepBytes);
-      std::memcpy(target_.slot.data() + written_, source, run);
+      StreamCopy(target_.slot.data() + written_, source, run);
       source += run;
       bytes -= run;
       if (!Advance(run)) return false;
@@ -85,8 +85,8 @@ class SaveCopy::Writer {
     for (uint64_t done = 0; done < bytes; done += kStepBytes) {
       cancelled_ = !target_.alive();
       if (cancelled_) return false;
-      std::memcpy(target_.slot.data() + offset + done, source + done,
-                  std::min(kStepBytes, bytes - done));
+      StreamCopy(target_.slot.data() + offset + done, source + done,
+                 std::min(kStepBytes, bytes - done));
     }
     return true;
   }
@@ -238,7 +238,7 @@ void CopyShare(const CopyPlan& plan, const std::byte* data, uint64_t begin, uint
     while (first < last) {
       uint64_t run = std::min(last - first, 4 * kStepBytes);
       uint64_t within = first - position;
-      std::memcpy(piece.memory + within, data + piece.offset + within, run);
+      StreamCopy(piece.memory + within, data + piece.offset + within, run);
       first += run;
       if (run < 4 * kStepBytes) continue;
       if (!cancelled->load(std::memory_order_relaxed) && alive()) continue;

@@ -1,9 +1,9 @@
 #include "client/core/view_plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "client/core/stream_copy.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::client {
@@ -165,7 +165,7 @@ void PlannedCopy::Run(const ReadUnit& unit, const std::byte* data) const {
     const uint64_t begin = image_begin + run->source;
     if (begin >= end) return;
     const uint64_t bytes = std::min(run->bytes, end - begin);
-    std::memcpy(target + run->target, data + (begin - unit.offset), bytes);
+    StreamCopy(target + run->target, data + (begin - unit.offset), bytes);
     at = run->source + bytes;
   }
 }
