@@ -1,0 +1,38 @@
+"""Tensors in device memory, without torch: on the driver of this machine where it has a device, and
+on the simulated one (tests/client/cuda) where that was built."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from cluster import BINARIES
+
+SIMULATED = BINARIES.resolve().parent / "simulated_driver"
+
+
+def run(driver, what, job):
+    environment = dict(os.environ)
+    if driver == "simulated":
+        if not (SIMULATED / "libcuda.so.1").exists():
+            pytest.skip("the simulated driver was not built: there is no cuda.h")
+        environment["LD_LIBRARY_PATH"] = str(SIMULATED)
+    worker = pathlib.Path(__file__).with_name("device_worker.py")
+    found = subprocess.run([sys.executable, str(worker), what, job], env=environment, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    if found.returncode == 77:
+        pytest.skip("there is no device")
+    assert found.returncode == 0, found.stdout
+    return found.stdout
+
+
+@pytest.mark.parametrize("driver", ["real", "simulated"])
+def test_what_the_stream_makes_is_saved(cluster, job, driver):
+    run(driver, "what_the_stream_makes_is_saved", job)
+
+
+@pytest.mark.parametrize("driver", ["real", "simulated"])
+def test_a_device_that_is_not_there_is_named(cluster, job, driver):
+    assert "device" in run(driver, "a_device_that_is_not_there_is_named", job)
