@@ -108,9 +108,13 @@ TEST_F(CopierFailureTest, APieceOnADeviceThatWasNotOpened) {
 
 TEST_F(CopierFailureTest, ACopyThatFailsLater) {
   gpu_.simulated->fail_copy(0, 3);
+  // No copy begins before start() has returned: what fails by then start() would say itself.
+  Gate gate;
+  gate.Hold(*training_[1], training_[1]->stream);
   // The other device's copies take their time: its stream is held up.
   for (int i = 0; i < 20; ++i) training_[1]->Fill(9, training_[1]->stream);
   ASSERT_EQ(Start(training_[1]->stream), 0) << text_;
+  gate.Open();
   EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kIoError));
   EXPECT_THAT(std::string(text_), HasSubstr("illegal memory access"));
   EXPECT_EQ(CopiesQueued(), 0u) << "a failed copy is told of when no copy writes any more";
