@@ -35,4 +35,4 @@ def test_what_the_stream_makes_is_saved(cluster, job, driver):
 
 @pytest.mark.parametrize("driver", ["real", "simulated"])
 def test_a_device_that_is_not_there_is_named(cluster, job, driver):
-    assert "device" in run(driver, "a_device_that_is_not_there_is_named", job)
+    assert "invalid device ordinal" in run(driver, "a_device_that_is_not_there_is_named", job)
