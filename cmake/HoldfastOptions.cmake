@@ -4,6 +4,7 @@ option(HOLDFAST_BENCHMARKS "Build the benchmarks" ON)
 option(HOLDFAST_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(HOLDFAST_SERVICES "Build what needs gRPC: coordinator, agent server, CLI" ON)
 option(HOLDFAST_CRASH_POINTS "Compile in the named crash points that the crash tests use" ON)
+option(HOLDFAST_ROOM_CHECKS "Compile each header alone and link each room alone" ON)
 set(HOLDFAST_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
