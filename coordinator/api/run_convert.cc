@@ -10,6 +10,8 @@ constexpr size_t kRunIdBytesMax = 128;
 constexpr uint32_t kNodesMax = 1U << 16;
 constexpr uint32_t kRestartsMax = 1'000'000;
 constexpr int64_t kGraceMsMax = 3'600'000;
+constexpr int64_t kHangMsMax = 7LL * 24 * 3600 * 1000;
+constexpr uint32_t kRefillMax = 1'000'000;
 
 using Words = google::protobuf::RepeatedPtrField<std::string>;
 
@@ -152,6 +154,12 @@ Result<RunSpec> FromProto(const pb::RunSpec& proto) {
   if (proto.grace_ms() < 0 || proto.grace_ms() > kGraceMsMax) {
     return Fail(InvalidArgumentError("the grace goes from 0 to one hour"));
   }
+  HOLDFAST_RETURN_IF_ERROR(
+      bounded("restarts-refill", proto.refill_versions(), 0, kRefillMax));
+  HOLDFAST_RETURN_IF_ERROR(bounded("detect-action", proto.detect_action(), 0, 3));
+  if (proto.hang_after_ms() < 0 || proto.hang_after_ms() > kHangMsMax) {
+    return Fail(InvalidArgumentError("hang-after goes from 0 to seven days"));
+  }
   RunSpec spec;
   spec.job = proto.job();
   spec.command.assign(proto.command().begin(), proto.command().end());
@@ -162,6 +170,9 @@ Result<RunSpec> FromProto(const pb::RunSpec& proto) {
   spec.spares = proto.spares();
   spec.restarts_max = proto.restarts_max();
   spec.grace_ms = proto.grace_ms();
+  if (proto.has_refill_versions()) spec.refill_versions = proto.refill_versions();
+  spec.detect_action = static_cast<DetectAction>(proto.detect_action());
+  spec.hang_after_ms = proto.hang_after_ms();
   return spec;
 }
 
@@ -175,6 +186,9 @@ void ToProto(const RunSpec& spec, pb::RunSpec* out) {
   out->set_spares(spec.spares);
   out->set_restarts_max(spec.restarts_max);
   out->set_grace_ms(spec.grace_ms);
+  out->set_refill_versions(spec.refill_versions);
+  out->set_detect_action(static_cast<uint32_t>(spec.detect_action));
+  out->set_hang_after_ms(spec.hang_after_ms);
 }
 
 }  // namespace holdfast::coord

@@ -17,6 +17,14 @@ inline constexpr size_t kCommandBytesMax = 256 << 10;
 /// What is kept of what a worker said before it ended.
 inline constexpr size_t kLastLinesBytesMax = 4096;
 
+/// What is done about a job that does not do well although its processes run.
+enum class DetectAction : uint8_t {
+  kDefault = 0,  // of a run: as the coordinator's configuration has it
+  kOff = 1,
+  kAlert = 2,    // incidents, for a person to look at
+  kRestart = 3,  // and hangs that last are restarted
+};
+
 /// What a user wants to have run.
 struct RunSpec {
   std::string job;
@@ -28,6 +36,10 @@ struct RunSpec {
   uint32_t spares = 0;  // nodes that stand by
   uint32_t restarts_max = 10;
   int64_t grace_ms = 10'000;  // between SIGTERM and SIGKILL
+  /// So many newly committed versions make the budget of restarts full again; 0: never.
+  uint32_t refill_versions = 10;
+  DetectAction detect_action = DetectAction::kDefault;
+  int64_t hang_after_ms = 0;  // a hang so old is restarted; 0: the coordinator's configuration
   uint32_t world() const { return nodes * ranks_per_node; }
   bool operator==(const RunSpec&) const = default;
 };

@@ -34,6 +34,8 @@ std::string_view ToString(IncidentState state) {
       return "noted";
     case IncidentState::kGivenUp:
       return "given up";
+    case IncidentState::kAcknowledged:
+      return "acknowledged";
   }
   return "unknown";
 }

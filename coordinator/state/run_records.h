@@ -34,6 +34,10 @@ struct RunRecord {
   uint32_t fruitless = 0;  // launches in a row that committed nothing
   int64_t started_wall_nanos = 0;
   std::vector<std::string> nodes;  // of the current launch, by node rank
+  uint32_t budget_used = 0;        // restarts since the budget was last full
+  uint32_t budget_versions = 0;    // newly committed since then
+  uint64_t newest_step = 0;        // that any launch committed
+  bool saved = false;              // a launch of this run has committed a version
   bool operator==(const RunRecord&) const = default;
 
   uint32_t restarts() const { return launches == 0 ? 0 : launches - 1; }
@@ -62,6 +66,7 @@ enum class IncidentState : uint8_t {
   kRecovered = 2,  // the job committed a new version
   kNoted = 3,      // nothing had to be done
   kGivenUp = 4,    // the run ended for it
+  kAcknowledged = 5,  // a person has dealt with it
 };
 std::string_view ToString(IncidentState state);
 

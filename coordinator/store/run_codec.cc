@@ -37,6 +37,9 @@ std::string EncodeRun(const RunRecord& record) {
   payload.set_spares(spec.spares);
   payload.set_restarts_max(spec.restarts_max);
   payload.set_grace_ms(spec.grace_ms);
+  payload.set_refill_versions(spec.refill_versions);
+  payload.set_detect_action(static_cast<uint32_t>(spec.detect_action));
+  payload.set_hang_after_ms(spec.hang_after_ms);
   payload.set_serial(record.serial);
   payload.set_phase(static_cast<uint32_t>(record.phase));
   payload.set_why(record.why);
@@ -44,6 +47,10 @@ std::string EncodeRun(const RunRecord& record) {
   payload.set_fruitless(record.fruitless);
   payload.set_started_wall_nanos(record.started_wall_nanos);
   payload.mutable_places()->Assign(record.nodes.begin(), record.nodes.end());
+  payload.set_budget_used(record.budget_used);
+  payload.set_budget_versions(record.budget_versions);
+  payload.set_newest_step(record.newest_step);
+  payload.set_saved(record.saved);
   return FrameRecord(RunKey(spec.job), payload);
 }
 
@@ -57,6 +64,7 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   const int places = payload.places_size();
   if (payload.phase() < 1 || payload.phase() > 7 || world == 0 || world > kWorldMax ||
       payload.ranks_per_node() > kWorkersMax || payload.command().empty() ||
+      payload.detect_action() > 3 || payload.hang_after_ms() < 0 ||
       (places != 0 && static_cast<uint32_t>(places) != payload.nodes())) {
     return Fail(BadRecord(key, "no such run"));
   }
@@ -68,6 +76,9 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   record.spec.spares = payload.spares();
   record.spec.restarts_max = payload.restarts_max();
   record.spec.grace_ms = payload.grace_ms();
+  if (payload.has_refill_versions()) record.spec.refill_versions = payload.refill_versions();
+  record.spec.detect_action = static_cast<DetectAction>(payload.detect_action());
+  record.spec.hang_after_ms = payload.hang_after_ms();
   record.serial = payload.serial();
   record.phase = static_cast<RunPhase>(payload.phase());
   record.why = payload.why();
@@ -75,6 +86,11 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   record.fruitless = payload.fruitless();
   record.started_wall_nanos = payload.started_wall_nanos();
   record.nodes = Texts(payload.places());
+  record.budget_used = payload.budget_used();
+  record.budget_versions = payload.budget_versions();
+  record.newest_step = payload.newest_step();
+  // Older records do not say; a run that was started has mostly saved something.
+  record.saved = payload.has_saved() ? payload.saved() : payload.launches() != 0;
   return record;
 }
 
@@ -108,7 +124,7 @@ Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view val
   HOLDFAST_ASSIGN_OR_RETURN(record.id, ParseHex(key, key.substr(kIncidentPrefix.size())));
   metadata::Incident payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
-  if (payload.state() < 1 || payload.state() > 4) return Fail(BadRecord(key, "no such state"));
+  if (payload.state() < 1 || payload.state() > 5) return Fail(BadRecord(key, "no such state"));
   record.job = payload.job();
   record.wall_nanos = payload.wall_nanos();
   record.kind = payload.kind();

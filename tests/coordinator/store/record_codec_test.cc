@@ -5,6 +5,9 @@
 
 #include <functional>
 
+#include "coordinator/store/metadata.pb.h"
+#include "coordinator/store/record_frame.h"
+
 namespace holdfast::coord {
 namespace {
 
@@ -51,6 +54,53 @@ TEST(RecordCodecTest, EveryRecordComesBack) {
   EXPECT_EQ(DecodeSuspect(SuspectKey("n7"), EncodeSuspect(suspect)).value(), suspect);
   EXPECT_EQ(DecodeCluster(EncodeCluster("prod")).value(), "prod");
   EXPECT_EQ(DecodeEpoch(EncodeEpoch(Epoch{9})).value(), Epoch{9});
+}
+
+RunRecord SomeRun() {
+  RunRecord run;
+  run.spec.job = "gpt";
+  run.spec.command = {"python", "train.py"};
+  run.spec.directory = "/";
+  run.spec.nodes = 2;
+  run.spec.refill_versions = 0;
+  run.spec.detect_action = DetectAction::kAlert;
+  run.spec.hang_after_ms = 90'000;
+  run.serial = 3;
+  run.phase = RunPhase::kRunning;
+  run.launches = 5;
+  run.nodes = {"n1", "n2"};
+  run.budget_used = 2;
+  run.budget_versions = 7;
+  run.newest_step = 1234;
+  run.saved = true;
+  return run;
+}
+
+TEST(RecordCodecTest, RunsComeBackWithTheirBudgetAndTheirPatience) {
+  EXPECT_EQ(DecodeRun(RunKey("gpt"), EncodeRun(SomeRun())).value(), SomeRun());
+  RunRecord not_saved = SomeRun();
+  not_saved.saved = false;
+  EXPECT_EQ(DecodeRun(RunKey("gpt"), EncodeRun(not_saved)).value(), not_saved);
+}
+
+TEST(RecordCodecTest, ARunOfAnOlderProgramIsReadWithTheDefaults) {
+  metadata::Run old;
+  old.add_command("train");
+  old.set_directory("/");
+  old.set_nodes(1);
+  old.set_ranks_per_node(1);
+  old.set_restarts_max(10);
+  old.set_phase(3);
+  old.set_launches(4);
+  old.add_places("n1");
+  auto run = DecodeRun(RunKey("gpt"), FrameRecord(RunKey("gpt"), old));
+  ASSERT_TRUE(run.has_value()) << run.error().ToString();
+  EXPECT_EQ(run->spec.refill_versions, RunSpec().refill_versions);
+  EXPECT_EQ(run->spec.detect_action, DetectAction::kDefault);
+  EXPECT_EQ(run->budget_used, 0U);
+  EXPECT_TRUE(run->saved);
+  old.set_detect_action(4);
+  EXPECT_FALSE(DecodeRun(RunKey("gpt"), FrameRecord(RunKey("gpt"), old)).has_value());
 }
 
 std::string FromHex(std::string_view hex) {
