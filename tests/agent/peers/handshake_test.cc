@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <optional>
 #include <thread>
+#include <tuple>
 
 #include "tests/agent/peers/peers_test_util.h"
 
@@ -111,6 +113,39 @@ TEST(HandshakeTest, BothSidesRefuseAndSayWhy) {
   EXPECT_EQ(outcome.server.error().code(), ErrorCode::kFailedPrecondition);
   EXPECT_EQ(outcome.client.error().code(), ErrorCode::kFailedPrecondition);
   EXPECT_THAT(outcome.client.error().message(), HasSubstr("cluster test"));
+}
+
+/// What a server says to a client whose proof has byte `wrong` changed, or none of them.
+Status ProofWithChange(const std::string& secret, std::optional<size_t> wrong) {
+  int fds[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  Result<std::string> served = Fail(InternalError("not run"));
+  std::thread serving([&, fd = fds[1]] {
+    Channel to_client{UniqueFd(fd), "the client"};
+    served = ShakeHandsAsServer(to_client, {"prod", "b", secret}, Far());
+  });
+  {
+    Channel to_server{UniqueFd(fds[0]), "the server"};
+    const Introduction client = Example(0, "a");
+    EXPECT_TRUE(to_server.SendText(FrameKind::kHello, EncodeIntroduction(client), Far()).ok());
+    auto challenge = to_server.ReceiveFrame(FrameKind::kChallenge, Far());
+    EXPECT_TRUE(challenge);
+    PeerProof proof = *MakeProof(secret, "client", client, *DecodeIntroduction(*challenge));
+    if (wrong) proof[*wrong] ^= std::byte{0x40};
+    const std::string text(reinterpret_cast<const char*>(proof.data()), proof.size());
+    EXPECT_TRUE(to_server.SendText(FrameKind::kProof, text, Far()).ok());
+    serving.join();
+  }
+  return served ? Status::Ok() : served.error();
+}
+
+TEST(HandshakeTest, EveryByteOfAProofCounts) {
+  const std::string secret(32, 's');
+  EXPECT_EQ(ProofWithChange(secret, std::nullopt), Status::Ok());
+  for (size_t byte = 0; byte < std::tuple_size_v<PeerProof>; ++byte) {
+    EXPECT_EQ(ProofWithChange(secret, byte).code(), ErrorCode::kPermissionDenied)
+        << "byte " << byte;
+  }
 }
 
 /// A server that answers by a script and does not know the secret.

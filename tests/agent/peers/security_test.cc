@@ -2,6 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "storage/base/fd.h"
 
 #include "tests/agent/peers/peers_test_util.h"
 
@@ -142,6 +149,42 @@ TEST_F(TlsTest, AClientOfAnotherAuthorityIsRefused) {
               status.code() == ErrorCode::kUnavailable)
       << status.ToString();
   EXPECT_EQ(rejected_, 1U);
+}
+
+/// What OpenSSL says to a client that shows no certificate and reads what the server answers.
+int ErrorWithoutCertificate(const std::string& ca, uint16_t port) {
+  std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
+                                                       &SSL_CTX_free);
+  EXPECT_EQ(SSL_CTX_load_verify_locations(context.get(), ca.c_str(), nullptr), 1);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience{3, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  std::unique_ptr<SSL, void (*)(SSL*)> session(SSL_new(context.get()), &SSL_free);
+  EXPECT_EQ(SSL_set_fd(session.get(), fd.get()), 1);
+  int result = SSL_connect(session.get());
+  char byte = 0;
+  // In TLS 1.3 a client is done before the server has looked at its certificate.
+  if (result == 1) result = SSL_read(session.get(), &byte, 1);
+  const int error = SSL_get_error(session.get(), result);
+  ERR_clear_error();
+  return error;
+}
+
+TEST_F(TlsTest, AClientWithoutACertificateIsRefused) {
+  auto server = TcpPeerServer::Start(server_options_, source_);
+  ASSERT_TRUE(server);
+  const std::string address = (*server)->address();
+  const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  // An alert, and not a server that waits for the first frame.
+  EXPECT_EQ(ErrorWithoutCertificate(certificates_.Node().ca, port), SSL_ERROR_SSL);
+  (*server)->Stop();
+  EXPECT_EQ((*server)->counters().rejected, 1U);
 }
 
 TEST_F(TlsTest, BothSidesMustUseItAndAreTold) {

@@ -528,6 +528,7 @@ Status TestNode::Start() {
   node_options.trainers_file = dir_ + "/trainers";
   node_options.disk_every_steps = options_.disk_every_steps;
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
+  node_options.scrub = options_.scrub;
   node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, peers,
                                 Clock::Real());
   node->Adopt();

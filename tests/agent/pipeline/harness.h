@@ -181,6 +181,7 @@ struct TestNodeOptions {
   uint64_t disk_every_steps = 1;
   bool simulated_disk = false;
   int64_t prepare_wait_ms = 30'000;
+  ScrubOptions scrub = {};
 };
 
 /// A node that can be stopped and started again over the same keeper and disks.

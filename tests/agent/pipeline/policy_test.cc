@@ -60,6 +60,16 @@ TEST(SlotPolicy, NotWhileInUseOrHeldOrUnsealed) {
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
 }
 
+TEST(SlotPolicy, WhatIsCommittedAtPeerStaysUntilANewerVersionIsThere) {
+  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
+  JobState job = Job(1, V(1, 3));
+  job.peer_committed = V(1, 1);
+  // Memory is ahead by two: the peers still protect the oldest, which a lost node is decoded from.
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
+  job.peer_committed = V(1, 2);
+  EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0));
+}
+
 TEST(SlotPolicy, ParityThatNothingWaitsForGoes) {
   const std::vector<SlotView> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
   JobState job = Job(1, V(1, 3));  // committed at peer
@@ -247,6 +257,40 @@ TEST(FactBook, AReturnedHoldingThatIsGoneMeanwhileStaysGone) {
   const FactBatch again = book.Take();
   EXPECT_THAT(again.holdings, IsEmpty());
   EXPECT_EQ(again.gone.size(), 1U);
+}
+
+// A report that fails takes facts of every kind with it: all of them come again, in their order.
+TEST(FactBook, EveryKindOfFactSurvivesAFailedReport) {
+  FactBook book;
+  const ShardKey first{"job", V(1, 3), Rank{0}};
+  const ShardKey second{"job", V(1, 4), Rank{0}};
+  book.Add(Held(1, Tier::kMemory));
+  book.Add(Held(1, Tier::kDisk));
+  book.Add(Missing{first, Tier::kMemory, "skipped"});
+  book.Add(Missing{second, Tier::kDisk, "the disk is full"});
+  book.Add(Gone{first, Tier::kDisk, "damaged"});
+  book.Add(Prepared{17, Status::Ok()});
+  book.Add(Prepared{18, DataLossError("bad")});
+  FactBatch batch = book.Take();
+  EXPECT_TRUE(book.Take().empty());
+  // What is new meanwhile comes behind what was taken.
+  book.Add(Missing{{"job", V(1, 5), Rank{0}}, Tier::kMemory, "later"});
+  book.Add(Prepared{19, Status::Ok()});
+  book.Return(std::move(batch));
+  EXPECT_TRUE(book.AwaitPending(0));
+  const FactBatch again = book.Take();
+  EXPECT_EQ(again.holdings.size(), 2U);
+  ASSERT_EQ(again.missing.size(), 3U);
+  EXPECT_EQ(again.missing[0].key, first);
+  EXPECT_EQ(again.missing[1].key, second);
+  EXPECT_EQ(again.missing[1].why, "the disk is full");
+  EXPECT_EQ(again.missing[2].why, "later");
+  ASSERT_EQ(again.gone.size(), 1U);
+  EXPECT_EQ(again.gone[0].damage, "damaged");
+  ASSERT_EQ(again.prepared.size(), 3U);
+  EXPECT_EQ(again.prepared[0].request, 17U);
+  EXPECT_EQ(again.prepared[1].outcome.code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(again.prepared[2].request, 19U);
 }
 
 TEST(FactBook, TheInventoryIsEverythingHeldAndNothingTwice) {

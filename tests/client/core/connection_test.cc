@@ -418,6 +418,35 @@ TEST_F(ConnectionTest, CommitsFailuresAndLatest) {
   EXPECT_TRUE(Eventually([&] { return Wait(1, HOLDFAST_TIER_DISK, 0) == HOLDFAST_OK; }));
 }
 
+// Steps begin again at the same numbers in every incarnation; what an earlier one committed says
+// nothing of a save of this one.
+TEST_F(ConnectionTest, WhatAnEarlierIncarnationCommittedEndsNoWait) {
+  agent_->Edit([](Script& s) { s.seal = false; });
+  agent_->Start();
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  ASSERT_EQ(Save(3), HOLDFAST_OK);
+  ASSERT_TRUE(Eventually([&] { return Stats().copied == 1; }));
+  agent::NoticeMessage notice;
+  notice.incarnation = 6;
+  notice.step = 3;
+  agent_->Send(notice);  // sealed
+  notice.kind = agent::NoticeKind::kCommitted;
+  notice.tier = HOLDFAST_TIER_MEMORY;
+  notice.step = 9;
+  agent_->Send(notice);
+  holdfast_version latest{};
+  ASSERT_TRUE(Eventually([&] {
+    return holdfast_latest(client_, HOLDFAST_TIER_MEMORY, &latest, &error_) == HOLDFAST_OK;
+  }));
+  EXPECT_EQ(latest.incarnation, 6u);
+  EXPECT_EQ(Wait(3, HOLDFAST_SEALED, 20), HOLDFAST_DEADLINE_EXCEEDED);
+  EXPECT_EQ(Wait(3, HOLDFAST_TIER_MEMORY, 20), HOLDFAST_DEADLINE_EXCEEDED);
+  notice.incarnation = 7;
+  notice.step = 3;
+  agent_->Send(notice);
+  EXPECT_EQ(Wait(3, HOLDFAST_TIER_MEMORY), HOLDFAST_OK) << Message();
+}
+
 TEST_F(ConnectionTest, BeingOvertakenIsNoFailure) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();

@@ -47,6 +47,13 @@ class CopierTest : public ::testing::Test {
     ASSERT_TRUE(device) << device.error().ToString();
     device_ = *std::move(device);
   }
+  void SetUpAgain() {
+    memory_bytes_.clear();
+    specs_.clear();
+    memory_.clear();
+    expected_.clear();
+    device_.reset();
+  }
   SaveCopy::Target Target() {
     return {.header = header_,
             .extras = extras_,
@@ -98,6 +105,33 @@ TEST_F(CopierTest, ProgressGrowsByMebibytesToTheEnd) {
     before = n;
   }
   EXPECT_EQ(released_, 1);
+}
+
+// The agent checksums what is published at once, and never again.
+TEST_F(CopierTest, BytesAreThereBeforeTheyArePublished) {
+  for (uint64_t device_every : {0, 3}) {
+    SCOPED_TRACE(device_every);
+    SetUpAgain();
+    Make(Sizes(), device_every);
+    if (device_every != 0) LoadDevice();
+    std::vector<std::byte> image(slot_.size());
+    std::memcpy(image.data(), header_.data(), header_.size());
+    std::memcpy(image.data() + header_.size(), expected_.data(), expected_.size());
+    std::memcpy(image.data() + image.size() - 5, "hello", 5);
+    int stream = 0;
+    auto copy = SaveCopy::Make(plan_, device_.get(), &stream);
+    ASSERT_TRUE(copy);
+    SaveCopy::Target target = Target();
+    uint64_t seen = 0;
+    target.progress = [&](uint64_t published) {
+      ASSERT_LE(published, image.size());
+      EXPECT_EQ(std::memcmp(slot_.data() + seen, image.data() + seen, published - seen), 0)
+          << "bytes " << seen << " to " << published;
+      seen = published;
+    };
+    ASSERT_TRUE((*copy)->Run(target).ok());
+    EXPECT_EQ(seen, image.size());
+  }
 }
 
 TEST_F(CopierTest, CancelledInTheMiddle) {

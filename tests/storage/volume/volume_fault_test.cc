@@ -163,6 +163,23 @@ TEST_P(VolumeFaultTest, OnlyFinalBytesAreWritten) {
   ExpectBitExact(*volume_, image_.identity, kData);
 }
 
+TEST_P(VolumeFaultTest, ARepairedChunkIsReadAgainAndSurvivesAPowerCut) {
+  const ShardKey key = earlier_.identity.key();
+  const auto chunk = std::span<const std::byte>(earlier_.image);  // less than one chunk
+  disk_.Inject({.op = SimOp::kWrite, .effect = SimEffect::kBitFlip, .path = IsData});
+  EXPECT_EQ(volume_->RewriteChunk(key, 0, chunk).code(), ErrorCode::kDataLoss)
+      << "the device did not take the bytes";
+  disk_.Inject({.op = SimOp::kSync, .effect = SimEffect::kIoError, .path = IsData});
+  EXPECT_EQ(volume_->RewriteChunk(key, 0, chunk).code(), ErrorCode::kIoError);
+  disk_.ClearFaults();
+  ASSERT_STATUS_OK(volume_->RewriteChunk(key, 0, chunk));
+  volume_.reset();
+  disk_.Crash(SimSurvival::kNothing);
+  auto volume = OpenSim(disk_, GetParam(), Options());
+  ASSERT_TRUE(volume);
+  ExpectBitExact(**volume, earlier_.identity, kData);
+}
+
 TEST_P(VolumeFaultTest, AFailedRemovalCanBeRepeated) {
   disk_.Inject({.op = SimOp::kRename, .effect = SimEffect::kIoError, .path = {}});
   EXPECT_EQ(volume_->RemoveVersion("job", earlier_.identity.version).code(), ErrorCode::kIoError);

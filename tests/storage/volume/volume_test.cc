@@ -311,6 +311,26 @@ TEST_P(VolumeTest, AnyBadChunkIsPutBackInPlace) {
   ExpectBitExact(*volume_, image.identity, kData);
 }
 
+TEST(ChunkPlaces, AGoodChunkInTheWrongPlaceIsDataLoss) {
+  TempFolder folder;
+  auto volume = OpenReal(folder.Dirs(1));
+  ASSERT_TRUE(volume);
+  TestImage image(Shard(1, 1, 0), 4 * kMiB);
+  ASSERT_STATUS_OK(WriteShard(**volume, image));
+  const std::string path = folder.Dir(0) + "/job/v1-1/rank-0.safetensors";
+  std::string bytes = ReadWhole(path);
+  // Chunks 1 and 2 change places: each is what the seal says of the other.
+  std::swap_ranges(bytes.begin() + kChunkBytes, bytes.begin() + 2 * kChunkBytes,
+                   bytes.begin() + 2 * kChunkBytes);
+  WriteWhole(path, bytes);
+  EXPECT_EQ((*volume)->VerifyShard(image.identity.key(), true).code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(BadChunks(**volume, image), 2U);
+  auto into = *AlignedBuffer::Allocate(image.image.size());
+  auto read = (*volume)->ReadShard(image.identity.key(), into.span(), {});
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::kDataLoss);
+}
+
 TEST_P(VolumeTest, SwappedFilesOfTwoRanksAreDataLoss) {
   constexpr uint64_t kData = 2 * kMiB;
   for (uint32_t rank : {0U, 1U}) {

@@ -1,0 +1,141 @@
+// The agent's side of the conversation with a coordinator that a test plays.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <set>
+
+#include "agent/server/grpc_link.h"
+#include "coordinator/api/channel.h"
+#include "coordinator/api/convert.h"
+#include "tests/agent/pipeline/harness.h"
+
+namespace holdfast::agent {
+namespace {
+namespace pb = ::holdfast::coordinator;
+using ::testing::ElementsAre;
+
+/// Says the directives of its script on the first Attach; later ones hear nothing but an epoch.
+class ScriptedCoordinator final : public pb::Coordinator::Service {
+ public:
+  std::vector<pb::Directive> script;
+
+  grpc::Status Attach(grpc::ServerContext* context, const pb::AttachRequest* request,
+                      grpc::ServerWriter<pb::Directive>* writer) override {
+    bool first = false;
+    {
+      MutexLock lock(mutex_);
+      first = seen_.empty();
+      seen_.push_back(request->epoch_seen());
+    }
+    for (const pb::Directive& directive : script) {
+      if (first) writer->Write(directive);
+    }
+    while (!context->IsCancelled()) ::usleep(2000);
+    return grpc::Status::OK;
+  }
+  grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* /*request*/,
+                      pb::ReportReply* /*reply*/) override {
+    return grpc::Status::OK;
+  }
+  /// Of each Attach: the highest epoch that the agent had seen.
+  std::vector<uint64_t> seen() {
+    MutexLock lock(mutex_);
+    return seen_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<uint64_t> seen_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+class Heard final : public DirectiveHandler {
+ public:
+  void OnJobState(JobState state) override {
+    MutexLock lock(mutex_);
+    jobs_.push_back(state.job);
+  }
+  void OnPrepareShard(PrepareShard prepare) override {
+    MutexLock lock(mutex_);
+    jobs_.push_back(prepare.identity.job);
+  }
+  void OnRemoveVersion(RemoveVersion remove) override {
+    MutexLock lock(mutex_);
+    jobs_.push_back(remove.job);
+  }
+  std::vector<std::string> jobs() {
+    MutexLock lock(mutex_);
+    return jobs_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::string> jobs_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+pb::Directive Said(uint64_t epoch, const std::string& job = "") {
+  pb::Directive directive;
+  directive.set_epoch(epoch);
+  if (!job.empty()) {
+    coord::JobWord word;
+    word.job = job;
+    word.incarnation = Incarnation{1};
+    coord::ToProto(word, directive.mutable_job());
+  }
+  return directive;
+}
+
+class LinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = (std::filesystem::temp_directory_path() / "hf-link-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(dir_.data()), nullptr);
+    endpoint_ = *coord::ParseEndpoint("unix:" + dir_ + "/c.sock");
+  }
+  void TearDown() override {
+    if (link_ != nullptr) link_->Stop();
+    if (server_ != nullptr) server_->Shutdown(gpr_inf_past(GPR_CLOCK_REALTIME));
+    std::filesystem::remove_all(dir_);
+  }
+  void Start() {
+    auto server = coord::StartServer(coordinator_, endpoint_, {}, "listen", 1 << 20);
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = *std::move(server);
+    GrpcLinkOptions options;
+    options.cluster = "test";
+    options.node = "n0";
+    options.agent_start = 1;
+    options.disk_free_percent = [] { return 50U; };
+    link_ = std::make_unique<GrpcCoordinatorLink>(options, *coord::MakeChannel(endpoint_, {}));
+    link_->Start(heard_, "unix:" + dir_ + "/d.sock");
+  }
+
+  std::string dir_;
+  coord::Endpoint endpoint_;
+  ScriptedCoordinator coordinator_;
+  std::unique_ptr<grpc::Server> server_;
+  Heard heard_;
+  std::unique_ptr<GrpcCoordinatorLink> link_;
+};
+
+TEST_F(LinkTest, DirectivesOfAnOlderEpochAreNotObeyed) {
+  coordinator_.script = {Said(5), Said(5, "now"), Said(4, "before"), Said(5, "behind")};
+  Start();
+  // It gives the stream up at the first word of the older epoch, and names what it has seen.
+  ASSERT_TRUE(Eventually([&] { return coordinator_.seen().size() >= 2; }));
+  EXPECT_THAT(heard_.jobs(), ElementsAre("now"));
+  EXPECT_EQ(coordinator_.seen()[0], 0U);
+  EXPECT_EQ(coordinator_.seen()[1], 5U);
+}
+
+TEST_F(LinkTest, ANewerEpochIsFollowed) {
+  coordinator_.script = {Said(5), Said(5, "a"), Said(6, "b"), Said(6, "c")};
+  Start();
+  EXPECT_TRUE(Eventually([&] { return heard_.jobs().size() == 3; }));
+  EXPECT_THAT(heard_.jobs(), ElementsAre("a", "b", "c"));
+}
+
+}  // namespace
+}  // namespace holdfast::agent
