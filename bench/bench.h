@@ -18,18 +18,28 @@ struct BenchResult {
   std::string unit;
   std::string goal;  // ">=0.95", "<=1.15", or "" where none is set
   std::string note;  // what was compared, or which stage costs what
+  uint32_t repetitions = 1;
+  double least = 0;  // and most: of the ratio, over several repetitions
+  double most = 0;
 };
 
 struct BenchOptions {
   bool quick = false;
-  std::string dir;          // on the disk to measure; exists and is empty
-  std::string growth_file;  // Markdown to put the growth table into; empty: none
+  uint32_t repeat = 5;
+  std::string dir;    // on the disk to measure; exists and is empty
+  std::string into;   // Markdown whose table is renewed; empty: none
+  std::string ranks;  // of the programs: sizes of jobs, "8,64"; empty: their own choice
+  uint32_t steps = 0;
+  uint32_t seeds = 0;
+  std::string keep;
 };
 
 struct Bench {
   std::string name;
   std::string what;
   std::function<Result<std::vector<BenchResult>>(const BenchOptions&)> run;
+  bool repeats_itself = false;  // `repeat` times; the front end repeats the others
+  bool only_named = false;      // takes long: runs only when it is named
 };
 
 /// Implemented one a file.

@@ -68,7 +68,7 @@ Result<std::vector<BenchResult>> RunWith(const BenchOptions& options, int files,
   HOLDFAST_ASSIGN_OR_RETURN(write, BestFio(write, options.quick));
   std::vector<double> ours;
   std::vector<double> reference;
-  const int rounds = options.quick ? 3 : 9;
+  const int rounds = 3;
   for (int round = 0; round < rounds; ++round) {
     uint64_t step = static_cast<uint64_t>(round) + 1;
     Status status;

@@ -89,7 +89,7 @@ Status DecodeUnit(const ErasureCode& code, const Stripe& stripe, const std::vect
 
 /// Alternates `ours` with bare ISA-L, each time over other units of the stripe, so that neither
 /// finds in a cache what the other has just read. The ratio is the median over neighbours in time.
-Result<BenchResult> Compare(const BenchOptions& options, const Stripe& stripe,
+Result<BenchResult> Compare(const Stripe& stripe,
                             const std::vector<uint32_t>& from, const std::vector<uint32_t>& into,
                             const std::function<Status(uint64_t)>& ours) {
   BareCode bare(static_cast<uint32_t>(from.size()), static_cast<uint32_t>(into.size()));
@@ -111,7 +111,7 @@ Result<BenchResult> Compare(const BenchOptions& options, const Stripe& stripe,
       }
     }));
   };
-  for (uint64_t round = 0; round < (options.quick ? 25 : 101); ++round) {
+  for (uint64_t round = 0; round < 25; ++round) {
     const uint64_t first = 2 * round * kTurnBytes % kSegmentBytes;
     const uint64_t second = first + kTurnBytes;
     if (round % 2 == 0) {
@@ -134,7 +134,7 @@ Result<BenchResult> Compare(const BenchOptions& options, const Stripe& stripe,
                      .note = ""};
 }
 
-Status RunShape(const BenchOptions& options, uint32_t n, uint32_t m,
+Status RunShape(uint32_t n, uint32_t m,
                 std::vector<BenchResult>& results) {
   const uint32_t k = n - m;
   HOLDFAST_ASSIGN_OR_RETURN(auto code, ErasureCode::Make(k, m));
@@ -143,7 +143,7 @@ Status RunShape(const BenchOptions& options, uint32_t n, uint32_t m,
   std::vector<uint32_t> parity;
   for (uint32_t i = 0; i < n; ++i) (i < k ? data : parity).push_back(i);
   HOLDFAST_ASSIGN_OR_RETURN(BenchResult encode,
-                            Compare(options, stripe, data, parity,
+                            Compare(stripe, data, parity,
                                     [&](uint64_t at) { return EncodeUnit(*code, stripe, at); }));
   encode.name = fmt::format("erasure_encode_{}_{}", n, m);
   encode.note = fmt::format("source bytes, {}+{}, 1 MiB units ÷ bare ISA-L ec_encode_data", k, m);
@@ -154,7 +154,7 @@ Status RunShape(const BenchOptions& options, uint32_t n, uint32_t m,
   std::vector<uint32_t> survivors(data.begin() + m, data.end());
   survivors.insert(survivors.end(), parity.begin(), parity.end());
   HOLDFAST_ASSIGN_OR_RETURN(BenchResult decode,
-                            Compare(options, stripe, survivors, lost, [&](uint64_t at) {
+                            Compare(stripe, survivors, lost, [&](uint64_t at) {
                               return DecodeUnit(*code, stripe, survivors, lost, at);
                             }));
   decode.name = fmt::format("erasure_decode_{}_{}", n, m);
@@ -165,10 +165,10 @@ Status RunShape(const BenchOptions& options, uint32_t n, uint32_t m,
 
 }  // namespace
 
-Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options) {
+Result<std::vector<BenchResult>> RunErasure(const BenchOptions& /*options*/) {
   std::vector<BenchResult> results;
   for (auto [n, m] : {std::pair(4U, 1U), std::pair(8U, 2U), std::pair(16U, 2U)}) {
-    HOLDFAST_RETURN_IF_ERROR(RunShape(options, n, m, results));
+    HOLDFAST_RETURN_IF_ERROR(RunShape(n, m, results));
   }
   return results;
 }

@@ -5,10 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bench/fault_matrix.h"
 #include "bench/fault_matrix_keep.h"
+#include "bench/report.h"
 
 namespace holdfast::bench {
 namespace {
@@ -51,13 +53,14 @@ int Main(int argc, char** argv) {
   MatrixOptions options;
   std::string into;
   std::string keep;
+  std::string rows;
   std::vector<std::string> seeds_of;
   bool quick = false;
   bool tuning = false;
   bool verbose = false;
   bool no_cost = false;
   CLI::App app("Feeds simulated faults to the detector and scores what it says.");
-  app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds");
+  app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds, unless said otherwise");
   app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
   app.add_option("--seeds-of", seeds_of, "RANKS=N: another number for jobs of that size")
       ->delimiter(',');
@@ -66,14 +69,13 @@ int Main(int argc, char** argv) {
   app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
   app.add_option("--into", into, "put the tables into this Markdown file");
   app.add_option("--keep", keep, "file of outcomes: runs that are in it are not made again");
+  app.add_option("--rows", rows, "also write the results as JSON, for the front end");
   app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
   app.add_flag("--verbose", verbose, "print every run that was not right");
   app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
   CLI11_PARSE(app, argc, argv);
-  if (quick) {
-    options.seeds = 5;
-    options.worlds = {8, 64};
-  }
+  if (quick && app.count("--seeds") == 0) options.seeds = 5;
+  if (quick && app.count("--ranks") == 0) options.worlds = {8, 64};
   for (const std::string& pair : seeds_of) {
     unsigned ranks = 0;
     unsigned seeds = 0;
@@ -97,6 +99,14 @@ int Main(int argc, char** argv) {
   std::string report = MatrixReport(cells, options);
   if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));
   if (verbose) PrintFailures(cells, options.first_seed);
+  if (!rows.empty()) {
+    nlohmann::ordered_json results = nlohmann::ordered_json::array();
+    for (const BenchResult& result : MatrixResults(cells)) results.push_back(ToJson(result));
+    if (!(std::ofstream(rows) << results.dump() << "\n")) {
+      fmt::print(stderr, "cannot write {}\n", rows);
+      return 1;
+    }
+  }
   if (into.empty()) {
     fmt::print("{}", report);
     return 0;

@@ -56,17 +56,28 @@ std::string Latencies(const Tally& tally) {
                      Percentile(tally.seconds, 0.99));
 }
 
-std::string ByClass(const std::vector<MatrixCell>& cells) {
+constexpr FaultClass kClasses[] = {FaultClass::kDead,     FaultClass::kComputeHang,
+                                   FaultClass::kCommHang, FaultClass::kSoftwareMismatch,
+                                   FaultClass::kComputeSlow, FaultClass::kCommSlow};
+
+struct ClassTallies {
   std::map<FaultClass, Tally> tallies;
   std::map<FaultClass, uint64_t> wrong;  // verdicts of the class that are false, in all runs
+};
+
+ClassTallies TallyClasses(const std::vector<MatrixCell>& cells) {
+  ClassTallies all;
   for (const MatrixCell& cell : cells) {
     for (const Outcome& outcome : cell.outcomes) {
-      for (FaultClass fault : outcome.wrong) ++wrong[fault];
-      if (cell.negative) continue;
-      FaultClass fault = RightClasses(cell.scenario.fault).front();
-      tallies[fault].Add(outcome);
+      for (FaultClass fault : outcome.wrong) ++all.wrong[fault];
+      if (!cell.negative) all.tallies[RightClasses(cell.scenario.fault).front()].Add(outcome);
     }
   }
+  return all;
+}
+
+std::string ByClass(const std::vector<MatrixCell>& cells) {
+  auto [tallies, wrong] = TallyClasses(cells);
   std::string table =
       "| class | runs | precision | recall | exact rank or edge | iterations p50 / p99 | seconds "
       "p50 / p99 |\n|---|---|---|---|---|---|---|\n";
@@ -77,9 +88,7 @@ std::string ByClass(const std::vector<MatrixCell>& cells) {
     if (cell.negative || cell.name == kLeast) continue;
     for (const Outcome& outcome : cell.outcomes) all_but_least.Add(outcome);
   }
-  for (FaultClass fault :
-       {FaultClass::kDead, FaultClass::kComputeHang, FaultClass::kCommHang,
-        FaultClass::kSoftwareMismatch, FaultClass::kComputeSlow, FaultClass::kCommSlow}) {
+  for (FaultClass fault : kClasses) {
     const Tally& tally = tallies[fault];
     const uint64_t false_ones = wrong[fault];
     table += fmt::format("| {} | {} | {} | {} | {} | {} |\n", ToString(fault), tally.runs,
@@ -133,6 +142,13 @@ std::string ByFault(const std::vector<MatrixCell>& cells) {
   return table;
 }
 
+/// At 95 %, by the square-root transform, exact enough here; of no event at all: up to 3.7.
+Interval Poisson(uint64_t events) {
+  if (events == 0) return {0, 3.69};
+  const auto k = static_cast<double>(events);
+  return {std::pow(std::max(0.0, std::sqrt(k) - 0.98), 2), std::pow(std::sqrt(k + 1) + 0.98, 2)};
+}
+
 std::string ByNegative(const std::vector<MatrixCell>& cells) {
   std::vector<std::string> order;
   std::map<std::string, Tally> tallies;
@@ -151,14 +167,11 @@ std::string ByNegative(const std::vector<MatrixCell>& cells) {
   uint64_t all_wrong = 0;
   uint64_t all_runs = 0;
   double all_hours = 0;
-  // A Poisson interval by the square-root transform, exact enough here; none at all: 3.7.
   auto row = [](const std::string& name, uint64_t runs, double job_hours, uint64_t wrong) {
-    const auto k = static_cast<double>(wrong);
-    const double low = wrong == 0 ? 0 : std::pow(std::max(0.0, std::sqrt(k) - 0.98), 2);
-    const double high = wrong == 0 ? 3.69 : std::pow(std::sqrt(k + 1) + 0.98, 2);
+    const Interval counted = Poisson(wrong);
     return fmt::format("| {} | {} | {:.1f} | {} | {:.1f} ({:.1f}–{:.1f}) |\n", name, runs,
-                       job_hours, wrong, 1000 * k / job_hours, 1000 * low / job_hours,
-                       1000 * high / job_hours);
+                       job_hours, wrong, 1000 * static_cast<double>(wrong) / job_hours,
+                       1000 * counted.low / job_hours, 1000 * counted.high / job_hours);
   };
   for (const std::string& name : order) {
     table += row(name, tallies[name].runs, hours[name], tallies[name].wrong);
@@ -170,7 +183,63 @@ std::string ByNegative(const std::vector<MatrixCell>& cells) {
   return table;
 }
 
+BenchResult ShareResult(const std::string& name, uint64_t hits, uint64_t all) {
+  const Interval interval = Wilson(hits, all);
+  return {.name = "fault_matrix_" + name,
+          .ratio = static_cast<double>(hits) / static_cast<double>(all),
+          .ours = static_cast<double>(hits),
+          .reference = static_cast<double>(all),
+          .unit = "runs",
+          .goal = ">=0.99",
+          .note = "",
+          .repetitions = static_cast<uint32_t>(all),
+          .least = interval.low,
+          .most = interval.high};
+}
+
 }  // namespace
+
+std::vector<BenchResult> MatrixResults(const std::vector<MatrixCell>& cells) {
+  std::vector<BenchResult> results;
+  auto [tallies, wrong] = TallyClasses(cells);
+  for (FaultClass fault : kClasses) {
+    const Tally& tally = tallies[fault];
+    if (tally.runs == 0) continue;
+    std::string name(ToString(fault));
+    std::replace(name.begin(), name.end(), ' ', '_');
+    if (tally.detected + wrong[fault] != 0) {
+      results.push_back(
+          ShareResult(name + "_precision", tally.detected, tally.detected + wrong[fault]));
+    }
+    results.push_back(ShareResult(name + "_recall", tally.detected, tally.runs));
+    results.push_back(ShareResult(name + "_exact", tally.exact, tally.runs));
+  }
+  uint64_t runs = 0;
+  uint64_t false_verdicts = 0;
+  double hours = 0;
+  for (const MatrixCell& cell : cells) {
+    if (!cell.negative) continue;
+    runs += cell.outcomes.size();
+    for (const Outcome& outcome : cell.outcomes) {
+      false_verdicts += outcome.wrong.size();
+      hours += outcome.job_s / 3600;
+    }
+  }
+  if (runs == 0 || hours <= 0) return results;
+  const Interval counted = Poisson(false_verdicts);
+  const double ratio = 1000 * static_cast<double>(false_verdicts) / hours;
+  results.push_back({.name = "fault_matrix_false_verdicts",
+                     .ratio = ratio,
+                     .ours = static_cast<double>(false_verdicts),
+                     .reference = hours,
+                     .unit = "1/1000 job-hours",
+                     .goal = "",
+                     .note = "verdicts on healthy jobs ÷ job-hours",
+                     .repetitions = static_cast<uint32_t>(runs),
+                     .least = 1000 * counted.low / hours,
+                     .most = 1000 * counted.high / hours});
+  return results;
+}
 
 std::string MatrixReport(const std::vector<MatrixCell>& cells, const MatrixOptions& options) {
   std::string sizes;

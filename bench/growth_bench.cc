@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "bench/bench.h"
@@ -36,6 +37,8 @@ Result<GrowthPoint> Measure(const GroupShape& shape, uint64_t rounds) {
     alone.push_back(reference);
   }
   HOLDFAST_ASSIGN_OR_RETURN(const LiveGroup::Account after, group->Accounts());
+  std::vector<double> ratios;
+  for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / alone[i]);
   const double versions = static_cast<double>(rounds) * shape.nodes;
   return GrowthPoint{
       .nodes = shape.nodes,
@@ -43,14 +46,16 @@ Result<GrowthPoint> Measure(const GroupShape& shape, uint64_t rounds) {
       .ms = Median(seconds) * 1000,
       .alone_ms = Median(alone) * 1000,
       .sent_mb = static_cast<double>(after.sent_bytes - before.sent_bytes) / versions / 1e6,
-      .cpu_ms = (after.cpu_seconds - before.cpu_seconds) / versions * 1000};
+      .cpu_ms = (after.cpu_seconds - before.cpu_seconds) / versions * 1000,
+      .least = *std::min_element(ratios.begin(), ratios.end()),
+      .most = *std::max_element(ratios.begin(), ratios.end())};
 }
 
 }  // namespace
 
 Result<std::vector<BenchResult>> RunGrowth(const BenchOptions& options) {
   const uint64_t bytes = options.quick ? 12ULL << 20 : 48ULL << 20;
-  const uint64_t rounds = options.quick ? 1 : 3;
+  const uint64_t rounds = options.repeat;
   std::vector<std::pair<int, int>> shapes;
   for (int nodes : {2, 3, 4, 6, 8, 12, 16}) shapes.emplace_back(nodes, 1);
   for (int nodes : {4, 6, 8, 12, 16}) shapes.emplace_back(nodes, 2);
@@ -69,11 +74,14 @@ Result<std::vector<BenchResult>> RunGrowth(const BenchOptions& options) {
                        .note = fmt::format(
                            "{:.1f} MB sent a node ({:.3f} of S(n-1)/(n-m)), agent's "
                            "CPU {:.0f} ms a node",
-                           point.sent_mb, point.sent_mb * 1e6 / BytesToSend(shape), point.cpu_ms)});
+                           point.sent_mb, point.sent_mb * 1e6 / BytesToSend(shape), point.cpu_ms),
+                       .repetitions = options.repeat,
+                       .least = point.least,
+                       .most = point.most});
   }
-  if (options.growth_file.empty()) return results;
+  if (options.into.empty()) return results;
   HOLDFAST_RETURN_IF_ERROR(WriteGrowth(
-      options.growth_file, points,
+      options.into, points,
       fmt::format("parity of one version, {} MiB a node, each node sends at most {} MB/s",
                   bytes >> 20, kLinkBytesPerS / 1'000'000)));
   return results;

@@ -16,6 +16,8 @@ struct GrowthPoint {
   double alone_ms = 0;  // the bytes a node sends, at the rate it may send
   double sent_mb = 0;   // by a node
   double cpu_ms = 0;    // of a node's agent
+  double least = 0;     // and most: of ms ÷ alone_ms over the repetitions
+  double most = 0;
 };
 
 /// A Markdown table and an SVG picture of the same numbers.

@@ -1,15 +1,20 @@
-// Runs benchmarks and prints them as a table and, with --json, as data. Exit code 0 whatever the
-// ratios: they are for reading; 1 only when one could not run.
+// The front end of all benchmarks: runs those that are named, several times each, prints a table and, with --json,
+// writes the results. What the ratios are does not change the exit code: 1 is a benchmark that could not run, or a name
+// that no benchmark has.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
+#include "bench/programs.h"
+#include "bench/report.h"
 #include "deploy/local/cluster.h"
 
 namespace holdfast::bench {
@@ -24,30 +29,63 @@ const std::vector<Bench>& All() {
        RunParity},
       {"rebuild", "a lost node's shard decoded ÷ the same bytes from one node", RunRebuild},
       {"slowdown", "training with parity of every step ÷ without peers", RunSlowdown},
-      {"growth", "time and bytes of parity for groups of 2 to 16 nodes", RunGrowth},
+      {"growth", "time and bytes of parity for groups of 2 to 16 nodes", RunGrowth, true},
       {"disk", "slot → durable and back ÷ fio", RunDisk},
       {"streaming", "Save → durable ÷ the slowest stage alone", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},
       {"view", "a version read by another number of ranks ÷ memcpy", RunView},
       {"memory", "the agent's own memory beside its arena", RunMemory},
-      {"record", "what telling one event of a collective costs, nanoseconds", RunRecord},
-      {"telemetry", "training that tells its collectives ÷ training that does not", RunTelemetry},
+      {"record", "the cost of recording one event of a collective, nanoseconds", RunRecord},
+      {"telemetry", "training that records its collectives ÷ training that does not",
+       RunTelemetry},
       {"recovery", "a killed rank → first new version ÷ plain start of the job", RunRecovery},
       {"slow_rank", "iterations until a rank that is a fifth late is named", RunSlowRank},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
 #endif
+      {"torch", "beside torch.save, safetensors and torch.distributed.checkpoint", RunTorch, true, true},
+      {"fault-matrix", "the detector on simulated faults", RunFaultMatrix, true, true},
   };
   return all;
 }
 
-nlohmann::ordered_json ToJson(const BenchResult& result) {
-  return {{"name", result.name}, {"ratio", result.ratio},
-          {"ours", result.ours}, {"reference", result.reference},
-          {"unit", result.unit}, {"goal", result.goal},
-          {"note", result.note}};
+/// Every repetition of one benchmark, put together.
+Result<std::vector<BenchResult>> RunRepeated(const Bench& bench, const BenchOptions& options) {
+  std::vector<std::vector<BenchResult>> repetitions;
+  const uint32_t count = bench.repeats_itself ? 1 : options.repeat;
+  for (uint32_t i = 0; i < count; ++i) {
+    std::fprintf(stderr, "%s: %u of %u\n", bench.name.c_str(), i + 1, count);
+    std::filesystem::remove_all(options.dir);
+    std::filesystem::create_directories(options.dir);
+    auto outcome = bench.run(options);
+    std::filesystem::remove_all(options.dir);
+    if (!outcome) return Fail(outcome.error());
+    repetitions.push_back(std::move(*outcome));
+  }
+  return Combine(repetitions);
+}
+
+/// False, with the reason on standard error, when a name is no benchmark's.
+bool AreKnown(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const Bench& bench : All()) known.push_back(bench.name);
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::fprintf(stderr, "no benchmark is called '%s'; there are: %s\n", name.c_str(),
+                 fmt::format("{}", fmt::join(known, ", ")).c_str());
+    return false;
+  }
+  return true;
+}
+
+std::string Names() {
+  std::string text = "Benchmarks (without NAME all but those marked *):\n";
+  for (const Bench& bench : All()) {
+    text += fmt::format("  {:<14}{}\n", bench.name + (bench.only_named ? " *" : ""), bench.what);
+  }
+  return text;
 }
 
 int Main(int argc, char** argv) {
@@ -55,46 +93,48 @@ int Main(int argc, char** argv) {
   std::string json_path;
   std::string base_dir = ".";
   std::vector<std::string> names;
-  std::string footer = "Benchmarks:\n";
-  for (const Bench& bench : All()) footer += fmt::format("  {:<12}{}\n", bench.name, bench.what);
   CLI::App app("Measures Holdfast beside a reference in the same run.");
-  app.footer(footer);
-  app.add_flag("--quick", options.quick, "less data, fewer rounds");
-  app.add_option("--json", json_path, "also write {\"schema\": 1, \"results\": […]}");
+  app.footer(Names());
+  app.add_flag("--quick", options.quick, "less data, once: does everything work?");
+  app.add_option("--repeat", options.repeat, "repetitions of each benchmark")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--json", json_path,
+                 "also write {\"schema\": 2, \"machine\": {…}, \"results\": […]}");
   app.add_option("--dir", base_dir, "folder on the disk to measure")->capture_default_str();
-  app.add_option("--growth-into", options.growth_file,
-                 "put the table of `growth` into this Markdown file, its plot beside it");
+  app.add_option("--into", options.into,
+                 "renew the table (and plot) of growth, torch or fault-matrix in this Markdown file");
+  app.add_option("--ranks", options.ranks, "torch: numbers of ranks; fault-matrix: sizes of jobs");
+  app.add_option("--steps", options.steps, "torch: steps of the training that saves each step");
+  app.add_option("--seeds", options.seeds, "fault-matrix: runs of each cell");
+  app.add_option("--keep", options.keep, "fault-matrix: file of outcomes; runs in it are not repeated");
   app.add_option("NAME", names, "only these");
   CLI11_PARSE(app, argc, argv);
+  if (!AreKnown(names)) return 1;
+  if (options.quick && app.count("--repeat") == 0) options.repeat = 1;
 
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  std::vector<BenchResult> results;
   int exit_code = 0;
-  std::printf("%-24s %8s %10s %10s %-8s %-8s %s\n", "NAME", "RATIO", "OURS", "REFERENCE", "UNIT",
-              "GOAL", "NOTE");
+  std::printf("%s\n", TableHead().c_str());
   for (const Bench& bench : All()) {
-    if (!names.empty() && std::find(names.begin(), names.end(), bench.name) == names.end())
-      continue;
+    const bool named = std::find(names.begin(), names.end(), bench.name) != names.end();
+    if (names.empty() ? bench.only_named : !named) continue;
     options.dir = std::filesystem::absolute(base_dir) / ("holdfast-bench-" + bench.name);
-    std::filesystem::remove_all(options.dir);
-    std::filesystem::create_directories(options.dir);
-    auto outcome = bench.run(options);
-    std::filesystem::remove_all(options.dir);
+    auto outcome = RunRepeated(bench, options);
     if (!outcome) {
       std::fprintf(stderr, "%s: %s\n", bench.name.c_str(), outcome.error().ToString().c_str());
       exit_code = 1;
       continue;
     }
     for (const BenchResult& result : *outcome) {
-      std::printf("%-24s %8.3f %10.3f %10.3f %-8s %-8s %s\n", result.name.c_str(), result.ratio,
-                  result.ours, result.reference, result.unit.c_str(), result.goal.c_str(),
-                  result.note.c_str());
+      std::printf("%s\n", TableRow(result).c_str());
       std::fflush(stdout);
-      results.push_back(ToJson(result));
+      results.push_back(result);
     }
   }
-  if (!json_path.empty()) {
-    nlohmann::ordered_json document = {{"schema", 1}, {"results", results}};
-    std::ofstream(json_path) << document.dump(2) << "\n";
+  if (!json_path.empty() && !(std::ofstream(json_path) << Document(results).dump(2) << "\n")) {
+    std::fprintf(stderr, "cannot write %s\n", json_path.c_str());
+    exit_code = 1;
   }
   return exit_code;
 }

@@ -24,7 +24,7 @@ Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options) {
   std::vector<double> first;
   std::vector<double> again;
   std::vector<double> reference;
-  const int rounds = options.quick ? 3 : 7;
+  const int rounds = 3;
   for (int round = 0; round < rounds; ++round) {
     HOLDFAST_ASSIGN_OR_RETURN(v1::Client client, live.Open("again-" + std::to_string(round)));
     for (std::vector<double>* times : {&first, &again}) {

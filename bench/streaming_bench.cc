@@ -66,7 +66,7 @@ Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options) {
 
   Stages stages;
   std::vector<double> whole;
-  const uint64_t rounds = options.quick ? 4 : 10;
+  const uint64_t rounds = 4;
   for (uint64_t round = 0; round < rounds; ++round) {
     Status status;
     double seconds = SecondsOf([&] {

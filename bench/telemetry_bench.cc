@@ -41,7 +41,7 @@ Result<double> StepMs(local::Cluster& cluster, const local::TrainingOptions& opt
 }  // namespace
 
 Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options) {
-  const int rounds = options.quick ? 3 : 15;
+  const int rounds = 3;
   local::ClusterOptions cluster_options;
   HOLDFAST_ASSIGN_OR_RETURN(cluster_options.root, local::MakeTempDir("hf-bench"));
   cluster_options.data_dir_of[0] = options.dir + "/data";

@@ -2,7 +2,7 @@
 """Holdfast beside torch.save, safetensors, DeepSpeed and torch.distributed.checkpoint: one state,
 disk, run.
 
-bench/run.sh torch [--quick] [--parameters N] [--ranks 1,4] [--repeat N] [--into docs/benchmarks.md]
+bench/run.sh torch [--quick] [--ranks 1,4] [--repeat N] [--steps N] [--into docs/benchmarks.md]
 
 A GPT is trained, with AdamW, on random tokens. For each way of saving: how long the loop is blocked
 a save (the call, and what is waited for after forward and backward, before the optimizer's step),
@@ -197,7 +197,8 @@ def measure_many():
             took, = ranks.run(1, save_many, cluster.socket(), timeout=300)
         finally:
             cluster.stop()
-    return {"median_s": statistics.median(took), "least_s": min(took), "saves": len(took)}
+    return {"median_s": statistics.median(took), "least_s": min(took), "most_s": max(took),
+            "saves": len(took)}
 
 
 def fio(directory, bytes, files, quick):
@@ -235,11 +236,15 @@ def measure_way(name, world, args):
             cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_suffix(".group").unlink(missing_ok=True)
-    # Of each repetition the slowest rank; of these the median.
+    # Of each repetition the slowest rank.
     repetitions = zip(*(rows for rows, _ in found))
     slowest = [[max(column) for column in zip(*rows)] for rows in repetitions]
-    return dict(zip(COLUMNS, (statistics.median(column) for column in zip(*slowest)))), \
-        sum(bytes for _, bytes in found)
+    return dict(zip(COLUMNS, zip(*slowest))), sum(bytes for _, bytes in found)
+
+
+def medians(samples):
+    """Of the repetitions of each column."""
+    return {column: statistics.median(values) for column, values in samples.items()}
 
 
 def table(world, bytes, found, disk_s):
@@ -257,19 +262,38 @@ def table(world, bytes, found, disk_s):
     return "\n".join(lines) + f"\n\nA step without saves takes {plain_s:.2f} s."
 
 
-def ratios(found, disk_s):
+def row(name, theirs, ours, goal, note):
+    """A result in the form of all benchmarks, from the repetitions of both: how many times as long the
+    other way takes."""
+    spread = [their / our for their, our in zip(theirs, ours)]
+    their, our = statistics.median(theirs), statistics.median(ours)
+    return {"name": name, "ratio": their / our, "ours": our, "reference": their, "unit": "s",
+            "goal": goal, "repetitions": len(ours), "spread": [min(spread), max(spread)],
+            "note": note}
+
+
+def rows_of(world, samples, disk_s):
     """What the goals are about."""
-    ours = found["Holdfast"]
-    others = found["dcp.async_save, thread"]
-    result = {"blocked": (others["blocked_s"] / ours["blocked_s"], "goal >= 20"),
-              "blocked, short work": (others["blocked_short_s"] / ours["blocked_short_s"],
-                                      "no goal"),
-              "durable": (found["torch.save"]["durable_s"] / ours["durable_s"], "goal >= 3"),
-              "restore": (found["dcp.save"]["restore_s"] / ours["restore_s"], "goal >= 2")}
+    ours = samples["Holdfast"]
+    others = samples["dcp.async_save, thread"]
+    saved = samples["torch.save"]["durable_s"]
+    ranks_text = f"torch_{world}_"
+    result = [
+        row(ranks_text + "blocked", others["blocked_s"], ours["blocked_s"], ">=20",
+            "dcp.async_save ÷ Holdfast: the loop is blocked a save"),
+        row(ranks_text + "blocked_short", others["blocked_short_s"], ours["blocked_short_s"], "",
+            "the same with short work between save and step"),
+        row(ranks_text + "durable", saved, ours["durable_s"], ">=3",
+            "torch.save ÷ Holdfast: until durable"),
+        row(ranks_text + "restore", samples["dcp.save"]["restore_s"], ours["restore_s"], ">=2",
+            "dcp.load ÷ Holdfast"),
+        row(ranks_text + "step", ours["slowdown"], [1.0] * len(ours["slowdown"]), "",
+            "a step with a save ÷ without")]
     if disk_s:
-        result["durable, of what the disk can do"] = (disk_s / ours["durable_s"], "1 is all of it")
-        result["durable, if it were the disk's best"] = (found["torch.save"]["durable_s"] / disk_s,
-                                                         "no more than this is possible")
+        result.append(row(ranks_text + "disk", [disk_s] * len(ours["durable_s"]),
+                          ours["durable_s"], "", "fio's best ÷ Holdfast until durable: 1 is all of it"))
+        result.append(row(ranks_text + "disk_limit", saved, [disk_s] * len(saved), "",
+                          "torch.save ÷ fio's best: no more than this is possible"))
     return result
 
 
@@ -281,12 +305,12 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=64, help="of a step, of all ranks")
     parser.add_argument("--ranks", default="1,4")
     parser.add_argument("--ways", help="part of a name; all are measured without it")
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of the training that saves each step")
     parser.add_argument("--pause", type=float, default=0.25,
                         help="seconds: the short work between a save and the next step")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("build"))
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--rows", type=pathlib.Path, help="results as JSON, for the front end")
     parser.add_argument("--into", type=pathlib.Path, help="a page whose table and plot are renewed")
     args = parser.parse_args()
     if args.quick:
@@ -295,25 +319,27 @@ def arguments():
 
 
 def measure_world(world, names, args):
-    """The result for one number of ranks, and its text."""
-    found, bytes = {}, 0
+    """The result for one number of ranks, its text, and its rows."""
+    samples, bytes = {}, 0
     for name in names:
         print(f"{name}, {world} ranks", file=sys.stderr, flush=True)
         try:
-            found[name], bytes = measure_way(name, world, args)
+            samples[name], bytes = measure_way(name, world, args)
         except AssertionError as error:
             print(f"{name} failed: {str(error).splitlines()[-1]}", file=sys.stderr)
-    if not found:
+    if not samples:
         raise SystemExit(f"nothing could be measured with {world} ranks")
     disk_s = fio(args.dir, bytes, world, args.quick)
-    result = {"bytes": bytes, "ways": found, "disk_s": disk_s}
+    found = {name: medians(columns) for name, columns in samples.items()}
     text = [table(world, bytes, found, disk_s)]
-    if {"Holdfast", "torch.save", "dcp.save", "dcp.async_save, thread"} <= found.keys():
-        goals = ratios(found, disk_s)
-        result["ratios"] = {key: value for key, (value, _) in goals.items()}
-        text.append("; ".join(f"{key} {value:.2f} ({goal})"
-                              for key, (value, goal) in goals.items()))
-    return result, text
+    rows = []
+    if {"Holdfast", "torch.save", "dcp.save", "dcp.async_save, thread"} <= samples.keys():
+        rows = rows_of(world, samples, disk_s)
+        text.append("| ratio | | least – most | goal |\n|---|---:|---:|---|\n" + "\n".join(
+            f"| {one['note']} | {one['ratio']:.2f} | {one['spread'][0]:.2f} – "
+            f"{one['spread'][1]:.2f} | {one['goal']} |" for one in rows)
+            + f"\n\nMedians of {args.repeat} repetitions.")
+    return {"bytes": bytes, "ways": found, "disk_s": disk_s}, text, rows
 
 
 def main():
@@ -322,20 +348,25 @@ def main():
     names = [name for name in WAYS if not args.ways or args.ways in name]
     if importlib.util.find_spec("deepspeed") is None:
         names = [name for name in names if not name.startswith("DeepSpeed")]
-    results, text = {}, []
+    results, text, rows = {}, [], []
     for world in [int(number) for number in args.ranks.split(",")]:
-        results[world], of_world = measure_world(world, names, args)
-        text += of_world
-    many = None
+        results[world], text_of_world, rows_of_world = measure_world(world, names, args)
+        text += text_of_world
+        rows += rows_of_world
     if not args.ways or args.ways in "Holdfast":
         many = measure_many()
         text.append("| | median | least | goal |\n|---|---:|---:|---:|\n"
                     f"| `save()` of 10,000 tensors, after the first | "
                     f"{1000 * many['median_s']:.2f} ms | {1000 * many['least_s']:.2f} ms | "
                     "<= 1 ms |")
+        rows.append({"name": "torch_save_10000_tensors", "ratio": 1000 * many["median_s"],
+                     "ours": 1000 * many["median_s"], "reference": 1, "unit": "ms", "goal": "<=1",
+                     "repetitions": many["saves"],
+                     "spread": [1000 * many["least_s"], 1000 * many["most_s"]],
+                     "note": "save() of 10,000 tensors, after the first"})
     print("\n" + "\n\n".join(text))
-    if args.json:
-        args.json.write_text(json.dumps({**results, "save_many": many}, indent=1))
+    if args.rows:
+        args.rows.write_text(json.dumps(rows))
     if args.into:
         from torch_plot import renew
         renew(args.into, "\n\n".join(text), results)

@@ -98,7 +98,7 @@ Result<std::vector<BenchResult>> RunView(const BenchOptions& options) {
   std::vector<BenchResult> results;
   for (int other : {0, 1}) {
     Times times;
-    for (int round = 0; round < (options.quick ? 3 : 5); ++round) {
+    for (int round = 0; round < 3; ++round) {
       const std::string name = fmt::format("{}-{}", other, round);
       HOLDFAST_RETURN_IF_ERROR(savers.Save(cluster, "save-" + name, other));
       HOLDFAST_RETURN_IF_ERROR(Load(cluster, "load-" + name, savers, times));
