@@ -5,6 +5,7 @@ option(HOLDFAST_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(HOLDFAST_SERVICES "Build what needs gRPC: coordinator, agent server, CLI" ON)
 option(HOLDFAST_CRASH_POINTS "Compile in the named crash points that the crash tests use" ON)
 option(HOLDFAST_ROOM_CHECKS "Compile each header alone and link each room alone" ON)
+option(HOLDFAST_MUTATIONS "Build planted bugs in: only in the copy of the tree that tests/mutation/run.py makes" OFF)
 set(HOLDFAST_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -43,6 +44,14 @@ if(HOLDFAST_SANITIZE)
 endif()
 if(HOLDFAST_CRASH_POINTS)
   add_compile_definitions(HOLDFAST_CRASH_POINTS=1)
+endif()
+
+# A bug is chosen by $HOLDFAST_MUTATION when a test runs. Such a tree is never built by accident, and no
+# other tree has any.
+if(HOLDFAST_MUTATIONS AND NOT EXISTS ${CMAKE_SOURCE_DIR}/mutations.json)
+  message(FATAL_ERROR "HOLDFAST_MUTATIONS needs the copy of the tree that tests/mutation/run.py makes")
+elseif(EXISTS ${CMAKE_SOURCE_DIR}/mutations.json AND NOT HOLDFAST_MUTATIONS)
+  message(FATAL_ERROR "this tree has planted bugs: set HOLDFAST_MUTATIONS, or build the original")
 endif()
 
 find_program(HOLDFAST_MOLD mold)

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Installs the packages, builds and runs every test.
+# Installs the packages, builds and runs every test. Exits 0 only when every test passed the first time; tests
+# that tests/flaky.txt lists may fail, and are shown.
 #
 #   deploy/test.sh             tests, and the storage and arena tests again under ASan and UBSan
-#   deploy/test.sh --sanitize  ASan and UBSan over everything, TSan over storage, agent and client
+#   deploy/test.sh --all       that and all that it leaves out, with a table; --all --help says more
+#   deploy/test.sh --sanitize  ASan and UBSan over everything, then TSan (--asan, --tsan: one of them)
 #   deploy/test.sh --lint      clang-format and clang-tidy over the whole tree
+#   deploy/test.sh --build     builds the tests and runs none
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Most tests wait for processes more than they compute.
@@ -23,7 +26,20 @@ build() {
 run() {
   local preset=$1
   shift
-  ctest --test-dir "build/$preset" --output-on-failure -j "$at_once" "$@"
+  python3 deploy/ctest.py --flaky tests/flaky.txt -- --test-dir "build/$preset" --output-on-failure -j "$at_once" "$@"
+}
+
+# Sanitizers make processes two to three times as slow: one test at a time keeps to its deadlines.
+asan() {
+  at_once=1
+  build asan
+  run asan --no-tests=error
+}
+
+tsan() {
+  at_once=1
+  build tsan
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}" run tsan --no-tests=error
 }
 
 case "${1:-}" in
@@ -32,17 +48,26 @@ case "${1:-}" in
     build asan sanitizer_quick_tests
     run asan -L quick --no-tests=error
     build test
-    # Real processes that are killed on two busy cores: what fails runs once more, and the summary shows both.
-    run test --no-tests=error --repeat until-pass:2
+    run test --no-tests=error
+    ;;
+  --all)
+    deploy/install-deps.sh
+    exec python3 deploy/all.py "${@:2}"
+    ;;
+  --build)
+    deploy/install-deps.sh
+    build test
     ;;
   --sanitize)
-    # Sanitizers make processes two to three times as slow: one test at a time keeps to its deadlines.
-    at_once=1
     deploy/install-deps.sh
-    build asan
-    run asan --no-tests=error
-    build tsan
-    run tsan --no-tests=error
+    code=0
+    deploy/test.sh --asan || code=1
+    deploy/test.sh --tsan || code=1
+    exit "$code"
+    ;;
+  --asan | --tsan)
+    deploy/install-deps.sh
+    "${1#--}"
     ;;
   --lint)
     deploy/install-deps.sh
@@ -50,7 +75,7 @@ case "${1:-}" in
     exec deploy/lint.sh
     ;;
   *)
-    sed -n '2,7p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 64
     ;;
 esac

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Runs what the default run leaves out, part by part, and shows a table of results and times.
+
+  deploy/test.sh --all                      all parts; those that passed on this tree before are not repeated
+  deploy/test.sh --all --only fuzz ...      some parts, whatever they said before
+  deploy/test.sh --all --again              all parts anew
+  deploy/test.sh --all --list               what there is
+
+A part that fails stops no other one. Exit code 1 when one failed. build/all has the log of each.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CTEST = "python3 deploy/ctest.py --flaky tests/flaky.txt -- --test-dir build/test --output-on-failure --no-tests=error"
+
+# Name, what it shows, command. Each command may rely on the parts before it only where it says so.
+PARTS = [
+    ("default", "every test, the storage and arena tests under ASan and UBSan", "deploy/test.sh"),
+    ("frameworks", "Hugging Face, Lightning and DeepSpeed themselves",
+     f"deploy/test.sh --build && HOLDFAST_FRAMEWORKS=1 {CTEST} -R 'python_(environment|frameworks)'"),
+    ("slow-links", "slow, cut and partitioned links, on a machine that does nothing else",
+     f"deploy/test.sh --build && HOLDFAST_QUIET_MACHINE=1 {CTEST} "
+     "-R 'e2e_(ASlowNodesLinks|ASlowLink|APartitioned|ASpareTakesThePlaceOfAPartitioned|ACutNode|ALinkBetween"
+     "|AnInterruptedPartition)'"),
+    ("drills", "20 random drills, one after the other",
+     f"deploy/test.sh --build && HOLDFAST_DRILLS=20 {CTEST} --timeout 3600 -R e2e_RandomOnesLeaveNothingBehind"),
+    ("torn-snapshots", "1,000 steps that race the copy",
+     f"deploy/test.sh --build && HOLDFAST_TRIES=1000 {CTEST} --timeout 3600 -R 'python_(environment|guard)'"),
+    ("network-faults", "every fault of the network in a phase of its own",
+     f"deploy/test.sh --build && HOLDFAST_EVERY_FAULT=1 {CTEST} --timeout 3600 -R e2e_NoWrongByteIsEverAccepted"),
+    ("lost-nodes", "all 36 sets of lost nodes of a group of 8 that survives 2",
+     "deploy/test.sh --build && HOLDFAST_BIN_DIR=build/test/bin HOLDFAST_GROUP=8,2,1 timeout 7200 "
+     "build/test/tests/peer_test"),
+    ("fuzz", "each fuzzer for ten minutes, on top of its corpus", "deploy/fuzz.sh"),
+    ("tsan", "ThreadSanitizer over everything, both servers included", "deploy/test.sh --tsan"),
+    ("asan", "ASan and UBSan over everything", "deploy/test.sh --asan"),
+    ("lint", "clang-format and clang-tidy over the whole tree", "deploy/test.sh --lint"),
+    ("mutation", "planted bugs, each with the test that catches it",
+     "deploy/test.sh --build && tests/mutation/run.py --json build/all/mutation.json"),
+]
+
+
+def tree_id():
+    """Of the commit and of everything that differs from it."""
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
+    changes = git("diff", "HEAD") + git("ls-files", "--others", "--exclude-standard")
+    return git("rev-parse", "HEAD").decode().strip() + (
+        "+" + hashlib.sha256(changes).hexdigest()[:12] if changes else "")
+
+
+def run(name, command, folder):
+    begin = time.monotonic()
+    log = folder / f"{name}.log"
+    with open(log, "wb") as out:
+        code = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
+                              stdin=subprocess.DEVNULL).returncode
+    return {"passed": code == 0, "code": code, "seconds": round(time.monotonic() - begin), "log": str(log)}
+
+
+def table(parts, results):
+    width = max(len(name) for name, _, _ in parts)
+    for name, what, _ in parts:
+        result = results.get(name)
+        if result is None:
+            print(f"{name:{width}}  {'not run':>9}  {'':>8}  {what}")
+            continue
+        word = "passed" if result["passed"] else f"FAILED {result['code']}"
+        minutes, seconds = divmod(result["seconds"], 60)
+        print(f"{name:{width}}  {word:>9}  {minutes:4d}:{seconds:02d}m  {what}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     prog="deploy/test.sh --all")
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these parts")
+    parser.add_argument("--again", action="store_true", help="also what passed on this tree before")
+    parser.add_argument("--list", action="store_true", help="shows the parts and ends")
+    parser.add_argument("--state", default=str(ROOT / "build" / "all"), help="folder of logs and results")
+    options = parser.parse_args()
+    parts = json.loads(os.environ["HOLDFAST_TEST_PARTS"]) if "HOLDFAST_TEST_PARTS" in os.environ else PARTS
+    names = [name for name, _, _ in parts]
+    unknown = [name for name in options.only if name not in names]
+    if unknown:
+        print(f"there is no part {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        return 64
+    if options.list:
+        table(parts, {})
+        return 0
+    folder = pathlib.Path(options.state)
+    folder.mkdir(parents=True, exist_ok=True)
+    state_file = folder / "results.json"
+    tree = tree_id()
+    state = json.loads(state_file.read_text()) if state_file.exists() else {}
+    results = state.get("results", {}) if state.get("tree") == tree else {}
+    for name, what, command in parts:
+        if options.only and name not in options.only:
+            continue
+        if results.get(name, {}).get("passed") and not options.again and not options.only:
+            print(f"{name}: passed on this tree before", flush=True)
+            continue
+        print(f"{name}: {what} ...", flush=True)
+        results[name] = run(name, command, folder)
+        outcome = "passed" if results[name]["passed"] else f"FAILED, see {results[name]['log']}"
+        print(f"{name}: {outcome} ({results[name]['seconds']} s)", flush=True)
+        state_file.write_text(json.dumps({"tree": tree, "results": results}, indent=1))
+    print(f"\nTree {tree}, {os.cpu_count()} processors")
+    table(parts, results)
+    return 0 if all(result["passed"] for result in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
