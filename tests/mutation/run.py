@@ -52,8 +52,10 @@ class Runner:
         return [str(self.build / "tests" / target), *([f"--gtest_filter={chosen}"] if chosen else [])]
 
     def run(self, spec, environment):
-        merged = {**os.environ, "HOLDFAST_BIN_DIR": str(self.build / "bin"), "OMP_NUM_THREADS": "1",
-                  "LC_ALL": "C", **environment}
+        # The package is that of the build which the interpreter belongs to, and so are its programs.
+        build = pathlib.Path(self.options.python).parent.parent.parent if spec.startswith("pytest:") else self.build
+        merged = {**os.environ, "HOLDFAST_BIN_DIR": str(build / "bin"), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
+                  **environment}
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(self.command(spec), stdout=output, stderr=subprocess.STDOUT, env=merged,
                                        cwd=self.tree, start_new_session=True)
@@ -96,7 +98,10 @@ class Runner:
             package = pathlib.Path(folder) / "holdfast"
             shutil.copytree(installed, package, ignore=shutil.ignore_patterns("__pycache__"))
             path = pathlib.Path(folder) / one.file.removeprefix(mutants.PACKAGE)
-            path.write_text(path.read_text().replace(one.original, one.mutated, 1))
+            text = path.read_text()
+            if text.count(one.original) != 1:
+                raise RuntimeError(f"{one.id}: the installed package is not that of this tree")
+            path.write_text(text.replace(one.original, one.mutated, 1))
             before = os.environ.get("PYTHONPATH", "")
             yield {"PYTHONPATH": folder + (f":{before}" if before else ""), "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -113,12 +118,14 @@ class Runner:
     def judge(self, one):
         begin = time.monotonic()
         result = {"id": one.id, "file": one.file, "breaks": one.breaks, "outcome": "SURVIVED", "by": ""}
+        if one.compiled and one.number == 0:
+            return {**result, "outcome": "NOT RUN", "by": "it is not in the copy: build that", "seconds": 0.0}
+        sound = [spec for spec in one.tests if self.fits(spec).passed]
+        if not sound:
+            why = "; ".join(f"{spec} fails without a bug: {self.fits(spec).why}" for spec in one.tests)
+            result.update(outcome="NOT RUN", by=why)
         with self.planted(one) as environment:
-            for spec in one.tests:
-                sound = self.fits(spec) if one.compiled else None
-                if sound is not None and not sound.passed:
-                    result.update(outcome="NOT RUN", by=f"{spec} fails without a bug: {sound.why}")
-                    continue
+            for spec in sound:
                 outcome = self.run(spec, environment)
                 if not outcome.passed:
                     result.update(outcome="caught", by=f"{spec.partition(':')[0]}: {outcome.why}")
@@ -140,13 +147,19 @@ def last_case(text):
     return cases[-1] if cases else "the test"
 
 
-def prepare(options, mutations, runner):
+def prepare(options, mutations, wanted, runner):
+    if options.no_build:
+        # The numbers are those that were compiled, whatever became of the list since.
+        numbers = json.loads((runner.tree / mutants.MARKER).read_text())
+        for one in mutations:
+            one.number = numbers.get(one.id, 0)
+        return
     written = mutants.write_copy(mutations, runner.tree)
     print(f"{runner.tree}: {written} files written", flush=True)
-    if options.no_build:
-        return
-    targets = sorted({spec.partition(":")[0] for one in mutations if one.compiled for spec in one.tests
+    targets = sorted({spec.partition(":")[0] for one in wanted if one.compiled for spec in one.tests
                       if not spec.startswith(("pytest:", "script:"))})
+    if not targets:
+        return
     configure = ["cmake", "--preset", "dev", "-DHOLDFAST_MUTATIONS=ON", "-DHOLDFAST_BENCHMARKS=OFF",
                  "-DHOLDFAST_ROOM_CHECKS=OFF", *options.cmake]
     subprocess.run(configure, cwd=runner.tree, check=True, stdout=subprocess.DEVNULL)
@@ -189,7 +202,7 @@ def main():
             print(f"{one.id}: {one.breaks}")
         return 0
     runner = Runner(options)
-    prepare(options, mutations, runner)
+    prepare(options, mutations, wanted, runner)
     if not pathlib.Path(options.python).exists():
         left_out = [one.id for one in wanted if any(spec.startswith("pytest:") for spec in one.tests)]
         wanted = [one for one in wanted if one.id not in left_out]
