@@ -85,6 +85,12 @@ class CtestTest(Folder):
         self.assertIn("b: test_x.py:7 (2 cases): needs two nodes", run.stdout)
         self.summary_is_last(run)
 
+    def test_output_may_be_anything(self):
+        odd = r"printf '\033[1m\001\377]]>&amp;<a>\n'; "
+        run = self.ctest({"a": odd + "exit 1", "b": odd + SKIPPING}, "a  it says odd things\n")
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("no GPU is here", run.stdout)
+
     def test_no_tests_is_a_failure_where_ctest_says_so(self):
         self.assertNotEqual(self.ctest({"a": "exit 0"}, "", "-R", "nothing", "--no-tests=error").returncode, 0)
 

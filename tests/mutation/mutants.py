@@ -5,6 +5,7 @@ import json
 import pathlib
 import subprocess
 import tomllib
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -41,11 +42,12 @@ class Mutation:
 
 
 def load(lists=LISTS):
-    """All mutations, numbered from 1 in the order of the files."""
+    """All mutations. A number follows from the ID, so that a longer list compiles nothing anew that was there."""
     found = []
     for path in sorted(lists.glob("*.toml")):
         for entry in tomllib.loads(path.read_text())["mutation"]:
-            found.append(Mutation(**entry, number=len(found) + 1))
+            number = zlib.crc32(entry["id"].encode()) % 1_000_000_007 + 1
+            found.append(Mutation(**entry, number=number))
     return found
 
 
@@ -53,12 +55,17 @@ def problems(mutations, root=ROOT):
     """What is wrong with the list, one sentence each."""
     wrong = []
     seen = set()
+    numbers = set()
     spans = {}
     for one in mutations:
         say = lambda text, one=one: wrong.append(f"{one.id}: {text}")
         if one.id in seen:
             say("this ID is there twice")
         seen.add(one.id)
+        if one.number in numbers:
+            say("another bug has the same number: choose another ID")
+        if one.number:
+            numbers.add(one.number)
         if one.kind not in KINDS:
             say(f"kind '{one.kind}' is none of {', '.join(sorted(KINDS))}")
         if one.compiled and one.kind == "raw" and "@ON@" not in one.mutated:

@@ -11,7 +11,7 @@ import mutants
 
 def mutation(**changes):
     entry = {"id": "a", "file": "room/a.cc", "original": "x > 1", "mutated": "false", "breaks": "b",
-             "tests": ["t"], "number": 7}
+             "tests": ["t"]}
     return mutants.Mutation(**{**entry, **changes})
 
 
@@ -44,24 +44,26 @@ class MutantsTest(unittest.TestCase):
 
     def test_both_texts_are_there_behind_the_switch(self):
         on = "::holdfast::mutation::On(7)"
-        self.assertEqual(mutants.replacement(mutation()), f"({on} ? (false) : (x > 1))")
-        self.assertEqual(mutants.replacement(mutation(kind="statement", original="Go();", mutated=";")),
+        self.assertEqual(mutants.replacement(mutation(number=7)), f"({on} ? (false) : (x > 1))")
+        self.assertEqual(mutants.replacement(
+            mutation(kind="statement", original="Go();", mutated=";", number=7)),
                          f"if ({on}) {{ ; }} else {{ Go(); }}")
-        self.assertEqual(mutants.replacement(mutation(kind="raw", mutated="if (!@ON@)")), f"if (!{on})")
+        self.assertEqual(mutants.replacement(mutation(kind="raw", mutated="if (!@ON@)", number=7)), f"if (!{on})")
 
     def test_the_copy_is_written_once_and_follows_the_tree(self):
         subprocess.run(["git", "init", "-q", "."], cwd=self.root, check=True)
         copy = self.root.parent / "copy"
-        self.assertEqual(mutants.write_copy([mutation()], copy, self.root), 3)
+        bugs = [mutation(number=7)]
+        self.assertEqual(mutants.write_copy(bugs, copy, self.root), 3)
         text = (copy / "room/a.cc").read_text()
         self.assertIn('#include "tests/mutation/switch.h"', text)
         self.assertIn("On(7) ? (false) : (x > 1)", text)
         self.assertEqual((copy / "room/b.py").read_text(), "go()\n")
-        self.assertEqual(mutants.write_copy([mutation()], copy, self.root), 0)
+        self.assertEqual(mutants.write_copy(bugs, copy, self.root), 0)
         (self.root / "room/b.py").unlink()
         (copy / "build").mkdir()
         (copy / "build/kept").write_text("")
-        self.assertEqual(mutants.write_copy([mutation()], copy, self.root), 0)
+        self.assertEqual(mutants.write_copy(bugs, copy, self.root), 0)
         self.assertFalse((copy / "room/b.py").exists())
         self.assertTrue((copy / "build/kept").exists())
         self.assertEqual((self.root / "room/a.cc").read_text(), "if (x > 1) Go();\nStop();\n")
