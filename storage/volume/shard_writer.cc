@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/format/checksum.h"
 #include "storage/volume/beside.h"
 #include "storage/volume/layout.h"
 
@@ -184,19 +186,30 @@ Status VolumeShardWriter::CreateParts(std::vector<PartPlan> plans) {
 }
 
 Result<bool> VolumeShardWriter::PlanFromHeader() {
-  constexpr uint64_t kLengthBytes = 8;
-  if (ready_bytes_ < std::min<uint64_t>(kLengthBytes, image_.size())) return false;
+  std::array<std::byte, 8> length{};
+  const uint64_t length_bytes = std::min<uint64_t>(length.size(), image_.size());
+  if (ready_bytes_ < length_bytes) return false;
+  std::memcpy(length.data(), image_.data(), length_bytes);
   HOLDFAST_ASSIGN_OR_RETURN(
       uint64_t header_bytes,
-      HeaderBytes(image_.first(std::min<uint64_t>(kLengthBytes, image_.size())), image_.size()));
-  if (ready_bytes_ < header_bytes) return false;
-  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage parsed,
-                            ParseImage(image_.first(header_bytes), image_.size()));
+      HeaderBytes(std::span<const std::byte>(length).first(length_bytes), image_.size()));
+  const uint64_t chunks_bytes =
+      std::min(ChunkCount(header_bytes) * kChunkBytes, uint64_t{image_.size()});
+  if (header_bytes > image_.size() || ready_bytes_ < chunks_bytes) return false;
+  // Whoever owns the image may still change it: what is parsed and stored is a copy, whose
+  // checksums are those of the seal or it is not published.
+  std::vector<std::byte> head(image_.begin(),
+                              image_.begin() + static_cast<ptrdiff_t>(chunks_bytes));
+  std::memcpy(head.data(), length.data(), length_bytes);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      ParsedImage parsed,
+      ParseImage(std::span<const std::byte>(head).first(header_bytes), image_.size()));
   HOLDFAST_ASSIGN_OR_RETURN(
       auto plans,
       PlanParts(parsed, static_cast<uint32_t>(std::min<size_t>(context_.dirs.size(), kPartsMax))));
   if (plans.size() > 1) {
-    image_header_.assign(reinterpret_cast<const char*>(image_.data()), plans[0].image_begin);
+    image_header_.assign(reinterpret_cast<const char*>(head.data()), plans[0].image_begin);
+    header_crcs_ = ChunkCrcs(head);
   }
   HOLDFAST_RETURN_IF_ERROR(CreateParts(std::move(plans)));
   return true;
@@ -244,6 +257,16 @@ Status VolumeShardWriter::CheckSeal(const ShardSeal& seal) const {
   return Status::Ok();
 }
 
+/// Before it is written: a header that is not the sealed one would make the shard unreadable.
+Status VolumeShardWriter::CheckHeader(const ShardSeal& seal) const {
+  if (header_crcs_.size() <= seal.chunk_crcs.size() &&
+      std::equal(header_crcs_.begin(), header_crcs_.end(), seal.chunk_crcs.begin())) {
+    return Status::Ok();
+  }
+  return DataLossError(fmt::format("{}: its header was changed while it was written to disk",
+                                   ToString(identity_.key())));
+}
+
 Status VolumeShardWriter::Publish(ShardSeal seal) {
   if (!failure_.ok()) return failure_;
   if (done_) return FailedPreconditionError(ToString(identity_.key()) + " is already published");
@@ -274,6 +297,7 @@ Status VolumeShardWriter::PublishChecked(ShardSeal& seal) {
     HOLDFAST_ASSIGN_OR_RETURN(bool planned, PlanFromHeader());
     if (!planned) return InternalError("an image is complete but its header is not");
   }
+  HOLDFAST_RETURN_IF_ERROR(CheckHeader(seal));
   seal.parts.clear();
   for (const auto& part : parts_) seal.parts.push_back(part->seal_part());
   seal.image_header = image_header_;

@@ -111,6 +111,7 @@ class VolumeShardWriter : public ShardWriter {
   /// The seal is of this shard and of this length.
   Status CheckSeal(const ShardSeal& seal) const;
   /// The publishing order, from the last bytes to the last sync; docs/formats/volume.md.
+  Status CheckHeader(const ShardSeal& seal) const;
   Status PublishChecked(ShardSeal& seal);
   /// Waits for the syncing that CreateParts started, or does it now.
   Status SyncDirectories();
@@ -130,7 +131,8 @@ class VolumeShardWriter : public ShardWriter {
   std::span<const std::byte> image_;
   uint64_t ready_bytes_ = 0;
   std::vector<std::unique_ptr<PartWriter>> parts_;
-  std::string image_header_;  // with several parts
+  std::string image_header_;           // with several parts
+  std::vector<uint32_t> header_crcs_;  // of the chunks that it was copied from
   std::future<Status> directories_synced_;
   Status failure_;
   bool done_ = false;

@@ -432,6 +432,35 @@ TEST_P(VolumeTest, ReadOnlyOpeningChangesNothing) {
   EXPECT_EQ(FilesBeneath(folder_.path()), before);
 }
 
+/// The owner of the memory may write to it at any time.
+TEST(HostileHeaderTest, AHeaderThatIsNotTheSealedOneIsNotPublished) {
+  TempFolder folder;
+  auto volume = OpenReal(folder.Dirs(3), TestOptions());
+  ASSERT_TRUE(volume) << StatusOf(volume).ToString();
+  TestImage image(Shard(1, 1, 0), 5 * kMiB);
+  const ShardSeal seal = image.Seal();
+  const std::string text(reinterpret_cast<const char*>(image.image.data()), 4096);
+  const size_t at = text.find("weights");
+  ASSERT_NE(at, std::string::npos);
+
+  auto writer = (*volume)->CreateShard(image.identity, image.image);
+  ASSERT_TRUE(writer) << StatusOf(writer).ToString();
+  image.image[at] = std::byte{'W'};  // still a header, of another tensor
+  ASSERT_STATUS_OK((*writer)->Advance(2 * kMiB));
+  image.image[at] = std::byte{'w'};
+  ASSERT_STATUS_OK((*writer)->Advance(image.image.size()));
+  const Status published = (*writer)->Publish(seal);
+  EXPECT_EQ(published.code(), ErrorCode::kDataLoss) << published.ToString();
+  EXPECT_TRUE((*volume)->List().empty());
+  EXPECT_FALSE((*volume)->ReadSeal(image.identity.key()));
+
+  (*writer).reset();
+  writer = (*volume)->CreateShard(image.identity, image.image);
+  ASSERT_TRUE(writer) << StatusOf(writer).ToString();
+  ASSERT_STATUS_OK((*writer)->Publish(seal));
+  EXPECT_STATUS_OK((*volume)->VerifyShard(image.identity.key(), true));
+}
+
 std::string SetupName(const ::testing::TestParamInfo<Setup>& tested) {
   return std::to_string(tested.param.directories) + (tested.param.io_uring ? "Uring" : "Posix");
 }
