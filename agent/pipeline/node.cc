@@ -19,6 +19,9 @@ constexpr uint32_t kWorkers = 4;
 // They read from memories, disks and peers at once.
 constexpr uint32_t kViewReaders = 8;
 constexpr size_t kSessionsMax = 512;
+/// Connections of one user that have not said Hello. A trainer says it at once; whoever connects
+/// and is silent takes no place from others.
+constexpr size_t kSilentMax = 64;
 constexpr int kTickMs = 100;
 // So many packets of one trainer in a row before the others get their turn.
 constexpr int kPacketsPerTurn = 16;
@@ -326,13 +329,34 @@ void Node::AcceptTrainers() {
     UniqueFd socket = std::move(**accepted);
     auto peer = CredentialsOf(socket.get());
     if (!peer) continue;
-    auto pid_fd = PidFdOf(peer->pid);
-    if (!pid_fd) continue;  // gone already
+    auto pid_fd = PidFdOfPeer(socket.get());
+    // One that the agent cannot see is refused once it said who it is: it cannot be told from
+    // another, nor watched.
+    const bool visible = peer->pid > 0;
+    if (!pid_fd && visible) continue;  // gone already
+    DropSilent(peer->uid);
     const uint64_t id = next_session_++;
     sessions_[id] = std::make_unique<Session>(
-        id, std::move(socket), std::move(*pid_fd), *peer,
+        id, std::move(socket), pid_fd ? std::move(*pid_fd) : UniqueFd(), *peer,
         clock_.Now() + std::chrono::milliseconds(options_.hello_timeout_ms));
   }
+}
+
+/// Makes room for one more connection of this user: the oldest silent one goes.
+void Node::DropSilent(uid_t uid) {
+  size_t silent = 0;
+  Session* oldest = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (session->state != Session::State::kHello || session->peer().uid != uid) continue;
+    if (oldest == nullptr) oldest = session.get();
+    ++silent;
+  }
+  if (silent < kSilentMax) return;
+  ReadPackets(*oldest);  // many ranks start at once: its Hello may just not have been read
+  if (oldest->state != Session::State::kHello) return;
+  Log(LogLevel::kDebug, "SilentDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
+  EndSession(*oldest, "its user has too many connections that said no Hello");
+  sessions_.erase(oldest->id());
 }
 
 void Node::ReadPackets(Session& session) {

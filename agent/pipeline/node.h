@@ -142,6 +142,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   void Post(std::function<void()> task);
   void RunPosted();
   void AcceptTrainers();
+  void DropSilent(uid_t uid);
   void ReadPackets(Session& session);
   void TickLoop();
   void EndSession(Session& session, std::string_view why);

@@ -96,6 +96,13 @@ void Node::Refuse(Session& session, const Status& status) {
 }
 
 Status Node::CheckHello(Session& session, const HelloMessage& hello) {
+  if (session.peer().pid <= 0) {
+    return Status(ErrorCode::kFailedPrecondition,
+                  fmt::format("the agent of node {} runs in another PID namespace and cannot see "
+                              "this process: run the agent in the host's (Kubernetes: hostPID: "
+                              "true; Docker and Podman: --pid=host), or both in one container",
+                              options_.node));
+  }
   if (hello.protocol != kProtocolVersion) {
     return Status(ErrorCode::kUnsupported,
                   fmt::format("the trainer speaks protocol {}, this agent {}: install the same "
@@ -236,9 +243,14 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
     Refuse(*session, {ErrorCode::kUnavailable, "the rank's memory was replaced; try again"});
     return;
   }
-  auto pid_fd = PidFdOf(session->peer().pid);
-  if (!pid_fd) {
+  if (ProcessGone(session->pid_fd())) {
     EndSession(*session, "its process is gone");
+    return;
+  }
+  auto pid_fd = session->DuplicatePidFd();
+  auto watched_fd = session->DuplicatePidFd();
+  if (!pid_fd || !watched_fd) {
+    Refuse(*session, pid_fd ? watched_fd.error() : pid_fd.error());
     return;
   }
   RememberTrainer(*session, std::move(*pid_fd));
@@ -249,7 +261,7 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
   ForgetWriter(memory.control().collectives);
   watched_.Join({session->job, session->rank, session->world, session->incarnation,
                  NameProcess(session->peer().pid)},
-                memory.control());
+                std::move(*watched_fd), memory.control());
   session->pipeline->connected.store(true);
   WelcomeMessage welcome;
   welcome.slots = memory.slot_count();

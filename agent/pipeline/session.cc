@@ -1,6 +1,9 @@
 #include "agent/pipeline/session.h"
 
+#include <fcntl.h>
 #include <poll.h>
+
+#include <cerrno>
 
 namespace holdfast::agent {
 namespace {
@@ -30,6 +33,12 @@ bool Session::FlushBacklog() {
     backlog_.pop_front();
   }
   return true;
+}
+
+Result<UniqueFd> Session::DuplicatePidFd() const {
+  UniqueFd copy(::fcntl(pid_fd_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return Fail(ErrnoStatus(errno, "duplicate the trainer's pidfd"));
+  return copy;
 }
 
 bool ProcessGone(int pid_fd) {

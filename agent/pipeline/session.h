@@ -81,6 +81,7 @@ class Session {
   uint64_t id() const { return id_; }
   int socket() const { return socket_.get(); }
   int pid_fd() const { return pid_fd_.get(); }
+  Result<UniqueFd> DuplicatePidFd() const;
   const PeerCredentials& peer() const { return peer_; }
 
   /// Sends a packet now, or as soon as the trainer reads; to one that has hung up, nothing. False:

@@ -1,10 +1,39 @@
 #include "agent/pipeline/watched_ranks.h"
 
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
 #include "storage/base/log.h"
 
 namespace holdfast::agent {
+namespace {
+/// How a process ended is known once its parent has asked; so long it is waited for.
+constexpr uint64_t kReapWaitNs = 1'000'000'000;
 
-void WatchedRanks::Join(const WatchedRank& who, SegmentControl& control) {
+// PIDFD_GET_INFO of linux/pidfd.h, which is newer than many C libraries (exit: Linux 6.15).
+struct PidFdInfo {
+  uint64_t mask = 0;
+  uint64_t cgroup_id = 0;
+  uint32_t ids[11] = {};
+  int32_t exit_code = 0;
+};
+static_assert(sizeof(PidFdInfo) == 64);
+constexpr uint64_t kPidFdInfoExit = 1U << 3;
+constexpr unsigned long kPidFdGetInfo = _IOWR(0xFF, 11, PidFdInfo);
+
+/// As waitpid(2) gives it; nothing where the kernel does not say.
+std::optional<int> WaitStatusOf(int pid_fd) {
+  PidFdInfo info;
+  info.mask = kPidFdInfoExit;
+  if (pid_fd < 0 || ::ioctl(pid_fd, kPidFdGetInfo, &info) != 0) return std::nullopt;
+  if ((info.mask & kPidFdInfoExit) == 0) return std::nullopt;
+  return info.exit_code;
+}
+}  // namespace
+
+void WatchedRanks::Join(const WatchedRank& who, UniqueFd pid_fd, SegmentControl& control) {
   MutexLock lock(mutex_);
   std::erase_if(entries_, [&who](const auto& entry) {
     const WatchedRank& other = entry.second.who;
@@ -12,6 +41,8 @@ void WatchedRanks::Join(const WatchedRank& who, SegmentControl& control) {
   });
   Entry& entry = entries_[{who.job, who.rank}];
   entry.who = who;
+  entry.pid_fd = std::move(pid_fd);
+  entry.ended_ns.reset();
   entry.control = &control;
   entry.reader.emplace(control);
   entry.complained = false;
@@ -33,9 +64,10 @@ std::vector<RankSight> WatchedRanks::Look(uint64_t now_ns) {
     RankSight& sight = sights.emplace_back();
     sight.who = entry.who;
     const std::optional<ProcessStat> stat = StatOf(entry.who.process.pid);
-    sight.alive = stat && stat->start_ticks == entry.who.process.start_ticks &&
-                  stat->state != 'Z' && stat->state != 'X';
-    if (sight.alive) sight.process_state = stat->state;
+    const bool there = stat && stat->start_ticks == entry.who.process.start_ticks;
+    sight.alive = there && stat->state != 'Z' && stat->state != 'X';
+    if (!sight.alive) SeeEnd(entry, !there, now_ns, &sight);
+    if (sight.alive && stat) sight.process_state = stat->state;
     if (!entry.reader) continue;
     auto telemetry = entry.reader->Read(now_ns);
     if (telemetry) {
@@ -47,6 +79,18 @@ std::vector<RankSight> WatchedRanks::Look(uint64_t now_ns) {
     }
   }
   return sights;
+}
+
+/// A process that was asked to end is no failure; until it is known it counts as there, for a time.
+void WatchedRanks::SeeEnd(Entry& entry, bool reaped, uint64_t now_ns, RankSight* sight) {
+  if (!entry.ended_ns) entry.ended_ns = now_ns;
+  const std::optional<int> status = WaitStatusOf(entry.pid_fd.get());
+  if (status) {
+    const int signal = WIFSIGNALED(*status) ? WTERMSIG(*status) : 0;
+    sight->ended_orderly = (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) ||
+                           signal == SIGTERM || signal == SIGINT;
+  }
+  sight->alive = !status && !reaped && now_ns - *entry.ended_ns < kReapWaitNs;
 }
 
 std::optional<ProcessName> WatchedRanks::ProcessOf(const std::string& job, Rank rank) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/telemetry/table_reader.h"
+#include "storage/base/fd.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/process.h"
@@ -26,6 +27,7 @@ struct WatchedRank {
 struct RankSight {
   WatchedRank who;
   bool alive = true;
+  bool ended_orderly = false;  // with exit code 0, by SIGTERM or SIGINT: somebody wanted that
   char process_state = 0;
   RankTelemetry telemetry;  // not present: it is not connected, or tells nothing
 };
@@ -35,8 +37,8 @@ struct RankSight {
 /// to a newer incarnation. Thread-safe.
 class WatchedRanks {
  public:
-  /// `control` stays mapped until Leave().
-  void Join(const WatchedRank& who, SegmentControl& control);
+  /// `pid_fd` is the process's. `control` stays mapped until Leave().
+  void Join(const WatchedRank& who, UniqueFd pid_fd, SegmentControl& control);
   /// Its memory may go from here on. `orderly`: it said goodbye, nobody misses it.
   void Leave(const std::string& job, Rank rank, bool orderly);
   /// Looks at all of them; `now_ns` is CLOCK_MONOTONIC.
@@ -49,10 +51,14 @@ class WatchedRanks {
  private:
   struct Entry {
     WatchedRank who;
+    UniqueFd pid_fd;
+    std::optional<uint64_t> ended_ns;  // when its end was seen first
     SegmentControl* control = nullptr;  // while it is connected
     std::optional<TableReader> reader;
     bool complained = false;
   };
+
+  static void SeeEnd(Entry& entry, bool reaped, uint64_t now_ns, RankSight* sight);
 
   Mutex mutex_;
   std::map<std::pair<std::string, Rank>, Entry> entries_ HOLDFAST_GUARDED_BY(mutex_);

@@ -124,6 +124,7 @@ std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<RankSight>&
     pb::ObservedRank* rank = digest.add_ranks();
     rank->set_rank(sight.who.rank.value);
     rank->set_alive(sight.alive);
+    rank->set_ended_orderly(sight.ended_orderly);
     rank->set_process_state(static_cast<uint8_t>(sight.process_state));
     if (sight.telemetry.present) Fill(sight.telemetry, with_communicators, rank);
   }

@@ -1,11 +1,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "storage/base/random.h"
@@ -58,6 +63,99 @@ class HostileTest : public ::testing::Test {
   std::unique_ptr<TestTrainer> trainer_;
   uint64_t bystander_step_ = 0;
 };
+
+TEST_F(HostileTest, SilentConnectionsTakeNoPlaceFromATrainer) {
+  std::vector<TestTrainer> silent;
+  for (int tries = 0; silent.size() < 600 && tries < 5000; ++tries) {
+    auto one = TestTrainer::ConnectSilently(node_.socket());
+    if (one) {
+      silent.push_back(std::move(*one));
+    } else {
+      ::usleep(1000);  // the queue of the socket is full for a moment
+    }
+  }
+  const auto before = std::chrono::steady_clock::now();
+  Status refused;
+  const bool served = Eventually([&] {
+    refused = RefusalOf({.job = "late"});
+    return refused.ok();
+  });
+  ASSERT_TRUE(served) << refused.ToString();
+  // Far less than the silent ones are given to speak.
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(4));
+}
+
+TEST_F(HostileTest, RanksThatStartAtOnceAreNotTakenForSilentOnes) {
+  std::vector<std::thread> ranks;
+  std::atomic<int> served{0};
+  for (uint32_t rank = 0; rank < 100; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const TestTrainer::Options options{
+          .job = "crowd", .rank = rank, .world = 100, .slots = 2, .slot_bytes = 4096};
+      auto trainer = TestTrainer::Connect(node_.socket(), options);
+      // Not all of them have room in the arena; none is cut off.
+      const bool answered =
+          trainer.has_value() || trainer.error().code() == ErrorCode::kResourceExhausted;
+      if (answered) ++served;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(served.load(), 100);
+}
+
+/// Runs `body` in a child that is in a PID namespace of its own; false: not permitted here.
+bool InOwnPidNamespace(const std::function<void()>& body, pid_t* child) {
+  int permitted[2];
+  if (::pipe(permitted) != 0) return false;
+  *child = ::fork();
+  if (*child == 0) {
+    const char may = ::unshare(CLONE_NEWPID) == 0 ? 1 : 0;
+    static_cast<void>(!::write(permitted[1], &may, 1));
+    if (may == 0) ::_exit(0);
+    const pid_t inside = ::fork();
+    if (inside == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      body();
+      ::_exit(0);
+    }
+    ::waitpid(inside, nullptr, 0);
+    ::_exit(0);
+  }
+  char may = 0;
+  const bool read = ::read(permitted[0], &may, 1) == 1;
+  ::close(permitted[0]);
+  ::close(permitted[1]);
+  return read && may == 1;
+}
+
+TEST(PidNamespaceTest, ATrainerThatTheAgentCannotSeeIsToldWhyAndWhatToDo) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  pid_t child = 0;
+  const bool permitted = InOwnPidNamespace(
+      [&] {
+        TestNode node;
+        std::string socket = node.Start().ok() ? node.socket() : "";
+        socket.resize(256);
+        static_cast<void>(!::write(ready[1], socket.data(), socket.size()));
+        for (;;) ::pause();
+      },
+      &child);
+  if (!permitted) {
+    ::waitpid(child, nullptr, 0);
+    GTEST_SKIP() << "this user may not make PID namespaces";
+  }
+  std::string socket(256, 0);
+  ASSERT_EQ(::read(ready[0], socket.data(), socket.size()), 256);
+  auto trainer = TestTrainer::Connect(socket.c_str(), {});
+  ASSERT_FALSE(trainer.has_value());
+  EXPECT_EQ(trainer.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(trainer.error().message(), HasSubstr("PID namespace"));
+  EXPECT_THAT(trainer.error().message(), HasSubstr("hostPID"));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  RemoveTree(std::filesystem::path(socket.c_str()).parent_path());
+}
 
 TEST_F(HostileTest, AGoodbyeCountsThoughAnAnswerBeforeItCannotBeSent) {
   const MessageHeader goodbye{.type = MessageType::kGoodbye};
