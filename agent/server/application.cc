@@ -35,6 +35,8 @@ namespace {
 
 constexpr mode_t kRunDirMode = 0755;
 constexpr mode_t kTrainerSocketMode = 0666;  // who may do what is decided by SO_PEERCRED
+// Of the data service: its readers, those that wait, and what operators ask.
+constexpr int kDataThreadsMax = 96;
 // So long the coordinator is not told what this node holds while memory is still being checked.
 constexpr int64_t kAdoptWaitMs = 30'000;
 // A predecessor that was just killed may take a moment to let go.
@@ -225,7 +227,8 @@ Status AgentApplication::Serve() {
   data_->AllowFaults(*injector_);
   HOLDFAST_ASSIGN_OR_RETURN(
       data_server_,
-      coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax));
+      coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax,
+                         kDataThreadsMax));
   data_address_ = listen.ToString();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
                             ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));

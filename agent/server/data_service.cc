@@ -16,6 +16,9 @@ constexpr int kCallsMax = 6;
 // Parts are small, and many ranks want theirs at once: they wait for each other, so long at most.
 constexpr int kPartsAtOnce = 8;
 constexpr std::chrono::seconds kPartWait(10);
+/// Each that waits has a thread; beyond them the reader waits at its own end.
+constexpr int kPartsWaitingMax = 32;
+constexpr int kRetryAfterMs = 500;
 constexpr size_t kLogPieceBytes = 256 << 10;
 
 template <typename Request>
@@ -151,12 +154,20 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
   const auto deadline = Clock::Real().Now() + kPartWait;
   {
     MutexLock lock(parts_mutex_);
-    while (parts_ >= kPartsAtOnce) {
-      const auto left = deadline - Clock::Real().Now();
-      if (left <= Clock::Duration::zero()) {
-        return UnavailableError("too many shards are being read here; try again");
-      }
-      part_ended_.WaitFor(parts_mutex_, left);
+    if (parts_ >= kPartsAtOnce && parts_waiting_ >= kPartsWaitingMax) {
+      return UnavailableError(
+          fmt::format("{} parts of shards are being read here and {} readers wait; try again in "
+                      "{} ms",
+                      parts_, parts_waiting_, kRetryAfterMs));
+    }
+    ++parts_waiting_;
+    while (parts_ >= kPartsAtOnce && Clock::Real().Now() < deadline) {
+      part_ended_.WaitFor(parts_mutex_, deadline - Clock::Real().Now());
+    }
+    --parts_waiting_;
+    if (parts_ >= kPartsAtOnce) {
+      return UnavailableError(fmt::format("too many shards are being read here; try again in {} ms",
+                                          kRetryAfterMs));
     }
     ++parts_;
   }

@@ -15,7 +15,8 @@ namespace holdfast::agent {
 
 /// Shards out, for operators and other agents; reads only, but for drills. Names, numbers and tiers
 /// of requests are checked; bytes leave only after their chunk's checksum was. At most a few calls
-/// at once, each with a few MiB, so that memory stays bounded.
+/// at once, each with a few MiB, and a few dozen that wait for them, so that memory and threads
+/// stay bounded: whoever comes then is refused at once and tries again.
 class DataService final : public Agent::Service {
  public:
   /// The arguments outlive it.
@@ -56,7 +57,8 @@ class DataService final : public Agent::Service {
   std::atomic<int> running_{0};
   Mutex parts_mutex_;
   CondVar part_ended_;
-  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // being sent
+  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;          // being sent
+  int parts_waiting_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // to be sent
 };
 
 }  // namespace holdfast::agent

@@ -131,7 +131,7 @@ bool IsListening(const Endpoint& endpoint) {
 
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
-                                                  int message_bytes_max) {
+                                                  int message_bytes_max, int threads_max) {
   HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
   Status in_use = UnavailableError(fmt::format(
       "address {} is in use by another process; choose another with {}", endpoint.ToString(), key));
@@ -143,6 +143,11 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   // Below what the channels do, or their pings are taken for an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kKeepaliveMs / 2);
+  if (threads_max > 0) {
+    grpc::ResourceQuota quota("holdfast");
+    quota.SetMaxThreads(threads_max);
+    builder.SetResourceQuota(quota);
+  }
   builder.SetMaxReceiveMessageSize(message_bytes_max);
   builder.SetMaxSendMessageSize(message_bytes_max);
   builder.AddListeningPort(endpoint.ToGrpcListen(), credentials, &bound_port);

@@ -40,9 +40,11 @@ Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const End
 bool IsListening(const Endpoint& endpoint);
 
 /// Builds and starts `service` on `endpoint`, refusing an address that is in use. `endpoint` gets
-/// the port that was bound.
+/// the port that was bound. `threads_max`: of a synchronous service; calls beyond them are refused
+/// (ResourceExhausted); 0: as many as there are calls.
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
-                                                  int message_bytes_max = kControlMessageBytesMax);
+                                                  int message_bytes_max = kControlMessageBytesMax,
+                                                  int threads_max = 0);
 
 }  // namespace holdfast::coord

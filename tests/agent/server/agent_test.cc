@@ -4,7 +4,13 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "agent/server/fetcher.h"
 #include "tests/agent/pipeline/harness.h"
@@ -156,6 +162,58 @@ TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersAndNothingElse) {
     EXPECT_EQ(fetcher.ReadRange(address, Shard(1, 9).key(), tier, 0, {}).error().code(),
               ErrorCode::kNotFound);
   }
+}
+
+TEST_F(AgentTest, ReadersBeyondWhatIsBearableAreRefusedAtOnce) {
+  Start();
+  auto trainer = Connect();
+  ASSERT_TRUE(trainer) << trainer.error().ToString();
+  SaveDurably(*trainer, 1);
+  auto data = cluster_.Data(0);
+  // Readers that take nothing hold their places as long as they like.
+  constexpr int kReaders = 200;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<ShardPiece>>> readers;
+  std::vector<std::thread> threads;
+  std::atomic<int> refused{0};
+  std::mutex mutex;
+  std::set<std::string> texts;
+  ReadShardRequest request;
+  request.set_job("job");
+  request.set_incarnation(1);
+  request.set_step(1);
+  request.set_tier(static_cast<uint32_t>(Tier::kMemory));
+  request.set_part(true);
+  request.set_bytes(MakeImage(Shard(1, 1), kTensorBytes).size() / kChunkBytes * kChunkBytes);
+  for (int i = 0; i < kReaders; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(data->ReadShard(contexts.back().get(), request));
+    threads.emplace_back([&, reader = readers.back().get()] {
+      ShardPiece piece;
+      if (reader->Read(&piece)) return;
+      const grpc::Status status = reader->Finish();
+      if (status.error_code() == grpc::StatusCode::CANCELLED) return;
+      const std::scoped_lock lock(mutex);
+      texts.insert(status.error_message());
+      ++refused;
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return refused >= kReaders / 2; }, 5'000)) << refused.load();
+  std::ifstream status("/proc/" + std::to_string(cluster_.agent(0).pid()) + "/status");
+  int agent_threads = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("Threads:", 0) == 0) agent_threads = std::stoi(line.substr(8));
+  }
+  EXPECT_GT(agent_threads, 0);
+  EXPECT_LT(agent_threads, kReaders);
+  for (const auto& context : contexts) context->TryCancel();
+  for (std::thread& thread : threads) thread.join();
+  readers.clear();
+  EXPECT_THAT(texts, ::testing::Contains(HasSubstr("again")));
+  // And afterwards it serves as before.
+  ShardSeal seal;
+  EXPECT_TRUE(Eventually(
+      [&] { return ReadShardFrom(*data, Shard(1, 1).key(), Tier::kMemory, &seal).has_value(); }));
 }
 
 TEST_F(AgentTest, AKilledAgentComesBackWithTheMemory) {

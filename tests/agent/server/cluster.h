@@ -29,6 +29,7 @@ class Program {
   static Result<Program> Start(const std::vector<std::string>& args,
                                const std::vector<std::string>& env, const std::string& log);
   bool running();
+  pid_t pid() const { return pid_; }
   void Signal(int signal);
   /// The wait status; waits at most `timeout_ms`, then -1.
   int Wait(int timeout_ms);
