@@ -57,6 +57,45 @@ def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, 
         assert_same(state, expected)
 
 
+def test_the_trainer_says_what_it_does_between_steps():
+    from holdfast.torch import phases
+    from test_phases import Listener
+    from transformers import TrainerControl, TrainerState
+    listener = Listener()
+    phases.follow(listener)
+    callback, state, control = hf.TrainerCallback(job="phases"), TrainerState(), TrainerControl()
+
+    def now():
+        return [phase for phase, times in listener.open.items() if times]
+    callback.on_epoch_begin(None, state, control)
+    assert now() == [hf.Phase.INIT]
+    callback.on_step_begin(None, state, control)
+    assert now() == []
+    control.should_evaluate = True
+    callback.on_step_end(None, state, control)
+    assert now() == [hf.Phase.EVALUATION]
+    callback.on_step_begin(None, state, control)
+    assert now() == []
+    control.should_evaluate, control.should_save = False, True
+    callback.on_epoch_end(None, state, control)
+    assert now() == [hf.Phase.CHECKPOINT]
+    callback._close()
+    assert listener.quiet()
+
+
+def test_lightning_says_when_it_evaluates():
+    from holdfast.torch import phases
+    from test_phases import Listener
+    listener = Listener()
+    phases.follow(listener)
+    callback = hf.PhaseCallback()
+    for kind in ("validation", "test", "predict"):
+        getattr(callback, f"on_{kind}_start")(None, None)
+        assert listener.open[hf.Phase.EVALUATION] == 1
+        getattr(callback, f"on_{kind}_end")(None, None)
+        assert listener.quiet()
+
+
 def test_a_trainer_that_was_not_told(cluster, job, tmp_path):
     with hf.Checkpointer(job, {"model": frameworks.Model()}) as ckpt:
         ckpt.save(5)

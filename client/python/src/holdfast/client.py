@@ -273,11 +273,18 @@ class Client:
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Says what this process does meanwhile: a hint that costs some stores to memory."""
-        self._native.begin_phase(phase)
+        self.begin_phase(phase)
         try:
             yield
         finally:
-            self._native.end_phase(phase)
+            self.end_phase(phase)
+
+    def begin_phase(self, phase: Phase) -> None:
+        """As `phase`, where begin and end are apart."""
+        self._native.begin_phase(phase)
+
+    def end_phase(self, phase: Phase) -> None:
+        self._native.end_phase(phase)
 
     def stats(self) -> dict[str, int]:
         """Counters, named as in `holdfast_stats` of holdfast.h. Never blocks."""

@@ -10,28 +10,30 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..client import Tier, Version
+from ..client import Phase, Tier, Version
 from ..errors import HoldfastError
 from .checkpointer import Checkpointer
 from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
 from .files import file_tensor
+from .phases import phase
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
 
 if TYPE_CHECKING:
     from .frameworks.deepspeed_engine import DeepSpeedEngine
     from .frameworks.lightning_io import CheckpointIO
+    from .frameworks.lightning_phases import PhaseCallback
     from .frameworks.trainer_callback import TrainerCallback
 
 __all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine",
-           "HoldfastError", "StateMismatchError", "StorageReader", "StorageWriter", "Tier",
-           "TrainerCallback", "UnsupportedValueError", "Version", "file_tensor",
-           "record_collectives"]
+           "HoldfastError", "Phase", "PhaseCallback", "StateMismatchError", "StorageReader",
+           "StorageWriter", "Tier", "TrainerCallback", "UnsupportedValueError", "Version",
+           "file_tensor", "phase", "record_collectives"]
 
 #: Classes of other people's frameworks, imported when they are named.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",
-               "TrainerCallback": "trainer_callback"}
+               "PhaseCallback": "lightning_phases", "TrainerCallback": "trainer_callback"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,10 +12,10 @@ from typing import Any, Mapping
 import torch
 import torch.distributed as dist
 
-from ..client import Client, Tier, Version, View
+from ..client import Client, Phase, Tier, Version, View
 from ..errors import (FailedPreconditionError, HoldfastError, ResourceExhaustedError,
                       UnavailableError)
-from . import random_state, values
+from . import phases, random_state, values
 from .parts import parts_of
 from .plan import Plan, agree, agreed_run_id, check_replicas
 from .restoring import Comparison, StateMismatchError, fill_from_view
@@ -128,6 +128,7 @@ class Checkpointer:
             self.job, snapshot.describe(self._plan.rows(snapshot)), rank=self.rank,
             world=self.world, run_id=self._run_id, extra_bytes_max=self._extra_bytes,
             **self._options)
+        phases.follow(self._client)
         self._snapshot = snapshot
 
     def _look(self) -> Snapshot:
@@ -150,6 +151,7 @@ class Checkpointer:
 
     # ---------------------------------------------------------------------------------- saving
 
+    @phases.marked(Phase.CHECKPOINT)
     def save(self, step: int, *, wait_for_slot: float = 0.0) -> bool:
         """Saves the state as version `step`; returns at once. Steps must grow.
 
@@ -171,6 +173,7 @@ class Checkpointer:
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
             saved. DataLossError: with `verify_replicas`, what differs.
         """
+        phases.follow_compiler()
         known = self._plan is not None
         try:
             snapshot = self._look()
@@ -256,6 +259,7 @@ class Checkpointer:
 
     # ------------------------------------------------------------------------------- restoring
 
+    @phases.marked(Phase.CHECKPOINT)
     def restore(self, version: Version | None = None, *, strict: bool = True,
                 dry_run: bool = False, timeout: float = 120.0) -> int:
         """Brings the state back; all ranks call this together, before the first step.

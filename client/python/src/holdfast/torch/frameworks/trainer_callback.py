@@ -14,9 +14,9 @@ from typing import Any, Iterator, Mapping
 import transformers
 from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
 
-from ...client import Tier
+from ...client import Phase, Tier
 from ...errors import FailedPreconditionError, FencedError, HoldfastError, UnsupportedError
-from .. import random_state
+from .. import phases, random_state
 from ..checkpointer import Checkpointer
 from ..plan import agreed_run_id
 
@@ -92,6 +92,7 @@ class TrainerCallback(transformers.TrainerCallback):
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._random: dict[str, Any] | None = None
         self._due = self._saved = 0
+        self._phase: Phase | None = None
 
     # -------------------------------------------------------------------------------- resuming
 
@@ -163,6 +164,16 @@ class TrainerCallback(transformers.TrainerCallback):
         self._due = self._saved = state.global_step
         self._found = None
         self._leave_folder()
+        # Data that was seen before is skipped, and the first is loaded.
+        self._enter(Phase.INIT)
+
+    def _enter(self, phase: Phase | None) -> None:
+        """What comes now, until something else does; None: steps."""
+        before, self._phase = self._phase, phase
+        if phase is not None:
+            phases.begin(phase)
+        if before is not None:
+            phases.end(before)
 
     def _leave_folder(self) -> None:
         if self._trainer is not None:
@@ -181,12 +192,14 @@ class TrainerCallback(transformers.TrainerCallback):
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                        **kwargs: Any) -> None:
         moment = self._position.restored.get("moment", "")
+        self._enter(Phase.INIT)  # the first data of the epoch
         self._set_generators(moment == "epoch"
                              or (moment == "end" and float(state.epoch or 0).is_integer()))
         self._save(state, control, "epoch")
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                       **kwargs: Any) -> None:
+        self._enter(None)
         self._set_generators(True)
         self._save(state, control, "step")
 
@@ -197,15 +210,18 @@ class TrainerCallback(transformers.TrainerCallback):
         if control.should_training_stop:
             # Later it may be another model's turn: the best one's.
             self._save(state, control, "end")
+        self._enter(_next_phase(control))
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl,
                      **kwargs: Any) -> None:
         if control.should_training_stop:
             self._due = state.global_step
             self._save(state, control, "end")
+        self._enter(_next_phase(control))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl,
                      **kwargs: Any) -> None:
+        self._enter(None)
         if not args.load_best_model_at_end:
             self._due = state.global_step
             self._save(state, control, "end")
@@ -250,10 +266,18 @@ class TrainerCallback(transformers.TrainerCallback):
             self.checkpointer.guard()
 
     def _close(self) -> None:
+        self._enter(None)
         checkpointer, self.checkpointer = self.checkpointer, None
         if checkpointer is not None:
             with contextlib.suppress(HoldfastError):  # each was told when it happened
                 checkpointer.close(self.timeout)
+
+
+def _next_phase(control: TrainerControl) -> Phase | None:
+    """What the Trainer does before its next step."""
+    if control.should_evaluate:
+        return Phase.EVALUATION
+    return Phase.CHECKPOINT if control.should_save else None
 
 
 def _read_no_weights_from(folder: str, trainer: Any) -> None:
