@@ -120,6 +120,14 @@ Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const s
   return Call(&Coordinator::Stub::ListIncidents, request);
 }
 
+Status CoordinatorClient::AcknowledgeIncident(uint64_t id, const std::string& why) {
+  coordinator::AcknowledgeIncidentRequest request;
+  request.set_id(id);
+  request.set_why(why);
+  auto reply = Call(&Coordinator::Stub::AcknowledgeIncident, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
 Result<coordinator::WhatIfLostReply> CoordinatorClient::WhatIfLost(
     const std::string& job, const std::vector<std::string>& nodes) {
   coordinator::WhatIfLostRequest request;

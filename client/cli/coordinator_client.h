@@ -33,6 +33,7 @@ class CoordinatorClient {
   Result<coordinator::GetRunsReply> GetRuns(const std::string& job);
   /// Newest first; of one job, or one incident (NotFound), or all.
   Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
+  Status AcknowledgeIncident(uint64_t id, const std::string& why);
   Result<coordinator::WhatIfLostReply> WhatIfLost(const std::string& job,
                                                   const std::vector<std::string>& nodes);
   Status Quarantine(const std::string& node, bool set, const std::string& why);

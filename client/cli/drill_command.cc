@@ -24,7 +24,8 @@ new version is committed, how many steps are trained again, and whether what was
 for byte what was saved. Agents and coordinator must allow it (drills.enabled).
 
   kill-rank         SIGKILL to a trainer
-  hang-rank         SIGSTOP to a trainer
+  hang-rank         SIGSTOP to a trainer; restarted once the hang is as old as the coordinator's
+                    [detect] section says, or --hang-after of `holdfast run`
   slow-rank         a trainer runs half of the time
   kill-agent        SIGKILL to an agent; it starts again after --duration
   kill-node         agent, keeper and workers of a node die at once, its memory is gone; the agent

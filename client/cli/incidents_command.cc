@@ -18,6 +18,7 @@ Examples:
   holdfast incidents                   of all jobs, the newest first
   holdfast incidents --job gpt
   holdfast incidents show 12           what was seen, what was done, and when
+  holdfast incidents --ack 12 --why "the job was cancelled"    nothing more is done about it
   holdfast incidents -o json | jq '.incidents[] | select(.state == "open")'
 )";
 
@@ -60,6 +61,10 @@ class IncidentsCommand : public Command {
     CLI::App* command = app.add_subcommand("incidents", "What went wrong, and what was done");
     command->footer(kIncidentsFooter);
     command->add_option("--job", job_, "Only of this job")->check(NameCheck("job"));
+    command->add_option("--ack", acknowledged_,
+                        "Acknowledge this incident: nothing more is done about it, also by "
+                        "restart.command");
+    command->add_option("--why", why_, "With --ack: the reason, for the record");
     watch_.AddTo(*command);
     show_ = command->add_subcommand("show", "One incident, whole");
     show_->add_option("ID", id_, "Its number")->required();
@@ -69,6 +74,11 @@ class IncidentsCommand : public Command {
   Result<ExitCode> Run(Context& context) override {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     if (show_->parsed()) return Show(context, client);
+    if (acknowledged_ != 0) {
+      HOLDFAST_RETURN_IF_ERROR(client.AcknowledgeIncident(acknowledged_, why_));
+      id_ = acknowledged_;
+      return Show(context, client);
+    }
     return RunWatched(context, watch_, [&]() { return List(context, client); });
   }
 
@@ -154,6 +164,8 @@ class IncidentsCommand : public Command {
 
   std::string job_;
   uint64_t id_ = 0;
+  uint64_t acknowledged_ = 0;
+  std::string why_;
   CLI::App* show_ = nullptr;
   WatchOptions watch_;
 };

@@ -7,6 +7,7 @@
 #include "client/cli/command.h"
 #include "client/cli/coordinator_client.h"
 #include "client/cli/run_follower.h"
+#include "coordinator/api/run_types.h"
 
 namespace holdfast::cli {
 
@@ -15,7 +16,13 @@ namespace {
 constexpr const char* kRunFooter = R"(
 The coordinator keeps the job running until every worker has ended with exit code 0: when a worker
 dies, hangs or a node is lost, all ranks are started again from the newest version that can be
-restored, on the same nodes or with a spare in place of a lost one. Closing this command does not
+restored, on the same nodes or with a spare in place of a lost one. A job that ends of itself three
+times in a row before it has saved anything is given up: the cause is then the job, and its last
+lines are shown. --max-restarts counts the restarts since the budget was last full; it is full
+again after --restarts-refill versions of new steps.
+
+A hang is first an incident for a person to look at, and is restarted when it has lasted for as
+long as the coordinator's [detect] section says, or --hang-after. Closing this command does not
 end the job; SIGINT or SIGTERM do, in order (a last version goes to disk first).
 
 Workers get torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, …) and
@@ -25,6 +32,7 @@ configuration allows it (workers.enabled).
 Examples:
   holdfast run --nnodes 2 --nproc-per-node 8 --spares 1 --job gpt -- python train.py --lr 3e-4
   holdfast run --job gpt --nnodes 4 --detach -- ./train      returns once it is accepted
+  holdfast run --job gpt --hang-after 30m -- python train.py its evaluation takes 20 minutes
   holdfast run --job gpt --follow                            shows a job that runs
 )";
 
@@ -56,8 +64,24 @@ class RunCommand : public Command {
     command->add_option("--nproc-per-node", ranks_, "Workers on each")->capture_default_str();
     command->add_option("--spares", spares_, "Further nodes to wait for at the start")
         ->capture_default_str();
-    command->add_option("--max-restarts", restarts_, "Start it again at most so often")
+    command
+        ->add_option("--max-restarts", restarts_,
+                     "Start it again at most so often without progress")
         ->capture_default_str();
+    command->add_option("--restarts-refill", refill_,
+                        "New versions that make the budget of restarts full again; 0: never")
+        ->capture_default_str();
+    command
+        ->add_option("--detect-action", detect_action_,
+                     "What is done when it is slow or hangs: off, alert or restart [as the "
+                     "coordinator's configuration has it]")
+        ->check(CLI::IsMember({"off", "alert", "restart"}));
+    command
+        ->add_option("--hang-after", hang_after_,
+                     "A hang so long is restarted, whatever kind it is [as the coordinator's "
+                     "configuration has it]")
+        ->type_name("DURATION")
+        ->check(DurationCheck());
     command->add_option("--grace", grace_, "Between SIGTERM and SIGKILL")
         ->type_name("DURATION")
         ->check(DurationCheck())
@@ -102,6 +126,15 @@ class RunCommand : public Command {
     spec->set_spares(spares_);
     spec->set_restarts_max(restarts_);
     spec->set_grace_ms(ParseDurationMs(grace_).value_or(10'000));
+    spec->set_refill_versions(refill_);
+    const std::pair<const char*, coord::DetectAction> actions[] = {
+        {"off", coord::DetectAction::kOff},
+        {"alert", coord::DetectAction::kAlert},
+        {"restart", coord::DetectAction::kRestart}};
+    for (const auto& [name, action] : actions) {
+      if (detect_action_ == name) spec->set_detect_action(static_cast<uint32_t>(action));
+    }
+    if (!hang_after_.empty()) spec->set_hang_after_ms(ParseDurationMs(hang_after_).value_or(0));
     return Status::Ok();
   }
 
@@ -110,6 +143,9 @@ class RunCommand : public Command {
   uint32_t ranks_ = 1;
   uint32_t spares_ = 0;
   uint32_t restarts_ = 10;
+  uint32_t refill_ = coord::RunSpec().refill_versions;
+  std::string detect_action_;
+  std::string hang_after_;
   std::string grace_ = "10s";
   std::vector<std::string> environment_;
   std::string directory_;

@@ -62,7 +62,12 @@ void RunFollower::ShowChanges(const coordinator::RunStatus& run) {
   if (!run.why().empty()) now += ": " + run.why();
   if (now == shown_) return;
   shown_ = now;
-  Say(fmt::format("{}: {}", job_, Printable(now)));
+  // Why a run ended may go on with its last lines.
+  for (size_t begin = 0; begin < now.size();) {
+    const size_t end = std::min(now.find('\n', begin), now.size());
+    Say(fmt::format("{}: {}", job_, Printable(now.substr(begin, end - begin))));
+    begin = end + 1;
+  }
 }
 
 void RunFollower::ShowIncidents() {

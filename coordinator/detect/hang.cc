@@ -91,6 +91,7 @@ class HangFinder {
       }
       if (kinds.size() < 2) continue;
       Verdict verdict = Program(FaultClass::kSoftwareMismatch);
+      verdict.lasting_ns = operation.oldest_ns;
       for (const auto& [kind, ranks] : kinds) {
         verdict.evidence.push_back(
             fmt::format("{} of {} ranks call {} with {} bytes of type {}: {}", ranks.size(),
@@ -141,6 +142,7 @@ class HangFinder {
     // several communicators each may be right by itself.
     Verdict verdict =
         Program(same_comm ? FaultClass::kSoftwareMismatch : FaultClass::kProgramDeadlock);
+    verdict.lasting_ns = stuck_ns;
     const Operation* largest = nullptr;
     for (uint32_t vertex : members) {
       if (graph_.is_rank(vertex)) continue;
@@ -184,7 +186,8 @@ class HangFinder {
                     .nodes = {table_.NodeNameOf(rank)},
                     .confidence = 0.95,
                     .action = Action::kRestartWithoutRoot,
-                    .evidence = {}};
+                    .evidence = {},
+                    .lasting_ns = operation.oldest_ns};
     verdict.evidence.push_back(
         fmt::format("{} of {} ranks have been in {} for {} (longest); rank {} {}",
                     operation.starters.size(), table_.comm(operation.comm).members.size(),
@@ -291,7 +294,8 @@ class HangFinder {
                     .nodes = {},
                     .confidence = 0.5,
                     .action = Action::kRestartInPlace,
-                    .evidence = {}};
+                    .evidence = {},
+                    .lasting_ns = operation.youngest_ns};
     verdict.evidence.push_back(fmt::format(
         "all {} ranks have started {}, the last one {} ago; it does not finish",
         operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));

@@ -47,6 +47,7 @@ struct Verdict {
   double confidence = 0;           // 0 … 1
   Action action = Action::kNone;
   std::vector<std::string> evidence;  // sentences with numbers
+  uint64_t lasting_ns = 0;            // of a hang: how long nothing has moved
 };
 
 }  // namespace holdfast::detect

@@ -30,6 +30,20 @@ struct QuarantineWanted {
   std::string why;
 };
 
+/// A person has dealt with an incident; nothing more is done about it.
+struct AcknowledgeWanted {
+  RequestId request = 0;
+  uint64_t id = 0;
+  std::string why;
+};
+
+/// How a run of restart.command went.
+struct RestartCommandEnded {
+  uint64_t incident = 0;
+  bool ok = false;
+  std::string how;  // "ended with exit code 1", …
+};
+
 /// What is to be done about a fault.
 enum class FaultAction : uint8_t {
   kNote,              // a person should know
@@ -48,6 +62,11 @@ struct FaultFound {
   std::vector<std::string> nodes;
   FaultAction action = FaultAction::kNote;
   bool dead = false;     // processes have ended
+  bool hang = false;     // nothing moves; told again and again while it lasts
+  bool stuck = false;    // of a hang: every rank waits in communication, nobody is elsewhere
+  int64_t lasting_ms = 0;        // of a hang: how long
+  int64_t longest_pause_ms = 0;  // the longest after which the job went on by itself
+  uint64_t step = 0;             // the newest that any rank has come to
   int64_t since_ms = 0;  // how long ago the last sign of health was
 };
 
@@ -65,6 +84,7 @@ struct GpuFailed {
   std::vector<std::string> jobs;  // that have ranks there
 };
 
-using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, FaultFound, GpuFailed>;
+using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, AcknowledgeWanted,
+                              RestartCommandEnded, FaultFound, GpuFailed>;
 
 }  // namespace holdfast::coord

@@ -59,7 +59,9 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
       progress.disk = std::max(progress.disk, version.version);
     }
     Run* run = Find(version.job);
-    if (run != nullptr && run->incarnation == version.version.incarnation) run->committed = true;
+    if (run == nullptr || run->incarnation != version.version.incarnation) continue;
+    run->committed = run->record.saved = true;
+    run->record.newest_step = std::max(run->record.newest_step, version.version.step.value);
   }
   for (const IncidentRecord& incident : records.incidents) {
     incidents_[incident.id] = incident;
@@ -67,6 +69,7 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
   }
   for (const QuarantineRecord& record : records.quarantine) quarantine_[record.node] = record;
   for (const SuspectRecord& record : records.suspects) Restore(record);
+  RestoreAsks(records);
 }
 
 std::vector<Effect> Supervisor::Apply(const RunEvent& event, Instant at) {
@@ -241,6 +244,7 @@ void Supervisor::SeeEffect(const Effect& effect) {
 }
 
 void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) {
+  if (change == LineageChange::kOpened) EndAsk(lineage.job, lineage.incarnation);
   Run* run = Find(lineage.job);
   if (run == nullptr || run->record.run_id() != lineage.run_id) return;
   if (change == LineageChange::kOpened) {
@@ -264,30 +268,46 @@ void Supervisor::SeeCommit(const PutVersion& put) {
   VersionId& newest =
       put.committed_tier_bit == TierBit(Tier::kDisk) ? progress.disk : progress.memory;
   newest = std::max(newest, version.version);
-  auto asked = asked_.find(version.job);
-  if (asked != asked_.end() && version.version.incarnation > asked->second) {
+  auto asked = asks_.find(version.job);
+  if (asked != asks_.end() && version.version.incarnation > asked->second.incarnation) {
     MarkIncidents(version.job, &IncidentRecord::first_step_ms);
     CloseIncidents(version.job, IncidentState::kRecovered);
-    asked_.erase(asked);
+    asks_.erase(asked);
   }
   Run* run = Find(version.job);
-  if (run == nullptr || run->incarnation != version.version.incarnation || run->committed ||
+  if (run == nullptr || run->incarnation != version.version.incarnation ||
       put.committed_tier_bit != TierBit(Tier::kMemory)) {
     return;
   }
+  RefillBudget(*run, version.version.step);
+  if (run->committed) return;
   run->committed = true;
-  if (run->record.fruitless != 0) {
+  run->own_ends.clear();
+  if (run->record.fruitless != 0 || !run->record.saved) {
     run->record.fruitless = 0;
+    run->record.saved = true;
     Store(*run);
   }
   MarkIncidents(version.job, &IncidentRecord::first_step_ms);
   CloseIncidents(version.job, IncidentState::kRecovered);
 }
 
+/// Steps that are trained again after a restart are no progress.
+void Supervisor::RefillBudget(Run& run, Step committed) {
+  RunRecord& record = run.record;
+  if (committed.value <= record.newest_step) return;
+  record.newest_step = committed.value;
+  if (record.budget_used == 0 || record.spec.refill_versions == 0) return;
+  if (++record.budget_versions < record.spec.refill_versions) return;
+  record.budget_used = record.budget_versions = 0;
+  Store(run);
+}
+
 // ---- what follows ----
 
 void Supervisor::Advance() {
   for (auto& [job, run] : runs_) Advance(run);
+  AdvanceAsks();
 }
 
 void Supervisor::Advance(Run& run) {

@@ -38,6 +38,15 @@ struct SupervisorOptions {
   uint32_t incidents_max = 1000;
   uint32_t port_seed = 0;
   bool can_ask = false;  // there is a command that starts jobs again which others launched
+  uint32_t command_attempts = 5;
+  std::chrono::nanoseconds command_retry_first = std::chrono::seconds(10);
+  std::chrono::nanoseconds command_retry_max = std::chrono::minutes(5);
+  std::chrono::nanoseconds command_cooldown = std::chrono::seconds(30);  // between two of a job
+  DetectAction detect_action = DetectAction::kRestart;
+  /// Every rank of a hang waits in communication: nothing will move any more.
+  std::chrono::nanoseconds restart_stuck_after = std::chrono::minutes(1);
+  /// The others wait for ranks that are elsewhere: they may evaluate, read or compile.
+  std::chrono::nanoseconds restart_absent_after = std::chrono::minutes(10);
 };
 
 struct RunView {
@@ -95,6 +104,8 @@ class Supervisor {
     std::vector<std::string> nodes;
     bool avoid_nodes = false;
     Clock::TimePoint healthy_until;
+    std::string own_end = {};     // not empty: how a worker ended that nobody killed
+    std::string last_lines = {};  // of that worker
   };
   struct Run {
     RunRecord record;
@@ -106,8 +117,31 @@ class Supervisor {
     std::map<Rank, WorkerState> ended;  // of the current launch
     std::map<std::string, uint32_t> strikes;
     std::set<std::string> avoid;
+    /// Workers that ended of themselves, in launches in a row that committed nothing.
+    struct OwnEnd {
+      std::string node;
+      std::string how;
+      bool joined = false;  // a rank of that launch had joined
+    };
+    std::vector<OwnEnd> own_ends;
     Clock::TimePoint stop_at;
     VersionId stop_target;
+  };
+  /// What is remembered of a job's hangs.
+  struct Hangs {
+    Incarnation incarnation;
+    std::set<std::string> noted;  // of that incarnation
+    uint64_t restarted_step = 0;
+    Clock::Duration restarted_after{};  // 0: none was restarted
+  };
+  /// restart.command for a job that others launched.
+  struct Ask {
+    Incarnation incarnation;  // that broke
+    uint64_t incident = 0;
+    uint32_t attempts = 0;
+    bool running = false;
+    bool over = false;  // it succeeded, was given up, or is not wanted any more
+    Clock::TimePoint next_at;
   };
   struct Progress {
     VersionId memory;  // newest committed
@@ -120,13 +154,13 @@ class Supervisor {
   void On(const RunWanted& event);
   void On(const StopWanted& event);
   void On(const QuarantineWanted& event);
-  void On(const FaultFound& event);
   void On(const GpuFailed& event);
   void See(const NodeAttached& event);
   void See(const NodeReported& event);
   void SeeEffect(const Effect& effect);
   void SeeLineage(const LineageRecord& lineage, LineageChange change);
   void SeeCommit(const PutVersion& put);
+  void RefillBudget(Run& run, Step committed);
   void Advance();
   void Advance(Run& run);
   void LookAtWorkers(Run& run);
@@ -149,6 +183,8 @@ class Supervisor {
   std::optional<Failure> LostNode(const Run& run) const;
   std::optional<Failure> Deaths(const Run& run) const;
   void Fail(Run& run, Failure failure);
+  bool IsOwnFault(const Run& run) const;
+  std::string NoRestartLeft(const Run& run) const;
   void Strike(Run& run, const Failure& failure);
   IncidentRecord& OpenIncident(const std::string& job, const Failure& failure);
   void Note(const std::string& job, const Failure& failure, const std::string& plan);
@@ -157,6 +193,19 @@ class Supervisor {
   void MarkIncidents(const std::string& job, int64_t IncidentRecord::*time);
   void CloseIncidents(const std::string& job, IncidentState state);
   bool OldWorkersRun(const Run& run) const;
+
+  // supervisor_hangs.cc
+  void On(const FaultFound& event);
+  std::optional<FaultAction> Decide(const FaultFound& event, const Run* run);
+  Clock::Duration PatienceWith(const FaultFound& event, const Run* run) const;
+
+  // supervisor_asks.cc
+  void On(const RestartCommandEnded& event);
+  void On(const AcknowledgeWanted& event);
+  void RestoreAsks(const Records& records);
+  bool StartAsk(const FaultFound& event, IncidentRecord& incident);
+  void AdvanceAsks();
+  void EndAsk(const std::string& job, Incarnation newer);
 
   // supervisor_gpus.cc
   void Restore(const SuspectRecord& record);
@@ -171,7 +220,9 @@ class Supervisor {
   std::map<std::string, Node> nodes_;
   std::map<std::string, Run> runs_;  // by job
   std::map<std::string, Progress> progress_;
-  std::map<std::string, Incarnation> asked_;  // to be started again, of jobs that others launched
+  std::map<std::string, Hangs> hangs_;  // by job
+  std::map<std::string, Ask> asks_;     // by job that others launched
+  std::map<std::string, Clock::TimePoint> cool_until_;  // restart.command, by job
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
   std::map<std::string, SuspectRecord> suspects_;

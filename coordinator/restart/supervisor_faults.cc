@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
@@ -11,6 +12,8 @@
 namespace holdfast::coord {
 namespace {
 constexpr size_t kEvidenceMax = 32;
+constexpr size_t kShownLines = 8;
+constexpr size_t kShownBytesMax = 1024;
 constexpr auto kSameFinding = std::chrono::minutes(10);
 
 std::string EndText(const WorkerState& worker) {
@@ -21,6 +24,36 @@ std::string EndText(const WorkerState& worker) {
                        name == nullptr ? "?" : name);
   }
   return fmt::format("ended with exit code {}", worker.exit_code);
+}
+
+/// How it ended, if the program may have done that itself: empty when somebody killed it.
+std::string OwnEnd(const WorkerState& worker) {
+  if (worker.phase != WorkerPhase::kEnded) return "";
+  switch (worker.signal) {
+    case 0:
+      return fmt::format("exit code {}", worker.exit_code);
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGSEGV:
+    case SIGSYS:
+    case SIGTRAP:
+      return fmt::format("signal {}", worker.signal);
+    default:
+      return "";
+  }
+}
+
+/// The end of what a worker said, for one look.
+std::string LastOf(const std::string& text) {
+  size_t begin = text.find_last_not_of('\n');
+  if (begin == std::string::npos) return "";
+  const size_t end = begin + 1;
+  for (size_t lines = 0; begin > 0 && end - begin < kShownBytesMax; --begin) {
+    if (text[begin - 1] == '\n' && ++lines == kShownLines) break;
+  }
+  return text.substr(begin, end - begin);
 }
 
 bool IsFailure(const WorkerState& worker) {
@@ -140,6 +173,8 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   failure.avoid_nodes = first.phase == WorkerPhase::kStuck;
   failure.healthy_until =
       *run.first_death - std::chrono::milliseconds(std::min<int64_t>(first.ended_ago_ms, 60'000));
+  failure.own_end = OwnEnd(first);
+  failure.last_lines = LastOf(first.last_lines);
   if (!first.last_lines.empty()) {
     failure.evidence.push_back("its last lines:\n" + first.last_lines);
   }
@@ -151,48 +186,28 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   return failure;
 }
 
-void Supervisor::On(const FaultFound& event) {
-  Failure failure;
-  failure.kind = event.kind;
-  failure.what = event.what;
-  failure.evidence = event.evidence;
-  failure.ranks = event.ranks;
-  failure.nodes = event.nodes;
-  failure.avoid_nodes = event.action == FaultAction::kRestartElsewhere;
-  failure.healthy_until = at_.now - std::chrono::milliseconds(event.since_ms);
-  Run* run = Find(event.job);
-  const bool current = run != nullptr && !HasEnded(run->record.phase) &&
-                       run->record.phase != RunPhase::kWaiting &&
-                       run->incarnation == event.incarnation;
-  // Of a worker that ends, its own node tells more.
-  if (current && event.dead) return;
-  if (current && event.action != FaultAction::kNote) return Fail(*run, std::move(failure));
-  // An incarnation that is over does badly by nature.
-  if (run != nullptr && !current) return;
-  AddGpuErrors(event.nodes, failure);
-  IncidentRecord& incident = OpenIncident(event.job, failure);
-  Incarnation& asked = asked_[event.job];
-  const bool ask = run == nullptr && options_.can_ask && event.action != FaultAction::kNote &&
-                   asked < event.incarnation;
-  incident.plan = ask ? "restart.command is run" : "none: for a person to look at";
-  incident.state = ask ? IncidentState::kOpen : IncidentState::kNoted;
-  StoreIncident(incident, true);
-  if (!ask) return;
-  asked = event.incarnation;
-  effects_.emplace_back(AskRestart{incident});
-}
-
 void Supervisor::Fail(Run& run, Failure failure) {
   AddGpuErrors(run.record.nodes, failure);
   IncidentRecord& incident = OpenIncident(run.record.spec.job, failure);
+  if (run.committed) run.own_ends.clear();
+  if (!failure.own_end.empty()) {
+    run.own_ends.push_back({failure.nodes.front(), failure.own_end, run.incarnation.value != 0});
+  }
   Strike(run, failure);
   if (failure.avoid_nodes) run.avoid.insert(failure.nodes.begin(), failure.nodes.end());
-  run.first_death.reset();
-  if (run.record.restarts() >= run.record.spec.restarts_max) {
-    incident.plan = fmt::format("none: all {} restarts are used up", run.record.spec.restarts_max);
-    StoreIncident(incident, true);
-    return End(run, RunPhase::kFailed, failure.what + "; " + incident.plan);
+  // Whether it is the node or the job shows on another node.
+  if (!run.record.saved) {
+    for (const Run::OwnEnd& end : run.own_ends) run.avoid.insert(end.node);
   }
+  run.first_death.reset();
+  if (const std::string why = NoRestartLeft(run); !why.empty()) {
+    incident.plan = "none: " + why;
+    StoreIncident(incident, true);
+    std::string text = failure.what + "; " + why;
+    if (!failure.last_lines.empty()) text += "; its last lines:\n" + failure.last_lines;
+    return End(run, RunPhase::kFailed, std::move(text));
+  }
+  ++run.record.budget_used;
   StoreIncident(incident, true);
   const bool stopping = run.record.phase == RunPhase::kStopping;
   run.record.phase = RunPhase::kWaiting;
@@ -211,8 +226,42 @@ void Supervisor::Fail(Run& run, Failure failure) {
   TellAll(run);
 }
 
+/// Launch after launch ended of itself before it did anything: another node would not help.
+bool Supervisor::IsOwnFault(const Run& run) const {
+  if (run.own_ends.size() < options_.strikes_max) return false;
+  if (!run.record.saved) return true;
+  const std::span last(run.own_ends.end() - options_.strikes_max, run.own_ends.end());
+  return std::all_of(last.begin(), last.end(),
+                     [](const Run::OwnEnd& end) { return !end.joined; }) &&
+         std::any_of(last.begin(), last.end(),
+                     [&last](const Run::OwnEnd& end) { return end.node != last.front().node; });
+}
+
+/// Why the run is not started again; empty when it is.
+std::string Supervisor::NoRestartLeft(const Run& run) const {
+  const RunSpec& spec = run.record.spec;
+  if (run.record.budget_used >= spec.restarts_max) {
+    return fmt::format("all {} restarts are used up", spec.restarts_max);
+  }
+  if (!IsOwnFault(run)) return "";
+  std::set<std::string> nodes;
+  for (const Run::OwnEnd& end : run.own_ends) nodes.insert(end.node);
+  return fmt::format("{} launches in a row ended of themselves on {} before {}: the cause is the "
+                     "job, no node is blamed",
+                     run.own_ends.size(), fmt::join(nodes, ", "),
+                     run.record.saved ? "a rank joined" : "anything was saved");
+}
+
 void Supervisor::Strike(Run& run, const Failure& failure) {
   if (run.committed) run.strikes.clear();
+  if (!failure.own_end.empty()) {
+    if (!run.record.saved) return;
+    // The same on several nodes is none of theirs.
+    const auto elsewhere = [&failure](const Run::OwnEnd& end) {
+      return end.node != failure.nodes.front() && end.how == failure.own_end;
+    };
+    if (std::any_of(run.own_ends.begin(), run.own_ends.end(), elsewhere)) return;
+  }
   for (const std::string& node : failure.nodes) {
     const bool stuck = failure.kind == "worker stuck";
     if (++run.strikes[node] < options_.strikes_max && !stuck) continue;

@@ -97,12 +97,12 @@ void LogEffect(const Effect& effect) {
 }  // namespace
 
 Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
-                 StoreOpener opener, Clock& clock, RestartCommand restart)
+                 StoreOpener opener, Clock& clock, RestartAsker restart)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
       run_options_(runs),
       opener_(std::move(opener)),
-      restart_command_(std::move(restart)),
+      ask_restart_(std::move(restart)),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
@@ -110,7 +110,7 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartCommand restart) {
+                                                Clock& clock, RestartAsker restart) {
   std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
                                                std::move(opener), clock, std::move(restart)));
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
@@ -317,7 +317,7 @@ void Applier::Deliver(const std::vector<Effect>& effects) {
     } else if (const auto* close = std::get_if<CloseAttach>(&effect)) {
       CloseSink(close->attach, close->why);
     } else if (const auto* ask = std::get_if<AskRestart>(&effect)) {
-      if (restart_command_) restart_command_(ask->incident);
+      if (ask_restart_) ask_restart_(ask->incident);
     }
   }
 }

@@ -37,14 +37,14 @@ class Applier {
   using ReplyHandler = std::function<void(const Reply*)>;
   /// Gets what is known between two batches, or nullptr while nothing is.
   using Query = std::function<void(const State*, Epoch)>;
-  using RestartCommand = std::function<void(const IncidentRecord&)>;
+  using RestartAsker = std::function<void(const IncidentRecord&)>;
   using RunQuery = std::function<void(const Supervisor*)>;
 
   /// Opens the store and takes an epoch; `clock` outlives the applier. `restart` is called for a
   /// job that those who launched it have to start again.
   static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartCommand restart = nullptr);
+                                                Clock& clock, RestartAsker restart = nullptr);
   ~Applier();
 
   /// A number for a request or a stream, never given twice.
@@ -73,7 +73,7 @@ class Applier {
   };
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
-          Clock& clock, RestartCommand restart);
+          Clock& clock, RestartAsker restart);
   Status Load();
   void Run();
   std::vector<Work> Take();
@@ -91,7 +91,7 @@ class Applier {
   StateOptions options_;
   const SupervisorOptions run_options_;
   const StoreOpener opener_;
-  const RestartCommand restart_command_;
+  const RestartAsker ask_restart_;
   Clock& clock_;
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};

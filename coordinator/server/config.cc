@@ -43,6 +43,31 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
       "restart.command", &config.restart_command,
       "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched has to be started "
       "again; HOLDFAST_JOB, HOLDFAST_KIND, HOLDFAST_RANKS, HOLDFAST_NODES say what happened.");
+  schema.Add("restart.timeout_ms", &config.restart_timeout_ms,
+             "The command is killed when it takes longer, and counts as failed.", 100, 86'400'000);
+  schema.Add("restart.attempts", &config.restart_attempts,
+             "The command is run so often for one incident until it ends with exit code 0, after "
+             "10 s, 20 s and so on up to 5 minutes.",
+             1, 1000);
+  schema.Add("restart.cooldown_ms", &config.restart_cooldown_ms,
+             "It is not run again for the same job sooner.", 0, 86'400'000);
+  schema.Add("detect.action", &config.detect_action,
+             "What is done about a job that is slow or hangs while its processes run: off, alert "
+             "(incidents only) or restart (hangs that last are restarted). `holdfast run "
+             "--detect-action` sets it for one job.");
+  schema.Add("detect.alert_after_ms", &config.detect_alert_after_ms,
+             "An operation that does not end for so long, and for ten times its usual longest, is "
+             "told as an incident.",
+             1000, 86'400'000);
+  schema.Add("detect.restart_stuck_after_ms", &config.detect_restart_stuck_after_ms,
+             "A hang is restarted after so long when every rank waits in communication, or ranks "
+             "call different operations: nothing can move any more.",
+             1000, 604'800'000);
+  schema.Add("detect.restart_absent_after_ms", &config.detect_restart_absent_after_ms,
+             "A hang is restarted after so long when the others wait for ranks that are elsewhere: "
+             "they may evaluate, read or compile. The default is when NCCL gives up. Either must "
+             "also exceed the longest pause after which the job went on.",
+             1000, 604'800'000);
   schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
   schema.Add("drills.enabled", &config.drills_enabled,
              "Let `holdfast drill` kill this coordinator; it starts again by itself.");
@@ -50,6 +75,14 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
   return schema;
+}
+
+Result<DetectAction> ParseDetectAction(const std::string& text) {
+  if (text == "off") return DetectAction::kOff;
+  if (text == "alert") return DetectAction::kAlert;
+  if (text == "restart") return DetectAction::kRestart;
+  return Fail(
+      InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
 }
 
 }  // namespace holdfast::coord

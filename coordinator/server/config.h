@@ -4,6 +4,7 @@
 #include <string>
 
 #include "coordinator/api/channel.h"
+#include "coordinator/api/run_types.h"
 #include "storage/base/config.h"
 
 namespace holdfast::coord {
@@ -21,6 +22,13 @@ struct CoordinatorConfig {
   int64_t peers_parity = 0;
   std::string peers_domain_label = "rack";
   std::string restart_command;
+  int64_t restart_timeout_ms = 60'000;
+  int64_t restart_attempts = 5;
+  int64_t restart_cooldown_ms = 30'000;
+  std::string detect_action = "restart";
+  int64_t detect_alert_after_ms = 5'000;
+  int64_t detect_restart_stuck_after_ms = 60'000;
+  int64_t detect_restart_absent_after_ms = 600'000;
   std::string metrics_listen;
   bool drills_enabled = false;
   TlsFiles tls;
@@ -28,5 +36,8 @@ struct CoordinatorConfig {
 
 /// The keys of holdfast-coordinator's configuration file, bound to `config`, which outlives them.
 ConfigSchema BindConfig(CoordinatorConfig& config);
+
+/// off, alert or restart; InvalidArgument.
+Result<DetectAction> ParseDetectAction(const std::string& text);
 
 }  // namespace holdfast::coord

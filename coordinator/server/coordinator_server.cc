@@ -1,7 +1,6 @@
 #include "coordinator/server/coordinator_server.h"
 
 #include "coordinator/server/metrics.h"
-#include "coordinator/server/restart_command.h"
 #include "coordinator/store/rocks_store.h"
 #include "storage/base/log.h"
 #include "storage/base/random.h"
@@ -37,16 +36,29 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   runs.node_lease = options.node_lease;
   runs.can_ask = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
-  const auto restart = [command = config.restart_command](const IncidentRecord& incident) {
-    RunRestartCommand(command, incident);
+  runs.command_attempts = static_cast<uint32_t>(config.restart_attempts);
+  runs.command_cooldown = std::chrono::milliseconds(config.restart_cooldown_ms);
+  HOLDFAST_ASSIGN_OR_RETURN(runs.detect_action, ParseDetectAction(config.detect_action));
+  runs.restart_stuck_after = std::chrono::milliseconds(config.detect_restart_stuck_after_ms);
+  runs.restart_absent_after = std::chrono::milliseconds(config.detect_restart_absent_after_ms);
+  server->restart_command_ = std::make_unique<RestartCommand>(
+      config.restart_command, std::chrono::milliseconds(config.restart_timeout_ms));
+  const auto restart = [command = server->restart_command_.get()](const IncidentRecord& incident) {
+    command->Run(incident);
   };
   HOLDFAST_ASSIGN_OR_RETURN(server->applier_, Applier::Start(config.cluster, options, runs,
                                                              std::move(opener), clock, restart));
+  server->restart_command_->Start(
+      [applier = server->applier_.get()](uint64_t incident, bool ok, std::string how) {
+        applier->Submit(RunEvent(RestartCommandEnded{incident, ok, std::move(how)}));
+      });
+  detect::DetectorOptions detector;
+  detector.hang_after = std::chrono::milliseconds(config.detect_alert_after_ms);
   server->watcher_ = std::make_unique<Watcher>(
       [applier = server->applier_.get()](FaultFound fault) {
         applier->Submit(RunEvent(std::move(fault)));
       },
-      clock);
+      detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
   if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");
@@ -75,6 +87,7 @@ CoordinatorServer::~CoordinatorServer() {
   if (watcher_) watcher_->Stop();
   // First those who wait in the applier, so that no call is open for long.
   if (applier_) applier_->Stop();
+  if (restart_command_) restart_command_->Stop();
   if (server_) {
     server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                    gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));

@@ -7,6 +7,7 @@
 #include "coordinator/metrics/metrics_server.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/config.h"
+#include "coordinator/server/restart_command.h"
 #include "coordinator/server/service.h"
 
 namespace holdfast::coord {
@@ -34,6 +35,7 @@ class CoordinatorServer {
   CoordinatorServer() = default;
 
   Endpoint endpoint_;
+  std::unique_ptr<RestartCommand> restart_command_;
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;

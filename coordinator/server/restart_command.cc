@@ -9,21 +9,27 @@
 
 #include <csignal>
 #include <cstring>
-#include <vector>
+#include <utility>
 
 #include "storage/base/log.h"
 
 namespace holdfast::coord {
+namespace {
+constexpr std::chrono::milliseconds kLookEvery(20);
 
-void RunRestartCommand(const std::string& command, const IncidentRecord& incident) {
+std::vector<std::string> EnvironmentOf(const IncidentRecord& incident) {
   std::vector<uint32_t> ranks;
   for (const Rank rank : incident.ranks) ranks.push_back(rank.value);
-  std::vector<std::string> own = {"HOLDFAST_JOB=" + incident.job,
-                                  fmt::format("HOLDFAST_INCIDENT={}", incident.id),
-                                  "HOLDFAST_KIND=" + incident.kind,
-                                  "HOLDFAST_WHAT=" + incident.what,
-                                  fmt::format("HOLDFAST_RANKS={}", fmt::join(ranks, ",")),
-                                  fmt::format("HOLDFAST_NODES={}", fmt::join(incident.nodes, ","))};
+  return {"HOLDFAST_JOB=" + incident.job,
+          fmt::format("HOLDFAST_INCIDENT={}", incident.id),
+          "HOLDFAST_KIND=" + incident.kind,
+          "HOLDFAST_WHAT=" + incident.what,
+          fmt::format("HOLDFAST_RANKS={}", fmt::join(ranks, ",")),
+          fmt::format("HOLDFAST_NODES={}", fmt::join(incident.nodes, ","))};
+}
+
+/// The process id, or an errno.
+Result<pid_t> SpawnShell(std::string command, std::vector<std::string> own) {
   std::vector<char*> environment;
   for (std::string& text : own) environment.push_back(text.data());
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -40,20 +46,100 @@ void RunRestartCommand(const std::string& command, const IncidentRecord& inciden
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-  // The shell does not wait, so that this process has nothing to reap later.
-  std::string text = "(" + command + "\n) &";
   std::string shell = "/bin/sh";
   std::string option = "-c";
-  char* const arguments[] = {shell.data(), option.data(), text.data(), nullptr};
+  char* const arguments[] = {shell.data(), option.data(), command.data(), nullptr};
   pid_t pid = 0;
   const int error =
       ::posix_spawn(&pid, shell.c_str(), &files, &attributes, arguments, environment.data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
-  if (error == 0) ::waitpid(pid, nullptr, 0);
-  Log(error == 0 ? LogLevel::kInfo : LogLevel::kError, "RestartCommand",
-      {Kv("job", incident.job), Kv("incident", incident.id),
-       Kv("error", error == 0 ? "" : std::strerror(error))});
+  if (error != 0) return Fail(ErrnoStatus(error, "start /bin/sh"));
+  return pid;
+}
+
+std::string HowText(int status) {
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
+  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+}  // namespace
+
+RestartCommand::RestartCommand(std::string command, std::chrono::milliseconds timeout)
+    : command_(std::move(command)), timeout_(timeout) {}
+
+RestartCommand::~RestartCommand() { Stop(); }
+
+void RestartCommand::Start(Ended ended) {
+  ended_ = std::move(ended);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void RestartCommand::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RestartCommand::Run(const IncidentRecord& incident) {
+  {
+    MutexLock lock(mutex_);
+    wanted_.push_back(incident);
+  }
+  changed_.NotifyAll();
+}
+
+void RestartCommand::Loop() {
+  for (;;) {
+    std::deque<IncidentRecord> wanted;
+    {
+      MutexLock lock(mutex_);
+      if (wanted_.empty() && !stopping_) {
+        if (processes_.empty()) {
+          changed_.Wait(mutex_);
+        } else {
+          changed_.WaitFor(mutex_, kLookEvery);
+        }
+      }
+      if (stopping_) return;
+      wanted = std::exchange(wanted_, {});
+    }
+    for (const IncidentRecord& incident : wanted) Spawn(incident);
+    std::erase_if(processes_, [this](Process& process) { return Reap(process); });
+  }
+}
+
+void RestartCommand::Spawn(const IncidentRecord& incident) {
+  auto pid = SpawnShell(command_, EnvironmentOf(incident));
+  Log(pid ? LogLevel::kInfo : LogLevel::kError, "RestartCommand",
+      {Kv("job", incident.job), Kv("incident", incident.id), Kv("pid", pid ? *pid : 0),
+       Kv("error", pid ? "" : pid.error().message())});
+  if (!pid) {
+    ended_(incident.id, false, "could not be started: " + pid.error().message());
+    return;
+  }
+  processes_.push_back({incident.id, *pid, Clock::Real().Now() + timeout_, false});
+}
+
+bool RestartCommand::Reap(Process& process) {
+  int status = 0;
+  if (::waitpid(process.pid, &status, WNOHANG) == 0) {
+    if (!process.killed && Clock::Real().Now() >= process.kill_at) {
+      process.killed = true;
+      ::kill(-process.pid, SIGKILL);
+    }
+    return false;
+  }
+  const bool ok = !process.killed && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  const std::string how =
+      process.killed ? fmt::format("did not end within {} ms and was killed", timeout_.count())
+                     : HowText(status);
+  Log(ok ? LogLevel::kInfo : LogLevel::kError, "RestartCommandEnded",
+      {Kv("incident", process.incident), Kv("how", how)});
+  ended_(process.incident, ok, how);
+  return true;
 }
 
 }  // namespace holdfast::coord

@@ -128,6 +128,17 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
+    grpc::CallbackServerContext* context, const pb::AcknowledgeIncidentRequest* request,
+    pb::AcknowledgeIncidentReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  const std::string why = request->why().substr(0, kWhyBytesMax);
+  applier_.Submit(RunEvent(AcknowledgeWanted{id, request->id(), why}), id,
+                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
 /// A process of its own does both; an own thread could not outlive the kill.
 grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
     grpc::CallbackServerContext* context, const pb::KillCoordinatorRequest* request,

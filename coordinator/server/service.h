@@ -62,6 +62,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
                                           const coordinator::ListIncidentsRequest* request,
                                           coordinator::ListIncidentsReply* reply) override;
+  grpc::ServerUnaryReactor* AcknowledgeIncident(
+      grpc::CallbackServerContext* context, const coordinator::AcknowledgeIncidentRequest* request,
+      coordinator::AcknowledgeIncidentReply* reply) override;
   grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
                                        const coordinator::QuarantineRequest* request,
                                        coordinator::QuarantineReply* reply) override;

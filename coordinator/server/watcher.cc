@@ -12,6 +12,7 @@ namespace {
 namespace pb = ::holdfast::coordinator;
 
 constexpr std::chrono::milliseconds kEvaluateEvery(250);
+constexpr auto kSayHangEvery = std::chrono::seconds(1);
 constexpr auto kForgetAfter = std::chrono::minutes(10);
 constexpr auto kSampleEvery = std::chrono::seconds(5);
 constexpr uint32_t kSampledOperations = 20;
@@ -77,6 +78,22 @@ std::string WhoText(const detect::Verdict& verdict) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
+bool IsHang(detect::FaultClass fault) {
+  switch (fault) {
+    case detect::FaultClass::kComputeHang:
+    case detect::FaultClass::kCommHang:
+    case detect::FaultClass::kSoftwareMismatch:
+    case detect::FaultClass::kProgramDeadlock:
+      return true;
+    case detect::FaultClass::kDead:
+    case detect::FaultClass::kCommSlow:
+    case detect::FaultClass::kComputeSlow:
+    case detect::FaultClass::kFabric:
+      return false;
+  }
+  return false;
+}
+
 FaultAction ActionOf(detect::Action action) {
   switch (action) {
     case detect::Action::kRestartWithoutRoot:
@@ -91,8 +108,9 @@ FaultAction ActionOf(detect::Action action) {
 }
 }  // namespace
 
-Watcher::Watcher(std::function<void(FaultFound)> say, Clock& clock)
-    : say_(std::move(say)), clock_(clock), thread_([this] { Run(); }) {}
+Watcher::Watcher(std::function<void(FaultFound)> say, const detect::DetectorOptions& options,
+                 Clock& clock)
+    : say_(std::move(say)), options_(options), clock_(clock), thread_([this] { Run(); }) {}
 
 Watcher::~Watcher() { Stop(); }
 
@@ -122,10 +140,12 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
   const Incarnation incarnation{digest.incarnation()};
   if (incarnation < job.incarnation) return Status::Ok();  // what is left of the one before
   if (incarnation > job.incarnation) {
+    const uint64_t longest_pause_ns = job.longest_pause_ns;
     job = Job();
+    job.longest_pause_ns = longest_pause_ns;
     job.incarnation = incarnation;
     job.world = digest.world();
-    job.detector = std::make_unique<detect::Detector>(incarnation, digest.world());
+    job.detector = std::make_unique<detect::Detector>(incarnation, digest.world(), options_);
   }
   ++counts_.digests;
   job.heard = clock_.Now();
@@ -183,9 +203,11 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
     detect::RankState& state = out.ranks.emplace_back();
     state.rank = rank;
     state.alive = told.alive();
+    state.finished = told.ended_orderly();
     state.process_state = static_cast<char>(told.process_state());
     state.phases = PhaseBits(told.phases());
     state.step = told.step();
+    job.step = std::max(job.step, told.step());
     state.heartbeat_age_ns = told.silent_ns();
     state.since_step_ns = told.since_step_ns();
     freshest_ms = std::min(freshest_ms, static_cast<int64_t>(told.since_step_ns() / 1'000'000));
@@ -262,6 +284,16 @@ void Watcher::Run() {
   }
 }
 
+/// A hang that ends without a restart was a pause.
+void Watcher::TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job) {
+  uint64_t lasting_ns = 0;
+  for (const detect::Verdict& verdict : verdicts) {
+    if (IsHang(verdict.fault)) lasting_ns = std::max(lasting_ns, verdict.lasting_ns);
+  }
+  if (lasting_ns == 0) job.longest_pause_ns = std::max(job.longest_pause_ns, job.hang_ns);
+  job.hang_ns = lasting_ns;
+}
+
 void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found) {
   const auto now = clock_.Now();
   const std::vector<detect::Verdict> verdicts = job.detector->Evaluate(now);
@@ -269,10 +301,16 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
     job.sampled_at = now;
     ++job.sampling;
   }
+  TimeHangs(verdicts, job);
+  const bool say_hangs = now - job.hang_said_at >= kSayHangEvery;
   for (const detect::Verdict& verdict : verdicts) {
+    const bool hang = IsHang(verdict.fault);
+    if (hang && !say_hangs) continue;
+    if (hang) job.hang_said_at = now;
     const std::string who = WhoText(verdict);
-    if (!job.said.insert(fmt::format("{} {}", detect::ToString(verdict.fault), who)).second)
-      continue;
+    const bool first =
+        job.said.insert(fmt::format("{} {}", detect::ToString(verdict.fault), who)).second;
+    if (!first && !hang) continue;
     FaultFound fault;
     fault.job = name;
     fault.incarnation = job.incarnation;
@@ -286,13 +324,20 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
     fault.nodes = verdict.nodes;
     fault.action = ActionOf(verdict.action);
     fault.dead = verdict.fault == detect::FaultClass::kDead;
+    fault.hang = hang;
+    fault.stuck = hang && verdict.fault != detect::FaultClass::kComputeHang;
+    fault.lasting_ms = static_cast<int64_t>(verdict.lasting_ns / 1'000'000);
+    fault.longest_pause_ms = static_cast<int64_t>(job.longest_pause_ns / 1'000'000);
+    fault.step = job.step;
     int64_t since = INT64_MAX;
     for (const auto& [node, ms] : job.since_step_ms) since = std::min(since, ms);
     fault.since_ms = since == INT64_MAX || fault.action == FaultAction::kNote ? 0 : since;
-    Log(LogLevel::kWarn, "FaultFound",
-        {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
-         Kv("action", detect::ToString(verdict.action))});
-    ++counts_.faults;
+    if (first) {
+      Log(LogLevel::kWarn, "FaultFound",
+          {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
+           Kv("action", detect::ToString(verdict.action))});
+      ++counts_.faults;
+    }
     found->push_back(std::move(fault));
   }
 }

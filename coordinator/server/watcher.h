@@ -16,12 +16,14 @@
 
 namespace holdfast::coord {
 
-/// Watches all jobs: gives what agents observe to a detector a job, and says each fault once.
-/// Nothing of it is stored: after a restart it is observed again. Its own thread; calls from any.
+/// Watches all jobs: gives what agents observe to a detector a job, and says each fault once; a
+/// hang again and again while it lasts, since what is done about it depends on how long. Nothing of
+/// it is stored: after a restart it is observed again. Its own thread; calls from any.
 class Watcher {
  public:
   /// `say` is called from the watcher's thread.
-  Watcher(std::function<void(FaultFound)> say, Clock& clock);
+  Watcher(std::function<void(FaultFound)> say, const detect::DetectorOptions& options,
+          Clock& clock);
   ~Watcher();
 
   /// Nothing is said afterwards; calls are still taken.
@@ -52,6 +54,10 @@ class Watcher {
     std::map<uint64_t, Members> communicators;
     std::map<std::string, int64_t> since_step_ms;  // by node: the freshest of its ranks
     std::set<std::string> said;
+    uint64_t step = 0;               // the newest of any rank
+    uint64_t hang_ns = 0;            // how long one that lasts has lasted; 0: there is none
+    uint64_t longest_pause_ns = 0;   // that ended by itself, also of incarnations before
+    Clock::TimePoint hang_said_at;
     uint64_t sampling = 0;                    // counts requests
     std::map<std::string, uint64_t> sampled;  // by node: the request it has
     Clock::TimePoint sampled_at;
@@ -66,7 +72,11 @@ class Watcher {
   static void Learn(const coordinator::ObservedCommunicator& told, uint32_t rank, Job& job,
                     detect::Digest* out);
 
+  void TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job)
+      HOLDFAST_REQUIRES(mutex_);
+
   const std::function<void(FaultFound)> say_;
+  const detect::DetectorOptions options_;
   Clock& clock_;
   Mutex mutex_;
   CondVar changed_;

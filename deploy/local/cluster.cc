@@ -56,6 +56,9 @@ Status Cluster::StartCoordinator(const std::string& crash) {
   for (const std::string& setting :
        {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
         std::string("drills.enabled=true"),
+        // The programs that run here never pause for long: a hang is restarted as soon as it shows.
+        std::string("detect.restart_stuck_after_ms=5000"),
+        std::string("detect.restart_absent_after_ms=5000"),
         "retention.keep_last=" + std::to_string(options_.keep_last)}) {
     process.argv.insert(process.argv.end(), {"--set", setting});
   }

@@ -32,6 +32,7 @@ TEST_F(DrillCommandTest, AHungRank) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 150));
   ASSERT_NO_FATAL_FAILURE(Drill({"hang-rank", "--target", "n3"}));
   EXPECT_THAT(report_["incident_kind"].get<std::string>(), HasSubstr("hang"));
+  EXPECT_LE(report_["detect_ms"], 10'000);
   // Whoever stops in a collective is not told from its network: then the nodes are named.
   EXPECT_THAT(report_["blamed_ranks"].dump() + report_["blamed_nodes"].dump(), HasSubstr("3"));
   EXPECT_EQ(report_["bytes_equal"], true);
@@ -58,6 +59,7 @@ TEST_F(DrillCommandTest, AKilledNode) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 150));
   ASSERT_NO_FATAL_FAILURE(Drill({"kill-node", "--target", "n2", "--duration", "4s"}));
   EXPECT_EQ(report_["blamed_nodes"], json({"n2"}));
+  EXPECT_LE(report_["detect_ms"], 5'000);
   EXPECT_EQ(report_["bytes_equal"], true);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
@@ -66,6 +68,7 @@ TEST_F(DrillCommandTest, AKilledNodeWithASpare) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 1, 1, 250));
   ASSERT_NO_FATAL_FAILURE(Drill({"kill-node", "--target", "n2", "--duration", "8s"}));
   EXPECT_EQ(report_["blamed_nodes"], json({"n2"}));
+  EXPECT_LE(report_["detect_ms"], 5'000);
   EXPECT_EQ(report_["bytes_equal"], true);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }

@@ -4,11 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "agent/workers/worker_files.h"
 #include "deploy/local/cluster.h"
@@ -23,6 +29,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 constexpr milliseconds kTimeout(120'000);
 constexpr uint64_t kSteps = 120;
+// What the product promises of detection.
+constexpr int64_t kHangFoundMs = 10'000;
+constexpr int64_t kNodeLossFoundMs = 5'000;
+constexpr uint64_t kSlowFoundSteps = 20;
 
 class RunTest : public ::testing::Test {
  protected:
@@ -186,6 +196,8 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   EXPECT_EQ(incident_["state"], "recovered");
   EXPECT_EQ(incident_["nodes"], json({"n" + std::to_string(node)})) << incident_.dump(1);
   EXPECT_THAT(incident_["plan"].get<std::string>(), HasSubstr("n4 for n" + std::to_string(node)));
+  EXPECT_GE(incident_["detect_ms"], 0);
+  EXPECT_LE(incident_["detect_ms"], kNodeLossFoundMs);
   EXPECT_LE(incident_["lost_steps"], 1);
   ExpectBitIdentical(4);
 }
@@ -229,9 +241,51 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
   if (incident_["kind"] == "non-communication hang") {
     EXPECT_EQ(incident_["ranks"], json({3}));
   }
+  EXPECT_GE(incident_["detect_ms"], 5'000) << "a pause is no hang";
+  EXPECT_LE(incident_["detect_ms"], kHangFoundMs);
   EXPECT_LE(incident_["lost_steps"], 1);
   EXPECT_FALSE(incident_["evidence"].empty());
   ExpectBitIdentical(4);
+}
+
+TEST_F(RunTest, APauseIsNotedAndEndsNoJob) {
+  StartCluster(2, {"detect.restart_stuck_after_ms=60000", "detect.restart_absent_after_ms=600000"});
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(2, 0));
+  const pid_t paused = Running().at(1).worker.pid;
+  ::kill(paused, SIGSTOP);
+  const auto noted = [&] {
+    return CliJson({"incidents", "--job", "lm"}).dump().find("hang") != std::string::npos;
+  };
+  EXPECT_TRUE(WaitUntil(noted, milliseconds(30'000)));
+  ::kill(paused, SIGCONT);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  EXPECT_TRUE(Incidents().empty()) << Incidents().dump(1);
+  ExpectBitIdentical(2);
+}
+
+TEST_F(RunTest, AHealthyJobOnALoadedMachineHasNoIncident) {
+  StartCluster(4);
+  std::vector<pid_t> load;
+  for (unsigned i = 0; i < 2 * std::max(2U, std::thread::hardware_concurrency()); ++i) {
+    const pid_t burner = ::fork();
+    if (burner == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (volatile uint64_t turns = 0;;) turns = turns + 1;
+    }
+    load.push_back(burner);
+  }
+  EXPECT_NO_FATAL_FAILURE(RunTrainer(4, 0));
+  EXPECT_NO_FATAL_FAILURE(AwaitFinish());
+  for (const pid_t burner : load) {
+    ::kill(burner, SIGKILL);
+    ::waitpid(burner, nullptr, 0);
+  }
+  EXPECT_TRUE(Incidents().empty()) << Incidents().dump(1);
+  const json answer = CliJson({"incidents", "--job", "lm"});
+  for (const json& one : answer["incidents"]) {
+    EXPECT_THAT(one["kind"].get<std::string>(), ::testing::Not(HasSubstr("hang"))) << one.dump(1);
+    EXPECT_NE(one["kind"], "dead") << one.dump(1);
+  }
 }
 
 TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
@@ -244,6 +298,11 @@ TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
   const size_t number = script.find("20000");
   script.replace(number, 5, "$from");
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "4"}, {"sh", "-c", script}));
+  const auto noted = [&] {
+    return CliJson({"incidents", "--job", "lm"}).dump().find("slow") != std::string::npos;
+  };
+  ASSERT_TRUE(WaitUntil(noted, kTimeout));
+  EXPECT_LE(NewestStep(), 30 + kSlowFoundSteps + 5) << "five steps pass while this test asks";
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   EXPECT_TRUE(Incidents().empty()) << "nothing is done on one witness of slowness";
   const json answer = CliJson({"incidents", "--job", "lm"});
@@ -292,6 +351,50 @@ TEST_F(RunTest, AProgramThatIsBrokenIsGivenUp) {
   const Cluster::CliResult shown =
       Cli({"incidents", "show", std::to_string(incidents[0]["id"].get<uint64_t>())});
   EXPECT_THAT(shown.out, HasSubstr("it is broken"));
+}
+
+TEST_F(RunTest, AProgramThatFailsOnEveryNodeIsItsOwnFault) {
+  StartCluster(3);
+  ASSERT_NO_FATAL_FAILURE(
+      Run({"--nnodes", "2"}, {"sh", "-c", "echo no module named torch >&2; exit 1"}));
+  const Cluster::CliResult result = Cli({"run", "--follow", "--job", "lm"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("the cause is the job, no node is blamed"));
+  EXPECT_THAT(result.errors, HasSubstr("lm: no module named torch"));
+  EXPECT_EQ(Incidents().size(), 3U);
+  const json quarantined = CliJson({"quarantine"});
+  EXPECT_TRUE(quarantined.is_object() && quarantined.dump().find("\"n0\"") == std::string::npos &&
+              quarantined.dump().find("\"n1\"") == std::string::npos)
+      << quarantined.dump(1);
+}
+
+TEST_F(RunTest, ARestartCommandThatFailsIsRunAgainAndSaysSo) {
+  // It fails the first time.
+  const std::string file = root_ + "/asked";
+  StartCluster(2, {"restart.command=echo $HOLDFAST_INCIDENT >> " + file + "; test $(wc -l < " +
+                   file + ") -gt 1"});
+  TrainingOptions options;
+  options.world = 2;
+  options.steps = 100'000;
+  options.step_sleep_ms = 20;
+  Training training(&*cluster_, options);
+  ASSERT_TRUE(training.Start().ok());
+  ASSERT_TRUE(training.AwaitStep(5, kTimeout)) << training.LogTail();
+  training.KillRank(1);
+  const auto asked = [&] { return ReadAll(root_ + "/asked"); };
+  ASSERT_TRUE(WaitUntil([&] { return asked().size() > 2; }, kTimeout)) << asked();
+  const std::string first = asked().substr(0, asked().find('\n'));
+  EXPECT_EQ(asked(), first + "\n" + first + "\n") << "the same incident";
+  const auto shown = [&] { return Cli({"incidents", "show", first}).out; };
+  EXPECT_TRUE(WaitUntil(
+      [&] { return shown().find("attempt 2: it ended with exit code 0") != std::string::npos; },
+      kTimeout));
+  EXPECT_THAT(shown(), HasSubstr("attempt 1: it ended with exit code 1"));
+  const Cluster::CliResult settled = Cli({"incidents", "--ack", first, "--why", "an exercise"});
+  EXPECT_EQ(settled.exit_code, 0) << settled.errors;
+  EXPECT_THAT(shown(), HasSubstr("acknowledged: an exercise"));
+  EXPECT_EQ(Cli({"incidents", "--ack", "999"}).exit_code, 4);
+  training.KillAll();
 }
 
 TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {

@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "coordinator/restart/supervisor.h"
+
+// What is done about jobs whose processes run and that do not do well: who is slow is told, who
+// hangs is told at once and restarted when the hang has lasted.
+
+namespace holdfast::coord {
+namespace {
+using std::chrono::milliseconds;
+
+/// The same finding, however sure the detector is of it meanwhile.
+std::string KeyOf(const FaultFound& event) {
+  std::vector<uint32_t> ranks;
+  for (const Rank rank : event.ranks) ranks.push_back(rank.value);
+  return fmt::format("{} {}", event.kind, fmt::join(ranks, ","));
+}
+}  // namespace
+
+/// How long a hang lasts before it is restarted.
+Clock::Duration Supervisor::PatienceWith(const FaultFound& event, const Run* run) const {
+  Clock::Duration patience =
+      event.stuck ? options_.restart_stuck_after : options_.restart_absent_after;
+  if (run != nullptr && run->record.spec.hang_after_ms != 0) {
+    patience = milliseconds(run->record.spec.hang_after_ms);
+  }
+  // The job has gone on after such a pause before.
+  patience = std::max<Clock::Duration>(patience, milliseconds(event.longest_pause_ms));
+  // A restart has led to the same place: something there may just take long.
+  const auto before = hangs_.find(event.job);
+  if (before != hangs_.end() && before->second.restarted_step == event.step) {
+    patience = std::max(patience, 2 * before->second.restarted_after);
+  }
+  return patience;
+}
+
+/// Nothing: it is not even told.
+std::optional<FaultAction> Supervisor::Decide(const FaultFound& event, const Run* run) {
+  if (event.dead) return event.action;
+  DetectAction action = options_.detect_action;
+  if (run != nullptr && run->record.spec.detect_action != DetectAction::kDefault) {
+    action = run->record.spec.detect_action;
+  }
+  if (action == DetectAction::kOff) return std::nullopt;
+  if (!event.hang) {
+    return action == DetectAction::kAlert ? FaultAction::kNote : event.action;
+  }
+  const Clock::Duration patience = PatienceWith(event, run);
+  Hangs& hangs = hangs_[event.job];
+  if (hangs.incarnation != event.incarnation) {
+    hangs.incarnation = event.incarnation;
+    hangs.noted.clear();
+  }
+  const bool lasts = milliseconds(event.lasting_ms) >= patience &&
+                     event.lasting_ms > event.longest_pause_ms;
+  if (action == DetectAction::kRestart && event.action != FaultAction::kNote && lasts) {
+    hangs.restarted_step = event.step;
+    hangs.restarted_after = patience;
+    return event.action;
+  }
+  if (!hangs.noted.insert(KeyOf(event)).second) return std::nullopt;
+  return FaultAction::kNote;
+}
+
+void Supervisor::On(const FaultFound& event) {
+  Run* run = Find(event.job);
+  const bool current = run != nullptr && !HasEnded(run->record.phase) &&
+                       run->record.phase != RunPhase::kWaiting &&
+                       run->incarnation == event.incarnation;
+  // Of a worker that ends, its own node tells more.
+  if (current && event.dead) return;
+  // An incarnation that is over does badly by nature.
+  if (run != nullptr && !current) return;
+  const std::optional<FaultAction> action = Decide(event, run);
+  if (!action) return;
+  Failure failure;
+  failure.kind = event.kind;
+  failure.what = event.what;
+  failure.evidence = event.evidence;
+  failure.ranks = event.ranks;
+  failure.nodes = event.nodes;
+  failure.avoid_nodes = *action == FaultAction::kRestartElsewhere;
+  failure.healthy_until = at_.now - milliseconds(std::max(event.since_ms, event.lasting_ms));
+  if (current && *action != FaultAction::kNote) return Fail(*run, std::move(failure));
+  AddGpuErrors(event.nodes, failure);
+  IncidentRecord& incident = OpenIncident(event.job, failure);
+  incident.plan = "none: for a person to look at";
+  incident.state = IncidentState::kNoted;
+  if (*action != FaultAction::kNote) {
+    if (StartAsk(event, incident)) incident.state = IncidentState::kOpen;
+  } else if (event.hang && event.action != FaultAction::kNote &&
+             options_.detect_action == DetectAction::kRestart) {
+    const auto patience = std::chrono::duration<double>(PatienceWith(event, run));
+    incident.plan = fmt::format("a restart if it lasts for {:.0f} s", patience.count());
+  }
+  StoreIncident(incident, true);
+  AdvanceAsks();
+}
+
+}  // namespace holdfast::coord
