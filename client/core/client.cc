@@ -289,13 +289,23 @@ Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
                                                 "is sealed",
                                                 "",
                                                 ""};
+      if (found->second.state == SaveState::kSealed) {
+        return DeadlineExceededError(
+            StepText(step) + " did not reach tier " + std::string(ToString(Tier(tier))) + " in " +
+            std::to_string(timeout_ms) + " ms: this rank's part is sealed; `holdfast versions " +
+            options_.job + "` shows what is lacking");
+      }
       return DeadlineExceededError(
           StepText(step) + " did not reach " +
           (tier == HOLDFAST_SEALED ? "its seal" : "tier " + std::string(ToString(Tier(tier)))) +
           " in " + std::to_string(timeout_ms) + " ms: it " +
           kStates[static_cast<size_t>(found->second.state)]);
     }
-    changed_.WaitFor(mutex_, left);
+    changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
+    mutex_.Unlock();
+    const bool stop = StopAsked();
+    mutex_.Lock();
+    if (stop) return CancelledError("the caller does not want to wait any more");
   }
 }
 
@@ -361,13 +371,17 @@ Status Client::Close(uint64_t timeout_ms) {
   if (!link_) return Status::Ok();
   MonotonicTime deadline = After(timeout_ms);
   std::string unflushed;
+  bool stop = false;  // the caller does not want to wait any more
   {
     MutexLock lock(mutex_);
     for (;;) {
       unflushed = UnflushedLocked();
       auto left = deadline - MonotonicNow();
-      if (unflushed.empty() || left <= left.zero()) break;
-      changed_.WaitFor(mutex_, left);
+      if (unflushed.empty() || left <= left.zero() || stop) break;
+      changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
+      mutex_.Unlock();
+      stop = StopAsked();
+      mutex_.Lock();
     }
     stopping_ = true;
     changed_.NotifyAll();
@@ -388,6 +402,7 @@ Status Client::Close(uint64_t timeout_ms) {
   MutexLock lock(mutex_);
   if (!first_error_.ok() && unflushed.empty()) return first_error_;
   if (unflushed.empty()) return Status::Ok();
+  if (stop) return CancelledError("closed before it was sealed: step " + unflushed);
   return DeadlineExceededError("not sealed within " + std::to_string(timeout_ms) +
                                " ms and perhaps lost: step " + unflushed +
                                (first_error_.ok() ? "" : "; earlier: " + first_error_.ToString()));
@@ -454,7 +469,8 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
       if (overtaken) ++stats_.overtaken;
       if (record != nullptr) {
         record->tier_failures.insert_or_assign(notice.tier, status);
-        if (record->state == SaveState::kCopied) {
+        // A farther tier may fail before the news of the seal comes: the save is well all the same.
+        if (record->state == SaveState::kCopied && notice.tier <= HOLDFAST_TIER_MEMORY) {
           record->status = status;
           SetState(*record, SaveState::kFailed);
         }

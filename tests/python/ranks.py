@@ -39,7 +39,7 @@ def _main(function, rank, world, folder, environment, arguments):
         raise
 
 
-def run(world, function, *arguments, environment=(), timeout=60, expect=None):
+def run(world, function, *arguments, environment=(), timeout=300, expect=None):
     """What `function(*arguments)` returned, by rank; `expect=KILLED`: all end by SIGKILL."""
     import torch
     with tempfile.TemporaryDirectory(prefix="hf-ranks") as name:

@@ -16,7 +16,6 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 namespace holdfast::python {
 namespace {
 constexpr size_t kLogLinesMax = 1000;
-constexpr uint64_t kTurnMs = 100;
 constexpr uint64_t kDestructorMs = 5000;
 
 holdfast_version ToC(const std::pair<uint64_t, uint64_t>& version) {
@@ -107,21 +106,14 @@ void Client::Guard(uintptr_t stream) {
 
 void Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
   holdfast_error error{};
-  for (;;) {
-    const uint64_t turn = std::min(timeout_ms, kTurnMs);
-    holdfast_client* client = get();
-    holdfast_code code;
-    {
-      nb::gil_scoped_release unlocked;
-      code = holdfast_wait(client, step, tier, turn, &error);
-    }
-    timeout_ms -= turn;
-    // Aborted with time left may still become a later version's commit.
-    bool may_come =
-        code == HOLDFAST_DEADLINE_EXCEEDED || (code == HOLDFAST_ABORTED && tier != HOLDFAST_SEALED);
-    if (!may_come || timeout_ms == 0) return Check(code, error);
-    RaiseOnSignal();
+  holdfast_client* client = get();
+  holdfast_code code;
+  {
+    nb::gil_scoped_release unlocked;
+    const Interruptible interruptible;
+    code = holdfast_wait(client, step, tier, timeout_ms, &error);
   }
+  Check(code, error);
 }
 
 std::optional<std::pair<uint64_t, uint64_t>> Client::Latest(uint32_t tier) {

@@ -37,8 +37,4 @@ void Raise(holdfast_code code, const std::string& message) {
   RaiseMade(code, message.c_str(), false, 0);
 }
 
-void RaiseOnSignal() {
-  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
-}
-
 }  // namespace holdfast::python

@@ -24,9 +24,6 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-/// What Python said on Ctrl-C is raised here. Needs the GIL.
-void RaiseOnSignal();
-
 /// The characters, or nullptr for none.
 inline const char* OrNull(const std::optional<std::string>& text) {
   return text ? text->c_str() : nullptr;

@@ -21,10 +21,10 @@ class Watch {
     AddContents(std::move(dictionary), tensor);
   }
 
-  /// `tree`, of dictionaries and lists, has the same tensors, those of type `tensor`, at the same
+  /// `tree`, of dictionaries, lists and tuples, has the same tensors, those of type `tensor`, at the same
   /// places as now, and the same places for what is none. What is there may be another value.
   void AddTree(nb::handle tree, nb::handle tensor) {
-    if (!IsBranch(tree.ptr())) return;
+    if (!IsBranch(tree.ptr(), tensor)) return;
     Branch branch{nb::borrow(tree), nb::borrow(tensor), {}};
     EachOf(tree.ptr(), [&](PyObject* key, PyObject* value) {
       const bool watched = IsWatched(value, tensor);
@@ -91,12 +91,19 @@ class Watch {
     std::vector<Twig> twigs;
   };
 
-  static bool IsBranch(PyObject* object) {
-    return object != nullptr && (PyDict_Check(object) || PyList_Check(object));
+  /// A tuple without tensors is a value, which may change.
+  static bool IsBranch(PyObject* object, nb::handle tensor) {
+    if (object == nullptr) return false;
+    if (PyDict_Check(object) || PyList_Check(object)) return true;
+    if (!PyTuple_CheckExact(object)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+      if (IsWatched(PyTuple_GET_ITEM(object, i), tensor)) return true;
+    }
+    return false;
   }
 
   static bool IsWatched(PyObject* object, nb::handle tensor) {
-    return IsBranch(object) ||
+    return IsBranch(object, tensor) ||
            PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(tensor.ptr()));
   }
 
@@ -106,6 +113,12 @@ class Watch {
     if (PyList_Check(container)) {
       for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) {
         if (!visit(nullptr, PyList_GET_ITEM(container, i))) return;
+      }
+      return;
+    }
+    if (PyTuple_Check(container)) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i) {
+        if (!visit(nullptr, PyTuple_GET_ITEM(container, i))) return;
       }
       return;
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from . import _native
+from .arguments import check_job, check_step
 from .errors import FailedPreconditionError, NotFoundError
 from .tensors import Tensor
 
@@ -168,7 +169,7 @@ class Client:
                  copy_threads: int = 2) -> None:
         # One more reference to the descriptions, and so to the owners of the memory.
         self._native = _native.Client(
-            job=job, rank=rank, world=world, run_id=run_id, socket_path=socket_path,
+            job=check_job(job), rank=rank, world=world, run_id=run_id, socket_path=socket_path,
             tensors=list(tensors), slots=slots, when_full=1 if wait_for_slot > 0 else 0,
             wait_ms=_ms(wait_for_slot), connect_timeout_ms=_ms(connect_timeout),
             agent_timeout_ms=_ms(agent_timeout), start_offline=start_offline,
@@ -204,7 +205,8 @@ class Client:
             HoldfastError: with `asynchronous`, an earlier save that failed; this one is accepted.
         """
         try:
-            self._native.save(step, list((extras or {}).items()), stream, _ms(wait_for_slot))
+            self._native.save(check_step(step), list((extras or {}).items()), stream,
+                              _ms(wait_for_slot))
         finally:
             self._say()
 

@@ -5,7 +5,7 @@
     for step in range(ckpt.restore(), total):    # 0 on a fresh start
         loss = train_step(...)                   # optimizer.step() is guarded: no torn snapshots
         ckpt.save(step)                          # returns at once
-    ckpt.close()                                 # flushes, raises what went wrong in the background
+    ckpt.close()                                 # waits until what was saved is sealed
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from .checkpointer import Checkpointer
 from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
 from .files import file_tensor
+from .health import Failures, Health
 from .phases import phase
 from .restoring import StateMismatchError
 from .values import UnsupportedValueError
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from .frameworks.lightning_phases import PhaseCallback
     from .frameworks.trainer_callback import TrainerCallback
 
-__all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine",
-           "HoldfastError", "Phase", "PhaseCallback", "StateMismatchError", "StorageReader",
-           "StorageWriter", "Tier", "TrainerCallback", "UnsupportedValueError", "Version",
-           "file_tensor", "phase", "record_collectives"]
+__all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine", "Failures",
+           "Health", "HoldfastError", "Phase", "PhaseCallback", "StateMismatchError",
+           "StorageReader", "StorageWriter", "Tier", "TrainerCallback", "UnsupportedValueError",
+           "Version", "file_tensor", "phase", "record_collectives"]
 
 #: Classes of other people's frameworks, imported when they are named.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",

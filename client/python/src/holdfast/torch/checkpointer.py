@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
 import os
+import time
 import weakref
-from typing import Any, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 
+from ..arguments import check_step, job_name
 from ..client import Client, Phase, Tier, Version, View
-from ..errors import (FailedPreconditionError, HoldfastError, ResourceExhaustedError,
-                      UnavailableError)
+from ..errors import (AlreadyExistsError, DataLossError, DeadlineExceededError,
+                      FailedPreconditionError, FencedError, HoldfastError, InvalidArgumentError,
+                      PermissionDeniedError, UnavailableError, UnsupportedError)
 from . import phases, random_state, values
+from .arguments import unwrapped
+from .health import FailureLog, Health
 from .parts import parts_of
 from .plan import Plan, agree, agreed_run_id, check_replicas
-from .restoring import Comparison, StateMismatchError, fill_from_view
+from .restoring import Comparison, StateMismatchError, fill_from_view, saved_tensors
 from .snapshot import Snapshot
 
 __all__ = ["Checkpointer"]
@@ -27,6 +33,11 @@ _logger = logging.getLogger("holdfast")
 _FORMAT = 1
 _LAYOUT, _STATE = "torch.layout", "torch.state"
 _EXTRA_BYTES_MIN = 1 << 20
+_RETRY_PAUSE_MAX = 30.0
+_ABSENT_S = 0.001
+#: What save() raises: the caller must change something. All else costs a version at most.
+_RAISED = (AlreadyExistsError, DataLossError, FailedPreconditionError, FencedError,
+           InvalidArgumentError, PermissionDeniedError, UnsupportedError)
 
 
 def _rank_and_world() -> tuple[int, int]:
@@ -54,7 +65,8 @@ class Checkpointer:
     parameters in another way; buffers are copied within save() and may change at any time.
 
     Args:
-        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start. None: $HOLDFAST_JOB,
+            which `holdfast run` sets to the name that it was given.
         state: name → module, optimizer, tensor, dictionary of tensors and values, or anything with
             state_dict() and load_state_dict().
         rank, world, run_id: None: from torch.distributed where it is initialised, else from the
@@ -71,12 +83,12 @@ class Checkpointer:
         TypeError: an entry of the state of which nothing is known.
     """
 
-    def __init__(self, job: str, state: Mapping[str, Any], *, rank: int | None = None,
-                 world: int | None = None, run_id: str | None = None, guard_steps: bool = True,
-                 random_states: bool = True, allow_pickle: bool = False,
+    def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,
+                 rank: int | None = None, world: int | None = None, run_id: str | None = None,
+                 guard_steps: bool = True, random_states: bool = True, allow_pickle: bool = False,
                  verify_replicas: bool = False, **client_options: Any) -> None:
         found_rank, found_world = _rank_and_world()
-        self.job = job
+        self.job = job_name(job)
         self.rank = found_rank if rank is None else rank
         self.world = found_world if world is None else world
         #: The version that restore() brought back; None after a fresh start.
@@ -86,13 +98,23 @@ class Checkpointer:
         self._allow_pickle = allow_pickle
         self._random_states = random_states
         self._verify = verify_replicas
-        self._parts = parts_of(dict(state), allow_pickle)
+        state = unwrapped(state)
+        self._parts = parts_of(state, allow_pickle)
         self._client: Client | None = None
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._layout = b""
         self._extra_bytes = _EXTRA_BYTES_MIN
-        self._background: HoldfastError | None = None
+        self._failures = FailureLog(self.job)
+        #: There was an agent once: from then on its absence costs saves, and nothing else.
+        self._known = False
+        #: The agent has had room for the state once.
+        self._described = False
+        self._retry_at, self._retry_pause = 0.0, 1.0
+        #: save() was called in this start of the job; restore() has chosen this version in it.
+        self._saving = False
+        self._again = 0
+        self._chosen: Version | None = None
         self._pid = os.getpid()
         self._closed = False
         self._hooks = []
@@ -108,28 +130,47 @@ class Checkpointer:
         """Describes the state to the agent: at first, and when its memory or its size is
         another."""
         self._snapshot = None
-        if self._client is not None:
+        client, self._client = self._client, None
+        there = client is not None and not _why_not_connected(client)
+        if client is not None:
             # The accepted saves are sealed first: then no copy reads the old memory.
-            client, self._client = self._client, None
-            try:
-                client.close(timeout=60.0)
-            except HoldfastError as error:
-                self._background = self._background or error
+            self._leave(client, 60.0)
         if self._plan is None:
-            if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
-                self._run_id = agreed_run_id(self.world)
             self._plan = agree(snapshot, self.rank, self.world)
         self._layout = values.dumps({
             "format": _FORMAT, "world": self.world, "aliases": snapshot.aliases,
             "types": snapshot.real_dtypes,
             "parts": {part.name: part.layout() for part in self._parts}})
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
-        self._client = Client(
-            self.job, snapshot.describe(self._plan.rows(snapshot)), rank=self.rank,
-            world=self.world, run_id=self._run_id, extra_bytes_max=self._extra_bytes,
-            **self._options)
-        phases.follow(self._client)
+        options: dict[str, Any] = {}
+        if self._known:
+            # An agent that went away is neither an error nor waited for.
+            options["start_offline"] = True
+            if not there:
+                options["connect_timeout"] = _ABSENT_S
+        self._open(snapshot.describe(self._plan.rows(snapshot)), **options)
         self._snapshot = snapshot
+        self._described = True
+
+    def _open(self, tensors: list[Tensor], **options: Any) -> None:
+        self._client = Client(self.job, tensors, rank=self.rank, world=self.world,
+                              run_id=self._name_start(), extra_bytes_max=self._extra_bytes,
+                              **{**self._options, **options})
+        phases.follow(self._client)
+        self._known |= not _why_not_connected(self._client)
+
+    def _name_start(self) -> str | None:
+        """The name of this start of the job, as far as it can be known; a collective at first."""
+        if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
+            self._run_id = agreed_run_id(self.world)
+        return self._run_id
+
+    def _leave(self, client: Client, timeout: float) -> None:
+        """Closes; what failed in the background is counted, what was not sealed is logged."""
+        try:
+            client.close(timeout)
+        except HoldfastError as error:
+            self._failures.add(error)
 
     def _look(self) -> Snapshot:
         """The description of the state as it is now, connected."""
@@ -156,7 +197,7 @@ class Checkpointer:
         """Saves the state as version `step`; returns at once. Steps must grow.
 
         The first call, and the first after tensors were replaced, describes the state, which takes
-        longer; the very first is a collective of all ranks, unless restore() was called.
+        longer; the very first is a collective of all ranks.
 
         Args:
             wait_for_slot: seconds that this save may wait, in the background, until memory for one
@@ -164,37 +205,52 @@ class Checkpointer:
 
         Returns:
             False when this step is not saved, since the agent is away or overloaded: training goes
-            on, and so does the client, which reconnects by itself.
+            on, and so does the client, which reconnects by itself. What fails later, in the
+            background (a full disk, say), is logged and counted: see health().
 
         Raises:
-            HoldfastError: `asynchronous`: an earlier save failed, and this one is accepted;
-            FencedError:
-                a newer start of the job is running; AlreadyExistsError: `step` has not grown.
+            FencedError: a newer start of the job is running; AlreadyExistsError: `step` has not
+                grown. UnavailableError: there has never been an agent.
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
-            saved. DataLossError: with `verify_replicas`, what differs.
+                saved. DataLossError: with `verify_replicas`, what differs.
         """
+        check_step(step)
         phases.follow_compiler()
-        known = self._plan is not None
+        self._saving = True
+        try:
+            snapshot = self._ready()
+            if snapshot is None:
+                return False
+            if self._verify:
+                check_replicas(snapshot, self.rank, self.world)
+            extras = {_LAYOUT: self._layout, _STATE: self._capture()}
+            size = sum(map(len, extras.values()))
+            if size > self._extra_bytes:
+                self._extra_bytes = 2 * size
+                self._connect(snapshot)
+            return self._hand_over(step, snapshot, extras, wait_for_slot)
+        except _RAISED:
+            raise
+        except HoldfastError as error:
+            # At first somebody must know that there is no agent, or that it has too little memory.
+            if not (self._described or self._known and isinstance(error, UnavailableError)):
+                raise
+            self._failures.add(error, step)
+            return False
+
+    def _ready(self) -> Snapshot | None:
+        """The description, connected or trying to be; None: the agent has refused it lately, for
+        want of memory, say."""
+        if self._described and self._snapshot is None and time.monotonic() < self._retry_at:
+            return None
         try:
             snapshot = self._look()
-        except UnavailableError as error:
-            # At first somebody must know that there is no agent; later it is as for any save.
-            if not known:
-                raise
-            _logger.warning("step %d: %s", step, error)
-            return False
-        background, self._background = self._background, None
-        if self._verify:
-            check_replicas(snapshot, self.rank, self.world)
-        extras = {_LAYOUT: self._layout, _STATE: self._capture()}
-        size = sum(map(len, extras.values()))
-        if size > self._extra_bytes:
-            self._extra_bytes = 2 * size
-            self._connect(snapshot)
-        accepted = self._hand_over(step, snapshot, extras, wait_for_slot)
-        if background is not None:
-            raise background
-        return accepted
+        except HoldfastError:
+            self._retry_at = time.monotonic() + self._retry_pause
+            self._retry_pause = min(2 * self._retry_pause, _RETRY_PAUSE_MAX)
+            raise
+        self._retry_pause = 1.0
+        return snapshot
 
     def _capture(self) -> bytes:
         """JSON of all that is not a tensor."""
@@ -212,35 +268,52 @@ class Checkpointer:
     def _hand_over(self, step: int, snapshot: Snapshot, extras: dict[str, bytes],
                    wait_for_slot: float) -> bool:
         assert self._client is not None
+        stream = self._stream(snapshot)
+        if wait_for_slot > 0:
+            self._await_room(wait_for_slot)
+        if snapshot.staged:
+            self._guard_quietly()
+            for stored in snapshot.staged:
+                stored.stage()
         try:
-            stream = self._stream(snapshot)
-            if snapshot.staged:
-                self._client.guard(stream)
-                for stored in snapshot.staged:
-                    stored.stage()
             self._client.save(step, extras, stream=stream, wait_for_slot=wait_for_slot)
-        except (UnavailableError, ResourceExhaustedError) as error:
-            _logger.warning("step %d: %s", step, error)
-            return error.asynchronous
+        except FencedError:
+            raise
+        except HoldfastError as error:
+            if not error.asynchronous:
+                raise
+            self._failures.add(error)  # an earlier save's; this one is accepted
         return True
+
+    def _await_room(self, seconds: float) -> None:
+        """Until one of the earlier saves is copied, where as many wait for it as may."""
+        assert self._client is not None
+        deadline = time.monotonic() + seconds
+        slots = self._options.get("slots", 3)
+        while self._client.stats()["pending"] >= slots and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def guard(self) -> None:
         """Call before you change tensors of the state other than by an optimizer of the state:
         returns when the last save's copy reads them no more.
 
         Raises:
-            HoldfastError: with `asynchronous`, an earlier save that failed; it is safe to go on.
+            HoldfastError: the device has failed.
         """
-        if self._client is not None and self._snapshot is not None and self._pid == os.getpid():
-            self._client.guard(self._stream(self._snapshot))
+        try:
+            if self._client is not None and self._snapshot is not None \
+                    and self._pid == os.getpid():
+                self._client.guard(self._stream(self._snapshot))
+        except HoldfastError as error:
+            if not error.asynchronous:
+                raise
+            self._failures.add(error)
 
     def _guard_quietly(self) -> None:
         try:
             self.guard()
         except HoldfastError as error:
-            # The optimizer's step must not fail for it; the next save says it.
-            if self._background is None:
-                self._background = error
+            self._failures.add(error)  # the optimizer's step must not fail for it
 
     def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:
         """Waits until `step` or a later one is committed at `tier`; see `holdfast.Client.wait`."""
@@ -253,6 +326,19 @@ class Checkpointer:
         """The newest version known to be committed at `tier`."""
         return None if self._client is None else self._client.latest(tier)
 
+    def health(self) -> Health:
+        """Whether the agent is there, how far the saves came, and what failed in the background.
+        Never blocks."""
+        newest: dict[Tier, Version] = {}
+        reason = "nothing was saved or restored yet"
+        if self._client is not None:
+            reason = _why_not_connected(self._client)
+            for tier in (Tier.MEMORY, Tier.PEER, Tier.DISK, Tier.REMOTE):
+                if (version := self._client.latest(tier)) is not None:
+                    newest[tier] = version
+        skipped = self.stats().get("skipped", 0)
+        return Health(not reason, reason, newest, dict(self._failures.kinds), skipped)
+
     def stats(self) -> dict[str, int]:
         """See `holdfast.Client.stats`; empty before the first save or restore."""
         return {} if self._client is None else self._client.stats()
@@ -262,7 +348,10 @@ class Checkpointer:
     @phases.marked(Phase.CHECKPOINT)
     def restore(self, version: Version | None = None, *, strict: bool = True,
                 dry_run: bool = False, timeout: float = 120.0) -> int:
-        """Brings the state back; all ranks call this together, before the first step.
+        """Brings the state back; all ranks call this together, before the first step or to go back
+        to an earlier one, after a loss that is not a number, say. Going back begins another start
+        of the job: versions that come after the one restored are abandoned, steps are counted on
+        from it.
 
         Args:
             version: None: the newest that every rank can get back.
@@ -283,30 +372,43 @@ class Checkpointer:
             UnsupportedValueError: the version has a pickle, and allow_pickle is False.
         """
         self._check_usable()
-        made = [part for part in self._parts if part.prepare()]
-        keep = False
-        # The descriptions of some thousand tensors would set off collections of garbage, which look
-        # at all objects of the process: longer than the rest takes.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            snapshot = self._look()
-            result = self._fill(snapshot, version, strict, dry_run, timeout)
-            keep = result is not None and not dry_run
-        finally:
-            if collects:
-                gc.enable()
-            if not keep:
-                for part in made:
-                    part.forget()
-                if made:
-                    # What was described is gone; the next save describes what will be there.
-                    self._snapshot = None
-        if result is None:
-            return 0
+        deadline = time.monotonic() + timeout
+        if self._saving or version is not None and self._chosen not in (None, version):
+            self._begin_again()
+        client = self._reader()
+        with _no_garbage_collection():
+            view = client.view(version, max(0.0, deadline - time.monotonic()))
+            self._known = True
+            if view is None:
+                return 0
+            with view:
+                self._fill(view, strict, dry_run, deadline)
+                result = view.version
+        self._chosen = result
         if not dry_run:
             self.restored = result
         return result.step + 1
+
+    def _begin_again(self) -> None:
+        """A start of a job restores one version and goes on from there: to go back is another
+        start, whose name all ranks agree on. Later versions of this one are abandoned."""
+        name = self._run_id or os.environ.get("HOLDFAST_RUN_ID")
+        self.forget()
+        self._again += 1
+        again = agreed_run_id(self.world) or str(self._again)
+        # Whoever supervises the start by its name knows what belongs to it by what comes first.
+        first = "" if name is None else name[:100].partition("+")[0] + "+"
+        self._run_id = first + again[:16]
+        self._saving, self._chosen = False, None
+
+    def _reader(self) -> Client:
+        """A client to read with, which waits for the agent when it is asked. Where nothing was
+        described yet it has no tensors and so no memory to speak of: those of an optimizer may
+        come into being by the restore only."""
+        if self._client is None:
+            self._open([], start_offline=True, connect_timeout=_ABSENT_S)
+        assert self._client is not None
+        return self._client
 
     def _apply(self, state: Any, absent: set[str], loaded: dict[str, torch.Tensor],
                with_random: bool) -> None:
@@ -316,24 +418,30 @@ class Checkpointer:
         if self._random_states and with_random and "random" in state:
             random_state.bring_back(values.decode(state["random"], "random"))
 
-    def _fill(self, snapshot: Snapshot, version: Version | None, strict: bool, dry_run: bool,
-              timeout: float) -> Version | None:
-        assert self._client is not None
-        view = self._client.view(version, timeout)
-        if view is None:
-            return None
-        with view:
-            # Values that ranks have of their own go on where the rank does.
-            layout, state = saved_values(view, self.rank % view.world)
+    def _fill(self, view: View, strict: bool, dry_run: bool, deadline: float) -> None:
+        # Values that ranks have of their own go on where the rank does.
+        layout, state = saved_values(view, self.rank % view.world)
+        saved = saved_tensors(view, layout)
+        undo: list[Callable[[], None] | None] = []
+        try:
+            for part in self._parts:
+                if part.name in state["parts"]:
+                    undo.append(part.prepare(saved, state["parts"][part.name]))
+            snapshot = Snapshot(self._parts, self.rank, self.world)
             comparison = Comparison(view, snapshot, self._parts, layout, state)
             if dry_run:
                 print(comparison.report())
-                return view.version
-            if strict and comparison.differences:
+            elif strict and comparison.differences:
                 raise StateMismatchError(comparison.differences)
-            loaded = fill_from_view(view, comparison, timeout)
-            self._apply(state, comparison.absent, loaded, self.rank < view.world)
-            return view.version
+            else:
+                self.guard()
+                loaded = fill_from_view(view, comparison, max(0.0, deadline - time.monotonic()))
+                self._apply(state, comparison.absent, loaded, self.rank < view.world)
+                undo = []
+        finally:
+            for put_back in undo:
+                if put_back is not None:
+                    put_back()
 
     def connect(self) -> None:
         """Describes the state now, instead of at the first save: a collective of all ranks."""
@@ -351,19 +459,17 @@ class Checkpointer:
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
-            try:
-                client.close(timeout=60.0)
-            except HoldfastError as error:
-                _logger.warning("job %s: %s", self.job, error)
+            self._leave(client, 60.0)
 
     # --------------------------------------------------------------------------------- closing
 
     def close(self, timeout: float = 30.0) -> None:
         """Waits until what was saved is sealed by the agent, so that it outlives this process.
 
+        What failed in the background before is logged and counted; see health().
+
         Raises:
-            HoldfastError: the first background failure of the life of the checkpointer, or
-                DeadlineExceededError; it is closed all the same.
+            DeadlineExceededError: names the steps that were not sealed; it is closed all the same.
         """
         if self._closed or self._pid != os.getpid():
             return
@@ -374,9 +480,12 @@ class Checkpointer:
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
-            client.close(timeout)
-        if self._background is not None:
-            raise self._background
+            try:
+                client.close(timeout)
+            except DeadlineExceededError:
+                raise
+            except HoldfastError as error:
+                self._failures.add(error)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -395,6 +504,27 @@ def saved_values(view: View, rank: int) -> tuple[Any, Any]:
         raise StateMismatchError([f"version {view.version} was not saved by holdfast.torch: it has "
                                   f"no {_LAYOUT}"])
     return values.loads(extras[_LAYOUT]), values.loads(extras[_STATE])
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """The descriptions of some thousand tensors would set off collections, which look at all
+    objects of the process: longer than the rest takes."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _why_not_connected(client: Client) -> str:
+    try:
+        client.check_connection()
+    except HoldfastError as error:
+        return error.message
+    return ""
 
 
 def _guard_before_step(me: weakref.ref[Checkpointer]) -> None:

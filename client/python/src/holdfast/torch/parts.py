@@ -8,16 +8,17 @@ import copy
 import hashlib
 import uuid
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Mapping
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
-    _get_fqns, get_model_state_dict, get_optimizer_state_dict, set_model_state_dict)
+    _get_fqns, get_model_state_dict, set_model_state_dict)
 
 from .. import _native
 from ..errors import UnsupportedError
 from . import values
+from .optimizer_state import SavedTensor, keys_by_path, make_missing, owner_of
 
 __all__ = ["Leaf", "Part", "parts_of"]
 
@@ -51,12 +52,10 @@ class Part:
         self.name = name
         self.allow_pickle = allow_pickle
 
-    def prepare(self) -> bool:
-        """Before a restore: makes tensors that do not exist yet; True when it made some."""
-        return False
-
-    def forget(self) -> None:
-        """Undoes prepare()."""
+    def prepare(self, saved: Mapping[str, SavedTensor], encoded: Any) -> Callable[[], None] | None:
+        """Before a restore: makes tensors that the version has and that do not exist yet.
+        `encoded`: what bring_back() will get. Returns what undoes it; None: nothing was made."""
+        return None
 
     def leaves(self) -> list[Leaf]:
         raise NotImplementedError
@@ -69,6 +68,11 @@ class Part:
     def layout(self) -> Any:
         """What fits only a state like this one; compared on restore. JSON."""
         return None
+
+    def differences(self, encoded: Any) -> list[str]:
+        """Why what a version has of this part does not fit at all, one sentence each; bring_back()
+        leaves the part as it is then."""
+        return []
 
     def capture(self) -> Any:
         """What is not among the leaves, encoded."""
@@ -104,6 +108,11 @@ class ModelPart(Part):
         return {_local(tensor).data_ptr() for tensor in tensors if not tensor.is_meta}
 
     def leaves(self) -> list[Leaf]:
+        for path, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if nn.parameter.is_lazy(tensor):
+                raise UnsupportedError(f"'{self.name}.{path}' has no shape yet, since its module is "
+                                       f"lazy: run one batch through it before it is saved or "
+                                       f"restored")
         state = get_model_state_dict(self.model)
         live = self._live()
         parameters = {_local(parameter).data_ptr() for parameter in self.model.parameters()
@@ -161,6 +170,8 @@ class OptimizerPart(Part):
         super().__init__(name, allow_pickle)
         self.optimizer = optimizer
         self.models = models
+        #: Path → keys of the tensors of the version that prepare() saw.
+        self._saved_keys: dict[str, set[str]] = {}
 
     def _names(self) -> dict[torch.Tensor, str]:
         """Of all parameters: by the module, or by their place where no module has them."""
@@ -182,23 +193,31 @@ class OptimizerPart(Part):
                 names.setdefault(parameter, f"<{g}.{i}>")
         return names
 
-    def prepare(self) -> bool:
-        if self.optimizer.state:
-            return False
-        # The helper's own way: a step with gradients of zero and a learning rate of zero.
-        for model in self.models.values():
-            held = set(model.parameters())
-            if any(parameter in held for group in self.optimizer.param_groups
-                   for parameter in group["params"]):
-                get_optimizer_state_dict(model, self.optimizer)
-                break
-        else:
-            from torch.distributed.checkpoint.state_dict import _init_optim_state
-            _init_optim_state(self.optimizer)
-        return bool(self.optimizer.state)
+    def _owners(self) -> dict[str, Any]:
+        """Path → key of `optimizer.state`."""
+        owners: dict[str, Any] = {path: parameter for parameter, path in self._names().items()}
+        for key in self.optimizer.state:
+            if not isinstance(key, torch.Tensor):
+                owners[f"<{key}>"] = key
+        return owners
 
-    def forget(self) -> None:
-        self.optimizer.state.clear()
+    def prepare(self, saved: Mapping[str, SavedTensor], encoded: Any) -> Callable[[], None] | None:
+        owners, prefix = self._owners(), f"{self.name}.state."
+        self._saved_keys = keys_by_path(saved, prefix, owners)
+        wanted = {path: {key: saved[f"{prefix}{path}.{key}"] for key in sorted(keys)}
+                  for path, keys in self._saved_keys.items()}
+        groups = values.decode(encoded, self.name, self.allow_pickle)["groups"]
+        return None if self.differences(encoded) \
+            else make_missing(self.optimizer, owners, wanted, groups)
+
+    def differences(self, encoded: Any) -> list[str]:
+        saved = encoded.get("class")
+        mine = type(self.optimizer).__qualname__
+        defaults = set(self.optimizer.defaults)
+        if saved in (None, mine) or all(defaults <= group.keys() for group in encoded["groups"]):
+            return []
+        return [f"'{self.name}' is a {mine}, the version has the state of a {saved}: restore with "
+                f"strict=False to begin it afresh"]
 
     def _entries(self) -> Iterator[tuple[str, str, dict, Any]]:
         """(parameter's name, key, the dictionary it is in, value)"""
@@ -245,20 +264,26 @@ class OptimizerPart(Part):
         scalars: dict[str, dict[str, Any]] = {}
         for path, key, state in self._scalars:
             scalars.setdefault(path, {})[key] = state[key]
-        return values.encode({"groups": groups, "scalars": scalars}, self.name, self.allow_pickle)
+        return values.encode({"class": type(self.optimizer).__qualname__, "groups": groups,
+                              "scalars": scalars}, self.name, self.allow_pickle)
 
     def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        if self.differences(encoded):
+            return
         saved = values.decode(encoded, self.name, self.allow_pickle)
-        names = self._names()
-        for parameter in list(self.optimizer.state):
-            path = names.get(parameter)
-            scalars = saved["scalars"].get(path, {})
-            if f"{self.name}.state.{path}" in absent and not scalars:
-                del self.optimizer.state[parameter]
-                continue
-            for key in list(self.optimizer.state[parameter]):
-                if key in scalars:
-                    self.optimizer.state[parameter][key] = scalars[key]
+        owners, state = self._owners(), self.optimizer.state
+        scalars = saved["scalars"]
+        # The state of a parameter is the saved one, with nothing that came later.
+        for path, owner in owners.items():
+            kept = self._saved_keys.get(path, set()) | scalars.get(path, {}).keys()
+            for key in [key for key in state.get(owner, ()) if str(key) not in kept]:
+                del state[owner][key]
+            if not kept:
+                state.pop(owner, None)
+        for path, entries in scalars.items():
+            owner = owner_of(path, owners)
+            if owner is not None:
+                state[owner].update(entries)
         for group, kept in zip(self.optimizer.param_groups, saved["groups"]):
             for key, value in kept.items():
                 if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
@@ -324,16 +349,17 @@ class TreePart(Part):
 
     def leaves(self) -> list[Leaf]:
         leaves: list[Leaf] = []
-        for _, _, where, value in _places(self.tree, self.name):
+        for where, value, in_tuple in _places(self.tree, self.name):
             if isinstance(value, torch.Tensor):
                 refuse_meta(where, value)
-                leaves.append(Leaf(where, value))
+                # A tuple cannot be changed, so it is replaced, with other tensors each time.
+                leaves.append(Leaf(where, value, copied=in_tuple))
         return leaves
 
     def watch(self, watch: _native.Watch) -> bool:
         self._template = None
         watch.add_tree(self.tree, torch.Tensor)
-        for _, _, _, value in _places(self.tree, self.name):
+        for _, value, _ in _places(self.tree, self.name):
             if isinstance(value, torch.Tensor):
                 watch_tensor(watch, value)
         return False
@@ -348,17 +374,27 @@ class TreePart(Part):
         _replace(self.tree, saved)
 
 
-def _places(tree: Any, where: str, container: Any = None, key: Any = None) \
-        -> Iterator[tuple[Any, Any, str, Any]]:
-    """(container, key, name, what is there) of all that is no dictionary and no list."""
+def _places(tree: Any, where: str, in_tuple: bool = False) -> Iterator[tuple[str, Any, bool]]:
+    """(name, what is there, whether a tuple is above it) of all that is no dictionary and no list,
+    and no tuple with tensors."""
     if isinstance(tree, dict):
-        for k, value in tree.items():
-            yield from _places(value, f"{where}.{k}", tree, k)
-    elif isinstance(tree, list):
+        for key, value in tree.items():
+            yield from _places(value, f"{where}.{key}", in_tuple)
+    elif isinstance(tree, list) or _has_tensors(tree):
         for i, value in enumerate(tree):
-            yield from _places(value, f"{where}.{i}", tree, i)
+            yield from _places(value, f"{where}.{i}", in_tuple or type(tree) is tuple)
     else:
-        yield container, key, where, tree
+        yield where, tree, in_tuple
+
+
+def _has_tensors(value: Any) -> bool:
+    """A tuple that is taken apart; others are values."""
+    def holds(item: Any) -> bool:
+        if type(item) in (list, tuple):
+            return any(map(holds, item))
+        return isinstance(item, torch.Tensor) or isinstance(item, dict) \
+            and any(map(holds, item.values()))
+    return type(value) is tuple and any(map(holds, value))
 
 
 class _Template:
@@ -381,6 +417,8 @@ class _Template:
             return value
         if type(value) is list:
             return [self._hollow(value, i, f"{where}.{i}", mark) for i in range(len(value))]
+        if _has_tensors(value):
+            return tuple(self._hollow(value, i, f"{where}.{i}", mark) for i in range(len(value)))
         if type(value) in self._MAPPINGS:
             hollow = copy.copy(value)
             hollow.clear()
@@ -412,6 +450,10 @@ def _replace(tree: Any, saved: Any) -> None:
             continue
         if isinstance(value, (dict, list)) and isinstance(saved[key], (dict, list)):
             _replace(value, saved[key])
+        elif _has_tensors(value) and isinstance(saved[key], tuple):
+            items = list(value)
+            _replace(items, list(saved[key]))
+            tree[key] = tuple(items)
         else:
             tree[key] = saved[key]
     if isinstance(tree, dict):

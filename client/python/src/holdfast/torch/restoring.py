@@ -9,11 +9,13 @@ import torch
 from ..client import Piece, View
 from ..errors import FailedPreconditionError, InvalidArgumentError
 from ..tensors import Device, DType, Tensor
-from .boxes import stored_form
+from .boxes import stored_form, torch_dtype
+from .optimizer_state import SavedTensor
 from .parts import OptimizerPart, Part
 from .snapshot import Snapshot, Stored
+from .values import dtype_of
 
-__all__ = ["Comparison", "StateMismatchError", "fill", "fill_from_view"]
+__all__ = ["Comparison", "StateMismatchError", "fill", "fill_from_view", "saved_tensors"]
 
 
 class StateMismatchError(InvalidArgumentError):
@@ -56,6 +58,7 @@ class Comparison:
                 self.differences.append(f"'{part.name}' is not in the version: it was added to the "
                                         f"state later; restore with strict=False to begin afresh")
                 continue
+            self.differences += part.differences(state["parts"][part.name])
             wanted = part.wanted(state["parts"][part.name])
             self.extra.update(wanted)
             if part.restores_itself:
@@ -94,11 +97,12 @@ class Comparison:
             else:
                 self._compare(stored, source)
         for group, members in groups.items():
-            if all(source is None for _, source in members):
+            # An optimizer's state of a parameter becomes the saved one; what else there is goes.
+            there = [(stored, source) for stored, source in members if source is not None]
+            if not there:
                 self.absent.add(group)
-            else:
-                for stored, source in members:
-                    self._compare(stored, source)
+            for stored, source in there:
+                self._compare(stored, source)
 
     def _compare(self, stored: Stored, source: str | None) -> None:
         if source is None:
@@ -129,6 +133,20 @@ class Comparison:
         lines = [f"version {self.version}: {len(self.sources)} tensors match, "
                  f"{len(self.differences)} differences"]
         return "\n  ".join(lines + self.differences)
+
+
+def saved_tensors(view: View, layout: Any) -> dict[str, SavedTensor]:
+    """Name → the tensor of a version, of all ranks."""
+    found = {}
+    for piece in view.pieces():
+        if piece.name not in found:
+            real = layout["types"].get(piece.name)
+            dtype = torch_dtype(piece.dtype) if real is None else dtype_of(real)
+            shape = tuple(piece.global_shape)
+            # Such complex numbers are stored as pairs.
+            found[piece.name] = SavedTensor(shape[:-1] if dtype.is_complex and real else shape,
+                                            dtype)
+    return found
 
 
 def _within(name: str, parts: list[str]) -> bool:

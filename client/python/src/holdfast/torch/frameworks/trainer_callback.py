@@ -15,7 +15,7 @@ import transformers
 from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
 
 from ...client import Phase, Tier
-from ...errors import FailedPreconditionError, FencedError, HoldfastError, UnsupportedError
+from ...errors import FailedPreconditionError, HoldfastError, UnsupportedError
 from .. import phases, random_state
 from ..checkpointer import Checkpointer
 from ..plan import agreed_run_id
@@ -239,15 +239,8 @@ class TrainerCallback(transformers.TrainerCallback):
         self._saved = self._due
         self._position.state, self._position.moment = state, moment
         self._position.callbacks = dict(self._callbacks(state, control))
-        try:
-            self.checkpointer.save(state.global_step,
-                                   wait_for_slot=self.timeout if moment == "end" else 0)
-        except FencedError:
-            raise
-        except HoldfastError as error:
-            if not error.asynchronous:
-                raise
-            _logger.warning("%s", error)
+        self.checkpointer.save(state.global_step,
+                               wait_for_slot=self.timeout if moment == "end" else 0)
 
     def _callbacks(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[str, Any]]:
         """What the Trainer's own checkpoints say of its callbacks."""

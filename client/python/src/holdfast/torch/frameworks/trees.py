@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...client import Tier, Version
-from ...errors import HoldfastError, InvalidArgumentError, NotFoundError, UnavailableError
+from ...errors import InvalidArgumentError, NotFoundError, UnavailableError
 from .. import values
 from ..checkpointer import Checkpointer, saved_values
 from ..parts import GeneralPart
@@ -129,13 +129,9 @@ class TreeStore:
                 self._checkpointer.forget()
 
     def _hand_over(self, step: int) -> None:
-        try:
-            if not self._checkpointer.save(step, wait_for_slot=self.timeout):
-                raise UnavailableError(f"step {step} of job {self.job} is not saved: there is no "
-                                       f"agent, or it has no memory free; the log says which")
-        except HoldfastError as error:
-            if not error.asynchronous:
-                raise  # otherwise an earlier save failed, and raised it
+        if not self._checkpointer.save(step, wait_for_slot=self.timeout):
+            raise UnavailableError(f"step {step} of job {self.job} is not saved: there is no "
+                                   f"agent, or it has no memory free; the log says which")
 
     def newest(self) -> Pointer | None:
         """The first tree of rank 0 of the newest version; None: the job has none."""

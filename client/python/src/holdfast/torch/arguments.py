@@ -1,0 +1,31 @@
+"""What callers pass as a state."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from ..errors import InvalidArgumentError
+
+__all__ = ["unwrapped"]
+
+
+def unwrapped(state: Any) -> dict[str, Any]:
+    """The state; what accelerate has wrapped is taken out of its wrapper."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgumentError(f"state is a {type(state).__name__}: pass a dictionary such as "
+                                   f"{{'model': model, 'optim': optimizer}}")
+    for name in state:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"state[{name!r}]: the name of an entry is a string")
+    return {name: _inner(thing) for name, thing in state.items()}
+
+
+def _inner(thing: Any) -> Any:
+    # By name: accelerate need not be there.
+    if type(thing).__module__.partition(".")[0] != "accelerate":
+        return thing
+    for wrapper, attribute in (("AcceleratedOptimizer", "optimizer"),
+                               ("AcceleratedScheduler", "scheduler")):
+        if any(base.__name__ == wrapper for base in type(thing).__mro__):
+            return getattr(thing, attribute)
+    return thing
