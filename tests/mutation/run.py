@@ -49,7 +49,7 @@ class Runner:
             path, *arguments = spec.removeprefix("script:").split()
             return [str(self.tree / path), *arguments]
         target, _, chosen = spec.partition(":")
-        return [str(self.build / "tests" / target), *([f"--gtest_filter={chosen}"] if chosen else [])]
+        return [str(self.build / "tests" / target), "--gtest_fail_fast", *([f"--gtest_filter={chosen}"] if chosen else [])]
 
     def run(self, spec, environment):
         # The package is that of the build which the interpreter belongs to, and so are its programs.

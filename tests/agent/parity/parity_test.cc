@@ -235,6 +235,24 @@ TEST(ParityTest, AMemberThatDoesNotAnswerIsDoneWithout) {
   }
 }
 
+TEST(GroupPlanTest, RanksOfANodeAscendAndHaveAlignedSlots) {
+  const auto made = [](std::vector<PlanRank> ranks) {
+    PlanMember first;
+    first.node = "a";
+    first.ranks = std::move(ranks);
+    PlanMember second;
+    second.node = "b";
+    second.number = 1;
+    second.ranks = {{Rank{9}, kSegmentAlign}};
+    return GroupPlan::Make({first, second}, 1);
+  };
+  EXPECT_TRUE(made({{Rank{1}, kSegmentAlign}, {Rank{2}, 2 * kSegmentAlign}}));
+  // Where a rank's bytes begin follows from the order, which must be the same everywhere.
+  EXPECT_FALSE(made({{Rank{2}, kSegmentAlign}, {Rank{1}, kSegmentAlign}}));
+  EXPECT_FALSE(made({{Rank{1}, kSegmentAlign}, {Rank{1}, kSegmentAlign}}));
+  EXPECT_FALSE(made({{Rank{1}, kSegmentAlign + 1}}));
+}
+
 TEST(ParityTest, HostilePlansAreRefused) {
   const std::string good = Group(4, 1, 1, 8192).plan().ToJson(/*as_of_now=*/true);
   ASSERT_TRUE(GroupPlan::FromJson(good).has_value());

@@ -151,6 +151,26 @@ TEST_F(RestoreTest, FromAnotherNode) {
   EXPECT_FALSE(node_->coordinator.Holds(Shard(10).key(), Tier::kMemory));
 }
 
+TEST_F(RestoreTest, AnImageOfAnotherShardIsNotRestored) {
+  Start();
+  auto trainer = NextRun();
+  ASSERT_TRUE(trainer);
+  // The seal fits the bytes and claims what was asked for; the image itself says otherwise.
+  node_->fetcher.image = MakeImage(Shard(10), kTensorBytes);
+  ShardSeal& seal = node_->fetcher.seal;
+  seal.identity = Shard(9);
+  seal.image_bytes = node_->fetcher.image.size();
+  for (uint64_t at = 0; at < seal.image_bytes; at += kChunkBytes) {
+    const uint64_t bytes = std::min(kChunkBytes, seal.image_bytes - at);
+    seal.chunk_crcs.push_back(Crc32c(std::span(node_->fetcher.image).subspan(at, bytes)));
+  }
+  const PrepareShard prepare = Prepare(Shard(9), Tier::kMemory, "node-1");
+  const Status status = AwaitPrepared(node_->coordinator.Prepare(prepare));
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("1-10"));
+  EXPECT_FALSE(node_->coordinator.Holds(Shard(9).key(), Tier::kMemory));
+}
+
 TEST_F(RestoreTest, ADamagedSlotIsDataLossAndGone) {
   Start();
   TrainAndLeave(2);

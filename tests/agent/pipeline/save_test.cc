@@ -479,6 +479,23 @@ TEST(Disk, FollowPaceWritesTheTarget) {
   EXPECT_FALSE(node.coordinator.Holds(trainer->Key(2), Tier::kDisk));
 }
 
+TEST(Disk, AnAbortedVersionIsNotWritten) {
+  TestNode node({.disk_every_steps = 0});
+  ASSERT_OK(node.Start());
+  node.coordinator.SetCommits(false);
+  auto trainer = Connect(node);
+  ASSERT_TRUE(trainer);
+  node.coordinator.SetDiskTarget(Step{9});
+  for (uint64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(trainer->Save(step, 10'000));
+    ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kSealed, step, Tier::kMemory));
+  }
+  node.coordinator.SetAborted(trainer->Version(1));
+  node.coordinator.SetDiskTarget(Step{1});
+  EXPECT_TRUE(Eventually([&] { return node.coordinator.Holds(trainer->Key(2), Tier::kDisk); }));
+  EXPECT_FALSE(node.coordinator.Holds(trainer->Key(1), Tier::kDisk));
+}
+
 TEST(Disk, RemovalDeletesAndReports) {
   TestNode node;
   ASSERT_OK(node.Start());

@@ -165,6 +165,12 @@ TEST_P(VolumeTest, RefusesWhatCannotBe) {
   wrong.identity.rank = Rank{1};
   EXPECT_EQ((*writer)->Publish(wrong).code(), ErrorCode::kInvalidArgument);
   writer->reset();
+  auto shorter = volume_->CreateShard(image.identity, image.image);
+  ASSERT_TRUE(shorter);
+  wrong = image.Seal();
+  wrong.image_bytes -= 1;  // as many chunks, and other bytes
+  EXPECT_EQ((*shorter)->Publish(wrong).code(), ErrorCode::kInvalidArgument);
+  shorter->reset();
   ASSERT_STATUS_OK(WriteShard(*volume_, image));
   EXPECT_EQ(code(image.identity, image.image), ErrorCode::kAlreadyExists);
 
