@@ -16,6 +16,7 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "agent/pipeline/node.h"
+#include "agent/server/agent_identity.h"
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
@@ -183,8 +184,13 @@ Status AgentApplication::Open() {
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
   link.node = config_.node;
-  // Orders the agents of a node, also over a reboot.
-  link.agent_start = static_cast<uint64_t>(Clock::Real().WallNanos());
+  auto identity = CountStart(config_.data_dirs);
+  if (!identity) {
+    // A full disk keeps nobody from starting: while no agent of this node is attached, any may be.
+    Log(LogLevel::kWarn, "StartNotCounted", {Kv("error", identity.error().ToString())});
+  }
+  link.agent_id = identity ? identity->id : 0;
+  link.agent_start = identity.value_or(AgentIdentity()).StartNumber();
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
   link.peer_address = [this]() -> std::string {
     if (peer_server_ == nullptr) return "";

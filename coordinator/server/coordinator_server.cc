@@ -58,7 +58,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       [applier = server->applier_.get()](FaultFound fault) {
         applier->Submit(RunEvent(std::move(fault)));
       },
-      detector, clock);
+      server->applier_->attendance(), detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
   if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "coordinator/api/convert.h"
@@ -10,21 +11,23 @@
 #include "coordinator/server/answers.h"
 #include "coordinator/server/attach_stream.h"
 #include "coordinator/server/calls.h"
+#include "storage/base/job_name.h"
 #include "storage/base/log.h"
 
 namespace holdfast::coord {
 namespace {
 constexpr size_t kWarningsMax = 64;
+constexpr size_t kWarningBytesMax = 1024;
 constexpr size_t kRunIdBytesMax = 128;
 constexpr size_t kAddressBytesMax = 256;
 
 NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
                     uint32_t disk_free_percent) {
   NodeHealth health;
-  health.disk_free_percent = disk_free_percent;
+  health.disk_free_percent = std::min(disk_free_percent, 100U);
   for (const std::string& warning : warnings) {
     if (health.warnings.size() == kWarningsMax) break;
-    health.warnings.push_back(warning);
+    health.warnings.push_back(CutText(warning, kWarningBytesMax));
   }
   return health;
 }
@@ -61,6 +64,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   NodeAttached event;
   event.node = request.node();
   event.agent_start = request.agent_start();
+  event.agent_id = request.agent_id();
   event.data_address = request.data_address();
   event.epoch_seen = Epoch{request.epoch_seen()};
   event.health = HealthOf(request.warnings(), request.disk_free_percent());
@@ -96,7 +100,7 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
 
 Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job()));
+  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(request.job()));
   if (request.run_id().empty() || request.run_id().size() > kRunIdBytesMax) {
     return Fail(InvalidArgumentError(
         fmt::format("a run id has 1 to {} bytes; this one has {}. All ranks of one start of a job "
