@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "client/cli/interrupt.h"
-#include "storage/base/job_name.h"
 
 namespace holdfast::cli {
 
@@ -16,10 +15,6 @@ std::string Complaint(const Status& status) { return status.ok() ? "" : status.m
 
 CLI::Validator NameCheck(const std::string& what) {
   return {[what](std::string& value) { return Complaint(ValidateName(what, value)); }, "", ""};
-}
-
-CLI::Validator JobNameCheck() {
-  return {[](std::string& value) { return Complaint(ValidateJobName(value)); }, "", ""};
 }
 
 CLI::Validator VersionCheck() {

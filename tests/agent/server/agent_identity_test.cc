@@ -76,7 +76,7 @@ TEST_F(AgentIdentityTest, TakesExactlyWhatItWrites) {
   const AgentIdentity identity{0x3d1f0a9c77e2b854, 17};
   const std::string text = RenderIdentity(identity);
   EXPECT_EQ(text,
-            "holdfast_agent = 1\nid = 3d1f0a9c77e2b854\nstarts = 17\ncrc32c = 2f0c91d3\n");
+            "holdfast_agent = 1\nid = 3d1f0a9c77e2b854\nstarts = 17\ncrc32c = da8dd096\n");
   EXPECT_EQ(ParseIdentity(text).value(), identity);
   for (size_t i = 0; i < text.size(); ++i) {
     std::string bad = text;
