@@ -92,7 +92,8 @@ Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
-  if (coord::ParseEndpoint(coordinator)->ToString().ends_with(":0")) {
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint to, coord::ParseEndpoint(coordinator));
+  if (to.kind == coord::Endpoint::Kind::kTcp && to.port == 0) {
     return InvalidArgumentError(fmt::format("coordinator '{}' has no port", coordinator));
   }
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
