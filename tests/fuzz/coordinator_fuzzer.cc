@@ -41,7 +41,8 @@ class Coordinator {
   Coordinator(const uint8_t* data, size_t size) : data_(data), left_(size) {
     Load();
     if (size % 8 == 0) {
-      watcher_ = std::make_unique<Watcher>([](const FaultFound&) {}, attendance_, clock_);
+      watcher_ = std::make_unique<Watcher>([](const FaultFound&) {}, attendance_,
+                                           detect::DetectorOptions{}, clock_);
     }
   }
 
