@@ -6,6 +6,7 @@
 
 #include "agent/peers/address.h"
 #include "agent/peers/secret.h"
+#include "agent/peers/tls.h"
 
 namespace holdfast::agent {
 
@@ -48,6 +49,16 @@ Status PeersConfig::Check() const {
   }
   // Whoever reaches it reaches peers.listen.
   return RequireSecret(*told, !secret_file.empty(), "peers.advertise");
+}
+
+Status PeersConfig::CheckFiles(const PeerTlsFiles& tls) const {
+  if (!secret_file.empty()) {
+    auto secret = ReadPeerSecret(secret_file);
+    if (!secret) return secret.error();
+  }
+  if (tls.ca.empty() && tls.cert.empty() && tls.key.empty()) return Status::Ok();
+  auto context = TlsContext::Load(tls, TlsContext::Role::kServer);
+  return context ? Status::Ok() : context.error();
 }
 
 TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, const std::string& node,

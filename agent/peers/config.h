@@ -25,6 +25,8 @@ struct PeersConfig {
   void Bind(ConfigSchema& schema);
   /// What the schema cannot check. Files are read when server and transport start.
   Status Check() const;
+  /// The secret and the TLS files can be used; files that are not configured are not looked for.
+  Status CheckFiles(const PeerTlsFiles& tls) const;
 
   TcpPeerServerOptions ServerOptions(const std::string& cluster, const std::string& node,
                                      const PeerTlsFiles& tls) const;

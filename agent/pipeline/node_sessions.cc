@@ -7,6 +7,7 @@
 #include "agent/pipeline/trainer_record.h"
 #include "storage/base/config.h"
 #include "storage/base/crash_point.h"
+#include "storage/base/job_name.h"
 #include "storage/base/log.h"
 #include "storage/base/process.h"
 
@@ -24,6 +25,8 @@ constexpr std::chrono::seconds kRestoreGrace(30);
 
 // How soon a question is repeated that the coordinator could not take.
 constexpr std::chrono::milliseconds kAskAgain(200);
+// The coordinator takes no larger ones.
+constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 2;
 
 template <typename Message>
 Message Decode(std::span<const std::byte> packet) {
@@ -111,7 +114,7 @@ Status Node::CheckHello(Session& session, const HelloMessage& hello) {
   }
   const std::string job = GetText(hello.job);
   const std::string run_id = GetText(hello.run_id);
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
+  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(job));
   HOLDFAST_RETURN_IF_ERROR(ValidateRunId(run_id));
   if (hello.world == 0 || hello.world > kWorldMax || hello.rank >= hello.world) {
     return Status(ErrorCode::kInvalidArgument,
@@ -324,6 +327,11 @@ void Node::LoadTrainers() {
 // ---- saves ----
 
 void Node::HandleBeginSave(Session& session, const BeginSaveMessage& message) {
+  if (message.step > kStepMax) {
+    return Reply(session, message.header.ticket,
+                 {ErrorCode::kInvalidArgument, fmt::format("step {}: steps go to {}", message.step,
+                                                           kStepMax)});
+  }
   WaitingSave save;
   save.ticket = message.header.ticket;
   save.step = message.step;

@@ -16,6 +16,7 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "agent/pipeline/node.h"
+#include "agent/server/agent_identity.h"
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
@@ -45,8 +46,11 @@ constexpr int kLockAttempts = 20;
 Status MakeRunDir(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string prefix = path.substr(0, slash);
-    if (::mkdir(prefix.c_str(), kRunDirMode) != 0 && errno != EEXIST) {
-      return ErrnoStatus(errno, "run_dir: mkdir " + prefix);
+    const bool made = ::mkdir(prefix.c_str(), kRunDirMode) == 0;
+    if (!made && errno != EEXIST) return ErrnoStatus(errno, "run_dir: mkdir " + prefix);
+    // Whatever the umask is: trainers of other users pass through it.
+    if (made && ::chmod(prefix.c_str(), kRunDirMode) != 0) {
+      return ErrnoStatus(errno, "run_dir: chmod " + prefix);
     }
     if (slash == std::string::npos) break;
   }
@@ -98,7 +102,8 @@ uint32_t DiskFreePercent(const std::vector<std::string>& dirs) {
 
 class AgentApplication final : public Application {
  public:
-  explicit AgentApplication(const AgentConfig& config) : config_(config) {}
+  AgentApplication(const AgentConfig& config, mode_t worker_umask)
+      : config_(config), worker_umask_(worker_umask) {}
   ~AgentApplication() override { Stop(); }
 
   Status Open();
@@ -113,6 +118,7 @@ class AgentApplication final : public Application {
   Status ServeMetrics();
 
   const AgentConfig config_;
+  const mode_t worker_umask_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
   std::unique_ptr<Arena> arena_;
@@ -156,6 +162,7 @@ Status AgentApplication::OpenWorkers() {
   options.folder = config_.run_dir + "/workers";
   options.log_folder = config_.workers_log_dir;
   options.agent_socket = config_.run_dir + "/agent.sock";
+  options.worker_umask = worker_umask_;
   HOLDFAST_ASSIGN_OR_RETURN(options.shim, ProgramBeside("holdfast-shim"));
   HOLDFAST_ASSIGN_OR_RETURN(workers_, WorkerManager::Open(
                                           options, [this] { link_->Hurry(); }, Clock::Real()));
@@ -163,15 +170,11 @@ Status AgentApplication::OpenWorkers() {
 }
 
 Status AgentApplication::Open() {
-  HOLDFAST_RETURN_IF_ERROR(config_.Check());
+  // Refused before anything is touched.
+  HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
   HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint,
                             coord::ParseEndpoint(config_.coordinator));
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, coord::MakeChannel(endpoint, config_.tls));
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint listen,
-                            coord::ParseEndpoint(config_.data_listen));
-  // Refused before anything is touched.
-  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] auto credentials,
-                            coord::MakeServerCredentials(listen, config_.tls, "data_listen"));
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());
@@ -183,8 +186,13 @@ Status AgentApplication::Open() {
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
   link.node = config_.node;
-  // Orders the agents of a node, also over a reboot.
-  link.agent_start = static_cast<uint64_t>(Clock::Real().WallNanos());
+  auto identity = CountStart(config_.data_dirs);
+  if (!identity) {
+    // A full disk keeps nobody from starting: while no agent of this node is attached, any may be.
+    Log(LogLevel::kWarn, "StartNotCounted", {Kv("error", identity.error().ToString())});
+  }
+  link.agent_id = identity ? identity->id : 0;
+  link.agent_start = identity.value_or(AgentIdentity()).StartNumber();
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
   link.peer_address = [this]() -> std::string {
     if (peer_server_ == nullptr) return "";
@@ -311,8 +319,9 @@ void AgentApplication::Stop() {
 
 }  // namespace
 
-Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config) {
-  auto application = std::make_unique<AgentApplication>(config);
+Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config,
+                                                        mode_t worker_umask) {
+  auto application = std::make_unique<AgentApplication>(config, worker_umask);
   HOLDFAST_RETURN_IF_ERROR(application->Open());
   HOLDFAST_RETURN_IF_ERROR(application->Serve());
   return application;
@@ -327,7 +336,9 @@ int RunAgent(const AgentConfig& config) {
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   if (auto level = ParseLogLevel(config.log_level)) ConfigureLog("agent", *level);
-  auto application = Application::Start(config);
+  // What is not opened to others on purpose, as agent.sock is, is for this user alone.
+  const mode_t worker_umask = ::umask(077);
+  auto application = Application::Start(config, worker_umask);
   if (!application) {
     Log(LogLevel::kError, "AgentNotStarted", {Kv("error", application.error().ToString())});
     std::fprintf(stderr, "holdfast-agent: %s\n", application.error().message().c_str());

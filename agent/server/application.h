@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 
 #include "agent/server/config.h"
@@ -15,7 +17,9 @@ class Application {
   /// Takes the run directory (AlreadyExists when another agent has it), opens disks and arena,
   /// checks what they hold, and serves trainers, readers and the coordinator. Everything runs once
   /// this returns, whether or not the coordinator can be reached.
-  static Result<std::unique_ptr<Application>> Start(const AgentConfig& config);
+  /// Workers get `worker_umask`.
+  static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
+                                                    mode_t worker_umask = 022);
 
   /// What has to be done every second or so.
   virtual void Tick() = 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <set>
 
 #include "agent/api/segment_layout.h"
@@ -91,6 +92,10 @@ Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint to, coord::ParseEndpoint(coordinator));
+  if (to.kind == coord::Endpoint::Kind::kTcp && to.port == 0) {
+    return InvalidArgumentError(fmt::format("coordinator '{}' has no port", coordinator));
+  }
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
   if (run_dir.empty() || run_dir.front() != '/') {
     return InvalidArgumentError(fmt::format("run_dir '{}' is not an absolute path", run_dir));
@@ -106,7 +111,9 @@ Status AgentConfig::Check() const {
     if (dir.empty() || dir.front() != '/') {
       return InvalidArgumentError(fmt::format("data_dirs: '{}' is not an absolute path", dir));
     }
-    if (!unique.insert(dir).second) {
+    std::string plain = std::filesystem::path(dir).lexically_normal().string();
+    while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+    if (!unique.insert(std::move(plain)).second) {
       return InvalidArgumentError(fmt::format("data_dirs: '{}' is given twice", dir));
     }
   }
@@ -128,6 +135,17 @@ Status AgentConfig::Check() const {
   if (!named) return named.error();
   auto level = ParseLogLevel(log_level);
   return level ? Status::Ok() : level.error();
+}
+
+Status AgentConfig::CheckStart() const {
+  HOLDFAST_RETURN_IF_ERROR(Check());
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint to, coord::ParseEndpoint(coordinator));
+  auto channel = coord::MakeChannel(to, tls);
+  if (!channel) return channel.error().WithContext("coordinator");
+  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint listen, coord::ParseEndpoint(data_listen));
+  auto credentials = coord::MakeServerCredentials(listen, tls, "data_listen");
+  if (!credentials) return credentials.error();
+  return peers.CheckFiles({tls.ca, tls.cert, tls.key});
 }
 
 Result<std::map<std::string, std::string>> AgentConfig::Labels() const {

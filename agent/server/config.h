@@ -50,6 +50,9 @@ struct AgentConfig {
   Result<std::map<std::string, std::string>> Labels() const;
   /// What the schema cannot check: names, endpoints, paths, levels.
   Status Check() const;
+  /// Check(), and what the files say that it names: all that a start can refuse before it touches
+  /// anything.
+  Status CheckStart() const;
 };
 
 Result<LogLevel> ParseLogLevel(const std::string& text);

@@ -256,6 +256,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_cluster(options_.cluster);
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
+  request.set_agent_id(options_.agent_id);
   request.set_data_address(data_address_);
   request.set_peer_address(options_.peer_address());
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;

@@ -23,6 +23,7 @@ struct GrpcLinkOptions {
   std::string cluster;
   std::string node;
   uint64_t agent_start = 0;  // later starts have higher numbers
+  uint64_t agent_id = 0;     // the same for all starts; 0: not known
   std::function<uint32_t()> disk_free_percent;
   std::function<std::string()> peer_address = [] { return std::string(); };  // empty: takes no part
   std::map<std::string, std::string> labels;  // where the node is: rack, switch

@@ -7,7 +7,7 @@ int main(int argc, char** argv) {
   config.Bind(schema);
   if (auto code = holdfast::ParseProgramArgs(
           argc, argv, "Keeps the checkpoints of one node's trainers in memory and on disk",
-          schema)) {
+          schema, [&config] { return config.CheckStart(); })) {
     return *code;
   }
   return holdfast::agent::RunAgent(config);

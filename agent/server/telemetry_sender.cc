@@ -12,6 +12,8 @@ namespace {
 namespace pb = ::holdfast::coordinator;
 
 constexpr std::chrono::milliseconds kLookEvery(100);
+// This process, or the machine with all its trainers, was stopped.
+constexpr std::chrono::milliseconds kStoodStill(900);
 constexpr int kCommunicatorsEvery = 50;  // looks: whoever has forgotten them knows them again
 // Younger operations say nothing about a hang yet.
 constexpr uint64_t kFlightAgeLeast = 700'000'000;
@@ -99,9 +101,13 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
 }  // namespace
 
 TelemetrySender::TelemetrySender(Node& node, const GpuWatch& gpus, GrpcCoordinatorLink& link)
-    : ranks_(node.watched()), reach_(node.reach()), gpus_(gpus), link_(link), thread_([this] {
-        Run();
-      }) {}
+    : ranks_(node.watched()),
+      reach_(node.reach()),
+      gpus_(gpus),
+      link_(link),
+      filter_(std::chrono::nanoseconds(kLookEvery).count(),
+              std::chrono::nanoseconds(kStoodStill).count()),
+      thread_([this] { Run(); }) {}
 
 TelemetrySender::~TelemetrySender() {
   {
@@ -176,7 +182,7 @@ void TelemetrySender::Run() {
     }
     const uint64_t now = MonotonicNanos();
     const bool with_communicators = !told_communicators || look % kCommunicatorsEvery == 0;
-    const std::vector<RankSight> sights = ranks_.Look(now);
+    const std::vector<RankSight> sights = filter_.Take(ranks_.Look(now), now);
     Count(sights);
     std::vector<pb::Digest> digests = DigestsOf(sights, now, with_communicators);
     AddReach(sights, &digests);
@@ -185,6 +191,7 @@ void TelemetrySender::Run() {
     const bool any = !digests.empty();
     const bool sent = Send(std::move(digests), errors, now);
     if (any) told_communicators = sent;
+    if (any && sent) filter_.Told(sights);
   }
 }
 

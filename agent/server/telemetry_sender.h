@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/pipeline/node.h"
+#include "agent/server/sight_filter.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "storage/base/mutex.h"
@@ -50,6 +51,7 @@ class TelemetrySender {
   PeerReach& reach_;
   const GpuWatch& gpus_;
   GrpcCoordinatorLink& link_;
+  SightFilter filter_;
   std::map<std::string, uint64_t> numbers_;  // of the digests, by job
   uint64_t told_errors_ = 0;                 // of GPUs, up to this number
   mutable Mutex mutex_;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,16 +25,22 @@ namespace fs = std::filesystem;
 constexpr int kBusyMs = 20;  // something is on its way
 constexpr int kIdleMs = 1000;
 constexpr size_t kLaunchesLogged = 5;  // of a job
+constexpr mode_t kFolderMode = 0700;
 
 bool IsWanted(const WorkersWanted& wanted, const WorkerSpec& spec) {
   return wanted.ranks != 0 && wanted.run_id == spec.run_id && spec.rank >= wanted.first_rank &&
          spec.rank.value - wanted.first_rank.value < wanted.ranks;
 }
 
+/// Those that are missing, for this user alone: environments and output of workers have secrets.
 Status MakeFolders(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  return error ? ErrnoStatus(error.value(), "create " + path) : Status::Ok();
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string prefix = path.substr(0, slash);
+    if (::mkdir(prefix.c_str(), kFolderMode) != 0 && errno != EEXIST) {
+      return ErrnoStatus(errno, "create " + prefix);
+    }
+    if (slash == std::string::npos) return Status::Ok();
+  }
 }
 
 /// To the whole group, but never to a stranger's.
@@ -54,6 +61,10 @@ Result<std::unique_ptr<WorkerManager>> WorkerManager::Open(WorkerManagerOptions 
                                        " (install holdfast-shim beside holdfast-agent)"));
   }
   HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.folder));
+  // One that an earlier release made is open to all.
+  if (::chmod(options.folder.c_str(), kFolderMode) != 0) {
+    return Fail(ErrnoStatus(errno, "chmod " + options.folder));
+  }
   HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.log_folder));
   std::unique_ptr<WorkerManager> manager(
       new WorkerManager(std::move(options), std::move(changed), clock));
@@ -286,6 +297,7 @@ Status WorkerManager::Start(const WorkersWanted& wanted, uint32_t local_rank) {
   spec.environment = EnvironmentOf(wanted, local_rank, options_.agent_socket,
                                    fmt::format("{}/rank-{}.error.json", logs, spec.rank.value));
   spec.directory = wanted.directory;
+  spec.umask = options_.worker_umask;
   std::error_code ignored;
   fs::remove_all(worker.folder, ignored);
   HOLDFAST_RETURN_IF_ERROR(MakeFolders(worker.folder));
@@ -305,7 +317,7 @@ Status WorkerManager::Spawn(Worker& worker) {
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
   ::posix_spawn_file_actions_addopen(&files, 2, worker.spec.log.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0640);
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
   ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
   sigset_t none;
   ::sigemptyset(&none);

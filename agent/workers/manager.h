@@ -34,6 +34,7 @@ struct WorkerManagerOptions {
   std::string agent_socket;  // that their clients connect to
   std::string shim;          // the program
   int64_t kill_timeout_ms = 10'000;
+  uint32_t worker_umask = 022;
 };
 
 /// Makes what runs on this node what should run: stops workers of launches that are over, then

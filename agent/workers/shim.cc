@@ -63,7 +63,7 @@ class Output {
  private:
   void Open() {
     log_ = UniqueFd(
-        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640));
+        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   }
 
   const std::string path_;
@@ -92,6 +92,7 @@ class Output {
   ::dup2(output, 1);
   ::dup2(output, 2);
   ::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
+  ::umask(static_cast<mode_t>(spec.umask));
   if (::chdir(spec.directory.c_str()) != 0) {
     GiveUp("enter the folder", spec.directory.c_str(), kNotExecutable);
   }

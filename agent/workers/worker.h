@@ -37,6 +37,7 @@ struct WorkerSpec {
   std::vector<std::string> environment;  // all of it
   std::string directory;
   std::string log;  // path
+  uint32_t umask = 022;  // what the agent was started with; its own files are for itself alone
 };
 
 /// How a worker ended.

@@ -1,10 +1,15 @@
 #include "agent/workers/worker_files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "storage/base/fd.h"
 
 namespace holdfast::agent {
 namespace {
@@ -14,11 +19,16 @@ constexpr int64_t kFileBytesMax = 4 << 20;
 
 Status WriteWhole(const std::string& path, const Json& body) {
   const std::string beside = path + ".new";
-  {
-    std::ofstream file(beside, std::ios::trunc);
-    file << body.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
-    file.flush();
-    if (!file) return ErrnoStatus(errno, "write " + beside);
+  const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  ::unlink(beside.c_str());
+  // The environment is in it, with keys and tokens.
+  UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, "create " + beside);
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t written = ::write(file.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, "write " + beside);
+    rest.remove_prefix(static_cast<size_t>(written));
   }
   if (std::rename(beside.c_str(), path.c_str()) == 0) return Status::Ok();
   return ErrnoStatus(errno, "rename " + beside);
@@ -62,7 +72,8 @@ Status WriteSpec(const std::string& folder, const WorkerSpec& spec) {
                                        {"command", spec.command},
                                        {"environment", spec.environment},
                                        {"directory", spec.directory},
-                                       {"log", spec.log}});
+                                       {"log", spec.log},
+                                       {"umask", spec.umask}});
 }
 
 Result<WorkerSpec> ReadSpec(const std::string& folder) {
@@ -77,6 +88,8 @@ Result<WorkerSpec> ReadSpec(const std::string& folder) {
     return Fail(DataLossError(folder + "/spec is absent or not a worker's"));
   }
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", spec.job));
+  Take(*body, "umask", &spec.umask);  // of an agent before this release: none
+  spec.umask &= 0777U;
   return spec;
 }
 

@@ -8,6 +8,7 @@
 
 #include "agent/api/segment_layout.h"
 #include "storage/base/ids.h"
+#include "storage/base/job_name.h"
 #include "storage/base/random.h"
 
 namespace holdfast::client {
@@ -63,7 +64,7 @@ Result<ClientOptions> ResolveOptions(const holdfast_options& given) {
   ClientOptions options;
   std::vector<std::string> defects;
   options.job = raw.job == nullptr ? "" : raw.job;
-  Check(ValidateName("job", options.job), &defects);
+  Check(ValidateJobName(options.job), &defects);
   ResolveRunId(raw, &options, &defects);
   options.socket_path = TextOr(raw.socket_path, "HOLDFAST_SOCKET");
   if (options.socket_path.empty()) options.socket_path = kDefaultSocket;

@@ -76,6 +76,15 @@ grpc::StatusCode NearestCode(ErrorCode code) {
 }
 }  // namespace
 
+std::string CutText(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  const auto is_middle = [&text](size_t at) {
+    return (static_cast<uint8_t>(text[at]) & 0xC0U) == 0x80U;
+  };
+  while (most > 0 && is_middle(most)) --most;
+  return std::string(text.substr(0, most));
+}
+
 VersionId FromProto(const pb::Version& version) {
   return {Incarnation{version.incarnation()}, Step{version.step()}};
 }
@@ -89,12 +98,18 @@ Result<VersionId> NamedVersion(const pb::Version& version) {
   if (version.incarnation() == 0) {
     return Fail(InvalidArgumentError("a version needs an incarnation from 1"));
   }
+  if (version.incarnation() > kVersionNumberMax || version.step() > kVersionNumberMax) {
+    return Fail(InvalidArgumentError(fmt::format("version {}-{}: incarnations and steps go to {}",
+                                                 version.incarnation(), version.step(),
+                                                 kVersionNumberMax)));
+  }
   return FromProto(version);
 }
 
 Status FromProto(const pb::Outcome& outcome) {
   ErrorCode code = ErrorFromNumber(outcome.code());
-  return code == ErrorCode::kOk ? Status::Ok() : Status(code, outcome.message());
+  return code == ErrorCode::kOk ? Status::Ok()
+                                : Status(code, CutText(outcome.message(), kFactTextBytesMax));
 }
 
 void ToProto(const Status& status, pb::Outcome* out) {
@@ -122,10 +137,15 @@ Result<Holding> FromProto(const pb::Holding& proto) {
   Holding holding;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, holding));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
+  if (proto.image_bytes() > kSlotBytesMax) {
+    return Fail(InvalidArgumentError(fmt::format("{} has {} bytes; at most {}",
+                                                 ShardName(Rank{proto.rank()}), proto.image_bytes(),
+                                                 kSlotBytesMax)));
+  }
   holding.world = proto.world();
   holding.digest = proto.digest();
   holding.image_bytes = proto.image_bytes();
-  holding.damage = proto.damage();
+  holding.damage = CutText(proto.damage(), kFactTextBytesMax);
   return holding;
 }
 
@@ -140,7 +160,7 @@ void ToProto(const Holding& holding, pb::Holding* out) {
 Result<Missing> FromProto(const pb::Missing& proto) {
   Missing missing;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, missing));
-  missing.why = proto.why();
+  missing.why = CutText(proto.why(), kFactTextBytesMax);
   return missing;
 }
 
@@ -152,7 +172,7 @@ void ToProto(const Missing& missing, pb::Missing* out) {
 Result<Gone> FromProto(const pb::Gone& proto) {
   Gone gone;
   HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, gone));
-  gone.damage = proto.damage();
+  gone.damage = CutText(proto.damage(), kFactTextBytesMax);
   return gone;
 }
 

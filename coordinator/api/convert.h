@@ -3,6 +3,7 @@
 #include <grpcpp/support/status.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/api/coordinator.pb.h"
@@ -17,9 +18,14 @@ namespace holdfast::coord {
 
 namespace pb = ::holdfast::coordinator;
 
+/// The first `most` bytes of a text, cut before a character that would be cut in two: UTF-8 stays
+/// UTF-8, without which no message would be parsed.
+std::string CutText(std::string_view text, size_t most);
+
 VersionId FromProto(const pb::Version& version);
 void ToProto(VersionId version, pb::Version* out);
-/// Refuses a version whose incarnation is 0: "none" where a version must be named.
+/// Refuses a version whose incarnation is 0: "none" where a version must be named; and numbers that
+/// no job gets to (kVersionNumberMax).
 Result<VersionId> NamedVersion(const pb::Version& version);
 
 Status FromProto(const pb::Outcome& outcome);

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
+
+#include "coordinator/api/convert.h"
+#include "storage/base/job_name.h"
 
 namespace holdfast::coord {
 namespace {
@@ -12,6 +16,9 @@ constexpr uint32_t kRestartsMax = 1'000'000;
 constexpr int64_t kGraceMsMax = 3'600'000;
 constexpr int64_t kHangMsMax = 7LL * 24 * 3600 * 1000;
 constexpr uint32_t kRefillMax = 1'000'000;
+constexpr int64_t kEndedAgoMsMax = 86'400'000;  // a day: more is not told apart
+constexpr int32_t kSignalMax = 64;
+constexpr size_t kAddressBytesMax = 255;
 
 using Words = google::protobuf::RepeatedPtrField<std::string>;
 
@@ -63,6 +70,10 @@ Result<WorkerState> FromProto(const pb::WorkerState& proto) {
     return Fail(
         InvalidArgumentError(fmt::format("worker {} in phase {}", proto.rank(), proto.phase())));
   }
+  if (proto.pid() > INT_MAX || proto.signal() < 0 || proto.signal() > kSignalMax) {
+    return Fail(InvalidArgumentError(fmt::format("worker {} with pid {} and signal {}",
+                                                 proto.rank(), proto.pid(), proto.signal())));
+  }
   WorkerState state;
   state.job = proto.job();
   state.run_id = proto.run_id();
@@ -71,8 +82,8 @@ Result<WorkerState> FromProto(const pb::WorkerState& proto) {
   state.pid = proto.pid();
   state.exit_code = proto.exit_code();
   state.signal = proto.signal();
-  state.ended_ago_ms = std::max<int64_t>(proto.ended_ago_ms(), 0);
-  state.last_lines = proto.last_lines().substr(0, kLastLinesBytesMax);
+  state.ended_ago_ms = std::clamp<int64_t>(proto.ended_ago_ms(), 0, kEndedAgoMsMax);
+  state.last_lines = CutText(proto.last_lines(), kLastLinesBytesMax);
   return state;
 }
 
@@ -98,7 +109,9 @@ Result<WorkersOrder> FromProto(const pb::WorkersOrder& proto) {
   HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
   if (proto.ranks() > kWorkersMax || proto.world() > kWorldMax ||
       proto.first_rank() >= proto.world() || proto.ranks() > proto.world() - proto.first_rank() ||
-      proto.node_rank() >= proto.nodes() || proto.master_port() > 65535) {
+      proto.nodes() > kNodesMax || proto.node_rank() >= proto.nodes() ||
+      proto.master_port() > 65535 || proto.master_address().size() > kAddressBytesMax ||
+      proto.restarts() > kRestartsMax || proto.restarts_max() > kRestartsMax) {
     return Fail(InvalidArgumentError(fmt::format("workers {}+{} in a world of {} on node {} of {}",
                                                  proto.first_rank(), proto.ranks(), proto.world(),
                                                  proto.node_rank(), proto.nodes())));
@@ -138,7 +151,7 @@ void ToProto(const WorkersOrder& order, pb::WorkersOrder* out) {
 }
 
 Result<RunSpec> FromProto(const pb::RunSpec& proto) {
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(proto.job()));
   HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
   const auto bounded = [](std::string_view what, uint64_t value, uint64_t least, uint64_t most) {
     if (value >= least && value <= most) return Status::Ok();

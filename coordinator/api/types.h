@@ -20,6 +20,12 @@ inline constexpr uint32_t kPeerRanksMax = 1024;
 inline constexpr uint64_t kSlotBytesMax = uint64_t{1} << 42;
 inline constexpr uint64_t kSlotBytesAlign = 4096;
 
+/// Largest incarnation, and largest step: a successor always exists, and both fit into a signed
+/// number.
+inline constexpr uint64_t kVersionNumberMax = (uint64_t{1} << 63) - 2;
+/// Longest text of a fact: why something is missing, or what is damaged.
+inline constexpr size_t kFactTextBytesMax = 4096;
+
 /// What a node says of itself, e.g. rack = "r7".
 using Labels = std::map<std::string, std::string>;
 

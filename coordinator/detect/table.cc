@@ -109,11 +109,8 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
   const bool first = node.as_of == Clock::TimePoint::min();
   bool newest = first;
   if (!first && digest.agent_start != node.agent_start) {
-    // A restarted agent counts anew. An agent that is gone has nothing new to say.
-    if (digest.agent_start < node.agent_start) {
-      ++counters_.repeated_digests;
-      return std::nullopt;
-    }
+    // A restarted agent counts anew; its start may be any number. Only agents that are attached are
+    // heard.
     node.agent_start = digest.agent_start;
     node.newest = digest.number;
     node.seen_before = 0;

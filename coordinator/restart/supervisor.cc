@@ -43,6 +43,8 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     }
   }
   for (const LineageRecord& lineage : records.lineages) {
+    Progress& progress = progress_[lineage.job];
+    progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
     Run* run = Find(lineage.job);
     if (run != nullptr && run->record.run_id() == lineage.run_id) {
       run->incarnation = lineage.incarnation;
@@ -85,6 +87,9 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
   effects_.clear();
   at_ = at;
   due_ = std::holds_alternative<Tick>(event);
+  if (const auto* tick = std::get_if<Tick>(&event); tick != nullptr && tick->resumed) {
+    patient_until_ = at.now + options_.node_lease;
+  }
   if (const auto* attached = std::get_if<NodeAttached>(&event)) {
     const bool refused = std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
       const auto* close = std::get_if<CloseAttach>(&effect);
@@ -94,8 +99,10 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
   } else if (const auto* reported = std::get_if<NodeReported>(&event)) {
     if (!WasRefused(*reported, effects)) See(*reported);
   } else if (const auto* detached = std::get_if<NodeDetached>(&event)) {
-    Node& node = nodes_[detached->node];
-    if (node.attach == detached->attach) node.in_doubt = due_ = true;
+    auto node = nodes_.find(detached->node);
+    if (node != nodes_.end() && node->second.attach == detached->attach) {
+      node->second.in_doubt = due_ = true;
+    }
   }
   for (const Effect& effect : effects) SeeEffect(effect);
   if (due_) Advance();
@@ -214,8 +221,13 @@ void Supervisor::See(const NodeReported& event) {
   due_ = due_ || found->second.workers != event.workers;
   found->second.workers = event.workers;
   for (const Holding& holding : event.holdings) {
-    Progress& progress = progress_[holding.job];
-    if (IsParity(holding.rank) || holding.version <= progress.sealed) continue;
+    auto found_job = progress_.find(holding.job);
+    if (found_job == progress_.end()) continue;  // no job that ever started
+    Progress& progress = found_job->second;
+    if (IsParity(holding.rank) || holding.version <= progress.sealed ||
+        holding.version.incarnation > progress.incarnation) {
+      continue;
+    }
     progress.sealed = holding.version;
     progress.sealed_at = at_.now;
   }
@@ -226,6 +238,7 @@ void Supervisor::SeeEffect(const Effect& effect) {
     due_ = true;
     Node& node = nodes_[gone->node];
     node.attached = false;
+    node.silent = gone->silent;
     node.since = at_.now;
     node.workers.clear();
   } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
@@ -245,6 +258,8 @@ void Supervisor::SeeEffect(const Effect& effect) {
 
 void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) {
   if (change == LineageChange::kOpened) EndAsk(lineage.job, lineage.incarnation);
+  Progress& progress = progress_[lineage.job];
+  progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
   Run* run = Find(lineage.job);
   if (run == nullptr || run->record.run_id() != lineage.run_id) return;
   if (change == LineageChange::kOpened) {
@@ -334,16 +349,18 @@ void Supervisor::Advance(Run& run) {
 /// Takes note of who ended, and of the end of all.
 void Supervisor::LookAtWorkers(Run& run) {
   const std::string run_id = run.record.run_id();
-  uint32_t present = 0;
-  for (const std::string& name : run.record.nodes) {
-    for (const WorkerState& worker : nodes_[name].workers) {
+  const uint32_t on_node = run.record.spec.ranks_per_node;
+  std::set<Rank> present;
+  for (size_t i = 0; i < run.record.nodes.size(); ++i) {
+    for (const WorkerState& worker : nodes_[run.record.nodes[i]].workers) {
       if (worker.job != run.record.spec.job || worker.run_id != run_id) continue;
-      ++present;
+      if (worker.rank.value / on_node != i) continue;  // has no place on this node
+      present.insert(worker.rank);
       if (worker.phase != WorkerPhase::kRunning) run.ended.emplace(worker.rank, worker);
     }
   }
   const uint32_t world = run.record.spec.world();
-  if (run.record.phase == RunPhase::kStarting && present == world) {
+  if (run.record.phase == RunPhase::kStarting && present.size() == world) {
     run.record.phase = RunPhase::kRunning;
     run.record.why.clear();
     Store(run);

@@ -23,6 +23,9 @@ struct SupervisorOptions {
   /// have been restarted. Where its ranks are gone, too, others end for want of them, and it is
   /// replaced at once.
   std::chrono::nanoseconds replace_after = std::chrono::seconds(4);
+  /// The same for a node that fell silent while its connection stayed, since its agent or the whole
+  /// machine may only stand still; and for nodes that went together, since networks do that.
+  std::chrono::nanoseconds replace_silent_after = std::chrono::seconds(10);
   /// While the others still seal newer versions its ranks are well, and it is waited for so long.
   std::chrono::nanoseconds replace_moving_after = std::chrono::seconds(60);
   /// Who else dies within this of the first death is taken for its consequence, unless it was
@@ -86,6 +89,7 @@ class Supervisor {
   struct Node {
     bool attached = false;
     bool in_doubt = false;  // its stream has ended: it is lost, or comes back at once
+    bool silent = false;    // it is away without its stream having ended
     AttachId attach = 0;
     uint64_t agent_start = 0;
     std::string worker_address;
@@ -148,6 +152,7 @@ class Supervisor {
     VersionId disk;
     VersionId sealed;  // newest that any rank has
     Clock::TimePoint sealed_at;
+    Incarnation incarnation;  // the newest: nothing later can be sealed
   };
 
   // supervisor.cc
@@ -181,6 +186,7 @@ class Supervisor {
   void LookForFailure(Run& run);
   bool AnyInDoubt(const Run& run) const;
   std::optional<Failure> LostNode(const Run& run) const;
+  Clock::Duration PatienceWith(const Node& node) const;
   std::optional<Failure> Deaths(const Run& run) const;
   void Fail(Run& run, Failure failure);
   bool IsOwnFault(const Run& run) const;
@@ -229,6 +235,8 @@ class Supervisor {
   uint64_t next_incident_ = 1;
   /// The event may have consequences. Reports without news come by the thousand.
   bool due_ = false;
+  /// The coordinator did not run: until then nodes are not blamed for what was not heard of them.
+  Clock::TimePoint patient_until_;
   Instant at_;
   std::vector<Effect> effects_;
 };

@@ -66,7 +66,8 @@ int64_t Milliseconds(Clock::Duration time) {
 }  // namespace
 
 void Supervisor::LookForFailure(Run& run) {
-  std::optional<Failure> failure = LostNode(run);
+  std::optional<Failure> failure;
+  if (at_.now >= patient_until_) failure = LostNode(run);
   if (!failure) {
     const bool died = std::any_of(run.ended.begin(), run.ended.end(),
                                   [](const auto& entry) { return IsFailure(entry.second); });
@@ -89,6 +90,17 @@ bool Supervisor::AnyInDoubt(const Run& run) const {
     const Node& node = nodes_.at(name);
     return node.attached && (node.in_doubt || at_.now - node.heard > options_.quiet);
   });
+}
+
+/// Of nodes that go within one lease of each other it is likelier that they come back together.
+Clock::Duration Supervisor::PatienceWith(const Node& node) const {
+  const auto went_with_it = [&](const auto& entry) {
+    const Node& other = entry.second;
+    return &other != &node && !other.attached && other.heard != Clock::TimePoint() &&
+           std::chrono::abs(other.since - node.since) <= options_.node_lease;
+  };
+  const bool together = std::any_of(nodes_.begin(), nodes_.end(), went_with_it);
+  return node.silent || together ? options_.replace_silent_after : options_.replace_after;
 }
 
 /// A node of the launch has been away for too long, or does not know of its workers.
@@ -119,7 +131,7 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
     const bool moving = progress != progress_.end() &&
                         at_.now - progress->second.sealed_at < options_.replace_after &&
                         away < options_.replace_moving_after;
-    const bool due = run.first_death || (away >= options_.replace_after && !moving);
+    const bool due = run.first_death || (away >= PatienceWith(node) && !moving);
     if (!node.attached && due) {
       failure.kind = "node lost";
       failure.what =

@@ -1,6 +1,7 @@
 #include "coordinator/server/application.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -14,14 +15,6 @@
 
 namespace holdfast::coord {
 namespace {
-Result<LogLevel> ParseLogLevel(const std::string& text) {
-  if (text == "debug") return LogLevel::kDebug;
-  if (text == "info") return LogLevel::kInfo;
-  if (text == "warn") return LogLevel::kWarn;
-  if (text == "error") return LogLevel::kError;
-  return Fail(InvalidArgumentError("log_level '" + text + "': use debug, info, warn or error"));
-}
-
 /// Tells scripts which port was taken: the file appears whole, under its final name.
 Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoint) {
   const std::string path = data_dir + "/endpoint";
@@ -64,6 +57,7 @@ int Application::Run() {
   sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::umask(077);  // the store has what users gave their workers, keys among it
   Status status = Serve(config_, signals);
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-coordinator: %s\n", status.message().c_str());

@@ -9,6 +9,8 @@
 namespace holdfast::coord {
 namespace {
 constexpr auto kLoadAgainPause = std::chrono::milliseconds(200);
+/// A thread of a busy machine may wake up so late.
+constexpr auto kLateLeast = std::chrono::milliseconds(250);
 
 /// What of a batch the crash points and the log care about.
 struct BatchMarks {
@@ -113,6 +115,8 @@ Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOption
                                                 Clock& clock, RestartAsker restart) {
   std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
                                                std::move(opener), clock, std::move(restart)));
+  applier->woke_ = clock.Now();
+  applier->at_ = {applier->woke_, clock.WallNanos()};
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;
@@ -137,11 +141,11 @@ Status Applier::Load() {
   HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
   HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
   options_.epoch = catalog->epoch();
-  const Instant now{clock_.Now(), clock_.WallNanos()};
-  HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, now));
+  HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, at_));
+  attendance_.Reset(records);
   catalog_ = std::move(catalog);
   state_.emplace(std::move(state));
-  supervisor_.emplace(run_options_, records, now);
+  supervisor_.emplace(run_options_, records, at_);
   epoch_ = options_.epoch.value;
   Log(LogLevel::kInfo, "StateLoaded",
       {Kv("epoch", options_.epoch.value), Kv("jobs", records.jobs.size()),
@@ -214,6 +218,7 @@ std::vector<Applier::Work> Applier::Take() {
 void Applier::Run() {
   for (;;) {
     std::vector<Work> batch = Take();
+    Wake();
     bool stopping = false;
     {
       MutexLock lock(mutex_);
@@ -240,6 +245,20 @@ void Applier::Run() {
   }
 }
 
+/// A stopped process, a frozen machine and a write that hangs look the same from here.
+void Applier::Wake() {
+  const auto now = clock_.Now();
+  const Clock::Duration late = now - woke_ - tick_;
+  woke_ = now;
+  resumed_ = late > std::max<Clock::Duration>(options_.node_lease / 4, kLateLeast);
+  if (resumed_) {
+    stood_still_ += late;
+    Log(LogLevel::kWarn, "CoordinatorStoodStill",
+        {Kv("ms", std::chrono::duration_cast<std::chrono::milliseconds>(late).count())});
+  }
+  at_ = {now - stood_still_, clock_.WallNanos()};
+}
+
 void Applier::Register(Work& work) {
   if (work.handler) handlers_[work.request] = std::move(work.handler);
   if (work.sink) sinks_[work.attach] = std::move(work.sink);
@@ -251,27 +270,28 @@ void Applier::Register(Work& work) {
 }
 
 void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
-  const Instant now{clock_.Now(), clock_.WallNanos()};
-  std::vector<Effect> caused = state_->Apply(event, now);
-  std::vector<Effect> followed = supervisor_->Observe(event, caused, now);
+  std::vector<Effect> caused = state_->Apply(event, at_);
+  attendance_.See(event, caused);
+  std::vector<Effect> followed = supervisor_->Observe(event, caused, at_);
   std::move(caused.begin(), caused.end(), std::back_inserter(effects));
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
 
 void Applier::ApplyBatch(std::vector<Work>& batch) {
   std::vector<Effect> effects;
+  // Before anything else, since every event may find something overdue.
+  if (state_ && resumed_) Apply(Tick{.resumed = true}, effects);
   for (Work& work : batch) {
     Register(work);
     if (!state_) continue;
     if (work.event) Apply(*work.event, effects);
     if (work.run_event) {
-      std::vector<Effect> caused =
-          supervisor_->Apply(*work.run_event, {clock_.Now(), clock_.WallNanos()});
+      std::vector<Effect> caused = supervisor_->Apply(*work.run_event, at_);
       std::move(caused.begin(), caused.end(), std::back_inserter(effects));
     }
   }
-  if (state_ && clock_.Now() - ticked_ >= tick_) {
-    ticked_ = clock_.Now();
+  if (state_ && at_.now - ticked_ >= tick_) {
+    ticked_ = at_.now;
     Apply(Tick{}, effects);
   }
   Status status = UnavailableError("the metadata store cannot be used at the moment");

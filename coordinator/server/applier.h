@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/restart/supervisor.h"
+#include "coordinator/server/attendance.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
 #include "storage/base/clock.h"
@@ -56,6 +57,7 @@ class Applier {
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
   void Ask(Query query);
   void Ask(RunQuery query);
+  const Attendance& attendance() const { return attendance_; }
   /// Ends the thread, failing what still waits and closing every stream.
   void Stop();
   Epoch epoch() const { return Epoch{epoch_.load()}; }
@@ -74,6 +76,8 @@ class Applier {
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
           Clock& clock, RestartAsker restart);
+  /// Takes the time for a batch.
+  void Wake();
   Status Load();
   void Run();
   std::vector<Work> Take();
@@ -96,6 +100,7 @@ class Applier {
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<uint64_t> epoch_{0};
+  Attendance attendance_;
 
   Mutex mutex_;
   CondVar wake_;
@@ -108,6 +113,12 @@ class Applier {
   std::optional<Supervisor> supervisor_;  // there with state_
   std::map<RequestId, ReplyHandler> handlers_;
   std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
+  /// The time of the batch, for all that it applies. Time in which this thread did not run is left
+  /// out of it: nobody is blamed for what was not heard meanwhile.
+  Instant at_;
+  Clock::TimePoint woke_;
+  Clock::Duration stood_still_{0};  // in all
+  bool resumed_ = false;            // it stood still just before this batch
   Clock::TimePoint ticked_;
   Clock::TimePoint load_again_at_;
 

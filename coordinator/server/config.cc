@@ -1,7 +1,11 @@
 #include "coordinator/server/config.h"
 
+#include <fmt/format.h>
+
+#include "coordinator/api/endpoint.h"
 #include "coordinator/api/types.h"
 #include "coordinator/metrics/metrics_server.h"
+#include "storage/base/ids.h"
 
 namespace holdfast::coord {
 
@@ -83,6 +87,37 @@ Result<DetectAction> ParseDetectAction(const std::string& text) {
   if (text == "restart") return DetectAction::kRestart;
   return Fail(
       InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
+}
+
+Result<LogLevel> ParseLogLevel(const std::string& text) {
+  if (text == "debug") return LogLevel::kDebug;
+  if (text == "info") return LogLevel::kInfo;
+  if (text == "warn") return LogLevel::kWarn;
+  if (text == "error") return LogLevel::kError;
+  return Fail(InvalidArgumentError("log_level '" + text + "': use debug, info, warn or error"));
+}
+
+Status CheckConfig(const CoordinatorConfig& config) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", config.cluster));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(config.listen));
+  auto credentials = MakeServerCredentials(listen, config.tls, "listen");
+  if (!credentials) return credentials.error();
+  if (config.data_dir.empty() || config.data_dir.front() != '/') {
+    return InvalidArgumentError(
+        fmt::format("data_dir '{}' is not an absolute path", config.data_dir));
+  }
+  HOLDFAST_RETURN_IF_ERROR(CheckMetricsListen(config.metrics_listen));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
+  if (config.peers_parity >= config.peers_group_nodes) {
+    return InvalidArgumentError(
+        fmt::format("peers.parity {} needs groups of at least {} nodes, and peers.group_nodes is "
+                    "{}: a group does not survive the loss of all its nodes",
+                    config.peers_parity, config.peers_parity + 1, config.peers_group_nodes));
+  }
+  auto action = ParseDetectAction(config.detect_action);
+  if (!action) return action.error();
+  auto level = ParseLogLevel(config.log_level);
+  return level ? Status::Ok() : level.error();
 }
 
 }  // namespace holdfast::coord

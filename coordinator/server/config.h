@@ -6,6 +6,7 @@
 #include "coordinator/api/channel.h"
 #include "coordinator/api/run_types.h"
 #include "storage/base/config.h"
+#include "storage/base/log.h"
 
 namespace holdfast::coord {
 
@@ -36,6 +37,9 @@ struct CoordinatorConfig {
 
 /// The keys of holdfast-coordinator's configuration file, bound to `config`, which outlives them.
 ConfigSchema BindConfig(CoordinatorConfig& config);
+/// All that a start can refuse before it touches anything: names, addresses, levels, groups, TLS files.
+Status CheckConfig(const CoordinatorConfig& config);
+Result<LogLevel> ParseLogLevel(const std::string& text);
 
 /// off, alert or restart; InvalidArgument.
 Result<DetectAction> ParseDetectAction(const std::string& text);

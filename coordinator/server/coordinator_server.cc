@@ -14,20 +14,15 @@ constexpr int64_t kStopPatienceMs = 300;
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Applier::StoreOpener opener,
                                                                     Clock& clock) {
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", config.cluster));
+  HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
   HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
-  // Refuse what cannot be served before the store is touched.
-  auto credentials = MakeServerCredentials(server->endpoint_, config.tls, "listen");
-  if (!credentials) return Fail(credentials.error());
-  HOLDFAST_RETURN_IF_ERROR(CheckMetricsListen(config.metrics_listen));
   StateOptions options;
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
   options.detach_grace =
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
   options.peers.enabled = config.peers_enabled;
   options.peers.groups.group_nodes = static_cast<uint32_t>(config.peers_group_nodes);
   options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);
@@ -58,7 +53,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       [applier = server->applier_.get()](FaultFound fault) {
         applier->Submit(RunEvent(std::move(fault)));
       },
-      detector, clock);
+      server->applier_->attendance(), detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
   if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");

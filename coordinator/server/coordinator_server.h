@@ -30,6 +30,7 @@ class CoordinatorServer {
   /// With the port that was bound; empty without metrics.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
   Epoch epoch() const { return applier_->epoch(); }
+  Watcher::Counts watched() const { return watcher_->counts(); }
 
  private:
   CoordinatorServer() = default;

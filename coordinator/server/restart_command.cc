@@ -46,6 +46,8 @@ Result<pid_t> SpawnShell(std::string command, std::vector<std::string> own) {
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+  // This process keeps its own files to itself; what a command makes is for those it runs for.
+  command = "umask 022\n" + command;
   std::string shell = "/bin/sh";
   std::string option = "-c";
   char* const arguments[] = {shell.data(), option.data(), command.data(), nullptr};

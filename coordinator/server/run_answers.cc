@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 
@@ -10,6 +12,10 @@ namespace {
 void Fill(const RunView& view, pb::RunStatus* run) {
   const RunRecord& record = view.record;
   ToProto(record.spec, run->mutable_spec());
+  // Values may be keys and tokens: whoever may ask is not always who gave them.
+  for (std::string& variable : *run->mutable_spec()->mutable_environment()) {
+    variable.resize(std::min(variable.find('='), variable.size()));
+  }
   run->set_serial(record.serial);
   run->set_phase(std::string(ToString(record.phase)));
   run->set_why(record.why);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/hand/hand.h"
 #include "coordinator/server/calls.h"
@@ -57,6 +58,9 @@ grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContex
     sample->set_operations(operations);
   }
   // They name jobs that the digests were checked for.
+  if (!applier_.attendance().IsAttached(request->node(), request->agent_start())) {
+    return Refuse(context, reply, FencedError("the agent is not attached"));
+  }
   for (int i = 0; status.ok() && i < std::min(request->gpu_errors_size(), kGpuErrorsMax); ++i) {
     auto event = GpuFailedOf(*request, request->gpu_errors(i));
     if (event) applier_.Submit(RunEvent(*std::move(event)));
@@ -98,7 +102,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerCon
   if (!status.ok()) return Refuse(context, reply, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  const std::string why = request->why().substr(0, kWhyBytesMax);
+  const std::string why = CutText(request->why(), kWhyBytesMax);
   applier_.Submit(RunEvent(QuarantineWanted{id, request->node(), request->set(), why}), id,
                   AnswerInto(reactor, reply, [](const Reply&) {}));
   return reactor;

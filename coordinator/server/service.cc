@@ -10,115 +10,11 @@
 #include "coordinator/server/answers.h"
 #include "coordinator/server/attach_stream.h"
 #include "coordinator/server/calls.h"
+#include "coordinator/server/requests.h"
 #include "storage/base/log.h"
 
 namespace holdfast::coord {
 namespace {
-constexpr size_t kWarningsMax = 64;
-constexpr size_t kRunIdBytesMax = 128;
-constexpr size_t kAddressBytesMax = 256;
-
-NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
-                    uint32_t disk_free_percent) {
-  NodeHealth health;
-  health.disk_free_percent = disk_free_percent;
-  for (const std::string& warning : warnings) {
-    if (health.warnings.size() == kWarningsMax) break;
-    health.warnings.push_back(warning);
-  }
-  return health;
-}
-
-/// Converts each of `from`; the first bad one refuses them all.
-template <typename Fact, typename Field>
-Status ReadAll(const Field& from, std::vector<Fact>& to) {
-  to.reserve(static_cast<size_t>(from.size()));
-  for (const auto& proto : from) {
-    HOLDFAST_ASSIGN_OR_RETURN(Fact fact, FromProto(proto));
-    to.push_back(std::move(fact));
-  }
-  return Status::Ok();
-}
-
-Status ReadWorkers(const google::protobuf::RepeatedPtrField<pb::WorkerState>& from,
-                   std::vector<WorkerState>& to) {
-  if (static_cast<uint32_t>(from.size()) > kWorkersMax) {
-    return InvalidArgumentError(
-        fmt::format("{} workers on one node; at most {}", from.size(), kWorkersMax));
-  }
-  return ReadAll(from, to);
-}
-
-Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::string& cluster) {
-  if (request.cluster() != cluster) {
-    return Fail(FailedPreconditionError(
-        fmt::format("node {} belongs to cluster '{}', this coordinator serves '{}'", request.node(),
-                    request.cluster(), cluster)));
-  }
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
-  auto address = ParseEndpoint(request.data_address());
-  if (!address) return Fail(address.error().WithContext("data_address"));
-  NodeAttached event;
-  event.node = request.node();
-  event.agent_start = request.agent_start();
-  event.data_address = request.data_address();
-  event.epoch_seen = Epoch{request.epoch_seen()};
-  event.health = HealthOf(request.warnings(), request.disk_free_percent());
-  if (!request.peer_address().empty()) {
-    auto peer_address = ParseEndpoint(request.peer_address());
-    if (!peer_address) return Fail(peer_address.error().WithContext("peer_address"));
-  }
-  event.peer_address = request.peer_address();
-  HOLDFAST_ASSIGN_OR_RETURN(event.labels, FromProto(request.labels()));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
-  if (request.worker_address().size() > kAddressBytesMax) {
-    return Fail(InvalidArgumentError("worker_address is too long to be one"));
-  }
-  event.worker_address = request.worker_address();
-  HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
-  return event;
-}
-
-Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
-  NodeReported event;
-  event.node = request.node();
-  event.agent_start = request.agent_start();
-  event.epoch = Epoch{request.epoch()};
-  event.health = HealthOf(request.warnings(), request.disk_free_percent());
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.missing(), event.missing));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.gone(), event.gone));
-  for (const auto& prepared : request.prepared()) event.prepared.push_back(FromProto(prepared));
-  HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
-  return event;
-}
-
-Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job()));
-  if (request.run_id().empty() || request.run_id().size() > kRunIdBytesMax) {
-    return Fail(InvalidArgumentError(
-        fmt::format("a run id has 1 to {} bytes; this one has {}. All ranks of one start of a job "
-                    "pass the same, each start a new one",
-                    kRunIdBytesMax, request.run_id().size())));
-  }
-  RankJoined event;
-  event.node = request.node();
-  event.agent_start = request.agent_start();
-  event.job = request.job();
-  event.run_id = request.run_id();
-  event.rank = Rank{request.rank()};
-  event.world = request.world();
-  event.uid = request.uid();
-  if (request.slot_bytes() > kSlotBytesMax) {
-    return Fail(InvalidArgumentError(
-        fmt::format("slots of {} bytes; at most {}", request.slot_bytes(), kSlotBytesMax)));
-  }
-  event.slot_bytes = request.slot_bytes();
-  return event;
-}
-
 /// A call that ends when the applier answers, or when its caller is gone.
 class WaitingCall : public grpc::ServerUnaryReactor {
  public:

@@ -13,9 +13,12 @@ namespace pb = ::holdfast::coordinator;
 
 constexpr std::chrono::milliseconds kEvaluateEvery(250);
 constexpr auto kSayHangEvery = std::chrono::seconds(1);
+constexpr auto kStoodStill = std::chrono::seconds(1);
+constexpr auto kSettle = std::chrono::seconds(2);
 constexpr auto kForgetAfter = std::chrono::minutes(10);
 constexpr auto kSampleEvery = std::chrono::seconds(5);
 constexpr uint32_t kSampledOperations = 20;
+constexpr int64_t kSinceMsMax = 86'400'000;  // a day
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kCommunicatorsMax = 65'536;  // of one job
 constexpr uint32_t kUnknownRank = ~0U;
@@ -108,9 +111,14 @@ FaultAction ActionOf(detect::Action action) {
 }
 }  // namespace
 
-Watcher::Watcher(std::function<void(FaultFound)> say, const detect::DetectorOptions& options,
-                 Clock& clock)
-    : say_(std::move(say)), options_(options), clock_(clock), thread_([this] { Run(); }) {}
+Watcher::Watcher(std::function<void(FaultFound)> say, const Attendance& attendance,
+                 const detect::DetectorOptions& options, Clock& clock)
+    : say_(std::move(say)),
+      attendance_(attendance),
+      options_(options),
+      clock_(clock),
+      looked_(clock.Now()),
+      thread_([this] { Run(); }) {}
 
 Watcher::~Watcher() { Stop(); }
 
@@ -130,6 +138,14 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
     return InvalidArgumentError(fmt::format("a digest of incarnation {} with a world of {}",
                                             digest.incarnation(), digest.world()));
   }
+  if (!attendance_.IsAttached(node, agent_start)) {
+    return FencedError(fmt::format("this agent of node {} is not attached", node));
+  }
+  const auto running = attendance_.RunningOf(digest.job());
+  if (!running || running->incarnation.value != digest.incarnation() ||
+      running->world != digest.world()) {
+    return Status::Ok();  // what is left of an earlier one, or of nothing
+  }
   MutexLock lock(mutex_);
   auto found = jobs_.find(digest.job());
   if (found == jobs_.end()) {
@@ -138,7 +154,7 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
   }
   Job& job = found->second;
   const Incarnation incarnation{digest.incarnation()};
-  if (incarnation < job.incarnation) return Status::Ok();  // what is left of the one before
+  if (incarnation < job.incarnation) return Status::Ok();  // a newer one has joined meanwhile
   if (incarnation > job.incarnation) {
     const uint64_t longest_pause_ns = job.longest_pause_ns;
     job = Job();
@@ -277,6 +293,7 @@ void Watcher::Run() {
       if (!stopping_) changed_.WaitFor(mutex_, kEvaluateEvery);
       if (stopping_) return;
       const auto now = clock_.Now();
+      if (IsPatient(now)) continue;
       std::erase_if(jobs_, [&](const auto& job) { return now - job.second.heard > kForgetAfter; });
       for (auto& [name, job] : jobs_) Evaluate(name, job, &found);
     }
@@ -292,6 +309,13 @@ void Watcher::TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job) 
   }
   if (lasting_ns == 0) job.longest_pause_ns = std::max(job.longest_pause_ns, job.hang_ns);
   job.hang_ns = lasting_ns;
+}
+
+/// After a time in which this thread did not run, what was observed meanwhile has to arrive first.
+bool Watcher::IsPatient(Clock::TimePoint now) {
+  if (now - looked_ > kStoodStill) patient_until_ = now + kSettle;
+  looked_ = now;
+  return now < patient_until_;
 }
 
 void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found) {
@@ -331,7 +355,8 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
     fault.step = job.step;
     int64_t since = INT64_MAX;
     for (const auto& [node, ms] : job.since_step_ms) since = std::min(since, ms);
-    fault.since_ms = since == INT64_MAX || fault.action == FaultAction::kNote ? 0 : since;
+    const bool known = since != INT64_MAX && fault.action != FaultAction::kNote;
+    fault.since_ms = known ? std::min(since, kSinceMsMax) : 0;
     if (first) {
       Log(LogLevel::kWarn, "FaultFound",
           {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),

@@ -11,6 +11,7 @@
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/detect/detector.h"
 #include "coordinator/restart/run_events.h"
+#include "coordinator/server/attendance.h"
 #include "storage/base/clock.h"
 #include "storage/base/mutex.h"
 
@@ -21,14 +22,16 @@ namespace holdfast::coord {
 /// it is stored: after a restart it is observed again. Its own thread; calls from any.
 class Watcher {
  public:
-  /// `say` is called from the watcher's thread.
-  Watcher(std::function<void(FaultFound)> say, const detect::DetectorOptions& options,
-          Clock& clock);
+  /// `say` is called from the watcher's thread. `attendance` outlives the watcher.
+  Watcher(std::function<void(FaultFound)> say, const Attendance& attendance,
+          const detect::DetectorOptions& options, Clock& clock);
   ~Watcher();
 
   /// Nothing is said afterwards; calls are still taken.
   void Stop();
-  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped.
+  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped, and
+  /// so is all of it but for the newest incarnation of a job that ranks have joined. Fenced: the
+  /// agent is not attached.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
   struct Counts {
     uint64_t jobs = 0;     // watched now
@@ -65,6 +68,7 @@ class Watcher {
   };
 
   void Run();
+  bool IsPatient(Clock::TimePoint now) HOLDFAST_REQUIRES(mutex_);
   void Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found)
       HOLDFAST_REQUIRES(mutex_);
   static detect::Digest Convert(const std::string& node, uint64_t agent_start,
@@ -76,12 +80,15 @@ class Watcher {
       HOLDFAST_REQUIRES(mutex_);
 
   const std::function<void(FaultFound)> say_;
+  const Attendance& attendance_;
   const detect::DetectorOptions options_;
   Clock& clock_;
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, Job> jobs_ HOLDFAST_GUARDED_BY(mutex_);
   Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // but for the jobs
+  Clock::TimePoint looked_ HOLDFAST_GUARDED_BY(mutex_);
+  Clock::TimePoint patient_until_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -15,7 +15,8 @@
 
 namespace holdfast::coord {
 
-/// When an event is applied. `wall_nanos` is for display alone.
+/// When an event is applied. `now` passes only while the coordinator runs; `wall_nanos` is for
+/// display alone.
 struct Instant {
   Clock::TimePoint now;
   int64_t wall_nanos = 0;
@@ -40,6 +41,7 @@ struct NodeAttached {
   Labels labels = {};
   std::string worker_address = {};  // empty: launches no workers
   std::vector<WorkerState> workers = {};
+  uint64_t agent_id = 0;  // the same for all starts of one agent; 0: an older agent
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -103,7 +105,11 @@ struct PinSet {
 };
 
 /// Time passed.
-struct Tick {};
+struct Tick {
+  /// The coordinator itself did not run before: what nodes said meanwhile is still on its way, and
+  /// nobody is found lost for a lease.
+  bool resumed = false;
+};
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
                            RestoreWanted, RestoreGivenUp, PinSet, Tick>;
@@ -198,6 +204,7 @@ struct Repaired {
 struct NodeGone {
   std::string node;
   std::string why;
+  bool silent = false;  // its stream had not ended: it may only stand still
 };
 
 /// A job that somebody else launched has to be started again.

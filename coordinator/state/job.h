@@ -26,6 +26,7 @@ struct Node {
   bool attached = false;
   AttachId attach = 0;
   uint64_t agent_start = 0;
+  uint64_t agent_id = 0;
   std::string data_address;
   std::string peer_address;
   Labels labels;
@@ -34,6 +35,8 @@ struct Node {
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
   std::optional<Clock::TimePoint> stream_ended;
   int64_t seen_wall_nanos = 0;
+  std::string rival;               // another agent wants this node's name: its address
+  Clock::TimePoint rival_seen;
 };
 
 struct Copy {

@@ -209,6 +209,22 @@ void State::Find(const std::string& job, NodeIndex node, Status what) {
   effects_.emplace_back(Finding{job, std::move(name), std::move(what)});
 }
 
+/// A node that is away may be taken by any agent: its disks may be new, its counter with them.
+Status State::CheckAgent(const NodeAttached& event, Node& node) {
+  if (!node.attached) return Status::Ok();
+  if (event.agent_id != node.agent_id) {
+    node.rival = event.data_address;
+    node.rival_seen = at_.now;
+    return FencedError(fmt::format(
+        "another agent of node '{}' is attached, from {}: two agents have one node name. Give each "
+        "a `node` of its own; if this one replaces the other, stop the other",
+        event.node, node.data_address));
+  }
+  if (event.agent_start >= node.agent_start) return Status::Ok();
+  return FencedError(
+      fmt::format("a newer agent of node {} has taken over; stop this one", event.node));
+}
+
 void State::On(const NodeAttached& event) {
   auto refuse = [&](Status why) {
     effects_.emplace_back(CloseAttach{event.attach, std::move(why)});
@@ -221,22 +237,22 @@ void State::On(const NodeAttached& event) {
   }
   NodeIndex index = Intern(event.node);
   Node& node = nodes_[index];
-  if (event.agent_start < node.agent_start) {
-    return refuse(FencedError(
-        fmt::format("a newer agent of node {} has taken over; stop this one", event.node)));
-  }
+  Status admitted = CheckAgent(event, node);
+  if (!admitted.ok()) return refuse(std::move(admitted));
   if (node.attached) {
     Status why = event.agent_start > node.agent_start
                      ? FencedError(fmt::format("a newer agent of node {} attached", event.node))
                      : CancelledError("the agent attached again");
     effects_.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
-  const bool same_agent = event.agent_start == node.agent_start;
+  const bool same_agent =
+      event.agent_start == node.agent_start && event.agent_id == node.agent_id;
   const bool news = !node.attached || node.peer_address != event.peer_address;
   DropCopiesOf(index);
   node.attached = true;
   node.attach = event.attach;
   node.agent_start = event.agent_start;
+  node.agent_id = event.agent_id;
   node.data_address = event.data_address;
   node.peer_address = event.peer_address;
   node.labels = event.labels;
@@ -264,10 +280,10 @@ void State::On(const NodeDetached& event) {
 
 void State::On(const NodeLost& event) {
   auto found = node_names_.find(event.node);
-  if (found != node_names_.end()) Lose(found->second, "out of reach");
+  if (found != node_names_.end()) Lose(found->second, "out of reach", false);
 }
 
-void State::Lose(NodeIndex index, std::string_view why) {
+void State::Lose(NodeIndex index, std::string_view why, bool silent) {
   Node& node = nodes_[index];
   if (!node.attached) return;
   effects_.emplace_back(CloseAttach{
@@ -277,7 +293,7 @@ void State::Lose(NodeIndex index, std::string_view why) {
   node.lost_at = at_.now;
   DropCopiesOf(index);
   Find("", index, UnavailableError(fmt::format("node lost: {}", why)));
-  effects_.emplace_back(NodeGone{node.name, std::string(why)});
+  effects_.emplace_back(NodeGone{node.name, std::string(why), silent});
   ForgetRepairsOf(index);
   std::erase_if(ordered_, [index](const auto& entry) { return entry.second.target == index; });
   for (auto& [name, job] : jobs_) {
@@ -341,14 +357,16 @@ void State::On(const PinSet& event) {
   Answer(event.request, Status::Ok());
 }
 
-void State::On(const Tick&) {
+void State::On(const Tick& event) {
+  if (event.resumed) patient_until_ = at_.now + options_.node_lease;
+  const bool patient = at_.now < patient_until_;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
-    if (!node.attached) continue;
+    if (!node.attached || patient) continue;
     if (node.stream_ended && at_.now - *node.stream_ended >= options_.detach_grace) {
-      Lose(index, "its stream ended");
+      Lose(index, "its stream ended", false);
     } else if (at_.now - node.seen >= options_.node_lease) {
-      Lose(index, "no word from its agent for a whole lease");
+      Lose(index, "no word from its agent for a whole lease", true);
     }
   }
   for (auto& [name, job] : jobs_) {

@@ -76,6 +76,7 @@ class State {
   };
 
   // state.cc: nodes and dispatch
+  Status CheckAgent(const NodeAttached& event, Node& node);
   Status LoadLineage(const LineageRecord& record);
   Status LoadVersion(const VersionRecord& record);
   void On(const NodeAttached& event);
@@ -91,7 +92,7 @@ class State {
   void Settle(Job& job);
   NodeIndex Intern(const std::string& name);
   Node* Find(const std::string& name);
-  void Lose(NodeIndex node, std::string_view why);
+  void Lose(NodeIndex node, std::string_view why, bool silent);
   void DropCopiesOf(NodeIndex node);
   void Say(NodeIndex node, Directive directive);
   void Answer(RequestId request, Status outcome);
@@ -205,6 +206,7 @@ class State {
   std::map<std::string, Job> jobs_;
   std::map<uint64_t, Ordered> ordered_;  // by request
   uint64_t next_prepare_ = 0;
+  Clock::TimePoint patient_until_;  // nobody is found lost before
   Instant at_;
   std::vector<Effect> effects_;
 };

@@ -10,6 +10,9 @@
 
 namespace holdfast::coord {
 namespace {
+/// So long after its last attempt a second agent of the same name is shown.
+constexpr auto kRivalShown = std::chrono::seconds(30);
+
 /// Where a rank's shard is read from: memory before disk.
 const Copy* Nearest(const RankShard& shard, std::optional<Tier> tier) {
   const Copy* best = nullptr;
@@ -80,6 +83,12 @@ std::vector<NodeView> State::Nodes() const {
     views[i].seen_wall_nanos = node.seen_wall_nanos;
     views[i].peer_address = node.peer_address;
     views[i].labels = node.labels;
+    if (!node.rival.empty() && at_.now - node.rival_seen < kRivalShown) {
+      views[i].health.warnings.push_back(fmt::format(
+          "a second agent, from {}, wants the name of this node and is refused: give each agent a "
+          "`node` of its own",
+          node.rival));
+    }
   }
   auto count = [&](const RankShard& shard, uint64_t NodeView::*in_memory) {
     for (const Copy& copy : shard.copies) {

@@ -5,6 +5,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -27,6 +28,8 @@ Status SyncDirectory(const std::string& dir) {
   if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, "fsync " + dir);
   return Status::Ok();
 }
+
+constexpr mode_t kStoreMode = 0700;
 
 /// Makes `dir` and its parents, each entry durable.
 Status MakeDirectories(const std::filesystem::path& dir) {
@@ -84,6 +87,8 @@ RocksStore::~RocksStore() = default;
 Result<std::unique_ptr<RocksStore>> RocksStore::Open(const std::string& dir) {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(dir));
   HOLDFAST_RETURN_IF_ERROR(CheckOurs(dir));
+  // Runs are in it with their environments, keys and tokens among them.
+  if (::chmod(dir.c_str(), kStoreMode) != 0) return Fail(ErrnoStatus(errno, "chmod " + dir));
   rocksdb::DB* raw = nullptr;
   rocksdb::Status status = rocksdb::DB::Open(StoreOptions(), dir, &raw);
   std::unique_ptr<rocksdb::DB> db(raw);

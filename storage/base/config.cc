@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -108,8 +109,13 @@ const ConfigSchema::Entry* ConfigSchema::Find(std::string_view key) const {
 Status ConfigSchema::LoadFile(const std::string& path) {
   std::ifstream file(path);
   if (!file) return ErrnoStatus(errno, "cannot read configuration " + path);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return InvalidArgumentError("configuration " + path + " is a directory; name the file in it");
+  }
   std::stringstream text;
   text << file.rdbuf();
+  if (file.bad()) return ErrnoStatus(errno, "cannot read configuration " + path);
   return LoadText(text.str(), path);
 }
 

@@ -25,7 +25,7 @@ std::string BuildInfo() {
 }
 
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
-                                    ConfigSchema& schema) {
+                                    ConfigSchema& schema, const std::function<Status()>& check) {
   CLI::App app(description);
   std::string config_path;
   std::vector<std::string> assignments;
@@ -52,6 +52,7 @@ std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& de
   for (const std::string& assignment : assignments) {
     if (status.ok()) status = schema.Set(assignment);
   }
+  if (status.ok() && check_config) status = check();
   if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), status.message().c_str());
     return 1;

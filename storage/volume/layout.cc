@@ -44,16 +44,6 @@ bool IsRandomPart(std::string_view text) {
 
 }  // namespace
 
-Status ValidateJobName(std::string_view job) {
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
-  if (job == kMarkerName || job == kQuarantineName || IsRootTemporary(job)) {
-    return InvalidArgumentError("job '" + std::string(job) +
-                                "' has a name that data directories use themselves; choose "
-                                "another name for the job");
-  }
-  return Status::Ok();
-}
-
 std::string VersionPath(const std::string& job, VersionId version) {
   return job + "/" + std::string(kVersionPrefix) + ToString(version);
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "storage/base/ids.h"
+#include "storage/base/job_name.h"
 
 // The names a volume gives to what it stores, and the way back from a name to its meaning.
 
@@ -15,9 +16,6 @@ inline constexpr std::string_view kMarkerName = "HOLDFAST";
 inline constexpr std::string_view kQuarantineName = "quarantine";
 /// Made by mkfs at the root of a file system; never touched.
 inline constexpr std::string_view kLostAndFoundName = "lost+found";
-
-/// ValidateName, and not one of the names the volume itself uses in a data directory.
-Status ValidateJobName(std::string_view job);
 
 /// "job/v3-120"
 std::string VersionPath(const std::string& job, VersionId version);

@@ -65,7 +65,7 @@ Status Recovery::ScanRoot(uint32_t index) {
   HOLDFAST_ASSIGN_OR_RETURN(auto entries, dirs_[index]->List("."));
   for (const DirectoryEntry& entry : entries) {
     if (entry.name == kMarkerName || entry.name == kQuarantineName ||
-        entry.name == kLostAndFoundName) {
+        entry.name == kLostAndFoundName || entry.name == kAgentFileName) {
       continue;
     }
     if (IsRootTemporary(entry.name) && !entry.is_directory) {

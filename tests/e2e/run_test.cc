@@ -437,8 +437,37 @@ TEST_F(RunTest, AJobThatOthersLaunchedIsStartedAgainByACommand) {
   training.KillAll();
 }
 
+/// Live migration, a frozen cgroup, a debugger: nothing failed, so nothing is started again.
+TEST_F(RunTest, WhoeverStandsStillForAWhileCostsNoRestart) {
+  StartCluster(2);
+  ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "2"}, {"sleep", "900"}));
+  ASSERT_TRUE(WaitUntil([&] { return Running().size() == 2; }, kTimeout));
+  const auto before = Running();
+  const auto stand_still = [&](const std::vector<Process*>& processes) {
+    for (Process* process : processes) process->Signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(7'000));
+    for (Process* process : processes) process->Signal(SIGCONT);
+    ASSERT_TRUE(WaitUntil([&] { return NodesUp() == 2; }, kTimeout));
+    std::this_thread::sleep_for(milliseconds(5'000));  // a verdict that is due comes by then
+    EXPECT_EQ(Incidents(), json::array());
+    const auto after = Running();
+    ASSERT_EQ(after.size(), 2U);
+    for (const auto& [rank, pids] : before) EXPECT_EQ(after.at(rank).worker.pid, pids.worker.pid);
+    EXPECT_EQ(NodesUp(), 2U);
+  };
+  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->coordinator()}));
+  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->agent(1)}));
+  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->coordinator(), &cluster_->agent(0)}));
+  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->agent(0), &cluster_->agent(1)}));
+}
+
 TEST_F(RunTest, BadRequestsAreExplained) {
   StartCluster(1);
+  for (const char* name : {"quarantine", "HOLDFAST"}) {
+    const Cluster::CliResult reserved = Cli({"run", "--job", name, "--", "true"});
+    EXPECT_NE(reserved.exit_code, 0);
+    EXPECT_THAT(reserved.errors, HasSubstr("choose another name"));
+  }
   EXPECT_EQ(Cli({"stop", "nobody"}).exit_code, 4);
   EXPECT_EQ(Cli({"incidents", "show", "99"}).exit_code, 4);
   EXPECT_EQ(Cli({"quarantine", "n99"}).exit_code, 4);

@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -104,6 +107,24 @@ class WorkerManagerTest : public ::testing::Test {
     }));
     return pid;
   }
+  static mode_t ModeOf(const std::string& path) {
+    struct stat info {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
+    return info.st_mode & 07777U;
+  }
+  /// Whether a process of user nobody can read the file.
+  static bool OthersRead(const std::string& path) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool dropped = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 &&
+                           ::setuid(65534) == 0;
+      ::_exit(!dropped ? 2 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC) >= 0 ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_NE(WEXITSTATUS(status), 2) << "could not become nobody";
+    return WEXITSTATUS(status) == 0;
+  }
   std::string Read(const std::string& path) const {
     std::ifstream file(path);
     std::stringstream text;
@@ -116,6 +137,42 @@ class WorkerManagerTest : public ::testing::Test {
   WorkerManagerOptions options_;
   std::unique_ptr<WorkerManager> manager_;
 };
+
+TEST_F(WorkerManagerTest, NobodyElseReadsEnvironmentsAndLogs) {
+  options_.worker_umask = 027;
+  manager_.reset();
+  Open();
+  ASSERT_EQ(::chmod(root_.c_str(), 0755), 0);
+  WorkersWanted wanted = Shell("echo said-$KEY; umask > umask; exec sleep 100");
+  wanted.environment = {"KEY=secret"};
+  manager_->Want(wanted);
+  AwaitPid();
+  ASSERT_TRUE(Await([&] { return Read(root_ + "/umask") == "0027\n"; }))
+      << "workers have the umask that the agent was started with";
+  const std::string spec = root_ + "/workers/job/rank-4/spec";
+  const std::string log = root_ + "/log/job/run-1.1/rank-4.log";
+  ASSERT_THAT(Read(spec), HasSubstr("secret"));
+  ASSERT_TRUE(Await([&] { return Read(log) == "said-secret\n"; }));
+  for (const std::string& file : {spec, root_ + "/workers/job/rank-4/pid", log}) {
+    EXPECT_EQ(ModeOf(file), 0600U) << file;
+  }
+  for (const char* folder : {"/workers", "/workers/job", "/workers/job/rank-4", "/log",
+                             "/log/job", "/log/job/run-1.1"}) {
+    EXPECT_EQ(ModeOf(root_ + folder), 0700U) << folder;
+  }
+  if (::geteuid() != 0) return;  // nobody else to be
+  EXPECT_FALSE(OthersRead(spec));
+  EXPECT_FALSE(OthersRead(log));
+  ASSERT_EQ(::chmod((root_ + "/umask").c_str(), 0644), 0);
+  EXPECT_TRUE(OthersRead(root_ + "/umask")) << "the check itself works";
+}
+
+TEST_F(WorkerManagerTest, AFolderOfAnEarlierReleaseIsClosed) {
+  manager_.reset();
+  ASSERT_EQ(::chmod(options_.folder.c_str(), 0755), 0);
+  Open();
+  EXPECT_EQ(ModeOf(options_.folder), 0700U);
+}
 
 TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
   WorkersWanted wanted = Shell("env > env.$LOCAL_RANK", 2);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/api/run_convert.h"
+
 namespace holdfast::coord {
 namespace {
 
@@ -29,6 +31,69 @@ TEST(ConvertTest, HoldingGoesThereAndBack) {
   EXPECT_EQ(again.SerializeAsString(), GoodHolding().SerializeAsString());
 }
 
+TEST(ConvertTest, TextsAreCutBetweenCharacters) {
+  EXPECT_EQ(CutText("abc", 3), "abc");
+  EXPECT_EQ(CutText("abcd", 3), "abc");
+  EXPECT_EQ(CutText("ab\u00fc", 3), "ab");
+  EXPECT_EQ(CutText("\u20ac\u20ac", 4), "\u20ac");
+  EXPECT_EQ(CutText("\u20ac", 0), "");
+  pb::Holding proto = GoodHolding();
+  proto.set_damage(std::string(kFactTextBytesMax - 1, 'x') + "\u00fc");
+  EXPECT_EQ(FromProto(proto)->damage.size(), kFactTextBytesMax - 1);
+}
+
+pb::WorkerState GoodWorker() {
+  pb::WorkerState worker;
+  worker.set_job("gpt");
+  worker.set_run_id("run-1.1");
+  worker.set_rank(3);
+  worker.set_phase(2);
+  worker.set_pid(77);
+  worker.set_signal(9);
+  worker.set_ended_ago_ms(5);
+  return worker;
+}
+
+TEST(ConvertTest, EveryNumberOfAWorkerIsBounded) {
+  ASSERT_TRUE(FromProto(GoodWorker()).has_value());
+  std::vector<std::pair<std::string, std::function<void(pb::WorkerState&)>>> cases = {
+      {"rank", [](auto& w) { w.set_rank(kWorldMax); }},
+      {"phase 0", [](auto& w) { w.set_phase(0); }},
+      {"phase 4", [](auto& w) { w.set_phase(4); }},
+      {"pid", [](auto& w) { w.set_pid(0x80000000U); }},
+      {"signal", [](auto& w) { w.set_signal(65); }},
+      {"no signal", [](auto& w) { w.set_signal(-1); }},
+      {"no run", [](auto& w) { w.clear_run_id(); }},
+      {"a long run", [](auto& w) { w.set_run_id(std::string(129, 'r')); }},
+  };
+  for (auto& [name, spoil] : cases) {
+    pb::WorkerState proto = GoodWorker();
+    spoil(proto);
+    EXPECT_FALSE(FromProto(proto).has_value()) << name;
+  }
+  pb::WorkerState old = GoodWorker();
+  old.set_ended_ago_ms(INT64_MAX);
+  EXPECT_EQ(FromProto(old)->ended_ago_ms, 86'400'000);
+  old.set_ended_ago_ms(INT64_MIN);
+  EXPECT_EQ(FromProto(old)->ended_ago_ms, 0);
+}
+
+TEST(ConvertTest, ARunMayNotHaveANameOfTheDataDirectories) {
+  pb::RunSpec spec;
+  spec.set_job("gpt");
+  spec.add_command("true");
+  spec.set_directory("/");
+  spec.set_nodes(1);
+  spec.set_ranks_per_node(1);
+  ASSERT_TRUE(FromProto(spec).has_value());
+  for (const char* name : {"quarantine", "HOLDFAST", "HOLDFAST.agent", ".probe-0123456789abcdef"}) {
+    spec.set_job(name);
+    auto refused = FromProto(spec);
+    ASSERT_FALSE(refused.has_value()) << name;
+    EXPECT_THAT(refused.error().message(), ::testing::HasSubstr("choose another name"));
+  }
+}
+
 TEST(ConvertTest, RefusesWhatCannotBe) {
   std::vector<std::pair<std::string, std::function<void(pb::Holding&)>>> cases = {
       {"path traversal", [](auto& h) { h.set_job(".."); }},
@@ -40,6 +105,10 @@ TEST(ConvertTest, RefusesWhatCannotBe) {
       {"rank = world", [](auto& h) { h.set_rank(4); }},
       {"world 0", [](auto& h) { h.set_world(0); }},
       {"huge world", [](auto& h) { h.set_world(kWorldMax + 1); }},
+      {"no such step", [](auto& h) { h.mutable_version()->set_step(~uint64_t{0}); }},
+      {"no such incarnation", [](auto& h) { h.mutable_version()->set_incarnation(1ULL << 63); }},
+      {"more bytes than a slot", [](auto& h) { h.set_image_bytes(kSlotBytesMax + 1); }},
+      {"a long name", [](auto& h) { h.set_job(std::string(129, 'a')); }},
       {"parity beyond", [](auto& h) { h.set_rank(ParityRank(kWorldMax).value); }},
       {"parity of the largest number", [](auto& h) { h.set_rank(0xffffffff); }},
       {"parity of no world",

@@ -98,6 +98,11 @@ class SupervisorTest : public ::testing::Test {
     Report(node);
   }
   void LoseStream(const std::string& node) { Observe(NodeDetached{node, attach_of_[node]}); }
+  /// Its lease ends, its stream does not.
+  void Silence(const std::string& node) {
+    gone_.insert(node);
+    Observe(Tick{}, {NodeGone{node, "no word", /*silent=*/true}});
+  }
   void Lose(const std::string& node) {
     gone_.insert(node);
     Observe(Tick{}, {NodeGone{node, "its stream ended"}});
@@ -173,6 +178,36 @@ class SupervisorTest : public ::testing::Test {
   std::map<std::string, std::vector<WorkerState>> workers_;
   std::set<std::string> gone_;
 };
+
+/// A report may name ranks that the node has no place for: of another world, of another node.
+TEST_F(SupervisorTest, WorkersWithoutAPlaceOnTheirNodeDoNotCount) {
+  StartAndRun();
+  const std::string run_id = runs_["gpt"].run_id();
+  const auto tell = [&](const std::string& node, uint32_t rank, int exit_code) {
+    workers_[node].push_back({"gpt", run_id, Rank{rank}, WorkerPhase::kEnded, 7, exit_code, 0, 0});
+    Report(node);
+  };
+  tell("n0", 900'000, 1);  // beyond the world
+  tell("n1", 4, 1);
+  tell("n1", 3, 1);  // n3's
+  Pass(milliseconds(500));
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+  EXPECT_TRUE(incidents_.empty());
+  // Nor does the run end because strangers ended well.
+  for (const uint32_t rank : {5U, 6U, 7U, 8U}) tell("n2", rank, 0);
+  Pass(milliseconds(500));
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+}
+
+/// A rank that is named twice is one rank.
+TEST_F(SupervisorTest, ARankCountsOnceForTheStart) {
+  for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
+  Start();
+  for (const char* node : {"n0", "n1", "n2"}) Obey(node);
+  workers_["n0"].push_back(workers_["n0"].front());
+  Report("n0");
+  EXPECT_EQ(Phase(), RunPhase::kStarting);
+}
 
 TEST_F(SupervisorTest, EachNodeIsToldItsRanks) {
   for (const char* node : {"n2", "n0", "n1"}) Attach(node);
@@ -286,6 +321,80 @@ TEST_F(SupervisorTest, ANodeThatFallsSilentIsReplacedSoLongAfterItsLastWord) {
   ASSERT_EQ(incidents_.size(), 1U);
   EXPECT_EQ(incidents_[1].kind, "node lost");
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
+}
+
+/// A stopped agent or a frozen machine looks like this; it may go on where it was.
+TEST_F(SupervisorTest, ANodeThatIsSilentWithoutHavingLeftIsWaitedForLonger) {
+  StartAndRun();
+  Attach("n9");
+  Pass(milliseconds(1000));
+  Silence("n2");
+  Pass(milliseconds(6000));
+  EXPECT_TRUE(incidents_.empty());
+  gone_.clear();
+  Attach("n2");
+  Pass(milliseconds(500));
+  EXPECT_TRUE(incidents_.empty());
+  Silence("n2");
+  Pass(milliseconds(9'000));
+  EXPECT_TRUE(incidents_.empty());
+  Pass(milliseconds(1'000));
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
+}
+
+TEST_F(SupervisorTest, NodesThatGoTogetherAreWaitedForLonger) {
+  StartAndRun();
+  Lose("n1");
+  Lose("n2");
+  Pass(milliseconds(6000));
+  EXPECT_TRUE(incidents_.empty());
+  gone_.clear();
+  Attach("n1");
+  Attach("n2");
+  Pass(milliseconds(500));
+  EXPECT_TRUE(incidents_.empty());
+  // A launch that is broken anyway waits for nobody.
+  Lose("n1");
+  Lose("n2");
+  EndWorker("n0", 1, 0);
+  Pass(milliseconds(200));
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+}
+
+TEST_F(SupervisorTest, NobodyIsBlamedForALeaseAfterTheCoordinatorStoodStill) {
+  StartAndRun();
+  Attach("n9");
+  Lose("n2");
+  now_ += milliseconds(5000);
+  Observe(Tick{.resumed = true});
+  EXPECT_TRUE(incidents_.empty());
+  Report("n0");  // every event looks for what is overdue
+  Pass(milliseconds(2900));
+  EXPECT_TRUE(incidents_.empty());
+  Pass(milliseconds(200));
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(incidents_[1].kind, "node lost");
+}
+
+TEST_F(SupervisorTest, HoldingsOfJobsThatNeverStartedAreNotRemembered) {
+  StartAndRun();
+  NodeReported event;
+  event.node = "n0";
+  event.agent_start = 1;
+  event.workers = workers_["n0"];
+  event.holdings = {{"gpt", {Incarnation{1}, Step{999}}, Rank{0}, 4},
+                    {"gpt", {Incarnation{77}, Step{1}}, Rank{0}, 4},
+                    {"stranger", {Incarnation{1}, Step{1}}, Rank{0}, 4}};
+  Observe(event);
+  Progress(Incarnation{3}, 12);  // decides for 2-11
+  EndWorker("n1", 0, SIGKILL);
+  Pass(milliseconds(200));
+  Progress(Incarnation{4}, 13);
+  EXPECT_GE(incidents_[1].lost_steps, 0);
+  EXPECT_LT(incidents_[1].lost_steps, 3) << "what was never sealed was not lost";
 }
 
 TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {

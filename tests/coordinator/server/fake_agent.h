@@ -38,6 +38,7 @@ class FakeAgent {
     request.set_data_address("unix:/tmp/" + node_ + ".sock");
     request.set_epoch_seen(epoch_seen);
     request.set_peer_address(peer_address);
+    request.set_worker_address(worker_address);
     request.mutable_labels()->insert(labels.begin(), labels.end());
     for (const Holding& holding : inventory) ToProto(holding, request.add_holdings());
     reader_thread_ = std::thread([this, request] {
@@ -199,6 +200,7 @@ class FakeAgent {
   uint64_t epoch_seen = 0;
   // An older agent says none of these.
   std::string peer_address;
+  std::string worker_address;
   Labels labels;
   uint64_t slot_bytes = 0;
 

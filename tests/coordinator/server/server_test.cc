@@ -81,6 +81,96 @@ class Preparer {
   std::thread thread_;
 };
 
+/// A clock that a test sets forward, as one does whose process was stopped.
+class JumpingClock : public Clock {
+ public:
+  TimePoint Now() const override { return Clock::Real().Now() + Duration(ahead_.load()); }
+  int64_t WallNanos() const override { return Clock::Real().WallNanos() + ahead_.load(); }
+  void SleepFor(Duration duration) override { Clock::Real().SleepFor(duration); }
+  void Jump(Duration duration) { ahead_ += duration.count(); }
+
+ private:
+  std::atomic<int64_t> ahead_{0};
+};
+
+TEST_F(ServerTest, ACoordinatorThatStoodStillFindsNobodyLost) {
+  JumpingClock clock;
+  server_.reset();
+  auto server = CoordinatorServer::Start(config_, clock);
+  ASSERT_TRUE(server.has_value()) << server.error().ToString();
+  server_ = *std::move(server);
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  for (int i = 0; i < 3; ++i) {
+    clock.Jump(std::chrono::seconds(7));
+    // Long enough for many ticks, short enough that its lease is not over.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(a.Report(a.NewReport(epoch())).ok()) << "jump " << i;
+  }
+  // Who then says nothing is lost as ever.
+  EXPECT_TRUE(Eventually([&] { return !a.GetStatus().nodes(0).alive(); }));
+}
+
+TEST_F(ServerTest, OnlyAttachedAgentsObserveAndOnlyWhatRuns) {
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  auto stub = coordinator::Coordinator::NewStub(*MakeChannel(server_->endpoint(), {}));
+  const auto observe = [&](const std::string& node, uint64_t start, const std::string& job,
+                           uint64_t incarnation, uint32_t world) {
+    coordinator::ObserveRequest request;
+    request.set_node(node);
+    request.set_agent_start(start);
+    coordinator::Digest* digest = request.add_digests();
+    digest->set_job(job);
+    digest->set_incarnation(incarnation);
+    digest->set_world(world);
+    grpc::ClientContext context;
+    coordinator::ObserveReply reply;
+    EXPECT_TRUE(stub->Observe(&context, request, &reply).ok());
+    return FromProto(reply.outcome());
+  };
+  EXPECT_EQ(observe("stranger", 1, "gpt", 1, 1).code(), ErrorCode::kFenced);
+  EXPECT_EQ(observe("a", 2, "gpt", 1, 1).code(), ErrorCode::kFenced);
+  // What is not known is not kept: neither jobs, nor incarnations, nor other worlds.
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(observe("a", 1, "job-" + std::to_string(i), 1, kWorldMax).ok());
+  }
+  EXPECT_TRUE(observe("a", 1, "gpt", 9, 1).ok());
+  EXPECT_TRUE(observe("a", 1, "gpt", 1, kWorldMax).ok());
+  EXPECT_EQ(server_->watched().jobs, 0U);
+  EXPECT_TRUE(observe("a", 1, "gpt", 1, 1).ok());
+  EXPECT_EQ(server_->watched().jobs, 1U);
+}
+
+TEST_F(ServerTest, AReportOfWorkersWithoutAPlaceDoesNoHarm) {
+  FakeAgent a(server_->endpoint(), "a");
+  a.worker_address = "127.0.0.1";
+  Attach(a);
+  auto stub = coordinator::Coordinator::NewStub(*MakeChannel(server_->endpoint(), {}));
+  coordinator::StartRunRequest run;
+  run.mutable_spec()->set_job("gpt");
+  run.mutable_spec()->add_command("true");
+  run.mutable_spec()->set_directory("/");
+  run.mutable_spec()->set_nodes(1);
+  run.mutable_spec()->set_ranks_per_node(1);
+  grpc::ClientContext context;
+  coordinator::StartRunReply started;
+  ASSERT_TRUE(stub->StartRun(&context, run, &started).ok());
+  ASSERT_EQ(started.outcome().code(), 0U) << started.outcome().message();
+  pb::ReportRequest report = a.NewReport(epoch());
+  coordinator::WorkerState* worker = report.add_workers();
+  worker->set_job("gpt");
+  worker->set_run_id("run-1.1");
+  worker->set_rank(900'000);
+  worker->set_phase(2);
+  worker->set_exit_code(1);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(a.Report(report).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 TEST_F(ServerTest, CommitsWhenEveryRankHolds) {
   FakeAgent a(server_->endpoint(), "a");
   FakeAgent b(server_->endpoint(), "b");

@@ -52,12 +52,17 @@ class Harness {
     Apply(Tick{});
   }
 
-  void Attach(const std::string& node, std::vector<Holding> holdings = {}, uint64_t start = 1) {
+  /// The coordinator did not run; State's time has not passed meanwhile.
+  void Resume() { Apply(Tick{.resumed = true}); }
+
+  void Attach(const std::string& node, std::vector<Holding> holdings = {}, uint64_t start = 1,
+              uint64_t agent_id = 0) {
     attached_[node] = start;
     NodeAttached event;
     event.attach = attach_ids_[node] = ++next_;
     event.node = node;
     event.agent_start = start;
+    event.agent_id = agent_id;
     event.data_address = "unix:/" + node;
     event.holdings = std::move(holdings);
     if (peers) event.peer_address = "unix:/" + node + ".peer";
@@ -180,6 +185,13 @@ class Harness {
   }
   JobView Job() const { return state_->Jobs("gpt").value()[0]; }
   State& state() { return *state_; }
+  AttachId AttachOf(const std::string& node) const { return attach_ids_.at(node); }
+  /// A heartbeat.
+  Status Report(const std::string& node) {
+    const NodeReported report = NewReport(node);
+    Apply(report);
+    return ReplyTo(report.request)->outcome;
+  }
 
   bool peers = false;
   std::map<std::string, Labels> labels;  // by node

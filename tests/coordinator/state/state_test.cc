@@ -214,6 +214,56 @@ TEST_F(StateTest, LeasesAndGrace) {
   EXPECT_THAT(c.Closed(), IsEmpty());
 }
 
+/// The number of a start means something among the starts of one agent alone.
+TEST_F(StateTest, ALostNodeIsTakenByAnyAgent) {
+  c.Attach("a", {}, 5, 77);
+  c.Lose("a");
+  c.Attach("a", {}, 4, 77);  // its count went back with a restored disk
+  EXPECT_THAT(c.Closed(), IsEmpty());
+  EXPECT_TRUE(c.Report("a").ok());
+  c.Lose("a");
+  c.Attach("a", {}, 1, 88);  // the disks are new
+  EXPECT_THAT(c.Closed(), IsEmpty());
+  EXPECT_TRUE(c.Report("a").ok());
+}
+
+TEST_F(StateTest, ASecondAgentOfOneNameIsRefusedAndShown) {
+  c.Attach("a", {}, 5, 77);
+  c.Attach("a", {}, 9, 88);
+  ASSERT_THAT(c.Closed(), SizeIs(1));
+  EXPECT_EQ(c.Closed()[0].why.code(), ErrorCode::kFenced);
+  EXPECT_THAT(c.Closed()[0].why.message(), HasSubstr("two agents have one node name"));
+  const auto warnings = [this] {
+    const auto nodes = c.state().Nodes();
+    return nodes.front().health.warnings;
+  };
+  EXPECT_THAT(warnings(), ElementsAre(HasSubstr("a second agent")));
+  NodeReported report = c.NewReport("a");
+  report.agent_start = 5;
+  c.Apply(report);
+  EXPECT_TRUE(c.ReplyTo(report.request)->outcome.ok());  // the first is well
+  // It has been stopped.
+  for (int second = 0; second < 31; ++second) {
+    c.Pass(std::chrono::milliseconds(1000));
+    report.request += 1000;
+    c.Apply(report);
+  }
+  EXPECT_THAT(warnings(), IsEmpty());
+  // A later start of the first takes over at once, also while the old stream stands.
+  c.Attach("a", {}, 6, 77);
+  ASSERT_THAT(c.Closed(), SizeIs(1));
+  EXPECT_TRUE(c.Report("a").ok());
+}
+
+TEST_F(StateTest, NobodyIsLostForALeaseAfterTheCoordinatorStoodStill) {
+  c.Apply(NodeDetached{"a", c.AttachOf("a")});
+  c.Resume();
+  c.Pass(std::chrono::milliseconds(2900));
+  EXPECT_THAT(c.Closed(), IsEmpty());
+  c.Pass(std::chrono::milliseconds(200));
+  EXPECT_THAT(c.Closed(), SizeIs(2));  // both are silent
+}
+
 TEST_F(StateTest, RetentionKeepsTheNewestAndThePinned) {
   CommitDisk(V(1, 1));
   ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# --check-config refuses what the start refuses, with exit code 1 and a sentence that names the key.
+#   check_config_test.sh BIN_DIR
+set -euo pipefail
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# expect_refused PROGRAM TEXT ARGUMENT...
+expect_refused() {
+  local program=$1 text=$2 out rc=0
+  shift 2
+  out=$("$bin/holdfast-$program" "${base[$program]}" "$@" --check-config 2>&1) || rc=$?
+  if [[ $rc != 1 || $out != *"$text"* ]]; then
+    echo "holdfast-$program $*: exit code $rc, expected 1 and '$text': $out" >&2
+    failed=1
+  fi
+}
+bin=$1
+declare -A base=([agent]=--set=node=n0 [coordinator]=--set=cluster=c)
+
+printf 'short' >"$dir/short"
+head -c 32 /dev/urandom | base64 >"$dir/open"
+chmod 600 "$dir/short"
+chmod 644 "$dir/open"
+printf 'no pem' >"$dir/pem"
+tls() { printf -- '--set=tls.ca=%s\n--set=tls.cert=%s\n--set=tls.key=%s\n' "$1" "$1" "$1"; }
+mapfile -t absent < <(tls "$dir/absent")
+mapfile -t no_pem < <(tls "$dir/pem")
+
+expect_refused agent "arena.bytes" --set=arena.bytes=0
+expect_refused agent "at least one" --set='data_dirs=[]'
+expect_refused agent "twice" --set='data_dirs=["/d", "/d"]'
+expect_refused agent "twice" --set='data_dirs=["/d", "/x/../d/"]'
+expect_refused agent "absolute" --set='data_dirs=["d"]'
+expect_refused agent "absolute" --set=run_dir=run
+expect_refused agent "node" --set=node=../x
+expect_refused agent "node" --set=node=
+expect_refused agent "cluster" --set=cluster=a/b
+expect_refused agent "name=value" --set='labels=["rack"]'
+expect_refused agent "no port" --set=coordinator=localhost
+expect_refused agent "no port" --set=coordinator=localhost:0
+expect_refused agent "port" --set=coordinator=localhost:99999
+expect_refused agent "log_level" --set=log_level=verbose
+expect_refused agent "metrics.listen" --set=metrics.listen=0.0.0.0:9464
+expect_refused agent "tls" --set=data_listen=0.0.0.0:7001
+expect_refused agent "tls" --set=coordinator=10.1.2.3:7070
+expect_refused agent "secret" --set=peers.listen=0.0.0.0:7002
+expect_refused agent "peers.secret_file" "--set=peers.secret_file=$dir/absent"
+expect_refused agent "chmod o=" "--set=peers.secret_file=$dir/open"
+expect_refused agent "bytes" "--set=peers.secret_file=$dir/short"
+expect_refused agent "all three" "--set=tls.ca=$dir/pem"
+expect_refused agent "cannot read" "${absent[@]}"
+expect_refused agent "PEM" "${no_pem[@]}"
+expect_refused agent "directory" --config "$dir"
+expect_refused agent "cannot read" --config "$dir/absent.toml"
+
+expect_refused coordinator "cluster" --set=cluster=
+expect_refused coordinator "address" --set=listen=::::
+expect_refused coordinator "port" --set=listen=127.0.0.1:99999
+expect_refused coordinator "tls" --set=listen=0.0.0.0:7070
+expect_refused coordinator "absolute" --set=data_dir=data
+expect_refused coordinator "log_level" --set=log_level=verbose
+expect_refused coordinator "metrics.listen" --set=metrics.listen=0.0.0.0:9465
+expect_refused coordinator "peers.group_nodes" --set=peers.parity=4 --set=peers.group_nodes=3
+expect_refused coordinator "peers.group_nodes" --set=peers.parity=2 --set=peers.group_nodes=2
+expect_refused coordinator "domain_label" --set=peers.domain_label=a/b
+expect_refused coordinator "cannot read" "${absent[@]}"
+expect_refused coordinator "PEM" "${no_pem[@]}"
+expect_refused coordinator "directory" --config "$dir"
+
+# What is refused here is what a start refuses: it says the same and touches nothing.
+rc=0
+out=$("$bin/holdfast-coordinator" --set=peers.parity=4 --set=peers.group_nodes=3 \
+  --set=listen="unix:$dir/c.sock" --set=data_dir="$dir/data" 2>&1) || rc=$?
+[[ $rc == 1 && $out == *"peers.group_nodes"* && ! -e $dir/data ]] || {
+  echo "the coordinator started with parity 4 in groups of 3: exit code $rc: $out" >&2
+  failed=1
+}
+
+"$bin/holdfast-agent" --set=node=n0 --check-config >/dev/null
+"$bin/holdfast-coordinator" --check-config >/dev/null
+exit "$failed"
