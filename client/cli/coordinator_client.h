@@ -26,7 +26,12 @@ class CoordinatorClient {
   /// for each rank, in order.
   Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
                                                     uint32_t tier);
-  Status Pin(const std::string& job, VersionId version, bool pinned);
+  /// All copies of all shards of a version (0-0: the newest restorable), parity among them; with
+  /// `as_is` also of one that is not whole.
+  Result<coordinator::PlanRestoreReply> PlanWhole(const std::string& job, VersionId version,
+                                                  bool as_is);
+  /// `version` 0-0: the newest on disk. Which it was.
+  Result<VersionId> Pin(const std::string& job, VersionId version, bool pinned);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// Of one job (NotFound), or of all.
