@@ -88,7 +88,8 @@ Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
 /// Compares a window with the seal, or, of parity, adds its checksums there.
 Status TakeChunks(ShardSeal& seal, uint64_t begin, std::span<const std::byte> window) {
   for (uint64_t at = 0; at < window.size(); at += kChunkBytes) {
-    const uint32_t crc = Crc32c(window.subspan(at, std::min<uint64_t>(kChunkBytes, window.size() - at)));
+    const uint64_t bytes = std::min<uint64_t>(kChunkBytes, window.size() - at);
+    const uint32_t crc = Crc32c(window.subspan(at, bytes));
     const uint64_t chunk = (begin + at) / kChunkBytes;
     if (IsParity(seal.identity.rank)) {
       seal.chunk_crcs.push_back(crc);

@@ -83,7 +83,8 @@ Status ScanDataDir(const std::string& dir, std::set<ShardKey>& sealed, OfflineVo
         out.leftovers.push_back(version.path().string());
         continue;
       }
-      HOLDFAST_RETURN_IF_ERROR(ScanVersion(version.path().string(), name, parsed->version, sealed, out));
+      HOLDFAST_RETURN_IF_ERROR(
+          ScanVersion(version.path().string(), name, parsed->version, sealed, out));
     }
   }
   return Status::Ok();

@@ -122,8 +122,9 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     }
     const VersionId wanted = FromProto(request.version());
     HOLDFAST_ASSIGN_OR_RETURN(const RestoreView view,
-                              request.whole() ? state.PlanView(request.job(), wanted, request.as_is())
-                                              : state.PlanRestore(request.job(), wanted, tier));
+                              request.whole()
+                                  ? state.PlanView(request.job(), wanted, request.as_is())
+                                  : state.PlanRestore(request.job(), wanted, tier));
     ToProto(view.version, reply->mutable_version());
     reply->set_world(view.world);
     const auto fill_source = [](const SourceView& source, pb::ShardSource* wire) {

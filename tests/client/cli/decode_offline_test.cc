@@ -1,5 +1,5 @@
-// Data directories of which some are lost: what parity gives back is restored byte for byte, and what
-// is missing is named.
+// Data directories of which some are lost: what parity gives back is restored byte for byte, and
+// what is missing is named.
 
 #include "tests/client/cli/cli_test_util.h"
 #include "tests/storage/parity/parity_group.h"

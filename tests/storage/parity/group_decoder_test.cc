@@ -1,5 +1,5 @@
-// What is lost of a parity group comes back byte for byte, whichever members are lost, and what cannot
-// come back is named.
+// What is lost of a parity group comes back byte for byte, whichever members are lost, and what
+// cannot come back is named.
 
 #include "storage/parity/group_decoder.h"
 
