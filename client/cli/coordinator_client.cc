@@ -102,14 +102,21 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanWhole(const std::st
   return reply;
 }
 
-Result<VersionId> CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
+Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
   coordinator::PinRequest request;
   request.set_job(job);
   ToProto(version, request.mutable_version());
   request.set_pinned(pinned);
+  auto reply = Call(&Coordinator::Stub::Pin, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
+  coordinator::PinRequest request;
+  request.set_job(job);
+  request.set_pinned(true);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::Pin, request));
-  const VersionId meant = FromProto(reply.version());
-  return meant == VersionId{} ? version : meant;
+  return FromProto(reply.version());
 }
 
 Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {

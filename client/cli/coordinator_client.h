@@ -30,8 +30,9 @@ class CoordinatorClient {
   /// `as_is` also of one that is not whole.
   Result<coordinator::PlanRestoreReply> PlanWhole(const std::string& job, VersionId version,
                                                   bool as_is);
-  /// `version` 0-0: the newest on disk. Which it was.
-  Result<VersionId> Pin(const std::string& job, VersionId version, bool pinned);
+  Status Pin(const std::string& job, VersionId version, bool pinned);
+  /// Pins the newest version on disk, and says which that is.
+  Result<VersionId> PinNewest(const std::string& job);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// Of one job (NotFound), or of all.

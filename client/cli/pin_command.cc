@@ -35,9 +35,12 @@ class PinCommand : public Command {
 
   Result<ExitCode> Run(Context& context) override {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
-    const VersionId wanted = version_ == "newest" ? VersionId{} : VersionOf(version_);
-    HOLDFAST_ASSIGN_OR_RETURN(const VersionId meant, client.Pin(job_, wanted, pin_));
-    version_ = ToString(meant);
+    if (version_ == "newest") {
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionId newest, client.PinNewest(job_));
+      version_ = ToString(newest);
+    } else {
+      HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_), pin_));
+    }
     if (context.output.json()) {
       context.output.WriteJson("pin", {{"job", job_}, {"version", version_}, {"pinned", pin_}});
     } else {

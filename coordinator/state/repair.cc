@@ -18,7 +18,7 @@ constexpr uint32_t kAttemptsQuiet = 4;
 constexpr auto kRestorePatience = std::chrono::minutes(1);
 // What is missing for so long is not just on its way.
 constexpr auto kLackingPatience = std::chrono::seconds(15);
-constexpr size_t kNamedMax = 6;  // shards in one text
+constexpr size_t kShardsNamed = 6;  // shards in one text
 
 bool IsAt(const RankShard& shard, NodeIndex node, Tier tier) {
   return std::find(shard.copies.begin(), shard.copies.end(), Copy{node, tier}) !=
@@ -191,7 +191,7 @@ void State::CountLacking(Job& job) {
       ++lacking.shards;
       if (IsAt(shard, node, Tier::kDisk)) {
         ++lacking.present;
-      } else if (++missing <= kNamedMax) {
+      } else if (++missing <= kShardsNamed) {
         which += fmt::format("{}{} of node {}{}", missing == 1 ? "" : ", ", ShardName(rank),
                              nodes_[node].name, nodes_[node].attached ? "" : " (down)");
       }
@@ -204,7 +204,7 @@ void State::CountLacking(Job& job) {
       count(ParityRank(number), version.parity[number], node);
     }
     if (missing == 0) continue;
-    if (missing > kNamedMax) which += ", …";
+    if (missing > kShardsNamed) which += ", …";
     lacking.which = std::move(which);
     auto before = known.find(id);
     lacking.since = before == known.end() ? at_.now : before->second.since;

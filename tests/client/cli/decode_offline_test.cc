@@ -173,7 +173,9 @@ TEST_F(DecodeTest, ALostNodesShardsAreMissing) {
   result = Verify({1, 3}, {"-o", "json"});
   EXPECT_EQ(result.exit_code, 2);
   for (const auto& shard : result.Json()["shards"]) {
-    if (shard["shard"] == "rank-3") EXPECT_EQ(shard["decodable"], false);
+    if (shard["shard"] == "rank-3") {
+      EXPECT_EQ(shard["decodable"], false);
+    }
   }
 }
 
