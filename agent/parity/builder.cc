@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "agent/parity/parity_image.h"
 #include "storage/base/crash_point.h"
 #include "storage/erasure/code.h"
+#include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
 namespace {

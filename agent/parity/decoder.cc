@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "agent/parity/parity_image.h"
 #include "storage/base/crash_point.h"
 #include "storage/erasure/code.h"
 #include "storage/format/checksum.h"
+#include "storage/parity/group_decoder.h"
+#include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
 namespace {
@@ -60,7 +61,7 @@ class Decoder final : public PeerReader {
     if (!outcome.status.ok() && outcome.bad_bytes) {
       outcome = {};
       for (uint64_t done = 0; done < unit && outcome.status.ok();) {
-        const uint64_t piece = PieceBytes(at_ + done, unit - done);
+        const uint64_t piece = PieceInOneChunk(plan_, stripe_, at_ + done, unit - done);
         outcome = Make(at_ + done, made.subspan(done, piece), /*piecewise=*/true, deadline);
         done += piece;
       }
@@ -125,29 +126,6 @@ class Decoder final : public PeerReader {
     if (present.size() < k) return outcome;
     const WantedSegment wanted{wanted_, into};
     return {code_->Decode(present, {&wanted, 1}), false};
-  }
-
-  /// From `at` on, at most `bytes`: what lies in one chunk of every member's shard.
-  uint64_t PieceBytes(uint64_t at, uint64_t bytes) const {
-    const StripeLayout& layout = plan_.layout();
-    uint64_t least = bytes;
-    const auto consider = [&](uint64_t image_at, uint64_t before) {
-      least = std::min(least, before + kChunkBytes - image_at % kChunkBytes);
-    };
-    for (const Input& input : inputs_) {
-      if (input.index >= layout.data_count()) {
-        consider(ParityImage::RowBegin(layout, input.index - layout.data_count()) + at, 0);
-        continue;
-      }
-      const StripeMember segment = layout.DataMember(stripe_, input.index);
-      const uint64_t begin = std::min(segment.begin + at, segment.end);
-      for (const GroupPlan::Piece& piece :
-           plan_.Pieces(segment.node, begin, std::min(begin + bytes, segment.end))) {
-        if (piece.range_offset > 0) least = std::min(least, piece.range_offset);
-        consider(piece.rank_offset, piece.range_offset);
-      }
-    }
-    return least;
   }
 
   /// The input's bytes of the segment from `at` on. False: all zeros. A piece is asked for by

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/parity/group_plan.h"
 #include "agent/peers/transport.h"
 #include "storage/base/mutex.h"
 #include "storage/format/seal.h"
+#include "storage/parity/group_plan.h"
 
 namespace holdfast::agent {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "agent/parity/parity_image.h"
 #include "storage/format/checksum.h"
+#include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
 namespace {

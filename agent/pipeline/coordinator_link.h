@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/parity/group_plan.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 #include "storage/format/seal.h"
+#include "storage/parity/group_plan.h"
 
 // How the pipeline speaks to the coordinator and to other agents. agent/server does it over gRPC,
 // the tests with a small coordinator in the same process.

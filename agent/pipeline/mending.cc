@@ -32,7 +32,7 @@ bool IsGood(const ShardSeal& seal, uint64_t chunk, std::span<const std::byte> by
 /// Good chunks of one shard, from wherever they can be had.
 class ChunkFinder {
  public:
-  ChunkFinder(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+  ChunkFinder(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare,
               const ShardSeal& seal)
       : tools_(tools), slots_(slots), prepare_(prepare), seal_(seal) {}
 
@@ -74,15 +74,16 @@ class ChunkFinder {
   }
 
   bool TakeFromMemory(uint64_t chunk, std::span<std::byte> into) {
-    const auto slot = slots_.Pin(prepare_.identity.version, RankSlots::Find::kDamagedToo);
+    if (slots_ == nullptr) return false;
+    const auto slot = slots_->Pin(prepare_.identity.version, RankSlots::Find::kDamagedToo);
     if (!slot) return false;
-    const auto seal = slots_.segment().seal(*slot);
+    const auto seal = slots_->segment().seal(*slot);
     const bool same = seal && seal->digest() == seal_.digest();
     if (same) {
-      std::memcpy(into.data(), slots_.segment().slot(*slot).data() + chunk * kChunkBytes,
+      std::memcpy(into.data(), slots_->segment().slot(*slot).data() + chunk * kChunkBytes,
                   into.size());
     }
-    slots_.Unpin(*slot);
+    slots_->Unpin(*slot);
     return same && IsGood(seal_, chunk, into);
   }
 
@@ -123,7 +124,7 @@ class ChunkFinder {
   }
 
   const RestoreTools& tools_;
-  RankSlots& slots_;
+  RankSlots* const slots_;  // nullptr: the shard has no memory here
   const PrepareShard& prepare_;
   const ShardSeal& seal_;
   std::vector<std::byte> buffer_;
@@ -184,7 +185,7 @@ Status MendInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
   HOLDFAST_ASSIGN_OR_RETURN(const auto bad, BadChunksInMemory(slots.segment(), slot));
-  ChunkFinder finder(tools, slots, prepare, seal);
+  ChunkFinder finder(tools, &slots, prepare, seal);
   const std::span<std::byte> image = slots.segment().slot(slot);
   HOLDFAST_RETURN_IF_ERROR(
       finder.Find(bad, Tier::kDisk, [&](uint64_t chunk, std::span<const std::byte> bytes) {
@@ -199,7 +200,7 @@ Status MendInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   return Status::Ok();
 }
 
-Status MendOnDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status MendOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, tools.volume.ReadSeal(key));
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
@@ -233,7 +234,7 @@ Result<ShardSeal> FillFromDisk(
   HOLDFAST_ASSIGN_OR_RETURN(const std::span<std::byte> image, lease(seal.image_bytes));
   std::vector<uint64_t> all(seal.chunk_crcs.size());
   for (uint64_t chunk = 0; chunk < all.size(); ++chunk) all[chunk] = chunk;
-  ChunkFinder finder(tools, slots, prepare, seal);
+  ChunkFinder finder(tools, &slots, prepare, seal);
   HOLDFAST_RETURN_IF_ERROR(
       finder.Find(all, Tier::kDisk, [&](uint64_t chunk, std::span<const std::byte> bytes) {
         std::memcpy(image.data() + chunk * kChunkBytes, bytes.data(), bytes.size());

@@ -21,7 +21,7 @@ Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardK
 /// IoError alone says that the disk does not take the bytes. Blocks; run it on a worker.
 Status MendInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
                     uint32_t slot);
-Status MendOnDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
+Status MendOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare);
 
 /// Fills a leased slot with the shard that lies on this node's disk, damaged in places: its good
 /// chunks from there, the others decoded. NotFound: the disk has none of it.

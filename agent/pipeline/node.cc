@@ -16,6 +16,7 @@ namespace holdfast::agent {
 namespace {
 
 constexpr uint32_t kWorkers = 4;
+constexpr uint32_t kRepairs = 2;
 // They read from memories, disks and peers at once.
 constexpr uint32_t kViewReaders = 8;
 constexpr size_t kSessionsMax = 512;
@@ -74,6 +75,7 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
       reach_(peers, options_.node, clock),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
+      repairs_(kRepairs),
       retention_(1),
       view_readers_(kViewReaders) {}
 
@@ -108,6 +110,7 @@ void Node::Stop() {
   parity_keepers_.clear();
   scrubber_.reset();
   workers_.Stop();
+  repairs_.Stop();
   retention_.Stop();
   view_readers_.Stop();
   sessions_.clear();

@@ -230,7 +230,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   void StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank);
   void FinishPrepare(const ShardKey& key, Tier into, const Status& status);
   void StartParityPrepare(PrepareShard prepare);
-  Status Prepare(const PrepareShard& prepare, RankPipeline& rank);
+  /// `rank`: nullptr only for what goes to disk.
+  Status Prepare(const PrepareShard& prepare, RankPipeline* rank);
   void ApplyRemove(const RemoveVersion& remove);
   void SetWarning(const std::string& key, const std::string& text);
 
@@ -299,6 +300,7 @@ class Node final : public DirectiveHandler, private RankEvents {
       HOLDFAST_GUARDED_BY(views_mutex_);
 
   Executor workers_;
+  Executor repairs_;  // onto the disks
   Executor retention_;
   Executor view_readers_;
   std::unique_ptr<Scrubber> scrubber_;

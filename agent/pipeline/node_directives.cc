@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include "agent/parity/parity_image.h"
 #include "agent/pipeline/node.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/parity/parity_image.h"
 
 // What the coordinator directs and what the ranks' threads tell.
 
@@ -123,9 +123,12 @@ void Node::ApplyPrepare(PrepareShard prepare) {
     running->second.push_back(prepare.request);
     return;
   }
-  if (IsParity(key.rank)) return StartParityPrepare(std::move(prepare));
+  // A shard goes to disk whether it has memory here or not.
+  if (prepare.into != Tier::kDisk && IsParity(key.rank)) {
+    return StartParityPrepare(std::move(prepare));
+  }
   std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
-  if (rank != nullptr) {
+  if (rank != nullptr || prepare.into == Tier::kDisk) {
     StartPrepare(std::move(prepare), std::move(rank));
     return;
   }
@@ -142,8 +145,10 @@ void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank
     prepare.incarnation = job->second.incarnation;
   }
   preparing_[{key, into}].push_back(prepare.request);
-  const bool posted = workers_.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
-    const Status status = Prepare(prepare, *rank);
+  // What goes to disk takes its time, and nobody waits for it.
+  Executor& executor = into == Tier::kDisk ? repairs_ : workers_;
+  const bool posted = executor.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
+    const Status status = Prepare(prepare, rank.get());
     Post([this, key = prepare.identity.key(), into = prepare.into, status] {
       FinishPrepare(key, into, status);
     });
@@ -174,7 +179,7 @@ void Node::StartParityPrepare(PrepareShard prepare) {
     Status status = rank ? Status::Ok() : rank.error();
     if (status.ok()) {
       (*rank)->slots.SetJobState(job);
-      status = Prepare(prepare, **rank);
+      status = Prepare(prepare, rank->get());
     }
     Post([this, shard, into = prepare.into, status] { FinishPrepare(shard, into, status); });
   };
@@ -185,9 +190,10 @@ void Node::StartParityPrepare(PrepareShard prepare) {
   FinishPrepare(key, into, UnavailableError("the agent is overloaded or stopping"));
 }
 
-Status Node::Prepare(const PrepareShard& prepare, RankPipeline& rank) {
-  return prepare.into == Tier::kDisk ? BringToDisk(restore_tools_, rank.slots, prepare)
-                                     : BringIntoMemory(restore_tools_, rank.slots, prepare);
+Status Node::Prepare(const PrepareShard& prepare, RankPipeline* rank) {
+  RankSlots* slots = rank == nullptr ? nullptr : &rank->slots;
+  return prepare.into == Tier::kDisk ? BringToDisk(restore_tools_, slots, prepare)
+                                     : BringIntoMemory(restore_tools_, *slots, prepare);
 }
 
 void Node::FinishPrepare(const ShardKey& key, Tier into, const Status& status) {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "agent/parity/builder.h"
-#include "agent/parity/parity_image.h"
 #include "agent/pipeline/node.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
+#include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
 namespace {

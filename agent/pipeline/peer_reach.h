@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
-#include "agent/parity/group_plan.h"
 #include "agent/peers/transport.h"
 #include "storage/base/clock.h"
 #include "storage/base/mutex.h"
+#include "storage/parity/group_plan.h"
 
 namespace holdfast::agent {
 

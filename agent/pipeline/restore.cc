@@ -6,13 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "agent/parity/parity_image.h"
 #include "agent/parity/rebuild.h"
+#include "agent/pipeline/disk_rebuild.h"
 #include "agent/pipeline/mending.h"
 #include "agent/pipeline/sealer.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
+#include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
 namespace {
@@ -275,7 +276,7 @@ Status Publish(const RestoreTools& tools, std::span<const std::byte> image, cons
 }
 
 // NotFound: there is none, or none that can be made good where it lies.
-Status UseShardOnDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
   Status status = CheckDigest(prepare, stored);
@@ -342,18 +343,14 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
                                                   ToString(prepare.identity.key())));
 }
 
-Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
   Status status = UseShardOnDisk(tools, slots, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;
-  status = PublishFromMemory(tools, slots, prepare);
-  if (status.code() != ErrorCode::kNotFound) return status;
-  // It is tried again and again: peers are not asked for what there is no room for.
-  if (tools.volume.FreeBytes() < slots.segment().slot_bytes()) {
-    return OutOfSpaceError("the disk has no room for " + ToString(prepare.identity.key()));
+  if (slots != nullptr) {
+    status = PublishFromMemory(tools, *slots, prepare);
+    if (status.code() != ErrorCode::kNotFound) return status;
   }
-  std::optional<FillingSlot> filling;
-  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Decode(tools, slots, prepare, filling));
-  return Publish(tools, filling->memory().first(seal.image_bytes), seal);
+  return RebuildOnDisk(tools, prepare);
 }
 
 }  // namespace holdfast::agent

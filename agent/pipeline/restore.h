@@ -55,11 +55,11 @@ struct RestoreTools {
 /// DataLoss and says what is damaged. Blocks; run it on a worker.
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
 
-/// Puts the shard back onto this node's disks: from memory, or decoded by its parity group by way
-/// of a free slot. What is there and bad in places is mended where it lies; what cannot be is
-/// quarantined first. On success it is durable and reported. ResourceExhausted while there is no
-/// slot. Blocks; run it on a worker.
-Status BringToDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
+/// Puts the shard back onto this node's disks: from its memory here, if it has any (`slots` may be
+/// nullptr), or decoded by its parity group. What is there and bad in places is mended where it
+/// lies; what cannot be is quarantined first. On success it is durable and reported. Blocks; run it
+/// on a worker.
+Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare);
 
 /// Checks all chunks of a pinned slot. DataLoss names the first bad one.
 Status VerifySlot(Segment& segment, uint32_t slot);

@@ -50,6 +50,7 @@ std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
     out.number = member.number;
     out.has_data = member.has_data;
     out.has_parity = member.has_parity;
+    out.planned = member.planned;
     for (const coord::PeerRank& rank : member.ranks) {
       out.ranks.push_back({rank.rank, rank.slot_bytes});
     }

@@ -105,6 +105,7 @@ void Describe(Program& program) {
   add(MakePinCommand(false));
   add(MakeRunCommand());
   add(MakeStopCommand());
+  add(MakeRunsCommand());
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
   add(MakeAdviseCommand());

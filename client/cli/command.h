@@ -42,6 +42,7 @@ std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakePinCommand(bool pin);
 std::unique_ptr<Command> MakeRunCommand();
 std::unique_ptr<Command> MakeStopCommand();
+std::unique_ptr<Command> MakeRunsCommand();
 std::unique_ptr<Command> MakeIncidentsCommand();
 std::unique_ptr<Command> MakeQuarantineCommand();
 std::unique_ptr<Command> MakeAdviseCommand();

@@ -81,14 +81,42 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::
   return reply;
 }
 
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanWhole(const std::string& job,
+                                                                   VersionId version, bool as_is) {
+  coordinator::PlanRestoreRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_whole(true);
+  request.set_as_is(as_is);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  const auto good = [&](const coordinator::ShardSource& source, bool parity) {
+    const Rank rank{source.rank()};
+    return IsParity(rank) == parity && (parity || rank.value < reply.world()) &&
+           coord::TierFromNumber(source.tier()).has_value();
+  };
+  bool fits = reply.world() > 0 && reply.world() <= kWorldMax &&
+              (version == VersionId{} || FromProto(reply.version()) == version);
+  for (const auto& source : reply.sources()) fits = fits && good(source, false);
+  for (const auto& source : reply.parity()) fits = fits && good(source, true);
+  if (!fits) return Fail(InternalError(peer_ + " sent a plan that does not fit the version"));
+  return reply;
+}
+
 Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
   coordinator::PinRequest request;
   request.set_job(job);
   ToProto(version, request.mutable_version());
   request.set_pinned(pinned);
+  auto reply = Call(&Coordinator::Stub::Pin, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
+  coordinator::PinRequest request;
+  request.set_job(job);
+  request.set_pinned(true);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::Pin, request));
-  static_cast<void>(reply);
-  return Status::Ok();
+  return FromProto(reply.version());
 }
 
 Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {

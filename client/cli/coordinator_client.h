@@ -26,7 +26,13 @@ class CoordinatorClient {
   /// for each rank, in order.
   Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
                                                     uint32_t tier);
+  /// All copies of all shards of a version (0-0: the newest restorable), parity among them; with
+  /// `as_is` also of one that is not whole.
+  Result<coordinator::PlanRestoreReply> PlanWhole(const std::string& job, VersionId version,
+                                                  bool as_is);
   Status Pin(const std::string& job, VersionId version, bool pinned);
+  /// Pins the newest version on disk, and says which that is.
+  Result<VersionId> PinNewest(const std::string& job);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// Of one job (NotFound), or of all.

@@ -39,7 +39,7 @@ bool IsDirectory(const fs::directory_entry& entry) {
 
 /// Looks at the files of one version: unreadable seals and what was never published.
 Status ScanVersion(const std::string& dir, const std::string& job, VersionId version,
-                   OfflineVolume& out) {
+                   std::set<ShardKey>& sealed, OfflineVolume& out) {
   HOLDFAST_ASSIGN_OR_RETURN(auto entries, ListSorted(dir));
   for (const auto& entry : entries) {
     auto name = ParseShardFileName(entry.path().filename().string());
@@ -49,19 +49,28 @@ Status ScanVersion(const std::string& dir, const std::string& job, VersionId ver
     } else if (name->seal) {
       Result<std::string> bytes = ReadWholeFile(entry.path().string(), kSealBytesMax);
       Status error = bytes ? Status::Ok() : bytes.error();
+      const ShardKey key{job, version, name->rank};
+      sealed.insert(key);
       if (bytes) {
         Result<ShardSeal> seal = DecodeSeal(std::as_bytes(std::span(*bytes)));
-        if (!seal) error = seal.error().WithContext(entry.path().string());
+        if (!seal) {
+          error = seal.error().WithContext(entry.path().string());
+        } else if (seal->identity.key() != key) {
+          error = DataLossError(entry.path().string() + " is the seal of " +
+                                ToString(seal->identity.key()));
+        }
       }
       if (!error.ok())
         out.damaged.push_back({entry.path().string(), job, version, name->rank, error});
+    } else {
+      out.unsealed.insert({job, version, name->rank});  // until its seal is found
     }
   }
   return Status::Ok();
 }
 
 /// The volume lists what it can read; this finds the seals it cannot.
-Status ScanDataDir(const std::string& dir, OfflineVolume& out) {
+Status ScanDataDir(const std::string& dir, std::set<ShardKey>& sealed, OfflineVolume& out) {
   HOLDFAST_ASSIGN_OR_RETURN(auto jobs, ListSorted(dir));
   for (const auto& job : jobs) {
     std::string name = job.path().filename().string();
@@ -74,7 +83,8 @@ Status ScanDataDir(const std::string& dir, OfflineVolume& out) {
         out.leftovers.push_back(version.path().string());
         continue;
       }
-      HOLDFAST_RETURN_IF_ERROR(ScanVersion(version.path().string(), name, parsed->version, out));
+      HOLDFAST_RETURN_IF_ERROR(
+          ScanVersion(version.path().string(), name, parsed->version, sealed, out));
     }
   }
   return Status::Ok();
@@ -126,7 +136,11 @@ Result<OfflineVolume> OpenOne(std::vector<Marked> marked) {
   opened.cluster = marked[0].marker.cluster;
   HOLDFAST_ASSIGN_OR_RETURN(opened.volume, OpenVolumeReadOnly(opened.dirs, IoOptions()));
   opened.shards = opened.volume->List();
-  for (const std::string& dir : opened.dirs) HOLDFAST_RETURN_IF_ERROR(ScanDataDir(dir, opened));
+  std::set<ShardKey> sealed;
+  for (const std::string& dir : opened.dirs) {
+    HOLDFAST_RETURN_IF_ERROR(ScanDataDir(dir, sealed, opened));
+  }
+  for (const ShardKey& key : sealed) opened.unsealed.erase(key);
   return opened;
 }
 

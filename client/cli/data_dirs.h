@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct OfflineVolume {
   std::unique_ptr<Volume> volume;
   std::vector<StoredShard> shards;
   std::vector<DamagedSeal> damaged;
+  /// Data under its final name without a seal: the shard was published once, or nearly.
+  std::set<ShardKey> unsealed;
   std::vector<std::string> leftovers;  // unpublished files: never part of a version, never damage
 
   /// Where the shard lies, for people: its directory in every data directory that has it.

@@ -113,6 +113,38 @@ void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_af
   }
 }
 
+/// Can it lose what its parity groups are to survive?
+void ExamineRedundancy(const JobStatus& job, std::vector<Finding>& out) {
+  if (job.under_protected_size() == 0) return;
+  const coordinator::UnderProtected& newest = job.under_protected(0);
+  std::string text = fmt::format("{} has {} of {} shards on disk", Name(newest.version()),
+                                 newest.present(), newest.shards());
+  if (newest.ordered() > 0) text += fmt::format(", {} being brought back now", newest.ordered());
+  text += ": missing " + newest.why();
+  if (job.under_protected_size() > 1) {
+    const auto older = static_cast<uint64_t>(job.under_protected_size()) - 1;
+    text += "; and " + Count(older, "older version");
+  }
+  out.push_back({"UNDER_PROTECTED", HealthLevel::kWarn, "job " + job.job(), text});
+}
+
+void ExamineRuns(const coordinator::GetRunsReply& runs, std::vector<Finding>& out) {
+  for (const auto& node : runs.quarantine()) {
+    out.push_back({"NODE_QUARANTINED", HealthLevel::kWarn, "node " + node.node(),
+                   "it gets no workers until `holdfast quarantine " + node.node() +
+                       " --release`: " + node.why()});
+  }
+  for (const auto& run : runs.runs()) {
+    const std::string subject = "job " + run.spec().job();
+    if (run.phase() == "waiting") {
+      out.push_back({"RUN_WAITING", HealthLevel::kWarn, subject, "its run " + run.why()});
+    } else if (run.phase() == "failed") {
+      out.push_back(
+          {"RUN_FAILED", HealthLevel::kWarn, subject, "its run was given up: " + run.why()});
+    }
+  }
+}
+
 /// It is no fault: an operator may want it so.
 void ExamineProtection(const JobStatus& job, std::vector<Finding>& out) {
   const bool joined = job.world() > 0 && job.ranks_joined() == job.world();
@@ -149,8 +181,10 @@ std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos)
   for (const JobStatus& job : view.status.jobs()) {
     ExamineRestorable(job, findings);
     ExaminePace(view, job, stale_after_nanos, findings);
+    ExamineRedundancy(job, findings);
     ExamineProtection(job, findings);
   }
+  ExamineRuns(view.runs, findings);
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.level > b.level; });
   return findings;

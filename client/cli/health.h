@@ -19,10 +19,11 @@ struct Finding {
   std::string message;
 };
 
-/// What `status` knows: the coordinator's answer, and each job's versions.
+/// What `status` knows: the coordinator's answer, each job's versions, and the runs.
 struct ClusterView {
   coordinator::GetStatusReply status;
   std::map<std::string, coordinator::ListVersionsReply> versions;
+  coordinator::GetRunsReply runs;  // with the nodes in quarantine
   int64_t now_wall_nanos = 0;
 };
 
@@ -50,6 +51,10 @@ JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
 ///   CHECKPOINT_STALE a job committed nothing for `stale_after_nanos`
 ///   PEER_STALE       the same for tier peer, of a job with parity groups
 ///   DISK_STALE       the same for tier disk
+///   UNDER_PROTECTED  a version on disk lacks shards that its parity groups are to keep there
+///   NODE_QUARANTINED a node gets no workers
+///   RUN_WAITING      a run waits for nodes
+///   RUN_FAILED       a run was given up
 ///   NOT_PROTECTED    (kOk) no parity is kept for a job, and why
 std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos);
 /// Those of the nodes alone.

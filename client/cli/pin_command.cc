@@ -10,6 +10,7 @@ A pinned version is never taken by retention, on any tier that has it.
 
 Examples:
   holdfast pin my-job 3-120
+  holdfast pin my-job newest          the newest on disk, whichever that is by now
   holdfast versions my-job            shows it under PINNED
   holdfast unpin my-job 3-120
 )";
@@ -23,15 +24,23 @@ class PinCommand : public Command {
                              : app.add_subcommand("unpin", "Leave a version to retention again");
     command->footer(kPinFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
-    command->add_option("VERSION", version_, "As in `holdfast versions`, e.g. 3-120")
+    command
+        ->add_option("VERSION", version_,
+                     pin_ ? "As in `holdfast versions`, e.g. 3-120; newest: the newest on disk"
+                          : "As in `holdfast versions`, e.g. 3-120")
         ->required()
-        ->check(VersionCheck());
+        ->check(pin_ ? VersionCheck() | CLI::IsMember({"newest"}) : VersionCheck());
     return command;
   }
 
   Result<ExitCode> Run(Context& context) override {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
-    HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_), pin_));
+    if (version_ == "newest") {
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionId newest, client.PinNewest(job_));
+      version_ = ToString(newest);
+    } else {
+      HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_), pin_));
+    }
     if (context.output.json()) {
       context.output.WriteJson("pin", {{"job", job_}, {"version", version_}, {"pinned", pin_}});
     } else {

@@ -1,5 +1,6 @@
 #include "client/cli/command.h"
 #include "client/cli/coordinator_client.h"
+#include "client/cli/run_json.h"
 #include "client/cli/text.h"
 #include "client/cli/version_json.h"
 
@@ -36,12 +37,7 @@ class QuarantineCommand : public Command {
     }
     HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.GetRuns(""));
     if (context.output.json()) {
-      Json list = Json::array();
-      for (const auto& one : reply.quarantine()) {
-        list.push_back(
-            {{"node", one.node()}, {"why", one.why()}, {"time", TimeJson(one.wall_nanos())}});
-      }
-      context.output.WriteJson("quarantine", {{"nodes", list}});
+      context.output.WriteJson("quarantine", {{"nodes", QuarantineJson(reply)}});
       return ExitCode::kOk;
     }
     Table table({{"NODE", false, true}, {"SINCE", true, false}, {"WHY", false, true}});

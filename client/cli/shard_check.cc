@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <set>
+#include <tuple>
 
 #include "client/cli/agent_client.h"
 #include "client/cli/coordinator_client.h"
+#include "client/cli/group_source.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/parallel.h"
 #include "client/cli/progress.h"
@@ -47,6 +51,39 @@ uint64_t TotalBytes(const std::vector<ShardCheck>& checks) {
   return total;
 }
 
+/// Takes every byte and keeps none.
+class ProgressSink : public ShardSink {
+ public:
+  explicit ProgressSink(Progress& progress) : progress_(progress) {}
+  Status Begin(const ShardSeal& /*seal*/) override { return Status::Ok(); }
+  Status Chunk(uint64_t /*offset*/, std::span<const std::byte> bytes) override {
+    progress_.Add(bytes.size());
+    return Status::Ok();
+  }
+
+ private:
+  Progress& progress_;
+};
+
+/// Says of a rank's shard without a copy whether its group gives it back; deep: by doing it.
+void LookInGroup(LostShards& lost, bool deep, Progress& progress, ShardCheck& check) {
+  if (IsParity(check.key.rank)) {
+    check.message += ": its group survives fewer losses";
+    return;
+  }
+  auto seal = lost.Find(check.key.rank);
+  Status status = seal ? Status::Ok() : seal.error();
+  if (seal) check.bytes = seal->image_bytes;
+  if (status.ok() && deep) {
+    ProgressSink sink(progress);
+    status = lost.Stream(check.key.rank, 0, seal->image_bytes, sink);
+  }
+  check.decodable = status.ok();
+  check.message += !status.ok() ? ": " + status.message()
+                   : deep       ? ": decoded from its parity group, every byte is right"
+                                : ": its parity group can decode it";
+}
+
 /// The copies of one version at one tier that live nodes hold.
 Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::string& job,
                                          VersionId version, Tier tier) {
@@ -67,11 +104,54 @@ Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::s
   return copies;
 }
 
+/// Adds all copies there are of a version that its disks have not whole, and what is missing there.
+/// False: the coordinator does not say.
+bool CollectWhatIsLeft(CoordinatorClient& client, const std::string& job, VersionId version,
+                       CheckReport& report) {
+  auto plan = client.PlanWhole(job, version, /*as_is=*/true);
+  if (!plan) return false;
+  std::set<Rank> on_disk;
+  const auto add = [&](const coordinator::ShardSource& source) {
+    const Tier tier = static_cast<Tier>(source.tier());
+    if (tier == Tier::kDisk) on_disk.insert(Rank{source.rank()});
+    report.checks.push_back({{job, version, Rank{source.rank()}},
+                             tier,
+                             source.node(),
+                             source.address(),
+                             source.image_bytes(),
+                             Verdict::kOk,
+                             ""});
+  };
+  for (const auto& source : plan->sources()) add(source);
+  for (const auto& source : plan->parity()) add(source);
+  const auto miss = [&](Rank rank, const std::string& node) {
+    if (on_disk.count(rank) != 0) return;
+    ShardCheck check{{job, version, rank}, Tier::kDisk, node, "", 0, Verdict::kMissing, ""};
+    check.message = "no live node has it on disk";
+    report.missing.push_back(std::move(check));
+  };
+  std::map<Rank, std::string> home;
+  for (const auto& group : plan->groups()) {
+    for (const auto& member : group.members()) {
+      for (const auto& rank : member.ranks()) home[Rank{rank.rank()}] = member.node();
+      home[ParityRank(member.number())] = member.node();
+    }
+  }
+  for (uint32_t rank = 0; rank < plan->world(); ++rank) home.emplace(Rank{rank}, "");
+  for (const auto& [rank, node] : home) miss(rank, node);
+  return true;
+}
+
 /// Adds the copies of one version at each tier that has it whole.
 Status CollectVersion(CoordinatorClient& client, const std::string& job,
                       const coordinator::VersionInfo& info, CheckReport& report) {
   VersionId version = FromProto(info.version());
   std::string name = job + "/" + ToString(version);
+  const uint32_t disk = TierBit(Tier::kDisk);
+  const bool whole_on_disk = (info.available_tiers() & disk) != 0;
+  if ((info.committed_tiers() & disk) != 0 && !whole_on_disk) {
+    if (CollectWhatIsLeft(client, job, version, report)) return Status::Ok();
+  }
   if (info.available_tiers() == 0) {
     report.partial = true;
     report.notes.push_back(name + ": no tier has all of its shards on live nodes" +
@@ -145,11 +225,39 @@ void TakeSample(double share, CheckReport& report) {
   report.checks = std::move(kept);
 }
 
+namespace {
+
+using VersionKey = std::pair<std::string, VersionId>;
+
+/// Looks into the groups for what has no copy.
+Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
+                            const CheckOptions& options, CheckReport& report) {
+  if (report.missing.empty()) return Status::Ok();
+  Progress progress("decoding what is missing", 0, options.deep, context.clock);
+  std::map<VersionKey, std::unique_ptr<LostShards>> versions;
+  for (ShardCheck& check : report.missing) {
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    const ShardKey& key = check.key;
+    std::unique_ptr<LostShards>& lost = versions[{key.job, key.version}];
+    if (lost == nullptr) {
+      HOLDFAST_ASSIGN_OR_RETURN(const auto plan,
+                                client.PlanWhole(key.job, key.version, /*as_is=*/true));
+      lost = std::make_unique<LostShards>(key.job, key.version,
+                                          ImagesOf(plan, key.job, context.options));
+    }
+    LookInGroup(*lost, options.deep, progress, check);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
 Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
   CheckReport report;
   HOLDFAST_RETURN_IF_ERROR(CollectOnline(client, options, report));
   TakeSample(options.share, report);
+  HOLDFAST_RETURN_IF_ERROR(ExplainMissingOnline(context, client, options, report));
   Progress progress("verifying", options.deep ? TotalBytes(report.checks) : 0, options.deep,
                     context.clock);
   std::map<std::string, Result<AgentClient>> agents;
@@ -170,6 +278,12 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
     return !Interrupt::requested();
   });
   HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+  std::move(report.missing.begin(), report.missing.end(), std::back_inserter(report.checks));
+  report.missing.clear();
+  std::stable_sort(report.checks.begin(), report.checks.end(),
+                   [](const ShardCheck& a, const ShardCheck& b) {
+                     return std::tie(a.key, a.tier) < std::tie(b.key, b.tier);
+                   });
   return report;
 }
 
@@ -185,6 +299,107 @@ bool Wanted(const CheckOptions& options, const std::string& job, VersionId versi
 struct Located {
   ShardKey key;
   const OfflineVolume* volume;
+};
+
+/// What of a version must be in the given directories and is not: with those of several nodes
+/// everything, with those of one node what its parity groups place there.
+class MissingFinder {
+ public:
+  MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options)
+      : volumes_(volumes), options_(options) {
+    for (size_t v = 0; v < volumes.size(); ++v) {
+      for (const StoredShard& shard : volumes[v].shards) {
+        Found& found = FoundOf(shard.identity.job, shard.identity.version);
+        found.world = std::max(found.world, shard.identity.world);
+        found.shards[shard.identity.rank] = v;
+      }
+      for (const DamagedSeal& seal : volumes[v].damaged) {
+        FoundOf(seal.job, seal.version).damaged.insert(seal.rank);
+      }
+      for (const ShardKey& key : volumes[v].unsealed) {
+        FoundOf(key.job, key.version).unsealed[key.rank] = v;
+      }
+    }
+  }
+
+  Status Find(Progress& progress, CheckReport& report) {
+    for (auto& [key, found] : versions_) {
+      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+      if (!Wanted(options_, key.first, key.second)) continue;
+      FindOf(key, found, progress, report);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Found {
+    uint32_t world = 0;
+    std::map<Rank, size_t> shards;    // volume that has a good seal
+    std::map<Rank, size_t> unsealed;  // volume that has data alone
+    std::set<Rank> damaged;
+  };
+
+  Found& FoundOf(const std::string& job, VersionId version) { return versions_[{job, version}]; }
+
+  void FindOf(const VersionKey& key, const Found& found, Progress& progress, CheckReport& report) {
+    LostShards lost(key.first, key.second, ImagesOf(volumes_, key.first, key.second));
+    const auto miss = [&](Rank rank, const std::string& dir, const std::string& why) {
+      ShardCheck check{{key.first, key.second, rank}, Tier::kDisk, dir, "", 0, Verdict::kMissing,
+                       why};
+      LookInGroup(lost, options_.deep, progress, check);
+      report.missing.push_back(std::move(check));
+    };
+    const auto is_here = [&](Rank rank) {
+      return found.shards.count(rank) != 0 || found.damaged.count(rank) != 0;
+    };
+    for (const auto& [rank, volume] : found.unsealed) {
+      if (!is_here(rank)) miss(rank, volumes_[volume].dirs[0], "its data is here, its seal is not");
+    }
+    const bool one_node = volumes_.size() == 1;
+    std::set<Rank> placed;  // by a plan
+    for (const GroupPlan& plan : lost.Plans()) {
+      for (const PlanMember& member : plan.members()) {
+        std::vector<Rank> shards = {ParityRank(member.number)};
+        for (const PlanRank& rank : member.ranks) shards.push_back(rank.rank);
+        placed.insert(shards.begin(), shards.end());
+        const bool any = std::any_of(shards.begin(), shards.end(), [&](Rank rank) {
+          return is_here(rank) || found.unsealed.count(rank) != 0;
+        });
+        for (const Rank rank : shards) {
+          if (is_here(rank) || found.unsealed.count(rank) != 0 || (one_node && !any)) continue;
+          miss(rank, "-", fmt::format("no data directory here has it; it was on node {}",
+                                      member.node));
+        }
+      }
+    }
+    std::vector<std::string> elsewhere;
+    for (uint32_t rank = 0; rank < found.world; ++rank) {
+      if (is_here(Rank{rank}) || placed.count(Rank{rank}) != 0 ||
+          found.unsealed.count(Rank{rank}) != 0) {
+        continue;
+      }
+      if (!one_node) {
+        miss(Rank{rank}, "-", "no data directory here has it");
+      } else {
+        elsewhere.push_back(std::to_string(rank));
+      }
+    }
+    if (elsewhere.empty()) return;
+    report.partial = true;
+    constexpr size_t kNamedMax = 8;
+    if (elsewhere.size() > kNamedMax) {
+      elsewhere.resize(kNamedMax);
+      elsewhere.emplace_back("…");
+    }
+    report.notes.push_back(fmt::format(
+        "{}/{} has {} ranks, and ranks {} are not in these data directories: give those of all "
+        "nodes to have it checked whole",
+        key.first, ToString(key.second), found.world, Join(elsewhere, ", ")));
+  }
+
+  const std::vector<OfflineVolume>& volumes_;
+  const CheckOptions& options_;
+  std::map<VersionKey, Found> versions_;
 };
 
 Status NothingThere(const CheckOptions& options) {
@@ -219,7 +434,11 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
     for (const std::string& path : volume.leftovers)
       report.notes.push_back(path + " was never published or is being deleted: it does not count");
   }
-  if (report.checks.empty() && damaged.empty() && !options.job.empty())
+  {
+    Progress progress("decoding what is missing", 0, options.deep, context.clock);
+    HOLDFAST_RETURN_IF_ERROR(MissingFinder(volumes, options).Find(progress, report));
+  }
+  if (report.checks.empty() && damaged.empty() && report.missing.empty() && !options.job.empty())
     return Fail(NothingThere(options));
   TakeSample(options.share, report);
   {
@@ -233,7 +452,9 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     }
   }
-  // Seals that cannot be read are always told: finding them cost nothing.
+  // Seals that cannot be read or are gone are always told: finding them cost nothing.
+  std::move(report.missing.begin(), report.missing.end(), std::back_inserter(report.checks));
+  report.missing.clear();
   std::move(damaged.begin(), damaged.end(), std::back_inserter(report.checks));
   std::stable_sort(report.checks.begin(), report.checks.end(),
                    [](const ShardCheck& a, const ShardCheck& b) { return a.key < b.key; });

@@ -28,6 +28,7 @@ struct ShardCheck {
   uint64_t bytes = 0;
   Verdict verdict = Verdict::kOk;
   std::string message;
+  bool decodable = false;  // of a missing one: its parity group gives it back
 };
 
 struct CheckOptions {
@@ -41,6 +42,7 @@ struct CheckOptions {
 struct CheckReport {
   std::vector<ShardCheck> checks;
   uint64_t left_out = 0;  // not in the sample
+  std::vector<ShardCheck> missing;  // while they are collected; in `checks` in the end
   std::vector<std::string> notes;
   bool partial = false;  // something committed could not be looked at
 };

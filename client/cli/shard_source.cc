@@ -6,6 +6,7 @@
 
 #include "client/cli/coordinator_client.h"
 #include "client/cli/data_dirs.h"
+#include "client/cli/group_source.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/text.h"
 
@@ -25,6 +26,33 @@ ShardSource PlannedShard(const RestorePlan& plan, const coordinator::ShardSource
   return shard;
 }
 
+/// What is read of a shard that has no copy.
+ShardSource DecodedShard(const ShardKey& key, uint32_t world, const ShardSeal& seal) {
+  ShardSource shard;
+  shard.expected = {key, world, seal.image_bytes, seal.digest()};
+  shard.tier = Tier::kPeer;
+  shard.node = "parity group";
+  shard.decoded = true;
+  return shard;
+}
+
+/// Makes `LostShards` of the version that is asked for, once.
+class LostOf {
+ public:
+  template <typename Make>
+  Result<LostShards*> Get(const Make& make) {
+    MutexLock lock(mutex_);
+    if (lost_ == nullptr) {
+      HOLDFAST_ASSIGN_OR_RETURN(lost_, make());
+    }
+    return lost_.get();
+  }
+
+ private:
+  Mutex mutex_;
+  std::unique_ptr<LostShards> lost_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
 /// Live agents, as the coordinator plans.
 class ClusterSource : public RestoreSource {
  public:
@@ -32,13 +60,18 @@ class ClusterSource : public RestoreSource {
       : options_(options), client_(std::move(client)), tier_(tier) {}
 
   Result<RestorePlan> Plan(const std::string& job, VersionId version) override {
-    HOLDFAST_ASSIGN_OR_RETURN(auto reply, client_.PlanRestore(job, version, tier_));
-    RestorePlan plan{job, FromProto(reply.version()), reply.world(), {}};
-    for (const auto& source : reply.sources()) plan.shards.push_back(PlannedShard(plan, source));
+    auto reply = client_.PlanRestore(job, version, tier_);
+    if (!reply && tier_ == 0 && reply.error().code() == ErrorCode::kFailedPrecondition) {
+      return PlanWithDecoding(job, version, reply.error());
+    }
+    if (!reply) return Fail(reply.error());
+    RestorePlan plan{job, FromProto(reply->version()), reply->world(), {}};
+    for (const auto& source : reply->sources()) plan.shards.push_back(PlannedShard(plan, source));
     return plan;
   }
 
   Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
+    if (shard.decoded) return ReadPart(shard, 0, shard.expected.image_bytes, sink);
     HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
                               AgentClient::Open(shard.node, shard.address, options_));
     return agent.ReadShard(shard.expected.key, shard.tier, sink);
@@ -46,6 +79,10 @@ class ClusterSource : public RestoreSource {
 
   Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
                   ShardSink& sink) override {
+    if (shard.decoded) {
+      HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(shard.expected.key));
+      return lost->Stream(shard.expected.key.rank, offset, bytes, sink);
+    }
     HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
                               AgentClient::Open(shard.node, shard.address, options_));
     return agent.ReadPart(shard.expected.key, shard.tier, offset, bytes, sink);
@@ -54,7 +91,7 @@ class ClusterSource : public RestoreSource {
   Result<ShardSource> Another(const ShardSource& failed) override {
     const ExpectedShard& wanted = failed.expected;
     for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
-      if (tier <= failed.tier || tier_ != 0) continue;
+      if (tier <= failed.tier || tier_ != 0 || failed.decoded) continue;
       auto reply =
           client_.PlanRestore(wanted.key.job, wanted.key.version, static_cast<uint32_t>(tier));
       if (!reply || wanted.key.rank.value >= static_cast<uint32_t>(reply->sources_size())) continue;
@@ -63,13 +100,56 @@ class ClusterSource : public RestoreSource {
           PlannedShard(plan, reply->sources(static_cast<int>(wanted.key.rank.value)));
       if (other.expected.digest == wanted.digest) return other;
     }
+    if (failed.decoded || tier_ != 0) return Fail(NotFoundError("no other copy"));
+    HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(wanted.key));
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, lost->Find(wanted.key.rank));
+    ShardSource decoded = DecodedShard(wanted.key, wanted.world, seal);
+    if (decoded.expected.digest == wanted.digest) return decoded;
     return Fail(NotFoundError("no other copy"));
   }
 
  private:
+  /// The nearest copy of each rank's shard; what has none is decoded. `why` it is so.
+  Result<RestorePlan> PlanWithDecoding(const std::string& job, VersionId version,
+                                       const Status& why) {
+    auto reply = client_.PlanWhole(job, version, /*as_is=*/true);
+    if (!reply) return Fail(why);
+    RestorePlan plan{job, FromProto(reply->version()), reply->world(), {}};
+    std::vector<const coordinator::ShardSource*> nearest(plan.world);
+    for (const auto& source : reply->sources()) {
+      const coordinator::ShardSource*& best = nearest[source.rank()];
+      if (best == nullptr || source.tier() < best->tier()) best = &source;
+    }
+    for (uint32_t rank = 0; rank < plan.world; ++rank) {
+      if (nearest[rank] != nullptr) {
+        plan.shards.push_back(PlannedShard(plan, *nearest[rank]));
+        continue;
+      }
+      const ShardKey key{job, plan.version, Rank{rank}};
+      HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(key));
+      auto seal = lost->Find(key.rank);
+      if (!seal) {
+        return Fail(Status(ErrorCode::kFailedPrecondition,
+                           fmt::format("rank {} of {}/{} has no copy on a live node, and {}", rank,
+                                       job, ToString(plan.version), seal.error().message())));
+      }
+      plan.shards.push_back(DecodedShard(key, plan.world, *seal));
+    }
+    return plan;
+  }
+
+  Result<LostShards*> Lost(const ShardKey& key) {
+    return lost_.Get([&]() -> Result<std::unique_ptr<LostShards>> {
+      HOLDFAST_ASSIGN_OR_RETURN(const auto reply,
+                                client_.PlanWhole(key.job, key.version, /*as_is=*/true));
+      return std::make_unique<LostShards>(key.job, key.version, ImagesOf(reply, key.job, options_));
+    });
+  }
+
   const GlobalOptions& options_;
   CoordinatorClient client_;
   const uint32_t tier_;
+  LostOf lost_;
 };
 
 /// Data directories on this machine, as they lie.
@@ -79,28 +159,19 @@ class DataDirSource : public RestoreSource {
 
   Result<RestorePlan> Plan(const std::string& job, VersionId wanted) override {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVersion> versions, VersionsOf(volumes_, job));
-    const OfflineVersion* chosen = nullptr;
+    Status newest;  // why the newest cannot be read
     for (const OfflineVersion& version : versions) {
-      bool fits = wanted == VersionId{} ? version.complete() : version.version == wanted;
-      if (fits && chosen == nullptr) chosen = &version;
+      if (wanted != VersionId{} && version.version != wanted) continue;
+      auto plan = PlanOf(version);
+      if (plan || wanted != VersionId{}) return plan;
+      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+      if (newest.ok()) newest = plan.error();
     }
-    if (chosen == nullptr) return Fail(NothingToRestore(job, wanted, versions));
-    if (!chosen->complete()) {
-      return Fail(NotFoundError(
-          fmt::format("{}/{} is not whole here: ranks {} are missing of a world of {}; give the "
-                      "data directories of all nodes",
-                      job, ToString(chosen->version), MissingRanks(*chosen), chosen->world)));
-    }
-    RestorePlan plan{job, chosen->version, chosen->world, {}};
-    for (const auto& [rank, holders] : chosen->ranks) {
-      ShardKey key{job, chosen->version, Rank{rank}};
-      HOLDFAST_ASSIGN_OR_RETURN(ShardSource source, SourceOf(key, chosen->world, holders));
-      plan.shards.push_back(std::move(source));
-    }
-    return plan;
+    return Fail(NothingToRestore(job, wanted, versions, newest));
   }
 
   Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
+    if (shard.decoded) return ReadPart(shard, 0, shard.expected.image_bytes, sink);
     const Volume& volume = *volumes_[shard.volumes[0]].volume;
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, volume.ReadSeal(shard.expected.key));
     HOLDFAST_RETURN_IF_ERROR(sink.Begin(seal));
@@ -112,6 +183,9 @@ class DataDirSource : public RestoreSource {
 
   Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
                   ShardSink& sink) override {
+    if (shard.decoded) {
+      return Lost(shard.expected.key).Stream(shard.expected.key.rank, offset, bytes, sink);
+    }
     const Volume& volume = *volumes_[shard.volumes[0]].volume;
     HOLDFAST_ASSIGN_OR_RETURN(auto chunks, volume.OpenChunks(shard.expected.key));
     HOLDFAST_RETURN_IF_ERROR(sink.Begin(chunks->seal()));
@@ -124,22 +198,61 @@ class DataDirSource : public RestoreSource {
   }
 
   Result<ShardSource> Another(const ShardSource& failed) override {
+    if (failed.decoded) return Fail(NotFoundError("no other copy"));
     std::vector<size_t> rest(failed.volumes.begin() + 1, failed.volumes.end());
-    if (rest.empty()) return Fail(NotFoundError("no other copy"));
-    return SourceOf(failed.expected.key, failed.expected.world, rest);
+    if (!rest.empty()) return SourceOf(failed.expected.key, failed.expected.world, rest);
+    const ShardKey& key = failed.expected.key;
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Lost(key).Find(key.rank));
+    if (seal.digest() != failed.expected.digest) return Fail(NotFoundError("no other copy"));
+    return DecodedShard(key, failed.expected.world, seal);
   }
 
  private:
+  /// Each rank's shard from where it lies; what is not here is decoded.
+  Result<RestorePlan> PlanOf(const OfflineVersion& version) {
+    RestorePlan plan{version.job, version.version, version.world, {}};
+    for (uint32_t rank = 0; rank < version.world; ++rank) {
+      const ShardKey key{version.job, version.version, Rank{rank}};
+      auto holders = version.ranks.find(rank);
+      if (holders != version.ranks.end()) {
+        HOLDFAST_ASSIGN_OR_RETURN(ShardSource source,
+                                  SourceOf(key, version.world, holders->second));
+        plan.shards.push_back(std::move(source));
+        continue;
+      }
+      auto seal = Lost(key).Find(key.rank);
+      if (!seal) {
+        HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+        return Fail(NotFoundError(fmt::format(
+            "{}/{} is not whole here: ranks {} are missing of a world of {}, and {}; give the "
+            "data directories of all nodes",
+            version.job, ToString(version.version), MissingRanks(version), version.world,
+            seal.error().message())));
+      }
+      plan.shards.push_back(DecodedShard(key, version.world, *seal));
+    }
+    return plan;
+  }
+
+  LostShards& Lost(const ShardKey& key) {
+    MutexLock lock(mutex_);
+    std::unique_ptr<LostShards>& lost = lost_[key.version];
+    if (lost == nullptr) {
+      lost = std::make_unique<LostShards>(key.job, key.version,
+                                          ImagesOf(volumes_, key.job, key.version));
+    }
+    return *lost;
+  }
+
   static Status NothingToRestore(const std::string& job, VersionId wanted,
-                                 const std::vector<OfflineVersion>& versions) {
+                                 const std::vector<OfflineVersion>& versions,
+                                 const Status& newest) {
     if (versions.empty()) return NotFoundError("these data directories hold no shard of " + job);
     if (wanted != VersionId{})
       return NotFoundError("these data directories hold no shard of " + job + "/" +
                            ToString(wanted));
-    return NotFoundError(fmt::format(
-        "no version of {} is whole here: of the newest, {}, ranks {} are missing; give the data "
-        "directories of all nodes",
-        job, ToString(versions[0].version), MissingRanks(versions[0])));
+    return NotFoundError(fmt::format("no version of {} is whole here; the newest: {}", job,
+                                     newest.message()));
   }
 
   /// The first few, for a message that stays readable with thousands of ranks.
@@ -171,6 +284,8 @@ class DataDirSource : public RestoreSource {
   }
 
   std::vector<OfflineVolume> volumes_;
+  Mutex mutex_;
+  std::map<VersionId, std::unique_ptr<LostShards>> lost_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -33,6 +33,8 @@ struct ShardSource {
   std::string node;  // or the data directory
   std::string address;
   std::vector<size_t> volumes;  // offline: who holds it
+  /// No copy is read: its parity group decodes it. `node` says so then, and the tier is peer.
+  bool decoded = false;
 };
 
 /// A version that can be read, and where from.
@@ -59,7 +61,8 @@ class RestoreSource {
   /// Only the image bytes [offset, offset + bytes), from a chunk's first byte on, in whole chunks.
   virtual Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
                           ShardSink& sink) = 0;
-  /// Another copy of the same shard, when this one failed; NotFound when there is none.
+  /// Another copy of the same shard, when this one failed, or in the end its parity group; NotFound
+  /// when there is none.
   virtual Result<ShardSource> Another(const ShardSource& failed) = 0;
 };
 

@@ -4,6 +4,7 @@
 #include "client/cli/coordinator_client.h"
 #include "client/cli/health.h"
 #include "client/cli/node_json.h"
+#include "client/cli/run_json.h"
 #include "client/cli/text.h"
 #include "client/cli/version_json.h"
 #include "storage/base/config.h"
@@ -23,6 +24,18 @@ Examples:
   holdfast status -o json -w          one JSON document a line, for a script
   holdfast status my-job -o wide      one job, with counters
 )";
+
+Json UnderProtectedJson(const coordinator::JobStatus& job) {
+  Json versions = Json::array();
+  for (const auto& lacks : job.under_protected()) {
+    versions.push_back({{"version", VersionJson(FromProto(lacks.version()))},
+                        {"shards", lacks.shards()},
+                        {"present", lacks.present()},
+                        {"ordered", lacks.ordered()},
+                        {"why", lacks.why()}});
+  }
+  return versions;
+}
 
 /// Machine form of the jobs. deploy/local and scripts read it: add fields, rename none.
 Json JobsJson(const ClusterView& view) {
@@ -49,6 +62,7 @@ Json JobsJson(const ClusterView& view) {
                     {"restorable", VersionJson(FromProto(job.restorable()))},
                     {"restorable_tier", TierJson(job.restorable_tier())},
                     {"not_restorable_why", job.not_restorable_why()},
+                    {"under_protected", UnderProtectedJson(job)},
                     {"pending_versions", job.pending_versions()},
                     {"pending_bytes", seen.pending_bytes},
                     {"committed_total", job.committed_total()},
@@ -193,6 +207,10 @@ class StatusCommand : public Command {
     for (const auto& job : view.status.jobs()) {
       HOLDFAST_ASSIGN_OR_RETURN(view.versions[job.job()], client.ListVersions(job.job(), false));
     }
+    // A job that somebody else launched has no run.
+    auto runs = client.GetRuns(job_);
+    if (!runs && runs.error().code() != ErrorCode::kNotFound) return Fail(runs.error());
+    if (runs) view.runs = *std::move(runs);
     view.now_wall_nanos = context.clock.WallNanos();
     int64_t stale_after_nanos = ParseDurationMs(stale_after_).value_or(600'000) * 1'000'000;
     std::vector<Finding> findings = Examine(view, stale_after_nanos);
@@ -220,6 +238,8 @@ class StatusCommand : public Command {
                                 {"cluster", view.status.cluster()},
                                 {"epoch", view.status.epoch()},
                                 {"nodes", NodesJson(view.status)},
+                                {"quarantine", QuarantineJson(view.runs)},
+                                {"runs", RunsJson(view.runs)},
                                 {"jobs", JobsJson(view)}});
   }
 

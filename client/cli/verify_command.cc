@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "client/cli/command.h"
 #include "client/cli/shard_check.h"
 #include "client/cli/text.h"
@@ -15,14 +17,16 @@ Without --deep the structure is checked: seals, headers, lengths. With it every 
 compared with the checksums taken when the shard was sealed. Online, agents check their own copies
 of shards and of parity at every tier; what they find damaged is put right from where it is good
 or from the parity group, else moved out of the way. With --data-dir files are read directly,
-nothing is changed and no service needs to run.
-The exit code is 2 when anything is damaged, 3 when something could not be looked at.
+nothing is changed and no service needs to run: those of one node are checked for what belongs to
+that node, those of several nodes for whole versions. MISSING is a shard that should be there and
+has no good seal; it says whether the parity group gives it back, with --deep by decoding it.
+The exit code is 2 when anything is damaged or missing, 3 when something could not be looked at.
 
 Examples:
   holdfast verify my-job                              structure of every version
   holdfast verify my-job --version 3-120 --deep       every byte of one
   holdfast verify --deep --sample 5%                  a random twentieth of all shards
-  holdfast verify --data-dir /nvme0/hf /nvme1/hf --deep
+  holdfast verify --data-dir /nvme0/hf /nvme1/hf --deep     one node's directories
 )";
 
 /// The words of the RESULT column and of JSON; capitals for what needs a person.
@@ -90,7 +94,13 @@ std::string Summary(const CheckReport& report, bool deep) {
   if (report.left_out > 0) text += fmt::format(" ({} not in the sample)", report.left_out);
   text += fmt::format(": {} ok ({})", counts[0], FormatBytes(bytes));
   if (counts[1] > 0) text += fmt::format(", {} damaged", counts[1]);
-  if (counts[2] > 0) text += fmt::format(", {} missing", counts[2]);
+  if (counts[2] > 0) {
+    text += fmt::format(", {} missing", counts[2]);
+    const auto decodable = std::count_if(report.checks.begin(), report.checks.end(),
+                                         [](const ShardCheck& check) { return check.decodable; });
+    if (decodable > 0) text += fmt::format(" ({} of them {})", decodable,
+                                           deep ? "decoded from parity" : "can be decoded");
+  }
   if (counts[3] > 0) text += fmt::format(", {} not checked", counts[3]);
   if (counts[4] > 0) text += fmt::format(", {} gone meanwhile", counts[4]);
   return text;
@@ -151,6 +161,7 @@ class VerifyCommand : public Command {
                         {dirs_.empty() ? "node" : "data_dir", check.node},
                         {"bytes", check.bytes},
                         {"result", NameOf(check.verdict)},
+                        {"decodable", check.decodable},
                         {"message", check.message}});
     }
     context.output.WriteJson("verify", {{"time", FormatUtc(context.clock.WallNanos())},

@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kVersionsFooter = R"(
 TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
 RESTORABLE says whether a restart could begin there; -o wide adds why not. SURVIVES is what may be
-lost now so that it still could: "A + B" both at once, "A; B" either.
+lost now so that it still could: "A + B" both at once, "A; B" either. Versions that never were
+complete (aborted) are left out without --all.
 
 Examples:
   holdfast versions                         every job
@@ -70,6 +71,7 @@ class VersionsCommand : public Command {
         ->type_name("KEY")
         ->check(CLI::IsMember({"version", "age", "size", "state"}).description(""))
         ->capture_default_str();
+    command->add_flag("-a,--all", all_, "Also versions that never were complete (aborted)");
     command->add_flag("-r,--reverse", reverse_, "The other way round");
     watch_.AddTo(*command);
     return command;
@@ -84,10 +86,17 @@ class VersionsCommand : public Command {
   Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::string> jobs, client.Jobs(job_));
     std::vector<Listed> listed;
+    aborted_ = 0;
     for (const std::string& job : jobs) {
       HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListVersions(job, restorable_));
       for (auto& info : *reply.mutable_versions()) {
-        if (!restorable_ || info.restorable()) listed.push_back({job, std::move(info)});
+        if (restorable_ && !info.restorable()) continue;
+        // What never was complete hides what is.
+        if (info.state() == "aborted" && !all_) {
+          ++aborted_;
+          continue;
+        }
+        listed.push_back({job, std::move(info)});
       }
     }
     Sort(listed);
@@ -124,7 +133,9 @@ class VersionsCommand : public Command {
     if (output.json()) {
       Json versions = Json::array();
       for (const Listed& one : listed) versions.push_back(ToJson(one, now));
-      output.WriteJson("versions", {{"time", FormatUtc(now)}, {"versions", versions}});
+      output.WriteJson("versions", {{"time", FormatUtc(now)},
+                                    {"versions", versions},
+                                    {"aborted_left_out", aborted_}});
       return;
     }
     std::vector<Column> columns;
@@ -163,11 +174,16 @@ class VersionsCommand : public Command {
     } else {
       output.WriteTable(table);
     }
+    if (aborted_ > 0) {
+      output.Write(Count(aborted_, "aborted version") + " not shown: --all shows them\n");
+    }
   }
 
   std::string job_;
   bool restorable_ = false;
   bool reverse_ = false;
+  bool all_ = false;
+  size_t aborted_ = 0;  // left out
   std::string sort_ = "version";
   WatchOptions watch_;
 };

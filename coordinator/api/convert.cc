@@ -208,6 +208,8 @@ Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
   member.number = proto.number();
   member.has_data = proto.has_data();
   member.has_parity = proto.has_parity();
+  if (!proto.planned().empty()) HOLDFAST_RETURN_IF_ERROR(ValidateName("node", proto.planned()));
+  member.planned = proto.planned();
   for (const pb::PeerRank& rank : proto.ranks()) {
     const bool ascending = member.ranks.empty() || member.ranks.back().rank.value < rank.rank();
     if (rank.rank() >= kWorldMax || !ascending || rank.slot_bytes() == 0 ||
@@ -258,6 +260,7 @@ void ToProto(const PeerGroup& group, pb::PeerGroup* out) {
     wire->set_number(member.number);
     wire->set_has_data(member.has_data);
     wire->set_has_parity(member.has_parity);
+    wire->set_planned(member.planned);
     for (const PeerRank& rank : member.ranks) {
       pb::PeerRank* wire_rank = wire->add_ranks();
       wire_rank->set_rank(rank.rank.value);

@@ -44,6 +44,8 @@ struct PeerMember {
   /// In a PrepareOrder, of its version, in memory or on disk: all its ranks' shards; its parity.
   bool has_data = false;
   bool has_parity = false;
+  /// Its name in the plan as it was made, where another node has taken its place; empty: `node`.
+  std::string planned = {};
   bool operator==(const PeerMember&) const = default;
 };
 

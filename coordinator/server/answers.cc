@@ -65,6 +65,14 @@ void Fill(const JobView& view, pb::JobStatus* job) {
   job->set_peer_members(view.peer_members);
   job->set_not_protected_why(view.not_protected_why);
   job->set_peer_target_step(view.peer_target_step.value);
+  for (const UnderProtectedView& lacks : view.under_protected) {
+    pb::UnderProtected* wire = job->add_under_protected();
+    ToProto(lacks.version, wire->mutable_version());
+    wire->set_shards(lacks.shards);
+    wire->set_present(lacks.present);
+    wire->set_ordered(lacks.ordered);
+    wire->set_why(lacks.why);
+  }
 }
 
 void Fill(const VersionView& view, pb::VersionInfo* info) {
@@ -114,8 +122,9 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     }
     const VersionId wanted = FromProto(request.version());
     HOLDFAST_ASSIGN_OR_RETURN(const RestoreView view,
-                              request.whole() ? state.PlanView(request.job(), wanted)
-                                              : state.PlanRestore(request.job(), wanted, tier));
+                              request.whole()
+                                  ? state.PlanView(request.job(), wanted, request.as_is())
+                                  : state.PlanRestore(request.job(), wanted, tier));
     ToProto(view.version, reply->mutable_version());
     reply->set_world(view.world);
     const auto fill_source = [](const SourceView& source, pb::ShardSource* wire) {

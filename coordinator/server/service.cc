@@ -162,12 +162,16 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* context,
                                                   const pb::PinRequest* request,
                                                   pb::PinReply* reply) {
-  auto version = NamedVersion(request->version());
-  if (!version) return Refuse(context, reply, version.error());
+  const VersionId version = FromProto(request->version());
+  if (version.incarnation.value == 0 && !request->pinned()) {
+    return Refuse(context, reply, InvalidArgumentError("which version is to be unpinned?"));
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  applier_.Submit(PinSet{id, request->job(), *version, request->pinned()}, id,
-                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  applier_.Submit(PinSet{id, request->job(), version, request->pinned()}, id,
+                  AnswerInto(reactor, reply, [reply](const Reply& r) {
+                    if (r.outcome.ok()) ToProto(r.version, reply->mutable_version());
+                  }));
   return reactor;
 }
 

@@ -171,7 +171,7 @@ struct Reply {
   RequestId request = 0;
   Status outcome;
   Incarnation incarnation;    // of a join
-  VersionId version;          // of a restore
+  VersionId version;          // of a restore, of a pin
   Tier tier = Tier::kMemory;  // of a restore
   uint32_t world = 0;         // of a restore: ranks that saved the version
 };

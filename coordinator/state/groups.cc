@@ -44,7 +44,7 @@ void SeatAsBefore(const PeerPlan& previous, std::vector<PlannedMember>& nodes, P
   std::map<std::string, std::pair<size_t, size_t>> seats;
   for (size_t g = 0; g < previous.size(); ++g) {
     for (size_t i = 0; i < previous[g].members.size(); ++i) {
-      seats[previous[g].members[i].node] = {g, i};
+      seats[previous[g].members[i].place()] = {g, i};
     }
   }
   std::vector<PlannedMember> newcomers;

@@ -353,7 +353,10 @@ void State::OnGone(NodeIndex node, const Gone& gone) {
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
   const Copy copy{node, gone.tier};
-  if (version->second.RemoveCopy(gone.rank, copy)) job.changed = true;
+  if (version->second.RemoveCopy(gone.rank, copy)) {
+    job.changed = true;
+    if (gone.tier == Tier::kDisk && version->second.committed()) job.repair_due = true;
+  }
   if (DamagedCopy* damaged = version->second.Damaged(gone.rank, copy)) damaged->readable = false;
   if (gone.damage.empty() || version->second.Shard(gone.rank) == nullptr) return;
   RecordDamage(job, version->second, gone.rank, copy, gone.damage);

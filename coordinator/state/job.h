@@ -203,6 +203,15 @@ struct Repair {
   uint64_t request = 0;  // 0: not ordered
   uint32_t attempts = 0;
   Clock::TimePoint not_before;
+  std::string failure;  // of the last attempt
+};
+
+/// A version on disk that lacks some of what its parity groups are to keep of it there.
+struct Lacking {
+  uint32_t shards = 0;  // that are to be there: of ranks, and parity
+  uint32_t present = 0;
+  std::string which;         // is missing, for people
+  Clock::TimePoint since{};  // it is so
 };
 
 struct Job {
@@ -225,6 +234,9 @@ struct Job {
   std::map<Incarnation, PeerSeats> seats;  // of incarnations with a plan
   std::map<RepairKey, Repair> repairs;
   bool repair_due = false;
+  std::map<VersionId, Lacking> lacking;
+  Clock::TimePoint lacking_at{};  // when it was counted
+  Clock::TimePoint joined_at{};   // when a rank joined last, or the state was loaded
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 

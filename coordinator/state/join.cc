@@ -62,6 +62,7 @@ void State::On(const RankJoined& event) {
     if (found->second.lineage().run_id != event.run_id) OpenIncarnation(found->second, event);
   }
   Job& job = found->second;
+  job.joined_at = at_.now;
   Place(job, event.rank, node);
   if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
   PlanPeers(job);

@@ -223,8 +223,10 @@ void State::SeatPeers(Job& job, Incarnation incarnation) {
     const std::vector<PlannedMember>& members = lineage.peers[group].members;
     for (uint32_t position = 0; position < members.size(); ++position) {
       const uint32_t number = static_cast<uint32_t>(seats.seats.size());
-      seats.seats.push_back({group, position, Intern(members[position].node)});
-      seats.by_node[seats.seats.back().node] = number;
+      seats.seats.push_back({group, position, Intern(members[position].place())});
+      // Who took another's place beside its own is looked up by its own.
+      if (members[position].home.empty()) seats.by_node[seats.seats.back().node] = number;
+      seats.by_node.try_emplace(seats.seats.back().node, number);
       for (const PeerRank& rank : members[position].ranks) seats.by_rank[rank.rank.value] = number;
     }
   }
@@ -262,6 +264,7 @@ PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group
     const Node& node = nodes_[seats.seats[number].node];
     PeerMember member;
     member.node = node.name;
+    if (!planned.members[position].home.empty()) member.planned = planned.members[position].node;
     if (node.attached) member.address = node.peer_address;
     member.number = number;
     member.ranks = planned.members[position].ranks;

@@ -31,6 +31,9 @@ struct PlannedMember {
   std::string node;
   std::string domain;           // whose failure takes it along with others; empty: unknown
   std::vector<PeerRank> ranks;  // ascending
+  /// The node that has taken the place of `node`, which is gone for good; empty: `node` itself.
+  std::string home = {};
+  const std::string& place() const { return home.empty() ? node : home; }
   bool operator==(const PlannedMember&) const = default;
 };
 

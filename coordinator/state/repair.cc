@@ -14,6 +14,11 @@ constexpr auto kRetryFirst = std::chrono::seconds(1);
 constexpr uint32_t kRetryDoublings = 6;
 // So many failures pass as bad luck: a slot in use, a file that is just being written.
 constexpr uint32_t kAttemptsQuiet = 4;
+// Ranks that joined and neither ask nor save are waited for so long: they may be loading.
+constexpr auto kRestorePatience = std::chrono::minutes(1);
+// What is missing for so long is not just on its way.
+constexpr auto kLackingPatience = std::chrono::seconds(15);
+constexpr size_t kShardsNamed = 6;  // shards in one text
 
 bool IsAt(const RankShard& shard, NodeIndex node, Tier tier) {
   return std::find(shard.copies.begin(), shard.copies.end(), Copy{node, tier}) !=
@@ -28,14 +33,23 @@ bool IsAnywhereAt(const RankShard& shard, Tier tier) {
 Tier OtherOf(Tier tier) { return tier == Tier::kMemory ? Tier::kDisk : Tier::kMemory; }
 }  // namespace
 
+/// A restore has the nodes to itself, and brings back by itself what its ranks need. A start that
+/// came to nothing keeps nobody waiting for long.
+bool State::IsRestoring(const Job& job) const {
+  if (!job.plan.asks.empty()) return true;
+  const bool undecided =
+      job.lineage().decision == Decision::kNone && job.newest_seen.value == 0;
+  return undecided && at_.now - job.joined_at < kRestorePatience;
+}
+
 /// Looks at everything that should be there. Costs as much as a commit, so only after events that
-/// make redundancy due, and while something is missing.
+/// make redundancy due, and while something is missing. Whether the job runs makes no difference to
+/// what is on disk.
 void State::AdvanceRepairs(Job& job) {
   job.repair_due = false;
-  // A restore has the nodes to itself, and brings back by itself what its ranks need.
-  const LineageRecord& lineage = job.lineage();
-  const bool restoring = lineage.decision == Decision::kNone && job.newest_seen.value == 0;
-  if (restoring || !job.plan.asks.empty()) {
+  RehomeLost(job);
+  CountLacking(job);
+  if (IsRestoring(job)) {
     job.repair_due = true;
     return;
   }
@@ -99,7 +113,7 @@ void State::FindMissing(const Job& job, const VersionState& version,
         if (in_memory && runs_here && !IsAnywhereAt(shard, Tier::kMemory)) {
           want(rank, shard, Tier::kMemory);
         }
-        if (on_disk && !IsAnywhereAt(shard, Tier::kDisk)) want(rank, shard, Tier::kDisk);
+        if (on_disk && !IsAt(shard, node, Tier::kDisk)) want(rank, shard, Tier::kDisk);
       }
       const RankShard& parity = version.parity[number];
       if (in_memory && !IsAt(parity, node, Tier::kMemory)) {
@@ -136,6 +150,8 @@ void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
   order.tier = source.tier;
   ordered_[repair.request] = {job.name,      key.version, key.rank,       source,
                               repair.target, key.tier,    /*repair=*/true};
+  // The peers of a node that does not know the incarnation refuse it.
+  if (job.audience.insert(repair.target).second) Say(repair.target, WordOn(job));
   Say(repair.target, std::move(order));
 }
 
@@ -151,6 +167,7 @@ void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared)
   Repair& repair = found->second;
   repair.request = 0;
   if (prepared.outcome.ok()) return;
+  repair.failure = prepared.outcome.message();
   repair.not_before = at_.now + kRetryFirst * (1U << std::min(repair.attempts, kRetryDoublings));
   if (++repair.attempts != kAttemptsQuiet) return;
   Find(job.name, order.target,
@@ -158,6 +175,75 @@ void State::OnRepaired(Job& job, const Ordered& order, const Prepared& prepared)
               fmt::format("{} is still missing at {}: {}",
                           ToString(ShardKey{job.name, order.version, order.rank}),
                           ToString(order.into), prepared.outcome.message())));
+}
+
+/// Counts what each version on disk lacks there of what its parity groups are to keep.
+void State::CountLacking(Job& job) {
+  job.lacking_at = at_.now;
+  std::map<VersionId, Lacking> known = std::exchange(job.lacking, {});
+  for (const auto& [id, version] : job.versions) {
+    const PeerSeats* seats = job.seats_of(id.incarnation);
+    if (seats == nullptr || !version.committed_at(Tier::kDisk) || IsAbandoned(job, id)) continue;
+    Lacking lacking;
+    std::string which;
+    size_t missing = 0;
+    const auto count = [&](Rank rank, const RankShard& shard, NodeIndex node) {
+      ++lacking.shards;
+      if (IsAt(shard, node, Tier::kDisk)) {
+        ++lacking.present;
+      } else if (++missing <= kShardsNamed) {
+        which += fmt::format("{}{} of node {}{}", missing == 1 ? "" : ", ", ShardName(rank),
+                             nodes_[node].name, nodes_[node].attached ? "" : " (down)");
+      }
+    };
+    for (uint32_t number = 0; number < seats->seats.size(); ++number) {
+      const NodeIndex node = seats->seats[number].node;
+      for (const PeerRank& rank : MemberAt(job, id.incarnation, number).ranks) {
+        count(rank.rank, version.ranks[rank.rank.value], node);
+      }
+      count(ParityRank(number), version.parity[number], node);
+    }
+    if (missing == 0) continue;
+    if (missing > kShardsNamed) which += ", …";
+    lacking.which = std::move(which);
+    auto before = known.find(id);
+    lacking.since = before == known.end() ? at_.now : before->second.since;
+    job.lacking.emplace(id, std::move(lacking));
+  }
+}
+
+std::vector<UnderProtectedView> State::UnderProtectedOf(const Job& job) const {
+  std::vector<UnderProtectedView> views;
+  for (auto it = job.lacking.rbegin(); it != job.lacking.rend(); ++it) {
+    const auto& [id, lacking] = *it;
+    auto version = job.versions.find(id);
+    const bool gone = version == job.versions.end() || !version->second.committed();
+    // A node that is away takes its shards with it at once; the rest may be on its way.
+    const bool away = lacking.which.find("(down)") != std::string::npos;
+    if (gone || (!away && at_.now - lacking.since < kLackingPatience)) continue;
+    UnderProtectedView view{id, lacking.shards, lacking.present, 0, lacking.which};
+    size_t due = 0;
+    std::string failure;
+    for (auto repair = job.repairs.lower_bound({id, Rank{0}, Tier::kMemory});
+         repair != job.repairs.end() && repair->first.version == id; ++repair) {
+      if (repair->first.tier != Tier::kDisk) continue;
+      ++due;
+      if (repair->second.request != 0) ++view.ordered;
+      if (!repair->second.failure.empty()) failure = repair->second.failure;
+    }
+    if (!failure.empty()) {
+      view.why += "; the last attempt failed: " + failure;
+    } else if (away) {
+      view.why += fmt::format(
+          "; another node outside the parity group takes the place of one that is away for {} s",
+          std::chrono::duration_cast<std::chrono::seconds>(options_.rehome_after).count());
+    } else if (due == 0) {
+      view.why += IsRestoring(job) ? "; a restore comes first"
+                                   : "; what is left of the parity group cannot give them back";
+    }
+    views.push_back(std::move(view));
+  }
+  return views;
 }
 
 /// The node will not answer what it was told.

@@ -40,29 +40,35 @@ Status State::OtherWorld(const Job& job, const VersionState& version) {
       ToString(version.id), job.name, version.world, job.lineage().world, version.world));
 }
 
-Result<RestoreView> State::PlanView(const std::string& name, VersionId id) const {
+Result<RestoreView> State::PlanView(const std::string& name, VersionId id, bool as_is) const {
   auto found = jobs_.find(name);
   if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   const Job& job = found->second;
+  if (id.incarnation.value == 0) id = NewestRestorable(job);
   auto known = job.versions.find(id);
   if (known == job.versions.end() || !known->second.committed()) {
     return Fail(WhyNotWanted(job, id));
   }
   const VersionState& version = known->second;
-  if (!IsWhole(job, version)) {
+  if (!as_is && !IsWhole(job, version)) {
     return Fail(
         FailedPreconditionError(fmt::format("job '{}': {}", job.name, MissingText(job, version))));
   }
   RestoreView view;
   view.version = id;
   view.world = version.world;
-  for (uint32_t rank = 0; rank < version.world; ++rank) {
-    const RankShard& shard = version.ranks[rank];
+  const auto add = [this](Rank rank, const RankShard& shard, std::vector<SourceView>& sources) {
     for (const Copy& copy : shard.copies) {
       const Node& node = nodes_[copy.node];
-      view.sources.push_back(
-          {Rank{rank}, node.name, node.data_address, copy.tier, shard.image_bytes, shard.digest});
+      sources.push_back(
+          {rank, node.name, node.data_address, copy.tier, shard.image_bytes, shard.digest});
     }
+  };
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    add(Rank{rank}, version.ranks[rank], view.sources);
+  }
+  for (uint32_t number = 0; number < version.parity.size(); ++number) {
+    add(ParityRank(number), version.parity[number], view.parity);
   }
   const PeerSeats* seats = job.seats_of(id.incarnation);
   if (seats == nullptr || !MayDecode(version)) return view;

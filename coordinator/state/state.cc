@@ -7,6 +7,10 @@
 #include "coordinator/state/peers.h"
 
 namespace holdfast::coord {
+namespace {
+// What is missing somewhere is counted again so often although nothing happened.
+constexpr auto kCountAgain = std::chrono::seconds(1);
+}  // namespace
 
 RankShard* VersionState::Shard(Rank rank) {
   std::vector<RankShard>& shards = IsParity(rank) ? parity : ranks;
@@ -96,6 +100,7 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
     for (const std::string& node : record.nodes_now) job.nodes_now.insert(state.Intern(node));
     for (const std::string& node : record.nodes_before) job.nodes_before.insert(state.Intern(node));
     job.audience = job.nodes_now;
+    job.joined_at = at.now;
   }
   for (const LineageRecord& record : records.lineages) {
     HOLDFAST_RETURN_IF_ERROR(state.LoadLineage(record));
@@ -261,6 +266,8 @@ void State::On(const NodeAttached& event) {
   node.seen_wall_nanos = at_.wall_nanos;
   node.stream_ended.reset();
   Say(index, Welcome{});
+  // Its parity counts where it has its place.
+  for (auto& [name, job] : jobs_) RehomeLost(job);
   AddHoldings(index, event.holdings, true);
   ForgetRepairsOf(index);
   for (auto& [name, job] : jobs_) {
@@ -337,16 +344,20 @@ void State::On(const PinSet& event) {
     return Answer(event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
   }
   Job& job = found->second;
-  auto version = job.versions.find(event.version);
+  const bool newest = event.version.incarnation.value == 0;
+  const VersionId wanted = newest ? NewestCommitted(job, Tier::kDisk) : event.version;
+  auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
-    return Answer(event.request, NotFoundError(fmt::format("job {} has no committed version {}",
-                                                           event.job, ToString(event.version))));
+    return Answer(event.request,
+                  NotFoundError(newest ? fmt::format("job {} has no version on disk yet", event.job)
+                                       : fmt::format("job {} has no committed version {}",
+                                                     event.job, ToString(wanted))));
   }
   if (event.pinned && !version->second.committed_at(Tier::kDisk)) {
     return Answer(event.request,
                   FailedPreconditionError(fmt::format(
                       "version {} is not on disk yet; only versions on disk can be pinned",
-                      ToString(event.version))));
+                      ToString(wanted))));
   }
   if (version->second.pinned != event.pinned) {
     version->second.pinned = event.pinned;
@@ -354,7 +365,11 @@ void State::On(const PinSet& event) {
     job.retention_due = true;
     job.changed = true;
   }
-  Answer(event.request, Status::Ok());
+  if (event.request == 0) return;
+  Reply reply;
+  reply.request = event.request;
+  reply.version = wanted;
+  effects_.emplace_back(std::move(reply));
 }
 
 void State::On(const Tick& event) {
@@ -371,7 +386,8 @@ void State::On(const Tick& event) {
   }
   for (auto& [name, job] : jobs_) {
     if (job.plan.open || job.retention_due) job.changed = true;
-    if (!job.repairs.empty()) job.repair_due = true;
+    const bool count_again = !job.lacking.empty() && at_.now - job.lacking_at >= kCountAgain;
+    if (!job.repairs.empty() || count_again) job.repair_due = true;
   }
 }
 

@@ -29,6 +29,9 @@ struct StateOptions {
   PeerOptions peers;
   /// What is missing somewhere may be on its way there: it is ordered after so long.
   std::chrono::nanoseconds repair_grace = std::chrono::seconds(2);
+  /// A node that is away for so long is not waited for: another one takes its place and gets its
+  /// shards of the versions that lie on disk.
+  std::chrono::nanoseconds rehome_after = std::chrono::minutes(10);
 };
 
 /// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
@@ -54,7 +57,9 @@ class State {
                                   std::optional<Tier> tier) const;
   /// Every copy of every shard of a committed version, and the groups that can decode those that
   /// have none.
-  Result<RestoreView> PlanView(const std::string& job, VersionId version) const;
+  /// `as_is`: also of a version that cannot be made whole.
+  Result<RestoreView> PlanView(const std::string& job, VersionId version,
+                               bool as_is = false) const;
   /// Of one job (NotFound), or of all: would it keep its newest version if `nodes` (NotFound) went
   /// with all that they hold?
   Result<std::vector<WithoutView>> Without(const std::string& job,
@@ -179,13 +184,20 @@ class State {
   void AdvanceRepairs(Job& job);
   void FindMissing(const Job& job, const VersionState& version,
                    std::map<RepairKey, Repair>& missing) const;
+  bool IsRestoring(const Job& job) const;
+  void CountLacking(Job& job);
+  std::vector<UnderProtectedView> UnderProtectedOf(const Job& job) const;
   void OrderRepair(Job& job, const RepairKey& key, Repair& repair);
   void OnRepaired(Job& job, const Ordered& order, const Prepared& prepared);
   void ForgetRepairsOf(NodeIndex node);
 
+  // rehome.cc
+  void RehomeLost(Job& job);
+  NodeIndex ChooseHome(const Job& job, Incarnation incarnation, uint32_t number) const;
+  uint64_t BytesToCome(NodeIndex node) const;
+
   // view.cc
   JobView ViewOf(const Job& job) const;
-  static VersionId NewestReadable(const Job& job);
 
   // without.cc
   WithoutView ViewWithout(const Job& job, const std::set<NodeIndex>& gone) const;

@@ -159,6 +159,7 @@ JobView State::ViewOf(const Job& job) const {
   view.peer_wall_nanos = wall_nanos(view.peer_committed);
   view.disk_wall_nanos = wall_nanos(view.disk_committed);
   view.not_protected_why = WhyNoPeers(job);
+  view.under_protected = UnderProtectedOf(job);
   const PeerSeats* seats = job.seats_of(job.incarnation);
   if (seats == nullptr) return view;
   view.peer_members = static_cast<uint32_t>(seats->seats.size());
@@ -215,23 +216,13 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
   return views;
 }
 
-/// The newest restorable version of which a copy of every shard lies somewhere.
-VersionId State::NewestReadable(const Job& job) {
-  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    const bool readable = it->second.held_any == it->second.world;
-    if (readable && IsRestorable(job, it->second)) return it->first;
-  }
-  // Whoever asks hears why the newest cannot be read.
-  return NewestRestorable(job);
-}
-
 Result<RestoreView> State::PlanRestore(const std::string& name, VersionId wanted,
                                        std::optional<Tier> tier) const {
   auto found = jobs_.find(name);
   if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   const Job& job = found->second;
   const bool named = wanted.incarnation.value != 0;
-  if (!named) wanted = NewestReadable(job);
+  if (!named) wanted = NewestRestorable(job);
   auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
     if (named) return Fail(WhyNotWanted(job, wanted));
@@ -253,8 +244,8 @@ Result<RestoreView> State::PlanRestore(const std::string& name, VersionId wanted
                            ToString(*tier));
       } else if (CanDecode(job, version->second, Rank{rank})) {
         text = fmt::format(
-            "version {} has rank {} only in its group's parity: a restart of the "
-            "job brings it back into memory, until then it cannot be read",
+            "version {} has rank {} only in its parity group, which decodes it: read it from "
+            "whatever tier it takes",
             ToString(wanted), rank);
       }
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));

@@ -35,6 +35,15 @@ struct NodeView {
   std::vector<SeatView> seats;
 };
 
+/// See Lacking; while it is counted, what is missing may still be on its way.
+struct UnderProtectedView {
+  VersionId version;
+  uint32_t shards = 0;
+  uint32_t present = 0;
+  uint32_t ordered = 0;  // are being brought back
+  std::string why;
+};
+
 struct JobView {
   std::string name;
   uint32_t uid = 0;
@@ -60,6 +69,7 @@ struct JobView {
   uint32_t peer_target_held = 0;  // members that have their parity of it
   uint32_t peer_members = 0;      // 0: the current incarnation has no parity groups
   std::string not_protected_why;  // with peer_members 0
+  std::vector<UnderProtectedView> under_protected;  // newest first
 };
 
 struct VersionView {
@@ -91,7 +101,7 @@ struct RestoreView {
   VersionId version;
   uint32_t world = 0;
   std::vector<SourceView> sources;  // by rank; of PlanView: all there are
-  std::vector<SourceView> parity;   // with a named tier: all parity there
+  std::vector<SourceView> parity;   // with a named tier, and of PlanView: all parity there
   std::vector<PeerGroup> groups;    // of PlanView
 };
 

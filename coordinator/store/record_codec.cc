@@ -13,6 +13,7 @@ void EncodeGroup(const PlannedGroup& group, metadata::PlannedGroup* out) {
     metadata::PlannedMember* encoded = out->add_members();
     encoded->set_node(member.node);
     encoded->set_domain(member.domain);
+    encoded->set_home(member.home);
     for (const PeerRank& rank : member.ranks) {
       metadata::PlannedRank* encoded_rank = encoded->add_ranks();
       encoded_rank->set_rank(rank.rank.value);
@@ -32,7 +33,10 @@ Result<PlannedGroup> DecodeGroup(std::string_view key, const metadata::PlannedGr
   group.parity = payload.parity();
   for (const metadata::PlannedMember& encoded : payload.members()) {
     if (!ValidateName("node", encoded.node()).ok()) return Fail(BadRecord(key, "no such node"));
-    PlannedMember member{encoded.node(), encoded.domain(), {}};
+    if (!encoded.home().empty() && !ValidateName("node", encoded.home()).ok()) {
+      return Fail(BadRecord(key, "no such node"));
+    }
+    PlannedMember member{encoded.node(), encoded.domain(), {}, encoded.home()};
     for (const metadata::PlannedRank& rank : encoded.ranks()) {
       if (rank.rank() >= world || rank.slot_bytes() > kSlotBytesMax) {
         return Fail(BadRecord(key, "a parity group has a rank that cannot be"));

@@ -73,6 +73,11 @@ Result<bool> PartWriter::QueueReady(uint64_t ready_bytes, uint64_t unit_bytes, u
   return true;
 }
 
+Result<std::pair<uint64_t, uint64_t>> PartWriter::Settle() {
+  HOLDFAST_RETURN_IF_ERROR(file_->Drain());
+  return std::pair(plan_.image_begin, head_queued_ ? next_image_ : plan_.image_begin);
+}
+
 Status PartWriter::Finish() {
   HOLDFAST_RETURN_IF_ERROR(QueueHead(image_.size()));
   if (next_image_ < plan_.image_end) {
@@ -244,6 +249,18 @@ Status VolumeShardWriter::Advance(uint64_t ready_bytes) {
   failure_ = context_.gate.CheckWanted(identity_.key());
   if (failure_.ok()) failure_ = AdvanceParts();
   return failure_;
+}
+
+Result<std::vector<std::pair<uint64_t, uint64_t>>> VolumeShardWriter::Settle() {
+  if (!failure_.ok()) return Fail(failure_);
+  std::vector<std::pair<uint64_t, uint64_t>> written;
+  for (const auto& part : parts_) {
+    auto run = part->Settle();
+    if (!run) failure_ = run.error();
+    if (!run) return Fail(failure_);
+    written.push_back(*run);
+  }
+  return written;
 }
 
 Status VolumeShardWriter::CheckSeal(const ShardSeal& seal) const {

@@ -57,6 +57,8 @@ class PartWriter {
   Result<bool> QueueReady(uint64_t ready_bytes, uint64_t unit_bytes, uint64_t bytes_max);
   /// The image is complete: queues the rest, waits, sets the length, syncs, closes.
   Status Finish();
+  /// Waits for what is queued: the image run that is written and not read again.
+  Result<std::pair<uint64_t, uint64_t>> Settle();
   /// Gives the file its final name; not durable before the directory is synced.
   Status Rename();
   /// The file stays.
@@ -99,6 +101,7 @@ class VolumeShardWriter : public ShardWriter {
   /// and its space reserved.
   Status Start();
   Status Advance(uint64_t ready_bytes) override;
+  Result<std::vector<std::pair<uint64_t, uint64_t>>> Settle() override;
   Status Publish(ShardSeal seal) override;
 
  private:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "storage/base/clock.h"
@@ -50,6 +51,10 @@ class ShardWriter {
   /// The image's first `ready_bytes` are final and may be written now. Returns quickly; queues
   /// whole blocks only. Monotonic.
   virtual Status Advance(uint64_t ready_bytes) = 0;
+  /// Waits until everything that was queued is written. The runs of the image, [begin, end), that
+  /// are written by then and not read again: their memory may be given back, for images that are
+  /// larger than the memory there is for them.
+  virtual Result<std::vector<std::pair<uint64_t, uint64_t>>> Settle() = 0;
   /// Writes the rest, checks every completion, syncs, renames, syncs directories. `seal` describes
   /// the complete image (its parts and header are filled in here). On error nothing is published;
   /// Aborted (here and from Advance) when RemoveVersion took the version meanwhile.

@@ -146,7 +146,7 @@ std::string RoomOf(const std::string& path) {
 
 TEST(TidyTest, DependenciesOnlyPointDown) {
   const std::set<std::string> storage = {"storage/base", "storage/format", "storage/erasure",
-                                         "storage/io", "storage/volume"};
+                                         "storage/io", "storage/parity", "storage/volume"};
   auto with = [](std::set<std::string> base, std::initializer_list<std::string> more) {
     base.insert(more);
     return base;
@@ -156,12 +156,14 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
       {"storage/format", {"storage/base"}},
       {"storage/erasure", {"storage/base"}},
       {"storage/io", {"storage/base", "storage/format"}},
+      {"storage/parity", {"storage/base", "storage/format", "storage/erasure"}},
       {"storage/volume", {"storage/base", "storage/format", "storage/io"}},
       {"agent/api", {"storage/base"}},
       {"agent/arena", {"storage/base", "storage/format", "agent/api"}},
       {"agent/telemetry", {"storage/base", "agent/api"}},
       {"agent/peers", {"storage/base", "storage/format"}},
-      {"agent/parity", {"storage/base", "storage/format", "storage/erasure", "agent/peers"}},
+      {"agent/parity",
+       {"storage/base", "storage/format", "storage/erasure", "storage/parity", "agent/peers"}},
       {"agent/pipeline", with(storage, {"agent/api", "agent/arena", "agent/telemetry",
                                         "agent/peers", "agent/parity"})},
       {"agent/workers", {"storage/base", "agent/api"}},

@@ -17,9 +17,9 @@
 
 #include "agent/parity/builder.h"
 #include "agent/parity/decoder.h"
-#include "agent/parity/parity_image.h"
 #include "agent/parity/rebuild.h"
 #include "storage/base/random.h"
+#include "storage/parity/parity_image.h"
 
 // A whole group in one process. The transport is a table of sources; the real one has its own
 // tests.

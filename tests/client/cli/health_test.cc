@@ -146,6 +146,43 @@ TEST(HealthTest, AnUnprotectedJobIsSaidAndNoFault) {
   EXPECT_THAT(CodesOf(view), ElementsAre("DISK_LOW", "RANKS_MISSING"));
 }
 
+TEST(HealthTest, WhatLacksShardsOnDiskIsUnderProtected) {
+  ClusterView view = HealthyView();
+  auto* job = view.status.mutable_jobs(0);
+  for (uint64_t step : {18, 17}) {
+    auto* lacks = job->add_under_protected();
+    Set(lacks->mutable_version(), 1, step);
+    lacks->set_shards(8);
+    lacks->set_present(6);
+    lacks->set_ordered(1);
+    lacks->set_why("rank-1 of node b, parity-1 of node b");
+  }
+  const auto findings = Examine(view, kStale);
+  ASSERT_THAT(CodesOf(view), ElementsAre("UNDER_PROTECTED"));
+  EXPECT_EQ(findings[0].message,
+            "1-18 has 6 of 8 shards on disk, 1 being brought back now: missing rank-1 of node b, "
+            "parity-1 of node b; and 1 older version");
+  EXPECT_EQ(NameOf(Gravest(findings)), "HOLDFAST_WARN");
+}
+
+TEST(HealthTest, RunsThatWaitOrFailedAndNodesInQuarantine) {
+  ClusterView view = HealthyView();
+  for (const char* phase : {"running", "waiting", "finished", "failed", "stopped"}) {
+    auto* run = view.runs.add_runs();
+    run->mutable_spec()->set_job(phase);
+    run->set_phase(phase);
+    run->set_why("because");
+  }
+  auto* node = view.runs.add_quarantine();
+  node->set_node("n1");
+  node->set_why("broke three launches");
+  const auto findings = Examine(view, kStale);
+  ASSERT_THAT(CodesOf(view), ElementsAre("NODE_QUARANTINED", "RUN_WAITING", "RUN_FAILED"));
+  EXPECT_EQ(findings[0].subject, "node n1");
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("broke three launches"));
+  EXPECT_EQ(findings[1].subject, "job waiting");
+}
+
 TEST(HealthTest, JobWithoutAnyCommit) {
   ClusterView view;
   view.now_wall_nanos = kNow;

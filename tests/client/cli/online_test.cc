@@ -150,6 +150,10 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
                    coordinator::PinReply* reply) override {
     pinned = *request;
     coord::ToProto(pin_outcome, reply->mutable_outcome());
+    *reply->mutable_version() = request->version();
+    if (request->version().incarnation() != 0) return grpc::Status::OK;
+    reply->mutable_version()->set_incarnation(1);
+    reply->mutable_version()->set_step(20);
     return grpc::Status::OK;
   }
 };
@@ -545,12 +549,61 @@ TEST_F(OnlineTest, Versions) {
   EXPECT_EQ(json["versions"][0]["survives"], "");
 }
 
+TEST_F(OnlineTest, AbortedVersionsDoNotHideTheOthers) {
+  auto& versions = coordinator_.versions["lm"];
+  for (uint64_t step : {21, 22}) {
+    auto* aborted = versions.add_versions();
+    Set(step, aborted->mutable_version());
+    aborted->set_state("aborted");
+  }
+  CliResult result = Cli({"versions", "lm"});
+  EXPECT_THAT(result.out, AllOf(Not(HasSubstr("1-21")), HasSubstr("1-20"),
+                                HasSubstr("2 aborted versions not shown: --all shows them\n")));
+  EXPECT_THAT(Cli({"versions", "lm", "--all"}).out,
+              AllOf(HasSubstr("1-21"), HasSubstr("1-22"), Not(HasSubstr("not shown"))));
+  const auto json = Cli({"versions", "lm", "-o", "json"}).Json();
+  EXPECT_EQ(json["versions"].size(), 2U);
+  EXPECT_EQ(json["aborted_left_out"], 2);
+}
+
+TEST_F(OnlineTest, RunsAreListed) {
+  EXPECT_EQ(Cli({"runs"}).out, "nothing was launched with `holdfast run`\n");
+  auto* run = coordinator_.runs.add_runs();
+  run->mutable_spec()->set_job("gpt");
+  run->mutable_spec()->set_nodes(4);
+  run->mutable_spec()->set_restarts_max(10);
+  run->mutable_spec()->add_command("python");
+  run->mutable_spec()->add_command("train.py");
+  run->set_phase("waiting");
+  run->set_run_id("run-1.3");
+  run->set_restarts(2);
+  run->set_why("waits for 1 more node");
+  run->add_nodes("n0");
+  CliResult waiting = Cli({"runs"});
+  EXPECT_EQ(waiting.exit_code, 2) << waiting.Shown();
+  EXPECT_THAT(waiting.out, AllOf(HasSubstr("gpt  waiting  run-1.3      4      2/10"),
+                                 HasSubstr("waits for 1 more node")));
+  EXPECT_THAT(Cli({"runs", "-o", "wide"}).out, HasSubstr("python train.py"));
+  const auto json = Cli({"runs", "-o", "json"}).Json();
+  EXPECT_EQ(json["runs"][0]["job"], "gpt");
+  EXPECT_EQ(json["runs"][0]["nnodes"], 4);
+  EXPECT_EQ(json["runs"][0]["nodes"], nlohmann::json({"n0"}));
+  CliResult status = AskStatus();
+  EXPECT_EQ(status.exit_code, 2);
+  EXPECT_THAT(status.out, HasSubstr("RUN_WAITING job gpt: its run waits for 1 more node\n"));
+  run->set_phase("finished");
+  EXPECT_EQ(Cli({"runs"}).exit_code, 0);
+}
+
 TEST_F(OnlineTest, PinAndUnpin) {
   EXPECT_EQ(Cli({"pin", "lm", "1-20"}).out, "lm/1-20 is pinned\n");
   EXPECT_TRUE(coordinator_.pinned.pinned());
   EXPECT_EQ(coordinator_.pinned.version().step(), 20U);
   EXPECT_EQ(Cli({"unpin", "lm", "1-20", "-o", "json"}).Json()["pinned"], false);
   EXPECT_FALSE(coordinator_.pinned.pinned());
+  EXPECT_EQ(Cli({"pin", "lm", "newest"}).out, "lm/1-20 is pinned\n");
+  EXPECT_EQ(coordinator_.pinned.version().incarnation(), 0U);
+  EXPECT_EQ(Cli({"unpin", "lm", "newest"}).exit_code, 64);
   coordinator_.pin_outcome = NotFoundError("lm has no version 1-21");
   EXPECT_EQ(Cli({"pin", "lm", "1-21"}).exit_code, 4);
   coordinator_.pin_outcome = FencedError("an older coordinator");

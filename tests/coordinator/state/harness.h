@@ -67,6 +67,7 @@ class Harness {
     event.holdings = std::move(holdings);
     if (peers) event.peer_address = "unix:/" + node + ".peer";
     event.labels = labels[node];
+    event.health.disk_free_percent = FreePercent(node);
     Apply(event);
   }
   void Lose(const std::string& node) { Apply(NodeLost{node}); }
@@ -76,7 +77,11 @@ class Harness {
     report.node = node;
     report.agent_start = attached_[node];
     report.epoch = options_.epoch;
+    report.health.disk_free_percent = FreePercent(node);
     return report;
+  }
+  uint32_t FreePercent(const std::string& node) {
+    return free_percent.try_emplace(node, 50).first->second;
   }
   void Hold(const std::string& node, const std::vector<Holding>& holdings) {
     NodeReported report = NewReport(node);
@@ -194,7 +199,8 @@ class Harness {
   }
 
   bool peers = false;
-  std::map<std::string, Labels> labels;  // by node
+  std::map<std::string, Labels> labels;          // by node
+  std::map<std::string, uint32_t> free_percent;  // likewise; 50 unless set
   StoredRecords stored;
   std::vector<Effect> effects;
 

@@ -647,10 +647,16 @@ TEST_F(PeersTest, WhatCanOnlyBeDecodedIsNotReadDirectly) {
   Commit(V(1, 2), Tier::kPeer);
   c.Lose("b");
   c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)}, 2);
-  EXPECT_EQ(c.state().PlanRestore("gpt", {}, std::nullopt).value().version, V(1, 1));
+  // Who decodes gets the newest, with everything that is left of it.
+  const auto whole = c.state().PlanView("gpt", {});
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->version, V(1, 2));
+  EXPECT_THAT(whole->sources, SizeIs(3));
+  EXPECT_THAT(whole->parity, SizeIs(3));
+  EXPECT_FALSE(c.state().PlanRestore("gpt", {}, std::nullopt).has_value());
   auto named = c.state().PlanRestore("gpt", V(1, 2), std::nullopt);
   ASSERT_FALSE(named.has_value());
-  EXPECT_THAT(named.error().message(), HasSubstr("rank 1 only in its group's parity"));
+  EXPECT_THAT(named.error().message(), HasSubstr("rank 1 only in its parity group"));
 }
 
 // ---- floor and retention ----

@@ -400,5 +400,151 @@ TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
   EXPECT_EQ(from_group, 1);
 }
 
+/// The same, and the job is over: 1-1 is on disk with its parity, nothing is left in memory.
+class FinishedJobTest : public RepairTest {
+ protected:
+  void SetUp() override {
+    RepairTest::SetUp();
+    CommitPeer(V(1, 1));
+    HoldData(V(1, 1), Tier::kDisk);
+    HoldParity(V(1, 1), Tier::kDisk);
+    for (uint32_t i = 0; i < 4; ++i) {
+      c.Lose(nodes[i]);
+      c.Attach(nodes[i], OnDisk(V(1, 1), i), ++start_);
+    }
+    c.Pass(seconds(30));
+    ASSERT_THAT(c.Job().under_protected, IsEmpty());
+  }
+  std::vector<Holding> OnDisk(VersionId version, uint32_t i) {
+    return {Data(version, i, Tier::kDisk), Parity(version, i, Tier::kDisk)};
+  }
+  /// Obeys what is ordered at `node` until nothing is; says what it was.
+  std::vector<std::string> ObeyAll(const std::string& node, milliseconds wait) {
+    return ObeyAll(node, After(wait));
+  }
+  std::vector<std::string> ObeyAll(const std::string& node, std::vector<PrepareOrder> orders) {
+    std::vector<std::string> texts;
+    for (; !orders.empty(); orders = c.Sent<PrepareOrder>()) {
+      for (const PrepareOrder& order : orders) {
+        texts.push_back(Text(order));
+        Obey(node, order);
+      }
+    }
+    return texts;
+  }
+  std::string Survives() { return c.state().Versions("gpt").value()[0].survives; }
+};
+
+TEST_F(FinishedJobTest, AReplacedNodeGetsEverythingBackThatItHadOnDisk) {
+  Replace(1);
+  EXPECT_THAT(ObeyAll("b", seconds(16)),
+              ::testing::IsSupersetOf(
+                  {"1-1 rank-1 into disk from peer", "1-1 parity-1 into disk from peer"}));
+  EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
+  EXPECT_THAT(c.Job().under_protected, IsEmpty());
+}
+
+TEST_F(FinishedJobTest, WhatIsMissingIsShownWithItsProgress) {
+  Replace(1);
+  EXPECT_THAT(c.Job().under_protected, IsEmpty());  // it may be on its way
+  c.Pass(seconds(16));
+  const auto orders = After(seconds(3));
+  ASSERT_THAT(orders, SizeIs(0));  // it was ordered a while ago, and is not answered
+  ASSERT_THAT(c.Job().under_protected, SizeIs(1));
+  UnderProtectedView lacks = c.Job().under_protected[0];
+  EXPECT_EQ(lacks.version, V(1, 1));
+  EXPECT_EQ(lacks.shards, 8U);
+  EXPECT_EQ(lacks.present, 6U);
+  EXPECT_EQ(lacks.ordered, 1U);
+  EXPECT_THAT(lacks.why, HasSubstr("rank-1 of node b, parity-1 of node b"));
+}
+
+TEST_F(FinishedJobTest, WhyAnAttemptFailedIsShown) {
+  Replace(1);
+  auto orders = After(seconds(3));
+  ASSERT_THAT(orders, SizeIs(1));
+  c.Answer("b", orders[0].request, OutOfSpaceError("the disk has no room"));
+  c.Pass(seconds(16));
+  ASSERT_THAT(c.Job().under_protected, SizeIs(1));
+  EXPECT_THAT(c.Job().under_protected[0].why, HasSubstr("the disk has no room"));
+}
+
+TEST_F(FinishedJobTest, ANodeThatIsDownIsShownAtOnce) {
+  c.Lose("b");
+  c.Pass(milliseconds(100));
+  ASSERT_THAT(c.Job().under_protected, SizeIs(1));
+  EXPECT_THAT(c.Job().under_protected[0].why, HasSubstr("rank-1 of node b (down)"));
+  EXPECT_THAT(After(seconds(60)), IsEmpty());
+}
+
+TEST_F(FinishedJobTest, AStartThatCameToNothingHoldsUpNoRepair) {
+  Run("run-2");  // its ranks end before they ask for anything
+  Replace(1);
+  ObeyAll("b", seconds(61));
+  EXPECT_THAT(ObeyAll("b", seconds(3)), ::testing::Contains("1-1 rank-1 into disk from peer"));
+  EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
+}
+
+TEST_F(FinishedJobTest, AnotherNodeTakesThePlaceOfOneThatIsGoneForGood) {
+  c.Attach("e");
+  c.Lose("b");
+  EXPECT_THAT(After(std::chrono::minutes(9)), IsEmpty());
+  c.Pass(std::chrono::minutes(2));
+  const auto orders = After(seconds(3));
+  ASSERT_THAT(orders, SizeIs(1));
+  ASSERT_THAT(orders[0].group.members, SizeIs(4));
+  // Parity shards name the node that was there when they were made.
+  EXPECT_EQ(orders[0].group.members[1].node, "e");
+  EXPECT_EQ(orders[0].group.members[1].planned, "b");
+  EXPECT_EQ(orders[0].group.members[0].planned, "");
+  EXPECT_THAT(ObeyAll("e", orders), ::testing::Contains("1-1 rank-1 into disk from peer"));
+  EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
+  EXPECT_THAT(c.Job().under_protected, IsEmpty());
+  // A coordinator that starts anew knows it.
+  c.Restart();
+  c.Attach("e", OnDisk(V(1, 1), 1), ++start_);
+  for (uint32_t i : {0U, 2U, 3U}) c.Attach(nodes[i], OnDisk(V(1, 1), i), ++start_);
+  EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
+  // What is lost next comes back with the help of the new one.
+  c.Lose("a");
+  c.Attach("a", {}, ++start_);
+  EXPECT_THAT(ObeyAll("a", seconds(3)), ::testing::Contains("1-1 rank-0 into disk from peer"));
+}
+
+TEST_F(FinishedJobTest, ANodeWithRoomOnItsDisksIsChosen) {
+  c.free_percent["x"] = 5;
+  c.Attach("w");
+  c.Attach("x");
+  c.free_percent["y"] = 90;
+  c.Attach("y");
+  c.Lose("b");
+  c.Pass(std::chrono::minutes(11));
+  const auto orders = After(seconds(3));
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].group.members[1].node, "y");  // w has less room, x has none
+}
+
+TEST_F(FinishedJobTest, TheNodeThatReturnsGetsItsPlaceBackBeforeAnythingWasRebuilt) {
+  c.Attach("e");
+  c.Lose("b");
+  c.Pass(std::chrono::minutes(11));
+  c.Attach("b", OnDisk(V(1, 1), 1), ++start_);
+  c.Pass(seconds(3));
+  EXPECT_THAT(After(seconds(60)), IsEmpty());
+  c.Pass(seconds(1));
+  EXPECT_THAT(c.Job().under_protected, IsEmpty());
+}
+
+TEST_F(RepairTest, TheNewestVersionOnDiskCanBePinnedWithoutItsName) {
+  EXPECT_EQ(c.Pin({}, true).outcome.code(), ErrorCode::kNotFound);
+  CommitPeer(V(1, 1));
+  HoldData(V(1, 1), Tier::kDisk);
+  CommitPeer(V(1, 2));
+  const Reply pinned = c.Pin({}, true);
+  EXPECT_TRUE(pinned.outcome.ok()) << pinned.outcome.ToString();
+  EXPECT_EQ(pinned.version, V(1, 1));
+  EXPECT_TRUE(c.stored.versions.at({"gpt", V(1, 1)}).pinned);
+}
+
 }  // namespace
 }  // namespace holdfast::coord

@@ -1,4 +1,4 @@
-#include "agent/parity/group_plan.h"
+#include "storage/parity/group_plan.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "storage/erasure/code.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 
 using nlohmann::json;
@@ -57,7 +57,9 @@ std::string GroupPlan::ToJson(bool as_of_now) const {
     for (const PlanRank& rank : member.ranks) {
       ranks.push_back({rank.rank.value, rank.slot_bytes});
     }
-    members.push_back({{"node", member.node},
+    // A parity shard is the same whoever has it rebuilt.
+    const bool as_planned = !as_of_now && !member.planned.empty();
+    members.push_back({{"node", as_planned ? member.planned : member.node},
                        {"address", as_of_now ? member.address : ""},
                        {"number", member.number},
                        {"data", as_of_now && member.has_data},
@@ -150,4 +152,4 @@ uint64_t GroupPlan::RankBegin(uint32_t position, Rank rank) const {
   return begin;
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -10,7 +10,7 @@
 #include "storage/base/status.h"
 #include "storage/erasure/stripe_layout.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// A rank of a member and the room it has in the member's node image.
 struct PlanRank {
@@ -29,6 +29,8 @@ struct PlanMember {
   /// Of a version to be decoded, in memory or on disk: all its ranks' shards; its parity shard.
   bool has_data = false;
   bool has_parity = false;
+  /// The member's name when the plan was made, where `node` has taken its place; empty: `node`.
+  std::string planned = {};
   bool operator==(const PlanMember&) const = default;
 };
 
@@ -73,4 +75,4 @@ class GroupPlan {
   StripeLayout layout_;
 };
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

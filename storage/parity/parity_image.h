@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/parity/group_plan.h"
 #include "storage/format/seal.h"
+#include "storage/parity/group_plan.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// A parity shard's image: a safetensors file like every other, with the tensors
 ///   parity  U8 [m, segment_bytes]  row p: parity p of the stripe that this member holds it of
@@ -56,4 +56,4 @@ class ParityImage {
 /// The seals in a `seals` tensor. DataLoss for bytes that are no such list.
 Result<std::vector<ShardSeal>> ParseSeals(std::span<const std::byte> list);
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,4 +1,4 @@
-#include "agent/parity/parity_image.h"
+#include "storage/parity/parity_image.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "storage/format/image.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 
 constexpr uint64_t kLengthBytes = sizeof(uint32_t);
@@ -112,4 +112,4 @@ Result<std::vector<ShardSeal>> ParseSeals(std::span<const std::byte> list) {
   return seals;
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,0 +1,162 @@
+#include "agent/pipeline/disk_rebuild.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "agent/parity/rebuild.h"
+#include "agent/pipeline/sealer.h"
+#include "storage/base/crash_point.h"
+#include "storage/base/log.h"
+#include "storage/format/checksum.h"
+#include "storage/format/image.h"
+#include "storage/parity/parity_image.h"
+
+namespace holdfast::agent {
+namespace {
+
+// A window is decoded, checked and written before the next one: bounds the memory.
+constexpr uint64_t kWindowBytes = 64 * kChunkBytes;
+// Cut, so that as many members decode at the same time.
+constexpr uint64_t kRangeBytes = kWindowBytes / 4;
+constexpr std::chrono::minutes kWindowTime(5);
+
+/// Room for an image in which only what is in use takes memory.
+class SparseImage {
+ public:
+  static Result<SparseImage> Make(uint64_t bytes) {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return Fail(ErrnoStatus(errno, "no address space for a shard"));
+    return SparseImage(std::span(static_cast<std::byte*>(memory), bytes));
+  }
+  ~SparseImage() {
+    if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  }
+  SparseImage(SparseImage&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  SparseImage& operator=(SparseImage&&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  /// The bytes are not needed any more.
+  void Drop(uint64_t begin, uint64_t end) {
+    begin = RoundUp(begin, kBlockBytes);
+    end -= std::min(end, end % kBlockBytes);
+    if (begin < end) ::madvise(bytes_.data() + begin, end - begin, MADV_DONTNEED);
+  }
+
+ private:
+  explicit SparseImage(std::span<std::byte> bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes_;
+};
+
+/// What is known of the shard before its bytes are.
+Result<ShardSeal> Expected(const GroupAccess& access, const PrepareShard& prepare,
+                           const RestoreTools& tools) {
+  const ShardIdentity& identity = prepare.identity;
+  if (!IsParity(identity.rank)) {
+    HOLDFAST_ASSIGN_OR_RETURN(
+        ShardSeal seal, FetchSeal(access, identity.rank, Clock::Real().Now() + kWindowTime));
+    if (seal.identity != identity) {
+      return Fail(DataLossError("the group has the seal of " + ToString(seal.identity.key())));
+    }
+    seal.parts.clear();
+    seal.image_header.clear();
+    return seal;
+  }
+  const auto position = access.plan.PositionOf(tools.node);
+  if (!position) return Fail(InvalidArgumentError("this node is not in the group"));
+  HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
+                            ParityImage::Make(access.plan, *position, identity));
+  ShardSeal seal;
+  seal.identity = identity;
+  seal.image_bytes = image.image_bytes();
+  seal.wall_nanos = tools.clock.WallNanos();
+  return seal;
+}
+
+Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+  if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
+  return DataLossError(fmt::format("{} as decoded has digest {:016x}, the committed one {:016x}",
+                                   ToString(prepare.identity.key()), seal.digest(),
+                                   prepare.digest));
+}
+
+/// Compares a window with the seal, or, of parity, adds its checksums there.
+Status TakeChunks(ShardSeal& seal, uint64_t begin, std::span<const std::byte> window) {
+  for (uint64_t at = 0; at < window.size(); at += kChunkBytes) {
+    const uint64_t bytes = std::min<uint64_t>(kChunkBytes, window.size() - at);
+    const uint32_t crc = Crc32c(window.subspan(at, bytes));
+    const uint64_t chunk = (begin + at) / kChunkBytes;
+    if (IsParity(seal.identity.rank)) {
+      seal.chunk_crcs.push_back(crc);
+    } else if (chunk >= seal.chunk_crcs.size() || seal.chunk_crcs[chunk] != crc) {
+      return DataLossError(
+          fmt::format("{} as decoded from its group: chunk {} does not match its checksum",
+                      ToString(seal.identity.key()), chunk));
+    }
+  }
+  return Status::Ok();
+}
+
+Status DecodeWindow(const GroupAccess& access, const ShardIdentity& identity, uint64_t begin,
+                    std::span<std::byte> window) {
+  std::vector<ImageRange> ranges;
+  for (uint64_t at = 0; at < window.size(); at += kRangeBytes) {
+    ranges.push_back(
+        {begin + at, window.subspan(at, std::min<uint64_t>(kRangeBytes, window.size() - at))});
+  }
+  const Status status = DecodeRanges(
+      access, identity, ranges, [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
+      Clock::Real().Now() + kWindowTime);
+  // It is some other node's device that failed.
+  return status.code() == ErrorCode::kIoError ? DataLossError(status.message()) : status;
+}
+
+}  // namespace
+
+Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
+  if (!prepare.group) return InvalidArgumentError("no parity group was named");
+  const ShardIdentity& identity = prepare.identity;
+  Cancellation cancellation;
+  const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
+                           prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, Expected(access, prepare, tools));
+  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  // It is tried again and again: peers are not asked for what there is no room for.
+  if (tools.volume.FreeBytes() < seal.image_bytes) {
+    return OutOfSpaceError("the disk has no room for " + ToString(identity.key()));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(SparseImage memory,
+                            SparseImage::Make(RoundUp(seal.image_bytes, kBlockBytes)));
+  const std::span<std::byte> image = memory.bytes().first(seal.image_bytes);
+  HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(identity, image));
+  bool header_checked = false;
+  for (uint64_t at = 0; at < image.size();) {
+    if (tools.stopping()) return CancelledError("the agent is stopping");
+    const auto window = image.subspan(at, std::min<uint64_t>(kWindowBytes, image.size() - at));
+    HOLDFAST_RETURN_IF_ERROR(DecodeWindow(access, identity, at, window));
+    HOLDFAST_RETURN_IF_ERROR(TakeChunks(seal, at, window));
+    at += window.size();
+    if (!header_checked) {
+      HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(image, image.size()));
+      if (header_bytes > at) continue;
+      HOLDFAST_RETURN_IF_ERROR(CheckImageIdentity(image, identity));
+      header_checked = true;
+    }
+    HOLDFAST_RETURN_IF_ERROR(writer->Advance(at));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto written, writer->Settle());
+    for (const auto& [begin, end] : written) memory.Drop(begin, end);
+  }
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
+  Log(LogLevel::kInfo, "ShardRebuilt",
+      {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
+  tools.link.Report(Holding{identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  return Status::Ok();
+}
+
+}  // namespace holdfast::agent
