@@ -17,8 +17,9 @@ from .collectives import CollectiveRecorder, record_collectives
 from .dcp import StorageReader, StorageWriter
 from .files import file_tensor
 from .health import Failures, Health
+from .identity import replicated
 from .phases import phase
-from .restoring import StateMismatchError
+from .saved import StateMismatchError
 from .values import UnsupportedValueError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine", "Failures",
            "Health", "HoldfastError", "Phase", "PhaseCallback", "StateMismatchError",
            "StorageReader", "StorageWriter", "Tier", "TrainerCallback", "UnsupportedValueError",
-           "Version", "file_tensor", "phase", "record_collectives"]
+           "Version", "file_tensor", "phase", "record_collectives",
+           "replicated"]
 
 #: Classes of other people's frameworks, imported when they are named.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",

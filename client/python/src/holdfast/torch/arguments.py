@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from ..errors import InvalidArgumentError
+from .identity import Replicated
 
 __all__ = ["unwrapped"]
 
@@ -21,6 +22,8 @@ def unwrapped(state: Any) -> dict[str, Any]:
 
 
 def _inner(thing: Any) -> Any:
+    if isinstance(thing, Replicated):
+        return Replicated(_inner(thing.thing))
     # By name: accelerate need not be there.
     if type(thing).__module__.partition(".")[0] != "accelerate":
         return thing

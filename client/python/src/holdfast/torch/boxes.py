@@ -1,9 +1,10 @@
 """Which box of which whole a tensor of this rank is, who else holds that box, and who saves what of
 it.
 
-A tensor that several ranks hold is saved once: it is cut along its first dimension larger than 1, a
-box a rank, so that the ranks of a group write the same number of bytes. Each saves the smallest
-whole: then each finds them in its own shard, and need not ask others for a chunk for some bytes.
+A tensor that several ranks are known to hold is saved once: it is cut along its first dimension
+larger than 1, a box a rank, so that the ranks of a group write the same number of bytes. Each saves
+the smallest whole: then each finds them in its own shard, and need not ask others for a chunk for
+some bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import torch
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..tensors import DType
+from .identity import of_group, of_rank
 
-__all__ = ["Box", "Part", "agreed_groups", "box_of", "digests", "divide", "stored_form",
+__all__ = ["Box", "Part", "agreed_names", "box_of", "divide", "even_rows", "hashes", "stored_form",
            "torch_dtype"]
 
 #: Smaller ones are not cut: a rank saves them whole.
@@ -52,8 +54,9 @@ class Box:
     shape: tuple[int, ...]
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
-    holders: tuple[int, ...]  # the ranks that hold the same box, this one among them
-    cuttable: bool
+    holders: tuple[int, ...]  # the ranks known to hold the same box, this one among them
+    cuttable: bool  # they hold the same bytes at each save
+    qualifier: str = ""  # of the name in the version: see identity.py
 
     @property
     def bytes(self) -> int:
@@ -89,40 +92,45 @@ def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, s
     return as_bits, _DTYPES[as_bits.dtype], real
 
 
-def _sharding(tensor: torch.Tensor, name: str) -> tuple[tuple[int, ...], tuple[int, ...],
-                                                        tuple[int, ...]]:
-    """(global shape, offset, holders) of a DTensor's local part."""
+def _sharding(tensor: torch.Tensor, name: str, declared: bool) -> tuple[tuple[int, ...], ...]:
+    """(offset, holders, ranks that share the whole) of a DTensor's local part."""
     mesh, placements = tensor.device_mesh, tensor.placements
     if any(placement.is_partial() for placement in placements):
         raise UnsupportedError(f"'{name}' is a partial sum ({placements}): redistribute it first")
     if mesh.get_coordinate() is None:
-        return tuple(tensor.shape), (0,) * tensor.dim(), ()
-    shape, offset, holders = _placed(tensor.shape, mesh, placements)
+        return (0,) * tensor.dim(), (), _ranks_of(mesh)
+    shape, offset, holders, group = _placed(tensor.shape, mesh, placements, declared)
     local = tuple(tensor._local_tensor.shape)
     if shape != local:
         raise UnsupportedError(f"'{name}' is placed as {placements}, but its part here is {local} "
                                f"and not {shape}")
-    return tuple(tensor.shape), offset, holders
+    return offset, holders, group
+
+
+def _ranks_of(mesh: Any) -> tuple[int, ...]:
+    return tuple(sorted(mesh.mesh.flatten().tolist()))
 
 
 @functools.lru_cache(maxsize=256)
-def _placed(shape: torch.Size, mesh: Any, placements: tuple) -> tuple[tuple[int, ...], ...]:
-    """Shape and offset of this rank's part, and who holds it: the same for many tensors."""
+def _placed(shape: torch.Size, mesh: Any, placements: tuple,
+            declared: bool) -> tuple[tuple[int, ...], ...]:
+    """Shape and offset of this rank's part, who holds it, who shares the whole: the same for many
+    tensors."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     part, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
-    return tuple(part), tuple(offset), _holders(mesh, placements)
+    return tuple(part), tuple(offset), _holders(mesh, placements, declared), _ranks_of(mesh)
 
 
-def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
-    """The ranks that hold the same shard: along the dimensions that are replicated, and along those
-    of the whole mesh of which `mesh` is a part, as where data-parallel shards meet tensor
-    parallelism."""
+def _holders(mesh: Any, placements: Sequence[Any], declared: bool) -> tuple[int, ...]:
+    """The ranks that hold the same shard: along the dimensions that are replicated, and, where the
+    caller declares that, along those of the whole mesh of which `mesh` is a part, as where
+    data-parallel shards meet tensor parallelism."""
     from torch.distributed.tensor import Replicate
     replicated = [isinstance(placement, Replicate) for placement in placements]
-    whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    whole = mesh._get_root_mesh() if declared and hasattr(mesh, "_get_root_mesh") else mesh
     names, all_names = mesh.mesh_dim_names, whole.mesh_dim_names
     coordinate = whole.get_coordinate()
-    if names and all_names and coordinate and set(names) <= set(all_names):
+    if whole is not mesh and names and all_names and coordinate and set(names) <= set(all_names):
         sharded = {name for name, same in zip(names, replicated) if not same}
         free = [name not in sharded for name in all_names]
     else:
@@ -132,15 +140,28 @@ def _holders(mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sorted(whole.mesh[index].flatten().tolist()))
 
 
-def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, cuttable: bool) -> Box:
-    """The box of a plain tensor is all of it, held by all ranks; that of a DTensor is its
-    shard's."""
+def _qualifier(group: tuple[int, ...], world: int) -> str:
+    if len(group) == world:
+        return ""
+    return of_rank(group[0]) if len(group) == 1 else of_group(group[0])
+
+
+def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, *, cuttable: bool = True,
+           group: tuple[int, ...] = (), declared: bool = False) -> Box:
+    """The box of a plain tensor is all of it; that of a DTensor is its shard's.
+
+    Args:
+        cuttable: its holders hold the same bytes at each save.
+        group: of a plain tensor, the ranks known to hold it, in order; (): this one alone.
+        declared: the caller says that all ranks share it.
+    """
     local = getattr(tensor, "_local_tensor", tensor)
     if local is tensor:
         global_shape, offset = tuple(tensor.shape), (0,) * tensor.dim()
-        holders = tuple(range(world))
+        holders = group = tuple(range(world)) if declared else group or (rank,)
     else:
-        global_shape, offset, holders = _sharding(tensor, name)
+        global_shape = tuple(tensor.shape)
+        offset, holders, group = _sharding(tensor, name, declared)
     if 0 in global_shape:
         # Nothing to place: one rank says that there is such a tensor.
         offset = (0,) * len(global_shape)
@@ -149,26 +170,43 @@ def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, cuttable: boo
     if rank not in holders:
         holders = (rank,)
     return Box(dtype, tuple(stored.shape), global_shape + extra, tuple(offset) + (0,) * len(extra),
-               holders, cuttable)
+               holders, cuttable, "" if declared else _qualifier(group, world))
 
 
-def digests(boxes: Mapping[str, Box]) -> dict[tuple[int, ...], str]:
-    """For each group of holders what this rank takes it to hold, as a hash."""
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for name in sorted(boxes):
-        box = boxes[name]
+def _hash(name: str, box: Box) -> bytes:
+    text = f"{name!r} {box.dtype} {box.shape} {box.global_shape} {box.offset} {box.cuttable}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def hashes(boxes: Mapping[str, Box]) -> dict[tuple[int, ...], bytes]:
+    """What this rank takes each group of ranks to hold: eight bytes a tensor, in order."""
+    groups: dict[tuple[int, ...], list[bytes]] = {}
+    for name, box in boxes.items():
         if len(box.holders) > 1:
-            groups.setdefault(box.holders, []).append(
-                f"{name!r} {box.dtype} {box.shape} {box.global_shape} {box.offset} {box.cuttable}")
-    return {holders: hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
-            for holders, lines in groups.items()}
+            groups.setdefault(box.holders, []).append(_hash(name, box))
+    return {holders: b"".join(sorted(found)) for holders, found in groups.items()}
 
 
-def agreed_groups(of_ranks: Sequence[Mapping[tuple[int, ...], str]]) -> set[tuple[int, ...]]:
-    """The groups whose members all take them to hold the same. What others hold is not shared out:
-    each of them saves all of it."""
-    return {holders for said in of_ranks for holders, digest in said.items()
-            if all(of_ranks[member].get(holders) == digest for member in holders)}
+def agreed_names(boxes: Mapping[str, Box],
+                 of_ranks: Sequence[Mapping[tuple[int, ...], bytes]]) -> set[str]:
+    """The tensors that all their holders take to be held by just these. `of_ranks`: hashes() of
+    each rank."""
+    def common(holders: tuple[int, ...]) -> set[bytes]:
+        found = {of_ranks[member].get(holders, b"") for member in holders}
+        return set.intersection(*({joined[i:i + 8] for i in range(0, len(joined), 8)}
+                                  for joined in found))
+
+    agreed = {holders: common(holders)
+              for holders in {box.holders for box in boxes.values() if len(box.holders) > 1}}
+    return {name for name, box in boxes.items()
+            if len(box.holders) > 1 and _hash(name, box) in agreed[box.holders]}
+
+
+def even_rows(box: Box) -> list[Part]:
+    """Rows of each of the holders, as many as can be."""
+    rows = 1 if box.cut_dimension is None else box.shape[box.cut_dimension]
+    count = len(box.holders)
+    return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
 
 
 def _levelled(loads: Sequence[int], total: int) -> list[float]:

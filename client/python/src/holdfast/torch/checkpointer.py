@@ -22,22 +22,26 @@ from ..errors import (AlreadyExistsError, DataLossError, DeadlineExceededError,
 from . import phases, random_state, values
 from .arguments import unwrapped
 from .health import FailureLog, Health
+from .identity import Replicated, of_rank
 from .parts import parts_of
-from .plan import Plan, agree, agreed_run_id, check_replicas
-from .restoring import Comparison, StateMismatchError, fill_from_view, saved_tensors
+from .plan import Plan, agree, agreed_run_id
+from .reshape import Decisions
+from .restoring import Comparison, fill_from_view
+from .saved import LAYOUT as _LAYOUT, STATE as _STATE, Saved, StateMismatchError
 from .snapshot import Snapshot
 
 __all__ = ["Checkpointer"]
 
 _logger = logging.getLogger("holdfast")
-_FORMAT = 1
-_LAYOUT, _STATE = "torch.layout", "torch.state"
+_FORMAT = 2
 _EXTRA_BYTES_MIN = 1 << 20
 _RETRY_PAUSE_MAX = 30.0
 _ABSENT_S = 0.001
 #: What save() raises: the caller must change something. All else costs a version at most.
 _RAISED = (AlreadyExistsError, DataLossError, FailedPreconditionError, FencedError,
            InvalidArgumentError, PermissionDeniedError, UnsupportedError)
+#: What a rank saves for itself is worth a warning from so many bytes on.
+_NOTED_BYTES = 1 << 20
 
 
 def _rank_and_world() -> tuple[int, int]:
@@ -57,8 +61,10 @@ class Checkpointer:
 
     What is saved: parameters, buffers, optimizer state, generators of random numbers, and what has
     state_dict() and load_state_dict(). Plain modules, DistributedDataParallel, fully_shard and
-    tensor parallel modules are understood; a tensor that several ranks hold is saved once, cut into
-    a part for each. Nothing is pickled.
+    tensor parallel modules are understood. A known replica is saved once, cut into a part for each
+    of the ranks that hold it: a DTensor says what it replicates, DistributedDataParallel keeps its
+    module equal, and what else is equal you declare with `holdfast.torch.replicated`. All other
+    tensors each rank saves for itself and gets back itself. Nothing is pickled.
 
     When may tensors change? Not between save() and the guard, which waits for the copy. Each
     optimizer of the state calls it by itself before its step. Call `guard()` before you change
@@ -75,8 +81,11 @@ class Checkpointer:
         random_states: save Python's, NumPy's and torch's generators, too.
         allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
             A pickle can run any code: only for checkpoints whose writers you trust.
-        verify_replicas: at each save compare what several ranks hold and raise DataLossError naming
-            the rank that differs. Costs a hash of the state and an exchange.
+        on_reshape: entry of the state, or the beginning of a tensor's name up to a dot → what
+            becomes of tensors that each rank saved for itself when there is another number of
+            ranks: "first" (the lowest rank's), "mean", "zero", "drop" (the state's stay as they
+            are). Without it such a restore raises StateMismatchError, which names them.
+        trainable_only: leave out parameters of modules that need no gradient.
         client_options: further arguments of `holdfast.Client`, such as socket_path and slots.
 
     Raises:
@@ -86,7 +95,8 @@ class Checkpointer:
     def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,
                  rank: int | None = None, world: int | None = None, run_id: str | None = None,
                  guard_steps: bool = True, random_states: bool = True, allow_pickle: bool = False,
-                 verify_replicas: bool = False, **client_options: Any) -> None:
+                 on_reshape: Mapping[str, str] | None = None, trainable_only: bool = False,
+                 **client_options: Any) -> None:
         found_rank, found_world = _rank_and_world()
         self.job = job_name(job)
         self.rank = found_rank if rank is None else rank
@@ -97,9 +107,9 @@ class Checkpointer:
         self._options = client_options
         self._allow_pickle = allow_pickle
         self._random_states = random_states
-        self._verify = verify_replicas
         state = unwrapped(state)
-        self._parts = parts_of(state, allow_pickle)
+        self._parts = parts_of(state, allow_pickle, trainable_only)
+        self._decisions = Decisions(on_reshape, state)
         self._client: Client | None = None
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
@@ -121,7 +131,8 @@ class Checkpointer:
         if guard_steps:
             me = weakref.ref(self)
             self._hooks = [thing.register_step_pre_hook(lambda *_: _guard_before_step(me))
-                           for thing in state.values() if isinstance(thing, torch.optim.Optimizer)]
+                           for thing in map(_undeclared, state.values())
+                           if isinstance(thing, torch.optim.Optimizer)]
         _open_ones.add(self)
 
     # ------------------------------------------------------------------------------ describing
@@ -137,9 +148,13 @@ class Checkpointer:
             self._leave(client, 60.0)
         if self._plan is None:
             self._plan = agree(snapshot, self.rank, self.world)
+            self._tell_what_is_kept_apart(snapshot)
         self._layout = values.dumps({
-            "format": _FORMAT, "world": self.world, "aliases": snapshot.aliases,
-            "types": snapshot.real_dtypes,
+            "format": _FORMAT, "world": self.world,
+            "aliases": snapshot.saved_aliases(self._plan),
+            "types": snapshot.real_dtypes(self._plan),
+            "own": [name for name, stored in snapshot.stored.items()
+                    if self._plan.disagreed(stored)],
             "parts": {part.name: part.layout() for part in self._parts}})
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
         options: dict[str, Any] = {}
@@ -148,7 +163,7 @@ class Checkpointer:
             options["start_offline"] = True
             if not there:
                 options["connect_timeout"] = _ABSENT_S
-        self._open(snapshot.describe(self._plan.rows(snapshot)), **options)
+        self._open(snapshot.describe(self._plan), **options)
         self._snapshot = snapshot
         self._described = True
 
@@ -171,6 +186,29 @@ class Checkpointer:
             client.close(timeout)
         except HoldfastError as error:
             self._failures.add(error)
+
+    def _tell_what_is_kept_apart(self, snapshot: Snapshot) -> None:
+        assert self._plan is not None
+        disagreed = [name for name, stored in snapshot.stored.items()
+                     if self._plan.disagreed(stored)]
+        if disagreed:
+            _logger.warning("job %s: not all ranks have %s in the same form (%d tensors), though "
+                            "they should: each rank saves its own", self.job, disagreed[0],
+                            len(disagreed))
+        by_entry: dict[str, int] = {}
+        for name, stored in snapshot.stored.items():
+            if self._plan.qualifier(stored) == of_rank(self.rank):
+                entry = name.partition(".")[0]
+                by_entry[entry] = by_entry.get(entry, 0) + stored.box.bytes
+        total = sum(by_entry.values())
+        if total > 0 and self.world > 1:
+            _logger.log(logging.WARNING if total >= _NOTED_BYTES else logging.INFO,
+                        "job %s: rank %d saves %d bytes for itself (%s); what is equal on all "
+                        "ranks is saved once if you declare it: state={'%s': hf.replicated(…)}",
+                        self.job,
+                        self.rank, total,
+                        ", ".join(f"{entry}: {size}" for entry, size in by_entry.items()),
+                        max(by_entry, key=by_entry.__getitem__))
 
     def _look(self) -> Snapshot:
         """The description of the state as it is now, connected."""
@@ -212,7 +250,7 @@ class Checkpointer:
             FencedError: a newer start of the job is running; AlreadyExistsError: `step` has not
                 grown. UnavailableError: there has never been an agent.
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
-                saved. DataLossError: with `verify_replicas`, what differs.
+                saved.
         """
         check_step(step)
         phases.follow_compiler()
@@ -221,8 +259,6 @@ class Checkpointer:
             snapshot = self._ready()
             if snapshot is None:
                 return False
-            if self._verify:
-                check_replicas(snapshot, self.rank, self.world)
             extras = {_LAYOUT: self._layout, _STATE: self._capture()}
             size = sum(map(len, extras.values()))
             if size > self._extra_bytes:
@@ -410,33 +446,33 @@ class Checkpointer:
         assert self._client is not None
         return self._client
 
-    def _apply(self, state: Any, absent: set[str], loaded: dict[str, torch.Tensor],
-               with_random: bool) -> None:
+    def _apply(self, saved: Saved, comparison: Comparison,
+               loaded: dict[str, torch.Tensor]) -> None:
         for part in self._parts:
-            if part.name in state["parts"]:
-                part.bring_back(state["parts"][part.name], absent, loaded)
-        if self._random_states and with_random and "random" in state:
-            random_state.bring_back(values.decode(state["random"], "random"))
+            if part.name in comparison.values:
+                part.bring_back(comparison.values[part.name], comparison.absent, loaded)
+        if self._random_states and self.rank < saved.view.world and "random" in saved.state:
+            random_state.bring_back(values.decode(saved.state["random"], "random"))
 
     def _fill(self, view: View, strict: bool, dry_run: bool, deadline: float) -> None:
         # Values that ranks have of their own go on where the rank does.
-        layout, state = saved_values(view, self.rank % view.world)
-        saved = saved_tensors(view, layout)
+        saved = Saved(view, self.rank, self.world)
+        tensors, state = saved.tensors(), saved.state
         undo: list[Callable[[], None] | None] = []
         try:
             for part in self._parts:
                 if part.name in state["parts"]:
-                    undo.append(part.prepare(saved, state["parts"][part.name]))
+                    undo.append(part.prepare(tensors, state["parts"][part.name]))
             snapshot = Snapshot(self._parts, self.rank, self.world)
-            comparison = Comparison(view, snapshot, self._parts, layout, state)
+            comparison = Comparison(saved, snapshot, self._parts, self._decisions)
             if dry_run:
                 print(comparison.report())
-            elif strict and comparison.differences:
-                raise StateMismatchError(comparison.differences)
+            elif strict and comparison.differences or comparison.undecided:
+                raise StateMismatchError(comparison.differences if strict else comparison.undecided)
             else:
                 self.guard()
                 loaded = fill_from_view(view, comparison, max(0.0, deadline - time.monotonic()))
-                self._apply(state, comparison.absent, loaded, self.rank < view.world)
+                self._apply(saved, comparison, loaded)
                 undo = []
         finally:
             for put_back in undo:
@@ -497,13 +533,8 @@ class Checkpointer:
             _close_quietly(self)
 
 
-def saved_values(view: View, rank: int) -> tuple[Any, Any]:
-    """What a rank saved beside its tensors: layout and state, as docs/formats/torch.md has them."""
-    extras = view.extras().get(rank, {})
-    if _LAYOUT not in extras or _STATE not in extras:
-        raise StateMismatchError([f"version {view.version} was not saved by holdfast.torch: it has "
-                                  f"no {_LAYOUT}"])
-    return values.loads(extras[_LAYOUT]), values.loads(extras[_STATE])
+def _undeclared(thing: Any) -> Any:
+    return thing.thing if isinstance(thing, Replicated) else thing
 
 
 @contextlib.contextmanager

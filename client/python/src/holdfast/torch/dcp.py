@@ -34,6 +34,7 @@ from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentErr
 from ..tensors import Tensor, check_name, slice_name
 from . import values
 from .boxes import stored_form, torch_dtype
+from .identity import of_rank, split
 from .plan import agreed_run_id
 
 __all__ = ["StorageReader", "StorageWriter"]
@@ -266,6 +267,8 @@ class StorageReader(_StorageReader):
         self._options = client_options
         self._objects: dict[str, Any] = {}
         self._types: dict[str, str] = {}
+        #: Key of the metadata → name in the version.
+        self._names: dict[str, str] = {}
         self._sizes: dict[str, torch.Size] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._client: Client | None = None
@@ -300,30 +303,54 @@ class StorageReader(_StorageReader):
         self._open()
         planner_data: dict[str, Any] = {}
         self._objects, self._types = {}, {}
+        keeps_apart = False
         for extras in self._view.extras().values():
             said = values.loads(extras.get(_EXTRA) or extras.get("torch.layout") or b"{}")
+            keeps_apart |= said.get("format", 1) >= 2
             self._types.update(said.get("types", {}))
             self._objects.update(said.get("objects", {}))
             planner_data.update(values.decode(said.get("planner"), "planner_data",
                                               self._allow_pickle) or {})
         found: dict[str, Any] = {name: md.BytesStorageMetadata() for name in self._objects}
         seen: set[tuple[str, torch.Size, torch.Size]] = set()
-        for piece in self._view.pieces():
+        pieces = self._view.pieces()
+        keys = self._keys({piece.name for piece in pieces} if keeps_apart else set())
+        self._names = {key: name for name, key in keys.items()}
+        for piece in pieces:
+            key = keys.get(piece.name, piece.name)
             dtype, real = torch_dtype(piece.dtype), self._types.get(piece.name)
             rank = len(piece.shape)
             if real is not None:
                 dtype = values.dtype_of(real)
                 rank -= 1 if dtype.is_complex else 0
-            known = found.setdefault(piece.name, md.TensorStorageMetadata(
+            known = found.setdefault(key, md.TensorStorageMetadata(
                 md.TensorProperties(dtype=dtype), torch.Size(piece.global_shape[:rank]), []))
             # Where ranks have saved the same, one is enough.
             chunk = md.ChunkStorageMetadata(torch.Size(piece.offset[:rank]),
                                             torch.Size(piece.shape[:rank]))
-            if (piece.name, chunk.offsets, chunk.sizes) not in seen:
-                seen.add((piece.name, chunk.offsets, chunk.sizes))
+            if (key, chunk.offsets, chunk.sizes) not in seen:
+                seen.add((key, chunk.offsets, chunk.sizes))
                 known.chunks.append(chunk)
-            self._sizes[piece.name], self._dtypes[piece.name] = known.size, dtype
+            self._sizes[key], self._dtypes[key] = known.size, dtype
         return md.Metadata(found, planner_data=planner_data or None)
+
+    def _keys(self, names: set[str]) -> dict[str, str]:
+        """What this rank has saved for itself, in the world that saved it, and what only one group
+        of ranks shares, goes by its name in the state."""
+        rank, world = (0, 1) if self._alone else _rank_and_world(self._group)
+        own = of_rank(rank) if world == self._view.world else None
+        groups: dict[str, list[str]] = {}
+        keys: dict[str, str] = {}
+        for name in names:
+            saved = split(name)
+            if saved.kind == "group":
+                groups.setdefault(saved.name, []).append(name)
+            if saved.qualifier == own and own is not None:
+                keys[name] = saved.name
+        taken = set(keys.values())
+        keys.update((found[0], plain) for plain, found in groups.items()
+                    if len(found) == 1 and plain not in taken)
+        return {name: plain for name, plain in keys.items() if plain not in names}
 
     def set_up_storage_reader(self, metadata: md.Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
@@ -351,7 +378,8 @@ class StorageReader(_StorageReader):
                                                  item.storage_offsets))
             more = tuple(stored.shape[memory.dim():])
             if memory.numel() > 0:
-                targets.append(Tensor(name, stored.data_ptr(), dtype, tuple(stored.shape),
+                targets.append(Tensor(self._names.get(name, name), stored.data_ptr(), dtype,
+                                      tuple(stored.shape),
                                       tuple(self._sizes[name]) + more,
                                       offset + (0,) * len(more), owner=memory))
             copies.append((item, target, memory))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Mapping
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     _get_fqns, get_model_state_dict, set_model_state_dict)
@@ -18,12 +19,14 @@ from torch.distributed.checkpoint.state_dict import (
 from .. import _native
 from ..errors import UnsupportedError
 from . import values
+from .identity import Replicated
 from .optimizer_state import SavedTensor, keys_by_path, make_missing, owner_of
 
 __all__ = ["Leaf", "Part", "parts_of"]
 
 #: Larger ones among the values of a state_dict are saved as tensors, not within the JSON.
 INLINE_BYTES_MAX = 64 << 10
+_SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
 @dataclass
@@ -34,8 +37,14 @@ class Leaf:
     tensor: torch.Tensor
     #: It changes outside optimizer steps, or is made anew each time: copied within save().
     copied: bool = False
-    #: All holders hold the same bytes, so each may save a part.
-    replicated: bool = True
+    #: Of a plain tensor, the ranks known to have it; (): this one alone, whatever others call so.
+    group: tuple[int, ...] = ()
+    #: The caller says that all ranks have it.
+    declared: bool = False
+    #: Those that have it have the same bytes at each save, so each may save a part.
+    cuttable: bool = True
+    #: The name of the parameter whose division among ranks is this one's, too.
+    follows: str | None = None
     #: Leaves that a version has all of, or none: the state of one parameter. None: must be there.
     optional: str | None = None
 
@@ -47,10 +56,18 @@ class Part:
     restores_itself = False
     #: Its tensors may be the same at the same places although watch() says that something changed.
     asked_when_changed = False
+    #: The caller says that it is equal on all ranks.
+    declared = False
+    #: A rank's values may have tensors that differ from other ranks'.
+    keeps_values = False
 
     def __init__(self, name: str, allow_pickle: bool) -> None:
         self.name = name
         self.allow_pickle = allow_pickle
+
+    @property
+    def has_own_values(self) -> bool:
+        return self.keeps_values and not self.declared
 
     def prepare(self, saved: Mapping[str, SavedTensor], encoded: Any) -> Callable[[], None] | None:
         """Before a restore: makes tensors that the version has and that do not exist yet.
@@ -86,6 +103,10 @@ class Part:
         """After the leaves were filled. `absent`: the optional groups that the version lacks;
         `loaded`: tensors that only the version named (wanted())."""
 
+    def left_out(self) -> set[str]:
+        """Names of tensors that are not saved by choice."""
+        return set()
+
     def wanted(self, encoded: Any) -> dict[str, torch.Tensor]:
         """Tensors, by name, that are not among the leaves and that bring_back() needs filled."""
         return {}
@@ -94,9 +115,12 @@ class Part:
 class ModelPart(Part):
     """A module; DDP's and compile's wrappings leave no trace in the names."""
 
-    def __init__(self, name: str, model: nn.Module, allow_pickle: bool) -> None:
+    def __init__(self, name: str, model: nn.Module, allow_pickle: bool,
+                 trainable_only: bool = False) -> None:
         super().__init__(name, allow_pickle)
         self.model = model
+        self._trainable_only = trainable_only
+        self._left_out: set[str] = set()
         for path, module in model.named_modules():
             if type(module).__name__ == "FullyShardedDataParallel":
                 raise UnsupportedError(f"'{name}.{path}' is wrapped by FullyShardedDataParallel: "
@@ -117,10 +141,16 @@ class ModelPart(Part):
         live = self._live()
         parameters = {_local(parameter).data_ptr() for parameter in self.model.parameters()
                       if not parameter.is_meta}
+        replicas, broadcast = _of_data_parallel(self.model)
+        frozen = self._frozen()
         leaves, self._dynamic = [], False
+        self._left_out = set()
         for key, value in state.items():
             if not isinstance(value, torch.Tensor):
                 self._dynamic = True
+                continue
+            if _local(value).data_ptr() in frozen:
+                self._left_out.add(f"{self.name}.{key}")
                 continue
             refuse_meta(f"{self.name}.{key}", value)
             address = _local(value).data_ptr()
@@ -128,8 +158,18 @@ class ModelPart(Part):
             self._dynamic |= made
             is_parameter = address in parameters
             leaves.append(Leaf(f"{self.name}.{key}", value, copied=made or not is_parameter,
-                               replicated=is_parameter))
+                               group=replicas.get(address, ()), declared=self.declared,
+                               cuttable=self.declared or address not in broadcast))
         return leaves
+
+    def _frozen(self) -> set[int]:
+        if not self._trainable_only:
+            return set()
+        return {_local(parameter).data_ptr() for parameter in self.model.parameters()
+                if not parameter.requires_grad and _local(parameter).numel() > 0}
+
+    def left_out(self) -> set[str]:
+        return self._left_out
 
     def watch(self, watch: _native.Watch) -> bool:
         for module in self.model.modules():
@@ -162,6 +202,25 @@ class ModelPart(Part):
         set_model_state_dict(self.model, state)
 
 
+def _of_data_parallel(model: nn.Module) -> tuple[dict[int, tuple[int, ...]], set[int]]:
+    """(address → ranks that DistributedDataParallel keeps it equal on, those among them that are
+    equal only when a step begins: buffers, which the first rank then gives to the others)."""
+    replicas: dict[int, tuple[int, ...]] = {}
+    broadcast: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, nn.parallel.DistributedDataParallel):
+            continue
+        ranks = tuple(sorted(dist.get_process_group_ranks(module.process_group)))
+        ignored = module.parameters_to_ignore
+        buffers = module.module.named_buffers() if module.broadcast_buffers else ()
+        for own, tensors in ((broadcast, buffers), (set(), module.module.named_parameters())):
+            addresses = {tensor.data_ptr() for name, tensor in tensors
+                         if name not in ignored and _local(tensor) is tensor and tensor.numel() > 0}
+            replicas.update(dict.fromkeys(addresses, ranks))
+            own |= addresses
+    return replicas, broadcast
+
+
 class OptimizerPart(Part):
     """An optimizer; its state goes by the names of the parameters."""
 
@@ -172,6 +231,16 @@ class OptimizerPart(Part):
         self.models = models
         #: Path → keys of the tensors of the version that prepare() saw.
         self._saved_keys: dict[str, set[str]] = {}
+        #: What torch's own keep for a parameter is a function of it and of its gradients.
+        self._follows = type(optimizer).__module__.startswith("torch.optim.")
+
+    def _leaders(self) -> dict[torch.Tensor, str]:
+        """Under which names the modules of the state have the parameters."""
+        if not self._follows or self.declared:
+            return {}
+        return {parameter: f"{name}.{min(_get_fqns(model, path))}"
+                for name, model in reversed(self.models.items())
+                for path, parameter in model.named_parameters()}
 
     def _names(self) -> dict[torch.Tensor, str]:
         """Of all parameters: by the module, or by their place where no module has them."""
@@ -219,23 +288,24 @@ class OptimizerPart(Part):
         return [f"'{self.name}' is a {mine}, the version has the state of a {saved}: restore with "
                 f"strict=False to begin it afresh"]
 
-    def _entries(self) -> Iterator[tuple[str, str, dict, Any]]:
-        """(parameter's name, key, the dictionary it is in, value)"""
+    def _entries(self) -> Iterator[tuple[Any, str, str, dict, Any]]:
+        """(parameter, its name, key, the dictionary it is in, value)"""
         names = self._names()
         for parameter, state in self.optimizer.state.items():
             path = names.get(parameter, "<lost>") if isinstance(parameter, torch.Tensor) \
                 else f"<{parameter}>"
             for key, value in state.items():
-                yield path, str(key), state, value
+                yield parameter, path, str(key), state, value
 
     def leaves(self) -> list[Leaf]:
-        leaves = []
-        for path, key, _, value in self._entries():
+        leaves, leaders = [], self._leaders()
+        for parameter, path, key, _, value in self._entries():
             if isinstance(value, torch.Tensor):
                 name = f"{self.name}.state.{path}.{key}"
                 refuse_meta(name, value)
-                leaves.append(Leaf(name, value, optional=f"{self.name}.state.{path}"))
-        self._scalars = [(path, key, state) for path, key, state, value in self._entries()
+                leaves.append(Leaf(name, value, optional=f"{self.name}.state.{path}",
+                                   declared=self.declared, follows=leaders.get(parameter)))
+        self._scalars = [(path, key, state) for _, path, key, state, value in self._entries()
                          if not isinstance(value, torch.Tensor)]
         return leaves
 
@@ -302,6 +372,8 @@ class GeneralPart(Part):
     def __init__(self, name: str, thing: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.thing = thing
+        #: A learning rate is a function of the step.
+        self.keeps_values = not isinstance(thing, _SCHEDULERS)
         self._encoded: Any = None
 
     def leaves(self) -> list[Leaf]:
@@ -311,7 +383,7 @@ class GeneralPart(Part):
             refuse_meta(where, tensor)
             if _local(tensor) is tensor and tensor.nbytes <= INLINE_BYTES_MAX:
                 return None
-            leaves.append(Leaf(where, tensor, copied=self.copied, replicated=False,
+            leaves.append(Leaf(where, tensor, copied=self.copied, declared=self.declared,
                                optional=where))
             return {"$": "leaf", "v": where, "shape": list(tensor.shape),
                     "dtype": str(tensor.dtype)}
@@ -340,6 +412,7 @@ class TreePart(Part):
     """A tensor, or a dictionary of tensors and values: tensors are filled, values replaced."""
 
     asked_when_changed = True
+    keeps_values = True
 
     def __init__(self, name: str, tree: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
@@ -353,7 +426,7 @@ class TreePart(Part):
             if isinstance(value, torch.Tensor):
                 refuse_meta(where, value)
                 # A tuple cannot be changed, so it is replaced, with other tensors each time.
-                leaves.append(Leaf(where, value, copied=in_tuple))
+                leaves.append(Leaf(where, value, copied=in_tuple, declared=self.declared))
         return leaves
 
     def watch(self, watch: _native.Watch) -> bool:
@@ -484,12 +557,15 @@ def watch_tensor(watch: _native.Watch, tensor: torch.Tensor) -> None:
     watch.add_address(local)
 
 
-def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
+def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = False) -> list[Part]:
     """One part an entry.
 
     Raises:
         TypeError: names the entry of which nothing is known.
     """
+    declared = {name for name, thing in state.items() if isinstance(thing, Replicated)}
+    state = {name: thing.thing if isinstance(thing, Replicated) else thing
+             for name, thing in state.items()}
     models = {name: thing for name, thing in state.items() if isinstance(thing, nn.Module)}
     parts: list[Part] = []
     for name, thing in state.items():
@@ -499,7 +575,7 @@ def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
         if isinstance(thing, Part):
             parts.append(thing)
         elif isinstance(thing, nn.Module):
-            parts.append(ModelPart(name, thing, allow_pickle))
+            parts.append(ModelPart(name, thing, allow_pickle, trainable_only))
         elif isinstance(thing, torch.optim.Optimizer):
             parts.append(OptimizerPart(name, thing, models, allow_pickle))
         elif isinstance(thing, (torch.Tensor, dict)):
@@ -510,4 +586,6 @@ def parts_of(state: dict[str, Any], allow_pickle: bool) -> list[Part]:
             raise TypeError(f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, "
                             f"an optimizer, a tensor, a dictionary of them, or something with "
                             f"state_dict() and load_state_dict()")
+        if name in declared:
+            parts[-1].declared = True
     return parts

@@ -3,30 +3,58 @@ job."""
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from typing import Any, Mapping
 
-import torch
 import torch.distributed as dist
 
-from ..errors import DataLossError
 from . import boxes as b
-from .snapshot import Snapshot
+from .identity import of_rank
+from .snapshot import Snapshot, Stored
 
-__all__ = ["Plan", "agree", "agreed_run_id", "check_replicas"]
+__all__ = ["Plan", "agree", "agreed_run_id"]
 
 
 class Plan:
-    """Rows that this rank saves, by name. What came later than the plan is saved whole by each."""
+    """What this rank saves of each tensor, and under which name.
 
-    def __init__(self, boxes: Mapping[str, b.Box], rows: dict[str, b.Part]) -> None:
-        self._boxes = dict(boxes)
-        self._rows = rows
+    A tensor that came later than the plan is saved whole by each of its holders; but the state that
+    an optimizer keeps for a parameter is cut as the parameter is, whenever it comes.
+    """
 
-    def rows(self, snapshot: Snapshot) -> dict[str, b.Part]:
-        return {name: self._rows[name] for name, box in snapshot.boxes.items()
-                if name in self._rows and self._boxes[name] == box}
+    def __init__(self, rank: int, boxes: Mapping[str, b.Box],
+                 rows: dict[str, list[b.Part]]) -> None:
+        self._rank = rank
+        self._boxes = dict(boxes)  # of those that were asked for
+        self._rows = rows  # of those that all holders have
+
+    def disagreed(self, stored: Stored) -> bool:
+        """Not all that should hold this tensor have it: each keeps its own."""
+        name, box = stored.leads.name, stored.leads.box
+        return (name in self._boxes and name not in self._rows and self._boxes[name] == box
+                and box.shape == box.global_shape)
+
+    def qualifier(self, stored: Stored) -> str:
+        """What the tensor's name ends with in a version."""
+        return of_rank(self._rank) if self.disagreed(stored) else stored.box.qualifier
+
+    def parts(self, stored: Stored) -> list[b.Part] | None:
+        """The rows of each holder; None: each saves all."""
+        lead, box = stored.leads, stored.box
+        rows = self._rows.get(lead.name)
+        if rows is None or self._boxes[lead.name] != lead.box:
+            return None
+        if stored is lead:
+            return rows
+        if len(box.holders) == 1 or box.bytes <= b.EACH_BYTES_MAX:
+            return None
+        same = box.shape == lead.box.shape and box.holders == lead.box.holders
+        return rows if same else b.even_rows(box)
+
+    def rows(self, stored: Stored) -> b.Part | None:
+        """This rank's rows; None: all of them."""
+        parts = self.parts(stored)
+        return None if parts is None else parts[stored.box.holders.index(self._rank)]
 
 
 def talking(world: int) -> bool:
@@ -53,53 +81,15 @@ def agreed_run_id(world: int, group: dist.ProcessGroup | None = None) -> str | N
 
 
 def agree(snapshot: Snapshot, rank: int, world: int) -> Plan:
-    """All ranks call this together. Groups whose members disagree on what they hold are left
-    alone."""
-    boxes = snapshot.boxes
+    """All ranks call this together; one exchange, of eight bytes a tensor."""
+    boxes = {name: stored.box for name, stored in snapshot.stored.items()
+             if stored.leads is stored and len(stored.box.holders) > 1}
     if not talking(world):
-        return Plan(boxes, {})
-    agreed = b.agreed_groups(gather(b.digests(boxes)))
-    rows: dict[str, b.Part] = {}
-    for holders in agreed:
-        if rank not in holders:
-            continue
-        mine = [(name, box) for name, box in boxes.items() if box.holders == holders]
-        place = holders.index(rank)
-        rows.update((name, parts[place]) for name, parts in b.divide(mine, holders).items())
-    return Plan(boxes, rows)
-
-
-def _hash(tensor: torch.Tensor) -> str:
-    flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=16).hexdigest()
-
-
-def check_replicas(snapshot: Snapshot, rank: int, world: int) -> None:
-    """Compares over ranks what several ranks hold; all ranks call this together.
-
-    Raises:
-        DataLossError: on all ranks, naming tensors and the ranks that differ from the others.
-    """
-    if not talking(world):
-        return
-    mine = {name: (stored.box.holders, stored.box.offset, _hash(stored.live))
-            for name, stored in snapshot.stored.items()
-            if len(stored.box.holders) > 1 and stored.leaf.replicated}
-    found: dict[tuple, dict[str, list[int]]] = {}
-    for member, said in enumerate(gather(mine)):
-        for name, (holders, offset, digest) in said.items():
-            found.setdefault((name, holders, offset), {}).setdefault(digest, []).append(member)
-    lines = []
-    for (name, holders, _), by_digest in sorted(found.items()):
-        if len(by_digest) > 1:
-            camps = sorted(by_digest.values(), key=lambda camp: (-len(camp), camp))
-            if len(camps[0]) > len(holders) // 2:
-                odd = sorted(member for camp in camps[1:] for member in camp)
-                lines.append(f"'{name}' of rank {', '.join(map(str, odd))} differs from what "
-                             f"{len(camps[0])} other ranks hold")
-            else:
-                lines.append(f"'{name}' differs between ranks {', '.join(map(str, holders))}")
-    if lines:
-        more = f" (and {len(lines) - 8} more)" if len(lines) > 8 else ""
-        raise DataLossError("replicas are not equal, nothing was saved: "
-                            + "; ".join(lines[:8]) + more)
+        return Plan(rank, boxes, {})
+    agreed = b.agreed_names(boxes, gather(b.hashes(boxes)))
+    rows: dict[str, list[b.Part]] = {}
+    for holders in {boxes[name].holders for name in agreed}:
+        mine = [(name, box) for name, box in boxes.items()
+                if name in agreed and box.holders == holders]
+        rows.update(b.divide(mine, holders))
+    return Plan(rank, boxes, rows)

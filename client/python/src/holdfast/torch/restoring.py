@@ -2,67 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 import torch
 
-from ..client import Piece, View
-from ..errors import FailedPreconditionError, InvalidArgumentError
+from ..client import View
+from ..errors import FailedPreconditionError
 from ..tensors import Device, DType, Tensor
-from .boxes import stored_form, torch_dtype
-from .optimizer_state import SavedTensor
+from .boxes import stored_form
+from .identity import of_rank
 from .parts import OptimizerPart, Part
+from .reshape import Decisions, in_order, undecided
+from .saved import Saved, StateMismatchError, local_tensors
 from .snapshot import Snapshot, Stored
-from .values import dtype_of
 
-__all__ = ["Comparison", "StateMismatchError", "fill", "fill_from_view", "saved_tensors"]
+__all__ = ["Comparison", "fill", "fill_from_view"]
 
 
-class StateMismatchError(InvalidArgumentError):
-    """The state is not the one that the version has. `differences`: one sentence each."""
+class Source(NamedTuple):
+    """Where a tensor's values come from."""
 
-    def __init__(self, differences: list[str]) -> None:
-        self.differences = differences
-        shown = "\n  ".join(differences[:20])
-        more = f"\n  and {len(differences) - 20} more" if len(differences) > 20 else ""
-        super().__init__(f"the version does not fit the state, nothing was restored; "
-                         f"{len(differences)} differences:\n  {shown}{more}")
+    stored: Stored
+    #: Names in the version; several: their mean, none: zeros.
+    names: list[str]
 
 
 class Comparison:
     """Which tensors of the state a version has, and what differs."""
 
-    def __init__(self, view: View, snapshot: Snapshot, parts: Iterable[Part], layout: Any,
-                 state: Any) -> None:
-        self.version = view.version
+    def __init__(self, saved: Saved, snapshot: Snapshot, parts: Iterable[Part],
+                 decisions: Decisions) -> None:
+        self.version = saved.view.version
         self.snapshot = snapshot
         self.differences: list[str] = []
         #: Optional groups of which the version has nothing.
         self.absent: set[str] = set()
-        #: Under which name the version has a tensor of the state.
-        self.sources: list[tuple[Stored, str]] = []
-        #: Tensors that only the version describes.
+        self.sources: list[Source] = []
+        #: Tensors that only the version describes, by their names in the state.
         self.extra: dict[str, torch.Tensor] = {}
-        self._types: dict[str, str] = layout["types"]
-        self.aliases: dict[str, str] = layout["aliases"]
-        self._saved: dict[str, Piece] = {piece.name: piece for piece in view.pieces()}
-        general = self._compare_parts(list(parts), layout, state)
+        #: Under which names the version has those.
+        self.extra_names: dict[str, str] = {}
+        #: Values of the entries, encoded.
+        self.values: dict[str, Any] = {}
+        self._saved, self._decisions = saved, decisions
+        self._undecided: set[str] = set()
+        #: Those of which it is decided that they stay as they are.
+        self._dropped: set[str] = set()
+        parts = list(parts)
+        general = self._compare_parts(parts)
         self._compare_tensors(general)
-        self._look_for_unexpected(general)
+        #: Of which also a restore that is not strict wants to know: one sentence for each entry.
+        self.undecided = undecided(self._undecided, saved.view.world, saved.world)
+        self._compare_others(parts, general)
+        self.differences += undecided(self._undecided, saved.view.world, saved.world)
 
-    def _compare_parts(self, parts: list[Part], layout: Any, state: Any) -> list[str]:
+    # ------------------------------------------------------------------------------ values
+
+    def _compare_parts(self, parts: list[Part]) -> list[str]:
         """Names of the parts whose tensors the version alone describes."""
         general = []
+        state, layout = self._saved.state, self._saved.layout
         for part in parts:
             if part.name not in state["parts"]:
                 self.differences.append(f"'{part.name}' is not in the version: it was added to the "
                                         f"state later; restore with strict=False to begin afresh")
                 continue
-            self.differences += part.differences(state["parts"][part.name])
-            wanted = part.wanted(state["parts"][part.name])
-            self.extra.update(wanted)
             if part.restores_itself:
                 general.append(part.name)
+            self.differences += part.differences(state["parts"][part.name])
+            self._choose_values(part)
             if isinstance(part, OptimizerPart) and part.layout() != layout["parts"].get(part.name):
                 self.differences.append(f"'{part.name}' has other parameter groups than when it "
                                         f"was saved: make them of the same parameters, in order")
@@ -71,82 +79,127 @@ class Comparison:
                                     f"restore with strict=False to do without")
         return general
 
-    def _name_of(self, name: str) -> str | None:
-        """Under which name the version has it; tied tensors have one."""
-        if name in self._saved:
-            return name
-        target = self.aliases.get(name)
-        if target in self._saved:
-            return target
+    def _choose_values(self, part: Part) -> None:
+        """Values are those of the same rank; in another world, of any, where they have no
+        tensors."""
+        rank = self._saved.rank % self._saved.view.world
+        encoded = self._saved.state["parts"][part.name]
+        own = self._saved.keeps_apart and part.has_own_values and local_tensors(encoded)
+        if own and not self._saved.same_world:
+            action = self._decisions.of(part.name)
+            if action in ("mean", "zero"):
+                self.differences.append(
+                    f"'{part.name}' has tensors among its values, of which there is no {action}: "
+                    f"it can be 'first' or 'drop' in on_reshape")
+                return
+            if action == "drop":
+                return
+            if action is None:
+                self._undecided.add(part.name)
+                return
+            rank = 0
+            encoded = self._saved.values_of(0)[1]["parts"][part.name]
+        self.values[part.name] = encoded
+        for name, tensor in part.wanted(encoded).items():
+            self.extra[name] = tensor
+            self.extra_names[name] = self._saved.of_values(name, rank)
+
+    # ----------------------------------------------------------------------------- tensors
+
+    def _names_of(self, name: str) -> Iterator[str]:
+        """Under which names the version may have it; tied tensors have one."""
+        yield name
         # Tied here, saved apart or under another of its names.
-        for alias, canonical in self.snapshot.aliases.items():
-            if canonical == name:
-                for candidate in (alias, self.aliases.get(alias)):
-                    if candidate in self._saved:
-                        return candidate
-        return None
+        yield from (alias for alias, target in self.snapshot.aliases.items() if target == name)
 
     def _compare_tensors(self, general: list[str]) -> None:
-        groups: dict[str, list[tuple[Stored, str | None]]] = {}
+        groups: dict[str, list[tuple[Stored, dict[str, str]]]] = {}
         for name, stored in self.snapshot.stored.items():
             if _within(name, general):
                 continue
-            source = self._name_of(name)
+            found = self._saved.choices(self._names_of(name))
             if stored.leaf.optional is not None:
-                groups.setdefault(stored.leaf.optional, []).append((stored, source))
+                groups.setdefault(stored.leaf.optional, []).append((stored, found))
             else:
-                self._compare(stored, source)
+                self._compare(stored, found)
         for group, members in groups.items():
             # An optimizer's state of a parameter becomes the saved one; what else there is goes.
-            there = [(stored, source) for stored, source in members if source is not None]
+            there = [(stored, found) for stored, found in members if found]
             if not there:
                 self.absent.add(group)
-            for stored, source in there:
-                self._compare(stored, source)
+            for stored, found in there:
+                self._compare(stored, found)
 
-    def _compare(self, stored: Stored, source: str | None) -> None:
-        if source is None:
+    def _choose(self, stored: Stored, found: dict[str, str]) -> list[str] | None:
+        """Names in the version whose values are this tensor's; None: nobody has decided that."""
+        saved, qualifier = self._saved, stored.box.qualifier
+        if saved.same_world and stored.leads.name in saved.own:
+            qualifier = of_rank(saved.rank)
+        if "" in found:
+            # Equal on all ranks that saved it; one rank alone has not said so for many.
+            if not qualifier or saved.view.world > 1 or saved.same_world or not saved.keeps_apart:
+                return [found[""]]
+        elif saved.same_world and qualifier in found:
+            return [found[qualifier]]
+        elif len(found) == 1 and next(iter(found)).startswith("@group"):
+            return list(found.values())
+        names = in_order(found)
+        action = self._decisions.of(stored.name)
+        if action == "drop":
+            self._dropped.add(stored.name)
+        return {"first": names[:1], "mean": names, "zero": [], "drop": []}.get(action or "")
+
+    def _compare(self, stored: Stored, found: dict[str, str]) -> None:
+        if not found:
             self.differences.append(f"'{stored.name}' is not in the version: it was added or "
                                     f"renamed since; rename it back, or restore with strict=False")
             return
-        piece, box = self._saved[source], stored.box
+        names = self._choose(stored, found)
+        if names is None:
+            self._undecided.add(stored.name)
+        elif stored.name not in self._dropped and all([self._fits(stored, n) for n in names]):
+            if len(names) > 1 and not (stored.live.is_floating_point() or stored.live.is_complex()):
+                self.differences.append(f"'{stored.name}' has elements of type "
+                                        f"{stored.box.dtype.name}, of which there is no mean")
+            else:
+                self.sources.append(Source(stored, names))
+
+    def _fits(self, stored: Stored, source: str) -> bool:
+        piece, box = self._saved.pieces[source], stored.box
         if tuple(piece.global_shape) != box.global_shape:
             self.differences.append(f"'{stored.name}' has shape {list(box.global_shape)}, the "
                                     f"version has {list(piece.global_shape)}")
-        elif piece.dtype != box.dtype or self._types.get(source) != stored.real_dtype:
-            saved = self._types.get(source) or DType(piece.dtype).name
+            return False
+        if piece.dtype != box.dtype or self._saved.types.get(source) != stored.real_dtype:
+            saved = self._saved.types.get(source) or DType(piece.dtype).name
             self.differences.append(f"'{stored.name}' has elements of type "
                                     f"{stored.real_dtype or box.dtype.name}, the version {saved}")
-        else:
-            self.sources.append((stored, source))
+            return False
+        return True
 
-    def _look_for_unexpected(self, general: list[str]) -> None:
-        known = {source for _, source in self.sources} | set(self.snapshot.stored) \
-            | set(self.snapshot.aliases) | set(self.extra)
-        for name in sorted(self._saved.keys() - known):
-            if not _within(name, general):
-                self.differences.append(f"'{name}' is in the version, but not in the state: it was "
-                                        f"removed or renamed since; restore with strict=False to "
-                                        f"do without")
+    # ------------------------------------------------------------------ of the version alone
+
+    def _compare_others(self, parts: list[Part], general: list[str]) -> None:
+        known = set(self.snapshot.stored) | set(self.snapshot.aliases) | set(self.extra)
+        for part in parts:
+            known |= part.left_out()
+        for source in self.sources:
+            known.update(self._saved.plain_names(source.names))
+        others = {name: found for name, found in self._saved.others(known).items()
+                  if not _within(name, general)}
+        for name, found in sorted(others.items()):
+            if not self._saved.same_world and "" not in found:
+                if self._decisions.of(name) is None:
+                    self._undecided.add(name)
+                continue
+            self.differences.append(f"'{name}' is in the version, but not in the state: it was "
+                                    f"removed or renamed since; restore with strict=False to "
+                                    f"do without")
 
     def report(self) -> str:
         lines = [f"version {self.version}: {len(self.sources)} tensors match, "
                  f"{len(self.differences)} differences"]
         return "\n  ".join(lines + self.differences)
-
-
-def saved_tensors(view: View, layout: Any) -> dict[str, SavedTensor]:
-    """Name → the tensor of a version, of all ranks."""
-    found = {}
-    for piece in view.pieces():
-        if piece.name not in found:
-            real = layout["types"].get(piece.name)
-            dtype = torch_dtype(piece.dtype) if real is None else dtype_of(real)
-            shape = tuple(piece.global_shape)
-            # Such complex numbers are stored as pairs.
-            found[piece.name] = SavedTensor(shape[:-1] if dtype.is_complex and real else shape,
-                                            dtype)
-    return found
 
 
 def _within(name: str, parts: list[str]) -> bool:
@@ -159,11 +212,11 @@ def _box(stored: Stored, source: str, memory: torch.Tensor) -> Tensor:
                   Device.HOST, 0, memory)
 
 
-def _wholes(tensors: dict[str, torch.Tensor], aliases: dict[str, str]) -> Iterator[Tensor]:
+def _wholes(tensors: dict[str, torch.Tensor], names: dict[str, str]) -> Iterator[Tensor]:
     """Dense tensors of the host, filled whole."""
     for name, tensor in tensors.items():
         stored, dtype, _ = stored_form(tensor, name)
-        yield Tensor(aliases.get(name, name), stored.data_ptr(), dtype, tuple(stored.shape),
+        yield Tensor(names.get(name, name), stored.data_ptr(), dtype, tuple(stored.shape),
                      owner=tensor)
 
 
@@ -174,27 +227,40 @@ def _load(view: View, targets: list[Tensor], timeout: float) -> None:
         raise StateMismatchError(view.differences() or [str(error)]) from error
 
 
-def fill(view: View, tensors: dict[str, torch.Tensor], aliases: dict[str, str],
-         timeout: float) -> None:
-    """Fills dense tensors of the host from a version. `aliases`: the version's layout's."""
-    _load(view, list(_wholes(tensors, aliases)), timeout)
+def fill(saved: Saved, rank: int, tensors: dict[str, torch.Tensor], timeout: float) -> None:
+    """Fills dense tensors of the host with what a rank has called so."""
+    names = {name: saved.of_values(name, rank) for name in tensors}
+    _load(saved.view, list(_wholes(tensors, names)), timeout)
+
+
+def _mean(values: list[torch.Tensor]) -> torch.Tensor:
+    exact = torch.complex128 if values[0].is_complex() else torch.float64
+    total = torch.zeros(values[0].shape, dtype=exact)
+    for value in values:
+        total += value
+    return (total / len(values)).to(values[0].dtype)
 
 
 def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[str, torch.Tensor]:
     """Fills the state's tensors. Returns all that were filled, by name."""
     targets: list[Tensor] = []
-    copies: list[tuple[Stored, torch.Tensor]] = []
-    for stored, source in comparison.sources:
+    copies: list[tuple[Stored, list[torch.Tensor]]] = []
+    for stored, names in comparison.sources:
         if stored.live.numel() == 0:
             continue
         memory = stored.live
-        if not memory.is_contiguous() or memory.device.type != "cpu":
-            memory = torch.empty(stored.live.shape, dtype=stored.live.dtype)
-            copies.append((stored, memory))
-        targets.append(_box(stored, source, memory))
-    targets.extend(_wholes(comparison.extra, comparison.aliases))
+        if len(names) == 1 and memory.is_contiguous() and memory.device.type == "cpu":
+            targets.append(_box(stored, names[0], memory))
+            continue
+        there = [torch.empty(stored.live.shape, dtype=stored.live.dtype) for _ in names]
+        targets.extend(_box(stored, name, memory) for name, memory in zip(names, there))
+        copies.append((stored, there))
+    targets.extend(_wholes(comparison.extra, comparison.extra_names))
     _load(view, targets, timeout)
-    for stored, memory in copies:
-        stored.fill(memory)
-    filled = {stored.name: stored.leaf.tensor for stored, _ in comparison.sources}
+    for stored, there in copies:
+        if not there:
+            stored.live.zero_()
+        else:
+            stored.fill(there[0] if len(there) == 1 else _mean(there))
+    filled = {source.stored.name: source.stored.leaf.tensor for source in comparison.sources}
     return filled | comparison.extra

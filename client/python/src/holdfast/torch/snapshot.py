@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from typing import TYPE_CHECKING, Iterable
 
 import torch
 
@@ -10,7 +10,11 @@ from .. import _native
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..tensors import Device, Tensor, check_name
 from .boxes import Box, Part as Rows, box_of, stored_form
+from .identity import check_unqualified
 from .parts import Leaf, Part, _local
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = ["Snapshot", "Stored"]
 
@@ -21,13 +25,23 @@ class Stored:
     Where the live memory is not dense, or changes at any time, a dense copy stands for it: staging.
     """
 
-    def __init__(self, leaf: Leaf, rank: int, world: int) -> None:
+    def __init__(self, leaf: Leaf, rank: int, world: int, leader: Stored | None = None) -> None:
         self.name = leaf.name
         self.leaf = leaf
+        #: The tensor whose division among ranks is this one's, too.
+        self.leads: Stored = self
         self._take(leaf.tensor)
         #: Where it was when it was described: a storage that is resized moves under all its tensors.
         self.address = self.live.data_ptr()
-        self.box: Box = box_of(leaf.tensor, leaf.name, rank, world, leaf.replicated)
+        group = leaf.group
+        if leader is not None and self._follows(leader):
+            self.leads, group = leader, leader.group
+        #: Of a plain tensor, the ranks known to have it.
+        self.group = group
+        self.box: Box = box_of(leaf.tensor, leaf.name, rank, world, cuttable=leaf.cuttable,
+                               group=group, declared=leaf.declared or self.leads.leaf.declared)
+        if _local(leaf.tensor) is not leaf.tensor:
+            self.group = _group_of(leaf.tensor)
         self.staging: torch.Tensor | None = None
         self.identity = (self.address, self.live.shape, self.live.stride(),
                          leaf.tensor.dtype, self.live.device, self.box)
@@ -36,6 +50,13 @@ class Stored:
             self.staging = torch.empty(
                 self.live.shape, dtype=self.live.dtype,
                 device=self.live.device if device == "cuda" else "cpu")
+
+    def _follows(self, leader: Stored) -> bool:
+        """A number that belongs to a shard is the same for all of them; a plain tensor may be the
+        shard's own."""
+        tensor, parameter = self.leaf.tensor, leader.leaf.tensor
+        sharded = _local(parameter) is not parameter
+        return not sharded or _local(tensor) is not tensor or tensor.numel() == 1
 
     def _take(self, tensor: torch.Tensor) -> None:
         local = _local(tensor).detach()
@@ -75,7 +96,7 @@ class Stored:
                 target, values = target.narrow(d, 0, 1), values.narrow(d, 0, 1)
         target.copy_(values)
 
-    def part(self, rows: Rows | None) -> Tensor | None:
+    def part(self, qualifier: str, rows: Rows | None) -> Tensor | None:
         """The description of these rows along the dimension that is cut; None: nothing is saved."""
         memory, box = self.memory, self.box
         if memory.numel() == 0 and 0 not in box.global_shape:
@@ -90,9 +111,13 @@ class Stored:
                 shape[d], offset[d] = last - first, offset[d] + first
                 pointer += first * box.row_bytes
         cuda = memory.device.type == "cuda"
-        return Tensor(self.name, pointer, box.dtype, tuple(shape), box.global_shape, tuple(offset),
-                      Device.CUDA if cuda else Device.HOST,
+        return Tensor(self.name + qualifier, pointer, box.dtype, tuple(shape), box.global_shape,
+                      tuple(offset), Device.CUDA if cuda else Device.HOST,
                       (memory.device.index or 0) if cuda else 0, memory)
+
+
+def _group_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(sorted(tensor.device_mesh.mesh.flatten().tolist()))
 
 
 class Snapshot:
@@ -101,31 +126,47 @@ class Snapshot:
     def __init__(self, parts: Iterable[Part], rank: int, world: int) -> None:
         self.stored: dict[str, Stored] = {}
         self.aliases: dict[str, str] = {}
+        self._place = rank, world
         self._asked: list[Part] = []
         #: Of those that are asked only when they changed.
         self._watches: dict[Part, _native.Watch] = {}
         self._watch = _native.Watch()
+        followers: list[Leaf] = []
         seen: dict[tuple, str] = {}
         for part in parts:
             for leaf in part.leaves():
                 check_name(leaf.name)
-                if leaf.name in self.stored or leaf.name in self.aliases:
-                    raise InvalidArgumentError(f"two tensors of the state would be called "
-                                               f"'{leaf.name}': rename one of the entries")
-                stored = Stored(leaf, rank, world)
-                same = stored.identity
-                if same in seen:
-                    self.aliases[leaf.name] = seen[same]
-                    continue
-                self.stored[leaf.name] = stored
-                if stored.live.numel() > 0:
-                    seen[same] = leaf.name
+                check_unqualified(leaf.name)
+                if leaf.follows is not None:
+                    followers.append(leaf)
+                else:
+                    self._add(leaf, seen)
             if part.asked_when_changed:
                 self._watch_one(part)
             if part.asked_when_changed or not part.watch(self._watch):
                 self._asked.append(part)
+        for leaf in followers:
+            self._add(leaf, seen)
         self.on_device = any(stored.memory.is_cuda for stored in self.stored.values())
         self.staged = [stored for stored in self.stored.values() if stored.staging is not None]
+
+    def _add(self, leaf: Leaf, seen: dict[tuple, str]) -> None:
+        if leaf.name in self.stored or leaf.name in self.aliases:
+            raise InvalidArgumentError(f"two tensors of the state would be called "
+                                       f"'{leaf.name}': rename one of the entries")
+        stored = self.described(leaf)
+        same = stored.identity
+        if same in seen:
+            self.aliases[leaf.name] = seen[same]
+            return
+        self.stored[leaf.name] = stored
+        if stored.live.numel() > 0:
+            seen[same] = leaf.name
+
+    def described(self, leaf: Leaf) -> Stored:
+        """A tensor beside those of the state, as it would be stored."""
+        leader = self.aliases.get(leaf.follows or "", leaf.follows)
+        return Stored(leaf, *self._place, self.stored.get(leader or ""))
 
     def _watch_one(self, part: Part) -> None:
         self._watches[part] = watch = _native.Watch()
@@ -151,16 +192,19 @@ class Snapshot:
                 self._watch_one(part)
         return True
 
-    @property
-    def boxes(self) -> dict[str, Box]:
-        return {name: stored.box for name, stored in self.stored.items()}
+    def real_dtypes(self, plan: Plan) -> dict[str, str]:
+        """By the name in the version: the type of what is stored as another."""
+        return {name + plan.qualifier(stored): stored.real_dtype
+                for name, stored in self.stored.items() if stored.real_dtype}
 
-    @property
-    def real_dtypes(self) -> dict[str, str]:
-        return {name: stored.real_dtype for name, stored in self.stored.items()
-                if stored.real_dtype}
+    def saved_aliases(self, plan: Plan) -> dict[str, str]:
+        """By their names in the version: tied tensors."""
+        qualifiers = {name: plan.qualifier(self.stored[name]) for name in self.aliases.values()}
+        return {alias + qualifiers[name]: name + qualifiers[name]
+                for alias, name in self.aliases.items()}
 
-    def describe(self, rows: Mapping[str, Rows]) -> list[Tensor]:
-        """What this rank saves: these rows of each, all where none are given."""
-        parts = (stored.part(rows.get(name)) for name, stored in self.stored.items())
+    def describe(self, plan: Plan) -> list[Tensor]:
+        """What this rank saves."""
+        parts = (stored.part(plan.qualifier(stored), plan.rows(stored))
+                 for stored in self.stored.values())
         return [part for part in parts if part is not None]

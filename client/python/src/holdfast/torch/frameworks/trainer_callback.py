@@ -11,6 +11,7 @@ import pathlib
 import tempfile
 from typing import Any, Iterator, Mapping
 
+import torch
 import transformers
 from transformers.trainer_callback import ExportableState, TrainerControl, TrainerState
 
@@ -129,7 +130,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def _client_options(self) -> dict[str, Any]:
         return {key: value for key, value in self._options.items()
-                if key not in ("guard_steps", "random_states", "verify_replicas")}
+                if key not in ("guard_steps", "random_states", "on_reshape", "trainable_only")}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                        **kwargs: Any) -> None:
@@ -149,7 +150,7 @@ class TrainerCallback(transformers.TrainerCallback):
                 f"at {state.global_step}: call trainer.train(resume_from_checkpoint="
                 f"callback.resume(trainer)), or choose another job")
         optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
-        entries = {"model": kwargs["model"], "optim": getattr(optimizer, "optimizer", optimizer),
+        entries = {"model": self._shared(kwargs["model"]), "optim": getattr(optimizer, "optimizer", optimizer),
                    "sched": scheduler, "trainer": self._position, **self._more}
         if getattr(optimizer, "scaler", None) is not None:
             entries["scaler"] = optimizer.scaler
@@ -174,6 +175,12 @@ class TrainerCallback(transformers.TrainerCallback):
             phases.begin(phase)
         if before is not None:
             phases.end(before)
+
+    def _shared(self, model: Any) -> Any:
+        """The model in the Trainer's own DistributedDataParallel, which says what ranks share."""
+        wrapped = getattr(self._trainer, "model_wrapped", None)
+        data_parallel = isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
+        return wrapped if data_parallel and wrapped.module is model else model
 
     def _leave_folder(self) -> None:
         if self._trainer is not None:

@@ -15,10 +15,11 @@ from torch.utils import _pytree as pytree
 from ...client import Tier, Version
 from ...errors import InvalidArgumentError, NotFoundError, UnavailableError
 from .. import values
-from ..checkpointer import Checkpointer, saved_values
+from ..checkpointer import Checkpointer
 from ..parts import GeneralPart
 from ..plan import agreed_run_id
 from ..restoring import fill
+from ..saved import Saved
 
 __all__ = ["Pointer", "TreeStore", "moved"]
 
@@ -139,7 +140,7 @@ class TreeStore:
         if view is None:
             return None
         with view:
-            _, state = saved_values(view, 0)
+            _, state = Saved(view, self.rank, self.world).values_of(0)
             name = next(iter(self._trees_of(state, view.version)))
             return Pointer(self.job, *view.version, 0, name)
 
@@ -168,13 +169,14 @@ class TreeStore:
         view = self._checkpointer.open_view(pointer.version, self.timeout)
         assert view is not None  # a version that was asked for
         with view:
-            layout, state = saved_values(view, pointer.rank)
+            saved = Saved(view, self.rank, self.world)
+            _, state = saved.values_of(pointer.rank)
             encoded = self._trees_of(state, view.version).get(pointer.name)
             if encoded is None:
                 raise NotFoundError(f"version {view.version} of job {self.job} has no "
                                     f"{pointer.name} of rank {pointer.rank}")
             tensors = self._part.wanted(encoded)
-            fill(view, tensors, layout["aliases"], self.timeout)
+            fill(saved, pointer.rank, tensors, self.timeout)
             return values.decode(encoded, pointer.name, allow_pickle,
                                  lambda item: tensors[item["v"]])
 

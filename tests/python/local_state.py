@@ -1,0 +1,186 @@
+"""States that differ between ranks, for test_replicas.py: run in processes of their own."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import holdfast.torch as hf
+
+
+class Loader:
+    """Anything with state_dict() and load_state_dict()."""
+
+    def __init__(self, **state):
+        self.state = state
+
+    def state_dict(self):
+        return dict(self.state)
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class Normalised(nn.Module):
+    """A module with a parameter and a buffer that its ranks do not share."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((256, 64), float(value)))
+        self.register_buffer("mean", torch.full((256, 64), float(value)))
+
+
+def own(value, rank):
+    return {"ef": {"error_feedback": torch.full((256, 64), float(value)),
+                   "small": torch.full((3,), float(value))},
+            "expert": Normalised(value),
+            "loader": Loader(perm=torch.full((20000 + rank,), int(value)))}
+
+
+def save_own(job):
+    rank = dist.get_rank()
+    with hf.Checkpointer(job, own(rank + 1, rank)) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+
+
+def restore_own(job, **options):
+    state = own(-1, 0)
+    with hf.Checkpointer(job, state, **options) as ckpt:
+        assert ckpt.restore() == 1
+    return {"tree": state["ef"]["error_feedback"].unique().tolist(),
+            "small": state["ef"]["small"].unique().tolist(),
+            "expert": state["expert"].weight.unique().tolist(),
+            "buffer": state["expert"].mean.unique().tolist(),
+            "perm": state["loader"].state["perm"].tolist()}
+
+
+def reshape_own(job):
+    """What two ranks saved, in another world: the error, and what each decision brings."""
+    try:
+        restore_own(job)
+    except hf.StateMismatchError as error:
+        refused = str(error)
+    found = {action: restore_own(job, on_reshape={"ef": action, "expert": action, "loader": whole})
+             for action, whole in (("first", "first"), ("mean", "drop"), ("zero", "drop"),
+                                   ("drop", "drop"))}
+    return refused, found
+
+
+class Net(nn.Module):
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.up, self.norm = nn.Linear(64, 1000), nn.BatchNorm1d(1000)
+        self.down = nn.Linear(1000, 1)
+
+    def forward(self, x):
+        return self.down(self.norm(self.up(x)))
+
+
+def beside(seed, mode):
+    """A model that ranks share, and tensors that they do not: some under names of their own."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    rank, model = dist.get_rank(), Net(seed)
+    if mode == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    value = float(rank + 1) if seed == 1 else 0.0
+    return {"carry": {f"h{rank}": torch.full((300,), value), "x": torch.full((5,), value)},
+            "model": model, "optim": torch.optim.AdamW(model.parameters(), lr=0.1)}
+
+
+def step(state, number):
+    torch.manual_seed(100 * number + dist.get_rank())
+    state["optim"].zero_grad()
+    state["model"](torch.randn(8, 64)).square().mean().backward()
+    state["optim"].step()
+
+
+def local_bytes(state):
+    """All tensors as this rank has them."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, optim = get_state_dict(state["model"], state["optim"])
+    tensors = {**model, **{f"{name}.{key}": value for name, entry in optim["state"].items()
+                           for key, value in entry.items()}, **state["carry"]}
+    return {name: getattr(value, "_local_tensor", value).detach().contiguous().reshape(-1)
+            .view(torch.uint8).numpy().tobytes() for name, value in tensors.items()}
+
+
+def save_beside(job, mode):
+    """The first save has no state of the optimizer yet."""
+    state = beside(1, mode)
+    with hf.Checkpointer(job, state) as ckpt:
+        ckpt.save(0)
+        step(state, 0)
+        ckpt.save(1, wait_for_slot=30)
+        ckpt.wait(1)
+        return ckpt.stats()["bytes_copied"], local_bytes(state)
+
+
+def restore_beside(job, mode):
+    state = beside(2, mode)
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 2
+    return local_bytes(state)
+
+
+def save_trainable(job):
+    """Adapters of a frozen model, and a dictionary of some of its tensors."""
+    model = nn.ModuleDict({"base": nn.Linear(512, 512), "lora": nn.Linear(512, 4)})
+    model["base"].requires_grad_(False)
+    with torch.no_grad():
+        model["lora"].weight.fill_(7)
+    some = {name: value for name, value in model.named_parameters() if "lora" in name}
+    with hf.Checkpointer(job, {"model": model, "some": some}, trainable_only=True) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        with ckpt.open_view() as view:
+            names = sorted({piece.name for piece in view.pieces()})
+    other = nn.ModuleDict({"base": nn.Linear(512, 512), "lora": nn.Linear(512, 4)})
+    other["base"].requires_grad_(False)
+    kept = other["base"].weight.clone()
+    some = {name: value for name, value in other.named_parameters() if "lora" in name}
+    with hf.Checkpointer(job, {"model": other, "some": some}, trainable_only=True) as ckpt:
+        assert ckpt.restore() == 1
+    assert (other["lora"].weight == 7).all() and torch.equal(other["base"].weight, kept)
+    return names
+
+
+def save_as_before(job):
+    """As releases did that kept nothing apart."""
+    from holdfast.torch import checkpointer, plan
+    checkpointer._FORMAT = 1
+    plan.Plan.qualifier = lambda self, stored: ""
+    with hf.Checkpointer(job, own(5, 0)) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+
+
+def save_alone(job):
+    with hf.Checkpointer(job, own(5, 0)) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+
+
+def declared(value):
+    return {"ef": hf.replicated({"error_feedback": torch.full((256, 64), float(value))}),
+            "loader": hf.replicated(Loader(perm=torch.full((9,), int(value))))}
+
+
+def save_declared(job):
+    with hf.Checkpointer(job, declared(4)) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        assert ckpt.stats()["bytes_copied"] < 0.9 * 256 * 64 * 4
+
+
+def restore_declared(job):
+    state = declared(0)
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 1
+    return {"tree": state["ef"].thing["error_feedback"].unique().tolist(),
+            "perm": state["loader"].thing.state["perm"].unique().tolist()}

@@ -1,0 +1,76 @@
+"""Which tensors of several ranks are taken for one, and which each rank keeps for itself."""
+
+import holdfast
+import holdfast.torch as hf
+import local_state
+import pytest
+from ranks import run
+
+
+def test_tensors_of_the_same_name_stay_apart(cluster, job):
+    run(2, local_state.save_own, job)
+    for rank, found in enumerate(run(2, local_state.restore_own, job)):
+        assert found == {"tree": [rank + 1.0], "expert": [rank + 1.0], "small": [rank + 1.0],
+                         "perm": [rank + 1] * (20000 + rank), "buffer": [rank + 1.0]}
+
+
+def test_another_number_of_ranks_is_decided_on(cluster, job):
+    run(2, local_state.save_own, job)
+    for world in (1, 3):
+        for refused, found in run(world, local_state.reshape_own, job):
+            for text in ("'ef.error_feedback', 'ef.small': each of 2 ranks", "'expert.weight'",
+                         "'loader'", f"the state of {world} ranks",
+                         "on_reshape={'ef': 'first' | 'mean' | 'zero' | 'drop'}"):
+                assert text in refused, refused
+            for action, value in dict(first=1.0, mean=1.5, zero=0.0, drop=-1.0).items():
+                expected = dict.fromkeys(("tree", "small", "expert", "buffer"), [value])
+                perm = [1] * 20000 if action == "first" else [-1] * 20000
+                assert found[action] == {**expected, "perm": perm}, action
+
+
+def test_one_rank_alone_has_not_spoken_for_many(cluster, job):
+    run(1, local_state.save_alone, job)
+    for refused, found in run(2, local_state.reshape_own, job):
+        assert "'ef.error_feedback', 'ef.small': each of 1 ranks" in refused
+        assert [found[action]["tree"] for action in ("first", "mean", "zero", "drop")] == \
+            [[5.0], [5.0], [0.0], [-1.0]]
+
+
+def test_what_is_declared_goes_to_any_world(cluster, job):
+    run(2, local_state.save_declared, job)
+    assert run(3, local_state.restore_declared, job) == [{"tree": [4.0], "perm": [4]}] * 3
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_what_is_a_ranks_own_leaves_the_rest_shared(cluster, job, mode):
+    answers = run(2, local_state.save_beside, job, mode)
+    shared = 4 * (64 * 1000 + 4 * 1000 + 1)
+    copied = sum(bytes for bytes, _ in answers)
+    assert shared * 3 < copied < shared * 3 * 1.1  # with two moments of the optimizer
+    for (_, saved), found in zip(answers, run(2, local_state.restore_beside, job, mode)):
+        assert found.keys() == saved.keys()
+        for name in saved:
+            if mode == "ddp" and "running" in name:
+                assert found[name] == answers[0][1][name], name
+            else:
+                assert found[name] == saved[name], name
+
+
+def test_parts_of_a_state(cluster, job):
+    names, = run(1, local_state.save_trainable, job)
+    # The entry `some` has the same tensors under other names.
+    assert names == ["model.lora.bias", "model.lora.weight"]
+
+
+def test_versions_of_releases_that_kept_nothing_apart(cluster, job):
+    run(2, local_state.save_as_before, job)
+    for found in run(3, local_state.restore_own, job):
+        assert found == {"tree": [5.0], "small": [5.0], "expert": [5.0], "buffer": [5.0],
+                         "perm": [5] * 20000}
+
+
+def test_decisions_are_checked(job):
+    with pytest.raises(holdfast.InvalidArgumentError, match="on_reshape.'ef'. is 'most'"):
+        hf.Checkpointer(job, {"ef": {}}, on_reshape={"ef": "most"})
+    with pytest.raises(holdfast.InvalidArgumentError, match="has no entry 'fe'"):
+        hf.Checkpointer(job, {"ef": {}}, on_reshape={"fe": "first"})
