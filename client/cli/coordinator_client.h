@@ -27,6 +27,9 @@ class CoordinatorClient {
   Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
                                                     uint32_t tier);
   Status Pin(const std::string& job, VersionId version, bool pinned);
+  /// `keep_last` 0: the coordinator's rule again.
+  Status Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every);
+  Result<coordinator::ForgetJobReply> ForgetJob(const std::string& job);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// Of one job (NotFound), or of all.

@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kWarningsMax = 64;
 constexpr size_t kRunIdBytesMax = 128;
 constexpr size_t kAddressBytesMax = 256;
+constexpr uint64_t kKeepLastMax = 1'000'000;
+constexpr size_t kLocalRanksMax = 65'536;
 
 NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
                     uint32_t disk_free_percent) {
@@ -49,6 +51,15 @@ Status ReadWorkers(const google::protobuf::RepeatedPtrField<pb::WorkerState>& fr
   return ReadAll(from, to);
 }
 
+Status ReadRanks(const google::protobuf::RepeatedPtrField<pb::LocalRank>& from,
+                 std::vector<LocalRank>& to) {
+  if (static_cast<size_t>(from.size()) > kLocalRanksMax) {
+    return InvalidArgumentError(
+        fmt::format("{} trainers on one node; at most {}", from.size(), kLocalRanksMax));
+  }
+  return ReadAll(from, to);
+}
+
 Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::string& cluster) {
   if (request.cluster() != cluster) {
     return Fail(FailedPreconditionError(
@@ -76,6 +87,8 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   }
   event.worker_address = request.worker_address();
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
+  HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
+  event.disk_every = request.disk_every();
   return event;
 }
 
@@ -91,6 +104,8 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.gone(), event.gone));
   for (const auto& prepared : request.prepared()) event.prepared.push_back(FromProto(prepared));
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
+  HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.wanted(), event.wanted));
   return event;
 }
 
@@ -272,6 +287,41 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
   const RequestId id = applier_.NextId();
   applier_.Submit(PinSet{id, request->job(), *version, request->pinned()}, id,
                   AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext* context,
+                                                     const pb::RetainRequest* request,
+                                                     pb::RetainReply* reply) {
+  Status status = ValidateName("job", request->job());
+  if (status.ok() && request->keep_last() > kKeepLastMax) {
+    status = InvalidArgumentError(
+        fmt::format("{} versions are more than the {} that can be kept", request->keep_last(),
+                    kKeepLastMax));
+  }
+  if (status.ok() && request->keep_last() == 0 && request->keep_every() != 0) {
+    status = InvalidArgumentError("keep_every goes with a keep_last of 1 or more");
+  }
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(
+      Event(RetentionSet{id, request->job(), request->keep_last(), request->keep_every()}), id,
+      AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerContext* context,
+                                                        const pb::ForgetJobRequest* request,
+                                                        pb::ForgetJobReply* reply) {
+  const Status status = ValidateName("job", request->job());
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(Event(JobForgotten{id, request->job()}), id,
+                  AnswerInto(reactor, reply, [reply](const Reply& answer) {
+                    for (const std::string& node : answer.nodes) reply->add_away(node);
+                  }));
   return reactor;
 }
 

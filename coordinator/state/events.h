@@ -40,6 +40,8 @@ struct NodeAttached {
   Labels labels = {};
   std::string worker_address = {};  // empty: launches no workers
   std::vector<WorkerState> workers = {};
+  std::vector<LocalRank> ranks = {};  // all that the node knows of
+  uint64_t disk_every = 0;            // it writes steps divisible by this; 0: every step
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -64,6 +66,8 @@ struct NodeReported {
   std::vector<Prepared> prepared;
   NodeHealth health;
   std::vector<WorkerState> workers = {};  // all that the node has
+  std::vector<LocalRank> ranks = {};      // all that the node knows of
+  std::vector<TierWanted> wanted = {};
 };
 
 struct RankJoined {
@@ -102,16 +106,47 @@ struct PinSet {
   bool pinned = false;
 };
 
+/// How many versions of one job stay on disk; `keep_last` 0: the coordinator's rule for both.
+struct RetentionSet {
+  RequestId request = 0;
+  std::string job;
+  uint64_t keep_last = 0;
+  uint64_t keep_every = 0;
+};
+
+/// Everything of the job goes: versions, records, name.
+struct JobForgotten {
+  RequestId request = 0;
+  std::string job;
+};
+
+/// The run that launches the job's trainers began, or ended.
+struct RunSeen {
+  std::string job;
+  bool active = false;
+  bool finished = false;  // it ended with success, or because somebody stopped it
+};
+
 /// Time passed.
 struct Tick {};
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
-                           RestoreWanted, RestoreGivenUp, PinSet, Tick>;
+                           RestoreWanted, RestoreGivenUp, PinSet, RetentionSet, JobForgotten,
+                           RunSeen, Tick>;
 
 // ---- effects, in the order in which they are to be stored; replies and sends only after that ----
 
 struct PutJob {
   JobRecord record;
+};
+
+struct EraseJob {
+  std::string job;
+};
+
+struct EraseLineage {
+  std::string job;
+  Incarnation incarnation;
 };
 
 enum class LineageChange : uint8_t { kOpened, kPlanned, kDecided };
@@ -138,6 +173,10 @@ struct PutRun {
 struct PutIncident {
   IncidentRecord record;
   bool opened = false;  // it is new
+};
+
+struct EraseRun {
+  std::string job;
 };
 
 struct EraseIncident {
@@ -168,6 +207,7 @@ struct Reply {
   VersionId version;          // of a restore
   Tier tier = Tier::kMemory;  // of a restore
   uint32_t world = 0;         // of a restore: ranks that saved the version
+  std::vector<std::string> nodes = {};  // of a job that is forgotten: those that are away
 };
 
 /// The node is attached; its directives follow.
@@ -212,8 +252,9 @@ struct Finding {
   Status what;
 };
 
-using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, PutRun, PutIncident,
-                            EraseIncident, PutQuarantine, EraseQuarantine, PutSuspect, EraseSuspect,
-                            Reply, Send, CloseAttach, NodeGone, AskRestart, Finding, Repaired>;
+using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
+                            PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
+                            EraseQuarantine, PutSuspect, EraseSuspect, Reply, Send, CloseAttach,
+                            NodeGone, AskRestart, Finding, Repaired>;
 
 }  // namespace holdfast::coord
