@@ -35,6 +35,7 @@ size_t BytesOf(MessageType type) {
     case MessageType::kEndSave:
     case MessageType::kAbandonSave:
     case MessageType::kEndRestore:
+    case MessageType::kWantTier:
       return sizeof(EndSaveMessage);
     case MessageType::kFindRestore:
     case MessageType::kOpenView:
@@ -119,6 +120,8 @@ std::string_view NameOf(MessageType type) {
       return "ReadView";
     case MessageType::kCloseView:
       return "CloseView";
+    case MessageType::kWantTier:
+      return "WantTier";
     case MessageType::kWelcome:
       return "Welcome";
     case MessageType::kReply:

@@ -13,13 +13,13 @@
 // What a trainer and its node's agent say to each other over an AF_UNIX SEQPACKET socket:
 // fixed-size little-endian structs, one a packet, described in docs/formats/agent-protocol.md. The
 // trainer's first packet is Hello, the agent's first is Welcome (with the segment's memfd as
-// SCM_RIGHTS) or Refusal. After that each request carries a `ticket` that its answer repeats; the
-// agent also sends Notices unasked.
+// SCM_RIGHTS) or Refusal, after Notices of its progress while it reserves the memory. After that
+// each request carries a `ticket` that its answer repeats; the agent also sends Notices unasked.
 
 namespace holdfast::agent {
 
 inline constexpr uint32_t kProtocolMagic = 0x31465248;  // "HRF1"
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
 inline constexpr size_t kNameBytes = 129;   // 128 characters and a NUL
 inline constexpr size_t kTextBytes = 1024;  // messages for people, NUL-terminated, cut if longer
@@ -36,6 +36,7 @@ enum class MessageType : uint32_t {
   kOpenView = 8,     // FindRestoreMessage → Reply with one descriptor: a version seen whole
   kReadView = 9,     // ReadViewMessage → Reply: bytes of a shard are in the view's window
   kCloseView = 10,   // CloseViewMessage (no answer)
+  kWantTier = 11,    // EndSaveMessage with the tier as `slot`: a caller waits for the step there
   // agent → trainer
   kWelcome = 32,  // WelcomeMessage + one descriptor
   kReply = 33,    // ReplyMessage
@@ -147,6 +148,7 @@ enum class NoticeKind : uint32_t {
   kFailed = 3,     // `version` will not reach `tier`; `code` and `text` say why
   kFenced = 4,     // a newer incarnation of the job runs; saves are refused from now on
   kSlotFree = 5,   // a slot became free
+  kReserving = 6,  // before Welcome: the memory is being reserved; `text` says how much
 };
 
 struct NoticeMessage {

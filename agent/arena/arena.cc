@@ -213,9 +213,9 @@ Status NodeArena::TakeBudget(const SegmentShape& shape) {
     return Status::Ok();
   }
   return ResourceExhaustedError(fmt::format(
-      "{}/rank-{} needs {} ({} slots of {} and {} of control), but of the arena's {} other ranks "
+      "{}/{} needs {} ({} slots of {} and {} of control), but of the arena's {} other ranks "
       "have reserved {}: raise [arena] bytes to at least {}, or use fewer slots",
-      shape.owner.job, shape.owner.rank.value, FormatBytes(wanted), shape.slots,
+      shape.owner.job, ShardName(shape.owner.rank), FormatBytes(wanted), shape.slots,
       FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes), FormatBytes(options_.budget_bytes),
       FormatBytes(reserved_bytes_), reserved_bytes_ + wanted));
 }

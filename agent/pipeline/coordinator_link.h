@@ -50,6 +50,25 @@ struct Prepared {
   Status outcome;
 };
 
+/// A trainer of this node: connected, or gone with a goodbye.
+struct LocalRank {
+  std::string job;
+  Incarnation incarnation;
+  Rank rank;
+  bool said_goodbye = false;
+  bool operator==(const LocalRank&) const = default;
+};
+
+/// A trainer waits for a version at a tier.
+struct TierWanted {
+  std::string job;
+  VersionId version;
+  Tier tier = Tier::kDisk;
+};
+
+/// Whether a job has trainers anywhere.
+enum class JobPhase : uint8_t { kRunning, kEnded, kFinished };
+
 // ---- directives: coordinator → agent ----
 
 /// The coordinator's word on a job, whole.
@@ -67,6 +86,11 @@ struct JobState {
   /// This node's parity group of the current incarnation; nothing: its memory is not protected.
   std::optional<GroupPlan> group;
   std::optional<VersionId> restore;  // what the current incarnation restores from
+  JobPhase phase = JobPhase::kRunning;
+  /// The job is over and safe on disk: its memory and threads go.
+  bool release = false;
+  /// Everything of incarnations up to `incarnation` goes, on disk as well; no other field counts.
+  bool forget = false;
 };
 
 /// Bring a shard into its memory, or back onto this node's disks, verified, and say so with
@@ -147,6 +171,10 @@ class CoordinatorLink {
   virtual void Report(Prepared prepared) = 0;
   /// Replaces the conditions of this node that an operator should see.
   virtual void SetWarnings(std::vector<std::string> warnings) = 0;
+
+  /// Replaces the trainers of this node.
+  virtual void SetRanks(std::vector<LocalRank> /*ranks*/) {}
+  virtual void Report(TierWanted /*wanted*/) {}
 
   /// Unavailable: the coordinator cannot be reached now.
   virtual void Join(const JoinQuestion& question,

@@ -66,9 +66,24 @@ void FactBook::SetWarnings(std::vector<std::string> warnings) {
   changed_.NotifyAll();
 }
 
+void FactBook::SetRanks(std::vector<LocalRank> ranks) {
+  MutexLock lock(mutex_);
+  if (ranks == ranks_) return;
+  ranks_ = std::move(ranks);
+  urgent_ = true;
+  changed_.NotifyAll();
+}
+
+void FactBook::Add(TierWanted wanted) {
+  MutexLock lock(mutex_);
+  wanted_.push_back(std::move(wanted));
+  Bound(wanted_);
+  changed_.NotifyAll();
+}
+
 bool FactBook::HasPending() const {
-  return urgent_ || !pending_holdings_.empty() || !missing_.empty() || !gone_.empty() ||
-         !prepared_.empty();
+  return urgent_ || !wanted_.empty() || !pending_holdings_.empty() || !missing_.empty() ||
+         !gone_.empty() || !prepared_.empty();
 }
 
 bool FactBook::AwaitPending(int timeout_ms) {
@@ -92,7 +107,10 @@ FactBatch FactBook::Take() {
   batch.missing.assign(missing_.begin(), missing_.end());
   batch.gone.assign(gone_.begin(), gone_.end());
   batch.prepared.assign(prepared_.begin(), prepared_.end());
+  batch.wanted.assign(wanted_.begin(), wanted_.end());
   batch.warnings = warnings_;
+  batch.ranks = ranks_;
+  wanted_.clear();
   pending_holdings_.clear();
   missing_.clear();
   gone_.clear();
@@ -115,9 +133,11 @@ void FactBook::Return(FactBatch batch) {
                   std::make_move_iterator(batch.missing.end()));
   prepared_.insert(prepared_.begin(), std::make_move_iterator(batch.prepared.begin()),
                    std::make_move_iterator(batch.prepared.end()));
+  wanted_.insert(wanted_.begin(), batch.wanted.begin(), batch.wanted.end());
   Bound(missing_);
   Bound(gone_);
   Bound(prepared_);
+  Bound(wanted_);
 }
 
 FactBatch FactBook::Inventory() {
@@ -126,6 +146,7 @@ FactBatch FactBook::Inventory() {
   batch.holdings.reserve(held_.size());
   for (const auto& [place, holding] : held_) batch.holdings.push_back(holding);
   batch.warnings = warnings_;
+  batch.ranks = ranks_;
   pending_holdings_.clear();
   gone_.clear();
   return batch;

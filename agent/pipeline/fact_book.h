@@ -17,7 +17,9 @@ struct FactBatch {
   std::vector<Missing> missing;
   std::vector<Gone> gone;
   std::vector<Prepared> prepared;
+  std::vector<TierWanted> wanted;
   std::vector<std::string> warnings;  // always all of them
+  std::vector<LocalRank> ranks;       // likewise
   bool empty() const {
     return holdings.empty() && missing.empty() && gone.empty() && prepared.empty();
   }
@@ -32,7 +34,9 @@ class FactBook {
   void Add(Missing missing);
   void Add(Gone gone);
   void Add(Prepared prepared);
+  void Add(TierWanted wanted);
   void SetWarnings(std::vector<std::string> warnings);
+  void SetRanks(std::vector<LocalRank> ranks);
 
   /// Waits up to `timeout_ms` until something is pending.
   bool AwaitPending(int timeout_ms);
@@ -59,8 +63,10 @@ class FactBook {
   std::deque<Missing> missing_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Gone> gone_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Prepared> prepared_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
-  bool urgent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // woken, or the warnings changed
+  std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
+  bool urgent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // woken, or warnings or ranks changed
 };
 
 }  // namespace holdfast::agent

@@ -393,6 +393,7 @@ void Node::TickLoop() {
       EndSession(*session, "it said no Hello");
     }
     if (session->state == Session::State::kReady) RetryWaiting(*session);
+    if (session->state == Session::State::kJoining) TellProgress(*session);
   }
   std::vector<ParkedPrepare> expired;
   for (size_t i = 0; i < parked_.size();) {
@@ -411,6 +412,8 @@ void Node::TickLoop() {
                                               identity.rank.value, identity.job, options_.node)}});
   }
   ReleaseSetAside();
+  AdvanceReleases();
+  TellRanks();
   std::erase_if(trainers_,
                 [](const auto& trainer) { return ProcessGone(trainer.second.pid_fd.get()); });
 }
@@ -429,6 +432,7 @@ void Node::EndSession(Session& session, std::string_view why) {
   if (session.pipeline == nullptr) return;
   session.pipeline->connected.store(false);
   watched_.Leave(session.job, session.rank, session.said_goodbye);
+  if (session.said_goodbye) RememberGoodbye(session);
   RankSlots& slots = session.pipeline->slots;
   for (uint32_t slot : session.pins) slots.Unpin(slot);
   session.pins.clear();

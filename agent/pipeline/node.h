@@ -41,6 +41,8 @@ struct NodeOptions {
   int64_t hello_timeout_ms = 5'000;
   ScrubOptions scrub;
   int64_t prepare_wait_ms = 30'000;  // for the rank that is to be restored to connect
+  /// Called before memory is reserved, which takes its time; for tests.
+  std::function<void(const SegmentOwner&)> before_reserve = {};
 };
 
 /// One rank's slots with the threads that follow them.
@@ -78,6 +80,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   bool AwaitAdopted(int64_t timeout_ms);
   /// Serves trainers that connect to `listener`, until Stop().
   Status Serve(UniqueFd listener);
+  /// Writes to disk what is committed at memory and not there yet. False: not within the time.
+  /// Threads: any, until Stop().
+  bool Flush(int64_t timeout_ms);
   /// Ends everything: no trainer, directive or rank thread is served afterwards. Idempotent.
   void Stop();
 
@@ -171,11 +176,16 @@ class Node final : public DirectiveHandler, private RankEvents {
   Status CheckHello(Session& session, const HelloMessage& hello);
   Status ClaimRank(Session& session);
   void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);
+  void TellProgress(Session& session);
+  void HandleWantTier(Session& session, const EndSaveMessage& message);
   void ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
                        uint64_t slot_bytes, uint32_t world);
+  Result<Segment*> FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   /// `world` of the job's current start; 0: not known.
   Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                            uint32_t world);
+  Result<Segment*> ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
+                                 uint32_t world);
   /// Takes a rank's memory away from its threads, emptied. FailedPrecondition when it may not.
   Status Retire(const std::shared_ptr<RankPipeline>& rank, bool on_disk_too);
   /// The rank gets new memory; this stays for what it holds.
@@ -212,6 +222,17 @@ class Node final : public DirectiveHandler, private RankEvents {
   void CloseView(Session& session, uint32_t number);
   void HandleReadView(Session& session, const ReadViewMessage& message);
 
+  // ---- the life of jobs (node_life.cc) ----
+  void TellRanks();
+  void RememberGoodbye(const Session& session);
+  void AdvanceReleases();
+  void ReleaseMemory(const std::string& job);
+  void StopParity(const std::string& job);
+  void DropJob(const std::string& job);
+  void ForgetJob(const JobState& word);
+  void RemoveFromDisk(const std::string& job, VersionId version,
+                      const std::vector<ShardKey>& keys);
+
   // ---- trainers again ----
   void RetryWaiting(Session& session);
   void Reply(Session& session, uint64_t ticket, const Status& status);
@@ -245,7 +266,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   RestoreTools restore_tools_;
 
   // Ranks live until the node stops, or until their memory is given to something else.
-  Mutex reserve_mutex_;  // one reservation at a time; taken before ranks_mutex_
+  Mutex reserve_mutex_;  // which memory is whose changes under it; taken before ranks_mutex_
+  CondVar reserved_;
+  std::set<RankKey> reserving_ HOLDFAST_GUARDED_BY(reserve_mutex_);  // one at a time for each
   Mutex ranks_mutex_;
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(ranks_mutex_);
   /// Memory of ranks that have larger memory by now, until newer versions are safe.
@@ -272,6 +295,9 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::map<RankKey, Trainer> trainers_;
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;
+  std::map<RankKey, Incarnation> goodbyes_;  // ranks whose trainer said goodbye last
+  /// Jobs whose memory is given back, and when that is tried next.
+  std::map<std::string, Clock::TimePoint> releasing_jobs_;
   /// Jobs that the coordinator names no group for, and when its memory is refreshed next.
   struct Unprotected {
     Incarnation incarnation;

@@ -29,10 +29,17 @@ void Node::OnRemoveVersion(RemoveVersion remove) {
 }
 
 void Node::ApplyJobState(JobState state) {
+  if (state.forget) return ForgetJob(state);
   auto known = jobs_.find(state.job);
   if (known == jobs_.end() && jobs_.size() >= kJobsMax) {
     Log(LogLevel::kError, "TooManyJobs", {Kv("job", state.job)});
     return;
+  }
+  if (state.release) {
+    state.group.reset();  // nothing is made or kept for it any more
+    releasing_jobs_.try_emplace(state.job, clock_.Now());
+  } else {
+    releasing_jobs_.erase(state.job);
   }
   const JobState before = known == jobs_.end() ? JobState{} : known->second;
   const JobState& now = jobs_.insert_or_assign(state.job, std::move(state)).first->second;
@@ -229,18 +236,7 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
         keys.push_back(shard.identity.key());
       }
     }
-    Status status = volume_.RemoveVersion(remove.job, remove.version);
-    if (!status.ok() && status.code() != ErrorCode::kNotFound) {
-      Log(LogLevel::kWarn, "VersionNotRemoved",
-          {Kv("job", remove.job), Kv("version", ToString(remove.version)),
-           Kv("error", status.ToString())});
-      return;
-    }
-    Log(LogLevel::kDebug, "VersionRemoved",
-        {Kv("job", remove.job), Kv("version", ToString(remove.version))});
-    for (const ShardKey& key : keys) link_.Report(Gone{key, Tier::kDisk});
-    MutexLock lock(damaged_mutex_);
-    for (const ShardKey& key : keys) damaged_on_disk_.erase(key);
+    RemoveFromDisk(remove.job, remove.version, keys);
   });
   if (!posted) Log(LogLevel::kWarn, "RemovalDropped", {Kv("version", ToString(remove.version))});
 }

@@ -11,27 +11,52 @@
 
 namespace holdfast::agent {
 
+Result<Segment*> Node::FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) {
+  if (options_.before_reserve) options_.before_reserve(owner);
+  return arena_.Reserve(owner, slots, slot_bytes);
+}
+
 Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                uint32_t world) {
+  const RankKey key{owner.job, owner.rank};
+  {
+    MutexLock lock(reserve_mutex_);
+    while (reserving_.contains(key)) reserved_.Wait(reserve_mutex_);
+    reserving_.insert(key);
+  }
+  Result<Segment*> segment = ReserveInTurn(owner, slots, slot_bytes, world);
   MutexLock lock(reserve_mutex_);
+  reserving_.erase(key);
+  reserved_.NotifyAll();
+  return segment;
+}
+
+Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
+                                     uint64_t slot_bytes, uint32_t world) {
   std::shared_ptr<RankPipeline> too_small;
-  if (std::shared_ptr<RankPipeline> rank = FindRank(owner.job, owner.rank)) {
-    if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
-      return &rank->segment;
-    }
-    // A start with fewer ranks has larger shards, and gets them from those that lie here.
-    if (!Retire(rank, /*on_disk_too=*/false).ok()) {
-      HOLDFAST_RETURN_IF_ERROR(SetAside(rank));
-      too_small = std::move(rank);
+  {
+    MutexLock lock(reserve_mutex_);
+    if (std::shared_ptr<RankPipeline> rank = FindRank(owner.job, owner.rank)) {
+      if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
+        return &rank->segment;
+      }
+      // A start with fewer ranks has larger shards, and gets them from those that lie here.
+      if (!Retire(rank, /*on_disk_too=*/false).ok()) {
+        HOLDFAST_RETURN_IF_ERROR(SetAside(rank));
+        too_small = std::move(rank);
+      }
     }
   }
-  Result<Segment*> segment = arena_.Reserve(owner, slots, slot_bytes);
+  // Without the lock: large memory takes minutes, and ranks wait for theirs together.
+  Result<Segment*> segment = FromArena(owner, slots, slot_bytes);
+  const auto full = [&] {
+    return !segment && segment.error().code() == ErrorCode::kResourceExhausted;
+  };
+  MutexLock lock(reserve_mutex_);
   // Ranks and jobs that are over and safe on disk make room.
   std::vector<std::shared_ptr<RankPipeline>> idle;
-  if (!segment && segment.error().code() == ErrorCode::kResourceExhausted) {
-    idle = IdleRanks(owner.job, world);
-  }
-  while (!segment && segment.error().code() == ErrorCode::kResourceExhausted && !idle.empty()) {
+  if (full()) idle = IdleRanks(owner.job, world);
+  while (full() && !idle.empty()) {
     std::shared_ptr<RankPipeline> rank = std::move(idle.back());
     idle.pop_back();
     Segment* memory = &rank->segment;
@@ -39,9 +64,9 @@ Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64
     if (!Retire(rank, /*on_disk_too=*/true).ok()) continue;
     rank.reset();
     Log(LogLevel::kInfo, "IdleMemoryGiven",
-        {Kv("from", old.job), Kv("from_rank", old.rank.value), Kv("to", owner.job)});
+        {Kv("from", old.job), Kv("from_shard", ShardName(old.rank)), Kv("to", owner.job)});
     HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
-    segment = arena_.Reserve(owner, slots, slot_bytes);
+    segment = FromArena(owner, slots, slot_bytes);
   }
   if (segment) {
     MakeRank(**segment);

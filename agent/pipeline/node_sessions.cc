@@ -23,6 +23,9 @@ constexpr uint64_t kRestoreTimeoutMaxMs = 3'600'000;
 // After the decision: the shard should be here by then, else it is fetched from this node's disk.
 constexpr std::chrono::seconds kRestoreGrace(30);
 
+// While memory is being reserved: the trainer's time limit starts anew with each.
+constexpr std::chrono::milliseconds kProgressPause(1000);
+
 // How soon a question is repeated that the coordinator could not take.
 constexpr std::chrono::milliseconds kAskAgain(200);
 // The coordinator takes no larger ones.
@@ -75,6 +78,8 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
       return HandleReadView(session, Decode<ReadViewMessage>(packet));
     case MessageType::kCloseView:
       return CloseView(session, Decode<CloseViewMessage>(packet).view);
+    case MessageType::kWantTier:
+      return HandleWantTier(session, Decode<EndSaveMessage>(packet));
     case MessageType::kEndRestore:
       return HandleEndRestore(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
@@ -193,6 +198,8 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
     return;
   }
   session.state = Session::State::kJoining;
+  session.joins_since = clock_.Now();
+  session.next_progress = session.joins_since + kProgressPause;
   link_.Join(QuestionOf(session),
              [this, id = session.id()](const Result<Incarnation>& incarnation) {
                Post([this, id, incarnation] { OnJoined(id, incarnation); });
@@ -228,6 +235,31 @@ void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation)
   }
 }
 
+void Node::TellProgress(Session& session) {
+  const Clock::TimePoint now = clock_.Now();
+  if (now < session.next_progress) return;
+  session.next_progress = now + kProgressPause;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - session.joins_since);
+  Notify(session, NoticeKind::kReserving, {session.incarnation, Step{}}, Tier::kMemory,
+         Status(ErrorCode::kUnavailable,
+                fmt::format("the agent of node {} reserves {} of memory for rank {} of {}, for {} "
+                            "s so far",
+                            options_.node,
+                            FormatBytes(session.slots * RoundUp(session.slot_bytes, kSlotAlign)),
+                            session.rank.value, session.job, seconds.count())));
+}
+
+/// A trainer waits: the coordinator has the version brought there, also when it would be passed
+/// over.
+void Node::HandleWantTier(Session& session, const EndSaveMessage& message) {
+  if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
+    return Refuse(session, {ErrorCode::kInvalidArgument,
+                            fmt::format("tier {} does not exist", message.slot)});
+  }
+  link_.Report(TierWanted{session.job, {session.incarnation, Step{message.step}},
+                          static_cast<Tier>(message.slot)});
+}
+
 void Node::ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
                            uint64_t slot_bytes, uint32_t world) {
   Result<Segment*> segment = Reserve(owner, slots, slot_bytes, world);
@@ -257,6 +289,7 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
     return;
   }
   RememberTrainer(*session, std::move(*pid_fd));
+  goodbyes_.erase({session->job, session->rank});
   session->state = Session::State::kReady;
   Segment& memory = session->pipeline->segment;
   // What a trainer before it left; the client says again what holds once it is welcome.

@@ -17,6 +17,8 @@ namespace {
 // How often a waiting keeper looks whether a rank has begun a version that is due: far below the
 // time of a step that is worth protecting.
 constexpr std::chrono::milliseconds kLook(5);
+// And without trainers here: one that comes takes longer than this to its first save.
+constexpr std::chrono::milliseconds kLookIdle(250);
 }  // namespace
 
 JobState ForParity(JobState job) {
@@ -67,9 +69,14 @@ void ParityKeeper::Run() {
   while (std::optional<Work> work = Await()) {
     const Status status = Protect(*work);
     const ShardKey key = work->identity.key();
-    if (!status.ok()) {
-      Log(LogLevel::kWarn, "ParityNotMade",
-          {Kv("shard", ToString(key)), Kv("error", status.ToString())});
+    if (status.ok()) {
+      log_.Made();
+    } else {
+      if (const auto line = log_.NotMade(tools_.clock.Now())) {
+        Log(LogLevel::kWarn, "ParityNotMade",
+            {Kv("shard", ToString(key)), Kv("error", status.ToString()),
+             Kv("not_made", line->not_made), Kv("made", line->made)});
+      }
       tools_.link.Report(Missing{key, Tier::kPeer, status.message()});
     }
     MutexLock lock(mutex_);
@@ -96,8 +103,10 @@ std::optional<ParityKeeper::Work> ParityKeeper::Await() {
       continue;
     }
     const PlanMember& self = job_->group->members()[*position];
+    bool trained_here = false;
     for (const PlanRank& rank : self.ranks) {
       const std::shared_ptr<RankPipeline> pipeline = tools_.find_rank(job_name_, rank.rank);
+      trained_here = trained_here || (pipeline != nullptr && pipeline->connected.load());
       const auto due = pipeline == nullptr ? std::nullopt : pipeline->slots.DueForPeers();
       if (!due || due->version == done_) continue;
       Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
@@ -110,7 +119,7 @@ std::optional<ParityKeeper::Work> ParityKeeper::Await() {
       current_ = work;
       return work;
     }
-    changed_.WaitFor(mutex_, kLook);
+    changed_.WaitFor(mutex_, trained_here ? kLook : kLookIdle);
   }
 }
 

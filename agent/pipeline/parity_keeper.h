@@ -9,6 +9,7 @@
 
 #include "agent/parity/member_streams.h"
 #include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/parity_log.h"
 #include "agent/pipeline/peer_source.h"
 #include "storage/base/mutex.h"
 
@@ -65,6 +66,7 @@ class ParityKeeper {
 
   const ParityTools tools_;
   const std::string job_name_;
+  ParityLog log_;  // the thread's
   Mutex mutex_;
   CondVar changed_;
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);

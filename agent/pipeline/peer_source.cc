@@ -266,4 +266,9 @@ void NodePeerSource::SetIncarnation(const std::string& job, Incarnation incarnat
   incarnations_[job] = incarnation;
 }
 
+void NodePeerSource::Forget(const std::string& job) {
+  MutexLock lock(mutex_);
+  incarnations_.erase(job);
+}
+
 }  // namespace holdfast::agent

@@ -38,6 +38,7 @@ class NodePeerSource final : public PeerSource {
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override;
   /// The job's current incarnation, from the coordinator.
   void SetIncarnation(const std::string& job, Incarnation incarnation);
+  void Forget(const std::string& job);
   RowExchange& rows() { return rows_; }
 
  private:

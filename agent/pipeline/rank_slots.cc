@@ -62,18 +62,32 @@ Result<uint32_t> RankSlots::BeginSave(VersionId version, uint32_t world, uint64_
                                       std::vector<FreedSlot>* freed) {
   MutexLock lock(mutex_);
   HOLDFAST_RETURN_IF_ERROR(CheckNewer(version));
-  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed, false));
   entries_[slot].phase = Phase::kCopying;
   ChoosePeerVersion();
   changed_.NotifyAll();
   return slot;
 }
 
+/// With a version that is to be brought back also what of parity it replaces: older versions that
+/// never reached the tier peer, and will not now.
+std::vector<uint32_t> RankSlots::Freeable(VersionId for_restore) const {
+  const std::vector<SlotView> views = Views();
+  std::vector<uint32_t> freeable = FreeableSlots(views, job());
+  if (!freeable.empty() || job() == nullptr || !job()->for_parity) return freeable;
+  for (const SlotView& view : views) {
+    if (view.state != SlotState::kSealed || view.in_use || view.held) continue;
+    if (view.version >= for_restore || view.version == job()->peer_committed) continue;
+    freeable.push_back(view.slot);
+  }
+  return freeable;
+}
+
 Result<uint32_t> RankSlots::Lease(VersionId version, uint32_t world, uint64_t image_bytes,
-                                  std::vector<FreedSlot>* freed) {
+                                  std::vector<FreedSlot>* freed, bool restore) {
   auto slot = segment_.Lease(version, world, image_bytes);
   if (!slot && slot.error().code() == ErrorCode::kResourceExhausted) {
-    const std::vector<uint32_t> freeable = FreeableSlots(Views(), job());
+    const std::vector<uint32_t> freeable = Freeable(restore ? version : VersionId{});
     if (freeable.empty()) {
       return Fail({ErrorCode::kResourceExhausted,
                    fmt::format("all {} slots are in use: each is being written, or holds a version "
@@ -309,7 +323,9 @@ std::optional<SaveJob> RankSlots::TakeDisk() {
   MutexLock lock(mutex_);
   for (;;) {
     if (stopping_) return std::nullopt;
-    if (const auto slot = pace_.Choose(DiskCandidates(), job())) {
+    auto slot = pace_.Choose(DiskCandidates(), job());
+    if (!slot && flushing_) slot = ToFlush();
+    if (slot) {
       Entry& entry = entries_[*slot];
       entry.disk = Disk::kWriting;
       ++entry.users;
@@ -317,6 +333,39 @@ std::optional<SaveJob> RankSlots::TakeDisk() {
     }
     changed_.Wait(mutex_);
   }
+}
+
+std::optional<uint32_t> RankSlots::ToFlush() const {
+  if (!job_ || !job_->memory_committed) return std::nullopt;
+  for (const DiskCandidate& candidate : DiskCandidates()) {
+    const bool sealed = entries_[candidate.slot].phase == Phase::kSealed;
+    if (sealed && candidate.version == *job_->memory_committed) return candidate.slot;
+  }
+  return std::nullopt;
+}
+
+void RankSlots::StartFlush() {
+  MutexLock lock(mutex_);
+  flushing_ = true;
+  changed_.NotifyAll();
+}
+
+bool RankSlots::Flushed() {
+  MutexLock lock(mutex_);
+  return !ToFlush() && std::none_of(entries_.begin(), entries_.end(), [this](const Entry& entry) {
+    return entry.disk == Disk::kWriting && job_ && entry.version == job_->memory_committed;
+  });
+}
+
+std::optional<Incarnation> RankSlots::Unsealed() {
+  MutexLock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    const bool saving = entry.phase == Phase::kCopying && entry.given_up.ok();
+    if (saving || (entry.phase == Phase::kSealed && !entry.verified)) {
+      return entry.version.incarnation;
+    }
+  }
+  return std::nullopt;
 }
 
 RankSlots::DiskFollow RankSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) {
@@ -442,7 +491,7 @@ void RankSlots::Wake() {
 Result<uint32_t> RankSlots::LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
                                             std::vector<FreedSlot>* freed) {
   MutexLock lock(mutex_);
-  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, Lease(version, world, image_bytes, freed, true));
   entries_[slot].phase = Phase::kFilling;
   return slot;
 }

@@ -155,6 +155,13 @@ class RankSlots {
     std::string_view disk;
   };
   std::vector<SlotStatus> Snapshot();
+  /// The incarnation of a save that is not sealed yet, or of what was not checked yet after a
+  /// restart of the agent.
+  std::optional<Incarnation> Unsealed();
+  /// From now on the writer takes what is committed at memory, whatever the target says.
+  void StartFlush();
+  /// All of that is on disk, or cannot be.
+  bool Flushed();
   /// Sealed and verified versions that no save may take.
   std::vector<VersionId> Kept();
   /// Sealed versions, newest first, with whether they are verified.
@@ -183,7 +190,9 @@ class RankSlots {
   };
 
   Result<uint32_t> Lease(VersionId version, uint32_t world, uint64_t image_bytes,
-                         std::vector<FreedSlot>* freed) HOLDFAST_REQUIRES(mutex_);
+                         std::vector<FreedSlot>* freed, bool restore) HOLDFAST_REQUIRES(mutex_);
+  std::vector<uint32_t> Freeable(VersionId for_restore) const HOLDFAST_REQUIRES(mutex_);
+  std::optional<uint32_t> ToFlush() const HOLDFAST_REQUIRES(mutex_);
   Status CheckNewer(VersionId version) const HOLDFAST_REQUIRES(mutex_);
   std::vector<SlotView> Views() const HOLDFAST_REQUIRES(mutex_);
   void GiveUp(uint32_t slot, const Status& why) HOLDFAST_REQUIRES(mutex_);
@@ -211,6 +220,7 @@ class RankSlots {
   std::optional<VersionId> peer_version_ HOLDFAST_GUARDED_BY(mutex_);
   VersionId newest_sealed_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> held_ HOLDFAST_GUARDED_BY(mutex_);
+  bool flushing_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };
 

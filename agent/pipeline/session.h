@@ -110,6 +110,8 @@ class Session {
   uint32_t world = 0;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
+  Clock::TimePoint joins_since;      // while it is being joined
+  Clock::TimePoint next_progress;    // when it is told next that its memory is being reserved
   Incarnation incarnation;
   // Shared with data readers and workers, which may outlast the rank's place in the node.
   std::shared_ptr<RankPipeline> pipeline;

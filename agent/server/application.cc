@@ -40,6 +40,8 @@ constexpr mode_t kTrainerSocketMode = 0666;  // who may do what is decided by SO
 constexpr int kDataThreadsMax = 96;
 // So long the coordinator is not told what this node holds while memory is still being checked.
 constexpr int64_t kAdoptWaitMs = 30'000;
+// Less than service managers wait between SIGTERM and SIGKILL.
+constexpr int64_t kFlushMs = 30'000;
 // A predecessor that was just killed may take a moment to let go.
 constexpr int kLockAttempts = 20;
 
@@ -198,6 +200,7 @@ Status AgentApplication::Open() {
     if (peer_server_ == nullptr) return "";
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
+  link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   if (config_.workers_enabled) {
     link.worker_address = config_.workers_address;
@@ -295,6 +298,11 @@ void AgentApplication::Tick() {
 }
 
 void AgentApplication::Stop() {
+  // The node may be about to lose its power.
+  if (node_ != nullptr && !node_->Flush(kFlushMs)) {
+    Log(LogLevel::kWarn, "NotFlushed",
+        {Kv("after_ms", kFlushMs), Kv("effect", "a newest version is in memory only")});
+  }
   // From the outside in: who is called goes after who calls.
   metrics_.reset();
   if (link_ != nullptr) link_->Stop();

@@ -34,6 +34,10 @@ coord::Holding ToCoord(const Holding& holding) {
       holding.tier,         holding.digest,           holding.image_bytes,   holding.damage};
 }
 
+coord::LocalRank ToCoord(const LocalRank& rank) {
+  return {rank.job, rank.incarnation, rank.rank, rank.said_goodbye};
+}
+
 std::optional<VersionId> Named(VersionId version) {
   if (version.incarnation.value == 0) return std::nullopt;
   return version;
@@ -73,6 +77,9 @@ JobState FromCoord(coord::JobWord word) {
   state.peer_target_step = word.peer_target_step;
   state.group = FromCoord(word.group);
   state.restore = Named(word.restore);
+  state.phase = static_cast<JobPhase>(word.phase);
+  state.release = word.release;
+  state.forget = word.forget;
   return state;
 }
 
@@ -267,6 +274,8 @@ Status GrpcCoordinatorLink::AttachOnce() {
     coord::ToProto(ToCoord(holding), request.add_holdings());
   }
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
+  for (const LocalRank& rank : inventory.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
+  request.set_disk_every(options_.disk_every);
   request.set_worker_address(options_.worker_address);
   AddWorkers(&request);
   {
@@ -440,6 +449,10 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
     coord::ToProto(coord::Prepared{one.request, one.outcome}, request.add_prepared());
   }
   for (const std::string& warning : batch.warnings) request.add_warnings(warning);
+  for (const LocalRank& rank : batch.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
+  for (const TierWanted& one : batch.wanted) {
+    coord::ToProto(coord::TierWanted{one.job, one.version, one.tier}, request.add_wanted());
+  }
   request.set_disk_free_percent(options_.disk_free_percent());
   AddWorkers(&request);
 

@@ -27,6 +27,7 @@ struct GrpcLinkOptions {
   std::function<uint32_t()> disk_free_percent;
   std::function<std::string()> peer_address = [] { return std::string(); };  // empty: takes no part
   std::map<std::string, std::string> labels;  // where the node is: rack, switch
+  uint64_t disk_every = 0;                    // steps divisible by this are written; 0: every one
   int64_t heartbeat_ms = 500;
   /// Empty: this node launches no workers, and the two below are not called.
   std::string worker_address;
@@ -63,6 +64,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   void SetWarnings(std::vector<std::string> warnings) override {
     facts_.SetWarnings(std::move(warnings));
   }
+  void SetRanks(std::vector<LocalRank> ranks) override { facts_.SetRanks(std::move(ranks)); }
+  void Report(TierWanted wanted) override { facts_.Add(std::move(wanted)); }
   void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreQuestion& question,
                      std::function<void(Result<RestoreDecision>)> done) override;

@@ -103,6 +103,8 @@ void Describe(Program& program) {
   add(MakeImportCommand());
   add(MakePinCommand(true));
   add(MakePinCommand(false));
+  add(MakeRetainCommand());
+  add(MakeForgetCommand());
   add(MakeRunCommand());
   add(MakeStopCommand());
   add(MakeRunsCommand());

@@ -40,6 +40,8 @@ std::unique_ptr<Command> MakeRestoreCommand();
 std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakePinCommand(bool pin);
+std::unique_ptr<Command> MakeRetainCommand();
+std::unique_ptr<Command> MakeForgetCommand();
 std::unique_ptr<Command> MakeRunCommand();
 std::unique_ptr<Command> MakeStopCommand();
 std::unique_ptr<Command> MakeRunsCommand();

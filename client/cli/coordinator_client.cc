@@ -119,6 +119,21 @@ Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
   return FromProto(reply.version());
 }
 
+Status CoordinatorClient::Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every) {
+  coordinator::RetainRequest request;
+  request.set_job(job);
+  request.set_keep_last(keep_last);
+  request.set_keep_every(keep_every);
+  auto reply = Call(&Coordinator::Stub::Retain, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::ForgetJobReply> CoordinatorClient::ForgetJob(const std::string& job) {
+  coordinator::ForgetJobRequest request;
+  request.set_job(job);
+  return Call(&Coordinator::Stub::ForgetJob, request);
+}
+
 Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {
   coordinator::StartRunRequest request;
   *request.mutable_spec() = spec;

@@ -33,6 +33,9 @@ class CoordinatorClient {
   Status Pin(const std::string& job, VersionId version, bool pinned);
   /// Pins the newest version on disk, and says which that is.
   Result<VersionId> PinNewest(const std::string& job);
+  /// `keep_last` 0: the coordinator's rule again.
+  Status Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every);
+  Result<coordinator::ForgetJobReply> ForgetJob(const std::string& job);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// Of one job (NotFound), or of all.

@@ -76,18 +76,28 @@ void ExamineRestorable(const JobStatus& job, std::vector<Finding>& out) {
   }
 }
 
-/// Do commits come in? The coordinator does not know whether a job has ended, so the sentence for a
-/// stale one leaves that open.
+/// It has no trainers, and nobody waits for them.
+bool IsOver(const JobStatus& job) { return job.state() == "ended" || job.state() == "finished"; }
+
+/// Nothing newer comes that would take its place on the way.
+void ExamineDurable(const JobStatus& job, std::vector<Finding>& out) {
+  if (job.not_durable_why().empty()) return;
+  out.push_back({"NOT_DURABLE", HealthLevel::kWarn, "job " + job.job(),
+                 job.not_durable_why() + "; it is brought there as soon as its nodes can"});
+}
+
+/// Do commits come in?
 void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_after_nanos,
                  std::vector<Finding>& out) {
   JobView seen = ViewOf(view, job);
-  if (seen.phase == "waiting") return;
+  if (seen.phase == "waiting" || IsOver(job)) return;
   std::string subject = "job " + job.job();
   if (job.ranks_joined() < job.world()) {
     out.push_back({"RANKS_MISSING", HealthLevel::kWarn, subject,
                    fmt::format("{} of {} ranks have joined", job.ranks_joined(), job.world())});
   }
-  if (job.committed_total() == 0) {
+  if (job.committed_total() == 0 && !IsSet(job.memory_committed()) &&
+      !IsSet(job.disk_committed())) {
     out.push_back({"NO_CHECKPOINT", HealthLevel::kWarn, subject,
                    "nothing is committed yet: a failure now would start from nothing"});
   }
@@ -97,7 +107,7 @@ void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_af
   if (committed > 0 && age > stale_after_nanos) {
     out.push_back(
         {"CHECKPOINT_STALE", HealthLevel::kWarn, subject,
-         "the last commit was " + FormatAge(age) + " ago: its saves fail, or it has ended"});
+         "the last commit was " + FormatAge(age) + " ago: its saves fail, or it makes none"});
     return;
   }
   int64_t peer_age = view.now_wall_nanos - seen.peer_committed_wall_nanos;
@@ -148,7 +158,7 @@ void ExamineRuns(const coordinator::GetRunsReply& runs, std::vector<Finding>& ou
 /// It is no fault: an operator may want it so.
 void ExamineProtection(const JobStatus& job, std::vector<Finding>& out) {
   const bool joined = job.world() > 0 && job.ranks_joined() == job.world();
-  if (!joined || job.not_protected_why().empty()) return;
+  if (!joined || IsOver(job) || job.not_protected_why().empty()) return;
   out.push_back({"NOT_PROTECTED", HealthLevel::kOk, "job " + job.job(),
                  "what is in memory alone is lost with its node: " + job.not_protected_why()});
 }
@@ -161,6 +171,7 @@ JobView ViewOf(const ClusterView& view, const JobStatus& job) {
   seen.phase = "joined";
   if (job.ranks_joined() < job.world()) seen.phase = "joining";
   if (job.ranks_joined() == 0) seen.phase = "waiting";
+  if (IsOver(job)) seen.phase = job.state();
   auto versions = view.versions.find(job.job());
   if (versions == view.versions.end()) return seen;
   for (const auto& version : versions->second.versions()) {
@@ -180,6 +191,7 @@ std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos)
   std::vector<Finding> findings = ExamineNodes(view.status, view.now_wall_nanos);
   for (const JobStatus& job : view.status.jobs()) {
     ExamineRestorable(job, findings);
+    ExamineDurable(job, findings);
     ExaminePace(view, job, stale_after_nanos, findings);
     ExamineRedundancy(job, findings);
     ExamineProtection(job, findings);

@@ -30,7 +30,8 @@ struct ClusterView {
 /// The age of a job's newest version committed at a tier, and what is on its way.
 struct JobView {
   const coordinator::JobStatus* job = nullptr;
-  std::string phase;  // of the current incarnation: "waiting", "joining", "joined"
+  // Of the current incarnation: "waiting", "joining", "joined"; then "ended" or "finished".
+  std::string phase;
   int64_t memory_committed_wall_nanos = 0;  // 0: not known
   int64_t peer_committed_wall_nanos = 0;
   int64_t disk_committed_wall_nanos = 0;
@@ -48,7 +49,8 @@ JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
 ///   NO_CHECKPOINT    ranks have joined and nothing of the job is committed yet
 ///   NOT_RESTORABLE   a job has committed versions and none can be brought back now
 ///   RESTORE_BEHIND   what can be brought back is older than what was committed
-///   CHECKPOINT_STALE a job committed nothing for `stale_after_nanos`
+///   NOT_DURABLE      nothing newer comes, and the newest version is not at every tier
+///   CHECKPOINT_STALE a job that runs committed nothing for `stale_after_nanos`
 ///   PEER_STALE       the same for tier peer, of a job with parity groups
 ///   DISK_STALE       the same for tier disk
 ///   UNDER_PROTECTED  a version on disk lacks shards that its parity groups are to keep there

@@ -107,10 +107,12 @@ Status AgentLink::status() const {
 }
 
 Status AgentLink::AwaitConnected(MonotonicTime deadline) {
+  const auto patience = deadline - MonotonicNow();
   MutexLock lock(mutex_);
   while (!connected_) {
     if (stopping_) return CancelledError("the client is being closed");
     if (definite_) return status_;
+    if (progress_at_) deadline = std::max(deadline, *progress_at_ + patience);
     auto left = deadline - MonotonicNow();
     if (left <= left.zero()) {
       ErrorCode code = status_.code();
@@ -333,15 +335,19 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
                                       "reserving memory, overloaded or stopped");
     }
   }
-  // Without a limit: a stopped agent would otherwise collect one dead connection per attempt.
-  if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
-  auto received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
-  if (!received) return Garbage(socket_path_, received.error());
-  if (received->bytes.empty()) {
-    return UnavailableError("the agent at " + socket_path_ + " closed the connection at once");
-  }
-  auto header = agent::CheckPacket(received->bytes);
-  if (!header) return Garbage(socket_path_, header.error());
+  Result<agent::ReceivedPacket> received = Fail(InternalError("nothing received"));
+  Result<agent::MessageHeader> header = Fail(InternalError("nothing received"));
+  do {
+    // Without a limit: a stopped agent would otherwise collect one dead connection per attempt.
+    if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
+    received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
+    if (!received) return Garbage(socket_path_, received.error());
+    if (received->bytes.empty()) {
+      return UnavailableError("the agent at " + socket_path_ + " closed the connection at once");
+    }
+    header = agent::CheckPacket(received->bytes);
+    if (!header) return Garbage(socket_path_, header.error());
+  } while (IsProgress(*header, received->bytes));
   if (header->type == agent::MessageType::kReply) {
     *refused = true;
     Status status = StatusOf(As<agent::ReplyMessage>(received->bytes));
@@ -365,6 +371,24 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
   }
   *memory = std::move(received->fds.front());
   return Status::Ok();
+}
+
+/// A Notice that the agent is at work. Whoever waits for the connection waits on.
+bool AgentLink::IsProgress(const agent::MessageHeader& header, std::span<const std::byte> packet) {
+  if (header.type != agent::MessageType::kNotice) return false;
+  const auto notice = As<agent::NoticeMessage>(packet);
+  if (notice.kind != agent::NoticeKind::kReserving) return false;
+  const std::string text = agent::GetText(notice.text);
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    first = !progress_at_.has_value();
+    progress_at_ = MonotonicNow();
+    if (!ever_connected_) status_ = DeadlineExceededError(text);
+    changed_.NotifyAll();
+  }
+  observer_.OnLog(first ? HOLDFAST_LOG_INFO : HOLDFAST_LOG_DEBUG, text);
+  return true;
 }
 
 Status AgentLink::TakeSegment(const agent::WelcomeMessage& welcome, const UniqueFd& memory) {

@@ -52,7 +52,8 @@ class AgentLink {
   /// OK while connected; otherwise why not.
   Status status() const;
   /// OK once connected. A refusal that waiting cannot mend comes back at once; when the time is
-  /// over, Unavailable with the last reason.
+  /// over, Unavailable with the last reason. The time starts anew with each sign that the agent is
+  /// reserving the memory.
   Status AwaitConnected(MonotonicTime deadline);
   /// How long an answer that was given up on has been missing; zero when none is.
   uint64_t silent_ms() const;
@@ -130,6 +131,7 @@ class AgentLink {
   /// One connection from connect to hang-up; why it ended. `refused` when the agent said no.
   Status RunConnection(bool* refused);
   Status AwaitWelcome(int socket, agent::WelcomeMessage* welcome, UniqueFd* memory, bool* refused);
+  bool IsProgress(const agent::MessageHeader& header, std::span<const std::byte> packet);
   Status TakeSegment(const agent::WelcomeMessage& welcome, const UniqueFd& memory);
   Status Dispatch(int socket);
   void OnReply(const agent::ReplyMessage& reply, UniqueFd memory);
@@ -158,6 +160,7 @@ class AgentLink {
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool definite_ HOLDFAST_GUARDED_BY(mutex_) = false;  // status_ will not mend by waiting
   Status status_ HOLDFAST_GUARDED_BY(mutex_);
+  std::optional<MonotonicTime> progress_at_ HOLDFAST_GUARDED_BY(mutex_);
   Status logged_ HOLDFAST_GUARDED_BY(mutex_);  // a reason is logged once, not at every attempt
   uint32_t users_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, PendingCall> calls_ HOLDFAST_GUARDED_BY(mutex_);

@@ -261,11 +261,23 @@ Status Client::RecordStatusLocked(uint64_t step, const SaveRecord& record, uint3
   return failure != record.tier_failures.end() ? failure->second : Status::Ok();
 }
 
+/// A version that newer ones passed over, or that none follows, is brought there for who waits.
+void Client::AskForTier(uint64_t step, uint32_t tier) {
+  auto use = link_->Enter();
+  if (!use) return;
+  agent::EndSaveMessage message;
+  message.header.type = agent::MessageType::kWantTier;
+  message.slot = tier;
+  message.step = step;
+  static_cast<void>(link_->Send(*use, message));
+}
+
 Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
   if (tier > static_cast<uint32_t>(Tier::kRemote)) {
     return InvalidArgumentError("tier " + std::to_string(tier) + " does not exist");
   }
   MonotonicTime deadline = After(timeout_ms);
+  bool asked = tier <= static_cast<uint32_t>(Tier::kMemory);  // that one comes by itself
   MutexLock lock(mutex_);
   for (;;) {
     auto found = records_.find(step);
@@ -278,6 +290,12 @@ Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
       // The caller knows now; the next save need not say it again.
       if (!status.ok() && async_error_ && async_error_->step == step) TakeAsyncError();
       return status;
+    }
+    if (!std::exchange(asked, true)) {
+      mutex_.Unlock();
+      AskForTier(step, tier);
+      mutex_.Lock();
+      continue;
     }
     auto left = deadline - MonotonicNow();
     if (left <= left.zero()) {
@@ -483,6 +501,7 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
                             " is running; this one must stop: " + agent::GetText(notice.text));
       break;
     case agent::NoticeKind::kSlotFree:
+    case agent::NoticeKind::kReserving:
       break;
   }
 }

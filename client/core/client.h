@@ -82,6 +82,7 @@ class Client : private LinkObserver {
   Status CheckProcess() const;
 
  private:
+  void AskForTier(uint64_t step, uint32_t tier);
   enum class SaveState { kQueued, kAsking, kCopying, kCopied, kSealed, kSkipped, kFailed };
   /// What is known about one step's save.
   struct SaveRecord {

@@ -300,6 +300,10 @@ Result<JobWord> FromProto(const pb::JobState& proto) {
   word.restore = FromProto(proto.restore());
   word.peer_committed = FromProto(proto.peer_committed());
   word.peer_target_step = Step{proto.peer_target_step()};
+  const uint32_t phase = std::min(proto.phase(), static_cast<uint32_t>(JobPhase::kFinished));
+  word.phase = static_cast<JobPhase>(phase);
+  word.release = proto.release();
+  word.forget = proto.forget();
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(word.group, FromProto(proto.group()));
   }
@@ -317,6 +321,35 @@ void ToProto(const JobWord& word, pb::JobState* out) {
   ToProto(word.peer_committed, out->mutable_peer_committed());
   out->set_peer_target_step(word.peer_target_step.value);
   if (!word.group.members.empty()) ToProto(word.group, out->mutable_group());
+  out->set_phase(static_cast<uint32_t>(word.phase));
+  out->set_release(word.release);
+  out->set_forget(word.forget);
+}
+
+Result<LocalRank> FromProto(const pb::LocalRank& proto) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  if (proto.rank() >= kWorldMax) return Fail(InvalidArgumentError("a rank beyond any world"));
+  return LocalRank{proto.job(), Incarnation{proto.incarnation()}, Rank{proto.rank()},
+                   proto.said_goodbye()};
+}
+
+void ToProto(const LocalRank& rank, pb::LocalRank* out) {
+  out->set_job(rank.job);
+  out->set_incarnation(rank.incarnation.value);
+  out->set_rank(rank.rank.value);
+  out->set_said_goodbye(rank.said_goodbye);
+}
+
+Result<TierWanted> FromProto(const pb::TierWanted& proto) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, TierFromNumber(proto.tier()));
+  return TierWanted{proto.job(), FromProto(proto.version()), tier};
+}
+
+void ToProto(const TierWanted& wanted, pb::TierWanted* out) {
+  out->set_job(wanted.job);
+  ToProto(wanted.version, out->mutable_version());
+  out->set_tier(static_cast<uint32_t>(wanted.tier));
 }
 
 Result<PrepareOrder> FromProto(const pb::PrepareShard& proto) {

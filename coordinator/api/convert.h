@@ -54,6 +54,11 @@ void ToProto(const PrepareOrder& order, pb::PrepareShard* out);
 Result<RemoveOrder> FromProto(const pb::RemoveVersion& order);
 void ToProto(const RemoveOrder& order, pb::RemoveVersion* out);
 
+Result<LocalRank> FromProto(const pb::LocalRank& rank);
+void ToProto(const LocalRank& rank, pb::LocalRank* out);
+Result<TierWanted> FromProto(const pb::TierWanted& wanted);
+void ToProto(const TierWanted& wanted, pb::TierWanted* out);
+
 /// An error where a reply has no Outcome, as when Attach is refused: the nearest gRPC code, with
 /// our number in the details.
 grpc::Status ToGrpc(const Status& status);

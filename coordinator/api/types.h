@@ -94,6 +94,29 @@ struct Prepared {
   Status outcome;
 };
 
+/// A trainer of a node: connected, or gone with a goodbye.
+struct LocalRank {
+  std::string job;
+  Incarnation incarnation;
+  Rank rank;
+  bool said_goodbye = false;
+  bool operator==(const LocalRank&) const = default;
+};
+
+/// A trainer waits for a version at a tier.
+struct TierWanted {
+  std::string job;
+  VersionId version;
+  Tier tier = Tier::kDisk;
+};
+
+/// Whether a job has trainers. Running until the contrary is known.
+enum class JobPhase : uint8_t {
+  kRunning = 0,
+  kEnded = 1,     // no trainer is left
+  kFinished = 2,  // and all of them said goodbye, or the run ended
+};
+
 /// What operators see of a node beside its holdings.
 struct NodeHealth {
   std::vector<std::string> warnings;
@@ -112,6 +135,11 @@ struct JobWord {
   VersionId peer_committed;
   Step peer_target_step;
   PeerGroup group;  // of the node that gets the word
+  JobPhase phase = JobPhase::kRunning;
+  /// The job is over and safe: its memory and threads go.
+  bool release = false;
+  /// Everything of incarnations up to `incarnation` goes.
+  bool forget = false;
   bool operator==(const JobWord&) const = default;
 };
 

@@ -241,6 +241,9 @@ void Supervisor::SeeEffect(const Effect& effect) {
     node.silent = gone->silent;
     node.since = at_.now;
     node.workers.clear();
+  } else if (const auto* erase = std::get_if<EraseRun>(&effect)) {
+    runs_.erase(erase->job);
+    progress_.erase(erase->job);
   } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
     SeeLineage(lineage->record, lineage->change);
   } else if (const auto* put = std::get_if<PutVersion>(&effect)) {

@@ -18,6 +18,18 @@ const char* NameOf(Phase phase) {
   return "unknown";
 }
 
+const char* NameOf(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kRunning:
+      return "running";
+    case JobPhase::kEnded:
+      return "ended";
+    case JobPhase::kFinished:
+      return "finished";
+  }
+  return "unknown";
+}
+
 void Fill(const NodeView& view, pb::NodeStatus* node) {
   node->set_node(view.name);
   node->set_alive(view.alive);
@@ -73,6 +85,11 @@ void Fill(const JobView& view, pb::JobStatus* job) {
     wire->set_ordered(lacks.ordered);
     wire->set_why(lacks.why);
   }
+  job->set_state(NameOf(view.phase));
+  job->set_not_durable_why(view.not_durable_why);
+  job->set_ended_wall_nanos(view.ended_wall_nanos);
+  job->set_keep_last(view.keep_last);
+  job->set_keep_every(view.keep_every);
 }
 
 void Fill(const VersionView& view, pb::VersionInfo* info) {

@@ -277,6 +277,20 @@ void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
 
+/// The state learns of runs from what the supervisor stores about them.
+void Applier::TellOfRuns(std::vector<Effect>& effects) {
+  for (size_t i = 0; i < effects.size(); ++i) {
+    const auto* put = std::get_if<PutRun>(&effects[i]);
+    if (put == nullptr) continue;
+    const RunPhase phase = put->record.phase;
+    const bool finished = phase == RunPhase::kFinished || phase == RunPhase::kStopped;
+    std::vector<Effect> caused =
+        state_->Apply(RunSeen{put->record.spec.job, !HasEnded(phase), finished},
+                      {clock_.Now(), clock_.WallNanos()});
+    std::move(caused.begin(), caused.end(), std::back_inserter(effects));
+  }
+}
+
 void Applier::ApplyBatch(std::vector<Work>& batch) {
   std::vector<Effect> effects;
   // Before anything else, since every event may find something overdue.
@@ -294,6 +308,7 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
     ticked_ = at_.now;
     Apply(Tick{}, effects);
   }
+  if (state_) TellOfRuns(effects);
   Status status = UnavailableError("the metadata store cannot be used at the moment");
   if (state_) status = StoreBatch(effects);
   if (status.ok()) {

@@ -85,6 +85,7 @@ class Applier {
   void ApplyBatch(std::vector<Work>& batch);
   void Apply(const Event& event, std::vector<Effect>& effects);
   void AnswerQueries(Work& work, bool stopping);
+  void TellOfRuns(std::vector<Effect>& effects);
   Status StoreBatch(const std::vector<Effect>& effects);
   void Deliver(const std::vector<Effect>& effects);
   void CloseSink(AttachId attach, const Status& why);

@@ -26,6 +26,19 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
              "Also keep versions whose step is a multiple of this; 0: none.", 0, 1'000'000'000'000);
+  schema.Add("jobs.release_after_s", &config.release_after_s,
+             "A job whose trainers all said goodbye, or whose run ended, gives its memory back "
+             "this many seconds after its end, once its newest version is on disk with its parity. "
+             "A next start restores from disk.",
+             0, 31'536'000);
+  schema.Add("jobs.release_dead_after_s", &config.release_dead_after_s,
+             "The same for a job whose trainers ended without a goodbye: until then a restart "
+             "finds its state in memory.",
+             0, 31'536'000);
+  schema.Add("jobs.forget_after_s", &config.forget_after_s,
+             "A job without trainers for this many seconds is forgotten: all its versions and its "
+             "name go. Counted anew from the coordinator's start. 0: never.",
+             0, 315'360'000);
   schema.Add(
       "peers.enabled", &config.peers_enabled,
       "Nodes of a job keep parity for each other in memory, so that lost nodes lose no step. "

@@ -18,6 +18,9 @@ struct CoordinatorConfig {
   std::string log_level = "info";
   int64_t keep_last = 3;
   int64_t keep_every = 0;
+  int64_t release_after_s = 5;
+  int64_t release_dead_after_s = 3600;
+  int64_t forget_after_s = 0;
   bool peers_enabled = true;
   int64_t peers_group_nodes = 8;
   int64_t peers_parity = 0;

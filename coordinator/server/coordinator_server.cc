@@ -23,6 +23,9 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
+  options.release_after = std::chrono::seconds(config.release_after_s);
+  options.release_dead_after = std::chrono::seconds(config.release_dead_after_s);
+  options.forget_after = std::chrono::seconds(config.forget_after_s);
   options.peers.enabled = config.peers_enabled;
   options.peers.groups.group_nodes = static_cast<uint32_t>(config.peers_group_nodes);
   options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);

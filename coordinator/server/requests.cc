@@ -15,6 +15,7 @@ constexpr size_t kWarningsMax = 64;
 constexpr size_t kWarningBytesMax = 1024;
 constexpr size_t kRunIdBytesMax = 128;
 constexpr size_t kAddressBytesMax = 256;
+constexpr size_t kLocalRanksMax = 65'536;
 
 NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
                     uint32_t disk_free_percent) {
@@ -43,6 +44,15 @@ Status ReadWorkers(const google::protobuf::RepeatedPtrField<pb::WorkerState>& fr
   if (static_cast<uint32_t>(from.size()) > kWorkersMax) {
     return InvalidArgumentError(
         fmt::format("{} workers on one node; at most {}", from.size(), kWorkersMax));
+  }
+  return ReadAll(from, to);
+}
+
+Status ReadRanks(const google::protobuf::RepeatedPtrField<pb::LocalRank>& from,
+                 std::vector<LocalRank>& to) {
+  if (static_cast<size_t>(from.size()) > kLocalRanksMax) {
+    return InvalidArgumentError(
+        fmt::format("{} trainers on one node; at most {}", from.size(), kLocalRanksMax));
   }
   return ReadAll(from, to);
 }
@@ -76,6 +86,8 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   }
   event.worker_address = request.worker_address();
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
+  HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
+  event.disk_every = request.disk_every();
   return event;
 }
 
@@ -91,6 +103,8 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.gone(), event.gone));
   for (const auto& prepared : request.prepared()) event.prepared.push_back(FromProto(prepared));
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
+  HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.wanted(), event.wanted));
   return event;
 }
 

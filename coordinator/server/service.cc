@@ -15,6 +15,8 @@
 
 namespace holdfast::coord {
 namespace {
+constexpr uint64_t kKeepLastMax = 1'000'000;
+
 /// A call that ends when the applier answers, or when its caller is gone.
 class WaitingCall : public grpc::ServerUnaryReactor {
  public:
@@ -171,6 +173,41 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
   applier_.Submit(PinSet{id, request->job(), version, request->pinned()}, id,
                   AnswerInto(reactor, reply, [reply](const Reply& r) {
                     if (r.outcome.ok()) ToProto(r.version, reply->mutable_version());
+                  }));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext* context,
+                                                     const pb::RetainRequest* request,
+                                                     pb::RetainReply* reply) {
+  Status status = ValidateName("job", request->job());
+  if (status.ok() && request->keep_last() > kKeepLastMax) {
+    status = InvalidArgumentError(
+        fmt::format("{} versions are more than the {} that can be kept", request->keep_last(),
+                    kKeepLastMax));
+  }
+  if (status.ok() && request->keep_last() == 0 && request->keep_every() != 0) {
+    status = InvalidArgumentError("keep_every goes with a keep_last of 1 or more");
+  }
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(
+      Event(RetentionSet{id, request->job(), request->keep_last(), request->keep_every()}), id,
+      AnswerInto(reactor, reply, [](const Reply&) {}));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerContext* context,
+                                                        const pb::ForgetJobRequest* request,
+                                                        pb::ForgetJobReply* reply) {
+  const Status status = ValidateName("job", request->job());
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(Event(JobForgotten{id, request->job()}), id,
+                  AnswerInto(reactor, reply, [reply](const Reply& answer) {
+                    for (const std::string& node : answer.nodes) reply->add_away(node);
                   }));
   return reactor;
 }

@@ -45,6 +45,12 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
                                 const coordinator::PinRequest* request,
                                 coordinator::PinReply* reply) override;
+  grpc::ServerUnaryReactor* Retain(grpc::CallbackServerContext* context,
+                                   const coordinator::RetainRequest* request,
+                                   coordinator::RetainReply* reply) override;
+  grpc::ServerUnaryReactor* ForgetJob(grpc::CallbackServerContext* context,
+                                      const coordinator::ForgetJobRequest* request,
+                                      coordinator::ForgetJobReply* reply) override;
 
   // run_service.cc
   grpc::ServerUnaryReactor* Observe(grpc::CallbackServerContext* context,

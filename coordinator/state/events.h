@@ -42,6 +42,8 @@ struct NodeAttached {
   std::string worker_address = {};  // empty: launches no workers
   std::vector<WorkerState> workers = {};
   uint64_t agent_id = 0;  // the same for all starts of one agent; 0: an older agent
+  std::vector<LocalRank> ranks = {};  // all that the node knows of
+  uint64_t disk_every = 0;            // it writes steps divisible by this; 0: every step
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -66,6 +68,8 @@ struct NodeReported {
   std::vector<Prepared> prepared;
   NodeHealth health;
   std::vector<WorkerState> workers = {};  // all that the node has
+  std::vector<LocalRank> ranks = {};      // all that the node knows of
+  std::vector<TierWanted> wanted = {};
 };
 
 struct RankJoined {
@@ -104,6 +108,27 @@ struct PinSet {
   bool pinned = false;
 };
 
+/// How many versions of one job stay on disk; `keep_last` 0: the coordinator's rule for both.
+struct RetentionSet {
+  RequestId request = 0;
+  std::string job;
+  uint64_t keep_last = 0;
+  uint64_t keep_every = 0;
+};
+
+/// Everything of the job goes: versions, records, name.
+struct JobForgotten {
+  RequestId request = 0;
+  std::string job;
+};
+
+/// The run that launches the job's trainers began, or ended.
+struct RunSeen {
+  std::string job;
+  bool active = false;
+  bool finished = false;  // it ended with success, or because somebody stopped it
+};
+
 /// Time passed.
 struct Tick {
   /// The coordinator itself did not run before: what nodes said meanwhile is still on its way, and
@@ -112,12 +137,22 @@ struct Tick {
 };
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
-                           RestoreWanted, RestoreGivenUp, PinSet, Tick>;
+                           RestoreWanted, RestoreGivenUp, PinSet, RetentionSet, JobForgotten,
+                           RunSeen, Tick>;
 
 // ---- effects, in the order in which they are to be stored; replies and sends only after that ----
 
 struct PutJob {
   JobRecord record;
+};
+
+struct EraseJob {
+  std::string job;
+};
+
+struct EraseLineage {
+  std::string job;
+  Incarnation incarnation;
 };
 
 enum class LineageChange : uint8_t { kOpened, kPlanned, kDecided };
@@ -144,6 +179,10 @@ struct PutRun {
 struct PutIncident {
   IncidentRecord record;
   bool opened = false;  // it is new
+};
+
+struct EraseRun {
+  std::string job;
 };
 
 struct EraseIncident {
@@ -174,6 +213,7 @@ struct Reply {
   VersionId version;          // of a restore, of a pin
   Tier tier = Tier::kMemory;  // of a restore
   uint32_t world = 0;         // of a restore: ranks that saved the version
+  std::vector<std::string> nodes = {};  // of a job that is forgotten: those that are away
 };
 
 /// The node is attached; its directives follow.
@@ -219,8 +259,9 @@ struct Finding {
   Status what;
 };
 
-using Effect = std::variant<PutJob, PutLineage, PutVersion, EraseVersion, PutRun, PutIncident,
-                            EraseIncident, PutQuarantine, EraseQuarantine, PutSuspect, EraseSuspect,
-                            Reply, Send, CloseAttach, NodeGone, AskRestart, Finding, Repaired>;
+using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
+                            PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
+                            EraseQuarantine, PutSuspect, EraseSuspect, Reply, Send, CloseAttach,
+                            NodeGone, AskRestart, Finding, Repaired>;
 
 }  // namespace holdfast::coord

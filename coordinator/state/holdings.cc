@@ -159,6 +159,7 @@ bool State::SitsThere(NodeIndex node, const ShardKey& shard, Job& job) {
 }
 
 void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
+  if (IsForgotten(node, holding)) return;
   auto found = jobs_.find(holding.job);
   if (found == jobs_.end() || (holding.tier != Tier::kMemory && holding.tier != Tier::kDisk)) {
     Find(holding.job, node,
@@ -226,6 +227,7 @@ DamagedCopy& State::RecordDamage(Job& job, VersionState& version, Rank rank, Cop
 /// What follows from a rank's shard beside the commit.
 void State::AddRank(NodeIndex node, const Holding& holding, bool inventory, Job& job) {
   if (holding.version.incarnation != job.incarnation) return;
+  if (holding.version.step > job.newest_seen) job.newest_at = at_.now;
   job.newest_seen = std::max(job.newest_seen, holding.version.step);
   NodeIndex& place = job.rank_nodes[holding.rank.value];
   if (place == kNoNode && holding.tier == Tier::kMemory) {
@@ -305,6 +307,7 @@ void State::OnMissing(NodeIndex node, const Missing& missing) {
   const bool parity = IsParity(missing.rank);
   if (parity ? !SitsThere(node, key, job) : missing.rank.value >= lineage->second.world) return;
   const bool current = missing.version.incarnation == job.incarnation;
+  if (current && missing.version.step > job.newest_seen) job.newest_at = at_.now;
   if (current) job.newest_seen = std::max(job.newest_seen, missing.version.step);
   if (current && parity && missing.tier != Tier::kDisk) {
     // Also for a version that is gone: the target may have led there.
@@ -347,6 +350,7 @@ void State::FailTier(Job& job, VersionState& version, Tier tier) {
 }
 
 void State::OnGone(NodeIndex node, const Gone& gone) {
+  OnForgottenGone(node, gone);
   auto found = jobs_.find(gone.job);
   if (found == jobs_.end()) return;
   auto version = found->second.versions.find(gone.version);

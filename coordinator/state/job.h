@@ -34,6 +34,8 @@ struct Node {
   Clock::TimePoint seen;     // last word from it
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
   std::optional<Clock::TimePoint> stream_ended;
+  std::vector<LocalRank> ranks;  // its trainers; what it said last also when it is lost
+  uint64_t disk_every = 0;
   int64_t seen_wall_nanos = 0;
   std::string rival;               // another agent wants this node's name: its address
   Clock::TimePoint rival_seen;
@@ -237,6 +239,22 @@ struct Job {
   std::map<VersionId, Lacking> lacking;
   Clock::TimePoint lacking_at{};  // when it was counted
   Clock::TimePoint joined_at{};   // when a rank joined last, or the state was loaded
+
+  // Its life; see lifecycle.cc.
+  JobPhase phase = JobPhase::kRunning;
+  std::map<Rank, NodeIndex> connected;  // trainers of the current incarnation
+  std::set<Rank> goodbyes;              // ranks of it whose trainer said goodbye
+  bool finished = false;                // of the current incarnation; stored
+  bool released = false;                // its memory is given back
+  Clock::TimePoint alive_at;            // the last sign of a trainer
+  Clock::TimePoint newest_at;           // when newest_seen grew, or the job started
+  Clock::TimePoint ended_at;
+  int64_t ended_wall_nanos = 0;
+  VersionId wanted;  // a trainer waits for it at a further tier
+  uint64_t keep_last = 0;
+  uint64_t keep_every = 0;
+  Incarnation forgotten_upto;
+
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 
@@ -258,6 +276,14 @@ struct Job {
   }
   LineageRecord& lineage() { return lineages.at(incarnation); }
   const LineageRecord& lineage() const { return lineages.at(incarnation); }
+};
+
+/// A job that is forgotten, until every node has dropped what it had of it.
+struct ForgottenJob {
+  using Place = std::pair<ShardKey, Tier>;
+  Incarnation upto;
+  /// By node: what it is known to have; nothing: it has not attached since.
+  std::map<NodeIndex, std::optional<std::set<Place>>> left;
 };
 
 }  // namespace holdfast::coord

@@ -55,6 +55,11 @@ void State::On(const RankJoined& event) {
     found = jobs_.try_emplace(event.job).first;
     found->second.name = event.job;
     found->second.uid = event.uid;
+    if (auto forgotten = forgotten_.find(event.job); forgotten != forgotten_.end()) {
+      // What is left of it somewhere is known by its incarnation.
+      found->second.incarnation = found->second.forgotten_upto = forgotten->second.upto;
+      forgotten_.erase(forgotten);
+    }
     OpenIncarnation(found->second, event);
   } else {
     status = CheckRun(found->second, event);
@@ -63,6 +68,9 @@ void State::On(const RankJoined& event) {
   }
   Job& job = found->second;
   job.joined_at = at_.now;
+  job.alive_at = at_.now;
+  job.goodbyes.erase(event.rank);
+  SetPhase(job, JobPhase::kRunning);
   Place(job, event.rank, node);
   if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
   PlanPeers(job);
@@ -75,7 +83,7 @@ void State::On(const RankJoined& event) {
 void State::OpenIncarnation(Job& job, const RankJoined& event) {
   // What an earlier incarnation has at peer is worth waiting for until this one has replaced it.
   bool floor_before = false;
-  if (job.incarnation.value != 0) {
+  if (!job.lineages.empty()) {
     const VersionId floor = PeerFloor(job);
     floor_before = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
     RefuseAsks(job, FencedError(fmt::format("incarnation {} of job '{}' started",
@@ -94,6 +102,10 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   job.newest_seen = Step{0};
   job.disk_target.Restart(Step{0});
   job.peer_target.Restart(Step{0});
+  job.connected.clear();
+  job.goodbyes.clear();
+  job.wanted = {};
+  job.newest_at = at_.now;
 
   LineageRecord lineage;
   lineage.job = job.name;

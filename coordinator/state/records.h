@@ -23,6 +23,15 @@ struct JobRecord {
   std::vector<std::string> nodes_before;
   /// Versions of the current incarnation up to this step that have no record never will have one.
   Step abort_floor;
+  /// Every rank of the current incarnation said goodbye, or its run ended.
+  bool finished = false;
+  /// Versions kept on disk; `keep_last` 0: the coordinator's rule for both.
+  uint64_t keep_last = 0;
+  uint64_t keep_every = 0;
+  /// Whatever turns up of incarnations up to this is removed. Equal to `incarnation`: the job is
+  /// forgotten, and the record waits for `nodes_before` to drop what they have.
+  Incarnation forgotten_upto;
+  int64_t ended_wall_nanos = 0;  // for display
   bool operator==(const JobRecord&) const = default;
 };
 

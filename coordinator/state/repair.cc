@@ -37,8 +37,8 @@ Tier OtherOf(Tier tier) { return tier == Tier::kMemory ? Tier::kDisk : Tier::kMe
 /// came to nothing keeps nobody waiting for long.
 bool State::IsRestoring(const Job& job) const {
   if (!job.plan.asks.empty()) return true;
-  const bool undecided =
-      job.lineage().decision == Decision::kNone && job.newest_seen.value == 0;
+  const bool undecided = job.phase == JobPhase::kRunning &&
+                         job.lineage().decision == Decision::kNone && job.newest_seen.value == 0;
   return undecided && at_.now - job.joined_at < kRestorePatience;
 }
 
@@ -57,6 +57,7 @@ void State::AdvanceRepairs(Job& job) {
   for (auto& [id, version] : job.versions) {
     if (version.committed() && !IsAbandoned(job, id)) FindMissing(job, version, wanted);
   }
+  FindUnsettled(job, wanted);
   std::set<NodeIndex> busy;
   for (auto& [key, repair] : wanted) {
     auto known = job.repairs.find(key);
@@ -81,7 +82,7 @@ void State::FindMissing(const Job& job, const VersionState& version,
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
   if (seats == nullptr) return;
   // Memory only while the job runs: what starts again needs its nodes for the restore.
-  const bool runs = job.ranks_joined == job.lineage().world;
+  const bool runs = job.ranks_joined == job.lineage().world && !job.released;
   const bool in_memory = runs && version.committed_at(Tier::kPeer) && version.id == PeerFloor(job);
   const bool on_disk = version.committed_at(Tier::kDisk);
   for (uint32_t group = 0; (in_memory || on_disk) && group < seats->firsts.size(); ++group) {
@@ -129,8 +130,6 @@ void State::FindMissing(const Job& job, const VersionState& version,
 void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
   VersionState& version = job.versions.at(key.version);
   const RankShard& shard = *version.Shard(key.rank);
-  const PeerSeats& seats = job.seats.at(key.version.incarnation);
-  const uint32_t number = IsParity(key.rank) ? ParityNode(key.rank) : seats.by_rank[key.rank.value];
   repair.request = ++next_prepare_;
   PrepareOrder order;
   order.request = repair.request;
@@ -140,7 +139,11 @@ void State::OrderRepair(Job& job, const RepairKey& key, Repair& repair) {
   order.world = version.world;
   order.into = key.tier;
   order.digest = shard.known ? shard.digest : 0;
-  order.group = GroupOf(job, key.version.incarnation, seats.seats[number].group, &version);
+  if (const PeerSeats* seats = job.seats_of(key.version.incarnation)) {
+    const uint32_t number =
+        IsParity(key.rank) ? ParityNode(key.rank) : seats->by_rank[key.rank.value];
+    order.group = GroupOf(job, key.version.incarnation, seats->seats[number].group, &version);
+  }
   Copy source = kDecode;
   if (IsAt(shard, repair.target, OtherOf(key.tier))) {
     source = {repair.target, OtherOf(key.tier)};

@@ -65,17 +65,19 @@ void State::Retain(Job& job) {
 void State::RetainDisk(Job& job, const std::set<VersionId>& guarded) {
   // Abandoned versions do not count, but stay until enough newer ones are there.
   VersionId oldest_kept;
-  uint32_t count = 0;
+  const uint64_t keep_last = job.keep_last != 0 ? job.keep_last : options_.keep_last;
+  const uint64_t keep_every = job.keep_last != 0 ? job.keep_every : options_.keep_every;
+  uint64_t count = 0;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (!it->second.committed_at(Tier::kDisk) || IsAbandoned(job, it->first)) continue;
     oldest_kept = it->first;
-    if (++count == options_.keep_last) break;
+    if (++count == keep_last) break;
   }
-  if (count < options_.keep_last) return;
+  if (count < keep_last) return;
   for (auto& [id, version] : job.versions) {
     if (id >= oldest_kept) break;
     if (!version.committed_at(Tier::kDisk) || version.pinned || guarded.count(id) != 0) continue;
-    const bool every = options_.keep_every != 0 && id.step.value % options_.keep_every == 0;
+    const bool every = keep_every != 0 && id.step.value % keep_every == 0;
     if (every && !IsAbandoned(job, id)) continue;
     Tombstone(job, version);
   }

@@ -92,6 +92,14 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
   // Requests of an earlier epoch are never taken for ours.
   state.next_prepare_ = options.epoch.value << 32;
   for (const JobRecord& record : records.jobs) {
+    if (record.forgotten_upto == record.incarnation && record.incarnation.value != 0) {
+      ForgottenJob& forgotten = state.forgotten_[record.job];
+      forgotten.upto = record.forgotten_upto;
+      for (const std::string& node : record.nodes_before) {
+        forgotten.left[state.Intern(node)] = std::nullopt;
+      }
+      continue;
+    }
     Job& job = state.jobs_[record.job];
     job.name = record.job;
     job.uid = record.uid;
@@ -101,6 +109,15 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
     for (const std::string& node : record.nodes_before) job.nodes_before.insert(state.Intern(node));
     job.audience = job.nodes_now;
     job.joined_at = at.now;
+    job.finished = record.finished;
+    job.keep_last = record.keep_last;
+    job.keep_every = record.keep_every;
+    job.forgotten_upto = record.forgotten_upto;
+    job.ended_wall_nanos = record.ended_wall_nanos;
+    job.alive_at = job.newest_at = job.ended_at = at.now;
+  }
+  for (const RunRecord& record : records.runs) {
+    if (!HasEnded(record.phase)) state.active_runs_.insert(record.spec.job);
   }
   for (const LineageRecord& record : records.lineages) {
     HOLDFAST_RETURN_IF_ERROR(state.LoadLineage(record));
@@ -265,9 +282,12 @@ void State::On(const NodeAttached& event) {
   node.seen = at_.now;
   node.seen_wall_nanos = at_.wall_nanos;
   node.stream_ended.reset();
+  node.disk_every = event.disk_every;
   Say(index, Welcome{});
   // Its parity counts where it has its place.
   for (auto& [name, job] : jobs_) RehomeLost(job);
+  HearRanks(index, event.ranks);
+  RecallForgotten(index, event.holdings);
   AddHoldings(index, event.holdings, true);
   ForgetRepairsOf(index);
   for (auto& [name, job] : jobs_) {
@@ -331,10 +351,12 @@ void State::On(const NodeReported& event) {
   node->seen_wall_nanos = at_.wall_nanos;
   node->health = event.health;
   NodeIndex index = node_names_.at(event.node);
+  HearRanks(index, event.ranks);
   for (const Gone& gone : event.gone) OnGone(index, gone);
   AddHoldings(index, event.holdings, false);
   for (const Missing& missing : event.missing) OnMissing(index, missing);
   for (const Prepared& prepared : event.prepared) OnPrepared(index, prepared);
+  for (const TierWanted& wanted : event.wanted) HearWanted(wanted);
   Answer(event.request, Status::Ok());
 }
 
@@ -384,14 +406,21 @@ void State::On(const Tick& event) {
       Lose(index, "no word from its agent for a whole lease", true);
     }
   }
+  std::vector<Job*> expired;
   for (auto& [name, job] : jobs_) {
     if (job.plan.open || job.retention_due) job.changed = true;
     const bool count_again = !job.lacking.empty() && at_.now - job.lacking_at >= kCountAgain;
     if (!job.repairs.empty() || count_again) job.repair_due = true;
+    AdvanceLife(job);
+    const bool over = job.phase != JobPhase::kRunning && options_.forget_after.count() != 0 &&
+                      at_.now - job.ended_at >= options_.forget_after;
+    if (over) expired.push_back(&job);
   }
+  for (Job* job : expired) Forget(*job, nullptr);
 }
 
 void State::Settle() {
+  SayForgotten();
   for (auto& [name, job] : jobs_) {
     if (job.changed || job.word_changed || !job.word_to.empty() || job.repair_due) Settle(job);
   }
@@ -445,6 +474,8 @@ JobWord State::WordOn(const Job& job) const {
   word.peer_committed = PeerFloor(job);
   word.peer_target_step = job.peer_target.step();
   if (job.lineage().decision == Decision::kVersion) word.restore = job.lineage().restored;
+  word.phase = job.phase;
+  word.release = job.released;
   return word;
 }
 
@@ -454,6 +485,11 @@ JobRecord State::RecordOf(const Job& job) const {
   record.uid = job.uid;
   record.incarnation = job.incarnation;
   record.abort_floor = job.abort_floor;
+  record.finished = job.finished;
+  record.keep_last = job.keep_last;
+  record.keep_every = job.keep_every;
+  record.forgotten_upto = job.forgotten_upto;
+  record.ended_wall_nanos = job.ended_wall_nanos;
   for (NodeIndex node : job.nodes_now) record.nodes_now.push_back(nodes_[node].name);
   for (NodeIndex node : job.nodes_before) record.nodes_before.push_back(nodes_[node].name);
   return record;

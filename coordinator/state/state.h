@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ struct StateOptions {
   /// A node that is away for so long is not waited for: another one takes its place and gets its
   /// shards of the versions that lie on disk.
   std::chrono::nanoseconds rehome_after = std::chrono::minutes(10);
+  /// A version that nothing newer has followed for so long is brought to every tier.
+  std::chrono::nanoseconds settle_after = std::chrono::seconds(1);
+  /// A job without trainers for so long has ended.
+  std::chrono::nanoseconds end_grace = std::chrono::seconds(2);
+  /// What a finished job has in memory is given back so long after its end, that of one whose
+  /// trainers left without a goodbye after `release_dead_after`.
+  std::chrono::nanoseconds release_after = std::chrono::seconds(5);
+  std::chrono::nanoseconds release_dead_after = std::chrono::hours(1);
+  /// A job without trainers is forgotten after so long; 0: never.
+  std::chrono::nanoseconds forget_after{};
 };
 
 /// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
@@ -92,6 +103,9 @@ class State {
   void On(const RestoreWanted& event);
   void On(const RestoreGivenUp& event);
   void On(const PinSet& event);
+  void On(const RetentionSet& event);
+  void On(const JobForgotten& event);
+  void On(const RunSeen& event);
   void On(const Tick& event);
   void Settle();
   void Settle(Job& job);
@@ -195,6 +209,28 @@ class State {
   void RehomeLost(Job& job);
   NodeIndex ChooseHome(const Job& job, Incarnation incarnation, uint32_t number) const;
   uint64_t BytesToCome(NodeIndex node) const;
+  // lifecycle.cc: running, ended, finished, released
+  void HearRanks(NodeIndex node, const std::vector<LocalRank>& ranks);
+  void HearWanted(const TierWanted& wanted);
+  bool HasTrainers(const Job& job) const;
+  void AdvanceLife(Job& job);
+  void SetPhase(Job& job, JobPhase phase);
+  void Release(Job& job);
+  bool MayRelease(const Job& job) const;
+  /// The newest committed version, when nothing newer comes and it is not at every tier.
+  VersionState* Unsettled(Job& job);
+  bool IsQuiet(const Job& job, VersionId newest) const;
+  static bool LacksPeer(const Job& job, const VersionState& version);
+  void FindUnsettled(Job& job, std::map<RepairKey, Repair>& missing);
+  std::string WhyNotDurable(const Job& job) const;
+
+  // forget.cc
+  void Forget(Job& job, std::vector<std::string>* away);
+  bool IsForgotten(NodeIndex node, const Holding& holding);
+  void RecallForgotten(NodeIndex node, const std::vector<Holding>& holdings);
+  void OnForgottenGone(NodeIndex node, const Gone& gone);
+  void StoreForgotten(const std::string& name);
+  void SayForgotten();
 
   // view.cc
   JobView ViewOf(const Job& job) const;
@@ -216,6 +252,10 @@ class State {
   std::vector<Node> nodes_;
   std::map<std::string, NodeIndex> node_names_;
   std::map<std::string, Job> jobs_;
+  std::map<std::string, ForgottenJob> forgotten_;
+  std::set<std::string> active_runs_;
+  /// Nodes that are to drop a forgotten job, with what they told last: sent after the event.
+  std::map<std::pair<NodeIndex, std::string>, Incarnation> forget_due_;
   std::map<uint64_t, Ordered> ordered_;  // by request
   uint64_t next_prepare_ = 0;
   Clock::TimePoint patient_until_;  // nobody is found lost before

@@ -160,6 +160,11 @@ JobView State::ViewOf(const Job& job) const {
   view.disk_wall_nanos = wall_nanos(view.disk_committed);
   view.not_protected_why = WhyNoPeers(job);
   view.under_protected = UnderProtectedOf(job);
+  view.phase = job.phase;
+  view.not_durable_why = WhyNotDurable(job);
+  view.ended_wall_nanos = job.ended_wall_nanos;
+  view.keep_last = job.keep_last;
+  view.keep_every = job.keep_every;
   const PeerSeats* seats = job.seats_of(job.incarnation);
   if (seats == nullptr) return view;
   view.peer_members = static_cast<uint32_t>(seats->seats.size());

@@ -70,6 +70,12 @@ struct JobView {
   uint32_t peer_members = 0;      // 0: the current incarnation has no parity groups
   std::string not_protected_why;  // with peer_members 0
   std::vector<UnderProtectedView> under_protected;  // newest first
+  JobPhase phase = JobPhase::kRunning;
+  /// What the newest committed version lacks although nothing newer comes; empty: nothing.
+  std::string not_durable_why;
+  int64_t ended_wall_nanos = 0;
+  uint64_t keep_last = 0;  // of this job; 0: the coordinator's rule
+  uint64_t keep_every = 0;
 };
 
 struct VersionView {

@@ -13,6 +13,15 @@ struct Writing {
   std::optional<Mutation> operator()(const PutJob& put) const {
     return Mutation{JobKey(put.record.job), EncodeJob(put.record)};
   }
+  std::optional<Mutation> operator()(const EraseJob& erase) const {
+    return Mutation{JobKey(erase.job), std::nullopt};
+  }
+  std::optional<Mutation> operator()(const EraseLineage& erase) const {
+    return Mutation{LineageKey(erase.job, erase.incarnation), std::nullopt};
+  }
+  std::optional<Mutation> operator()(const EraseRun& erase) const {
+    return Mutation{RunKey(erase.job), std::nullopt};
+  }
   std::optional<Mutation> operator()(const PutLineage& put) const {
     return Mutation{LineageKey(put.record.job, put.record.incarnation), EncodeLineage(put.record)};
   }

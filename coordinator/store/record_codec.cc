@@ -67,6 +67,11 @@ std::string EncodeJob(const JobRecord& record) {
   for (const std::string& node : record.nodes_now) payload.add_nodes_now(node);
   for (const std::string& node : record.nodes_before) payload.add_nodes_before(node);
   payload.set_abort_floor(record.abort_floor.value);
+  payload.set_finished(record.finished);
+  payload.set_keep_last(record.keep_last);
+  payload.set_keep_every(record.keep_every);
+  payload.set_forgotten_upto(record.forgotten_upto.value);
+  payload.set_ended_wall_nanos(record.ended_wall_nanos);
   return FrameRecord(JobKey(record.job), payload);
 }
 
@@ -118,6 +123,11 @@ Result<JobRecord> DecodeJob(std::string_view key, std::string_view value) {
   record.nodes_now.assign(payload.nodes_now().begin(), payload.nodes_now().end());
   record.nodes_before.assign(payload.nodes_before().begin(), payload.nodes_before().end());
   record.abort_floor = Step{payload.abort_floor()};
+  record.finished = payload.finished();
+  record.keep_last = payload.keep_last();
+  record.keep_every = payload.keep_every();
+  record.forgotten_upto = Incarnation{payload.forgotten_upto()};
+  record.ended_wall_nanos = payload.ended_wall_nanos();
   return record;
 }
 

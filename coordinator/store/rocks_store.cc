@@ -70,8 +70,8 @@ rocksdb::Options StoreOptions() {
   options.paranoid_checks = true;
   // A torn tail is an unfinished write; damage before it must be seen.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  options.write_buffer_size = 16 << 20;
-  options.max_total_wal_size = 64 << 20;
+  options.write_buffer_size = 4 << 20;  // metadata is small; what it takes in memory is, too
+  options.max_total_wal_size = 16 << 20;
   options.keep_log_file_num = 4;
   options.max_background_jobs = 2;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;

@@ -124,6 +124,34 @@ void FakeCoordinator::SetWarnings(std::vector<std::string> warnings) {
   warnings_ = std::move(warnings);
 }
 
+void FakeCoordinator::Report(TierWanted wanted) {
+  MutexLock lock(mutex_);
+  wanted_.push_back(std::move(wanted));
+}
+
+void FakeCoordinator::SetRanks(std::vector<LocalRank> ranks) {
+  MutexLock lock(mutex_);
+  ranks_ = std::move(ranks);
+}
+
+void FakeCoordinator::Say(const std::string& job, const std::function<void(JobState&)>& change) {
+  MutexLock lock(mutex_);
+  JobState& state = jobs_[job];
+  state.job = job;
+  change(state);
+  Send(state);
+}
+
+std::vector<LocalRank> FakeCoordinator::ranks() {
+  MutexLock lock(mutex_);
+  return ranks_;
+}
+
+std::vector<TierWanted> FakeCoordinator::wanted() {
+  MutexLock lock(mutex_);
+  return wanted_;
+}
+
 std::vector<JoinQuestion> FakeCoordinator::joins() {
   MutexLock lock(mutex_);
   return joins_;
@@ -529,6 +557,7 @@ Status TestNode::Start() {
   node_options.disk_every_steps = options_.disk_every_steps;
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
   node_options.scrub = options_.scrub;
+  node_options.before_reserve = options_.before_reserve;
   node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, peers,
                                 Clock::Real());
   node->Adopt();

@@ -38,7 +38,9 @@ class FakeCoordinator : public CoordinatorLink {
   void Report(Missing missing) override;
   void Report(Gone gone) override;
   void Report(Prepared prepared) override;
+  void Report(TierWanted wanted) override;
   void SetWarnings(std::vector<std::string> warnings) override;
+  void SetRanks(std::vector<LocalRank> ranks) override;
   void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreQuestion& question,
                      std::function<void(Result<RestoreDecision>)> done) override;
@@ -55,6 +57,8 @@ class FakeCoordinator : public CoordinatorLink {
   void SetCommits(bool on);
   void Broadcast(const std::string& job);
   uint64_t Prepare(PrepareShard prepare);
+  /// Says the word on a job after `change`.
+  void Say(const std::string& job, const std::function<void(JobState&)>& change);
 
   /// What an Attach with an empty inventory does to a tier.
   void Forget(Tier tier);
@@ -66,6 +70,8 @@ class FakeCoordinator : public CoordinatorLink {
   std::optional<Status> prepared(uint64_t request);
   std::vector<std::string> warnings();
   std::vector<JoinQuestion> joins();
+  std::vector<LocalRank> ranks();
+  std::vector<TierWanted> wanted();
 
  private:
   using Place = std::pair<ShardKey, Tier>;
@@ -86,6 +92,8 @@ class FakeCoordinator : public CoordinatorLink {
   std::optional<RestoreDecision> decision_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<JoinQuestion> joins_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 /// Other agents, as memory: what it is given can be fetched.
@@ -182,6 +190,7 @@ struct TestNodeOptions {
   bool simulated_disk = false;
   int64_t prepare_wait_ms = 30'000;
   ScrubOptions scrub = {};
+  std::function<void(const SegmentOwner&)> before_reserve = {};
 };
 
 /// A node that can be stopped and started again over the same keeper and disks.

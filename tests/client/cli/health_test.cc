@@ -193,5 +193,27 @@ TEST(HealthTest, JobWithoutAnyCommit) {
   EXPECT_THAT(CodesOf(view), ElementsAre("RANKS_MISSING", "NO_CHECKPOINT"));
 }
 
+TEST(HealthTest, AJobThatIsOverMissesNoRanksAndNoCheckpoint) {
+  for (const std::string state : {"ended", "finished"}) {
+    ClusterView view = HealthyView();
+    coordinator::JobStatus* job = view.status.mutable_jobs(0);
+    job->set_state(state);
+    job->set_ranks_joined(1);
+    job->set_committed_total(0);  // of a coordinator that started since
+    view.now_wall_nanos += 3600 * kSecond;
+    EXPECT_THAT(CodesOf(view), IsEmpty()) << state;
+    EXPECT_EQ(ViewOf(view, *job).phase, state);
+  }
+}
+
+TEST(HealthTest, ANewestVersionThatIsNotAtEveryTierIsAFinding) {
+  ClusterView view = HealthyView();
+  coordinator::JobStatus* job = view.status.mutable_jobs(0);
+  job->set_state("finished");
+  job->set_not_durable_why("version 3-120 is the newest and not on disk");
+  EXPECT_THAT(CodesOf(view), ElementsAre("NOT_DURABLE"));
+  EXPECT_EQ(Gravest(Examine(view, kStale)), HealthLevel::kWarn);
+}
+
 }  // namespace
 }  // namespace holdfast::cli

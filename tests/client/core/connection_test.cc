@@ -181,6 +181,52 @@ TEST_F(ConnectionTest, HangUpBeforeTheSealShowsOnceAndAtClose) {
   EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first one again";
 }
 
+TEST_F(ConnectionTest, AnAgentThatReservesMemoryIsWaitedForBeyondTheTimeout) {
+  options_.connect_timeout_ms = 2'000;
+  agent_->Start();
+  agent_->Edit([](Script& s) { s.silent = true; });
+  holdfast_code opened = HOLDFAST_INTERNAL;
+  std::thread opener([&] { opened = Open(); });
+  ASSERT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kHello) == 1; }));
+  agent::NoticeMessage notice;
+  notice.kind = agent::NoticeKind::kReserving;
+  agent::PutText(notice.text, "the agent of node n0 reserves 51 GiB");
+  for (int i = 0; i < 50; ++i) {  // two and a half times the timeout
+    agent_->Send(notice);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  agent_->Edit([](Script& s) { s.silent = false; });
+  opener.join();
+  EXPECT_EQ(opened, HOLDFAST_OK) << Message();
+}
+
+TEST_F(ConnectionTest, AnAgentThatStopsReservingIsGivenUpWithItsLastSentence) {
+  options_.connect_timeout_ms = 300;
+  agent_->Start();
+  agent_->Edit([](Script& s) { s.silent = true; });
+  holdfast_code opened = HOLDFAST_INTERNAL;
+  std::thread opener([&] { opened = Open(); });
+  if (Eventually([&] { return agent_->Count(agent::MessageType::kHello) == 1; })) {
+    agent::NoticeMessage notice;
+    notice.kind = agent::NoticeKind::kReserving;
+    agent::PutText(notice.text, "the agent of node n0 reserves 51 GiB");
+    agent_->Send(notice);
+  }
+  opener.join();
+  EXPECT_EQ(opened, HOLDFAST_UNAVAILABLE);
+  EXPECT_THAT(Message(), HasSubstr("reserves 51 GiB"));
+}
+
+TEST_F(ConnectionTest, WhoWaitsForAFurtherTierIsHeardOnce) {
+  agent_->Start();
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  ASSERT_EQ(Save(1), HOLDFAST_OK);
+  EXPECT_EQ(Wait(1, HOLDFAST_TIER_MEMORY, 100), HOLDFAST_DEADLINE_EXCEEDED);
+  EXPECT_EQ(agent_->Count(agent::MessageType::kWantTier), 0U);
+  EXPECT_EQ(Wait(1, HOLDFAST_TIER_DISK, 300), HOLDFAST_DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kWantTier) == 1; }));
+}
+
 TEST_F(ConnectionTest, SilentAgentDoesNotHoldTrainingUp) {
   options_.agent_timeout_ms = 1000;
   agent_->Start();

@@ -161,6 +161,7 @@ bool ScriptedAgent::Handle(std::span<const std::byte> packet) {
     case agent::MessageType::kFindRestore:
       return OnFind(As<agent::FindRestoreMessage>(packet));
     case agent::MessageType::kEndRestore:
+    case agent::MessageType::kWantTier:
       return true;
     case agent::MessageType::kOpenView:
     case agent::MessageType::kReadView:

@@ -25,7 +25,13 @@ inline StateOptions GroupsOf(uint32_t group_nodes, uint32_t parity) {
 /// are old ones, that know nothing of parity, unless `peers` is set.
 class Harness {
  public:
-  explicit Harness(StateOptions options = {}) : options_(options) { Restart(); }
+  explicit Harness(StateOptions options = {}) : options_(options) {
+    // Where a test does not ask for it, no job ends and nothing is brought to further tiers.
+    if (options.settle_after == StateOptions().settle_after) {
+      options_.settle_after = options_.end_grace = std::chrono::hours(24);
+    }
+    Restart();
+  }
 
   /// Starts the coordinator again, with other options.
   void Restart(const StateOptions& options) {
@@ -66,6 +72,8 @@ class Harness {
     event.data_address = "unix:/" + node;
     event.holdings = std::move(holdings);
     if (peers) event.peer_address = "unix:/" + node + ".peer";
+    event.ranks = ranks[node];
+    event.disk_every = disk_every;
     event.labels = labels[node];
     event.health.disk_free_percent = FreePercent(node);
     Apply(event);
@@ -78,6 +86,7 @@ class Harness {
     report.agent_start = attached_[node];
     report.epoch = options_.epoch;
     report.health.disk_free_percent = FreePercent(node);
+    report.ranks = ranks[node];
     return report;
   }
   uint32_t FreePercent(const std::string& node) {
@@ -198,9 +207,25 @@ class Harness {
     return ReplyTo(report.request)->outcome;
   }
 
-  bool peers = false;
-  std::map<std::string, Labels> labels;          // by node
   std::map<std::string, uint32_t> free_percent;  // likewise; 50 unless set
+  /// What `node` says of its trainers from now on.
+  void Tell(const std::string& node, std::vector<LocalRank> trainers) {
+    ranks[node] = std::move(trainers);
+    Apply(NewReport(node));
+  }
+  Reply Forget() {
+    Apply(JobForgotten{++next_, "gpt"});
+    return ReplyTo(next_).value_or(Reply{});
+  }
+  Reply Retain(uint64_t keep_last, uint64_t keep_every) {
+    Apply(RetentionSet{++next_, "gpt", keep_last, keep_every});
+    return ReplyTo(next_).value_or(Reply{});
+  }
+
+  bool peers = false;
+  std::map<std::string, Labels> labels;  // by node
+  std::map<std::string, std::vector<LocalRank>> ranks;  // trainers, by node
+  uint64_t disk_every = 0;
   StoredRecords stored;
   std::vector<Effect> effects;
 

@@ -14,6 +14,10 @@ void StoredRecords::Apply(const Effect& effect) {
   if (const auto* put = std::get_if<PutVersion>(&effect)) {
     versions[{put->record.job, put->record.version}] = put->record;
   }
+  if (const auto* erase = std::get_if<EraseJob>(&effect)) jobs.erase(erase->job);
+  if (const auto* erase = std::get_if<EraseLineage>(&effect)) {
+    lineages.erase({erase->job, erase->incarnation});
+  }
   if (const auto* erase = std::get_if<EraseVersion>(&effect)) {
     versions.erase({erase->job, erase->version});
   }

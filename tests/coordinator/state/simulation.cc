@@ -101,7 +101,7 @@ void Simulation::Apply(const Event& event) {
   std::vector<Effect> effects = state_->Apply(event, at_);
   StoredRecords before = records_;
   const bool writes = std::any_of(effects.begin(), effects.end(),
-                                  [](const Effect& effect) { return effect.index() <= 3; });
+                                  [](const Effect& effect) { return effect.index() <= 5; });
   const bool fail = faults_ && writes && random_.OneIn(40);
   if (fail && random_.OneIn(2)) {
     Note("write failed, not applied");

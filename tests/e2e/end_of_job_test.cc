@@ -1,0 +1,161 @@
+// The end of jobs: their last version is at every tier although nothing newer comes, their memory
+// is given back, and a forgotten one is gone from every node.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "deploy/local/cluster.h"
+#include "deploy/local/observer.h"
+#include "deploy/local/training.h"
+#include "tests/e2e/saving_job.h"
+
+namespace holdfast::local {
+namespace {
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::chrono::milliseconds kTimeout(120'000);
+
+class EndOfJobTest : public ::testing::Test {
+ protected:
+  void StartCluster(int nodes) {
+    options_.root = MakeTempDir("hfe").value();
+    options_.nodes = nodes;
+    options_.arena_bytes = 64ULL << 20;
+    options_.coordinator_settings = {"jobs.release_after_s=1"};
+    cluster_.emplace(options_);
+    const Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+  }
+  void TearDown() override {
+    cluster_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(options_.root, ignored);
+  }
+  std::string Shown(const std::vector<std::string>& command) {
+    const auto result = cluster_->Cli(command);
+    return result ? result->out + result->errors : result.error().ToString();
+  }
+
+  ClusterOptions options_;
+  std::optional<Cluster> cluster_;
+};
+
+TEST_F(EndOfJobTest, ShortJobsInTurnAllEndAtEveryTier) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(4));
+  constexpr int kJobs = 16;
+  for (int i = 0; i < kJobs; ++i) {
+    TrainingOptions options;
+    options.job = fmt::format("f{}", i);
+    options.world = 4;
+    options.steps = 25;
+    options.step_sleep_ms = 5;
+    Training training(&*cluster_, options);
+    ASSERT_TRUE(training.Start().ok());
+    const Status finished = training.AwaitFinish(kTimeout);
+    ASSERT_TRUE(finished.ok()) << finished.ToString() << training.LogTail();
+  }
+  for (int i = 0; i < kJobs; ++i) {
+    const std::string job = fmt::format("f{}", i);
+    JobView view;
+    const bool everywhere = WaitUntil(
+        [&] {
+          const auto seen = Observe(*cluster_, job);
+          if (!seen) return false;
+          view = *seen;
+          return view.memory_committed && view.peer_committed == view.memory_committed &&
+                 view.disk_committed == view.memory_committed;
+        },
+        kTimeout);
+    EXPECT_TRUE(everywhere) << job << "\n" << Shown({"versions", job}) << Shown({"status", job});
+  }
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        const auto status = cluster_->Cli({"status"});
+        return status && status->exit_code == 0;
+      },
+      kTimeout))
+      << Shown({"status"});
+  EXPECT_THAT(Shown({"status"}), HasSubstr("finished"));
+  // A coordinator that starts again knows that they are over.
+  cluster_->coordinator().Kill();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  for (int node = 0; node < 4; ++node) ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        const auto status = cluster_->Cli({"status"});
+        return status && status->exit_code == 0;
+      },
+      kTimeout))
+      << Shown({"status"});
+}
+
+TEST_F(EndOfJobTest, AWaitForTheDiskEndsWhenNothingNewerComes) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(1));
+  SavingJob job(*cluster_, 1);
+  ASSERT_TRUE(job.Open().ok());
+  for (int i = 0; i < 20; ++i) job.Save();
+  // The newest that was not skipped for want of a slot.
+  ASSERT_TRUE(WaitUntil([&] { return job.Newest(v1::Tier::kMemory).has_value(); }, kTimeout));
+  uint64_t step = job.step();
+  for (; step > 0 && !job.client(0).Wait(step, v1::Tier::kMemory, kTimeout).ok(); --step) {
+  }
+  const auto durable = job.client(0).Wait(step, v1::Tier::kDisk, kTimeout);
+  EXPECT_TRUE(durable.ok()) << durable.ToString() << Shown({"versions"});
+}
+
+TEST_F(EndOfJobTest, AForgottenJobIsGoneAlsoFromANodeThatWasAway) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(2));
+  const auto train = [&](const std::string& name) {
+    TrainingOptions options;
+    options.job = name;
+    options.world = 2;
+    options.steps = 10;
+    Training training(&*cluster_, options);
+    ASSERT_TRUE(training.Start().ok());
+    const Status finished = training.AwaitFinish(kTimeout);
+    ASSERT_TRUE(finished.ok()) << finished.ToString() << training.LogTail();
+  };
+  ASSERT_NO_FATAL_FAILURE(train("keep"));
+  ASSERT_NO_FATAL_FAILURE(train("gone"));
+  const auto files_of = [&](int node, const std::string& job) {
+    size_t count = 0;
+    for (const std::string& dir : cluster_->DataDirs(node)) {
+      std::error_code error;
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(dir, error)) {
+        const bool of_job = entry.path().string().find("/" + job + "/") != std::string::npos;
+        if (of_job && entry.is_regular_file()) ++count;
+      }
+    }
+    return count;
+  };
+  for (const std::string job : {"keep", "gone"}) {
+    ASSERT_TRUE(WaitUntil(
+        [&] {
+          const auto view = Observe(*cluster_, job);
+          return view && view->disk_committed && view->disk_committed == view->memory_committed;
+        },
+        kTimeout));
+  }
+  cluster_->agent(1).Kill();
+  ASSERT_GT(files_of(1, "gone"), 0U);
+  ASSERT_TRUE(WaitUntil(
+      [&] { return Shown({"status"}).find("NODE_DOWN") != std::string::npos; }, kTimeout));
+  EXPECT_THAT(Shown({"forget", "gone"}), HasSubstr("--yes"));
+  const auto forgotten = cluster_->Cli({"forget", "gone", "--yes"});
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_EQ(forgotten->exit_code, 0) << forgotten->errors;
+  EXPECT_THAT(forgotten->out, HasSubstr("n1"));
+  EXPECT_THAT(Shown({"status"}), Not(HasSubstr("gone ")));
+  ASSERT_TRUE(cluster_->StartAgent(1).ok());
+  ASSERT_TRUE(cluster_->AwaitAgent(1).ok());
+  EXPECT_TRUE(WaitUntil([&] { return files_of(0, "gone") + files_of(1, "gone") == 0; }, kTimeout))
+      << files_of(0, "gone") << " " << files_of(1, "gone");
+  EXPECT_GT(files_of(1, "keep"), 0U);
+}
+
+}  // namespace
+}  // namespace holdfast::local
