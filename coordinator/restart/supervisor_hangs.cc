@@ -54,8 +54,7 @@ std::optional<FaultAction> Supervisor::Decide(const FaultFound& event, const Run
     hangs.incarnation = event.incarnation;
     hangs.noted.clear();
   }
-  const bool lasts = milliseconds(event.lasting_ms) >= patience &&
-                     event.lasting_ms > event.longest_pause_ms;
+  const bool lasts = milliseconds(event.lasting_ms) >= patience;
   if (action == DetectAction::kRestart && event.action != FaultAction::kNote && lasts) {
     hangs.restarted_step = event.step;
     hangs.restarted_after = patience;

@@ -36,6 +36,7 @@ TEST(HangTest, TheRankThatDoesNotComeIsBlamed) {
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
   EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("5 of 6 ranks have been in allreduce 5"));
   EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("6.0 s"));
+  EXPECT_EQ(verdicts[0].lasting_ns, 6'000'000'000U);
 }
 
 TEST(HangTest, NothingBeforeFiveSeconds) {
