@@ -57,7 +57,7 @@ class FinishedJobTest : public ProtectedCluster {
     ASSERT_EQ(result->exit_code, 0) << result->out << result->errors;
     for (int rank = 0; rank < 4; ++rank) {
       const std::string name = fmt::format("rank-{:05}-of-00004.safetensors", rank);
-      EXPECT_TRUE(ReadAll(out + "/" + name) == originals_[{version, rank}])
+      EXPECT_TRUE(ReadAll(out + "/" + name) == originals_[std::pair(version, rank)])
           << version << " " << name << " differs";
     }
   }
@@ -86,7 +86,7 @@ TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
   for (const std::string& version : versions_) {
     for (int rank = 0; rank < 4; ++rank) {
       const std::string name = fmt::format("rank-{}.safetensors", rank);
-      std::string& bytes = originals_[{version, rank}];
+      std::string& bytes = originals_[std::pair(version, rank)];
       bytes = ReadAll(FileOf(rank, version, name));
       ASSERT_GT(bytes.size(), words_ * 8) << FileOf(rank, version, name);
     }
@@ -96,7 +96,8 @@ TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
   ASSERT_TRUE(WaitUntil([&] { return IsBack(2); }, kTimeout)) << Evidence();
   EXPECT_TRUE(WaitUntil([&] { return !IsUnderProtected(); }, kTimeout)) << Evidence();
   for (const std::string& version : versions_) {
-    EXPECT_TRUE(ReadAll(FileOf(2, version, "rank-2.safetensors")) == originals_[{version, 2}]);
+    const std::string& original = originals_[std::pair(version, 2)];
+    EXPECT_TRUE(ReadAll(FileOf(2, version, "rank-2.safetensors")) == original) << version;
   }
 
   cluster_->DestroyNode(0);
