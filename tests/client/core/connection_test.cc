@@ -332,6 +332,17 @@ TEST_F(ConnectionTest, MemoryThatCouldShrinkIsRefused) {
   EXPECT_TRUE(SegmentMapping::Map(tight.fd(), welcome, 4096));
 }
 
+TEST_F(ConnectionTest, ASlotThatDoesNotExistIsNotWrittenTo) {
+  agent_->Start();
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  for (uint32_t slot : {agent_->segment()->slots(), ~0U}) {
+    agent_->Edit([&](Script& s) { s.granted = slot; });
+    ASSERT_EQ(Save(uint64_t{1} + slot), HOLDFAST_OK) << Message();
+    EXPECT_EQ(Wait(uint64_t{1} + slot), HOLDFAST_INTERNAL);
+    EXPECT_THAT(Message(), HasSubstr("granted slot " + std::to_string(slot)));
+  }
+}
+
 TEST_F(ConnectionTest, FencedStaysFenced) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();

@@ -211,7 +211,7 @@ bool ScriptedAgent::OnBegin(const agent::BeginSaveMessage& message) {
   }
   if (status.ok() && !free) status = ResourceExhaustedError("no slot is free");
   if (status.ok()) {
-    reply.slot = *free;
+    reply.slot = script_.granted.value_or(*free);
     leases_[*free] = {message.step, message.image_bytes};
     segment_->progress(*free).copied = 0;
   }

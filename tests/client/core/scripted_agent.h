@@ -55,6 +55,7 @@ struct Script {
   bool hang_up_on_begin = false;
   bool hang_up_on_end = false;
   std::optional<Status> begin_save;  // the answer to every BeginSave
+  std::optional<uint32_t> granted;   // this slot in place of a free one
   bool seal = true;                  // says Sealed after each EndSave
   bool commit_memory = false;        // and Committed(memory)
   std::optional<Status> find_restore;
