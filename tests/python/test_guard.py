@@ -40,3 +40,26 @@ def test_no_version_is_torn(cluster, job):
 
 def test_without_the_guard_versions_are_torn(cluster, job):
     assert torn_ones(job, tries=TRIES + 1, enough=3, guard_steps=False) == 3
+
+
+def test_graphs_are_warned_of_and_not_saved_from(cluster, job, monkeypatch, caplog):
+    """Without a GPU: what the checkpointer does where its tensors are on one."""
+    import holdfast
+    model = torch.nn.Linear(4, 4)
+    optim = torch.optim.AdamW(model.parameters())
+    with hf.Checkpointer(job, {"model": model, "optim": optim}) as ckpt:
+        ckpt._heed_graphs()
+        assert not caplog.records
+    optim.param_groups[0]["capturable"] = True
+    with hf.Checkpointer(job, {"model": model, "optim": optim}) as ckpt:
+        ckpt._heed_graphs()
+        ckpt._heed_graphs()
+        assert len(caplog.records) == 1 and "before each graph.replay()" in caplog.text
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        try:
+            ckpt._heed_graphs()
+        except holdfast.FailedPreconditionError as error:
+            assert "while a CUDA graph is captured" in str(error)
+        else:
+            raise AssertionError("nothing was raised")

@@ -23,7 +23,7 @@ from . import phases, random_state, values
 from .arguments import unwrapped
 from .health import FailureLog, Health
 from .identity import Replicated, of_rank
-from .parts import parts_of
+from .parts import OptimizerPart, parts_of
 from .plan import Plan, agree, agreed_run_id
 from .reshape import Decisions
 from .restoring import Comparison, fill_from_view
@@ -124,6 +124,7 @@ class Checkpointer:
         #: save() was called in this start of the job; restore() has chosen this version in it.
         self._saving = False
         self._again = 0
+        self._graphs_heeded = False
         self._chosen: Version | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -259,6 +260,8 @@ class Checkpointer:
             snapshot = self._ready()
             if snapshot is None:
                 return False
+            if snapshot.on_device:
+                self._heed_graphs()
             extras = {_LAYOUT: self._layout, _STATE: self._capture()}
             size = sum(map(len, extras.values()))
             if size > self._extra_bytes:
@@ -273,6 +276,20 @@ class Checkpointer:
                 raise
             self._failures.add(error, step)
             return False
+
+    def _heed_graphs(self) -> None:
+        """The replay of a CUDA graph runs no hook of an optimizer."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise FailedPreconditionError("save() while a CUDA graph is captured: nothing runs now, "
+                                          "so nothing can be saved. Save before or after it")
+        if not self._graphs_heeded:
+            self._graphs_heeded = True
+            names = [part.name for part in self._parts if isinstance(part, OptimizerPart) and any(
+                group.get("capturable") for group in part.optimizer.param_groups)]
+            if names:
+                _logger.warning("job %s: '%s' is capturable. Where its step is part of a CUDA graph, "
+                                "call ckpt.guard() before each graph.replay(): a replay under a "
+                                "copy that runs spoils the version", self.job, "', '".join(names))
 
     def _ready(self) -> Snapshot | None:
         """The description, connected or trying to be; None: the agent has refused it lately, for
