@@ -2,6 +2,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/coordinator_client.h"
+#include "client/cli/text.h"
 
 namespace holdfast::cli {
 
