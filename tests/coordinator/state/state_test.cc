@@ -185,6 +185,19 @@ TEST_F(StateTest, ForeignHoldingsAreLeftAlone) {
   EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
 }
 
+TEST_F(StateTest, AnAgentThatHasSeenANewerEpochIsRefused) {
+  NodeAttached event;
+  event.attach = 9000;
+  event.node = "ahead";
+  event.agent_start = 1;
+  event.epoch_seen = Epoch{1000};
+  c.Apply(event);
+  ASSERT_THAT(c.Closed(), SizeIs(1));
+  EXPECT_EQ(c.Closed()[0].attach, 9000U);
+  EXPECT_EQ(c.Closed()[0].why.code(), ErrorCode::kFenced);
+  EXPECT_THAT(c.Closed()[0].why.message(), ::testing::HasSubstr("has seen epoch 1000"));
+}
+
 TEST_F(StateTest, AnOlderAgentIsFenced) {
   c.Attach("a", {}, 5);
   ASSERT_THAT(c.Closed(), SizeIs(1));  // the first agent's stream

@@ -1,17 +1,20 @@
 // A commit that has been answered is on the device: RocksDB's log is synced before Commit returns. The
 // functions with which RocksDB syncs files are replaced by ones that count.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 
 #include "coordinator/store/rocks_store.h"
 
 namespace {
 std::atomic<int> g_syncs{0};
+std::atomic<bool> g_fails{false};
 }  // namespace
 
 extern "C" int fsync(int fd) {
@@ -20,6 +23,10 @@ extern "C" int fsync(int fd) {
 }
 extern "C" int fdatasync(int fd) {
   ++g_syncs;
+  if (g_fails) {
+    errno = EIO;
+    return -1;
+  }
   return static_cast<int>(::syscall(SYS_fdatasync, fd));
 }
 
@@ -38,6 +45,23 @@ TEST(RocksStoreSync, EveryCommitIsSyncedBeforeItIsAnswered) {
       ASSERT_TRUE((*store)->Commit({}, {&mutation, 1}).value_or(false));
       EXPECT_GT(g_syncs, before) << "commit " << i;
     }
+  }
+  std::filesystem::remove_all(dir);
+}
+
+TEST(RocksStoreSync, AStoreThatCouldNotSyncIsNotWrittenAgain) {
+  std::string dir = (std::filesystem::temp_directory_path() / "store-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(dir.data()), nullptr);
+  {
+    auto store = RocksStore::Open(dir + "/meta");
+    ASSERT_TRUE(store) << store.error().ToString();
+    const Mutation mutation{"key", "value"};
+    g_fails = true;
+    EXPECT_FALSE((*store)->Commit({}, {&mutation, 1})) << "whether it is there is not known";
+    g_fails = false;
+    auto again = (*store)->Commit({}, {&mutation, 1});
+    ASSERT_FALSE(again);
+    EXPECT_THAT(again.error().message(), ::testing::HasSubstr("an earlier write failed"));
   }
   std::filesystem::remove_all(dir);
 }
