@@ -72,7 +72,9 @@ void State::Forget(Job& job, std::vector<std::string>* away) {
   }
   effects_.emplace_back(EraseRun{name});
   std::erase_if(ordered_, [&](const auto& entry) { return entry.second.job == name; });
-  RefuseAsks(job, CancelledError(fmt::format("job '{}' was forgotten", name)));
+  const Status cancelled = CancelledError(fmt::format("job '{}' was forgotten", name));
+  RefuseAsks(job, cancelled);
+  for (const RestoreAsk& ask : job.plan.rollbacks) Answer(ask.request, cancelled);
   for (const auto& [node, places] : forgotten.left) {
     if (nodes_[node].attached) forget_due_[{node, name}] = forgotten.upto;
     if (!nodes_[node].attached && away != nullptr) away->push_back(nodes_[node].name);

@@ -10,6 +10,8 @@
 namespace holdfast::coord {
 namespace {
 constexpr size_t kDamageTextsMax = 16;
+// No count of starts gets here: what an agent has beyond it is not taken for one.
+constexpr uint64_t kIncarnationMax = uint64_t{1} << 48;
 }  // namespace
 
 VersionState& State::Create(Job& job, VersionId id, uint32_t world, Phase phase) {
@@ -160,6 +162,10 @@ bool State::SitsThere(NodeIndex node, const ShardKey& shard, Job& job) {
 
 void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
   if (IsForgotten(node, holding)) return;
+  if (holding.version.incarnation.value < kIncarnationMax) {
+    Incarnation& highest = nodes_[node].reported[holding.job];
+    highest = std::max(highest, holding.version.incarnation);
+  }
   auto found = jobs_.find(holding.job);
   if (found == jobs_.end() || (holding.tier != Tier::kMemory && holding.tier != Tier::kDisk)) {
     Find(holding.job, node,

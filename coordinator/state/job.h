@@ -31,6 +31,9 @@ struct Node {
   std::string peer_address;
   Labels labels;
   NodeHealth health;
+  /// The highest incarnation of each job that it listed or reported something of, also of jobs and
+  /// incarnations that this store never had.
+  std::map<std::string, Incarnation> reported;
   Clock::TimePoint seen;     // last word from it
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
   std::optional<Clock::TimePoint> stream_ended;
@@ -172,6 +175,7 @@ struct RestoreAsk {
   Rank rank;
   Clock::TimePoint since;
   bool view = false;  // see RestoreWanted
+  VersionId wanted = {};  // of a rollback; incarnation 0: the newest
 };
 
 /// The restore of the current incarnation: prefetched, then decided once.
@@ -183,6 +187,9 @@ struct RestorePlan {
   uint32_t ready = 0;
   std::vector<RestoreAsk> asks;
   std::map<VersionId, std::string> unusable;  // tried in vain, and why
+  /// What the running incarnation went back to last, of its own or older versions; kept for it.
+  VersionId rolled_back_to;
+  std::vector<RestoreAsk> rollbacks;  // of ranks that go back in mid-run
 
   /// Somebody asks, and nobody for a shard of his own.
   bool views_only() const {

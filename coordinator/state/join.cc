@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "coordinator/state/state.h"
 
 // A rank starts: which incarnation is it, and may it?
@@ -80,14 +82,25 @@ void State::On(const RankJoined& event) {
   if (event.request != 0) effects_.emplace_back(std::move(reply));
 }
 
+Incarnation State::HighestReported(const std::string& job) const {
+  Incarnation highest;
+  for (const Node& node : nodes_) {
+    auto found = node.reported.find(job);
+    if (found != node.reported.end()) highest = std::max(highest, found->second);
+  }
+  return highest;
+}
+
 void State::OpenIncarnation(Job& job, const RankJoined& event) {
   // What an earlier incarnation has at peer is worth waiting for until this one has replaced it.
   bool floor_before = false;
   if (!job.lineages.empty()) {
     const VersionId floor = PeerFloor(job);
     floor_before = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
-    RefuseAsks(job, FencedError(fmt::format("incarnation {} of job '{}' started",
-                                            job.incarnation.value + 1, job.name)));
+    const Status fenced = FencedError(
+        fmt::format("incarnation {} of job '{}' started", job.incarnation.value + 1, job.name));
+    RefuseAsks(job, fenced);
+    for (const RestoreAsk& ask : job.plan.rollbacks) Answer(ask.request, fenced);
   }
   // Nodes of an incarnation that never committed add to those that may still hold something.
   bool committed_any = false;
@@ -97,6 +110,9 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   if (committed_any && !floor_before) job.nodes_before.clear();
   job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
   job.nodes_now.clear();
+  // Beyond all that any node has of the job: a store that was lost or replaced by an older copy of
+  // itself must not give a number twice, else versions of before would pass for this start's.
+  job.incarnation = std::max(job.incarnation, HighestReported(job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};
   job.newest_seen = Step{0};

@@ -25,6 +25,17 @@ bool IsLost(ErrorCode code) {
          code == ErrorCode::kNotFound;
 }
 
+/// The running incarnation has versions of its own, so what its ranks ask for now is to go back: to
+/// the one they name, or together to the newest. Before that a rank may be a late one of the start.
+bool IsRollback(const Job& job, const RestoreWanted& event) {
+  const bool own = std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
+    return entry.first.incarnation == job.incarnation && entry.second.tiers != 0;
+  });
+  const LineageRecord& lineage = job.lineage();
+  if (!own || lineage.decision == Decision::kNone) return false;
+  return lineage.decision == Decision::kFresh || event.wanted != lineage.restored;
+}
+
 bool AnyCommitted(const Job& job) {
   return std::any_of(job.versions.begin(), job.versions.end(),
                      [](const auto& entry) { return entry.second.tiers != 0; });
@@ -65,6 +76,11 @@ void State::On(const RestoreWanted& event) {
   }
   const LineageRecord& lineage = job.lineage();
   bool named = event.wanted.incarnation.value != 0;
+  if (IsRollback(job, event)) {
+    job.plan.rollbacks.push_back({event.request, event.rank, at_.now, event.view, event.wanted});
+    job.plan.open = true;
+    return Place(job, event.rank, node_names_.at(event.node));
+  }
   if (lineage.decision == Decision::kFresh ||
       (lineage.decision == Decision::kNone && !AnyCommitted(job))) {
     if (named) return refuse(WhyNotWanted(job, event.wanted));
@@ -101,6 +117,8 @@ void State::On(const RestoreGivenUp& event) {
     std::vector<RestoreAsk>& asks = job.plan.asks;
     auto kept = std::remove_if(asks.begin(), asks.end(),
                                [&](const RestoreAsk& ask) { return ask.request == event.request; });
+    std::erase_if(job.plan.rollbacks,
+                  [&](const RestoreAsk& ask) { return ask.request == event.request; });
     if (kept == asks.end()) continue;
     asks.erase(kept, asks.end());
     if (asks.empty()) job.plan.wanted = {};
@@ -110,6 +128,7 @@ void State::On(const RestoreGivenUp& event) {
 
 void State::AdvancePlan(Job& job) {
   if (!job.plan.open) return;
+  AdvanceRollback(job);
   if (job.lineage().decision == Decision::kVersion) return AdvanceDecided(job);
   while (AdvanceCandidate(job)) {
   }

@@ -19,6 +19,8 @@ std::set<VersionId> State::Guarded(const Job& job) const {
   if (job.lineage().decision == Decision::kNone || !job.plan.asks.empty()) {
     guarded.insert(job.plan.candidate);
   }
+  guarded.insert(job.plan.rolled_back_to);
+  for (const RestoreAsk& ask : job.plan.rollbacks) guarded.insert(ask.wanted);
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (version.committed_at(Tier::kDisk) && version.held_at(Tier::kDisk) == version.world &&

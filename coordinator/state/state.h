@@ -123,6 +123,7 @@ class State {
   // join.cc: incarnations
   Status CheckJoin(const RankJoined& event, NodeIndex& node);
   Status CheckRun(const Job& job, const RankJoined& event) const;
+  Incarnation HighestReported(const std::string& job) const;
   void OpenIncarnation(Job& job, const RankJoined& event);
   void Place(Job& job, Rank rank, NodeIndex node);
 
@@ -191,6 +192,11 @@ class State {
 
   // restore_view.cc
   bool AnswerView(Job& job, const VersionState& version, const RestoreAsk& ask);
+
+  // rollback.cc
+  void AdvanceRollback(Job& job);
+  bool AnswerRollback(Job& job, const RestoreAsk& ask, VersionId wanted);
+  static const Copy* CopyBeside(const Job& job, const VersionState& version, Rank rank);
   static Tier TierOfView(const VersionState& version);
   static Status OtherWorld(const Job& job, const VersionState& version);
 

@@ -444,6 +444,8 @@ void Oracle::CheckRestoreReply(Incarnation incarnation, const Reply& reply,
   const bool fresh = reply.outcome.code() == ErrorCode::kNotFound;
   if (!fresh && !reply.outcome.ok()) return;
   const VersionId version = fresh ? VersionId{} : reply.version;
+  // A run that has trained goes back to a version of its own.
+  if (version.incarnation == incarnation && IsCommitted(version, records)) return;
   auto [found, inserted] = restored_.try_emplace(incarnation, version);
   if (!inserted && found->second != version) {
     Complain(fmt::format("incarnation {} was told {} and {}", incarnation.value,

@@ -1,0 +1,101 @@
+#include "tests/coordinator/state/harness.h"
+
+// Going back in mid-run, e.g. after a loss that is not a number.
+
+namespace holdfast::coord {
+namespace {
+class RollbackTest : public testing::Test {
+ protected:
+  RollbackTest() {
+    h_.Attach("n1");
+    h_.Join("n1", "one", 0, 2);
+    h_.Join("n1", "one", 1, 2);
+    const RequestId asked = h_.Ask("n1", 1, 0);
+    EXPECT_EQ(h_.ReplyTo(asked)->outcome.code(), ErrorCode::kNotFound) << "a fresh start";
+    for (uint64_t step = 1; step <= 3; ++step) Save(step, Tier::kMemory);
+  }
+
+  void Save(uint64_t step, Tier tier) {
+    h_.Hold("n1", {H(V(1, step), 0, tier), H(V(1, step), 1, tier)});
+  }
+
+  Harness h_;
+};
+
+TEST_F(RollbackTest, ToANamedVersionOfItsOwn) {
+  for (const bool view : {true, false}) {
+    const RequestId asked = h_.Ask("n1", 1, 0, V(1, 3), view);
+    ASSERT_TRUE(h_.ReplyTo(asked).has_value());
+    EXPECT_TRUE(h_.ReplyTo(asked)->outcome.ok()) << h_.ReplyTo(asked)->outcome.ToString();
+    EXPECT_EQ(h_.ReplyTo(asked)->version, V(1, 3));
+  }
+  EXPECT_EQ(h_.Job().incarnation.value, 1U);
+}
+
+TEST_F(RollbackTest, ToTheNewestOnceAllRanksAsk) {
+  const RequestId first = h_.AskView("n1", 1, 0);
+  EXPECT_FALSE(h_.ReplyTo(first).has_value()) << "the others may see another newest one";
+  Save(4, Tier::kMemory);  // was on its way
+  const RequestId second = h_.AskView("n1", 1, 1);
+  ASSERT_TRUE(h_.ReplyTo(second).has_value());
+  ASSERT_TRUE(h_.ReplyTo(first).has_value());
+  EXPECT_EQ(h_.ReplyTo(first)->version, V(1, 4));
+  EXPECT_EQ(h_.ReplyTo(second)->version, V(1, 4));
+}
+
+// A launcher that starts the job again under the same run id: it goes on from the newest version.
+TEST_F(RollbackTest, WhatWasSavedInPartBeforeIsNotCompletedAfter) {
+  h_.Hold("n1", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 ended before it saved step 4
+  h_.Join("n1", "one", 0, 2);
+  h_.Join("n1", "one", 1, 2);
+  h_.AskView("n1", 1, 0);
+  EXPECT_EQ(h_.ReplyTo(h_.AskView("n1", 1, 1))->version, V(1, 3)) << "not a fresh start";
+  h_.Hold("n1", {H(V(1, 4), 1, Tier::kMemory)});  // trained again
+  EXPECT_TRUE(h_.Commits(Tier::kMemory).empty());
+  Save(5, Tier::kMemory);
+  EXPECT_THAT(h_.Stored(), testing::Contains(V(1, 5)));
+}
+
+TEST_F(RollbackTest, WhatIsNotThereIsRefused) {
+  const RequestId never = h_.AskView("n1", 1, 0, V(1, 9));
+  EXPECT_EQ(h_.ReplyTo(never)->outcome.code(), ErrorCode::kNotFound);
+}
+
+TEST_F(RollbackTest, RetentionKeepsIt) {
+  for (uint64_t step = 1; step <= 3; ++step) Save(step, Tier::kDisk);
+  const RequestId asked = h_.AskView("n1", 1, 0, V(1, 1));
+  ASSERT_TRUE(h_.ReplyTo(asked)->outcome.ok());
+  for (uint64_t step = 4; step <= 9; ++step) {
+    Save(step, Tier::kMemory);
+    Save(step, Tier::kDisk);
+  }
+  EXPECT_THAT(h_.Stored(), testing::Contains(V(1, 1)));
+  // The next start needs it no more.
+  h_.Join("n1", "two", 0, 2);
+  h_.Join("n1", "two", 1, 2);
+  h_.Hold("n1", {H(V(2, 10), 0, Tier::kDisk), H(V(2, 10), 1, Tier::kDisk)});
+  h_.Gone("n1", V(1, 1), 0, Tier::kDisk);
+  h_.Gone("n1", V(1, 1), 1, Tier::kDisk);
+  EXPECT_THAT(h_.Stored(), testing::Not(testing::Contains(V(1, 1))));
+}
+
+TEST_F(RollbackTest, ANewStartEndsTheQuestion) {
+  const RequestId asked = h_.AskView("n1", 1, 0);
+  h_.Join("n1", "two", 0, 2);
+  ASSERT_TRUE(h_.ReplyTo(asked).has_value());
+  EXPECT_EQ(h_.ReplyTo(asked)->outcome.code(), ErrorCode::kFenced);
+}
+
+TEST_F(RollbackTest, OfARunThatHasRestored) {
+  Save(3, Tier::kDisk);
+  h_.Join("n1", "two", 0, 2);
+  h_.Join("n1", "two", 1, 2);
+  const RequestId start = h_.AskView("n1", 2, 0);
+  ASSERT_EQ(h_.ReplyTo(start)->version, V(1, 3));
+  h_.Hold("n1", {H(V(2, 4), 0, Tier::kMemory), H(V(2, 4), 1, Tier::kMemory)});
+  EXPECT_EQ(h_.ReplyTo(h_.AskView("n1", 2, 0, V(2, 4)))->version, V(2, 4));
+  EXPECT_EQ(h_.ReplyTo(h_.AskView("n1", 2, 0, V(1, 3)))->version, V(1, 3));
+}
+
+}  // namespace
+}  // namespace holdfast::coord
