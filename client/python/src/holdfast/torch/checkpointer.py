@@ -24,7 +24,7 @@ from .arguments import unwrapped
 from .health import FailureLog, Health
 from .identity import Replicated, of_rank
 from .parts import OptimizerPart, parts_of
-from .plan import Plan, agree, agreed_run_id
+from .plan import Plan, agree, agreed_run_id, check_replicas
 from .reshape import Decisions
 from .restoring import Comparison, fill_from_view
 from .saved import LAYOUT as _LAYOUT, STATE as _STATE, Saved, StateMismatchError
@@ -81,6 +81,8 @@ class Checkpointer:
         random_states: save Python's, NumPy's and torch's generators, too.
         allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
             A pickle can run any code: only for checkpoints whose writers you trust.
+        verify_replicas: at each save compare what ranks save as replicas and raise DataLossError
+            naming the rank that differs. Costs a hash of the state and an exchange.
         on_reshape: entry of the state, or the beginning of a tensor's name up to a dot → what
             becomes of tensors that each rank saved for itself when there is another number of
             ranks: "first" (the lowest rank's), "mean", "zero", "drop" (the state's stay as they
@@ -95,8 +97,8 @@ class Checkpointer:
     def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,
                  rank: int | None = None, world: int | None = None, run_id: str | None = None,
                  guard_steps: bool = True, random_states: bool = True, allow_pickle: bool = False,
-                 on_reshape: Mapping[str, str] | None = None, trainable_only: bool = False,
-                 **client_options: Any) -> None:
+                 verify_replicas: bool = False, on_reshape: Mapping[str, str] | None = None,
+                 trainable_only: bool = False, **client_options: Any) -> None:
         found_rank, found_world = _rank_and_world()
         self.job = job_name(job)
         self.rank = found_rank if rank is None else rank
@@ -107,6 +109,7 @@ class Checkpointer:
         self._options = client_options
         self._allow_pickle = allow_pickle
         self._random_states = random_states
+        self._verify = verify_replicas
         state = unwrapped(state)
         self._parts = parts_of(state, allow_pickle, trainable_only)
         self._decisions = Decisions(on_reshape, state)
@@ -251,7 +254,7 @@ class Checkpointer:
             FencedError: a newer start of the job is running; AlreadyExistsError: `step` has not
                 grown. UnavailableError: there has never been an agent.
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
-                saved.
+                saved. DataLossError: with `verify_replicas`, what differs.
         """
         check_step(step)
         phases.follow_compiler()
@@ -262,6 +265,9 @@ class Checkpointer:
                 return False
             if snapshot.on_device:
                 self._heed_graphs()
+            if self._verify:
+                assert self._plan is not None
+                check_replicas(snapshot, self._plan, self.rank, self.world)
             extras = {_LAYOUT: self._layout, _STATE: self._capture()}
             size = sum(map(len, extras.values()))
             if size > self._extra_bytes:
