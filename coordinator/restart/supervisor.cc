@@ -199,6 +199,7 @@ void Supervisor::See(const NodeAttached& event) {
   due_ = true;
   Node& node = nodes_[event.node];
   node.attached = true;
+  node.together = false;
   node.attach = event.attach;
   if (node.agent_start != event.agent_start) node.gpu_errors_told = 0;
   node.agent_start = event.agent_start;
@@ -240,6 +241,7 @@ void Supervisor::SeeEffect(const Effect& effect) {
     node.attached = false;
     node.silent = gone->silent;
     node.since = at_.now;
+    NoteWhoWentTogether(node);
     node.workers.clear();
   } else if (const auto* erase = std::get_if<EraseRun>(&effect)) {
     runs_.erase(erase->job);

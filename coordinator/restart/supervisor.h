@@ -90,6 +90,7 @@ class Supervisor {
     bool attached = false;
     bool in_doubt = false;  // its stream has ended: it is lost, or comes back at once
     bool silent = false;    // it is away without its stream having ended
+    bool together = false;  // it went within a lease of another
     AttachId attach = 0;
     uint64_t agent_start = 0;
     std::string worker_address;
@@ -187,6 +188,7 @@ class Supervisor {
   bool AnyInDoubt(const Run& run) const;
   std::optional<Failure> LostNode(const Run& run) const;
   Clock::Duration PatienceWith(const Node& node) const;
+  void NoteWhoWentTogether(Node& gone);
   std::optional<Failure> Deaths(const Run& run) const;
   void Fail(Run& run, Failure failure);
   bool IsOwnFault(const Run& run) const;

@@ -92,15 +92,19 @@ bool Supervisor::AnyInDoubt(const Run& run) const {
   });
 }
 
-/// Of nodes that go within one lease of each other it is likelier that they come back together.
+/// Nodes that go within one lease of each other share a cause, and likely come back. That stays true
+/// of those that are still away when the first is back.
+void Supervisor::NoteWhoWentTogether(Node& gone) {
+  gone.together = false;
+  for (auto& [name, other] : nodes_) {
+    const bool with_it = &other != &gone && !other.attached && other.attach != 0 &&
+                         gone.since - other.since <= options_.node_lease;
+    if (with_it) other.together = gone.together = true;
+  }
+}
+
 Clock::Duration Supervisor::PatienceWith(const Node& node) const {
-  const auto went_with_it = [&](const auto& entry) {
-    const Node& other = entry.second;
-    return &other != &node && !other.attached && other.heard != Clock::TimePoint() &&
-           std::chrono::abs(other.since - node.since) <= options_.node_lease;
-  };
-  const bool together = std::any_of(nodes_.begin(), nodes_.end(), went_with_it);
-  return node.silent || together ? options_.replace_silent_after : options_.replace_after;
+  return node.silent || node.together ? options_.replace_silent_after : options_.replace_after;
 }
 
 /// A node of the launch has been away for too long, or does not know of its workers.
