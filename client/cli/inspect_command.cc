@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* kInspectFooter = R"(
 PATH may be a shard's image or part (any safetensors file, also of other makers), a seal, a
-version's directory, a job's directory or a whole data directory. No service is needed and nothing
+version's directory, a job's directory, a whole data directory, or a folder of safetensors files
+such as `restore` and `export` write. No service is needed and nothing
 is changed. With --deep, bytes are compared with the checksums of the seals beside them; the exit
 code is 2 when something does not match.
 
@@ -45,8 +46,18 @@ class InspectCommand : public Command {
     // "dir/" and "dir" are the same.
     while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
     InspectRequest request{path_, deep_};
-    return S_ISDIR(info.st_mode) ? InspectDirectory(context, request)
-                                 : InspectFile(context, request);
+    auto code = S_ISDIR(info.st_mode) ? InspectDirectory(context, request)
+                                      : InspectFile(context, request);
+    // A program that reads JSON gets the damage as JSON, too.
+    const bool found = !code && (code.error().code() == ErrorCode::kDataLoss ||
+                                 code.error().code() == ErrorCode::kUnsupported);
+    if (!found || !context.output.json()) return code;
+    SayError(code.error());
+    context.output.WriteJson("inspect", {{"what", "unreadable"},
+                                         {"path", path_},
+                                         {"ok", false},
+                                         {"message", code.error().message()}});
+    return ExitCodeOf(code.error());
   }
 
  private:

@@ -317,6 +317,65 @@ bool HoldsShards(const std::string& dir) {
                      [](const std::string& name) { return ParseShardFileName(name).has_value(); });
 }
 
+std::vector<std::string> SafetensorsIn(const std::string& dir) {
+  Status ignored;
+  std::vector<std::string> names = NamesIn(dir, &ignored);
+  std::erase_if(names, [](const std::string& name) {
+    return !name.ends_with(".safetensors") || name.front() == '.';
+  });
+  return names;
+}
+
+/// One row a file, of a folder that `restore`, `export` or another program wrote.
+Result<ExitCode> InspectFolder(Context& context, const InspectRequest& request,
+                               const std::vector<std::string>& names) {
+  ExitCode code = ExitCode::kOk;
+  Json files = Json::array();
+  std::vector<std::string> damage;
+  Table table({{"FILE", false, true},
+               {"SHARD", false, true},
+               {"TENSORS", true, false},
+               {"SIZE", true, false},
+               {"RESULT", false, false}});
+  for (const std::string& name : names) {
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    const auto image = ReadImageHeader(request.path + "/" + name);
+    if (!image) {
+      code = Worse(code, ExitCodeOf(image.error()));
+      damage.push_back(image.error().message());
+      files.push_back({{"file", name}, {"ok", false}, {"message", image.error().message()}});
+      table.Add({{name}, {"?"}, {"?"}, {"?"}, {"DAMAGED", Tone::kBad}});
+      continue;
+    }
+    const bool ours = image->format != 0;
+    const std::string shard = ours ? ToString(image->identity.key()) : "-";
+    files.push_back({{"file", name},
+                     {"ok", true},
+                     {"shard", ours ? Json(shard) : Json(nullptr)},
+                     {"tensors", image->tensors.size()},
+                     {"bytes", image->image_bytes}});
+    table.Add({{name},
+               {shard},
+               {std::to_string(image->tensors.size())},
+               {FormatBytes(image->image_bytes)},
+               {"header ok", Tone::kGood}});
+  }
+  Output& output = context.output;
+  if (output.json()) {
+    output.WriteJson("inspect", {{"what", "folder"}, {"path", request.path}, {"files", files}});
+    return code;
+  }
+  KeyValues values;
+  values.Add("directory", request.path);
+  values.Add("kind", "folder of safetensors files, without seals");
+  output.Write(values.Render() + "\n");
+  output.WriteTable(table);
+  for (const std::string& text : damage) {
+    output.Write(output.Tint("DAMAGED", Tone::kBad) + " " + Printable(text) + "\n");
+  }
+  return code;
+}
+
 }  // namespace
 
 Result<ExitCode> InspectDirectory(Context& context, const InspectRequest& request) {
@@ -326,6 +385,8 @@ Result<ExitCode> InspectDirectory(Context& context, const InspectRequest& reques
   if (IsDataDir(absolute.parent_path().string())) return InspectTree(context, request, false);
   if (ParseVersionDirectoryName(absolute.filename().string()) || HoldsShards(request.path))
     return InspectVersion(context, request);
+  const std::vector<std::string> files = SafetensorsIn(request.path);
+  if (!files.empty()) return InspectFolder(context, request, files);
   return Fail(FailedPreconditionError(
       request.path +
       " is neither a data directory nor a version's directory: it has no file named " +

@@ -70,6 +70,28 @@ TEST_F(RestoreTest, RestoredFilesAreSafetensors) {
   EXPECT_EQ(json["world"], 4);
 }
 
+TEST_F(RestoreTest, AFolderOfRestoredFilesCanBeInspected) {
+  ASSERT_EQ(RunCli(Args()).exit_code, 0);
+  CliResult result = RunCli({"inspect", folder_ / "out"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, AllOf(HasSubstr("rank-00003-of-00004.safetensors"),
+                                HasSubstr("lm/1-20/rank-3"), HasSubstr("header ok")));
+  auto json = RunCli({"inspect", folder_ / "out", "-o", "json"}).Json();
+  EXPECT_EQ(json["what"], "folder");
+  ASSERT_EQ(json["files"].size(), 4U);
+  EXPECT_EQ(json["files"][2]["shard"], "lm/1-20/rank-2");
+  // What is damaged is said in JSON, too.
+  WriteText(folder_ / "out/rank-00001-of-00004.safetensors", "not a header at all");
+  CliResult folder = RunCli({"inspect", folder_ / "out", "-o", "json"});
+  EXPECT_EQ(folder.exit_code, 2) << folder.Shown();
+  EXPECT_EQ(folder.Json()["files"][1]["ok"], false);
+  CliResult file =
+      RunCli({"inspect", folder_ / "out/rank-00001-of-00004.safetensors", "-o", "json"});
+  EXPECT_EQ(file.exit_code, 2) << file.Shown();
+  EXPECT_EQ(file.Json()["ok"], false);
+  EXPECT_THAT(file.err, HasSubstr("DataLoss"));
+}
+
 TEST_F(RestoreTest, ChosenVersionAsJson) {
   CliResult result = RunCli(Args({"--version", "1-10", "-o", "json"}));
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
