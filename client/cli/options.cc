@@ -6,7 +6,16 @@
 #include <string_view>
 #include <utility>
 
+#include "client/cli/program.h"
+
 namespace holdfast::cli {
+
+namespace {
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+}  // namespace
 
 Environment ReadEnvironment() {
   Environment environment;
@@ -16,6 +25,8 @@ Environment ReadEnvironment() {
   environment.dumb_terminal = term != nullptr && std::string_view(term) == "dumb";
   return environment;
 }
+
+Caller ReadCaller() { return {Variable("PATH"), Variable("VIRTUAL_ENV")}; }
 
 namespace {
 /// The number at the head of `text`, and what follows it.

@@ -6,6 +6,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/coordinator_client.h"
+#include "client/cli/program.h"
 #include "client/cli/run_follower.h"
 #include "coordinator/api/run_types.h"
 
@@ -28,6 +29,10 @@ end the job; SIGINT or SIGTERM do, in order (a last version goes to disk first).
 Workers get torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, …) and
 HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as the agents' user, where the agents'
 configuration allows it (workers.enabled).
+
+The program is the one that this shell would start, by its full path (`python` of an active virtual
+environment, say), in this directory, with this PATH and VIRTUAL_ENV: all of these must be there on
+every node. With --from-agent each agent looks for it in its own PATH.
 
 Examples:
   holdfast run --nnodes 2 --nproc-per-node 8 --spares 1 --job gpt -- python train.py --lr 3e-4
@@ -89,6 +94,8 @@ class RunCommand : public Command {
     command->add_option("--env", environment_, "NAME=value for the workers; may be repeated")
         ->take_all();
     command->add_option("--chdir", directory_, "Where it runs, on every node [here]");
+    command->add_flag("--from-agent", from_agent_,
+                      "Look for the program in the PATH of each agent, not in this one");
     command->add_flag("--detach", detach_, "Return once the coordinator has it");
     command->add_flag("--follow", follow_, "Show a job that runs, launch nothing");
     command->add_option("COMMAND", command_, "What to run, after --");
@@ -118,9 +125,11 @@ class RunCommand : public Command {
   Status Describe(coordinator::RunSpec* spec) const {
     HOLDFAST_ASSIGN_OR_RETURN(std::string here, WorkingDirectory());
     spec->set_job(job_);
-    for (const std::string& word : command_) spec->add_command(word);
-    for (const std::string& variable : environment_) spec->add_environment(variable);
     spec->set_directory(directory_.empty() ? here : directory_);
+    for (const std::string& word : command_) spec->add_command(word);
+    if (!from_agent_) AddCallersProgram(here, spec);
+    // Later ones count.
+    for (const std::string& variable : environment_) spec->add_environment(variable);
     spec->set_nodes(nodes_);
     spec->set_ranks_per_node(ranks_);
     spec->set_spares(spares_);
@@ -138,6 +147,13 @@ class RunCommand : public Command {
     return Status::Ok();
   }
 
+  void AddCallersProgram(const std::string& here, coordinator::RunSpec* spec) const {
+    const Caller caller = ReadCaller();
+    if (!command_.empty()) spec->set_command(0, FindProgram(command_[0], caller.path, here));
+    if (!caller.path.empty()) spec->add_environment("PATH=" + caller.path);
+    if (!caller.virtual_env.empty()) spec->add_environment("VIRTUAL_ENV=" + caller.virtual_env);
+  }
+
   std::string job_;
   uint32_t nodes_ = 1;
   uint32_t ranks_ = 1;
@@ -149,6 +165,7 @@ class RunCommand : public Command {
   std::string grace_ = "10s";
   std::vector<std::string> environment_;
   std::string directory_;
+  bool from_agent_ = false;
   bool detach_ = false;
   bool follow_ = false;
   std::vector<std::string> command_;

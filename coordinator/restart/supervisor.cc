@@ -19,6 +19,13 @@ uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed
   return kPortFirst + hash % kPorts;
 }
 
+/// A launch's own start, or one that its trainers began by going back to an earlier version: they
+/// put "+…" behind the launch's name.
+bool IsStartOf(const RunRecord& run, const LineageRecord& lineage) {
+  const std::string name = run.run_id();
+  return lineage.run_id == name || lineage.run_id.starts_with(name + "+");
+}
+
 bool WasRefused(const NodeReported& event, std::span<const Effect> effects) {
   return std::any_of(effects.begin(), effects.end(), [&event](const Effect& effect) {
     const auto* reply = std::get_if<Reply>(&effect);
@@ -46,7 +53,7 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     Progress& progress = progress_[lineage.job];
     progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
     Run* run = Find(lineage.job);
-    if (run != nullptr && run->record.run_id() == lineage.run_id) {
+    if (run != nullptr && IsStartOf(run->record, lineage)) {
       run->incarnation = lineage.incarnation;
     }
   }
@@ -266,7 +273,7 @@ void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) 
   Progress& progress = progress_[lineage.job];
   progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
   Run* run = Find(lineage.job);
-  if (run == nullptr || run->record.run_id() != lineage.run_id) return;
+  if (run == nullptr || !IsStartOf(run->record, lineage)) return;
   if (change == LineageChange::kOpened) {
     run->incarnation = lineage.incarnation;
   } else if (change == LineageChange::kDecided) {

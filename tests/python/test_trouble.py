@@ -286,3 +286,29 @@ def test_the_name_of_the_run_is_the_name_of_the_job(cluster, job, monkeypatch, c
     with hf.Checkpointer("another", {"m": small()}) as ckpt:
         assert ckpt.job == "another"
     assert "saved as job 'another'" in caplog.text and job in caplog.text
+
+
+def test_a_run_takes_the_interpreter_and_the_name_of_its_caller(cluster, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent("""
+        import os, sys, torch
+        import holdfast.torch as hf
+        model = torch.nn.Linear(4, 4)
+        with hf.Checkpointer(state={"model": model}) as ckpt:
+            ckpt.restore()
+            ckpt.save(7)
+            ckpt.wait(7)
+        print("prefix", sys.prefix, "cwd", os.getcwd(), "venv", os.environ.get("VIRTUAL_ENV"),
+              "first", os.environ["PATH"].split(":")[0], file=sys.stderr)
+        """))
+    environment = {**os.environ, "VIRTUAL_ENV": sys.prefix,
+                   "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
+    environment.pop("HOLDFAST_JOB", None)
+    from cluster import BINARIES
+    ran = subprocess.run([str(BINARIES / "holdfast"), "--endpoint", cluster.endpoint, "run", "--job",
+                          "of-the-caller", "--", "python", "train.py"], cwd=tmp_path,
+                         env=environment, capture_output=True, text=True, timeout=300)
+    out = ran.stdout + ran.stderr
+    assert ran.returncode == 0, out
+    assert f"prefix {sys.prefix} cwd {tmp_path} venv {sys.prefix} first {sys.prefix}/bin" in out
+    assert "1-7" in cluster.cli("versions", "of-the-caller").stdout

@@ -112,11 +112,11 @@ class SupervisorTest : public ::testing::Test {
     Observe(Tick{}, {NodeGone{node, "its stream ended"}});
   }
   /// The ranks joined, and committed a first version.
-  void Progress(Incarnation incarnation, uint64_t step) {
+  void Progress(Incarnation incarnation, uint64_t step, const std::string& behind = "") {
     LineageRecord lineage;
     lineage.job = "gpt";
     lineage.incarnation = incarnation;
-    lineage.run_id = runs_["gpt"].run_id();
+    lineage.run_id = runs_["gpt"].run_id() + behind;
     lineage.world = 4;
     Observe(Tick{}, {PutLineage{lineage, LineageChange::kOpened}});
     lineage.decision = Decision::kVersion;

@@ -284,6 +284,36 @@ TEST_F(SupervisorTest, AHangIsRestartedWithoutItsNodeWhenThereIsAnother) {
   EXPECT_EQ(incidents_.size(), 1U);
 }
 
+TEST_F(SupervisorTest, TrainersThatGoBackStayTheSameRun) {
+  StartAndRun();
+  Progress(Incarnation{3}, 8, "+b7c1");
+  FaultFound fault;
+  fault.job = "gpt";
+  fault.incarnation = Incarnation{2};
+  fault.kind = "non-communication hang";
+  fault.what = "rank 1 does not come";
+  fault.ranks = {Rank{1}};
+  fault.nodes = {"n1"};
+  fault.action = FaultAction::kRestart;
+  Apply(fault);
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "of what is over";
+  fault.incarnation = Incarnation{3};
+  Apply(fault);
+  EXPECT_NE(Phase(), RunPhase::kRunning);
+}
+
+TEST_F(SupervisorTest, AnotherStartOfTheJobIsNotTheRuns) {
+  StartAndRun();
+  Progress(Incarnation{3}, 8, "1");
+  FaultFound fault;
+  fault.job = "gpt";
+  fault.incarnation = Incarnation{3};
+  fault.kind = "non-communication hang";
+  fault.action = FaultAction::kRestart;
+  Apply(fault);
+  EXPECT_EQ(Phase(), RunPhase::kRunning);
+}
+
 TEST_F(SupervisorTest, WhatIsOnlyWorthANoteChangesNothing) {
   StartAndRun();
   const int orders = orders_given_;
