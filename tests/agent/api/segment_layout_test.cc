@@ -91,5 +91,12 @@ TEST_F(SegmentLayoutTest, AScribblerNeitherHangsNorMisleadsTheReader) {
   EXPECT_EQ(AwaitProgress(progress(), 100, 0), ULLONG_MAX);
 }
 
+TEST(ProgressTest, OneByteMoreIsProgress) {
+  SlotProgress progress;
+  PublishProgress(progress, 6);
+  EXPECT_EQ(AwaitProgress(progress, 5, 2000), 6U);
+  EXPECT_EQ(AwaitProgress(progress, 6, 1), 6U) << "nothing came, and what was seen is the answer";
+}
+
 }  // namespace
 }  // namespace holdfast::agent
