@@ -16,6 +16,8 @@ using coordinator::JobStatus;
 using coordinator::NodeStatus;
 
 constexpr uint32_t kDiskLowPercent = 10;
+// A version or two may be given up while a job starts.
+constexpr uint64_t kAbortsMax = 3;
 
 bool IsSet(const coordinator::Version& version) { return version.incarnation() != 0; }
 
@@ -89,15 +91,24 @@ void ExamineDurable(const JobStatus& job, std::vector<Finding>& out) {
 /// Do commits come in?
 void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_after_nanos,
                  std::vector<Finding>& out) {
+  std::string subject = "job " + job.job();
+  const bool committed_any = job.committed_total() != 0 || IsSet(job.memory_committed()) ||
+                             IsSet(job.disk_committed());
+  const bool nothing_commits = !committed_any && job.aborted_total() >= kAbortsMax;
+  // Also when it is over: whoever ran it may have seen nothing but exit code 0.
+  if (nothing_commits) {
+    out.push_back({"NOTHING_COMMITS", HealthLevel::kError, subject,
+                   fmt::format("{} versions were given up and none is committed; the logs of its "
+                               "agents say why, holdfast versions {} lists them",
+                               job.aborted_total(), job.job())});
+  }
   JobView seen = ViewOf(view, job);
   if (seen.phase == "waiting" || IsOver(job)) return;
-  std::string subject = "job " + job.job();
   if (job.ranks_joined() < job.world()) {
     out.push_back({"RANKS_MISSING", HealthLevel::kWarn, subject,
                    fmt::format("{} of {} ranks have joined", job.ranks_joined(), job.world())});
   }
-  if (job.committed_total() == 0 && !IsSet(job.memory_committed()) &&
-      !IsSet(job.disk_committed())) {
+  if (!committed_any && !nothing_commits) {
     out.push_back({"NO_CHECKPOINT", HealthLevel::kWarn, subject,
                    "nothing is committed yet: a failure now would start from nothing"});
   }
@@ -208,6 +219,12 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
   const auto& nodes = status.nodes();
   bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
   for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, now_wall_nanos, findings);
+  if (nodes.empty()) {
+    findings.push_back({"NO_NODES", HealthLevel::kError, "cluster",
+                        "no agent is attached, or was: start holdfast-agent on each node; where "
+                        "one runs, its log says why it is refused, e.g. since the coordinator's "
+                        "data_dir was lost (docs/backup.md)"});
+  }
   return findings;
 }
 

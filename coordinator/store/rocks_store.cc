@@ -105,6 +105,20 @@ Result<std::unique_ptr<RocksStore>> RocksStore::Open(const std::string& dir) {
   return std::unique_ptr<RocksStore>(new RocksStore(dir, std::move(db)));
 }
 
+Result<std::unique_ptr<RocksStore>> RocksStore::OpenReadOnly(const std::string& dir) {
+  std::error_code error;
+  if (!std::filesystem::exists(dir + "/CURRENT", error)) {
+    return Fail(NotFoundError(dir + " holds no metadata store"));
+  }
+  rocksdb::DB* raw = nullptr;
+  rocksdb::Options options = StoreOptions();
+  options.create_if_missing = false;
+  rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, dir, &raw);
+  std::unique_ptr<rocksdb::DB> db(raw);
+  HOLDFAST_RETURN_IF_ERROR(ToStatus(status, dir, "open for reading"));
+  return std::unique_ptr<RocksStore>(new RocksStore(dir, std::move(db)));
+}
+
 Result<std::optional<std::string>> RocksStore::Get(std::string_view key) {
   std::string value;
   rocksdb::Status status = db_->Get({}, rocksdb::Slice(key.data(), key.size()), &value);

@@ -122,6 +122,29 @@ TEST(HealthTest, DiskStaleWhileMemoryGoesOn) {
   EXPECT_THAT(CodesOf(view), ElementsAre("DISK_STALE"));
 }
 
+TEST(HealthTest, ACoordinatorWithoutAnyNodeIsAnError) {
+  ClusterView view;
+  EXPECT_THAT(CodesOf(view), ElementsAre("NO_NODES"));
+  EXPECT_EQ(Gravest(Examine(view, kStale)), HealthLevel::kError);
+}
+
+TEST(HealthTest, AJobThatCommitsNothingIsAnError) {
+  ClusterView view = HealthyView();
+  auto* job = view.status.mutable_jobs(0);
+  job->clear_memory_committed();
+  job->clear_disk_committed();
+  job->clear_restorable();
+  job->set_committed_total(0);
+  job->set_committed_wall_nanos(0);
+  job->set_aborted_total(2);
+  EXPECT_THAT(CodesOf(view), ElementsAre("NO_CHECKPOINT"));
+  job->set_aborted_total(300);
+  EXPECT_THAT(CodesOf(view), ElementsAre("NOTHING_COMMITS"));
+  EXPECT_EQ(Gravest(Examine(view, kStale)), HealthLevel::kError);
+  job->set_state("finished");
+  EXPECT_THAT(CodesOf(view), ElementsAre("NOTHING_COMMITS"));
+}
+
 TEST(HealthTest, PeerStaleOnlyWhereThereAreGroups) {
   ClusterView view = HealthyView();
   auto* old = view.versions["lm"].add_versions();
