@@ -234,7 +234,9 @@ void State::Find(const std::string& job, NodeIndex node, Status what) {
 /// A node that is away may be taken by any agent: its disks may be new, its counter with them.
 Status State::CheckAgent(const NodeAttached& event, Node& node) {
   if (!node.attached) return Status::Ok();
-  if (event.agent_id != node.agent_id) {
+  // Older agents have no id: what they are is told by their starts alone.
+  const bool both_known = event.agent_id != 0 && node.agent_id != 0;
+  if (both_known && event.agent_id != node.agent_id) {
     node.rival = event.data_address;
     node.rival_seen = at_.now;
     return FencedError(fmt::format(
