@@ -36,9 +36,18 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
     while (!context->IsCancelled()) ::usleep(2000);
     return grpc::Status::OK;
   }
-  grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* /*request*/,
+  /// The first report that has news is refused.
+  grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* request,
                       pb::ReportReply* /*reply*/) override {
+    if (request->missing_size() == 0) return grpc::Status::OK;
+    MutexLock lock(mutex_);
+    if (++reports_ == 1) return {grpc::StatusCode::UNAVAILABLE, "not now"};
+    for (const auto& one : request->missing()) missing_.push_back(one.why());
     return grpc::Status::OK;
+  }
+  std::vector<std::string> missing() {
+    MutexLock lock(mutex_);
+    return missing_;
   }
   /// Of each Attach: the highest epoch that the agent had seen.
   std::vector<uint64_t> seen() {
@@ -49,6 +58,8 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
  private:
   Mutex mutex_;
   std::vector<uint64_t> seen_ HOLDFAST_GUARDED_BY(mutex_);
+  int reports_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> missing_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 class Heard final : public DirectiveHandler {
@@ -128,6 +139,16 @@ TEST_F(LinkTest, DirectivesOfAnOlderEpochAreNotObeyed) {
   EXPECT_THAT(heard_.jobs(), ElementsAre("now"));
   EXPECT_EQ(coordinator_.seen()[0], 0U);
   EXPECT_EQ(coordinator_.seen()[1], 5U);
+}
+
+TEST_F(LinkTest, WhatAFailedReportHadComesAgain) {
+  coordinator_.script = {Said(5)};
+  Start();
+  // Of no inventory: if the report loses it, nobody ever hears of it.
+  const ShardKey key{"job", {Incarnation{1}, Step{3}}, Rank{0}};
+  link_->Report(Missing{key, Tier::kDisk, "the disk is full"});
+  EXPECT_TRUE(Eventually([&] { return !coordinator_.missing().empty(); }));
+  EXPECT_THAT(coordinator_.missing(), ElementsAre("the disk is full"));
 }
 
 TEST_F(LinkTest, ANewerEpochIsFollowed) {
