@@ -14,7 +14,8 @@
  *
  * One save:   mark (caller's thread, inside holdfast_save: never blocks)
  *             start (worker thread: enqueues every copy, never blocks)
- *             guard (caller's thread, inside holdfast_guard: at any time after start, never blocks)
+ *             guard (caller's thread, inside holdfast_guard: at any time after start, never blocks
+ *                    but during the capture of a graph)
  *             wait_pieces (worker thread, until all are done)
  *             finish (worker thread) or, if start was never called, drop_mark
  * guard may run at the same time as wait_pieces; finish runs after both.
@@ -58,7 +59,8 @@ typedef struct holdfast_device_copier {
   void (*unpin)(holdfast_device_context* context, void* memory);
 
   /* Records the point of `stream` (a cudaStream_t) after which the tensors may be read. NULL, here
-   * and in guard: the default streams of all devices of the context. */
+   * and in guard: the default streams of all devices of the context. FailedPrecondition: the stream
+   * is being captured in a graph. */
   int32_t (*mark)(holdfast_device_context* context, void* stream, holdfast_device_mark** mark,
                   char* text, size_t text_bytes);
   void (*drop_mark)(holdfast_device_context* context, holdfast_device_mark* mark);
@@ -69,10 +71,12 @@ typedef struct holdfast_device_copier {
                    const holdfast_device_piece* pieces, size_t count, void* slot,
                    holdfast_device_copy** copy, char* text, size_t text_bytes);
   /* Blocks until the first `want` pieces lie in the slot; `*done` (>= want when OK) is how many do.
-   * A failed copy gives an error, once no other is under way. */
+   * A failed copy gives an error, once no other is under way. DataLoss: with the last piece, where
+   * samples of the tensors are not what was copied, so that they changed meanwhile. */
   int32_t (*wait_pieces)(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
                          size_t text_bytes);
-  /* Work queued on `stream` from now on begins after all of `copy` has read its tensors. */
+  /* Work queued on `stream` from now on begins after all of `copy` has read its tensors. Where the
+   * stream is being captured in a graph it blocks until that is so. */
   int32_t (*guard)(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes);
   /* Waits for what is still under way and frees `copy`. */
   void (*finish)(holdfast_device_copy* copy);

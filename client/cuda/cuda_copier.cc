@@ -2,6 +2,7 @@
 // ordered after the training stream by an event and the guard makes the training stream wait for
 // the last copy's event, so the host is never blocked by either.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -34,14 +35,18 @@ int32_t Say(ErrorCode code, const std::string& message, char* text, size_t text_
 
 /// Makes a context current for a scope; the caller's own is back afterwards. The driver refuses
 /// most calls on a thread without one, also where an event or a stream says which it belongs to.
+/// Nothing here becomes part of a graph that the program captures meanwhile, on whatever thread, so
+/// it may go on: otherwise waiting for an event or pinning memory would end the capture.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, CUcontext context) : driver_(driver) {
+    relaxed_ = driver_.ExchangeCaptureMode(&capture_mode_) == CUDA_SUCCESS;
     pushed_ = context != nullptr && driver_.CtxPush(context) == CUDA_SUCCESS;
   }
   ~CurrentContext() {
     CUcontext popped = nullptr;
     if (pushed_) driver_.CtxPop(&popped);
+    if (relaxed_) driver_.ExchangeCaptureMode(&capture_mode_);
   }
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
@@ -49,12 +54,36 @@ class CurrentContext {
  private:
   const Driver& driver_;
   bool pushed_ = false;
+  bool relaxed_ = false;
+  CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
+
+/// What is queued on it becomes part of a graph, or may: the driver does not tell for the default
+/// stream while another is captured.
+bool IsCaptured(const Driver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.StreamIsCapturing(stream, &status);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE ||
+         result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+/// A copy that is under way while its tensors change is torn. Its first bytes are read again when
+/// all of it is copied: so many samples a device, of so many bytes.
+constexpr size_t kSamplesMax = 32;
+constexpr size_t kSampleBytes = 256;
 
 struct Device {
   CUdevice device = 0;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
+  std::byte* samples = nullptr;  // pinned; of one copy at a time
+};
+
+/// The bytes of a piece that are read twice.
+struct Sample {
+  const std::byte* first = nullptr;   // in the slot
+  const std::byte* second = nullptr;  // among the device's samples
+  size_t bytes = 0;
 };
 
 }  // namespace
@@ -93,6 +122,7 @@ struct holdfast_device_copy {
   std::vector<CopyGroup> groups;
   std::vector<CUevent> events;  // one a group, recorded after its copies
   std::vector<CUevent> marks;
+  std::vector<Sample> samples;
 };
 
 namespace {
@@ -105,6 +135,7 @@ int32_t Close(holdfast_device_context* context) {
       driver.StreamSynchronize(device.stream);
       driver.StreamDestroy(device.stream);
     }
+    if (device.samples != nullptr) driver.HostFree(device.samples);
   }
   for (auto& [index, device] : context->devices) {
     if (device.context != nullptr) driver.PrimaryCtxRelease(device.device);
@@ -120,7 +151,12 @@ CUresult OpenDevice(const Driver& driver, int32_t index, Device* device) {
   if (result == CUDA_SUCCESS) result = driver.PrimaryCtxRetain(&device->context, device->device);
   if (result != CUDA_SUCCESS) return result;
   CurrentContext current(driver, device->context);
-  return driver.StreamCreate(&device->stream, CU_STREAM_NON_BLOCKING);
+  result = driver.StreamCreate(&device->stream, CU_STREAM_NON_BLOCKING);
+  if (result != CUDA_SUCCESS) return result;
+  void* samples = nullptr;
+  result = driver.HostAlloc(&samples, kSamplesMax * kSampleBytes, 0);
+  device->samples = static_cast<std::byte*>(samples);
+  return result;
 }
 
 int32_t Open(const int32_t* indices, size_t count, holdfast_device_context** context, char* text,
@@ -179,6 +215,16 @@ int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mar
   auto* training_stream = static_cast<CUstream>(stream);
   auto made = std::make_unique<holdfast_device_mark>();
   for (CUcontext one : context->ContextsOf(training_stream)) {
+    {
+      CurrentContext current(driver, one);
+      if (IsCaptured(driver, training_stream)) {
+        context->DestroyEvents(made->events);
+        return Say(ErrorCode::kFailedPrecondition,
+                   "a CUDA graph is being captured on this stream, where nothing can be saved: save "
+                   "before the capture, or after it",
+                   text, text_bytes);
+      }
+    }
     CUresult result = Record(driver, one, training_stream, &made->events);
     if (result == CUDA_SUCCESS) continue;
     context->DestroyEvents(made->events);
@@ -248,9 +294,32 @@ void Finish(holdfast_device_copy* copy) {
   delete copy;
 }
 
+/// Reads the beginnings of some of a device's pieces again, once all of them are copied.
+CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_t index,
+                        const holdfast_device_piece* pieces, const std::byte* slot) {
+  std::vector<size_t> here;
+  for (const CopyGroup& group : copy->groups) {
+    if (group.device_index != index) continue;
+    for (size_t i = group.begin; i < group.end; ++i) here.push_back(i);
+  }
+  const size_t count = std::min(here.size(), kSamplesMax);
+  for (size_t k = 0; k < count; ++k) {
+    const holdfast_device_piece& piece = pieces[here[k * here.size() / count]];
+    std::byte* again = device.samples + k * kSampleBytes;
+    const size_t bytes = std::min<size_t>(piece.bytes, kSampleBytes);
+    CUresult result = copy->context->driver->CopyToHost(
+        again, reinterpret_cast<CUdeviceptr>(piece.device_memory), bytes, device.stream);
+    if (result != CUDA_SUCCESS) return result;
+    copy->samples.push_back({slot + piece.slot_offset, again, bytes});
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pieces,
                      std::byte* slot) {
   const Driver& driver = *copy->context->driver;
+  std::map<int32_t, const CopyGroup*> last;
+  for (const CopyGroup& group : copy->groups) last[group.device_index] = &group;
   for (auto& [index, device] : copy->context->devices) {
     CurrentContext current(driver, device.context);
     for (CUevent mark : copy->marks) {
@@ -268,6 +337,9 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
     if (result != CUDA_SUCCESS) return result;
     copy->events.push_back(event);
     result = Enqueue(driver, device, pieces, group, slot, Direction::kToHost);
+    if (result == CUDA_SUCCESS && last[group.device_index] == &group) {
+      result = EnqueueSamples(copy, device, group.device_index, pieces, slot);
+    }
     if (result == CUDA_SUCCESS) result = driver.EventRecord(event, device.stream);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -313,6 +385,14 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
     }
   }
   *done = copy->groups[group].end;
+  if (group + 1 < copy->groups.size()) return 0;
+  for (const Sample& sample : copy->samples) {
+    if (std::memcmp(sample.first, sample.second, sample.bytes) == 0) continue;
+    return Say(ErrorCode::kDataLoss,
+               "tensors changed while they were being copied: call guard() before whatever changes "
+               "them, such as the replay of a CUDA graph that has the optimizer's step",
+               text, text_bytes);
+  }
   return 0;
 }
 
@@ -326,8 +406,12 @@ int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_
   }
   for (CUcontext one : copy->context->ContextsOf(training_stream)) {
     CurrentContext current(driver, one);
+    // A graph cannot wait for what is outside of it: the host does, and so does all that the graph
+    // is made of.
+    const bool captured = IsCaptured(driver, training_stream);
     for (const auto& [index, event] : last) {
-      CUresult result = driver.StreamWaitEvent(training_stream, event, 0);
+      CUresult result = captured ? driver.EventSynchronize(event)
+                                 : driver.StreamWaitEvent(training_stream, event, 0);
       if (result == CUDA_SUCCESS) continue;
       return Say(ErrorCode::kIoError, driver.Text("guarding the training stream", result), text,
                  text_bytes);

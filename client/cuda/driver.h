@@ -29,6 +29,10 @@ struct Driver {
   X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))                               \
   X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                          \
   X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                          \
+  X(StreamIsCapturing, cuStreamIsCapturing, CUresult(CUstream, CUstreamCaptureStatus*)) \
+  X(ExchangeCaptureMode, cuThreadExchangeStreamCaptureMode, CUresult(CUstreamCaptureMode*)) \
+  X(HostAlloc, cuMemHostAlloc, CUresult(void**, size_t, unsigned))                    \
+  X(HostFree, cuMemFreeHost, CUresult(void*))                                         \
   X(HostRegister, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))            \
   X(HostUnregister, cuMemHostUnregister, CUresult(void*))                             \
   X(CopyToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream)) \

@@ -43,6 +43,13 @@ struct Gpu {
   X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                         \
   X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                    \
   X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))     \
+  X(BeginCapture, cuStreamBeginCapture_v2, CUresult(CUstream, CUstreamCaptureMode)) \
+  X(EndCapture, cuStreamEndCapture, CUresult(CUstream, CUgraph*))                  \
+  X(Instantiate, cuGraphInstantiateWithFlags,                                      \
+    CUresult(CUgraphExec*, CUgraph, unsigned long long))                           \
+  X(GraphLaunch, cuGraphLaunch, CUresult(CUgraphExec, CUstream))                   \
+  X(GraphDestroy, cuGraphDestroy, CUresult(CUgraph))                               \
+  X(GraphExecDestroy, cuGraphExecDestroy, CUresult(CUgraphExec))                   \
   X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                      \
   X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                       \
   X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                       \

@@ -29,6 +29,14 @@ constexpr Control kControl = {
       std::lock_guard lock(Machine::Get().mutex);
       Machine::Get().FailCopy(device, n);
     },
+    [](int device, uint64_t n) {
+      std::lock_guard lock(Machine::Get().mutex);
+      Machine::Get().HoldCopy(device, n);
+    },
+    [] {
+      std::lock_guard lock(Machine::Get().mutex);
+      Machine::Get().LetCopiesGo();
+    },
     [] {
       std::lock_guard lock(Machine::Get().mutex);
       Machine::Get().FailNothing();
@@ -163,6 +171,15 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
   auto found = call.machine.FindEvent(event);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture != nullptr && found->capture != stream->capture) {
+    stream->capture->valid = false;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (stream->capture == nullptr && found->capture != nullptr) {
+    stream->capture = found->capture;
+    found->capture->joined = true;
+    return CUDA_SUCCESS;
+  }
   // What it captured at this call; it may be recorded again at once.
   call.machine.Enqueue(*stream, nullptr, found->captured);
   return CUDA_SUCCESS;
@@ -173,6 +190,10 @@ CUresult cuStreamSynchronize(CUstream handle) {
   if (call.failed()) return call.result;
   auto stream = call.StreamOf(handle);
   if (stream == nullptr) return call.result;
+  if (stream->capture != nullptr) {
+    stream->capture->valid = false;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   return call.Synchronise(*stream->context, call.machine.Enqueue(*stream, nullptr));
 }
 
@@ -211,6 +232,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   auto found = call.machine.FindEvent(event);
   if (found == nullptr || found->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   found->captured = call.machine.Enqueue(*stream, nullptr);
+  found->capture = stream->capture;
   return CUDA_SUCCESS;
 }
 
@@ -219,5 +241,6 @@ CUresult cuEventSynchronize(CUevent event) {
   if (call.failed()) return call.result;
   auto found = call.machine.FindEvent(event);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (found->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
   return call.Synchronise(*found->context, found->captured);
 }

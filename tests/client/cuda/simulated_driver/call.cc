@@ -7,6 +7,7 @@ namespace holdfast::cuda::simulated {
 Call::Call(const char* function, Needs needs) : machine(Machine::Get()), lock(machine.mutex) {
   result = machine.TakeCallFailure(function);
   if (result == CUDA_SUCCESS && !machine.initialised) result = CUDA_ERROR_NOT_INITIALIZED;
+  if (result == CUDA_SUCCESS) result = machine.captures.Check(function);
   if (result != CUDA_SUCCESS || needs == Needs::kNothing) return;
   const std::vector<CUcontext>& current = machine.CurrentContexts();
   if (current.empty()) {

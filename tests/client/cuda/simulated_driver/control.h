@@ -29,7 +29,11 @@ struct Control {
   void (*fail_call)(const char* function, uint64_t n, CUresult result);
   /// The n-th copy that begins on `device` from now on breaks its context instead.
   void (*fail_copy)(int device, uint64_t n);
-  /// Takes back what fail_call() and fail_copy() asked for and has not happened.
+  /// The n-th copy that begins on `device` from now on waits, and so do those after it, until
+  /// let_copies_go().
+  void (*hold_copy)(int device, uint64_t n);
+  void (*let_copies_go)();
+  /// Takes back what fail_call(), fail_copy() and hold_copy() asked for.
   void (*fail_nothing)();
 };
 

@@ -19,6 +19,7 @@ CUresult RunCopies(const std::vector<Copy>& copies, int device) {
   Machine& machine = Machine::Get();
   for (const Copy& copy : copies) {
     std::unique_lock lock(machine.mutex);
+    machine.AwaitPermission(lock, device);
     machine.CopyBegins();
     auto to = Resolve(machine, copy.to, copy.bytes);
     auto from = Resolve(machine, copy.from, copy.bytes);
@@ -64,7 +65,7 @@ CUresult QueueCopies(Call& call, Stream& stream, std::vector<Copy> copies) {
   const Point point =
       call.machine.Enqueue(stream, [queued, device] { return RunCopies(queued->copies, device); });
   queued.reset();
-  if (pageable) call.machine.Await(call.lock, point);
+  if (pageable && stream.capture == nullptr) call.machine.Await(call.lock, point);
   return CUDA_SUCCESS;
 }
 

@@ -98,7 +98,7 @@ bool Machine::DestroyStream(CUstream handle) {
 
 CUevent Machine::MakeEvent(const std::shared_ptr<Context>& context) {
   const uint64_t handle = NextHandle();
-  events_[handle] = std::make_shared<Event>(Event{context, nullptr});
+  events_[handle] = std::make_shared<Event>(Event{context, nullptr, nullptr});
   return reinterpret_cast<CUevent>(handle);
 }
 
@@ -111,6 +111,11 @@ std::shared_ptr<Event> Machine::FindEvent(CUevent handle) const {
 
 Point Machine::Enqueue(Stream& stream, std::function<CUresult()> work, const Point& after) {
   auto point = std::make_shared<Operation>();
+  if (stream.capture != nullptr) {
+    if (work) stream.capture->work.push_back(std::move(work));
+    point->done = true;
+    return point;
+  }
   point->work = std::move(work);
   auto wait_for = [&](const Point& other) {
     if (other && !other->done) point->after.push_back(other);
@@ -205,6 +210,21 @@ void Machine::FailCall(const std::string& function, uint64_t n, CUresult result)
 void Machine::FailNothing() {
   call_failures_.clear();
   copy_failures_.clear();
+  LetCopiesGo();
+}
+
+void Machine::HoldCopy(int device, uint64_t n) { copies_held_[device] = n; }
+
+void Machine::LetCopiesGo() {
+  copies_held_.clear();
+  changed_.notify_all();
+}
+
+void Machine::AwaitPermission(std::unique_lock<std::mutex>& lock, int device) {
+  auto found = copies_held_.find(device);
+  if (found == copies_held_.end() || --found->second > 0) return;
+  found->second = 1;  // and so do those that follow
+  changed_.wait(lock, [&] { return copies_held_.count(device) == 0; });
 }
 
 Counts Machine::CountAll() const {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/client/cuda/simulated_driver/capture.h"
 #include "tests/client/cuda/simulated_driver/control.h"
 #include "tests/client/cuda/simulated_driver/memory.h"
 
@@ -46,11 +47,13 @@ struct Stream {
   bool destroyed = false;
   std::deque<Point> queue;
   Point last;
+  std::shared_ptr<Capture> capture;
 };
 
 struct Event {
   std::shared_ptr<Context> context;
   Point captured;  // null: never recorded, which counts as complete
+  std::shared_ptr<Capture> capture;  // that it was recorded in
 };
 
 /// The devices and everything on them. Handles are numbers that are never used again, so that a
@@ -63,6 +66,7 @@ class Machine {
 
   std::mutex mutex;
   Memory memory;
+  Captures captures;
   bool initialised = false;
 
   /// Of the calling thread, innermost last. (ThreadSanitizer is at odds with thread-local variables
@@ -92,6 +96,10 @@ class Machine {
   void FailCall(const std::string& function, uint64_t n, CUresult result);
   void FailCopy(int device, uint64_t n) { copy_failures_[device] = n; }
   void FailNothing();
+  void HoldCopy(int device, uint64_t n);
+  void LetCopiesGo();
+  /// Waits while a test holds the copy that begins now.
+  void AwaitPermission(std::unique_lock<std::mutex>& lock, int device);
   void CopiesQueued(uint64_t n) { copies_queued_ += n; }
   void CopiesEnded(uint64_t n) { copies_queued_ -= n; }
   void CopyBegins() { ++copies_begun_; }
@@ -120,6 +128,7 @@ class Machine {
   };
   std::map<std::string, CallFailure> call_failures_;
   std::map<int, uint64_t> copy_failures_;
+  std::map<int, uint64_t> copies_held_;  // the number of the next that waits
   uint64_t copies_queued_ = 0;
   uint64_t copies_begun_ = 0;
   uint64_t misuses_ = 0;
