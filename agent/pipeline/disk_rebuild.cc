@@ -78,7 +78,7 @@ Result<ShardSeal> Expected(const GroupAccess& access, const PrepareShard& prepar
   return seal;
 }
 
-Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+Status CheckDecodedDigest(const PrepareShard& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
   return DataLossError(fmt::format("{} as decoded has digest {:016x}, the committed one {:016x}",
                                    ToString(prepare.identity.key()), seal.digest(),
@@ -125,7 +125,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
   const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
                            prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, Expected(access, prepare, tools));
-  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   // It is tried again and again: peers are not asked for what there is no room for.
   if (tools.volume.FreeBytes() < seal.image_bytes) {
     return OutOfSpaceError("the disk has no room for " + ToString(identity.key()));
@@ -151,7 +151,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
     HOLDFAST_ASSIGN_OR_RETURN(const auto written, writer->Settle());
     for (const auto& [begin, end] : written) memory.Drop(begin, end);
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
   Log(LogLevel::kInfo, "ShardRebuilt",
       {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
