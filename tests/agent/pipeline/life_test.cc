@@ -243,7 +243,7 @@ TEST(Reserving, RanksGetTheirMemoryTogetherAndHearOfProgress) {
   for (TestTrainer& trainer : trainers) {
     auto notice = trainer.AwaitNotice(NoticeKind::kReserving, 0, Tier::kMemory);
     const std::string text = notice ? GetText(notice->text) : notice.error().ToString();
-    EXPECT_THAT(text, HasSubstr("12.0 MiB"));
+    EXPECT_THAT(text, HasSubstr("12 MiB"));
   }
   go.set_value();
   EXPECT_TRUE(Eventually([&] { return node.arena->usage().segments == 2; }));
