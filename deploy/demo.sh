@@ -13,5 +13,5 @@ cmake --preset test >build.log 2>&1 || { cat build.log >&2; exit 1; }
 rm -f build.log
 echo "Building (a few minutes the first time)" >&2
 ninja -C build/test --quiet holdfast-demo holdfast-coordinator holdfast-agent holdfast-keeper \
-  holdfast holdfast-charlm >&2
+  holdfast-shim holdfast-fault holdfast holdfast-charlm >&2
 exec build/test/bin/holdfast-demo "$@"

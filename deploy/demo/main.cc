@@ -1,16 +1,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <optional>
 
 #include "deploy/demo/report.h"
 #include "deploy/local/cluster.h"
-#include "deploy/local/drills.h"
 #include "deploy/local/small_disk.h"
 #include "deploy/local/training.h"
 #include "storage/base/config.h"
@@ -18,14 +17,39 @@
 namespace holdfast::demo {
 namespace {
 using local::Cluster;
-using local::Training;
+using nlohmann::json;
 using std::chrono::milliseconds;
-constexpr milliseconds kFinishTimeout(300'000);
+
+constexpr milliseconds kTimeout(300'000);
+constexpr const char* kJob = "charlm";
+constexpr int kNodes = 4;
+constexpr int kSmallDiskNode = 3;
+
+struct Failure {
+  std::string name;
+  std::string what;
+  std::vector<std::string> arguments;  // of `holdfast drill`
+};
+
+const std::vector<Failure>& Failures() {
+  static const std::vector<Failure> all = {
+      {"kill-rank", "a rank is killed", {"--target", "rank", "2"}},
+      {"hang-rank", "a rank stops, and says nothing", {"--target", "rank", "1"}},
+      {"kill-agent", "an agent is killed; its memory is with the keeper", {"--target", "n1"}},
+      {"kill-coordinator", "the coordinator is killed", {}},
+      {"kill-node", "a node is gone: agent, keeper, trainer and disk; an empty one comes for it",
+       {"--target", "n2", "--duration", "4s"}},
+      {"corrupt-shard", "a bit of the newest shard on disk flips", {"--target", "rank", "0"}},
+      {"fill-disk", "a node's disk is full", {"--target", "n3", "--duration", "6s"}},
+      {"power-loss", "everything is killed at once, the memory is gone", {}},
+  };
+  return all;
+}
 
 struct DemoOptions {
   std::string json_path;
   std::vector<std::string> drills;
-  uint64_t steps = 600;
+  uint64_t steps = 2'000;
   uint64_t params = 50'000;
   uint64_t step_ms = 40;
   bool keep = false;
@@ -39,88 +63,128 @@ class Demo {
   const Report& report() const { return report_; }
 
  private:
-  void Say(const std::string& line) {
+  void Print(const std::string& line) {
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     std::printf("%7.2f s  %s\n", seconds, line.c_str());
     std::fflush(stdout);
   }
-  local::TrainingOptions TrainingFor(const std::string& job) const {
-    local::TrainingOptions training;
-    training.job = job;
-    training.steps = options_.steps;
-    training.params = options_.params;
-    return training;
-  }
   Status TrainUninterrupted();
-  Status RunDrills(Cluster& cluster, Training& training);
-  void RunOne(const local::Drill& drill, local::Scene& scene);
-  bool SameLosses(Training& training, uint64_t from) const;
+  Status RunJob(Cluster& cluster, bool has_small_disk);
+  Status Launch(Cluster& cluster);
+  void RunDrill(Cluster& cluster, const Failure& failure);
+  /// The command's JSON; of a refusal its sentence.
+  Result<json> Ask(Cluster& cluster, std::vector<std::string> arguments);
+  uint64_t NewestStep(Cluster& cluster);
 
   DemoOptions options_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Report report_;
   std::string expected_;
-  std::map<uint64_t, double> expected_losses_;
 };
 
 Status Demo::TrainUninterrupted() {
-  Say(fmt::format("training {} steps without interruption, without checkpoints, for comparison",
-                  options_.steps));
-  Training plain(nullptr, TrainingFor("plain"));
-  HOLDFAST_RETURN_IF_ERROR(plain.Start());
-  HOLDFAST_RETURN_IF_ERROR(plain.AwaitFinish(kFinishTimeout));
-  HOLDFAST_ASSIGN_OR_RETURN(expected_, plain.FinalParameters());
-  expected_losses_ = plain.losses();
+  Print(fmt::format("training {} steps without interruption, without checkpoints, for comparison",
+                    options_.steps));
+  local::TrainingOptions training;
+  training.world = kNodes;
+  training.steps = options_.steps;
+  training.params = options_.params;
+  HOLDFAST_ASSIGN_OR_RETURN(expected_, local::UninterruptedParameters(training, kTimeout));
   report_.parameter_bytes = expected_.size();
-  Say(fmt::format("done: loss {:.4f} → {:.4f}, {} of parameters", expected_losses_.begin()->second,
-                  expected_losses_.rbegin()->second, FormatBytes(expected_.size())));
+  Print(fmt::format("done: {} of parameters", FormatBytes(expected_.size())));
   return Status::Ok();
 }
 
-bool Demo::SameLosses(Training& training, uint64_t from) const {
-  for (const auto& [step, loss] : training.losses()) {
-    auto expected = expected_losses_.find(step);
-    if (step >= from && (expected == expected_losses_.end() || expected->second != loss)) {
-      return false;
-    }
-  }
-  return true;
+Result<json> Demo::Ask(Cluster& cluster, std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"-o", "json"});
+  HOLDFAST_ASSIGN_OR_RETURN(const Cluster::CliResult answer, cluster.Cli(arguments, kTimeout));
+  json parsed = json::parse(answer.out, nullptr, false);
+  if (!parsed.is_object()) return Fail(AbortedError(answer.errors));
+  return parsed;
 }
 
-void Demo::RunOne(const local::Drill& drill, local::Scene& scene) {
-  uint64_t before = scene.training.newest_step();
-  const auto& losses = scene.training.losses();
-  Say(fmt::format("step {}, loss {:.4f}. DRILL {}: {}", before,
-                  losses.empty() ? 0.0 : losses.rbegin()->second, drill.name, drill.what));
-  auto result = drill.run(scene);
-  Report::Row row;
-  if (result) {
-    row.drill = *result;
+uint64_t Demo::NewestStep(Cluster& cluster) {
+  auto status = Ask(cluster, {"status", kJob});
+  if (!status || (*status)["jobs"].empty()) return 0;
+  return (*status)["jobs"][0].value("newest_seen_step", uint64_t{0});
+}
+
+Status Demo::Launch(Cluster& cluster) {
+  const std::string meet = cluster.root() + "/meet";
+  std::filesystem::create_directories(meet);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const Cluster::CliResult ran,
+      cluster.Cli({"run", "--job", kJob, "--nnodes", std::to_string(kNodes), "--grace", "2s",
+                   "--max-restarts", "100", "--detach", "--",
+                   local::BinaryDir() + "/holdfast-charlm", "--rendezvous", meet, "--steps",
+                   std::to_string(options_.steps), "--params", std::to_string(options_.params),
+                   "--step-sleep-ms", std::to_string(options_.step_ms), "--final",
+                   cluster.root() + "/final"}));
+  if (ran.exit_code != 0) return AbortedError("holdfast run: " + ran.errors);
+  if (!local::WaitUntil([&] { return NewestStep(cluster) >= 10; }, kTimeout)) {
+    return DeadlineExceededError("the job made no step; see " + cluster.CoordinatorLog());
+  }
+  return Status::Ok();
+}
+
+void Demo::RunDrill(Cluster& cluster, const Failure& failure) {
+  Print(fmt::format("step {}. DRILL {}: {}", NewestStep(cluster), failure.name, failure.what));
+  Report::Row row{.name = failure.name, .drill = {}, .skipped = "", .error = ""};
+  std::vector<std::string> arguments = {"drill", failure.name};
+  arguments.insert(arguments.end(), failure.arguments.begin(), failure.arguments.end());
+  arguments.insert(arguments.end(), {"--job", kJob, "--yes"});
+  auto answer = Ask(cluster, arguments);
+  if (!answer) {
+    row.error = answer.error().message();
+  } else if (!answer->contains("drills") || (*answer)["drills"].empty()) {
+    row.error = "no report: " + answer->dump();
   } else {
-    row.error = result.error().ToString();
-    Say("FAILED: " + row.error);
+    row.drill = (*answer)["drills"][0];
+    for (const json& missed : row.drill["missed"]) {
+      row.error += (row.error.empty() ? "" : "; ") + missed.dump();
+    }
+    Print("  " + row.drill.value("what", ""));
+    if (row.drill["incident_kind"].is_string()) {
+      Print(fmt::format("  the incident: {}, detected after {} ms, the first new step after {} ms",
+                        row.drill["incident_kind"].get<std::string>(),
+                        row.drill["detect_ms"].dump(), row.drill["recover_ms"].dump()));
+    }
   }
-  row.drill.name = drill.name;
-  // A few steps more: what came back must go on as if nothing had happened.
-  if (result && !row.drill.skipped) {
-    scene.training.AwaitStep(scene.training.newest_step() + 2, milliseconds(30'000));
-    row.bit_identical = SameLosses(scene.training, before > 10 ? before - 10 : 0);
-  }
-  if (row.drill.skipped) Say("skipped: " + row.drill.note);
+  if (!row.error.empty()) Print("FAILED: " + row.error);
   report_.rows.push_back(std::move(row));
 }
 
-Status Demo::RunDrills(Cluster& cluster, Training& training) {
-  local::Scene scene{cluster, training, "charlm", [this](const std::string& s) { Say("  " + s); }};
-  for (const local::Drill& drill : local::AllDrills()) {
-    bool wanted = options_.drills.empty() ||
-                  std::count(options_.drills.begin(), options_.drills.end(), drill.name) > 0;
+Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
+  HOLDFAST_RETURN_IF_ERROR(cluster.Start());
+  Print(fmt::format("a coordinator and {} agents are up in {}", cluster.nodes(), cluster.root()));
+  HOLDFAST_RETURN_IF_ERROR(Launch(cluster));
+  Print("`holdfast run` has launched four ranks, which checkpoint every step, and keeps them running");
+  for (const Failure& failure : Failures()) {
+    const bool wanted = options_.drills.empty() ||
+                        std::find(options_.drills.begin(), options_.drills.end(), failure.name) !=
+                            options_.drills.end();
     if (!wanted) continue;
-    RunOne(drill, scene);
-    if (!report_.rows.back().error.empty()) {
-      return AbortedError("drill " + drill.name + " failed: " + report_.rows.back().error);
+    if (failure.name == "fill-disk" && !has_small_disk) {
+      report_.rows.push_back({failure.name, {}, "no small disk: no loop device, or not root", ""});
+      continue;
     }
+    RunDrill(cluster, failure);
+    if (!report_.rows.back().ok()) return AbortedError("drill " + failure.name + " failed");
+  }
+  Print("no more failures; training to the end");
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const Cluster::CliResult followed,
+      cluster.Cli({"run", "--follow", "--job", kJob},
+                  kTimeout + milliseconds(options_.steps * (options_.step_ms + 20))));
+  if (followed.exit_code != 0) {
+    return AbortedError("the job did not finish: " + followed.errors + followed.out);
+  }
+  report_.steps = NewestStep(cluster);
+  const std::string final = local::ReadAll(cluster.root() + "/final");
+  report_.bit_identical = !final.empty() && final == expected_;
+  for (const Report::Row& row : report_.rows) {
+    report_.restarts += row.drill.is_object() && row.drill["restored"].is_string() ? 1 : 0;
   }
   return Status::Ok();
 }
@@ -130,31 +194,16 @@ Status Demo::Run() {
   local::ClusterOptions options;
   HOLDFAST_ASSIGN_OR_RETURN(options.root, local::MakeTempDir("holdfast-demo"));
   auto small_disk = local::SmallDisk::Make(options.root, 64ULL << 20);
-  if (small_disk) options.data_dir_of[local::kSmallDiskNode] = small_disk->path() + "/data";
+  if (small_disk) options.data_dir_of[kSmallDiskNode] = small_disk->path() + "/data";
   options.arena_bytes = 64ULL << 20;
   Status status;
   {
     Cluster cluster(options);
-    HOLDFAST_RETURN_IF_ERROR(cluster.Start());
-    Say(fmt::format("a coordinator and {} agents are up in {}", cluster.nodes(), options.root));
-    local::TrainingOptions train = TrainingFor("charlm");
-    train.step_sleep_ms = options_.step_ms;
-    Training training(&cluster, train);
-    HOLDFAST_RETURN_IF_ERROR(training.Start());
-    Say("four ranks train on the GPL-3 and checkpoint every step");
-    status = RunDrills(cluster, training);
-    if (status.ok()) {
-      Say("no more failures; training to the end");
-      status = training.AwaitFinish(kFinishTimeout);
-    }
-    if (status.ok()) {
-      HOLDFAST_ASSIGN_OR_RETURN(std::string final, training.FinalParameters());
-      report_.bit_identical = final == expected_;
-      report_.steps = training.newest_step();
-    }
+    status = RunJob(cluster, small_disk.has_value());
+    if (!status.ok()) static_cast<void>(cluster.Cli({"stop", kJob, "--now"}).has_value());
   }
-  if (options_.keep) {
-    Say("kept: " + options.root);
+  if (options_.keep || !status.ok()) {
+    Print("kept: " + options.root);
   } else {
     if (small_disk) local::SmallDisk unmounted = std::move(*small_disk);
     std::error_code ignored;
@@ -168,8 +217,8 @@ Status Demo::Run() {
 int Main(int argc, char** argv) {
   DemoOptions options;
   CLI::App app(
-      "Runs a training job that checkpoints every step, kills everything around it, and compares "
-      "its final parameters with an uninterrupted run's.");
+      "Has `holdfast run` train a job that checkpoints every step, causes one failure after another with `holdfast "
+      "drill`, and compares the job's final parameters with an uninterrupted run's.");
   app.add_option("--json", options.json_path, "also write the report as JSON");
   app.add_option("--drill", options.drills, "only these drills (repeatable); default: all");
   app.add_option("--steps", options.steps, "steps to train")->capture_default_str();
@@ -182,10 +231,9 @@ int Main(int argc, char** argv) {
   Status status = demo.Run();
   std::printf("\n%s\n", ToTable(demo.report()).c_str());
   if (!status.ok()) std::printf("%s\n", status.ToString().c_str());
-  bool good = status.ok() && demo.report().bit_identical;
-  for (const Report::Row& row : demo.report().rows) {
-    good = good && row.error.empty() && (row.bit_identical || row.drill.skipped);
-  }
+  const auto& rows = demo.report().rows;
+  const bool good = status.ok() && demo.report().bit_identical &&
+                    std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.ok(); });
   std::printf("VERDICT: final parameters %s to the uninterrupted run's\n",
               demo.report().bit_identical ? "bit-identical" : "NOT identical");
   if (!options.json_path.empty()) std::ofstream(options.json_path) << ToJson(demo.report());

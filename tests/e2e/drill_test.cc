@@ -8,10 +8,10 @@
 #include <filesystem>
 
 #include "deploy/local/cluster.h"
-#include "deploy/local/drills.h"
 #include "deploy/local/observer.h"
 #include "deploy/local/small_disk.h"
 #include "deploy/local/training.h"
+#include "tests/e2e/drills.h"
 
 namespace holdfast::local {
 namespace {

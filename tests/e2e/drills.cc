@@ -1,4 +1,4 @@
-#include "deploy/local/drills.h"
+#include "tests/e2e/drills.h"
 
 #include <fmt/format.h>
 

@@ -37,7 +37,7 @@ struct Drill {
   std::function<Result<DrillReport>(Scene&)> run;
 };
 
-/// All drills, in the order in which the demo runs them. Each leaves a cluster that is whole and a
+/// All drills. Each leaves a cluster that is whole and a
 /// job that trains.
 const std::vector<Drill>& AllDrills();
 
