@@ -2,8 +2,11 @@
 
 #include <grpc/support/log.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <numeric>
+#include <utility>
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
@@ -51,6 +54,7 @@ Format FormatOf(const std::string& name) {
 void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
   app.add_option("--endpoint", options.endpoint, "The coordinator: HOST:PORT or unix:/PATH")
       ->envname(kEndpointVariable)
+      ->check(EndpointCheck())
       ->capture_default_str();
   app.add_option("--timeout", raw.timeout,
                  "Longest wait for an answer, and longest silence of a transfer")
@@ -121,6 +125,51 @@ void Describe(Program& program) {
       ->check(CLI::IsMember({"bash"}).description(""));
 }
 
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// The first argument that is neither an option nor an option's value; empty: there is none.
+std::string FirstWord(const CLI::App& app, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.empty() || argument[0] != '-') return argument;
+    if (argument.find('=') != std::string::npos) continue;
+    const CLI::Option* option = app.get_option_no_throw(argument);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++i;
+  }
+  return "";
+}
+
+/// What to say of a command that does not exist; empty: that is not what is wrong.
+std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
+  const std::string word = FirstWord(app, argc, argv);
+  if (word.empty()) return "";
+  std::string nearest;
+  size_t least = std::max<size_t>(2, word.size() / 2);
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string& name = command->get_name();
+    if (name == word) return "";
+    const size_t distance = name.starts_with(word) ? 0 : EditDistance(word, name);
+    if (distance > least || (distance == least && !nearest.empty())) continue;
+    least = distance;
+    nearest = name;
+  }
+  return "there is no command '" + word + "'" +
+         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
+         " `holdfast --help` lists all commands";
+}
+
 /// parse() has seen to it that exactly one was chosen.
 Result<ExitCode> RunChosen(Program& program, Output& output) {
   if (program.completion->parsed()) {
@@ -145,6 +194,12 @@ int RunCli(int argc, char** argv) {
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const std::string unknown =
+        error.get_exit_code() == 0 ? "" : UnknownCommand(program.app, argc, argv);
+    if (!unknown.empty()) {
+      SayError(InvalidArgumentError(unknown));
+      return static_cast<int>(ExitCode::kUsage);
+    }
     int code = program.app.exit(error, std::cout, std::cerr);
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }

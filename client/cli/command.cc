@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "client/cli/interrupt.h"
+#include "coordinator/api/endpoint.h"
+#include "storage/base/job_name.h"
 
 namespace holdfast::cli {
 
@@ -15,6 +17,18 @@ std::string Complaint(const Status& status) { return status.ok() ? "" : status.m
 
 CLI::Validator NameCheck(const std::string& what) {
   return {[what](std::string& value) { return Complaint(ValidateName(what, value)); }, "", ""};
+}
+
+CLI::Validator EndpointCheck() {
+  return {[](std::string& value) -> std::string {
+            auto endpoint = coord::ParseEndpoint(value);
+            return endpoint ? "" : endpoint.error().message();
+          },
+          "", ""};
+}
+
+CLI::Validator JobNameCheck() {
+  return {[](std::string& value) { return Complaint(ValidateJobName(value)); }, "", ""};
 }
 
 CLI::Validator VersionCheck() {

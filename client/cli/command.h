@@ -56,6 +56,9 @@ std::string BashCompletion(const CLI::App& app);
 
 /// Validators: a job or node name; a version such as 3-120; a tier.
 CLI::Validator NameCheck(const std::string& what);
+CLI::Validator EndpointCheck();
+/// Of a job that begins: reserved names are refused, too.
+CLI::Validator JobNameCheck();
 CLI::Validator VersionCheck();
 CLI::Validator TierCheck();
 /// A duration such as 10s, read with ParseDurationMs.

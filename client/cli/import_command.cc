@@ -34,7 +34,7 @@ class ImportCommand : public Command {
     CLI::App* command = app.add_subcommand("import", "Save a checkpoint of torch as a version");
     command->footer(kImportFooter);
     command->add_option("DIR", dir_, "The checkpoint's directory")->type_name("DIR")->required();
-    command->add_option("--job", job_, "The job that gets it")->required()->check(NameCheck("job"));
+    command->add_option("--job", job_, "The job that gets it")->required()->check(JobNameCheck());
     command->add_option("--step", step_, "The step that it is")->capture_default_str();
     command
         ->add_option("--entry", entries_,

@@ -64,7 +64,7 @@ class RunCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("run", "Launch a job on the nodes and keep it running");
     command->footer(kRunFooter);
-    command->add_option("--job", job_, "Its name")->required()->check(NameCheck("job"));
+    command->add_option("--job", job_, "Its name")->required()->check(JobNameCheck());
     command->add_option("--nnodes", nodes_, "Nodes it runs on")->capture_default_str();
     command->add_option("--nproc-per-node", ranks_, "Workers on each")->capture_default_str();
     command->add_option("--spares", spares_, "Further nodes to wait for at the start")

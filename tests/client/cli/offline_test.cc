@@ -45,6 +45,19 @@ TEST(CommandLineTest, VersionNamesTheBuild) {
   EXPECT_THAT(result.out, AllOf(testing::StartsWith("holdfast 0."), HasSubstr("commit")));
 }
 
+TEST(CommandLineTest, UnknownCommandsNameTheNearest) {
+  for (const auto& [word, nearest] : std::vector<std::pair<std::string, std::string>>{
+           {"stat", "status"}, {"verison", "versions"}, {"restor", "restore"}}) {
+    const CliResult result = RunCli({"-o", "json", word, "lm"});
+    EXPECT_EQ(result.exit_code, 64);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("no command '" + word + "'"),
+                                  HasSubstr("did you mean '" + nearest + "'?")));
+  }
+  const CliResult far = RunCli({"frobnicate"});
+  EXPECT_THAT(far.err, AllOf(HasSubstr("no command 'frobnicate'"), HasSubstr("--help"),
+                             Not(HasSubstr("did you mean"))));
+}
+
 TEST(CommandLineTest, UsageErrorsAre64) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {},

@@ -768,7 +768,7 @@ TEST(UnreachableTest, EndpointFromTheEnvironment) {
 TEST(UnreachableTest, BadEndpoints) {
   for (const char* endpoint : {"nonsense", "127.0.0.1:99999", "unix:relative", ""}) {
     CliResult result = RunCli({"status", "--endpoint", endpoint});
-    EXPECT_EQ(result.exit_code, 1) << endpoint << result.Shown();
+    EXPECT_EQ(result.exit_code, 64) << endpoint << result.Shown();
   }
   CliResult remote = RunCli({"status", "--endpoint", "192.0.2.1:7070"});
   EXPECT_EQ(remote.exit_code, 1);
