@@ -20,7 +20,7 @@ std::vector<std::byte> BytesOf(const void* data, size_t bytes) {
 const std::map<uint32_t, size_t>& SizesOfTypes() {
   static const std::map<uint32_t, size_t> sizes = {
       {1, 304}, {2, 48}, {3, 32},  {4, 32},   {5, 40},    {6, 32},   {7, 16},
-      {8, 40},  {9, 48}, {10, 24}, {32, 200}, {33, 1080}, {34, 1072}};
+      {8, 40},  {9, 48}, {10, 24}, {11, 32},  {32, 200}, {33, 1080}, {34, 1072}};
   return sizes;
 }
 
@@ -53,7 +53,7 @@ TEST(MessagesTest, TheHelloBytesAreThoseOfTheFormatPage) {
   PutText(hello.run_id, "run");
   auto packet = BytesOf(&hello, sizeof(hello));
   const unsigned char head[40] = {'H',  'R',  'F',  '1',  1,    0,    0,    0,  // magic, type
-                                  0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, 2,    0,   0,
+                                  0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, 3,    0,   0,
                                   0,    2,    0,    0,    0,    4,    0,    0,    0,    3,   0,
                                   0,    0,    0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11};
   EXPECT_EQ(std::memcmp(packet.data(), head, sizeof(head)), 0);

@@ -359,9 +359,13 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
   PutText(hello.job, options.job);
   PutText(hello.run_id, options.run_id);
   HOLDFAST_RETURN_IF_ERROR(trainer.SendRaw(hello));
-  HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet,
-                            ReceivePacket(trainer.socket_.get(), kMessageBytesMax, 20'000));
-  HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
+  ReceivedPacket packet;
+  MessageHeader header{};
+  do {  // while memory is being reserved, notices of the progress come first
+    HOLDFAST_ASSIGN_OR_RETURN(packet,
+                              ReceivePacket(trainer.socket_.get(), kMessageBytesMax, 20'000));
+    HOLDFAST_ASSIGN_OR_RETURN(header, CheckPacket(packet.bytes));
+  } while (header.type == MessageType::kNotice);
   if (header.type == MessageType::kReply) {
     ReplyMessage reply;
     std::memcpy(&reply, packet.bytes.data(), sizeof(reply));

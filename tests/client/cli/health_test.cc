@@ -213,7 +213,7 @@ TEST(HealthTest, JobWithoutAnyCommit) {
   job->set_job("new");
   job->set_world(4);
   job->set_ranks_joined(3);
-  EXPECT_THAT(CodesOf(view), ElementsAre("RANKS_MISSING", "NO_CHECKPOINT"));
+  EXPECT_THAT(CodesOf(view), ElementsAre("NO_NODES", "RANKS_MISSING", "NO_CHECKPOINT"));
 }
 
 TEST(HealthTest, AJobThatIsOverMissesNoRanksAndNoCheckpoint) {

@@ -109,6 +109,7 @@ TEST_F(ServerTest, ACoordinatorThatStoodStillFindsNobodyLost) {
   }
   // Who then says nothing is lost as ever.
   EXPECT_TRUE(Eventually([&] { return !a.GetStatus().nodes(0).alive(); }));
+  server_.reset();  // before its clock
 }
 
 TEST_F(ServerTest, OnlyAttachedAgentsObserveAndOnlyWhatRuns) {
