@@ -52,8 +52,9 @@ std::vector<EvaluationCost> MeasureEvaluations(bool quick);
 /// The tables of the report in Markdown.
 std::string MatrixReport(const std::vector<MatrixCell>& cells, const MatrixOptions& options);
 std::string CostTable(const std::vector<EvaluationCost>& costs);
-/// The same figures in the form of all benchmarks: precision, recall and exactness of each class, and false verdicts in
-/// 1,000 job-hours. The spread is the interval at 95 %, a repetition is a run.
+/// The same figures in the form of all benchmarks: precision, recall and exactness of each class,
+/// and false verdicts in 1,000 job-hours. The spread is the interval at 95 %, a repetition is a
+/// run.
 std::vector<BenchResult> MatrixResults(const std::vector<MatrixCell>& cells);
 
 /// A Wilson interval at 95 % of `hits` of `all`.

@@ -11,7 +11,8 @@
 namespace holdfast::bench {
 namespace {
 
-/// What follows `key` and `separator` in the first line of `path` that begins with `key`; empty: no such line.
+/// What follows `key` and `separator` in the first line of `path` that begins with `key`; empty: no
+/// such line.
 std::string ValueIn(const std::string& path, const std::string& key, char separator) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

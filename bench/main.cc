@@ -1,6 +1,6 @@
-// The front end of all benchmarks: runs those that are named, several times each, prints a table and, with --json,
-// writes the results. What the ratios are does not change the exit code: 1 is a benchmark that could not run, or a name
-// that no benchmark has.
+// The front end of all benchmarks: runs those that are named, several times each, prints a table
+// and, with --json, writes the results. What the ratios are does not change the exit code: 1 is a
+// benchmark that could not run, or a name that no benchmark has.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,15 +37,15 @@ const std::vector<Bench>& All() {
       {"view", "a version read by another number of ranks ÷ memcpy", RunView},
       {"memory", "the agent's own memory beside its arena", RunMemory},
       {"record", "the cost of recording one event of a collective, nanoseconds", RunRecord},
-      {"telemetry", "training that records its collectives ÷ training that does not",
-       RunTelemetry},
+      {"telemetry", "training that records its collectives ÷ training that does not", RunTelemetry},
       {"recovery", "a killed rank → first new version ÷ plain start of the job", RunRecovery},
       {"slow_rank", "iterations until a rank that is a fifth late is named", RunSlowRank},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
 #endif
-      {"torch", "beside torch.save, safetensors and torch.distributed.checkpoint", RunTorch, true, true},
+      {"torch", "beside torch.save, safetensors and torch.distributed.checkpoint", RunTorch, true,
+       true},
       {"fault-matrix", "the detector on simulated faults", RunFaultMatrix, true, true},
   };
   return all;
@@ -102,12 +102,14 @@ int Main(int argc, char** argv) {
   app.add_option("--json", json_path,
                  "also write {\"schema\": 2, \"machine\": {…}, \"results\": […]}");
   app.add_option("--dir", base_dir, "folder on the disk to measure")->capture_default_str();
-  app.add_option("--into", options.into,
-                 "renew the table (and plot) of growth, torch or fault-matrix in this Markdown file");
+  app.add_option(
+      "--into", options.into,
+      "renew the table (and plot) of growth, torch or fault-matrix in this Markdown file");
   app.add_option("--ranks", options.ranks, "torch: numbers of ranks; fault-matrix: sizes of jobs");
   app.add_option("--steps", options.steps, "torch: steps of the training that saves each step");
   app.add_option("--seeds", options.seeds, "fault-matrix: runs of each cell");
-  app.add_option("--keep", options.keep, "fault-matrix: file of outcomes; runs in it are not repeated");
+  app.add_option("--keep", options.keep,
+                 "fault-matrix: file of outcomes; runs in it are not repeated");
   app.add_option("NAME", names, "only these");
   CLI11_PARSE(app, argc, argv);
   if (!AreKnown(names)) return 1;

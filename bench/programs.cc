@@ -15,7 +15,8 @@
 namespace holdfast::bench {
 namespace {
 
-/// Runs `arguments`, whose output goes to this program's standard error; OK when its exit code is 0.
+/// Runs `arguments`, whose output goes to this program's standard error; OK when its exit code is
+/// 0.
 Status RunProgram(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

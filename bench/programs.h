@@ -2,7 +2,8 @@
 
 #include "bench/bench.h"
 
-// Benchmarks that are programs of their own: they repeat themselves, and write their results in the common form.
+// Benchmarks that are programs of their own: they repeat themselves, and write their results in the
+// common form.
 
 namespace holdfast::bench {
 

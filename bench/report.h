@@ -10,11 +10,12 @@
 
 namespace holdfast::bench {
 
-/// One figure a name, in the order of their first appearance: ratio, ours and reference are the medians over the
-/// repetitions that have the name, least and most the extremes of the ratio.
+/// One figure a name, in the order of their first appearance: ratio, ours and reference are the
+/// medians over the repetitions that have the name, least and most the extremes of the ratio.
 std::vector<BenchResult> Combine(const std::vector<std::vector<BenchResult>>& repetitions);
 
-/// {"name", "ratio", "ours", "reference", "unit", "goal", "repetitions", "spread": [least, most], "note"}
+/// {"name", "ratio", "ours", "reference", "unit", "goal", "repetitions", "spread": [least, most],
+/// "note"}
 nlohmann::ordered_json ToJson(const BenchResult& result);
 /// The reverse; InvalidArgument names what is missing or of another type.
 Result<BenchResult> ResultFromJson(const nlohmann::json& json);

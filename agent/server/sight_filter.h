@@ -11,8 +11,8 @@
 
 namespace holdfast::agent {
 
-/// What of the sights is told: not how old something grew while this agent itself stood still, since
-/// the whole machine may have, and not for ever who is dead. Thread-compatible.
+/// What of the sights is told: not how old something grew while this agent itself stood still,
+/// since the whole machine may have, and not for ever who is dead. Thread-compatible.
 class SightFilter {
  public:
   /// So often a dead rank is told: enough for any verdict.

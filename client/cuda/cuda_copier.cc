@@ -63,8 +63,7 @@ class CurrentContext {
 bool IsCaptured(const Driver& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.StreamIsCapturing(stream, &status);
-  return status != CU_STREAM_CAPTURE_STATUS_NONE ||
-         result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  return status != CU_STREAM_CAPTURE_STATUS_NONE || result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 /// A copy that is under way while its tensors change is torn. Its first bytes are read again when
@@ -219,10 +218,11 @@ int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mar
       CurrentContext current(driver, one);
       if (IsCaptured(driver, training_stream)) {
         context->DestroyEvents(made->events);
-        return Say(ErrorCode::kFailedPrecondition,
-                   "a CUDA graph is being captured on this stream, where nothing can be saved: save "
-                   "before the capture, or after it",
-                   text, text_bytes);
+        return Say(
+            ErrorCode::kFailedPrecondition,
+            "a CUDA graph is being captured on this stream, where nothing can be saved: save "
+            "before the capture, or after it",
+            text, text_bytes);
       }
     }
     CUresult result = Record(driver, one, training_stream, &made->events);

@@ -92,8 +92,8 @@ bool Supervisor::AnyInDoubt(const Run& run) const {
   });
 }
 
-/// Nodes that go within one lease of each other share a cause, and likely come back. That stays true
-/// of those that are still away when the first is back.
+/// Nodes that go within one lease of each other share a cause, and likely come back. That stays
+/// true of those that are still away when the first is back.
 void Supervisor::NoteWhoWentTogether(Node& gone) {
   gone.together = false;
   for (auto& [name, other] : nodes_) {
@@ -262,10 +262,11 @@ std::string Supervisor::NoRestartLeft(const Run& run) const {
   if (!IsOwnFault(run)) return "";
   std::set<std::string> nodes;
   for (const Run::OwnEnd& end : run.own_ends) nodes.insert(end.node);
-  return fmt::format("{} launches in a row ended of themselves on {} before {}: the cause is the "
-                     "job, no node is blamed",
-                     run.own_ends.size(), fmt::join(nodes, ", "),
-                     run.record.saved ? "a rank joined" : "anything was saved");
+  return fmt::format(
+      "{} launches in a row ended of themselves on {} before {}: the cause is the "
+      "job, no node is blamed",
+      run.own_ends.size(), fmt::join(nodes, ", "),
+      run.record.saved ? "a rank joined" : "anything was saved");
 }
 
 void Supervisor::Strike(Run& run, const Failure& failure) {

@@ -40,7 +40,8 @@ struct CoordinatorConfig {
 
 /// The keys of holdfast-coordinator's configuration file, bound to `config`, which outlives them.
 ConfigSchema BindConfig(CoordinatorConfig& config);
-/// All that a start can refuse before it touches anything: names, addresses, levels, groups, TLS files.
+/// All that a start can refuse before it touches anything: names, addresses, levels, groups, TLS
+/// files.
 Status CheckConfig(const CoordinatorConfig& config);
 Result<LogLevel> ParseLogLevel(const std::string& text);
 

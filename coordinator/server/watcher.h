@@ -29,9 +29,9 @@ class Watcher {
 
   /// Nothing is said afterwards; calls are still taken.
   void Stop();
-  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped, and
-  /// so is all of it but for the newest incarnation of a job that ranks have joined. Fenced: the
-  /// agent is not attached.
+  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped,
+  /// and so is all of it but for the newest incarnation of a job that ranks have joined. Fenced:
+  /// the agent is not attached.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
   struct Counts {
     uint64_t jobs = 0;     // watched now
@@ -57,9 +57,9 @@ class Watcher {
     std::map<uint64_t, Members> communicators;
     std::map<std::string, int64_t> since_step_ms;  // by node: the freshest of its ranks
     std::set<std::string> said;
-    uint64_t step = 0;               // the newest of any rank
-    uint64_t hang_ns = 0;            // how long one that lasts has lasted; 0: there is none
-    uint64_t longest_pause_ns = 0;   // that ended by itself, also of incarnations before
+    uint64_t step = 0;              // the newest of any rank
+    uint64_t hang_ns = 0;           // how long one that lasts has lasted; 0: there is none
+    uint64_t longest_pause_ns = 0;  // that ended by itself, also of incarnations before
     Clock::TimePoint hang_said_at;
     uint64_t sampling = 0;                    // counts requests
     std::map<std::string, uint64_t> sampled;  // by node: the request it has
@@ -76,8 +76,7 @@ class Watcher {
   static void Learn(const coordinator::ObservedCommunicator& told, uint32_t rank, Job& job,
                     detect::Digest* out);
 
-  void TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job)
-      HOLDFAST_REQUIRES(mutex_);
+  void TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job) HOLDFAST_REQUIRES(mutex_);
 
   const std::function<void(FaultFound)> say_;
   const Attendance& attendance_;

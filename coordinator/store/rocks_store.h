@@ -18,8 +18,8 @@ class RocksStore : public MetaStore {
   /// Opens `dir`, made with its parents if absent. Unavailable when another process has it open,
   /// FailedPrecondition when it holds something else, DataLoss when it is damaged.
   static Result<std::unique_ptr<RocksStore>> Open(const std::string& dir);
-  /// What was committed when it was opened, also while another process writes there; Commit() fails.
-  /// NotFound when there is no store.
+  /// What was committed when it was opened, also while another process writes there; Commit()
+  /// fails. NotFound when there is no store.
   static Result<std::unique_ptr<RocksStore>> OpenReadOnly(const std::string& dir);
   ~RocksStore() override;
 

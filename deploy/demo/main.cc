@@ -37,7 +37,8 @@ const std::vector<Failure>& Failures() {
       {"hang-rank", "a rank stops, and says nothing", {"--target", "rank", "1"}},
       {"kill-agent", "an agent is killed; its memory is with the keeper", {"--target", "n1"}},
       {"kill-coordinator", "the coordinator is killed", {}},
-      {"kill-node", "a node is gone: agent, keeper, trainer and disk; an empty one comes for it",
+      {"kill-node",
+       "a node is gone: agent, keeper, trainer and disk; an empty one comes for it",
        {"--target", "n2", "--duration", "4s"}},
       {"corrupt-shard", "a bit of the newest shard on disk flips", {"--target", "rank", "0"}},
       {"fill-disk", "a node's disk is full", {"--target", "n3", "--duration", "6s"}},
@@ -113,14 +114,29 @@ uint64_t Demo::NewestStep(Cluster& cluster) {
 Status Demo::Launch(Cluster& cluster) {
   const std::string meet = cluster.root() + "/meet";
   std::filesystem::create_directories(meet);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      const Cluster::CliResult ran,
-      cluster.Cli({"run", "--job", kJob, "--nnodes", std::to_string(kNodes), "--grace", "2s",
-                   "--max-restarts", "100", "--detach", "--",
-                   local::BinaryDir() + "/holdfast-charlm", "--rendezvous", meet, "--steps",
-                   std::to_string(options_.steps), "--params", std::to_string(options_.params),
-                   "--step-sleep-ms", std::to_string(options_.step_ms), "--final",
-                   cluster.root() + "/final"}));
+  HOLDFAST_ASSIGN_OR_RETURN(const Cluster::CliResult ran,
+                            cluster.Cli({"run",
+                                         "--job",
+                                         kJob,
+                                         "--nnodes",
+                                         std::to_string(kNodes),
+                                         "--grace",
+                                         "2s",
+                                         "--max-restarts",
+                                         "100",
+                                         "--detach",
+                                         "--",
+                                         local::BinaryDir() + "/holdfast-charlm",
+                                         "--rendezvous",
+                                         meet,
+                                         "--steps",
+                                         std::to_string(options_.steps),
+                                         "--params",
+                                         std::to_string(options_.params),
+                                         "--step-sleep-ms",
+                                         std::to_string(options_.step_ms),
+                                         "--final",
+                                         cluster.root() + "/final"}));
   if (ran.exit_code != 0) return AbortedError("holdfast run: " + ran.errors);
   if (!local::WaitUntil([&] { return NewestStep(cluster) >= 10; }, kTimeout)) {
     return DeadlineExceededError("the job made no step; see " + cluster.CoordinatorLog());
@@ -159,7 +175,9 @@ Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
   HOLDFAST_RETURN_IF_ERROR(cluster.Start());
   Print(fmt::format("a coordinator and {} agents are up in {}", cluster.nodes(), cluster.root()));
   HOLDFAST_RETURN_IF_ERROR(Launch(cluster));
-  Print("`holdfast run` has launched four ranks, which checkpoint every step, and keeps them running");
+  Print(
+      "`holdfast run` has launched four ranks, which checkpoint every step, and keeps them "
+      "running");
   for (const Failure& failure : Failures()) {
     const bool wanted = options_.drills.empty() ||
                         std::find(options_.drills.begin(), options_.drills.end(), failure.name) !=
@@ -217,7 +235,8 @@ Status Demo::Run() {
 int Main(int argc, char** argv) {
   DemoOptions options;
   CLI::App app(
-      "Has `holdfast run` train a job that checkpoints every step, causes one failure after another with `holdfast "
+      "Has `holdfast run` train a job that checkpoints every step, causes one failure after "
+      "another with `holdfast "
       "drill`, and compares the job's final parameters with an uninterrupted run's.");
   app.add_option("--json", options.json_path, "also write the report as JSON");
   app.add_option("--drill", options.drills, "only these drills (repeatable); default: all");

@@ -8,9 +8,9 @@ namespace holdfast::demo {
 
 /// Everything the demo found out.
 struct Report {
-  /// One drill, as `holdfast drill -o json` reports it: target, detect_ms, recover_ms, lost_steps, incident_kind,
-  /// bytes_equal, passed. Times are those of the product's incident, or, where no rank has to start again, of what
-  /// `holdfast status` shows.
+  /// One drill, as `holdfast drill -o json` reports it: target, detect_ms, recover_ms, lost_steps,
+  /// incident_kind, bytes_equal, passed. Times are those of the product's incident, or, where no
+  /// rank has to start again, of what `holdfast status` shows.
   struct Row {
     std::string name;
     nlohmann::json drill;  // null: it did not run to its end
@@ -27,8 +27,8 @@ struct Report {
 };
 
 std::string ToTable(const Report& report);
-/// {"schema": 2, "bit_identical", "steps", "restarts", "parameter_bytes", "seconds", "drills": [{"name", "skipped" or
-/// "error" or what the drill reported}]}
+/// {"schema": 2, "bit_identical", "steps", "restarts", "parameter_bytes", "seconds", "drills":
+/// [{"name", "skipped" or "error" or what the drill reported}]}
 std::string ToJson(const Report& report);
 
 }  // namespace holdfast::demo

@@ -15,8 +15,8 @@ std::string BuildInfo();
 /// --check-config, --help. Loads into the fields bound to `schema`.
 /// Returns the exit code when the process has nothing more to do (64 for usage, 1 for a bad
 /// configuration, 0 after a printout); nothing when it should run. `check` is what the start itself
-/// asks of the loaded values: --check-config refuses what the start refuses, as far as that does not
-/// depend on what else runs.
+/// asks of the loaded values: --check-config refuses what the start refuses, as far as that does
+/// not depend on what else runs.
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
                                     ConfigSchema& schema, const std::function<Status()>& check);
 

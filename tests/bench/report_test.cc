@@ -16,8 +16,13 @@ namespace {
 using nlohmann::json;
 
 BenchResult Once(const std::string& name, double ratio) {
-  return {.name = name, .ratio = ratio, .ours = 10 * ratio, .reference = 10, .unit = "ms",
-          .goal = "<=1", .note = ""};
+  return {.name = name,
+          .ratio = ratio,
+          .ours = 10 * ratio,
+          .reference = 10,
+          .unit = "ms",
+          .goal = "<=1",
+          .note = ""};
 }
 
 TEST(ReportTest, RepetitionsBecomeMedianAndSpread) {
@@ -109,7 +114,8 @@ TEST_F(FrontEndTest, AProgramThatCannotRunIsAnError) {
 }
 
 TEST_F(FrontEndTest, NamesAndOptionsComeInAnyOrder) {
-  for (const char* arguments : {"checksum --quick --repeat 2 --json ", "--quick --repeat 2 checksum --json "}) {
+  for (const char* arguments :
+       {"checksum --quick --repeat 2 --json ", "--quick --repeat 2 checksum --json "}) {
     ASSERT_EQ(Run(arguments + folder_ + "/r.json"), 0) << Read("errors");
     const json document = json::parse(Read("r.json"));
     EXPECT_EQ(document["schema"], 2);

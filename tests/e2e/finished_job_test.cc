@@ -1,5 +1,6 @@
-// A job that has ended keeps its redundancy: a node that is replaced gets its ranks' shards back, and
-// two nodes that are lost one after the other lose nothing. Until a shard is back it is decoded.
+// A job that has ended keeps its redundancy: a node that is replaced gets its ranks' shards back,
+// and two nodes that are lost one after the other lose nothing. Until a shard is back it is
+// decoded.
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // Messages of agents, operators and the detector, in any order and with any numbers, on the real
-// State, Supervisor, store and Watcher. Every input is a program: an opcode and what it needs, bytes
-// that run out are zeros. Nothing may crash, every call is answered once at most, and what was stored
-// can be loaded at any time.
+// State, Supervisor, store and Watcher. Every input is a program: an opcode and what it needs,
+// bytes that run out are zeros. Nothing may crash, every call is answered once at most, and what
+// was stored can be loaded at any time.
 
 #include <atomic>
 #include <memory>
@@ -62,11 +62,28 @@ class Coordinator {
   }
   uint32_t Below(uint32_t bound) { return Byte() % bound; }
   uint64_t Number() {
-    static constexpr uint64_t kNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 100, 4096, 65'535, 900'000,
-                                            kWorldMax - 1, kWorldMax, uint64_t{1} << 31,
-                                            (uint64_t{1} << 31) + 1, ~uint32_t{0},
-                                            kSlotBytesMax, (uint64_t{1} << 62),
-                                            (uint64_t{1} << 63) - 2, uint64_t{1} << 63,
+    static constexpr uint64_t kNumbers[] = {0,
+                                            1,
+                                            2,
+                                            3,
+                                            4,
+                                            5,
+                                            6,
+                                            7,
+                                            8,
+                                            100,
+                                            4096,
+                                            65'535,
+                                            900'000,
+                                            kWorldMax - 1,
+                                            kWorldMax,
+                                            uint64_t{1} << 31,
+                                            (uint64_t{1} << 31) + 1,
+                                            ~uint32_t{0},
+                                            kSlotBytesMax,
+                                            (uint64_t{1} << 62),
+                                            (uint64_t{1} << 63) - 2,
+                                            uint64_t{1} << 63,
                                             ~uint64_t{0}};
     return kNumbers[Below(std::size(kNumbers))];
   }
@@ -76,7 +93,8 @@ class Coordinator {
   std::string Node() { return std::string(1, static_cast<char>('a' + Below(5))); }
   std::string Job() { return Below(8) == 7 ? "" : Below(2) == 0 ? "gpt" : "lm"; }
   std::string RunId() {
-    static constexpr const char* kRuns[] = {"run-1.1", "run-1.2", "run-1.3", "run-2.1", "other", ""};
+    static constexpr const char* kRuns[] = {"run-1.1", "run-1.2", "run-1.3",
+                                            "run-2.1", "other",   ""};
     return kRuns[Below(std::size(kRuns))];
   }
   template <typename Proto>
@@ -191,10 +209,10 @@ class Coordinator {
     }
     for (uint32_t count = Below(2); count > 0; --count) {
       pb::Prepared* prepared = request.add_prepared();
-      prepared->set_request(orders_.empty() || Below(4) == 0
-                                ? Number()
-                                : orders_[Below(static_cast<uint32_t>(orders_.size() % 255 + 1)) %
-                                          orders_.size()]);
+      prepared->set_request(
+          orders_.empty() || Below(4) == 0
+              ? Number()
+              : orders_[Below(static_cast<uint32_t>(orders_.size() % 255 + 1)) % orders_.size()]);
       prepared->mutable_outcome()->set_code(Below(2) == 0 ? 0 : Below(20));
     }
     FillWorkers(request.mutable_workers());

@@ -1,5 +1,5 @@
-// Feeds every file of the folders that are named, and variants of each, to one fuzzer. So the normal
-// build, whose compiler has no libFuzzer, runs what fuzzing has found, too.
+// Feeds every file of the folders that are named, and variants of each, to one fuzzer. So the
+// normal build, whose compiler has no libFuzzer, runs what fuzzing has found, too.
 
 #include <algorithm>
 #include <cstdint>

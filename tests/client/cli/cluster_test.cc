@@ -191,7 +191,7 @@ TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
   EXPECT_EQ(status.exit_code, 2) << status.Shown();
   EXPECT_THAT(status.out, AllOf(HasSubstr("NODE_DOWN"), HasSubstr("NOT_RESTORABLE")));
   EXPECT_EQ(status.Json()["health"], "HOLDFAST_ERR");
-  EXPECT_EQ(Cli({"verify", "lm"}).exit_code, 3);
+  EXPECT_EQ(Cli({"verify", "lm"}).exit_code, 2);
   CliResult none = Cli({"restore", "lm", "--to", folder_ / "none"});
   EXPECT_EQ(none.exit_code, 1) << none.Shown();
   EXPECT_THAT(none.err, HasSubstr("rank 3"));

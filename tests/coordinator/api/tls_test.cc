@@ -29,7 +29,8 @@ class TlsTest : public ::testing::Test {
       GTEST_SKIP() << "the openssl command, which makes the certificates, does not run";
     }
     endpoint_ = *ParseEndpoint("127.0.0.1:0");
-    auto server = StartServer(service_, endpoint_, FilesOf(certificates_.Node()), "listen", 1 << 20);
+    auto server =
+        StartServer(service_, endpoint_, FilesOf(certificates_.Node()), "listen", 1 << 20);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }

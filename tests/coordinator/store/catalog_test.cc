@@ -29,7 +29,8 @@ TEST(CatalogTest, ASuccessorShutsTheDoor) {
   MemoryStoreData data;
   auto old = Catalog::Open(Store(data), "prod").value();
   auto young = Catalog::Open(Store(data), "prod").value();
-  const std::vector<Effect> effects = {PutJob{{"gpt", 1, Incarnation{1}, {}, {}, Step{0}, false, 0, 0, {}, 0}}};
+  const std::vector<Effect> effects = {
+      PutJob{{"gpt", 1, Incarnation{1}, {}, {}, Step{0}, false, 0, 0, {}, 0}}};
   EXPECT_EQ(old->Write(effects).code(), ErrorCode::kFenced);
   EXPECT_TRUE(young->Read().value().jobs.empty());
   EXPECT_TRUE(young->Write(effects).ok());

@@ -11,7 +11,9 @@
 namespace holdfast::coord {
 namespace {
 
-JobRecord SomeJob() { return {"gpt", 1000, Incarnation{3}, {"n1", "n2"}, {"n0"}, Step{17}, false, 0, 0, {}, 0}; }
+JobRecord SomeJob() {
+  return {"gpt", 1000, Incarnation{3}, {"n1", "n2"}, {"n0"}, Step{17}, false, 0, 0, {}, 0};
+}
 LineageRecord SomeLineage() {
   return {"gpt", Incarnation{3}, "run-3", 4, Decision::kVersion, {Incarnation{2}, Step{90}}};
 }

@@ -1,5 +1,5 @@
-// A commit that has been answered is on the device: RocksDB's log is synced before Commit returns. The
-// functions with which RocksDB syncs files are replaced by ones that count.
+// A commit that has been answered is on the device: RocksDB's log is synced before Commit returns.
+// The functions with which RocksDB syncs files are replaced by ones that count.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
