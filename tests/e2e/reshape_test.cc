@@ -159,7 +159,9 @@ TEST_F(ReshapeTest, WithALostNodeByItsGroup) {
       ASSERT_TRUE(cluster_->AwaitAgent(1).ok());
     }
     ASSERT_NO_FATAL_FAILURE(Open(Spread(world, 3)));
-    EXPECT_EQ(See(*saved, before).tier, alone ? v1::Tier::kMemory : v1::Tier::kPeer);
+    // What the lost node had is decoded, unless it is back in the new node's memory already.
+    const v1::Tier tier = See(*saved, before).tier;
+    EXPECT_TRUE(tier == v1::Tier::kMemory || (!alone && tier == v1::Tier::kPeer));
     if (HasFailure()) return;
   }
 }
