@@ -1,4 +1,6 @@
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +40,7 @@ const std::vector<Failure>& Failures() {
       {"kill-agent", "an agent is killed; its memory is with the keeper", {"--target", "n1"}},
       {"kill-coordinator", "the coordinator is killed", {}},
       {"kill-node",
-       "a node is gone: agent, keeper, trainer and disk; an empty one comes for it",
+       "a node is gone: agent, keeper, trainer and all memory",
        {"--target", "n2", "--duration", "4s"}},
       {"corrupt-shard", "a bit of the newest shard on disk flips", {"--target", "rank", "0"}},
       {"fill-disk", "a node's disk is full", {"--target", "n3", "--duration", "6s"}},
@@ -55,6 +57,25 @@ struct DemoOptions {
   uint64_t step_ms = 40;
   bool keep = false;
 };
+
+/// Ends every process that has `root` in its arguments: what a drill started again is not a child
+/// of this program.
+void EndProcessesOf(const std::string& root) {
+  const auto count = [&] {
+    int found = 0;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      const std::string arguments = local::ReadAll(entry.path() / "cmdline");
+      if (arguments.find(root) == std::string::npos || std::stoi(name) == ::getpid()) continue;
+      ++found;
+      ::kill(std::stoi(name), SIGKILL);
+    }
+    return found;
+  };
+  local::WaitUntil([&] { return count() == 0; }, milliseconds(20'000));
+}
 
 class Demo {
  public:
@@ -220,6 +241,7 @@ Status Demo::Run() {
     status = RunJob(cluster, small_disk.has_value());
     if (!status.ok()) static_cast<void>(cluster.Cli({"stop", kJob, "--now"}).has_value());
   }
+  EndProcessesOf(options.root);
   if (options_.keep || !status.ok()) {
     Print("kept: " + options.root);
   } else {
