@@ -26,14 +26,14 @@ bool IsLost(ErrorCode code) {
 }
 
 /// The running incarnation has versions of its own, so what its ranks ask for now is to go back: to
-/// the one they name, or together to the newest. Before that a rank may be a late one of the start.
+/// the one they name, or together to the newest; also where nobody restored at the start. Before
+/// that a rank may be a late one of the start.
 bool IsRollback(const Job& job, const RestoreWanted& event) {
   const bool own = std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
     return entry.first.incarnation == job.incarnation && entry.second.tiers != 0;
   });
   const LineageRecord& lineage = job.lineage();
-  if (!own || lineage.decision == Decision::kNone) return false;
-  return lineage.decision == Decision::kFresh || event.wanted != lineage.restored;
+  return own && (lineage.decision != Decision::kVersion || event.wanted != lineage.restored);
 }
 
 bool AnyCommitted(const Job& job) {

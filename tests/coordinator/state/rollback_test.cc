@@ -43,6 +43,20 @@ TEST_F(RollbackTest, ToTheNewestOnceAllRanksAsk) {
   EXPECT_EQ(h_.ReplyTo(second)->version, V(1, 4));
 }
 
+TEST(RollbackWithoutARestore, RanksThatNeverRestoredAllGetTheNewest) {
+  Harness h;
+  h.Attach("n1");
+  h.Join("n1", "one", 0, 2);
+  h.Join("n1", "one", 1, 2);
+  h.Hold("n1", {H(V(1, 1), 0, Tier::kMemory), H(V(1, 1), 1, Tier::kMemory)});
+  const RequestId first = h.AskView("n1", 1, 0);
+  const RequestId second = h.AskView("n1", 1, 1);
+  for (const RequestId asked : {first, second}) {
+    ASSERT_TRUE(h.ReplyTo(asked).has_value()) << "it waits for who was answered already";
+    EXPECT_EQ(h.ReplyTo(asked)->version, V(1, 1));
+  }
+}
+
 // A launcher that starts the job again under the same run id: it goes on from the newest version.
 TEST_F(RollbackTest, WhatWasSavedInPartBeforeIsNotCompletedAfter) {
   h_.Hold("n1", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 ended before it saved step 4
