@@ -96,7 +96,7 @@ def whole(state):
 
 
 def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+    assert found.keys() == expected.keys(), sorted(found.keys() ^ expected.keys())
     for name, value in expected.items():
         a, b = found[name], value
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
