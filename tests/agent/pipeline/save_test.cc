@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <fstream>
 
 #include "agent/pipeline/trainer_record.h"
@@ -446,9 +447,22 @@ TEST(Disk, ASlowDiskIsOvertakenVisibly) {
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
   ASSERT_TRUE(trainer);
-  node.disk.Inject(
-      {.op = SimOp::kSync, .effect = SimEffect::kDelay, .times = 1, .path = {}, .delay_ms = 1500});
-  for (uint64_t step = 1; step <= 6; ++step) {
+  std::atomic<bool> writing{false};
+  node.disk.Inject({.op = SimOp::kSync,
+                    .effect = SimEffect::kDelay,
+                    .times = 1,
+                    .path =
+                        [&](const std::string& path) {
+                          const bool image = path.find("safetensors") != std::string::npos;
+                          if (image) writing = true;
+                          return image;
+                        },
+                    .delay_ms = 1500});
+  ASSERT_TRUE(trainer->Save(1, 10'000));
+  ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kMemory));
+  // A version whose write has begun is not overtaken.
+  ASSERT_TRUE(Eventually([&] { return writing.load(); }));
+  for (uint64_t step = 2; step <= 6; ++step) {
     ASSERT_TRUE(trainer->Save(step, 10'000));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kMemory));
   }
