@@ -21,6 +21,11 @@ constexpr int kBackoffMaxMs = 1000;
 // TCP, which doubles its pauses, tries again.
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
+// A server asks rarely: an agent that stands still would not answer either, while its kernel
+// acknowledges what the server sends. The timeout is also TCP's (TCP_USER_TIMEOUT): a machine that
+// acknowledges nothing for so long is off or cut, and its streams end.
+constexpr int kServerKeepaliveMs = 3'600'000;
+constexpr int kServerTimeoutMs = 1'500;
 constexpr size_t kPemBytesMax = 1 << 20;
 
 Result<std::string> ReadPem(const std::string& path, std::string_view key) {
@@ -54,9 +59,9 @@ Result<Pems> ReadPems(const TlsFiles& tls) {
 
 /// Of channels and servers alike: each finds out by itself that the other is gone.
 template <typename SetInt>
-void SetKeepalive(SetInt set) {
-  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+void SetKeepalive(int time_ms, int timeout_ms, SetInt set) {
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, time_ms);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout_ms);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
@@ -77,7 +82,8 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMinMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  SetKeepalive([&](const char* name, int value) { arguments.SetInt(name, value); });
+  SetKeepalive(kKeepaliveMs, kKeepaliveTimeoutMs,
+               [&](const char* name, int value) { arguments.SetInt(name, value); });
   // Channels of one process would share one connection and one back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
@@ -139,7 +145,8 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   int bound_port = 0;
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
+  SetKeepalive(kServerKeepaliveMs, kServerTimeoutMs,
+               [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // Below what the channels do, or their pings are taken for an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kKeepaliveMs / 2);

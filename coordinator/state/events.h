@@ -216,7 +216,8 @@ struct Reply {
   std::vector<std::string> nodes = {};  // of a job that is forgotten: those that are away
 };
 
-/// The node is attached; its directives follow.
+/// The node is attached; its directives follow. Sent again to a node that fell silent, to learn
+/// whether its machine acknowledges what is sent to it.
 struct Welcome {};
 
 using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, WorkersOrder, Welcome>;

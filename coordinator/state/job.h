@@ -35,6 +35,7 @@ struct Node {
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
   Clock::TimePoint seen;     // last word from it
+  Clock::TimePoint probed;   // when its silence was last answered by a directive
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
   std::optional<Clock::TimePoint> stream_ended;
   std::vector<LocalRank> ranks;  // its trainers; what it said last also when it is lost

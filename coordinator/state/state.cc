@@ -269,8 +269,7 @@ void State::On(const NodeAttached& event) {
                      : CancelledError("the agent attached again");
     effects_.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
-  const bool same_agent =
-      event.agent_start == node.agent_start && event.agent_id == node.agent_id;
+  const bool same_agent = event.agent_start == node.agent_start && event.agent_id == node.agent_id;
   const bool news = !node.attached || node.peer_address != event.peer_address;
   DropCopiesOf(index);
   node.attached = true;
@@ -400,12 +399,16 @@ void State::On(const Tick& event) {
   if (event.resumed) patient_until_ = at_.now + options_.node_lease;
   const bool patient = at_.now < patient_until_;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
-    const Node& node = nodes_[index];
+    Node& node = nodes_[index];
     if (!node.attached || patient) continue;
     if (node.stream_ended && at_.now - *node.stream_ended >= options_.detach_grace) {
       Lose(index, "its stream ended", false);
     } else if (at_.now - node.seen >= options_.node_lease) {
-      Lose(index, "no word from its agent for a whole lease", true);
+      Lose(index, "no word from its agent for a whole lease", !node.stream_ended);
+    } else if (node.probed < node.seen && at_.now - node.seen >= 2 * options_.node_lease / 5) {
+      // A machine that is off or cut does not acknowledge this, and its stream ends.
+      node.probed = at_.now;
+      Say(index, Welcome{});
     }
   }
   std::vector<Job*> expired;

@@ -277,6 +277,32 @@ TEST_F(StateTest, NobodyIsLostForALeaseAfterTheCoordinatorStoodStill) {
   EXPECT_THAT(c.Closed(), SizeIs(2));  // both are silent
 }
 
+TEST_F(StateTest, ASilentNodeIsSentOneDirectiveAndItsStreamTellsWhetherItsMachineIsOff) {
+  const auto gone = [&](const std::string& node) -> const NodeGone* {
+    for (const Effect& effect : c.effects) {
+      const auto* found = std::get_if<NodeGone>(&effect);
+      if (found != nullptr && found->node == node) return found;
+    }
+    return nullptr;
+  };
+  c.Pass(std::chrono::milliseconds(1100));
+  EXPECT_THAT(c.Sent<Welcome>(), IsEmpty());
+  c.Pass(std::chrono::milliseconds(200));
+  EXPECT_THAT(c.Sent<Welcome>(), SizeIs(2));
+  c.Pass(std::chrono::milliseconds(200));
+  EXPECT_THAT(c.Sent<Welcome>(), IsEmpty());
+  EXPECT_TRUE(c.Report("a").ok());
+  c.Pass(std::chrono::milliseconds(1300));
+  EXPECT_THAT(c.Sent<Welcome>(), SizeIs(1)) << "a was heard of, and fell silent again";
+  c.Apply(NodeDetached{"a", c.AttachOf("a")});
+  c.Pass(std::chrono::milliseconds(300));
+  ASSERT_NE(gone("b"), nullptr);
+  EXPECT_TRUE(gone("b")->silent);
+  c.Pass(std::chrono::milliseconds(2000));
+  ASSERT_NE(gone("a"), nullptr);
+  EXPECT_FALSE(gone("a")->silent);
+}
+
 TEST_F(StateTest, RetentionKeepsTheNewestAndThePinned) {
   CommitDisk(V(1, 1));
   ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());

@@ -159,6 +159,7 @@ class Checkpointer:
             "types": snapshot.real_dtypes(self._plan),
             "own": [name for name, stored in snapshot.stored.items()
                     if self._plan.disagreed(stored)],
+            "held": snapshot.held_without_rows(self._plan),
             "parts": {part.name: part.layout() for part in self._parts}})
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
         options: dict[str, Any] = {}

@@ -49,7 +49,7 @@ class Saved:
         self.pieces: dict[str, Piece] = {}
         #: Names of tensors by those of the state and their qualifiers.
         self._by_name: dict[str, dict[str, str]] = {}
-        self._own: set[str] = set()
+        self._own: set[str] = set(self.layout.get("held", ()))
         for piece in view.pieces():
             if piece.rank == rank:
                 self._own.add(piece.name)

@@ -203,6 +203,12 @@ class Snapshot:
         return {alias + qualifiers[name]: name + qualifiers[name]
                 for alias, name in self.aliases.items()}
 
+    def held_without_rows(self, plan: Plan) -> list[str]:
+        """By their names in the version: tensors of a group of which this rank saves nothing."""
+        return [name + stored.box.qualifier for name, stored in self.stored.items()
+                if plan.qualifier(stored).startswith("@group")
+                and stored.part(stored.box.qualifier, plan.rows(stored)) is None]
+
     def describe(self, plan: Plan) -> list[Tensor]:
         """What this rank saves."""
         parts = (stored.part(plan.qualifier(stored), plan.rows(stored))
