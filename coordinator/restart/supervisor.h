@@ -23,8 +23,8 @@ struct SupervisorOptions {
   /// have been restarted. Where its ranks are gone, too, others end for want of them, and it is
   /// replaced at once.
   std::chrono::nanoseconds replace_after = std::chrono::seconds(4);
-  /// The same for a node that fell silent while its machine still acknowledged what was sent to it,
-  /// since its agent may only stand still; and for nodes that went together, since networks do that.
+  /// The same for a node that fell silent while its machine acknowledged what was sent to it, since
+  /// its agent may only stand still; and for nodes that went together, since networks do that.
   std::chrono::nanoseconds replace_silent_after = std::chrono::seconds(10);
   /// While the others still seal newer versions its ranks are well, and it is waited for so long.
   std::chrono::nanoseconds replace_moving_after = std::chrono::seconds(60);

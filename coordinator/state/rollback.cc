@@ -6,7 +6,8 @@
 #include "coordinator/state/state.h"
 
 // Going back in mid-run: ranks of an incarnation that has versions of its own want one of them, or
-// an older one. The decision of how the incarnation began stays what it was.
+// an older one. The decision of how the incarnation began stays what it was; where it began without
+// one, and lost its versions, going back to an earlier incarnation's is that decision.
 
 namespace holdfast::coord {
 
@@ -46,13 +47,23 @@ bool State::AnswerRollback(Job& job, const RestoreAsk& ask, VersionId wanted) {
     return true;
   }
   const VersionState& version = found->second;
+  const auto decide = [&] {
+    LineageRecord& lineage = job.lineage();
+    if (lineage.decision != Decision::kNone || wanted.incarnation == job.incarnation) return;
+    lineage.decision = Decision::kVersion;
+    lineage.restored = wanted;
+    effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
+    job.word_changed = true;
+  };
   if (ask.view) {
+    if (ask.wanted.incarnation.value == 0 && IsWhole(job, version)) decide();
     if (!AnswerView(job, version, ask)) return false;
   } else if (version.world != job.lineage().world) {
     Answer(ask.request, OtherWorld(job, version));
     return true;
   } else if (const Copy* own = CopyBeside(job, version, ask.rank)) {
     // Its agent has it in memory, or brings it there from its disk.
+    decide();
     effects_.emplace_back(
         Reply{ask.request, {}, job.incarnation, wanted, own->tier, version.world});
   } else {

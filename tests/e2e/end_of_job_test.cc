@@ -142,10 +142,18 @@ TEST_F(EndOfJobTest, AForgottenJobIsGoneAlsoFromANodeThatWasAway) {
   }
   cluster_->agent(1).Kill();
   ASSERT_GT(files_of(1, "gone"), 0U);
-  ASSERT_TRUE(WaitUntil(
-      [&] { return Shown({"status"}).find("NODE_DOWN") != std::string::npos; }, kTimeout));
+  ASSERT_TRUE(WaitUntil([&] { return Shown({"status"}).find("NODE_DOWN") != std::string::npos; },
+                        kTimeout));
   EXPECT_THAT(Shown({"forget", "gone"}), HasSubstr("--yes"));
-  const auto forgotten = cluster_->Cli({"forget", "gone", "--yes"});
+  auto forgotten = cluster_->Cli({"forget", "gone", "--yes"});
+  // Right after a node went it is not known yet whether its ranks have ended.
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        if (forgotten && forgotten->exit_code == 0) return true;
+        forgotten = cluster_->Cli({"forget", "gone", "--yes"});
+        return false;
+      },
+      kTimeout));
   ASSERT_TRUE(forgotten.has_value());
   EXPECT_EQ(forgotten->exit_code, 0) << forgotten->errors;
   EXPECT_THAT(forgotten->out, HasSubstr("n1"));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "deploy/local/observer.h"
 #include "tests/e2e/reshaping_job.h"
 
 namespace holdfast::local {
@@ -175,15 +176,16 @@ TEST_F(ReshapeTest, WhatIsDamagedOnDiskIsDecodedByItsGroup) {
   ASSERT_NO_FATAL_FAILURE(Open(Spread(3, 3)));
   const auto saved = job_->SaveUntil(v1::Tier::kPeer, kTimeout);
   ASSERT_TRUE(saved.has_value()) << Evidence();
-  // Some version has its parity on the disks, too.
+  job_->Close();
+  // The newest has its parity on the disks, too.
   std::string version;
   ASSERT_TRUE(WaitUntil(
       [&] {
         version = NewestThatSurvivesPowerCut();
-        return !version.empty();
+        const auto now = Observe(*cluster_, "reshaped");
+        return now && now->memory_committed && version == ToString(*now->memory_committed);
       },
       kTimeout));
-  job_->Close();
   cluster_->KillEverything();
   const std::string path =
       fmt::format("{}/reshaped/v{}/rank-1.safetensors", cluster_->DataDirs(1).at(0), version);

@@ -57,6 +57,25 @@ TEST(RollbackWithoutARestore, RanksThatNeverRestoredAllGetTheNewest) {
   }
 }
 
+TEST(RollbackWithoutARestore, GoingBackToAnEarlierIncarnationIsWhatTheRunBeganFrom) {
+  Harness h;
+  h.Attach("n1");
+  for (uint32_t rank : {0U, 1U}) h.Join("n1", "one", rank, 2);
+  h.Hold("n1", {H(V(1, 1), 0, Tier::kDisk), H(V(1, 1), 1, Tier::kDisk)});
+  for (uint32_t rank : {0U, 1U}) h.Join("n1", "two", rank, 2);
+  h.Hold("n1", {H(V(2, 1), 0, Tier::kMemory), H(V(2, 1), 1, Tier::kMemory)});
+  h.Gone("n1", V(2, 1), 0, Tier::kMemory);
+  const RequestId first = h.Ask("n1", 2, 0);
+  const RequestId second = h.Ask("n1", 2, 1);
+  for (const RequestId asked : {first, second}) {
+    ASSERT_TRUE(h.ReplyTo(asked).has_value());
+    EXPECT_EQ(h.ReplyTo(asked)->version, V(1, 1));
+  }
+  const LineageRecord& begun = h.stored.lineages.at({"gpt", Incarnation{2}});
+  EXPECT_EQ(begun.decision, Decision::kVersion);
+  EXPECT_EQ(begun.restored, V(1, 1));
+}
+
 // A launcher that starts the job again under the same run id: it goes on from the newest version.
 TEST_F(RollbackTest, WhatWasSavedInPartBeforeIsNotCompletedAfter) {
   h_.Hold("n1", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 ended before it saved step 4

@@ -508,7 +508,11 @@ class Checkpointer:
         self._look()
 
     def open_view(self, version: Version | None = None, timeout: float = 120.0) -> View | None:
-        """A version as it was saved; see `holdfast.Client.view`. None: the job has none."""
+        """A version as it was saved; see `holdfast.Client.view`. None: the job has none.
+
+        Without `version` the ranks agree on one: in a run that has saved versions all of them call
+        this, or restore(), together.
+        """
         self._look()
         assert self._client is not None
         return self._client.view(version, timeout)

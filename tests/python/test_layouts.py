@@ -1,0 +1,49 @@
+"""States that are spread over ranks in ways that no single class of torch stands for."""
+
+import os
+
+import layouts
+import pytest
+import torch
+from cluster import Cluster
+from ranks import KILLED, run
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name].reshape(-1).view(torch.uint8),
+                           value.reshape(-1).view(torch.uint8)), name
+
+
+@pytest.mark.parametrize("kind, world", [("normalised", 2), ("two groups", 4)])
+def test_killed_and_restored_is_as_uninterrupted(cluster, job, kind, world):
+    expected = run(world, layouts.train_whole, kind, job)
+    run(world, layouts.train_and_die, kind, job, expect=KILLED)
+    for (began, found), whole in zip(run(world, layouts.train_on, kind, job), expected):
+        assert began == layouts.KILLED_AT
+        assert_same(found, whole)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.01, 0.1])
+def test_an_asynchronous_save_that_is_killed_tears_nothing(cluster, job, moment):
+    run(1, layouts.save_asynchronously_and_die, job, moment, expect=KILLED)
+    [found] = run(1, layouts.load, job)
+    assert found["step"] in (1, 2)
+    assert torch.equal(found["w"], layouts.tensors_of(found["step"])["w"])
+
+
+def test_one_large_tensor(job, monkeypatch):
+    sizes = os.environ.get("HOLDFAST_LARGE")
+    if not sizes:
+        pytest.skip("HOLDFAST_LARGE=1,8 tests tensors of 1 and 8 GiB; a tensor takes three times its "
+                    "size in memory and once on disk")
+    for gib in map(int, sizes.split(",")):
+        large = Cluster(arena_bytes=(gib << 31) + (64 << 20))
+        try:
+            large.start()
+            monkeypatch.setenv("HOLDFAST_SOCKET", large.socket())
+            run(1, layouts.save_large, job, gib, timeout=560)
+            assert run(1, layouts.restore_large, job, gib, timeout=560) == [True]
+        finally:
+            large.stop()
