@@ -56,6 +56,10 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("peers.domain_label", &config.peers_domain_label,
              "Label of the nodes that names their failure domain: members of a group come from "
              "different ones as far as possible. Nodes without it share their fate with no other.");
+  schema.Add("peers.rehome_after_s", &config.peers_rehome_after_s,
+             "A node that is away for so long counts as gone for good: another node, of a failure "
+             "domain that the group has least of, is given its shards and its parity.",
+             1, 31'536'000);
   schema.Add(
       "restart.command", &config.restart_command,
       "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched has to be started "
@@ -98,8 +102,7 @@ Result<DetectAction> ParseDetectAction(const std::string& text) {
   if (text == "off") return DetectAction::kOff;
   if (text == "alert") return DetectAction::kAlert;
   if (text == "restart") return DetectAction::kRestart;
-  return Fail(
-      InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
+  return Fail(InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
 }
 
 Result<LogLevel> ParseLogLevel(const std::string& text) {

@@ -25,6 +25,7 @@ struct CoordinatorConfig {
   int64_t peers_group_nodes = 8;
   int64_t peers_parity = 0;
   std::string peers_domain_label = "rack";
+  int64_t peers_rehome_after_s = 600;
   std::string restart_command;
   int64_t restart_timeout_ms = 60'000;
   int64_t restart_attempts = 5;

@@ -30,6 +30,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   options.peers.groups.group_nodes = static_cast<uint32_t>(config.peers_group_nodes);
   options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);
   options.peers.domain_label = config.peers_domain_label;
+  options.rehome_after = std::chrono::seconds(config.peers_rehome_after_s);
   SupervisorOptions runs;
   runs.node_lease = options.node_lease;
   runs.can_ask = !config.restart_command.empty();

@@ -27,7 +27,7 @@ if [ "${HOLDFAST_FRAMEWORKS:-}" = 1 ] && [ ! -e "$environment/frameworks" ]; the
   # They shall not bring another torch. DeepSpeed's operators are compiled when they are used: none.
   echo "${packages[0]}" >"$environment/constraints"
   DS_BUILD_OPS=0 DS_ACCELERATOR=cpu timeout 600 "$environment/bin/pip" install --quiet --no-compile \
-    --no-build-isolation -c "$environment/constraints" transformers accelerate lightning wheel deepspeed
+    --no-build-isolation -c "$environment/constraints" transformers accelerate lightning wheel deepspeed torchdata
   touch "$environment/frameworks"
 fi
 if ! "$python" -c 'import sysconfig, os, sys

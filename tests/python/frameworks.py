@@ -161,6 +161,32 @@ def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
                                      trainer.lr_scheduler_configs[0].scheduler)
 
 
+# ----------------------------------------------------------------------------------- torchdata
+
+
+def train_with_loader(job, kill_after, steps=6):
+    """Batches that worker processes, which are spawned, make in a random order."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    torch.manual_seed(0)
+    loader = StatefulDataLoader(Data(), batch_size=2, shuffle=True, num_workers=2,
+                                multiprocessing_context="spawn")
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    seen = []
+    with hf.Checkpointer(job, {"model": model, "optim": optimizer, "loader": loader}) as ckpt:
+        began = ckpt.restore()
+        for step, batch in zip(range(began, steps), loader):
+            seen.append(batch["x"].clone())
+            optimizer.zero_grad()
+            model(**batch)["loss"].backward()
+            optimizer.step()
+            ckpt.save(step, wait_for_slot=60)
+            if step + 1 == kill_after:
+                ckpt.wait(step, timeout=60)
+                os.kill(os.getpid(), signal.SIGKILL)
+    return began, seen, {name: value.clone() for name, value in model.state_dict().items()}
+
+
 # ---------------------------------------------------------------------------------- DeepSpeed
 
 

@@ -1,4 +1,4 @@
-"""Holdfast in the real packages of other people: transformers, Lightning, DeepSpeed."""
+"""Holdfast in the real packages of other people: transformers, Lightning, torchdata, DeepSpeed."""
 
 import json
 import os
@@ -165,7 +165,16 @@ def test_a_job_that_holdfast_run_has_started(monkeypatch):
         hf.CheckpointIO(job="j")
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+def test_a_loader_with_workers_goes_on_at_the_same_batch(cluster, job):
+    [(_, batches, expected)] = run(1, frameworks.train_with_loader, job + "-whole", 0)
+    run(1, frameworks.train_with_loader, job, 3, expect=KILLED)
+    [(began, found, state)] = run(1, frameworks.train_with_loader, job, 0)
+    assert began == 3
+    assert_same(found, batches[3:])
+    assert_same(state, expected)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, stage):
     def train(name, *arguments, **options):
         return run(2, frameworks.train_deepspeed, name, str(tmp_path / name), stage, *arguments,
