@@ -43,12 +43,47 @@ class FinishedJobTest : public ProtectedCluster {
     const nlohmann::json document = Json({"status"});
     return !document.contains("jobs") || !document["jobs"][0]["under_protected"].empty();
   }
-  /// The node has its shard of every version, with a seal.
-  bool IsBack(int node) {
+  /// The node has the shards that `member` had of every version, with seals.
+  bool HasShardsOf(int member, int node) {
     return std::all_of(versions_.begin(), versions_.end(), [&](const std::string& version) {
-      return std::filesystem::exists(FileOf(node, version, fmt::format("rank-{}.seal", node))) &&
-             std::filesystem::exists(FileOf(node, version, fmt::format("parity-{}.seal", node)));
+      return std::filesystem::exists(FileOf(node, version, fmt::format("rank-{}.seal", member))) &&
+             std::filesystem::exists(FileOf(node, version, fmt::format("parity-{}.seal", member)));
     });
+  }
+  bool IsBack(int node) { return HasShardsOf(node, node); }
+  void ExpectSameShardsOf(int member, int node) {
+    for (const std::string& version : versions_) {
+      const std::string name = fmt::format("rank-{}.safetensors", member);
+      EXPECT_TRUE(ReadAll(FileOf(node, version, name)) == originals_[std::pair(version, member)])
+          << version;
+    }
+  }
+  /// A job that saves some versions and ends, with all of them safe.
+  void SaveAndEnd(int spares = 0) {
+    options_.disk_every = 1;
+    words_ = 200'000;  // two chunks and a bit
+    ASSERT_NO_FATAL_FAILURE(Start(4, 1, spares));
+    SaveUntilProtected();
+    for (int i = 0; i < 3; ++i) {
+      const uint64_t step = job_->Save();
+      WaitUntil(
+          [&] {
+            const auto newest = job_->Newest(v1::Tier::kDisk);
+            return newest && newest->step.value >= step;
+          },
+          std::chrono::seconds(10));
+    }
+    job_->Close();
+    ASSERT_TRUE(WaitUntil([&] { return SafeVersions().size() >= 2; }, kTimeout)) << Evidence();
+    versions_ = SafeVersions();
+    for (const std::string& version : versions_) {
+      for (int rank = 0; rank < 4; ++rank) {
+        const std::string name = fmt::format("rank-{}.safetensors", rank);
+        std::string& bytes = originals_[std::pair(version, rank)];
+        bytes = ReadAll(FileOf(rank, version, name));
+        ASSERT_GT(bytes.size(), words_ * 8) << FileOf(rank, version, name);
+      }
+    }
   }
   void ExpectRestored(const std::string& version) {
     const std::string out = cluster_->root() + "/out";
@@ -68,38 +103,11 @@ class FinishedJobTest : public ProtectedCluster {
 };
 
 TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
-  options_.disk_every = 1;
-  words_ = 200'000;  // two chunks and a bit
-  ASSERT_NO_FATAL_FAILURE(Start(4, 1));
-  SaveUntilProtected();
-  for (int i = 0; i < 3; ++i) {
-    const uint64_t step = job_->Save();
-    WaitUntil(
-        [&] {
-          const auto newest = job_->Newest(v1::Tier::kDisk);
-          return newest && newest->step.value >= step;
-        },
-        std::chrono::seconds(10));
-  }
-  job_->Close();
-  ASSERT_TRUE(WaitUntil([&] { return SafeVersions().size() >= 2; }, kTimeout)) << Evidence();
-  versions_ = SafeVersions();
-  for (const std::string& version : versions_) {
-    for (int rank = 0; rank < 4; ++rank) {
-      const std::string name = fmt::format("rank-{}.safetensors", rank);
-      std::string& bytes = originals_[std::pair(version, rank)];
-      bytes = ReadAll(FileOf(rank, version, name));
-      ASSERT_GT(bytes.size(), words_ * 8) << FileOf(rank, version, name);
-    }
-  }
-
+  ASSERT_NO_FATAL_FAILURE(SaveAndEnd());
   Replace(2);
   ASSERT_TRUE(WaitUntil([&] { return IsBack(2); }, kTimeout)) << Evidence();
   EXPECT_TRUE(WaitUntil([&] { return !IsUnderProtected(); }, kTimeout)) << Evidence();
-  for (const std::string& version : versions_) {
-    const std::string& original = originals_[std::pair(version, 2)];
-    EXPECT_TRUE(ReadAll(FileOf(2, version, "rank-2.safetensors")) == original) << version;
-  }
+  ExpectSameShardsOf(2, 2);
 
   cluster_->DestroyNode(0);
   EXPECT_TRUE(WaitUntil([&] { return IsUnderProtected(); }, kTimeout));
@@ -118,6 +126,19 @@ TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
   ASSERT_TRUE(cluster_->StartAgent(0).ok());
   AwaitAgent(0);
   ASSERT_TRUE(WaitUntil([&] { return IsBack(0); }, kTimeout)) << Evidence();
+  for (const std::string& version : versions_) ExpectRestored(version);
+}
+
+TEST_F(FinishedJobTest, AnotherNodeTakesThePlaceOfOneThatIsGoneForGood) {
+  options_.coordinator_settings = {"peers.rehome_after_s=2"};
+  ASSERT_NO_FATAL_FAILURE(SaveAndEnd(/*spares=*/1));
+  ASSERT_TRUE(cluster_->StartAgent(4).ok());
+  AwaitAgent(4);
+  cluster_->DestroyNode(2);
+  ASSERT_TRUE(WaitUntil([&] { return HasShardsOf(2, 4); }, kTimeout)) << Evidence();
+  EXPECT_TRUE(WaitUntil([&] { return !IsUnderProtected(); }, kTimeout)) << Evidence();
+  ExpectSameShardsOf(2, 4);
+  cluster_->DestroyNode(0);
   for (const std::string& version : versions_) ExpectRestored(version);
 }
 
