@@ -171,6 +171,7 @@ def train_with_loader(job, kill_after, steps=6):
     loader = StatefulDataLoader(Data(), batch_size=2, shuffle=True, num_workers=2,
                                 multiprocessing_context="spawn")
     model = Model()
+    model.drop.p = 0.0  # an iteration that begins draws a seed for the workers, after the restore
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     seen = []
     with hf.Checkpointer(job, {"model": model, "optim": optimizer, "loader": loader}) as ckpt:

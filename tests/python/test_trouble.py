@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import holdfast
@@ -134,6 +135,17 @@ def test_a_missing_agent_is_waited_for_as_long_as_said(job, tmp_path):
             with pytest.raises(holdfast.UnavailableError):
                 ckpt.restore(timeout=seconds)
             assert seconds <= time.monotonic() - before < seconds + 5
+
+
+def test_a_slow_agent_is_waited_for_when_the_state_is_described_again(cluster, job):
+    with hf.Checkpointer(job, {"t": {"w": torch.ones(4)}}) as ckpt:
+        assert ckpt.save(0)
+        ckpt.wait(0)
+        ckpt.forget()
+        cluster.stop_agent()
+        threading.Timer(0.5, os.kill, (cluster.agents[0].pid, signal.SIGCONT)).start()
+        assert ckpt.save(1)
+        ckpt.wait(1)
 
 
 def test_going_back_after_a_loss_that_is_not_a_number(cluster, job):

@@ -121,6 +121,8 @@ class Checkpointer:
         self._failures = FailureLog(self.job)
         #: There was an agent once: from then on its absence costs saves, and nothing else.
         self._known = False
+        #: The agent was there when the last connection was given up.
+        self._there = True
         #: The agent has had room for the state once.
         self._described = False
         self._retry_at, self._retry_pause = 0.0, 1.0
@@ -146,8 +148,8 @@ class Checkpointer:
         another."""
         self._snapshot = None
         client, self._client = self._client, None
-        there = client is not None and not _why_not_connected(client)
         if client is not None:
+            self._there = not _why_not_connected(client)
             # The accepted saves are sealed first: then no copy reads the old memory.
             self._leave(client, 60.0)
         if self._plan is None:
@@ -166,7 +168,7 @@ class Checkpointer:
         if self._known:
             # An agent that went away is neither an error nor waited for.
             options["start_offline"] = True
-            if not there:
+            if not self._there:
                 options["connect_timeout"] = _ABSENT_S
         self._open(snapshot.describe(self._plan), **options)
         self._snapshot = snapshot
@@ -523,6 +525,7 @@ class Checkpointer:
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
+            self._there = not _why_not_connected(client)
             self._leave(client, 60.0)
 
     # --------------------------------------------------------------------------------- closing
