@@ -10,6 +10,7 @@
 
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
+#include "storage/format/replica_sample.h"
 #include "storage/format/seal.h"
 #include "storage/parity/group_plan.h"
 
@@ -28,6 +29,7 @@ struct Holding {
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
   std::string damage = {};  // not empty: some of its chunks are bad, and which was found
+  std::vector<ReplicaSample> samples = {};  // of a save
 };
 
 /// This rank's shard of a version will never be at `tier`.

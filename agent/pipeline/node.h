@@ -136,7 +136,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   };
 
   // RankEvents
-  void OnSealed(const ShardSeal& seal) override;
+  void OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) override;
   void OnSaveFailed(const ShardKey& key, const Status& why) override;
   void OnStored(const ShardSeal& seal) override;
   void OnNotStored(const ShardKey& key, const Status& why) override;

@@ -243,9 +243,11 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
 
 // ---- from the ranks' threads ----
 
-void Node::OnSealed(const ShardSeal& seal) {
+void Node::OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) {
   HOLDFAST_CRASH_POINT("agent.before_report_memory");
-  link_.Report(Holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes});
+  Holding holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes};
+  holding.samples = std::move(samples);
+  link_.Report(std::move(holding));
   Post([this, key = seal.identity.key()] {
     Session* session = FindSession(key.job, key.rank);
     if (session == nullptr || session->state != Session::State::kReady) return;

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
+#include "storage/format/replica_sample.h"
 #include "storage/format/seal.h"
 
 namespace holdfast::agent {
@@ -13,8 +15,8 @@ namespace holdfast::agent {
 class RankEvents {
  public:
   virtual ~RankEvents() = default;
-  /// The slot is sealed in the ledger.
-  virtual void OnSealed(const ShardSeal& seal) = 0;
+  /// The slot is sealed in the ledger. `samples`: of its image.
+  virtual void OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) = 0;
   /// The save will not be sealed.
   virtual void OnSaveFailed(const ShardKey& key, const Status& why) = 0;
   /// The shard is published on disk, durable.

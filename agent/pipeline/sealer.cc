@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -17,26 +19,29 @@ namespace {
 constexpr int kProgressWaitMs = 20;
 }  // namespace
 
-Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected) {
+Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected) {
   // A trainer may still change the bytes: nothing is parsed in place.
   std::array<std::byte, 8> first8{};
   if (image.size() < first8.size()) {
-    return Status(ErrorCode::kDataLoss,
-                  fmt::format("an image of {} bytes has no header", image.size()));
+    return Fail(DataLossError(fmt::format("an image of {} bytes has no header", image.size())));
   }
   std::memcpy(first8.data(), image.data(), first8.size());
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(first8, image.size()));
   if (header_bytes > image.size()) {
-    return Status(ErrorCode::kDataLoss, "the image header is longer than the image");
+    return Fail(DataLossError("the image header is longer than the image"));
   }
   std::vector<std::byte> head(image.begin(), image.begin() + static_cast<ptrdiff_t>(header_bytes));
   std::memcpy(head.data(), first8.data(), first8.size());
-  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, ParseImage(head, image.size()));
-  if (parsed.identity == expected) return Status::Ok();
-  return Status(ErrorCode::kInvalidArgument,
-                fmt::format("the image says it is {} of {} ranks, expected {} of {}",
-                            ToString(parsed.identity.key()), parsed.identity.world,
-                            ToString(expected.key()), expected.world));
+  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage parsed, ParseImage(head, image.size()));
+  if (parsed.identity == expected) return parsed;
+  return Fail(InvalidArgumentError(fmt::format(
+      "the image says it is {} of {} ranks, expected {} of {}", ToString(parsed.identity.key()),
+      parsed.identity.world, ToString(expected.key()), expected.world)));
+}
+
+Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected) {
+  const Result<ParsedImage> parsed = ParseImageOf(image, expected);
+  return parsed ? Status::Ok() : parsed.error();
 }
 
 Sealer::Sealer(RankSlots& slots, RankEvents& events, Clock& clock)
@@ -46,7 +51,8 @@ Sealer::~Sealer() { thread_.join(); }
 
 void Sealer::Run() {
   while (std::optional<SaveJob> job = slots_.TakeSave()) {
-    Result<ShardSeal> seal = Follow(*job);
+    std::vector<ReplicaSample> samples;
+    Result<ShardSeal> seal = Follow(*job, &samples);
     Status status = seal ? Status::Ok() : seal.error();
     if (status.ok()) {
       HOLDFAST_CRASH_POINT("agent.before_seal");
@@ -56,7 +62,7 @@ void Sealer::Run() {
       HOLDFAST_CRASH_POINT("agent.after_seal");
       Log(LogLevel::kDebug, "SlotSealed",
           {Kv("shard", ToString(job->identity.key())), Kv("bytes", job->image_bytes)});
-      events_.OnSealed(*seal);
+      events_.OnSealed(*seal, std::move(samples));
     } else {
       slots_.DropSave(job->slot, status);
       events_.OnSaveFailed(job->identity.key(), status);
@@ -65,7 +71,7 @@ void Sealer::Run() {
   }
 }
 
-Result<ShardSeal> Sealer::Follow(const SaveJob& job) {
+Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>* samples) {
   Segment& segment = slots_.segment();
   SlotProgress& progress = segment.progress(job.slot);
   const std::span<const std::byte> image = segment.slot(job.slot).first(job.image_bytes);
@@ -94,7 +100,8 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job) {
   HOLDFAST_RETURN_IF_ERROR(slots_.AwaitEnd(job.slot));
   HOLDFAST_RETURN_IF_ERROR(
       CheckProgress(job, seen, progress.copied.load(std::memory_order_acquire), /*ended=*/true));
-  HOLDFAST_RETURN_IF_ERROR(CheckImageIdentity(image, job.identity));
+  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, ParseImageOf(image, job.identity));
+  *samples = TakeReplicaSamples(image, parsed);
   seal.wall_nanos = clock_.WallNanos();
   return seal;
 }

@@ -22,7 +22,8 @@ class Sealer {
 
  private:
   void Run();
-  Result<ShardSeal> Follow(const SaveJob& job);
+  /// `samples`: those that the image lists.
+  Result<ShardSeal> Follow(const SaveJob& job, std::vector<ReplicaSample>* samples);
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 
   RankSlots& slots_;
@@ -31,8 +32,9 @@ class Sealer {
   std::thread thread_;
 };
 
-/// Parses the head of the image in `slot` from a private copy and compares its identity with what
-/// was leased. Shared with restores.
+/// Parses the head of `image` from a private copy and compares its identity with what was leased.
+Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected);
+/// Only whether that succeeds.
 Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected);
 
 }  // namespace holdfast::agent

@@ -31,7 +31,8 @@ gpr_timespec After(int64_t ms) {
 coord::Holding ToCoord(const Holding& holding) {
   return {
       holding.identity.job, holding.identity.version, holding.identity.rank, holding.identity.world,
-      holding.tier,         holding.digest,           holding.image_bytes,   holding.damage};
+      holding.tier,         holding.digest,           holding.image_bytes,   holding.damage,
+      holding.samples};
 }
 
 coord::LocalRank ToCoord(const LocalRank& rank) {

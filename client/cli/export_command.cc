@@ -12,6 +12,7 @@
 #include "storage/base/config.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/random.h"
+#include "storage/format/replica_sample.h"
 
 namespace holdfast::cli {
 
@@ -149,7 +150,9 @@ class ExportCommand : public Command {
     std::set<std::string> names;
     for (const ParsedImage& image : headers.shards) {
       for (const PlacedTensor& tensor : image.tensors) {
-        names.emplace(WholeName(tensor.spec.name));
+        if (!tensor.spec.name.starts_with(kSampleCopiesPrefix)) {
+          names.emplace(WholeName(tensor.spec.name));
+        }
       }
     }
     Choice choice = choice_;

@@ -92,8 +92,8 @@ void ExamineDurable(const JobStatus& job, std::vector<Finding>& out) {
 void ExaminePace(const ClusterView& view, const JobStatus& job, int64_t stale_after_nanos,
                  std::vector<Finding>& out) {
   std::string subject = "job " + job.job();
-  const bool committed_any = job.committed_total() != 0 || IsSet(job.memory_committed()) ||
-                             IsSet(job.disk_committed());
+  const bool committed_any =
+      job.committed_total() != 0 || IsSet(job.memory_committed()) || IsSet(job.disk_committed());
   const bool nothing_commits = !committed_any && job.aborted_total() >= kAbortsMax;
   // Also when it is over: whoever ran it may have seen nothing but exit code 0.
   if (nothing_commits) {
@@ -166,6 +166,31 @@ void ExamineRuns(const coordinator::GetRunsReply& runs, std::vector<Finding>& ou
   }
 }
 
+/// Versions whose replicas differed: restored, they are a mixture of the ranks' values. An error
+/// while the newest is one of them.
+void ExamineDisputes(const ClusterView& view, const JobStatus& job, std::vector<Finding>& out) {
+  auto versions = view.versions.find(job.job());
+  if (versions == view.versions.end()) return;
+  size_t disputed = 0;
+  VersionId newest_of_all;
+  const coordinator::VersionInfo* newest = nullptr;
+  for (const auto& version : versions->second.versions()) {
+    if (version.state() != "committed" || version.abandoned()) continue;
+    newest_of_all = std::max(newest_of_all, FromProto(version.version()));
+    if (version.disputed_size() == 0) continue;
+    ++disputed;
+    if (newest == nullptr || FromProto(newest->version()) < FromProto(version.version())) {
+      newest = &version;
+    }
+  }
+  if (newest == nullptr) return;
+  const bool current = FromProto(newest->version()) == newest_of_all;
+  out.push_back({"DISPUTED", current ? HealthLevel::kError : HealthLevel::kWarn, "job " + job.job(),
+                 fmt::format("replicas differ between ranks in {} of its versions, the newest of "
+                             "them {}: {}; `holdfast versions {} -o wide` names all tensors",
+                             disputed, Name(newest->version()), newest->disputed(0), job.job())});
+}
+
 /// It is no fault: an operator may want it so.
 void ExamineProtection(const JobStatus& job, std::vector<Finding>& out) {
   const bool joined = job.world() > 0 && job.ranks_joined() == job.world();
@@ -206,6 +231,7 @@ std::vector<Finding> Examine(const ClusterView& view, int64_t stale_after_nanos)
     ExaminePace(view, job, stale_after_nanos, findings);
     ExamineRedundancy(job, findings);
     ExamineProtection(job, findings);
+    ExamineDisputes(view, job, findings);
   }
   ExamineRuns(view.runs, findings);
   std::stable_sort(findings.begin(), findings.end(),

@@ -14,7 +14,8 @@ constexpr const char* kVersionsFooter = R"(
 TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
 RESTORABLE says whether a restart could begin there; -o wide adds why not. SURVIVES is what may be
 lost now so that it still could: "A + B" both at once, "A; B" either. Versions that never were
-complete (aborted) are left out without --all.
+complete (aborted) are left out without --all. A version is disputed when ranks that should hold the
+same values held different ones; -o wide names tensors and ranks. It can still be restored.
 
 Examples:
   holdfast versions                         every job
@@ -49,13 +50,21 @@ Json ToJson(const Listed& listed, int64_t now) {
           {"age_seconds", age / 1'000'000'000},
           {"pinned", info.pinned()},
           {"restorable", info.restorable()},
-          {"why_not", info.why_not()}};
+          {"why_not", info.why_not()},
+          {"disputed", std::vector<std::string>(info.disputed().begin(), info.disputed().end())}};
 }
 
 /// Only committed versions that still count are shown at full strength.
 Cell VersionStateCell(const coordinator::VersionInfo& info) {
   std::string text = info.state() + (info.abandoned() ? " (abandoned)" : "");
+  if (info.disputed_size() > 0) return {text + " (disputed)", Tone::kBad};
   return {text, info.state() == "committed" && !info.abandoned() ? Tone::kPlain : Tone::kFaint};
+}
+
+std::string WhyText(const coordinator::VersionInfo& info) {
+  std::string text = info.why_not();
+  for (const std::string& dispute : info.disputed()) text += (text.empty() ? "" : "; ") + dispute;
+  return Printable(text);
 }
 
 class VersionsCommand : public Command {
@@ -133,9 +142,9 @@ class VersionsCommand : public Command {
     if (output.json()) {
       Json versions = Json::array();
       for (const Listed& one : listed) versions.push_back(ToJson(one, now));
-      output.WriteJson("versions", {{"time", FormatUtc(now)},
-                                    {"versions", versions},
-                                    {"aborted_left_out", aborted_}});
+      output.WriteJson(
+          "versions",
+          {{"time", FormatUtc(now)}, {"versions", versions}, {"aborted_left_out", aborted_}});
       return;
     }
     std::vector<Column> columns;
@@ -166,7 +175,7 @@ class VersionsCommand : public Command {
                              {info.pinned() ? "yes" : "no"},
                              info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"},
                              {info.survives().empty() ? "-" : info.survives()}});
-      if (output.wide()) row.push_back({info.why_not()});
+      if (output.wide()) row.push_back({WhyText(info)});
       table.Add(std::move(row));
     }
     if (table.empty()) {

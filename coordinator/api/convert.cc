@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "coordinator/api/endpoint.h"
 
@@ -146,6 +147,17 @@ Result<Holding> FromProto(const pb::Holding& proto) {
   holding.digest = proto.digest();
   holding.image_bytes = proto.image_bytes();
   holding.damage = CutText(proto.damage(), kFactTextBytesMax);
+  if (static_cast<size_t>(proto.samples_size()) > kReplicaSamplesMax) {
+    return Fail(
+        InvalidArgumentError(fmt::format("a holding with {} samples", proto.samples_size())));
+  }
+  for (const pb::ReplicaSample& sample : proto.samples()) {
+    if (sample.tensor().size() > kReplicaSampleNameMax ||
+        sample.bytes() > std::numeric_limits<uint64_t>::max() - sample.first()) {
+      return Fail(InvalidArgumentError("a sample of a replica whose name or length is too long"));
+    }
+    holding.samples.push_back({sample.tensor(), sample.first(), sample.bytes(), sample.crc()});
+  }
   return holding;
 }
 
@@ -155,6 +167,13 @@ void ToProto(const Holding& holding, pb::Holding* out) {
   out->set_digest(holding.digest);
   out->set_image_bytes(holding.image_bytes);
   out->set_damage(holding.damage);
+  for (const ReplicaSample& sample : holding.samples) {
+    pb::ReplicaSample* one = out->add_samples();
+    one->set_tensor(sample.tensor);
+    one->set_first(sample.first);
+    one->set_bytes(sample.bytes);
+    one->set_crc(sample.crc);
+  }
 }
 
 Result<Missing> FromProto(const pb::Missing& proto) {

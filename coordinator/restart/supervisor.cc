@@ -258,6 +258,14 @@ void Supervisor::SeeEffect(const Effect& effect) {
   } else if (const auto* put = std::get_if<PutVersion>(&effect)) {
     if (put->committed_tier_bit != 0) SeeCommit(*put);
   } else if (const auto* finding = std::get_if<Finding>(&effect)) {
+    if (!finding->kind.empty()) {
+      Failure failure;
+      failure.kind = finding->kind;
+      failure.what = finding->what.message();
+      failure.ranks = finding->ranks;
+      failure.healthy_until = at_.now;
+      return Note(finding->job, failure, "none: for a person to look at");
+    }
     if (finding->what.code() != ErrorCode::kDataLoss) return;
     Failure damage;
     damage.kind = "damage";

@@ -105,6 +105,7 @@ void Fill(const VersionView& view, pb::VersionInfo* info) {
   info->set_why_not(view.why_not);
   info->set_abandoned(view.abandoned);
   info->set_survives(view.survives);
+  for (const std::string& text : view.disputed) info->add_disputed(text);
 }
 }  // namespace
 

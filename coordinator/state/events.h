@@ -258,6 +258,8 @@ struct Finding {
   std::string job;
   std::string node;
   Status what;
+  std::string kind = {};         // of the incident that it is; empty: see the status
+  std::vector<Rank> ranks = {};  // with `kind`
 };
 
 using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,

@@ -195,6 +195,12 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
   bool added = version->AddCopy(holding.rank, copy);
   if (job.audience.insert(node).second) job.word_to.insert(node);
   if (!IsParity(holding.rank)) AddRank(node, holding, inventory, job);
+  if (!IsParity(holding.rank) && version->phase == Phase::kPending) {
+    for (const ReplicaSample& sample : holding.samples) {
+      const TensorBytes bytes{sample.tensor, sample.first, sample.first + sample.bytes};
+      version->samples[bytes][holding.rank.value] = sample.crc;
+    }
+  }
   if (version->phase == Phase::kAborted || version->phase == Phase::kRemoving) {
     job.word_to.insert(node);
     if (holding.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
@@ -266,6 +272,7 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   // A new version only of the current incarnation; a committed one may reach further tiers later.
   if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
   if (version.tiers == 0) {
+    CompareReplicas(job, version);
     version.wall_nanos = at_.wall_nanos;
     ++job.committed_total;
   }
@@ -294,6 +301,7 @@ void State::Abort(Job& job, VersionState& version, bool store) {
     if (LeadsTo(job, *target, version.id)) target->Resolve(version.id.step);
   }
   version.phase = Phase::kAborted;
+  version.samples.clear();
   ++job.aborted_total;
   if (store) Store(job, version, 0);
   version.ForEachCopy([&](const Copy& copy) {
@@ -384,6 +392,7 @@ void State::Store(const Job& job, VersionState& version, uint32_t committed_tier
   record.pinned = version.pinned;
   record.wall_nanos = version.wall_nanos;
   record.bytes = version.bytes;
+  record.disputes = version.disputes;
   if (version.tiers != 0) {
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);

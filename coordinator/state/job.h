@@ -41,7 +41,7 @@ struct Node {
   std::vector<LocalRank> ranks;  // its trainers; what it said last also when it is lost
   uint64_t disk_every = 0;
   int64_t seen_wall_nanos = 0;
-  std::string rival;               // another agent wants this node's name: its address
+  std::string rival;  // another agent wants this node's name: its address
   Clock::TimePoint rival_seen;
 };
 
@@ -88,6 +88,9 @@ struct VersionState {
   mutable std::optional<bool> whole;
   std::vector<DamagedCopy> damaged;
   std::vector<std::string> damage_texts;
+  /// Of replicas, until the version is committed: rank → checksum.
+  std::map<TensorBytes, std::map<uint32_t, uint32_t>> samples;
+  std::vector<Dispute> disputes;
 
   uint32_t held_at(Tier tier) const { return held[static_cast<size_t>(tier)]; }
   uint32_t parity_held_at(Tier tier) const { return parity_held[static_cast<size_t>(tier)]; }
@@ -175,7 +178,7 @@ struct RestoreAsk {
   RequestId request = 0;
   Rank rank;
   Clock::TimePoint since;
-  bool view = false;  // see RestoreWanted
+  bool view = false;      // see RestoreWanted
   VersionId wanted = {};  // of a rollback; incarnation 0: the newest
 };
 
@@ -262,6 +265,8 @@ struct Job {
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;
+  /// Of the current incarnation, until the same bytes are found equal.
+  std::vector<Dispute> disputes;
 
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;

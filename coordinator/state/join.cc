@@ -115,6 +115,7 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   job.incarnation = std::max(job.incarnation, HighestReported(job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};
+  job.disputes.clear();  // all ranks begin with what they restore
   job.newest_seen = Step{0};
   job.disk_target.Restart(Step{0});
   job.peer_target.Restart(Step{0});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -78,6 +79,24 @@ enum class Phase : uint8_t {
   kRemoving = 3,   // tombstone: agents delete it
 };
 
+/// Bytes [first, last) of a tensor.
+struct TensorBytes {
+  std::string tensor;
+  uint64_t first = 0;
+  uint64_t last = 0;
+  auto operator<=>(const TensorBytes&) const = default;
+};
+
+/// Ranks that should hold the same bytes hold different ones: restored, they are a mixture.
+struct Dispute {
+  TensorBytes bytes;
+  std::vector<uint32_t> odd;     // ranks that differ from the majority; without one, all of them
+  std::vector<uint32_t> others;  // the majority
+  bool operator==(const Dispute&) const = default;
+};
+/// "'model.weight', bytes 0 to 4096: rank 1 differs from ranks 0, 2"
+std::string ToString(const Dispute& dispute);
+
 struct VersionRecord {
   std::string job;
   VersionId version;
@@ -91,6 +110,7 @@ struct VersionRecord {
   std::vector<uint64_t> digests;  // by rank; empty unless committed
   /// By number of the node in the incarnation's plan; empty unless committed at peer.
   std::vector<uint64_t> parity_digests = {};
+  std::vector<Dispute> disputes = {};
   bool operator==(const VersionRecord&) const = default;
 };
 

@@ -387,6 +387,7 @@ void State::Decide(Job& job) {
   lineage.restored = job.plan.candidate;
   effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   const VersionState& version = job.versions.at(lineage.restored);
+  if (!version.disputes.empty()) FindDisputed(job, version);
   for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
     const Tier tier = ask.view ? TierOfView(version) : job.plan.legs[ask.rank.value].source.tier;
     effects_.emplace_back(

@@ -176,6 +176,11 @@ Status State::LoadVersion(const VersionRecord& record) {
   version.recorded = true;
   version.wall_nanos = record.wall_nanos;
   version.bytes = record.bytes;
+  version.disputes = record.disputes;
+  if (record.version.incarnation == job.incarnation && version.committed()) {
+    // Records come in order: the newest says what is disputed now.
+    job.disputes = record.disputes;
+  }
   const auto know = [](RankShard& shard, uint64_t digest) {
     shard.known = true;
     shard.digest = digest;

@@ -133,6 +133,8 @@ class State {
   void AddDamaged(NodeIndex node, const Holding& holding, Job& job, VersionState& version);
   DamagedCopy& RecordDamage(Job& job, VersionState& version, Rank rank, Copy copy,
                             const std::string& what);
+  void CompareReplicas(Job& job, VersionState& version);
+  void FindDisputed(const Job& job, const VersionState& version);
   void AddRank(NodeIndex node, const Holding& holding, bool inventory, Job& job);
   bool AdmitParity(NodeIndex node, const Holding& holding, Job& job);
   bool SitsThere(NodeIndex node, const ShardKey& shard, Job& job);

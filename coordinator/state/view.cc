@@ -196,6 +196,7 @@ Result<std::vector<VersionView>> State::Versions(const std::string& name) const 
     view.pinned = version.pinned;
     view.restorable = IsRestorable(job, version);
     view.abandoned = IsAbandoned(job, id);
+    for (const Dispute& dispute : version.disputes) view.disputed.push_back(ToString(dispute));
     // Superseded versions of which only the record is left are no news.
     const bool whole = IsWhole(job, version);
     const bool only_waits = IsOnItsWayToPeer(job, version) && !version.any_parity();

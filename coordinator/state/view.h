@@ -92,6 +92,7 @@ struct VersionView {
   bool abandoned = false;
   /// What may be lost now so that it can still be restored; empty: nothing.
   std::string survives;
+  std::vector<std::string> disputed;  // sentences
 };
 
 struct SourceView {

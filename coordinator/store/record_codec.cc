@@ -97,6 +97,14 @@ std::string EncodeVersion(const VersionRecord& record) {
   payload.set_bytes(record.bytes);
   for (uint64_t digest : record.digests) payload.add_digests(digest);
   for (uint64_t digest : record.parity_digests) payload.add_parity_digests(digest);
+  for (const Dispute& dispute : record.disputes) {
+    metadata::Dispute* one = payload.add_disputes();
+    one->set_tensor(dispute.bytes.tensor);
+    one->set_first(dispute.bytes.first);
+    one->set_last(dispute.bytes.last);
+    one->mutable_odd()->Assign(dispute.odd.begin(), dispute.odd.end());
+    one->mutable_others()->Assign(dispute.others.begin(), dispute.others.end());
+  }
   return FrameRecord(VersionKey(record.job, record.version), payload);
 }
 
@@ -179,6 +187,11 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
   record.bytes = payload.bytes();
   record.digests.assign(payload.digests().begin(), payload.digests().end());
   record.parity_digests.assign(payload.parity_digests().begin(), payload.parity_digests().end());
+  for (const metadata::Dispute& one : payload.disputes()) {
+    record.disputes.push_back({{one.tensor(), one.first(), one.last()},
+                               {one.odd().begin(), one.odd().end()},
+                               {one.others().begin(), one.others().end()}});
+  }
   return record;
 }
 

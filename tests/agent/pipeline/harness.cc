@@ -36,7 +36,8 @@ bool Eventually(const std::function<bool()>& condition, int timeout_ms) {
   return true;
 }
 
-std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes) {
+std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes,
+                                 const std::string& samples) {
   TensorSpec spec;
   spec.name = "weights";
   spec.dtype = DType::kU8;
@@ -44,8 +45,13 @@ std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_
   spec.global_shape = {tensor_bytes};
   spec.offset = {0};
   auto layout = ImageLayout::Plan({spec});
-  const std::string header = layout->RenderHeader(identity, {}).value();
-  std::vector<std::byte> image(header.size() + tensor_bytes);
+  std::vector<ExtraSize> extras;
+  if (!samples.empty()) extras.push_back({kReplicaSamplesExtra, samples.size()});
+  const std::string header = layout->RenderHeader(identity, extras).value();
+  std::vector<std::byte> image(header.size() + tensor_bytes + samples.size());
+  if (!samples.empty()) {
+    std::memcpy(image.data() + header.size() + tensor_bytes, samples.data(), samples.size());
+  }
   std::memcpy(image.data(), header.data(), header.size());
   // splitmix64 of place and version: each byte depends on both.
   uint64_t state = identity.version.incarnation.value * 1'000'003 + identity.version.step.value +

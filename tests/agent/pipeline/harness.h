@@ -27,7 +27,8 @@ void RemoveTree(const std::string& path);
 bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000);
 
 /// The image of one test shard: a header and `tensor_bytes` bytes that follow from its version.
-std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes);
+std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes,
+                                 const std::string& samples = "");
 
 /// Decides as the coordinator does, without its durability: a version is committed at a tier once
 /// every rank of its world holds it there. Thread-safe.

@@ -16,7 +16,9 @@
 namespace holdfast::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr uint64_t kTensorBytes = 2'500'000;  // three chunks, the last partial
 
@@ -108,6 +110,25 @@ TEST(Save, WritingToDiskBeginsBeforeTheCopyEnds) {
   ASSERT_OK(trainer->EndSave(reply->slot, 1));
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   EXPECT_TRUE(node.volume->VerifyShard(trainer->Key(1), true).ok());
+}
+
+TEST(Save, SamplesThatTheImageListsAreReportedOnce) {
+  TestNode node;
+  ASSERT_OK(node.Start());
+  auto trainer = Connect(node);
+  ASSERT_TRUE(trainer);
+  const std::string list = R"([["'w'",4096,5000,"weights",1000],["'w'",0,1,"nothing",0]])";
+  const auto image = MakeImage(trainer->Identity(1), kTensorBytes, list);
+  auto reply = trainer->BeginSave(1, image.size());
+  ASSERT_TRUE(reply);
+  trainer->Copy(reply->slot, image, image.size());
+  ASSERT_OK(trainer->EndSave(reply->slot, 1));
+  EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
+  const size_t begin = image.size() - list.size() - kTensorBytes + 1000;
+  const uint32_t crc = Crc32c(std::span(image).subspan(begin, 5000));
+  EXPECT_THAT(node.coordinator.holding(trainer->Key(1), Tier::kMemory)->samples,
+              ElementsAre(ReplicaSample{"'w'", 4096, 5000, crc}));
+  EXPECT_THAT(node.coordinator.holding(trainer->Key(1), Tier::kDisk)->samples, IsEmpty());
 }
 
 TEST(Save, EveryStepGoesOnThroughAllSlots) {

@@ -156,6 +156,24 @@ TEST(HealthTest, PeerStaleOnlyWhereThereAreGroups) {
   EXPECT_THAT(CodesOf(view), ElementsAre("PEER_STALE"));
 }
 
+TEST(HealthTest, DisputedVersionsAreAnErrorWhileTheNewestIsOne) {
+  ClusterView view = HealthyView();
+  auto* newest = view.versions["lm"].mutable_versions(0);
+  newest->add_disputed("'w', bytes 0 to 8: rank 1 differs from ranks 0, 2");
+  const auto findings = Examine(view, kStale);
+  ASSERT_THAT(CodesOf(view), ElementsAre("DISPUTED"));
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("rank 1 differs from ranks 0, 2"));
+  EXPECT_EQ(findings[0].subject, "job lm");
+  EXPECT_EQ(NameOf(Gravest(findings)), "HOLDFAST_ERR");
+  auto* later = view.versions["lm"].add_versions();
+  *later = *newest;
+  later->clear_disputed();
+  later->mutable_version()->set_step(newest->version().step() + 1);
+  EXPECT_EQ(NameOf(Gravest(Examine(view, kStale))), "HOLDFAST_WARN");
+  newest->set_abandoned(true);
+  EXPECT_THAT(CodesOf(view), IsEmpty());
+}
+
 TEST(HealthTest, AnUnprotectedJobIsSaidAndNoFault) {
   ClusterView view = HealthyView();
   view.status.mutable_jobs(0)->set_not_protected_why("all ranks are on one node");

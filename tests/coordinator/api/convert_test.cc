@@ -18,6 +18,13 @@ pb::Holding GoodHolding() {
   holding.set_tier(3);
   holding.set_digest(0xfedcba9876543210);
   holding.set_image_bytes(1 << 30);
+  for (uint32_t crc : {7U, 8U}) {
+    pb::ReplicaSample* sample = holding.add_samples();
+    sample->set_tensor("'w'");
+    sample->set_first(4096);
+    sample->set_bytes(crc);
+    sample->set_crc(crc);
+  }
   return holding;
 }
 
@@ -26,6 +33,8 @@ TEST(ConvertTest, HoldingGoesThereAndBack) {
   ASSERT_TRUE(holding.has_value());
   EXPECT_EQ(holding->version, (VersionId{Incarnation{3}, Step{120}}));
   EXPECT_EQ(holding->tier, Tier::kDisk);
+  EXPECT_THAT(holding->samples, ::testing::ElementsAre(ReplicaSample{"'w'", 4096, 7, 7},
+                                                       ReplicaSample{"'w'", 4096, 8, 8}));
   pb::Holding again;
   ToProto(*holding, &again);
   EXPECT_EQ(again.SerializeAsString(), GoodHolding().SerializeAsString());
@@ -109,6 +118,16 @@ TEST(ConvertTest, RefusesWhatCannotBe) {
       {"no such incarnation", [](auto& h) { h.mutable_version()->set_incarnation(1ULL << 63); }},
       {"more bytes than a slot", [](auto& h) { h.set_image_bytes(kSlotBytesMax + 1); }},
       {"a long name", [](auto& h) { h.set_job(std::string(129, 'a')); }},
+      {"a sample beyond all bytes",
+       [](auto& h) { h.mutable_samples(1)->set_bytes(~uint64_t{0} - 4095); }},
+      {"a sample with a long name",
+       [](auto& h) {
+         h.mutable_samples(1)->set_tensor(std::string(kReplicaSampleNameMax + 1, 'a'));
+       }},
+      {"too many samples",
+       [](auto& h) {
+         while (h.samples_size() <= static_cast<int>(kReplicaSamplesMax)) h.add_samples();
+       }},
       {"parity beyond", [](auto& h) { h.set_rank(ParityRank(kWorldMax).value); }},
       {"parity of the largest number", [](auto& h) { h.set_rank(0xffffffff); }},
       {"parity of no world",

@@ -50,6 +50,7 @@ TEST(RecordCodecTest, EveryRecordComesBack) {
   VersionRecord at_peer = SomeVersion();
   at_peer.tiers |= TierBit(Tier::kPeer);
   at_peer.parity_digests = {7, 0, 0xffffffffffffffff};
+  at_peer.disputes = {{{"'w'", 8, 16}, {1}, {0, 2}}, {{"s", 0, 1}, {0, 1}, {}}};
   EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(at_peer)).value(),
             at_peer);
   const SuspectRecord suspect{"n7", "Xid 79 on GPU 3", 1234567890123};
