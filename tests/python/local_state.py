@@ -184,3 +184,85 @@ def restore_declared(job):
         assert ckpt.restore() == 1
     return {"tree": state["ef"].thing["error_feedback"].unique().tolist(),
             "perm": state["loader"].thing.state["perm"].unique().tolist()}
+
+
+def save_and_wait(ckpt, step):
+    assert ckpt.save(step, wait_for_slot=60)
+    ckpt.wait(step, timeout=120)
+    dist.barrier()
+
+
+def diverge(job, begin, odd):
+    """One rank changes one of its weights by one bit, after all were compared once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 2000), nn.Linear(2000, 8))
+    state = {"model": nn.parallel.DistributedDataParallel(model),
+             "own": {"x": torch.full((99,), float(dist.get_rank()))}}
+    with hf.Checkpointer(job, state, random_states=False) as ckpt:
+        assert ckpt.restore() == begin
+        ckpt.connect()
+        count = ckpt._samples.count
+        for step in range(begin, begin + 2 * count):
+            if step == begin + count and dist.get_rank() == odd:
+                ckpt.guard()
+                model[0].weight.data.view(torch.int32)[1900, 3] ^= 1
+            save_and_wait(ckpt, step)
+    return count
+
+
+def train_healthy(job, saves):
+    """A job whose replicas stay equal, not-a-numbers among them, and of which one rank leaves out a
+    save. Then one bit of a not-a-number is another."""
+    rank = dist.get_rank()
+    state = beside(1, "ddp")
+    state["nan"] = hf.replicated({"x": torch.full((6000,), float("nan"))})
+    nan = state["nan"].thing["x"]
+    with hf.Checkpointer(job, state, random_states=False) as ckpt:
+        for number in range(saves):
+            step(state, number)
+            if number == 20 and rank == 1:
+                continue
+            assert ckpt.save(number, wait_for_slot=60)
+            if number == 20:
+                continue
+            ckpt.wait(number, timeout=120)
+            dist.barrier()
+        count = ckpt._samples.count
+        if rank == 1:
+            ckpt.guard()
+            nan.view(torch.int32)[5000] ^= 1
+        assert nan.isnan().all()
+        for number in range(saves, saves + count):
+            save_and_wait(ckpt, number)
+    return count
+
+
+def save_ddp_alone(job):
+    """The names of the tensors and of the extras."""
+    model = nn.Linear(64, 1000)
+    with hf.Checkpointer(job, {"model": hf.replicated(model)}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        with ckpt.open_view() as view:
+            return [piece.name for piece in view.pieces()], list(view.extras()[0])
+
+
+def describe_anew(job):
+    """Rank 1 differs in what every save samples; then the state grows, so that samples are cut
+    elsewhere, and then rank 1 is as the others."""
+    x = torch.zeros(16 << 10)
+    x[:] = dist.get_rank()
+    state = {"a": hf.replicated({"x": x})}
+    entry = state["a"].thing
+    with hf.Checkpointer(job, state, random_states=False) as ckpt:
+        ckpt.connect()
+        first = ckpt._samples.count
+        for number in range(first):
+            save_and_wait(ckpt, number)
+        entry["grown"] = torch.zeros(300 << 10)
+        save_and_wait(ckpt, first)
+        x.zero_()
+        second = ckpt._samples.count
+        for number in range(first + 1, first + 1 + second):
+            save_and_wait(ckpt, number)
+    return first, second

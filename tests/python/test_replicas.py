@@ -1,9 +1,12 @@
 """Which tensors of several ranks are taken for one, and which each rank keeps for itself."""
 
+import json
+
 import holdfast
 import holdfast.torch as hf
 import local_state
 import pytest
+from cluster import wait_until
 from ranks import run
 
 
@@ -74,3 +77,64 @@ def test_decisions_are_checked(job):
         hf.Checkpointer(job, {"ef": {}}, on_reshape={"ef": "most"})
     with pytest.raises(holdfast.InvalidArgumentError, match="has no entry 'fe'"):
         hf.Checkpointer(job, {"ef": {}}, on_reshape={"fe": "first"})
+
+
+def disputes_of(cluster, job):
+    """Step → sentences, of the versions that are disputed."""
+    versions = json.loads(cluster.cli("versions", job, "-o", "json").stdout)["versions"]
+    return {one["step"]: one["disputed"] for one in versions if one["disputed"]}
+
+
+def kinds_of(cluster, job):
+    """Of the job's incidents."""
+    answer = json.loads(cluster.cli("incidents", "--job", job, "-o", "json").stdout)
+    return [one["kind"] for one in answer["incidents"]]
+
+
+@pytest.mark.parametrize("world, who", [(2, "ranks 0, 1 differ from each other"),
+                                        (3, "rank 1 differs from ranks 0, 2")])
+def test_replicas_that_diverge_are_found_and_named(cluster, job, world, who):
+    count = run(world, local_state.diverge, job, 0, 1)[0]
+    assert 16 <= count <= 32 * world
+    disputed = disputes_of(cluster, job)
+    newest = 2 * count - 1
+    assert newest in disputed, "found within as many saves as there are samples"
+    assert min(disputed) >= count
+    sentence, = disputed[newest]
+    assert sentence.startswith("'model.0.weight', bytes ") and sentence.endswith(who), sentence
+    assert who in cluster.cli("versions", job, "-o", "wide").stdout
+    status = cluster.cli("status")
+    assert status.returncode == 2 and "DISPUTED" in status.stdout, status.stdout
+    assert kinds_of(cluster, job) == ["replicas differ"]
+    # It is recorded, and a restart that begins there is an incident, too.
+    cluster.coordinator.kill()
+    cluster.coordinator.wait()
+    cluster.start_coordinator()
+    wait_until(lambda: "DISPUTED" in cluster.cli("status").stdout, what="the coordinator's memory")
+    run(world, local_state.diverge, job, 2 * count, 1)
+    assert "disputed version restored" in kinds_of(cluster, job)
+
+
+def test_a_healthy_job_opens_no_dispute(cluster, job):
+    saves = 50
+    count = run(2, local_state.train_healthy, job, saves)[0]
+    assert 1 < count <= 64
+    disputed = disputes_of(cluster, job)
+    # Bytes are compared: a not-a-number equals itself, and not another one.
+    assert disputed and min(disputed) >= saves, disputed
+    assert all(one.startswith("'nan.x', bytes ") for text in disputed.values() for one in text)
+    assert kinds_of(cluster, job) == ["replicas differ"]
+
+
+def test_a_rank_alone_sends_no_samples(cluster, job):
+    names, extras = run(1, local_state.save_ddp_alone, job)[0]
+    assert sorted(names) == ["model.bias", "model.weight"]
+    assert "holdfast.samples" not in extras
+
+
+def test_a_dispute_ends_when_the_same_bytes_are_equal_however_they_are_cut(cluster, job):
+    first, second = run(2, local_state.describe_anew, job)[0]
+    assert first != second
+    assert kinds_of(cluster, job) == ["replicas differ"]
+    assert disputes_of(cluster, job) == {}
+    assert f"DISPUTED job {job}:" not in cluster.cli("status").stdout

@@ -204,24 +204,6 @@ def save_once(kind, job, size):
         return ckpt.stats()["bytes_copied"], ours, savers
 
 
-def differ(job, odd):
-    """One rank's replica is wrong by one bit."""
-    import holdfast
-    state = build("ddp", seed=1)
-    with hf.Checkpointer(job, state, verify_replicas=True) as ckpt:
-        train(state, 0)
-        ckpt.save(0, wait_for_slot=10)
-        if dist.get_rank() == odd:
-            weight = state["model"].module.up.weight
-            weight.data.view(torch.int32)[3, 4] ^= 1
-        ckpt.guard()
-        try:
-            ckpt.save(1)
-        except holdfast.DataLossError as error:
-            return str(error)
-    return "nothing was found"
-
-
 def save_initial(kind, job, inner):
     """What the model begins with; torch spreads it over the ranks."""
     model = spread(Model(0, inner), kind)

@@ -16,17 +16,18 @@ import torch.distributed as dist
 
 from ..arguments import check_step, job_name
 from ..client import Client, Phase, Tier, Version, View
-from ..errors import (AlreadyExistsError, DataLossError, DeadlineExceededError,
-                      FailedPreconditionError, FencedError, HoldfastError, InvalidArgumentError,
-                      PermissionDeniedError, UnavailableError, UnsupportedError)
+from ..errors import (AlreadyExistsError, DeadlineExceededError, FailedPreconditionError,
+                      FencedError, HoldfastError, InvalidArgumentError, PermissionDeniedError,
+                      UnavailableError, UnsupportedError)
 from . import phases, random_state, values
 from .arguments import unwrapped
 from .health import FailureLog, Health
 from .identity import Replicated, of_rank
 from .parts import OptimizerPart, parts_of
-from .plan import Plan, agree, agreed_run_id, check_replicas
+from .plan import Plan, agree, agreed_run_id
 from .reshape import Decisions
 from .restoring import Comparison, fill_from_view
+from .samples import EXTRA as _SAMPLES, EXTRA_BYTES_MAX, ReplicaSamples, Rotation
 from .saved import LAYOUT as _LAYOUT, STATE as _STATE, Saved, StateMismatchError
 from .snapshot import Snapshot
 
@@ -38,8 +39,8 @@ _EXTRA_BYTES_MIN = 1 << 20
 _RETRY_PAUSE_MAX = 30.0
 _ABSENT_S = 0.001
 #: What save() raises: the caller must change something. All else costs a version at most.
-_RAISED = (AlreadyExistsError, DataLossError, FailedPreconditionError, FencedError,
-           InvalidArgumentError, PermissionDeniedError, UnsupportedError)
+_RAISED = (AlreadyExistsError, FailedPreconditionError, FencedError, InvalidArgumentError,
+           PermissionDeniedError, UnsupportedError)
 #: What a rank saves for itself is worth a warning from so many bytes on.
 _NOTED_BYTES = 1 << 20
 
@@ -81,8 +82,6 @@ class Checkpointer:
         random_states: save Python's, NumPy's and torch's generators, too.
         allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
             A pickle can run any code: only for checkpoints whose writers you trust.
-        verify_replicas: at each save compare what ranks save as replicas and raise DataLossError
-            naming the rank that differs. Costs a hash of the state and an exchange.
         on_reshape: entry of the state, or the beginning of a tensor's name up to a dot → what
             becomes of tensors that each rank saved for itself when there is another number of
             ranks: "first" (the lowest rank's), "mean", "zero", "drop" (the state's stay as they
@@ -97,8 +96,8 @@ class Checkpointer:
     def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,
                  rank: int | None = None, world: int | None = None, run_id: str | None = None,
                  guard_steps: bool = True, random_states: bool = True, allow_pickle: bool = False,
-                 verify_replicas: bool = False, on_reshape: Mapping[str, str] | None = None,
-                 trainable_only: bool = False, **client_options: Any) -> None:
+                 on_reshape: Mapping[str, str] | None = None, trainable_only: bool = False,
+                 **client_options: Any) -> None:
         found_rank, found_world = _rank_and_world()
         self.job = job_name(job)
         self.rank = found_rank if rank is None else rank
@@ -109,13 +108,14 @@ class Checkpointer:
         self._options = client_options
         self._allow_pickle = allow_pickle
         self._random_states = random_states
-        self._verify = verify_replicas
         state = unwrapped(state)
         self._parts = parts_of(state, allow_pickle, trainable_only)
         self._decisions = Decisions(on_reshape, state)
         self._client: Client | None = None
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
+        self._samples: ReplicaSamples | None = None
+        self._rotation = Rotation()
         self._layout = b""
         self._extra_bytes = _EXTRA_BYTES_MIN
         self._failures = FailureLog(self.job)
@@ -170,7 +170,9 @@ class Checkpointer:
             options["start_offline"] = True
             if not self._there:
                 options["connect_timeout"] = _ABSENT_S
-        self._open(snapshot.describe(self._plan), **options)
+        self._samples = ReplicaSamples(snapshot, self._plan, self.rank)
+        copies = [] if self._samples.tensor is None else [self._samples.tensor]
+        self._open(snapshot.describe(self._plan) + copies, **options)
         self._snapshot = snapshot
         self._described = True
 
@@ -257,24 +259,22 @@ class Checkpointer:
             FencedError: a newer start of the job is running; AlreadyExistsError: `step` has not
                 grown. UnavailableError: there has never been an agent.
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
-                saved. DataLossError: with `verify_replicas`, what differs.
+                saved.
         """
         check_step(step)
         phases.follow_compiler()
         self._saving = True
+        self._rotation.advance(step)
         try:
             snapshot = self._ready()
             if snapshot is None:
                 return False
             if snapshot.on_device:
                 self._heed_graphs()
-            if self._verify:
-                assert self._plan is not None
-                check_replicas(snapshot, self._plan, self.rank, self.world)
             extras = {_LAYOUT: self._layout, _STATE: self._capture()}
             size = sum(map(len, extras.values()))
-            if size > self._extra_bytes:
-                self._extra_bytes = 2 * size
+            if size + EXTRA_BYTES_MAX > self._extra_bytes:
+                self._extra_bytes = 2 * (size + EXTRA_BYTES_MAX)
                 self._connect(snapshot)
             return self._hand_over(step, snapshot, extras, wait_for_slot)
         except _RAISED:
@@ -333,10 +333,13 @@ class Checkpointer:
         stream = self._stream(snapshot)
         if wait_for_slot > 0:
             self._await_room(wait_for_slot)
-        if snapshot.staged:
+        assert self._samples is not None
+        if snapshot.staged or self._samples.tensor is not None:
             self._guard_quietly()
-            for stored in snapshot.staged:
-                stored.stage()
+        for stored in snapshot.staged:
+            stored.stage()
+        if self._samples.count > 0:
+            extras = {**extras, _SAMPLES: self._samples.take(self._rotation.number)}
         try:
             self._client.save(step, extras, stream=stream, wait_for_slot=wait_for_slot)
         except FencedError:

@@ -34,7 +34,7 @@ from ..errors import (FailedPreconditionError, HoldfastError, InvalidArgumentErr
 from ..tensors import Tensor, check_name, slice_name
 from . import values
 from .boxes import stored_form, torch_dtype
-from .identity import of_rank, split
+from .identity import SAMPLES, of_rank, split
 from .plan import agreed_run_id
 
 __all__ = ["StorageReader", "StorageWriter"]
@@ -313,7 +313,7 @@ class StorageReader(_StorageReader):
                                               self._allow_pickle) or {})
         found: dict[str, Any] = {name: md.BytesStorageMetadata() for name in self._objects}
         seen: set[tuple[str, torch.Size, torch.Size]] = set()
-        pieces = self._view.pieces()
+        pieces = [piece for piece in self._view.pieces() if not piece.name.startswith(SAMPLES)]
         keys = self._keys({piece.name for piece in pieces} if keeps_apart else set())
         self._names = {key: name for name, key in keys.items()}
         for piece in pieces:

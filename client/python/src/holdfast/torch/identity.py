@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidArgumentError
 
-__all__ = ["Replicated", "SavedName", "check_unqualified", "of_group", "of_rank", "replicated",
-           "split"]
+__all__ = ["Replicated", "SAMPLES", "SavedName", "check_unqualified", "of_group", "of_rank",
+           "replicated", "split"]
 
+#: How names of tensors begin that are copies of what other ranks save; nothing is restored from them,
+#: and no entry of a state is called so.
+SAMPLES = "<samples>"
 _QUALIFIED = re.compile(r"(?s)(.*)(@(rank|group)(\d{1,9}))")
 
 

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 from .. import _native
 from ..errors import UnsupportedError
 from . import values
-from .identity import Replicated
+from .identity import SAMPLES, Replicated
 from .optimizer_state import SavedTensor, keys_by_path, make_missing, owner_of
 
 __all__ = ["Leaf", "Part", "parts_of"]
@@ -569,7 +569,7 @@ def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = F
     models = {name: thing for name, thing in state.items() if isinstance(thing, nn.Module)}
     parts: list[Part] = []
     for name, thing in state.items():
-        if not name or "." in name:
+        if not name or "." in name or name == SAMPLES:
             raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, "
                              f"which part it from the names within")
         if isinstance(thing, Part):

@@ -3,19 +3,16 @@ job."""
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from typing import Any, Mapping
 
-import torch
 import torch.distributed as dist
 
-from ..errors import DataLossError
 from . import boxes as b
 from .identity import of_rank
 from .snapshot import Snapshot, Stored
 
-__all__ = ["Plan", "agree", "agreed_run_id", "check_replicas"]
+__all__ = ["Plan", "agree", "agreed_run_id"]
 
 
 class Plan:
@@ -96,40 +93,3 @@ def agree(snapshot: Snapshot, rank: int, world: int) -> Plan:
                 if name in agreed and box.holders == holders]
         rows.update(b.divide(mine, holders))
     return Plan(rank, boxes, rows)
-
-
-def _hash(tensor: torch.Tensor) -> str:
-    flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=16).hexdigest()
-
-
-def check_replicas(snapshot: Snapshot, plan: Plan, rank: int, world: int) -> None:
-    """Compares over ranks what they save as replicas; all ranks call this together.
-
-    Raises:
-        DataLossError: on all ranks, naming tensors and the ranks that differ from the others.
-    """
-    if not talking(world):
-        return
-    mine = {name: (stored.box.holders, stored.box.offset, _hash(stored.live))
-            for name, stored in snapshot.stored.items()
-            if len(stored.box.holders) > 1 and stored.box.cuttable
-            and stored.leads.box.cuttable and not plan.disagreed(stored)}
-    found: dict[tuple, dict[str, list[int]]] = {}
-    for member, said in enumerate(gather(mine)):
-        for name, (holders, offset, digest) in said.items():
-            found.setdefault((name, holders, offset), {}).setdefault(digest, []).append(member)
-    lines = []
-    for (name, holders, _), by_digest in sorted(found.items()):
-        if len(by_digest) > 1:
-            camps = sorted(by_digest.values(), key=lambda camp: (-len(camp), camp))
-            if len(camps[0]) > len(holders) // 2:
-                odd = sorted(member for camp in camps[1:] for member in camp)
-                lines.append(f"'{name}' of rank {', '.join(map(str, odd))} differs from what "
-                             f"{len(camps[0])} other ranks hold")
-            else:
-                lines.append(f"'{name}' differs between ranks {', '.join(map(str, holders))}")
-    if lines:
-        more = f" (and {len(lines) - 8} more)" if len(lines) > 8 else ""
-        raise DataLossError("replicas are not equal, nothing was saved: "
-                            + "; ".join(lines[:8]) + more)

@@ -9,7 +9,7 @@ from ..client import Piece, View
 from ..errors import InvalidArgumentError
 from . import values
 from .boxes import torch_dtype
-from .identity import of_rank, split
+from .identity import SAMPLES, of_rank, split
 from .optimizer_state import SavedTensor
 
 __all__ = ["LAYOUT", "STATE", "Saved", "StateMismatchError", "local_tensors"]
@@ -53,7 +53,7 @@ class Saved:
         for piece in view.pieces():
             if piece.rank == rank:
                 self._own.add(piece.name)
-            if piece.name not in self.pieces:
+            if piece.name not in self.pieces and not piece.name.startswith(SAMPLES):
                 self.pieces[piece.name] = piece
                 self._file(self._by_name, piece.name, piece.name)
 

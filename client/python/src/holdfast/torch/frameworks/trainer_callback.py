@@ -130,8 +130,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def _client_options(self) -> dict[str, Any]:
         return {key: value for key, value in self._options.items()
-                if key not in ("guard_steps", "random_states", "on_reshape", "trainable_only",
-                               "verify_replicas")}
+                if key not in ("guard_steps", "random_states", "on_reshape", "trainable_only")}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                        **kwargs: Any) -> None:
