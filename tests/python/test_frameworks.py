@@ -183,7 +183,7 @@ def test_deepspeed_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path
     train(job, 3, expect=KILLED)
     assert (tmp_path / job / "latest").read_text() == "global_step3"
     files = list((tmp_path / job / "global_step3").glob("*.pt"))
-    assert len(files) == (1 if stage == 0 else 3)
+    assert len(files) == {0: 1, 3: 4}.get(stage, 3)
     assert all(json.loads(path.read_text())["step"] == 3 for path in files)
     for (began, state), (_, expected) in zip(train(job, 0), reference):
         assert began == 3
