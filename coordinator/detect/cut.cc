@@ -31,6 +31,12 @@ Links LinksTold(const Table& table, Clock::TimePoint now, Clock::Duration fresh)
 bool IsDead(const Between& between) { return between.in_vain > 0 && between.answered == 0; }
 }  // namespace
 
+bool AnyInVain(const Table& table, Clock::TimePoint now, Clock::Duration fresh) {
+  const Links links = LinksTold(table, now, fresh);
+  return std::any_of(links.begin(), links.end(),
+                     [](const auto& link) { return link.second.in_vain > 0; });
+}
+
 std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
                            Clock::TimePoint now, Clock::Duration fresh) {
   const Links links = LinksTold(table, now, fresh);

@@ -25,4 +25,7 @@ struct Cut {
 std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
                            Clock::TimePoint now, Clock::Duration fresh);
 
+/// Some node did not answer another one.
+bool AnyInVain(const Table& table, Clock::TimePoint now, Clock::Duration fresh);
+
 }  // namespace holdfast::detect

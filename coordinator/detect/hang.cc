@@ -15,6 +15,9 @@ namespace {
 
 /// A word this old says nothing about now; a node this long silent is taken for lost.
 constexpr Clock::Duration kFresh = std::chrono::seconds(3);
+/// Nodes ask each other every second, and the answers of a second take one more: by then all have
+/// told who answers them.
+constexpr uint64_t kAnswersFollow = 3'000'000'000;  // ns
 
 class HangFinder {
  public:
@@ -299,7 +302,11 @@ class HangFinder {
     verdict.evidence.push_back(fmt::format(
         "all {} ranks have started {}, the last one {} ago; it does not finish",
         operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));
-    if (!BlameCut(operation, verdict)) FollowEdges(operation, verdict);
+    const bool is_cut = BlameCut(operation, verdict);
+    // What looks like one link may be the first that is known of a node that is cut from all.
+    const bool to_come = operation.youngest_ns < Patience(operation) + kAnswersFollow;
+    if (to_come && verdict.ranks.empty() && AnyInVain(table_, now_, kFresh)) return std::nullopt;
+    if (!is_cut) FollowEdges(operation, verdict);
     return verdict;
   }
 
