@@ -44,8 +44,8 @@ const std::vector<Bench>& All() {
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
 #endif
-      {"torch", "beside torch.save, safetensors and torch.distributed.checkpoint", RunTorch, true,
-       true},
+      {"torch", "compared with torch.save, safetensors and torch.distributed.checkpoint", RunTorch,
+       true, true},
       {"fault-matrix", "the detector on simulated faults", RunFaultMatrix, true, true},
   };
   return all;

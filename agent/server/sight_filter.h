@@ -11,8 +11,9 @@
 
 namespace holdfast::agent {
 
-/// What of the sights is told: not how old something grew while this agent itself stood still,
-/// since the whole machine may have, and not for ever who is dead. Thread-compatible.
+/// Filters what is reported of the ranks: time during which this agent itself was stopped does not
+/// count, since the whole machine may have been; and a dead rank is reported a few times only.
+/// Thread-compatible.
 class SightFilter {
  public:
   /// So often a dead rank is told: enough for any verdict.

@@ -35,8 +35,8 @@ int32_t Say(ErrorCode code, const std::string& message, char* text, size_t text_
 
 /// Makes a context current for a scope; the caller's own is back afterwards. The driver refuses
 /// most calls on a thread without one, also where an event or a stream says which it belongs to.
-/// Nothing here becomes part of a graph that the program captures meanwhile, on whatever thread, so
-/// it may go on: otherwise waiting for an event or pinning memory would end the capture.
+/// In the relaxed capture mode: otherwise waiting for an event or pinning memory would end a
+/// capture that the program has begun on another thread.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, CUcontext context) : driver_(driver) {
@@ -66,8 +66,8 @@ bool IsCaptured(const Driver& driver, CUstream stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE || result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-/// A copy that is under way while its tensors change is torn. Its first bytes are read again when
-/// all of it is copied: so many samples a device, of so many bytes.
+/// A copy is torn if its tensors change while it is made. When all of it is copied, the first bytes
+/// of up to kSamplesMax pieces of each device are read again.
 constexpr size_t kSamplesMax = 32;
 constexpr size_t kSampleBytes = 256;
 
@@ -389,8 +389,8 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
   for (const Sample& sample : copy->samples) {
     if (std::memcmp(sample.first, sample.second, sample.bytes) == 0) continue;
     return Say(ErrorCode::kDataLoss,
-               "tensors changed while they were being copied: call guard() before whatever changes "
-               "them, such as the replay of a CUDA graph that has the optimizer's step",
+               "tensors changed while they were being copied: call guard() before anything that "
+               "changes them, such as the replay of a CUDA graph that has the optimizer's step",
                text, text_bytes);
   }
   return 0;
@@ -406,8 +406,7 @@ int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_
   }
   for (CUcontext one : copy->context->ContextsOf(training_stream)) {
     CurrentContext current(driver, one);
-    // A graph cannot wait for what is outside of it: the host does, and so does all that the graph
-    // is made of.
+    // A graph cannot wait for an event that it does not contain: the host waits.
     const bool captured = IsCaptured(driver, training_stream);
     for (const auto& [index, event] : last) {
       CUresult result = captured ? driver.EventSynchronize(event)

@@ -40,6 +40,7 @@ std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
   std::unordered_map<std::string_view, const PlacedTensor*> tensors;
   for (const PlacedTensor& tensor : parsed.tensors) tensors.emplace(tensor.spec.name, &tensor);
   std::vector<ReplicaSample> samples;
+  uint64_t room = image.size();
   for (const Json& entry : list) {
     if (samples.size() == kReplicaSamplesMax) break;
     if (!IsSample(entry)) continue;
@@ -52,6 +53,8 @@ std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
     const PlacedTensor& tensor = *found->second;
     if (begin > tensor.bytes() || bytes > tensor.bytes() - begin || bytes == 0) continue;
     if (first > std::numeric_limits<uint64_t>::max() - bytes) continue;
+    if (bytes > room) break;
+    room -= bytes;
     const uint32_t crc = Crc32c(image.subspan(parsed.data_offset + tensor.begin + begin, bytes));
     samples.push_back({name, first, bytes, crc});
   }

@@ -20,7 +20,8 @@ namespace holdfast {
 inline constexpr std::string_view kReplicaSamplesExtra = "holdfast.samples";
 /// Tensors whose names begin so are copies of what other ranks save; nothing is restored from them.
 inline constexpr std::string_view kSampleCopiesPrefix = "<samples>";
-inline constexpr uint64_t kReplicaSamplesBytesMax = 1 << 20;
+/// Longer lists are ignored: many ranks of a node report theirs in one message.
+inline constexpr uint64_t kReplicaSamplesBytesMax = 256 << 10;
 /// Further ones are ignored.
 inline constexpr size_t kReplicaSamplesMax = 512;
 /// Of the name of a sample's tensor; samples with longer ones are ignored.
@@ -36,8 +37,8 @@ struct ReplicaSample {
   bool operator==(const ReplicaSample&) const = default;
 };
 
-/// The samples that `image` lists. What it lists wrongly is left out: the trainer writes it, and
-/// may change the bytes at any time.
+/// The samples that `image` lists, until they have as many bytes as the image. What it lists
+/// wrongly is left out: the trainer writes it, and may change the bytes at any time.
 std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
                                               const ParsedImage& parsed);
 

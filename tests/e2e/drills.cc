@@ -163,18 +163,24 @@ Result<VersionId> AwaitDurable(Scene& scene) {
   return AwaitCommit(scene.cluster, scene.job, Tier::kDisk, now.disk_committed, kPatience);
 }
 
+/// Kills all processes and starts them again; the job has to come back from the disks.
+Status LoseAllMemory(Scene& scene, VersionId durable, DrillReport* report) {
+  const auto start = steady_clock::now();
+  const uint64_t newest = KillAllProcesses(scene);
+  report->detect_ms = MillisSince(start);
+  HOLDFAST_RETURN_IF_ERROR(scene.cluster.Start());
+  HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, report));
+  if (!CameFromDisks(*report)) return DataLossError("did not come back from disk");
+  report->note = "durable before: " + ToString(durable);
+  return Status::Ok();
+}
+
 Result<DrillReport> KillEverything(Scene& scene) {
   DrillReport report;
   HOLDFAST_RETURN_IF_ERROR(AwaitSteps(scene, 3));
   HOLDFAST_ASSIGN_OR_RETURN(VersionId durable, AwaitDurable(scene));
-  auto start = steady_clock::now();
   scene.say("SIGKILL everything: trainers, agents, keepers, coordinator; the memory is gone");
-  uint64_t newest = KillAllProcesses(scene);
-  report.detect_ms = MillisSince(start);
-  HOLDFAST_RETURN_IF_ERROR(scene.cluster.Start());
-  HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, &report));
-  if (!CameFromDisks(report)) return Fail(DataLossError("did not come back from disk"));
-  report.note = "durable before: " + ToString(durable);
+  HOLDFAST_RETURN_IF_ERROR(LoseAllMemory(scene, durable, &report));
   return report;
 }
 
@@ -186,14 +192,8 @@ Result<DrillReport> InterruptDiskWrite(Scene& scene) {
   if (!scene.cluster.agent(2).WaitFor(kPatience)) {
     return Fail(DeadlineExceededError("agent n2 did not reach its crash point"));
   }
-  auto start = steady_clock::now();
   scene.say("agent n2 died in the middle of a disk write; now everything else dies too");
-  uint64_t newest = KillAllProcesses(scene);
-  report.detect_ms = MillisSince(start);
-  HOLDFAST_RETURN_IF_ERROR(scene.cluster.Start());
-  HOLDFAST_RETURN_IF_ERROR(Resume(scene, start, newest, &report));
-  if (!CameFromDisks(report)) return Fail(DataLossError("did not come back from disk"));
-  report.note = "durable before: " + ToString(durable);
+  HOLDFAST_RETURN_IF_ERROR(LoseAllMemory(scene, durable, &report));
   return report;
 }
 

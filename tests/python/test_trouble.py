@@ -271,7 +271,8 @@ def test_mistakes_are_named(cluster, job, monkeypatch, caplog):
              (dict(job=7, state={"m": model}), "job=7"),
              (dict(job=job, state={1: model}), r"state\[1\]"),
              (dict(job=job, state=None), "pass a dictionary"),
-             (dict(job=job, state=[model]), "pass a dictionary")]
+             (dict(job=job, state=[model]), "pass a dictionary"),
+             (dict(job=job, state={"m": model}, verify_replicas=True), "no option verify_replicas")]
     for arguments, words in cases:
         with pytest.raises(holdfast.InvalidArgumentError, match=words):
             hf.Checkpointer(**arguments)

@@ -21,9 +21,8 @@ class Watch {
     AddContents(std::move(dictionary), tensor);
   }
 
-  /// `tree`, of dictionaries, lists and tuples, has the same tensors, those of type `tensor`, at
-  /// the same places as now, and the same places for what is none. What is there may be another
-  /// value.
+  /// `tree`, of dictionaries, lists and tuples, has the same objects of type `tensor` at the same
+  /// places as now. Other values may change, but not where they are.
   void AddTree(nb::handle tree, nb::handle tensor) {
     if (!IsBranch(tree.ptr(), tensor)) return;
     Branch branch{nb::borrow(tree), nb::borrow(tensor), {}};

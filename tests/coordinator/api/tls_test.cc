@@ -34,7 +34,7 @@ class TlsTest : public ::testing::Test {
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }
-  /// The default service answers every call that gets through as not implemented.
+  /// The default service answers every call that reaches it with UNIMPLEMENTED.
   grpc::StatusCode Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
     auto channel = grpc::CreateChannel(endpoint_.ToGrpcTarget(), credentials);
     auto stub = coordinator::Coordinator::NewStub(channel);

@@ -62,5 +62,19 @@ TEST(ReplicaSampleTest, TheirNumberIsBounded) {
   EXPECT_EQ(SamplesOf(list + "]").size(), kReplicaSamplesMax);
 }
 
+TEST(ReplicaSampleTest, TheirBytesAreNoMoreThanTheImages) {
+  constexpr size_t kBytes = 65536;
+  const auto layout = ImageLayout::Plan({Whole("w", DType::kU8, {kBytes})});
+  std::string list;
+  for (size_t i = 0; i < 100; ++i) {
+    list += (i == 0 ? "[" : ",") + std::string(R"(["s",0,65536,"w",0])");
+  }
+  list += "]";
+  const ExtraSize extra{kReplicaSamplesExtra, list.size()};
+  const std::string image =
+      *layout->RenderHeader(Identity(), {&extra, 1}) + std::string(kBytes, 'w') + list;
+  EXPECT_EQ(TakeReplicaSamples(Bytes(image), *Parse(image)).size(), 1U);
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import inspect
 import logging
 import os
 import time
@@ -105,6 +106,9 @@ class Checkpointer:
         #: The version that restore() brought back; None after a fresh start.
         self.restored: Version | None = None
         self._run_id = run_id
+        unknown = client_options.keys() - inspect.signature(Client).parameters.keys()
+        if unknown:
+            raise InvalidArgumentError(f"Checkpointer has no option {', '.join(sorted(unknown))}")
         self._options = client_options
         self._allow_pickle = allow_pickle
         self._random_states = random_states

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["EXTRA", "EXTRA_BYTES_MAX", "ReplicaSamples", "Rotation"]
 
 EXTRA = "holdfast.samples"
-#: What does not fit is not compared.
+#: What does not fit is not compared; an agent ignores a longer list.
 EXTRA_BYTES_MAX = 256 << 10
-#: Bytes of one sample of what a group of ranks holds. save() waits for the copy of host memory, a
-#: millisecond or less; device memory is copied on its stream.
+#: Bytes of one sample of what a group of ranks holds. save() waits for the copy of host memory, 0.5
+#: to 3 ms; device memory is copied on its stream.
 _BYTES_MIN, _HOST_BYTES_MAX, _DEVICE_BYTES_MAX = 4 << 10, 4 << 20, 16 << 20
 #: A sample is about this part of what each rank of the group saves …
 _SAMPLES_PER_RANK = 32
-#: … but small states are compared within so many saves, however many ranks there are.
+#: … but no state is cut into more samples than this, however many ranks there are.
 _SAMPLES_MAX = 512
 #: Ranges of tensors in one sample; an agent takes 512 from one image.
 _RANGES_MAX = 64
@@ -101,7 +101,7 @@ class ReplicaSamples:
 
     @property
     def count(self) -> int:
-        """Within so many saves every byte is compared; 0: there are no replicas."""
+        """Saves after which every byte was compared once; 0: there are no replicas."""
         return max(map(len, self._samples), default=0)
 
     def take(self, number: int) -> bytes:
