@@ -206,7 +206,7 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
     if (holding.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
   } else {
     if (!IsParity(holding.rank)) TryCommit(job, *version, holding.tier);
-    if (holding.tier == Tier::kMemory) TryCommit(job, *version, Tier::kPeer);
+    TryCommit(job, *version, Tier::kPeer);
   }
   job.changed = job.changed || added;
 }
@@ -265,7 +265,9 @@ void State::AbortOvertaken(Job& job, const Holding& newer) {
 
 void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
-  if (((version.tiers | version.failed_tiers) & TierBit(tier)) != 0) return;
+  if (version.committed_at(tier)) return;
+  // Parity that could not be made in memory may have been made on disk since.
+  if ((version.failed_tiers & TierBit(tier)) != 0 && tier != Tier::kPeer) return;
   const bool complete =
       tier == Tier::kPeer ? IsCompleteAtPeer(job, version) : version.held_at(tier) == version.world;
   if (!complete) return;
@@ -278,6 +280,7 @@ void State::TryCommit(Job& job, VersionState& version, Tier tier) {
   }
   version.phase = Phase::kCommitted;
   version.tiers |= TierBit(tier);
+  version.failed_tiers &= ~TierBit(tier);
   version.whole.reset();
   version.bytes = 0;
   for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;

@@ -260,9 +260,7 @@ std::string State::WhyNotDurable(const Job& job) const {
   std::string lacks;
   if (!version.committed_at(Tier::kDisk)) lacks = "on disk";
   if (job.seats_of(newest.incarnation) != nullptr && !version.committed_at(Tier::kPeer)) {
-    const uint32_t parity = version.parity_held_at(Tier::kDisk);
-    const bool on_disk = parity == job.seats_of(newest.incarnation)->seats.size();
-    if (!on_disk) lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
+    lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
   }
   if (lacks.empty()) return "";
   return fmt::format("version {} is the newest and not {}", ToString(newest), lacks);

@@ -94,14 +94,16 @@ bool MayDecode(const VersionState& version) {
 bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
   if (seats == nullptr || !version.committed_at(Tier::kMemory)) return false;
-  if (version.parity_held_at(Tier::kMemory) != seats->seats.size()) return false;
-  if (version.held_at(Tier::kMemory) != version.world) return false;
-  constexpr uint32_t kMemory = TierBit(Tier::kMemory);
-  for (uint32_t number = 0; number < seats->seats.size(); ++number) {
-    if (!HasData(job, version, number, kMemory)) return false;
-    if (!HasParity(job, version, number, kMemory)) return false;
-  }
-  return true;
+  const auto complete = [&](Tier tier) {
+    if (version.parity_held_at(tier) != seats->seats.size()) return false;
+    if (version.held_at(tier) != version.world) return false;
+    for (uint32_t number = 0; number < seats->seats.size(); ++number) {
+      if (!HasData(job, version, number, TierBit(tier))) return false;
+      if (!HasParity(job, version, number, TierBit(tier))) return false;
+    }
+    return true;
+  };
+  return complete(Tier::kMemory) || complete(Tier::kDisk);
 }
 
 bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {

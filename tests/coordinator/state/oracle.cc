@@ -114,14 +114,14 @@ const PeerPlan* Oracle::PlanOf(Incarnation incarnation, const StoredRecords& rec
 }
 
 /// Members that lack a shard of theirs in memory, a rank's or the parity.
-uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group,
-                            uint32_t first_number) const {
+uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number,
+                            Tier tier) const {
   uint32_t incomplete = 0;
   for (uint32_t i = 0; i < group.members.size(); ++i) {
     auto node = live_.find(group.members[i].node);
     bool complete = node != live_.end();
     auto need = [&](Rank rank) {
-      complete = complete && node->second.count({version, rank.value, Tier::kMemory}) != 0;
+      complete = complete && node->second.count({version, rank.value, tier}) != 0;
     };
     need(ParityRank(first_number + i));
     for (const PeerRank& rank : group.members[i].ranks) need(rank.rank);
@@ -159,12 +159,15 @@ bool Oracle::EnoughIsLeft(VersionId version, const PlannedGroup& group,
 bool Oracle::HeldAtPeer(VersionId version, const StoredRecords& records) const {
   const PeerPlan* plan = PlanOf(version.incarnation, records);
   if (plan == nullptr) return false;
-  uint32_t number = 0;
-  for (const PlannedGroup& group : *plan) {
-    if (Incomplete(version, group, number) != 0) return false;
-    number += static_cast<uint32_t>(group.members.size());
-  }
-  return true;
+  const auto complete = [&](Tier tier) {
+    uint32_t number = 0;
+    for (const PlannedGroup& group : *plan) {
+      if (Incomplete(version, group, number, tier) != 0) return false;
+      number += static_cast<uint32_t>(group.members.size());
+    }
+    return true;
+  };
+  return complete(Tier::kMemory) || complete(Tier::kDisk);
 }
 
 bool Oracle::Decodable(VersionId version, uint32_t rank, const StoredRecords& records) const {

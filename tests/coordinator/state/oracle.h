@@ -54,7 +54,8 @@ class Oracle {
  private:
   bool HeldAt(VersionId version, uint32_t world, Tier tier) const;
   const PeerPlan* PlanOf(Incarnation incarnation, const StoredRecords& records) const;
-  uint32_t Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number) const;
+  uint32_t Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number,
+                      Tier tier) const;
   bool EnoughIsLeft(VersionId version, const PlannedGroup& group, uint32_t first_number) const;
   bool HeldAtPeer(VersionId version, const StoredRecords& records) const;
   bool Decodable(VersionId version, uint32_t rank, const StoredRecords& records) const;

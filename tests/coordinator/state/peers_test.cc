@@ -344,12 +344,23 @@ TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
   Commit(V(1, 2), Tier::kMemory);
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
   c.Hold("d", {Parity(V(1, 2), 3, Tier::kDisk)});
-  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "on disk is not in memory";
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "neither tier has all of it";
   c.Gone("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
   c.Hold("d", {Parity(V(1, 2), 3)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
   c.Hold("a", {Parity(V(1, 2), 0)});
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 2)));
+}
+
+TEST_F(PeersTest, ParityOnDiskCommitsAtPeerWhatMemoryHadNoRoomFor) {
+  Commit(V(1, 1), Tier::kMemory);
+  c.MissParity("d", V(1, 1), 3, Tier::kPeer);
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i, Tier::kDisk)});
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+  c.Hold("d", {Data(V(1, 1), 3, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 1)));
+  EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, 0U);
 }
 
 TEST_F(PeersTest, TheSecondParityOfAVersionMustBeTheSame) {
@@ -394,7 +405,7 @@ TEST_F(PeersTest, TheTargetFollowsTheParity) {
   c.MissParity("c", V(1, 4), 2, Tier::kPeer);
   EXPECT_EQ(target(), Step{5}) << "given up by one member";
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 4), i)});
-  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "what will not be will not be";
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 4))) << "made again, and complete";
   c.Hold("a", {Data(V(1, 5), 0)});
   c.Miss("b", V(1, 5), 1, Tier::kMemory);
   EXPECT_EQ(target(), Step{6}) << "aborted";
