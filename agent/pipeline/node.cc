@@ -24,6 +24,8 @@ constexpr size_t kSessionsMax = 512;
 /// and is silent takes no place from others.
 constexpr size_t kSilentMax = 64;
 constexpr int kTickMs = 100;
+// How soon an operator who deleted quarantined files sees that the warning is gone.
+constexpr std::chrono::seconds kQuarantineCheckPause(5);
 // So many packets of one trainer in a row before the others get their turn.
 constexpr int kPacketsPerTurn = 16;
 
@@ -414,6 +416,10 @@ void Node::TickLoop() {
   ReleaseSetAside();
   AdvanceReleases();
   TellRanks();
+  if (now >= next_quarantine_check_) {
+    next_quarantine_check_ = now + kQuarantineCheckPause;
+    static_cast<void>(retention_.Post([this] { WarnOfQuarantine(); }));
+  }
   std::erase_if(trainers_,
                 [](const auto& trainer) { return ProcessGone(trainer.second.pid_fd.get()); });
 }

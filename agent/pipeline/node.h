@@ -255,6 +255,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   Status Prepare(const PrepareShard& prepare, RankPipeline* rank);
   void ApplyRemove(const RemoveVersion& remove);
   void SetWarning(const std::string& key, const std::string& text);
+  /// As long as there are quarantined files on disk, an operator should see it.
+  void WarnOfQuarantine();
 
   const NodeOptions options_;
   Arena& arena_;
@@ -292,6 +294,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   UniqueFd listener_;
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   uint64_t next_session_ = 1;
+  Clock::TimePoint next_quarantine_check_{};
   std::map<RankKey, Trainer> trainers_;
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;

@@ -294,6 +294,15 @@ void Node::OnSlotsChanged(const std::string& job, Rank rank) {
   });
 }
 
+void Node::WarnOfQuarantine() {
+  const uint64_t files = volume_.QuarantinedFiles();
+  SetWarning("quarantine",
+             files == 0 ? ""
+                        : fmt::format("quarantined files: {} in quarantine/ of the data "
+                                      "directories, damaged or unknown; delete them after a look",
+                                      files));
+}
+
 void Node::SetWarning(const std::string& key, const std::string& text) {
   MutexLock lock(warnings_mutex_);
   const auto known = warnings_.find(key);

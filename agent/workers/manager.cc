@@ -45,7 +45,9 @@ Status MakeFolders(const std::string& path) {
 
 /// To the whole group, but never to a stranger's.
 void Signal(const std::optional<WorkerPids>& pids, int signal) {
-  if (pids && IsAlive(pids->worker)) ::kill(-pids->worker.pid, signal);
+  if (!pids || !IsAlive(pids->worker)) return;
+  // A worker that was stopped right after its fork has no group of its own yet.
+  if (::kill(-pids->worker.pid, signal) != 0 && errno == ESRCH) ::kill(pids->worker.pid, signal);
 }
 }  // namespace
 

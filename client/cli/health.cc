@@ -35,6 +35,7 @@ bool SaysFull(const std::string& warning) {
 /// The stable code of a condition that an agent reports.
 std::string CodeOf(const std::string& warning) {
   if (SaysFull(warning)) return "DISK_FULL";
+  if (warning.rfind("quarantined files", 0) == 0) return "QUARANTINED_FILES";
   return warning.rfind("disk failed", 0) == 0 ? "DISK_FAILED" : "NODE_WARNING";
 }
 

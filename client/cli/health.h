@@ -44,6 +44,7 @@ JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
 ///   DISK_FULL        a node's data directories have no room left
 ///   DISK_FAILED      a node cannot write to its data directories
 ///   DISK_LOW         less than a tenth is left
+///   QUARANTINED_FILES  a node set damaged or unknown files aside, and they are still there
 ///   NO_NODES         no agent is attached or was (an error)
 ///   NOTHING_COMMITS  a job's ranks save, and each version is given up (an error)
 ///   NODE_WARNING     another condition that an agent reports

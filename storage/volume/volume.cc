@@ -54,6 +54,7 @@ class DiskVolume final : public Volume, private PublishGate {
                       std::span<const std::byte> bytes) override;
   Status RemoveVersion(const std::string& job, VersionId version) override;
   Status Quarantine(const ShardKey& key, const std::string& why) override;
+  uint64_t QuarantinedFiles() const override;
   uint64_t FreeBytes() const override;
   void RegisterMemory(std::span<std::byte> memory) override {
     for (const auto& dir : dirs_) dir->RegisterMemory(memory);
@@ -317,6 +318,15 @@ Status DiskVolume::Quarantine(const ShardKey& key, const std::string& why) {
   Log(LogLevel::kWarn, moved.ok() ? "Quarantined" : "QuarantineFailed",
       {Kv("shard", ToString(key)), Kv("why", why), Kv("status", moved.ToString())});
   return moved;
+}
+
+uint64_t DiskVolume::QuarantinedFiles() const {
+  uint64_t files = 0;
+  for (const auto& dir : dirs_) {
+    auto entries = dir->List(std::string(kQuarantineName));
+    if (entries) files += entries->size();
+  }
+  return files;
 }
 
 uint64_t DiskVolume::FreeBytes() const {

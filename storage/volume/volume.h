@@ -118,6 +118,8 @@ class Volume {
   virtual Status RemoveVersion(const std::string& job, VersionId version) = 0;
   /// Moves a damaged shard out of the way, so that it is not offered again.
   virtual Status Quarantine(const ShardKey& key, const std::string& why) = 0;
+  /// What was moved out of the way and is still there, over all directories.
+  virtual uint64_t QuarantinedFiles() const = 0;
   virtual uint64_t FreeBytes() const = 0;
   /// Passed on to every directory; see Directory.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;

@@ -212,6 +212,10 @@ TEST_F(RestoreTest, AFlippedBitOnDiskIsDataLossQuarantinedAndNamed) {
   EXPECT_TRUE(node_->coordinator.WasGone(Shard(2).key(), Tier::kDisk));
   ASSERT_EQ(node_->volume->List().size(), 1U);
   EXPECT_EQ(node_->volume->List()[0].identity, Shard(1));
+  EXPECT_TRUE(Eventually([&] {
+    const std::vector<std::string> warnings = node_->coordinator.warnings();
+    return warnings.size() == 1 && warnings[0].starts_with("quarantined files: 2");
+  })) << "the data and its seal";
   EXPECT_FALSE(node_->coordinator.Holds(Shard(2).key(), Tier::kMemory));
   EXPECT_EQ(AwaitPrepared(node_->coordinator.Prepare(Prepare(Shard(1), Tier::kDisk))),
             Status::Ok());

@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <grp.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -116,8 +116,8 @@ class WorkerManagerTest : public ::testing::Test {
   static bool OthersRead(const std::string& path) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const bool dropped = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 &&
-                           ::setuid(65534) == 0;
+      const bool dropped =
+          ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
       ::_exit(!dropped ? 2 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC) >= 0 ? 0 : 1);
     }
     int status = 0;
@@ -156,8 +156,8 @@ TEST_F(WorkerManagerTest, NobodyElseReadsEnvironmentsAndLogs) {
   for (const std::string& file : {spec, root_ + "/workers/job/rank-4/pid", log}) {
     EXPECT_EQ(ModeOf(file), 0600U) << file;
   }
-  for (const char* folder : {"/workers", "/workers/job", "/workers/job/rank-4", "/log",
-                             "/log/job", "/log/job/run-1.1"}) {
+  for (const char* folder : {"/workers", "/workers/job", "/workers/job/rank-4", "/log", "/log/job",
+                             "/log/job/run-1.1"}) {
     EXPECT_EQ(ModeOf(root_ + folder), 0700U) << folder;
   }
   if (::geteuid() != 0) return;  // nobody else to be
@@ -262,6 +262,27 @@ TEST_F(WorkerManagerTest, AStoppedProcessIsEndedToo) {
   StopJob("job", 50);
   EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
   EXPECT_FALSE(Runs(pid));
+}
+
+TEST_F(WorkerManagerTest, AWorkerThatHasNoGroupOfItsOwnYetIsEndedToo) {
+  manager_->Want(Shell("while :; do sleep 0.01; done"));
+  const pid_t started = AwaitPid();
+  manager_.reset();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const std::string folder = root_ + "/workers/job/rank-4";
+  const auto pids = ReadPids(folder);
+  ASSERT_TRUE(pids.has_value());
+  ASSERT_TRUE(WritePids(folder, {NameProcess(child), pids->shim}).ok());
+  Open();
+  StopJob("job", 0);
+  int status = 0;
+  const bool ended = Await([&] { return ::waitpid(child, &status, WNOHANG) == child; });
+  EXPECT_TRUE(ended);
+  if (!ended) ::kill(child, SIGKILL);
+  ::kill(-started, SIGKILL);
 }
 
 TEST_F(WorkerManagerTest, TheNextLaunchStartsWhenNothingOfTheLastIsLeft) {

@@ -69,6 +69,20 @@ class ClusterTest : public testing::Test {
     }
   }
 
+  /// Shards that are on disk.
+  size_t Seals() const {
+    size_t count = 0;
+    for (int node = 0; node < 2; ++node) {
+      for (const std::string& dir : cluster_->DataDirs(node)) {
+        std::error_code error;
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(dir, error)) {
+          if (entry.path().extension() == ".seal") ++count;
+        }
+      }
+    }
+    return count;
+  }
+
   CliResult Cli(std::vector<std::string> args) {
     args.insert(args.begin(), {"--endpoint", cluster_->endpoint()});
     return RunCli(args);
@@ -245,6 +259,8 @@ TEST_F(ClusterTest, WhoProtectsWhom) {
 TEST_F(ClusterTest, FromTheDisksOfADeadCluster) {
   SaveEverywhere(1);
   SaveEverywhere(2);
+  // The agents write parity to disk by themselves.
+  ASSERT_TRUE(local::WaitUntil([&] { return Seals() == 2 * (kWorld + 2); }, kPatience));
   cluster_->KillEverything();
   CliResult verify = RunCli(WithDataDirs({"verify", "lm", "--deep"}, "--data-dir"));
   EXPECT_EQ(verify.exit_code, 0) << verify.Shown();

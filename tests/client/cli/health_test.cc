@@ -89,6 +89,9 @@ TEST(HealthTest, Disks) {
   view.status.mutable_nodes(1)->add_warnings("disk failed: fsync: Input/output error");
   view.status.mutable_nodes(1)->add_warnings("io_uring is refused here");
   EXPECT_THAT(CodesOf(view), ElementsAre("DISK_FULL", "DISK_FAILED", "NODE_WARNING"));
+  view.status.mutable_nodes(1)->clear_warnings();
+  view.status.mutable_nodes(1)->add_warnings("quarantined files: 2 in quarantine/");
+  EXPECT_THAT(CodesOf(view), ElementsAre("DISK_FULL", "QUARANTINED_FILES"));
 }
 
 TEST(HealthTest, NotRestorableIsAnErrorAndComesFirst) {

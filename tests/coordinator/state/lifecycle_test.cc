@@ -6,11 +6,11 @@
 
 namespace holdfast::coord {
 namespace {
+using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using std::chrono::milliseconds;
 
 constexpr milliseconds kSettle(2000);
 

@@ -147,8 +147,10 @@ TEST_P(RecoveryTest, UnknownEntriesAreMovedAndNeverDeleted) {
     EXPECT_THAT(disk_.Files(), Contains(StartsWith(LastDir() + "/quarantine/" + flat + ".")));
   }
   EXPECT_THAT(disk_.Files(), Contains(HasSubstr("/quarantine/job+old stuff.")));
+  EXPECT_EQ(volume_->QuarantinedFiles(), unknown.size() + 1);
   Reopen();
   EXPECT_THAT(report().quarantined, IsEmpty());
+  EXPECT_EQ(volume_->QuarantinedFiles(), unknown.size() + 1) << "they stay until they are deleted";
 }
 
 TEST_P(RecoveryTest, ANewerSealIsLeftInPlaceNotOfferedAndNotRemoved) {
