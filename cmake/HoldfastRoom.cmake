@@ -1,30 +1,18 @@
 # holdfast_room(<target> SOURCES ... HEADERS ... [DEPENDS ...] [PRIVATE_DEPENDS ...])
 #
-# Makes one room: a static library, a check that each header compiles alone, and a link test that
-# links the whole archive against nothing but the declared dependencies, so that a use of an
-# undeclared room is a build failure.
+# Makes one room: a static library, a check that each header compiles alone (target header_checks),
+# and a link test that links the whole archive against nothing but the declared dependencies, so
+# that a use of an undeclared room is a build failure.
 function(holdfast_room target)
   cmake_parse_arguments(ROOM "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(${target} STATIC ${ROOM_SOURCES})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE_DEPENDS})
+  if(HOLDFAST_HEADER_CHECKS)
+    holdfast_check_headers(${target} ${ROOM_HEADERS})
+  endif()
   if(NOT HOLDFAST_ROOM_CHECKS)
     return()
-  endif()
-
-  set(header_sources)
-  foreach(header IN LISTS ROOM_HEADERS)
-    file(RELATIVE_PATH from_root ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${header})
-    string(MAKE_C_IDENTIFIER ${from_root} id)
-    set(source ${CMAKE_CURRENT_BINARY_DIR}/header_check/${id}.cc)
-    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${from_root}\"\n")
-    list(APPEND header_sources ${source})
-  endforeach()
-  if(header_sources)
-    add_library(${target}_headers OBJECT ${header_sources})
-    set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF
-      CXX_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/syntax_only.sh)
-    target_link_libraries(${target}_headers PRIVATE ${target})
   endif()
 
   set(link_main ${CMAKE_CURRENT_BINARY_DIR}/link_check/${target}.cc)
@@ -36,6 +24,29 @@ function(holdfast_room target)
     -Wl,--whole-archive $<TARGET_FILE:${target}> -Wl,--no-whole-archive
     ${ROOM_DEPENDS} ${ROOM_PRIVATE_DEPENDS})
   add_dependencies(${target}_link ${target})
+endfunction()
+
+# holdfast_check_headers(<target> <header>...): each header of the room compiles alone.
+function(holdfast_check_headers target)
+  set(sources)
+  foreach(header IN LISTS ARGN)
+    file(RELATIVE_PATH from_root ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    string(MAKE_C_IDENTIFIER ${from_root} id)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/header_check/${id}.cc)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${from_root}\"\n")
+    list(APPEND sources ${source})
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+  add_library(${target}_headers OBJECT ${sources})
+  set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF
+    CXX_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/syntax_only.sh)
+  target_link_libraries(${target}_headers PRIVATE ${target})
+  if(NOT TARGET header_checks)
+    add_custom_target(header_checks)
+  endif()
+  add_dependencies(header_checks ${target}_headers)
 endfunction()
 
 # holdfast_proto(<target> <file.proto> [DEPENDS ...]): a library of the messages and gRPC stubs. The

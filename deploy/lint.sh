@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-format and clang-tidy over the whole tree; exits non-zero on the first kind that is not clean.
+# clang-format and clang-tidy over the whole tree, and each header compiled alone; exits non-zero on the first
+# kind that is not clean.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +12,8 @@ cmake --preset dev -B build/lint -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPI
 # Generated headers must exist before the sources that include them can be read.
 ninja -C build/lint --quiet holdfast_coordinator_proto \
   holdfast_coordinator_metadata_proto holdfast_agent_proto
+ninja -C build/lint --quiet header_checks
+echo "headers: each compiles alone" >&2
 mapfile -t sources < <(git ls-files 'storage/*.cc' 'agent/*.cc' 'coordinator/*.cc' 'client/*.cc' \
   'deploy/*.cc' 'tests/*.cc' 'bench/*.cc' | grep -v -e '^tests/fuzz/' -e '^client/cuda/' -e '^client/python/')
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet \

@@ -5,7 +5,7 @@
 #   deploy/test.sh             tests, and the storage and arena tests again under ASan and UBSan
 #   deploy/test.sh --all       that and all that it leaves out, with a table; --all --help says more
 #   deploy/test.sh --sanitize  ASan and UBSan over everything, then TSan (--asan, --tsan: one of them)
-#   deploy/test.sh --lint      clang-format and clang-tidy over the whole tree
+#   deploy/test.sh --lint      clang-format and clang-tidy over the whole tree, each header compiled alone
 #   deploy/test.sh --build     builds the tests and runs none
 set -euo pipefail
 cd "$(dirname "$0")/.."
