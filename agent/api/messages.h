@@ -60,7 +60,21 @@ struct HelloMessage {
   uint64_t slot_bytes = 0;  // ImageLayout::ImageBytesMax
   char job[kNameBytes] = {};
   char run_id[kNameBytes] = {};
-  char padding[6] = {};
+  /// The incarnation that this very client was part of before its connection was cut, 48 bits, the
+  /// lowest first; 0: it connects for the first time. Older clients leave it 0.
+  unsigned char joined_before[6] = {};
+
+  void SetJoinedBefore(uint64_t incarnation) {
+    for (unsigned char& byte : joined_before) {
+      byte = static_cast<unsigned char>(incarnation);
+      incarnation >>= 8;
+    }
+  }
+  uint64_t JoinedBefore() const {
+    uint64_t incarnation = 0;
+    for (int i = 5; i >= 0; --i) incarnation = incarnation << 8 | joined_before[i];
+    return incarnation;
+  }
 };
 
 /// The segment: `slots` slots of `slot_bytes` each (a multiple of 2 MiB), slot i at

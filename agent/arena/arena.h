@@ -12,6 +12,7 @@
 
 #include "agent/api/segment_layout.h"
 #include "storage/base/ids.h"
+#include "storage/base/life.h"
 #include "storage/base/mutex.h"
 #include "storage/format/seal.h"
 
@@ -29,6 +30,7 @@ struct SlotRecord {
   VersionId version;
   uint32_t world = 0;
   uint64_t image_bytes = 0;
+  LifeId life = {};  // of a sealed slot
 };
 
 /// What a segment belongs to.

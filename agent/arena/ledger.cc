@@ -48,6 +48,10 @@ struct SealFacts {
   uint32_t table_crc;
   uint32_t zero;
 };
+struct SealFactsWithLife {
+  SealFacts facts;
+  uint64_t life;
+};
 
 // The state with its complement, so that a damaged word is no state.
 constexpr uint64_t StateWord(SlotState state) {
@@ -76,6 +80,7 @@ struct alignas(64) Ledger::Slot {
   uint32_t chunk_count;
   uint32_t lease_crc;
   uint32_t seal_crc;
+  uint64_t life;  // from format 2 on
 };
 
 namespace {
@@ -122,9 +127,10 @@ Result<Ledger> Ledger::Read(std::span<std::byte> memory) {
                                .rank = Rank{header.rank},
                                .uid = static_cast<uid_t>(header.uid)},
                      .slots = header.slots,
-                     .slot_bytes = header.slot_bytes};
+                     .slot_bytes = header.slot_bytes,
+                     .format = header.format};
   Status named = ValidateName("a ledger's job", shape.owner.job);
-  if (!named.ok() || shape.slots == 0 || shape.slots > kSlotsMax ||
+  if (!named.ok() || shape.format == 0 || shape.slots == 0 || shape.slots > kSlotsMax ||
       header.control_bytes != kControlBytes || shape.slot_bytes == 0 ||
       shape.slot_bytes > kSlotBytesMax || shape.slot_bytes % kSlotAlign != 0 ||
       header.ledger_bytes != memory.size() ||
@@ -161,6 +167,7 @@ SlotRecord Ledger::record(uint32_t slot) const {
   record.version = {Incarnation{at.incarnation}, Step{at.step}};
   record.world = at.world;
   record.image_bytes = at.image_bytes;
+  if (record.state == SlotState::kSealed && shape_.format > 1) record.life = LifeId{at.life};
   return record;
 }
 
@@ -176,11 +183,12 @@ uint32_t Ledger::LeaseCrc(uint32_t slot) const {
 
 uint32_t Ledger::SealCrc(uint32_t slot) const {
   const Slot& at = At(slot);
-  return CrcOf(SealFacts{.lease_crc = at.lease_crc,
-                         .chunk_count = at.chunk_count,
-                         .wall_nanos = at.wall_nanos,
-                         .table_crc = Crc32c(std::as_bytes(TableOf(slot).first(at.chunk_count))),
-                         .zero = 0});
+  const SealFacts facts{.lease_crc = at.lease_crc,
+                        .chunk_count = at.chunk_count,
+                        .wall_nanos = at.wall_nanos,
+                        .table_crc = Crc32c(std::as_bytes(TableOf(slot).first(at.chunk_count))),
+                        .zero = 0};
+  return shape_.format == 1 ? CrcOf(facts) : CrcOf(SealFactsWithLife{facts, at.life});
 }
 
 Status Ledger::Check(uint32_t slot) const {
@@ -211,6 +219,7 @@ Result<ShardSeal> Ledger::ReadSeal(uint32_t slot) const {
                    .version = {Incarnation{at.incarnation}, Step{at.step}},
                    .rank = shape_.owner.rank,
                    .world = at.world};
+  seal.life = LifeId{shape_.format == 1 ? 0 : at.life};
   seal.image_bytes = at.image_bytes;
   auto table = TableOf(slot).first(at.chunk_count);
   seal.chunk_crcs.assign(table.begin(), table.end());
@@ -242,6 +251,7 @@ void Ledger::WriteSealed(uint32_t slot, const ShardSeal& seal) {
   at.wall_nanos = seal.wall_nanos;
   at.chunk_count = static_cast<uint32_t>(seal.chunk_crcs.size());
   std::copy(seal.chunk_crcs.begin(), seal.chunk_crcs.end(), TableOf(slot).begin());
+  if (shape_.format > 1) at.life = seal.life.value;
   at.seal_crc = SealCrc(slot);
   HOLDFAST_CRASH_POINT("arena.mid_seal");
   SetState(slot, SlotState::kSealed);

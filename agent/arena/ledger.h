@@ -10,7 +10,7 @@
 
 namespace holdfast::agent {
 
-inline constexpr uint32_t kLedgerFormat = 1;
+inline constexpr uint32_t kLedgerFormat = 2;
 
 /// What a ledger's header fixes for its segment's life.
 struct SegmentShape {
@@ -18,6 +18,8 @@ struct SegmentShape {
   SegmentOwner owner;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
+  /// 1: made by an older agent; it has no room for a life, so what is sealed there has none.
+  uint32_t format = kLedgerFormat;
 
   uint64_t segment_bytes() const { return kControlBytes + slots * slot_bytes; }
 };

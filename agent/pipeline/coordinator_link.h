@@ -13,6 +13,7 @@
 #include "storage/format/replica_sample.h"
 #include "storage/format/seal.h"
 #include "storage/parity/group_plan.h"
+#include "storage/volume/seen_life.h"
 
 // How the pipeline speaks to the coordinator and to other agents. agent/server does it over gRPC,
 // the tests with a small coordinator in the same process.
@@ -29,6 +30,7 @@ struct Holding {
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
   std::string damage = {};  // not empty: some of its chunks are bad, and which was found
+  LifeId life = {};         // of its seal
   std::vector<ReplicaSample> samples = {};  // of a save
 };
 
@@ -126,6 +128,8 @@ struct JoinQuestion {
   uint32_t world = 0;
   uint32_t uid = 0;
   uint64_t slot_bytes = 0;  // the most that a shard of this rank takes
+  /// This process joined that incarnation before; 0: it did not.
+  Incarnation joined_before = {};
 };
 
 struct RestoreQuestion {
@@ -194,6 +198,9 @@ class DirectiveHandler {
   virtual void OnJobState(JobState state) = 0;
   virtual void OnPrepareShard(PrepareShard prepare) = 0;
   virtual void OnRemoveVersion(RemoveVersion remove) = 0;
+  /// Before any other directive of a stream: the life of the coordinator's store. In another life
+  /// than the one before, nothing of what was agreed on with running trainers holds.
+  virtual void OnLife(const SeenLife& /*seen*/) {}
 };
 
 /// A shard that is being read from another agent.

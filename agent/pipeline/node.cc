@@ -15,6 +15,7 @@
 namespace holdfast::agent {
 namespace {
 
+constexpr size_t kPartedMax = 4096;
 constexpr uint32_t kWorkers = 4;
 constexpr uint32_t kRepairs = 2;
 // They read from memories, disks and peers at once.
@@ -75,6 +76,8 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
           volume, peers),
       restore_tools_(MakeRestoreTools(fetcher)),
       reach_(peers, options_.node, clock),
+      life_(options_.seen_life.life.value),
+      unlabeled_(options_.seen_life.unlabeled.value),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       workers_(kWorkers),
       repairs_(kRepairs),
@@ -132,7 +135,8 @@ void Node::Stop() {
 
 void Node::Adopt() {
   for (const StoredShard& shard : volume_.recovery().shards) {
-    link_.Report(Holding{shard.identity, Tier::kDisk, shard.digest, shard.image_bytes});
+    link_.Report(
+        Holding{shard.identity, Tier::kDisk, shard.digest, shard.image_bytes, "", shard.life});
   }
   struct Found {
     VersionId version;
@@ -167,7 +171,8 @@ void Node::VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId ve
     if (status.ok() && seal) {
       auto stored = volume_.ReadSeal(key);
       rank->slots.Verified(*slot, stored && stored->digest() == seal->digest());
-      link_.Report(Holding{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes});
+      link_.Report(Holding{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes, "",
+                           seal->life});
       Log(LogLevel::kInfo, "SlotAdopted",
           {Kv("shard", ToString(key)), Kv("bytes", seal->image_bytes)});
     } else {
@@ -228,6 +233,7 @@ std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
   RankEvents& events = *this;
   auto rank = std::make_shared<RankPipeline>(segment, options_.disk_every_steps,
                                              options_.peer_every_steps, volume_, events, clock_);
+  rank->slots.SetLife(LifeId{life_.load()}, LifeId{unlabeled_.load()});
   MutexLock lock(ranks_mutex_);
   if (arena_.IsSetAside(&segment)) {
     set_aside_.push_back(rank);
@@ -432,7 +438,11 @@ void Node::EndSession(Session& session, std::string_view why) {
       {Kv("job", session.job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
        Kv("why", why)});
   if (session.said_goodbye) {
-    trainers_.erase({session.job, session.rank});
+    auto trainer = trainers_.extract({session.job, session.rank});
+    if (!trainer.empty() && (parted_.size() < kPartedMax || parted_.contains(trainer.key()))) {
+      const Trainer& one = trainer.mapped();
+      parted_[trainer.key()] = {one.pid, one.start_ticks, one.incarnation};
+    }
     StoreTrainers();
   }
   if (session.pipeline == nullptr) return;
@@ -556,7 +566,8 @@ bool Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
   }
   Log(LogLevel::kError, "ShardDamaged",
       {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
-  link_.Report(Holding{seal->identity, tier, seal->digest(), seal->image_bytes, how.message()});
+  link_.Report(
+      Holding{seal->identity, tier, seal->digest(), seal->image_bytes, how.message(), seal->life});
   return true;
 }
 
@@ -584,7 +595,7 @@ void Node::OnWhole(const ShardIdentity& identity, Tier tier, const ShardSeal& se
     MutexLock lock(damaged_mutex_);
     damaged_on_disk_.erase(identity.key());
   }
-  link_.Report(Holding{identity, tier, seal.digest(), seal.image_bytes});
+  link_.Report(Holding{identity, tier, seal.digest(), seal.image_bytes, "", seal.life});
 }
 
 Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {

@@ -40,6 +40,7 @@ struct NodeOptions {
   std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
   ScrubOptions scrub;
+  SeenLife seen_life = {};           // what the agent followed before
   int64_t prepare_wait_ms = 30'000;  // for the rank that is to be restored to connect
   /// Called before memory is reserved, which takes its time; for tests.
   std::function<void(const SegmentOwner&)> before_reserve = {};
@@ -90,6 +91,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   void OnJobState(JobState state) override;
   void OnPrepareShard(PrepareShard prepare) override;
   void OnRemoveVersion(RemoveVersion remove) override;
+  void OnLife(const SeenLife& seen) override;
 
   /// What peers may read here. Threads: any, until Stop().
   PeerSource& peer_source() { return peer_source_; }
@@ -129,6 +131,7 @@ class Node final : public DirectiveHandler, private RankEvents {
     pid_t pid = 0;
     UniqueFd pid_fd;
     uint64_t start_ticks = 0;
+    Incarnation incarnation;  // that it joined
   };
   struct ParkedPrepare {
     PrepareShard prepare;
@@ -230,8 +233,7 @@ class Node final : public DirectiveHandler, private RankEvents {
   void StopParity(const std::string& job);
   void DropJob(const std::string& job);
   void ForgetJob(const JobState& word);
-  void RemoveFromDisk(const std::string& job, VersionId version,
-                      const std::vector<ShardKey>& keys);
+  void RemoveFromDisk(const std::string& job, VersionId version, const std::vector<ShardKey>& keys);
 
   // ---- trainers again ----
   void RetryWaiting(Session& session);
@@ -243,6 +245,7 @@ class Node final : public DirectiveHandler, private RankEvents {
 
   // ---- directives (node_directives.cc) ----
   void ApplyJobState(JobState state);
+  void ApplyLife(const SeenLife& seen);
   void UpdateParity(const JobState& job);
   void RepeatJoins(const JobState& job);
   Result<std::shared_ptr<RankPipeline>> ReserveParity(const std::string& job, Rank parity,
@@ -296,6 +299,13 @@ class Node final : public DirectiveHandler, private RankEvents {
   uint64_t next_session_ = 1;
   Clock::TimePoint next_quarantine_check_{};
   std::map<RankKey, Trainer> trainers_;
+  /// A process that said goodbye may come back: it is no new start of the job.
+  struct Parted {
+    pid_t pid = 0;
+    uint64_t start_ticks = 0;
+    Incarnation incarnation;
+  };
+  std::map<RankKey, Parted> parted_;
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::unique_ptr<ParityKeeper>> parity_keepers_;
   std::map<RankKey, Incarnation> goodbyes_;  // ranks whose trainer said goodbye last
@@ -313,6 +323,8 @@ class Node final : public DirectiveHandler, private RankEvents {
   std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> preparing_;
   std::vector<ParkedPrepare> parked_;
   std::atomic<uint32_t> session_count_{0};
+  std::atomic<uint64_t> life_;       // of the coordinator's store; 0: not known yet
+  std::atomic<uint64_t> unlabeled_;  // see SeenLife
 
   Mutex posted_mutex_;
   std::vector<std::function<void()>> posted_ HOLDFAST_GUARDED_BY(posted_mutex_);

@@ -28,6 +28,37 @@ void Node::OnRemoveVersion(RemoveVersion remove) {
   Post([this, remove = std::move(remove)] { ApplyRemove(remove); });
 }
 
+void Node::OnLife(const SeenLife& seen) {
+  Post([this, seen] { ApplyLife(seen); });
+}
+
+/// In another life of the store numbers of versions and starts mean something else: trainers join
+/// anew, and what was agreed on before is forgotten. What is held stays, as another life's.
+void Node::ApplyLife(const SeenLife& seen) {
+  const LifeId before{life_.exchange(seen.life.value)};
+  unlabeled_.store(seen.unlabeled.value);
+  for (const auto& rank : Ranks()) rank->slots.SetLife(seen.life, seen.unlabeled);
+  if (before.value == 0 || before == seen.life) return;
+  Log(LogLevel::kWarn, "OtherLife",
+      {Kv("life", ToString(seen.life)), Kv("before", ToString(before)),
+       Kv("effect", "trainers join anew; copies of the life before are kept aside")});
+  for (const auto& [id, session] : sessions_) {
+    EndSession(*session, "the coordinator's store is another one");
+  }
+  for (auto& [key, trainer] : trainers_) trainer.incarnation = Incarnation{};
+  parted_.clear();
+  StoreTrainers();
+  for (const auto& rank : Ranks()) rank->slots.ForgetJobState();
+  for (const auto& [name, job] : std::exchange(jobs_, {})) {
+    JobState nothing;
+    nothing.job = name;
+    UpdateParity(nothing);
+  }
+  joined_.clear();
+  unprotected_.clear();
+  releasing_jobs_.clear();
+}
+
 void Node::ApplyJobState(JobState state) {
   if (state.forget) return ForgetJob(state);
   auto known = jobs_.find(state.job);
@@ -245,7 +276,7 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
 
 void Node::OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) {
   HOLDFAST_CRASH_POINT("agent.before_report_memory");
-  Holding holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes};
+  Holding holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life};
   holding.samples = std::move(samples);
   link_.Report(std::move(holding));
   Post([this, key = seal.identity.key()] {
@@ -273,7 +304,7 @@ void Node::OnSaveFailed(const ShardKey& key, const Status& why) {
 void Node::OnStored(const ShardSeal& seal) {
   SetWarning("disk", "");
   HOLDFAST_CRASH_POINT("agent.before_report_disk");
-  link_.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  link_.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
 }
 
 void Node::OnNotStored(const ShardKey& key, const Status& why) {

@@ -118,6 +118,7 @@ void Node::StopParity(const std::string& job) {
 void Node::DropJob(const std::string& job) {
   jobs_.erase(job);
   unprotected_.erase(job);
+  std::erase_if(parted_, [&](const auto& entry) { return entry.first.first == job; });
   std::erase_if(joined_, [&](const auto& entry) { return entry.first.first == job; });
   std::erase_if(goodbyes_, [&](const auto& entry) { return entry.first.first == job; });
   peer_source_.Forget(job);

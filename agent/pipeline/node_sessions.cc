@@ -200,15 +200,40 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
   session.state = Session::State::kJoining;
   session.joins_since = clock_.Now();
   session.next_progress = session.joins_since + kProgressPause;
-  link_.Join(QuestionOf(session),
-             [this, id = session.id()](const Result<Incarnation>& incarnation) {
-               Post([this, id, incarnation] { OnJoined(id, incarnation); });
-             });
+  JoinQuestion question = QuestionOf(session);
+  const RankKey key{session.job, session.rank};
+  if (!trainers_.contains(key) && !parted_.contains(key)) {
+    // An agent that lost its run_dir knows nobody.
+    question.joined_before = Incarnation{hello.JoinedBefore()};
+  }
+  link_.Join(question, [this, id = session.id()](const Result<Incarnation>& incarnation) {
+    Post([this, id, incarnation] { OnJoined(id, incarnation); });
+  });
 }
 
 JoinQuestion Node::QuestionOf(const Session& session) const {
-  return {session.job,   session.run_id,     session.rank,
-          session.world, session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
+  JoinQuestion question{session.job,        session.run_id,
+                        session.rank,       session.world,
+                        session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
+  if (session.incarnation.value != 0) {
+    question.joined_before = session.incarnation;
+    return question;
+  }
+  // A process whose connection was cut, or that closed its client and opens another.
+  const pid_t pid = session.peer().pid;
+  const uint64_t start_ticks = StartTicksOf(pid);
+  const auto same = [&](const auto& one) {
+    return one.pid == pid && one.start_ticks == start_ticks;
+  };
+  const RankKey key{session.job, session.rank};
+  auto trainer = trainers_.find(key);
+  auto parted = parted_.find(key);
+  if (trainer != trainers_.end() && same(trainer->second)) {
+    question.joined_before = trainer->second.incarnation;
+  } else if (parted != parted_.end() && same(parted->second)) {
+    question.joined_before = parted->second.incarnation;
+  }
+  return question;
 }
 
 void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation) {
@@ -256,8 +281,8 @@ void Node::HandleWantTier(Session& session, const EndSaveMessage& message) {
     return Refuse(session, {ErrorCode::kInvalidArgument,
                             fmt::format("tier {} does not exist", message.slot)});
   }
-  link_.Report(TierWanted{session.job, {session.incarnation, Step{message.step}},
-                          static_cast<Tier>(message.slot)});
+  link_.Report(TierWanted{
+      session.job, {session.incarnation, Step{message.step}}, static_cast<Tier>(message.slot)});
 }
 
 void Node::ReserveOnWorker(uint64_t session_id, const SegmentOwner& owner, uint32_t slots,
@@ -333,7 +358,8 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
 
 void Node::RememberTrainer(Session& session, UniqueFd pid_fd) {
   const pid_t pid = session.peer().pid;
-  trainers_[{session.job, session.rank}] = Trainer{pid, std::move(pid_fd), StartTicksOf(pid)};
+  trainers_[{session.job, session.rank}] =
+      Trainer{pid, std::move(pid_fd), StartTicksOf(pid), session.incarnation};
   StoreTrainers();
 }
 
@@ -341,7 +367,8 @@ void Node::StoreTrainers() {
   if (options_.trainers_file.empty()) return;
   std::vector<TrainerRecord> records;
   for (const auto& [key, trainer] : trainers_) {
-    records.push_back({key.first, key.second, trainer.pid, trainer.start_ticks});
+    records.push_back(
+        {key.first, key.second, trainer.pid, trainer.start_ticks, trainer.incarnation});
   }
   Status status = WriteTrainers(options_.trainers_file, records);
   if (!status.ok()) Log(LogLevel::kWarn, "TrainersNotNoted", {Kv("error", status.ToString())});
@@ -353,7 +380,7 @@ void Node::LoadTrainers() {
     // Compared after the descriptor is open: from here on the pid cannot change hands.
     if (!pid_fd || StartTicksOf(record.pid) != record.start_ticks) continue;
     trainers_[{record.job, record.rank}] =
-        Trainer{record.pid, std::move(*pid_fd), record.start_ticks};
+        Trainer{record.pid, std::move(*pid_fd), record.start_ticks, record.incarnation};
   }
 }
 
@@ -362,8 +389,8 @@ void Node::LoadTrainers() {
 void Node::HandleBeginSave(Session& session, const BeginSaveMessage& message) {
   if (message.step > kStepMax) {
     return Reply(session, message.header.ticket,
-                 {ErrorCode::kInvalidArgument, fmt::format("step {}: steps go to {}", message.step,
-                                                           kStepMax)});
+                 {ErrorCode::kInvalidArgument,
+                  fmt::format("step {}: steps go to {}", message.step, kStepMax)});
   }
   WaitingSave save;
   save.ticket = message.header.ticket;

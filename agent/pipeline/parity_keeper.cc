@@ -159,6 +159,7 @@ Status ParityKeeper::Protect(const Work& work) {
   auto seal = BuildParity(access, identity.world, tools_.source.rows(),
                           (*memory)->segment.slot(*slot), tools_.clock, deadline);
   Status status = seal ? Status::Ok() : seal.error();
+  if (seal) seal->life = slots.life();
   HOLDFAST_CRASH_POINT("agent.parity_built");
   if (status.ok()) status = slots.SealBuilt(*slot, *seal);
   if (!status.ok()) {
@@ -167,7 +168,8 @@ Status ParityKeeper::Protect(const Work& work) {
   }
   Log(LogLevel::kDebug, "ParityMade", {Kv("shard", ToString(identity.key()))});
   HOLDFAST_CRASH_POINT("agent.before_report_peer");
-  tools_.link.Report(Holding{identity, Tier::kMemory, seal->digest(), seal->image_bytes});
+  tools_.link.Report(
+      Holding{identity, Tier::kMemory, seal->digest(), seal->image_bytes, "", seal->life});
   return Status::Ok();
 }
 

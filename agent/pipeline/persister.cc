@@ -77,6 +77,11 @@ Result<ShardSeal> Persister::AlreadyStored(const SaveJob& job) {
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, AwaitSeal(job));
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, volume_.ReadSeal(job.identity.key()));
   if (stored.digest() == seal.digest()) return seal;
+  if (stored.life != seal.life && stored.life.value != 0) {
+    // Of another life of the coordinator's store: kept, out of the way. The caller writes again.
+    HOLDFAST_RETURN_IF_ERROR(volume_.Quarantine(
+        job.identity.key(), "of life " + ToString(stored.life) + " of the store"));
+  }
   return Fail(
       {ErrorCode::kDataLoss, fmt::format("{} is on disk already, with other bytes than in memory",
                                          ToString(job.identity.key()))});

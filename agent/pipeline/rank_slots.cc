@@ -22,6 +22,7 @@ RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_
     entry.world = record.world;
     entry.image_bytes = record.image_bytes;
     entry.checksummed = record.image_bytes;
+    entry.life = record.life;
     newest_sealed_ = std::max(newest_sealed_, record.version);
   }
 }
@@ -34,6 +35,38 @@ void RankSlots::SetJobState(const JobState& job) {
   if (job.restore.has_value() || past_restore) held_.reset();
   ChoosePeerVersion();
   changed_.NotifyAll();
+}
+
+void RankSlots::ForgetJobState() {
+  MutexLock lock(mutex_);
+  job_.reset();
+  held_.reset();
+  ChoosePeerVersion();
+  changed_.NotifyAll();
+}
+
+void RankSlots::SetLife(LifeId life, LifeId unlabeled) {
+  MutexLock lock(mutex_);
+  unlabeled_ = unlabeled;
+  if (life == life_) return;
+  life_ = life;
+  // Steps of another life are not what this one counts from.
+  newest_sealed_ = {};
+  for (const Entry& entry : entries_) {
+    if (entry.phase != Phase::kSealed || IsOfOtherLife(entry)) continue;
+    newest_sealed_ = std::max(newest_sealed_, entry.version);
+  }
+  changed_.NotifyAll();
+}
+
+LifeId RankSlots::life() {
+  MutexLock lock(mutex_);
+  return life_;
+}
+
+bool RankSlots::IsOfOtherLife(const Entry& entry) const {
+  const LifeId life = entry.life.value != 0 ? entry.life : unlabeled_;
+  return life_.value != 0 && life.value != 0 && life != life_;
 }
 
 // ---- saves ----
@@ -108,6 +141,7 @@ Result<uint32_t> RankSlots::Lease(VersionId version, uint32_t world, uint64_t im
   entry.version = version;
   entry.world = world;
   entry.image_bytes = image_bytes;
+  entry.life = life_;
   return slot;
 }
 
@@ -215,6 +249,8 @@ std::vector<SlotView> RankSlots::Views() const {
     view.version = entry.version;
     view.in_use = entry.users > 0 || (entry.phase == Phase::kSealed && !entry.verified);
     view.held = held_ == entry.version || peer_version_ == entry.version;
+    view.other_life = IsOfOtherLife(entry);
+    view.disk_done = entry.disk == Disk::kDone;
     switch (entry.phase) {
       case Phase::kFree:
         view.state = SlotState::kFree;
@@ -237,6 +273,7 @@ SaveJob RankSlots::JobOf(uint32_t slot) const {
   SaveJob job;
   job.slot = slot;
   job.identity = {segment_.owner().job, entry.version, segment_.owner().rank, entry.world};
+  job.life = entry.life;
   job.image_bytes = entry.image_bytes;
   return job;
 }
@@ -312,11 +349,21 @@ std::vector<DiskCandidate> RankSlots::DiskCandidates() const {
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
     if (entry.disk != Disk::kNone || entry.discard || !entry.given_up.ok()) continue;
-    if (Aborted(entry.version)) continue;
+    if (IsOfOtherLife(entry) || Aborted(entry.version)) continue;
     const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.damaged;
     if (sealed || entry.phase == Phase::kCopying) candidates.push_back({slot, entry.version});
   }
   return candidates;
+}
+
+/// What is of another life is brought to safety whatever the pace.
+std::optional<uint32_t> RankSlots::OtherLifeForDisk() const {
+  for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+    const Entry& entry = entries_[slot];
+    const bool whole = entry.phase == Phase::kSealed && entry.verified && !entry.damaged;
+    if (whole && !entry.discard && entry.disk == Disk::kNone && IsOfOtherLife(entry)) return slot;
+  }
+  return std::nullopt;
 }
 
 std::optional<SaveJob> RankSlots::TakeDisk() {
@@ -325,6 +372,7 @@ std::optional<SaveJob> RankSlots::TakeDisk() {
     if (stopping_) return std::nullopt;
     auto slot = pace_.Choose(DiskCandidates(), job());
     if (!slot && flushing_) slot = ToFlush();
+    if (!slot) slot = OtherLifeForDisk();
     if (slot) {
       Entry& entry = entries_[*slot];
       entry.disk = Disk::kWriting;

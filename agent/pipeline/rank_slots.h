@@ -27,6 +27,7 @@ struct SaveJob {
   uint32_t slot = 0;
   ShardIdentity identity;
   uint64_t image_bytes = 0;
+  LifeId life;
 };
 
 /// The meeting point of one rank's session, sealer, persister and restores: who is at which slot
@@ -41,6 +42,13 @@ class RankSlots {
 
   Segment& segment() { return segment_; }
   void SetJobState(const JobState& job);
+  /// What was agreed on with another life of the coordinator's store: nothing is freed until the
+  /// next word.
+  void ForgetJobState();
+  /// The life that saves belong to from now on, and the one that seals without a life belong to.
+  /// What is sealed of another one is written to disk and then gives way to saves.
+  void SetLife(LifeId life, LifeId unlabeled);
+  LifeId life();
 
   // ---- saves (session) ----
 
@@ -187,6 +195,7 @@ class RankSlots {
     bool discard = false;  // sealed, to be freed when unused
     Status given_up;       // of an unsealed one
     Disk disk = Disk::kNone;
+    LifeId life;
   };
 
   Result<uint32_t> Lease(VersionId version, uint32_t world, uint64_t image_bytes,
@@ -204,6 +213,8 @@ class RankSlots {
   bool Aborted(VersionId version) const HOLDFAST_REQUIRES(mutex_);
   bool IsDueForPeers(VersionId version) const HOLDFAST_REQUIRES(mutex_);
   void ChoosePeerVersion() HOLDFAST_REQUIRES(mutex_);
+  bool IsOfOtherLife(const Entry& entry) const HOLDFAST_REQUIRES(mutex_);
+  std::optional<uint32_t> OtherLifeForDisk() const HOLDFAST_REQUIRES(mutex_);
   Status CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline)
       HOLDFAST_REQUIRES(mutex_);
   Status SealFilled(uint32_t slot, const ShardSeal& seal, Disk disk) HOLDFAST_REQUIRES(mutex_);
@@ -221,6 +232,8 @@ class RankSlots {
   VersionId newest_sealed_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> held_ HOLDFAST_GUARDED_BY(mutex_);
   bool flushing_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  LifeId life_ HOLDFAST_GUARDED_BY(mutex_);
+  LifeId unlabeled_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };
 

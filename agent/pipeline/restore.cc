@@ -137,7 +137,8 @@ Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShar
       CheckImageIdentity(filling.memory().first(seal.image_bytes), prepare.identity));
   HOLDFAST_RETURN_IF_ERROR(filling.Seal(seal));
   if (!IsParity(prepare.identity.rank)) slots.HoldForRestore(prepare.identity.version);
-  tools.link.Report(Holding{prepare.identity, Tier::kMemory, seal.digest(), seal.image_bytes});
+  tools.link.Report(
+      Holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
 }
 
@@ -271,7 +272,8 @@ Status Publish(const RestoreTools& tools, std::span<const std::byte> image, cons
   HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(seal.identity, image));
   HOLDFAST_RETURN_IF_ERROR(writer->Advance(image.size()));
   HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
-  tools.link.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  tools.link.Report(
+      Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
 }
 

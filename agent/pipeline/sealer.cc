@@ -77,6 +77,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   const std::span<const std::byte> image = segment.slot(job.slot).first(job.image_bytes);
   ShardSeal seal;
   seal.identity = job.identity;
+  seal.life = job.life;
   seal.image_bytes = job.image_bytes;
   seal.chunk_crcs.reserve(ChunkCount(job.image_bytes));
   uint64_t done = 0;

@@ -9,6 +9,11 @@ namespace {
 int FreeOrder(const SlotView& slot, const JobState& job) {
   const VersionId version = slot.version;
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
+  const bool adopted =
+      version == job.memory_committed || version == job.restore || version == job.peer_committed;
+  if (slot.other_life && !adopted) {
+    return slot.disk_done ? 1 : 0;
+  }
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
   if (job.memory_committed == version || job.peer_committed == version) return 0;
   // The target has moved past it: another member failed, and it will never protect anything.

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 
 namespace holdfast::agent {
 namespace {
@@ -15,7 +16,7 @@ Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& 
     std::ofstream file(beside, std::ios::trunc);
     for (const TrainerRecord& record : records) {
       file << record.job << ' ' << record.rank.value << ' ' << record.pid << ' '
-           << record.start_ticks << '\n';
+           << record.start_ticks << ' ' << record.incarnation.value << '\n';
     }
     file.flush();
     if (!file) return ErrnoStatus(errno, "write " + beside);
@@ -27,9 +28,12 @@ Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& 
 std::vector<TrainerRecord> ReadTrainers(const std::string& path) {
   std::vector<TrainerRecord> records;
   std::ifstream file(path);
-  TrainerRecord record;
-  while (records.size() < kRecordsMax &&
-         file >> record.job >> record.rank.value >> record.pid >> record.start_ticks) {
+  std::string line;
+  while (records.size() < kRecordsMax && std::getline(file, line)) {
+    TrainerRecord record;
+    std::istringstream fields(line);
+    if (!(fields >> record.job >> record.rank.value >> record.pid >> record.start_ticks)) continue;
+    if (!(fields >> record.incarnation.value)) record.incarnation = {};  // an older agent's
     if (!ValidateName("job", record.job).ok() || record.pid <= 0) continue;
     records.push_back(record);
   }

@@ -19,7 +19,8 @@ struct TrainerRecord {
   std::string job;
   Rank rank;
   pid_t pid = 0;
-  uint64_t start_ticks = 0;  // tells a process from a later one with the same pid
+  uint64_t start_ticks = 0;      // tells a process from a later one with the same pid
+  Incarnation incarnation = {};  // that it joined
   bool operator==(const TrainerRecord&) const = default;
 };
 

@@ -201,6 +201,15 @@ Status AgentApplication::Open() {
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
   link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
+  auto seen = volume_->ReadLife();
+  if (seen) {
+    link.seen = *seen;
+  } else {
+    // It is a guard against an older copy of the coordinator's store, not needed for more.
+    Log(LogLevel::kWarn, "LifeUnknown", {Kv("error", seen.error().ToString())});
+  }
+  const SeenLife seen_life = link.seen;
+  link.remember = [this](const SeenLife& now) { return volume_->WriteLife(now); };
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   if (config_.workers_enabled) {
     link.worker_address = config_.workers_address;
@@ -215,6 +224,7 @@ Status AgentApplication::Open() {
   transport.received_bytes = &peer_received_bytes_;
   HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport));
   NodeOptions node;
+  node.seen_life = seen_life;
   node.node = config_.node;
   node.trainers_file = config_.run_dir + "/trainers";
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
@@ -236,10 +246,9 @@ Status AgentApplication::Serve() {
                                                          config_.data_dirs, config_.coordinator},
                                          node_->watched(), *volume_);
   data_->AllowFaults(*injector_);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      data_server_,
-      coord::StartServer(*data_, listen, config_.tls, "data_listen", coord::kDataMessageBytesMax,
-                         kDataThreadsMax));
+  HOLDFAST_ASSIGN_OR_RETURN(data_server_,
+                            coord::StartServer(*data_, listen, config_.tls, "data_listen",
+                                               coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
                             ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));

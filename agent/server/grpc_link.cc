@@ -22,17 +22,28 @@ constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
 constexpr int64_t kPlacesTimeoutMs = 10'000;
 constexpr int64_t kObserveTimeoutMs = 1'000;
+// JoinRequest.start
+constexpr uint32_t kStartNew = 1;
+constexpr uint32_t kStartReturn = 2;
 constexpr std::chrono::milliseconds kSilentStream(50);
 
 gpr_timespec After(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-coord::Holding ToCoord(const Holding& holding) {
-  return {
-      holding.identity.job, holding.identity.version, holding.identity.rank, holding.identity.world,
-      holding.tier,         holding.digest,           holding.image_bytes,   holding.damage,
-      holding.samples};
+/// `unlabeled`: see SeenLife.
+coord::Holding ToCoord(const Holding& holding, LifeId unlabeled) {
+  const LifeId life = holding.life.value != 0 ? holding.life : unlabeled;
+  return {holding.identity.job,
+          holding.identity.version,
+          holding.identity.rank,
+          holding.identity.world,
+          holding.tier,
+          holding.digest,
+          holding.image_bytes,
+          holding.damage,
+          life,
+          holding.samples};
 }
 
 coord::LocalRank ToCoord(const LocalRank& rank) {
@@ -176,7 +187,8 @@ GrpcCoordinatorLink::GrpcCoordinatorLink(GrpcLinkOptions options,
                                          std::shared_ptr<grpc::Channel> channel)
     : options_(std::move(options)),
       channel_(std::move(channel)),
-      stub_(pb::Coordinator::NewStub(channel_)) {}
+      stub_(pb::Coordinator::NewStub(channel_)),
+      seen_(options_.seen) {}
 
 GrpcCoordinatorLink::~GrpcCoordinatorLink() { Stop(); }
 
@@ -271,9 +283,6 @@ Status GrpcCoordinatorLink::AttachOnce() {
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
   const FactBatch inventory = facts_.Inventory();
-  for (const Holding& holding : inventory.holdings) {
-    coord::ToProto(ToCoord(holding), request.add_holdings());
-  }
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
   request.set_disk_every(options_.disk_every);
@@ -281,7 +290,11 @@ Status GrpcCoordinatorLink::AttachOnce() {
   AddWorkers(&request);
   {
     MutexLock lock(mutex_);
-    request.set_epoch_seen(epoch_.value);
+    request.set_epoch_seen(seen_.epoch.value);
+    request.set_life_seen(seen_.life.value);
+    for (const Holding& holding : inventory.holdings) {
+      coord::ToProto(ToCoord(holding, seen_.unlabeled), request.add_holdings());
+    }
   }
   grpc::ClientContext context;
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
@@ -308,21 +321,47 @@ Status GrpcCoordinatorLink::AttachOnce() {
   return status.ok() ? UnavailableError("the coordinator ended the connection") : status;
 }
 
-bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
-  bool first = false;
+bool GrpcCoordinatorLink::Follow(const coordinator::Directive& directive, bool* first) {
+  SeenLife now;
+  bool remember = false;
   {
     MutexLock lock(mutex_);
     if (stopping_) return false;
-    if (Epoch{directive.epoch()} < epoch_) {
+    now.life = directive.life() == 0 ? seen_.life : LifeId{directive.life()};
+    now.epoch = Epoch{directive.epoch()};
+    now.unlabeled = seen_.unlabeled.value != 0 ? seen_.unlabeled : now.life;
+    if (now.life == seen_.life && now.epoch < seen_.epoch) {
       Log(LogLevel::kError, "StaleCoordinator",
-          {Kv("epoch", directive.epoch()), Kv("seen", epoch_.value)});
+          {Kv("epoch", directive.epoch()), Kv("seen", seen_.epoch.value)});
       return false;
     }
-    epoch_ = Epoch{directive.epoch()};
-    first = !attached_;
-    attached_ = true;
-    changed_.NotifyAll();
+    remember = now != kept_;
   }
+  if (remember) {
+    const Status kept = options_.remember(now);
+    if (!kept.ok()) {
+      Log(LogLevel::kWarn, "LifeNotKept",
+          {Kv("life", ToString(now.life)), Kv("error", kept.ToString()),
+           Kv("effect", "a rolled back coordinator may go unnoticed after a restart")});
+    }
+    kept_ = now;
+  }
+  if (now.life.value != 0 && now.life != told_) {
+    told_ = now.life;
+    handler_->OnLife(now);
+  }
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  seen_ = now;
+  *first = !attached_;
+  attached_ = true;
+  changed_.NotifyAll();
+  return true;
+}
+
+bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
+  bool first = false;
+  if (!Follow(directive, &first)) return false;
   if (first) {
     Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", directive.epoch())});
     facts_.Wake();
@@ -417,11 +456,13 @@ void GrpcCoordinatorLink::AskEpoch() {
   EndCall(&context);
   MutexLock lock(mutex_);
   if (!sent.ok() || stream_ == nullptr || attached_ || reply.epoch() == 0) return;
-  if (Epoch{reply.epoch()} < epoch_) {
+  // Of another life the stream speaks first.
+  if (reply.life() != 0 && LifeId{reply.life()} != seen_.life) return;
+  if (Epoch{reply.epoch()} < seen_.epoch) {
     stream_->TryCancel();
     return;
   }
-  epoch_ = Epoch{reply.epoch()};
+  seen_.epoch = Epoch{reply.epoch()};
   attached_ = true;
   changed_.NotifyAll();
   Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", reply.epoch())});
@@ -433,10 +474,10 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   request.set_agent_start(options_.agent_start);
   {
     MutexLock lock(mutex_);
-    request.set_epoch(epoch_.value);
-  }
-  for (const Holding& holding : batch.holdings) {
-    coord::ToProto(ToCoord(holding), request.add_holdings());
+    request.set_epoch(seen_.epoch.value);
+    for (const Holding& holding : batch.holdings) {
+      coord::ToProto(ToCoord(holding, seen_.unlabeled), request.add_holdings());
+    }
   }
   for (const Missing& one : batch.missing) {
     coord::ToProto(coord::Missing{one.key.job, one.key.version, one.key.rank, one.tier, one.why},
@@ -495,6 +536,11 @@ void GrpcCoordinatorLink::AddWorkers(Request* request) const {
 
 void GrpcCoordinatorLink::Join(const JoinQuestion& question,
                                std::function<void(Result<Incarnation>)> done) {
+  if (!attached()) {
+    // Until the coordinator's life is known, nothing may be saved in it.
+    done(Fail(UnavailableError("the agent is not attached to the coordinator yet; try again")));
+    return;
+  }
   // Alive until gRPC has called back, whoever else is gone by then.
   auto call = std::make_shared<Call<pb::JoinRequest, pb::JoinReply>>();
   call->request.set_node(options_.node);
@@ -505,6 +551,9 @@ void GrpcCoordinatorLink::Join(const JoinQuestion& question,
   call->request.set_world(question.world);
   call->request.set_uid(question.uid);
   call->request.set_slot_bytes(question.slot_bytes);
+  const bool returns = question.joined_before.value != 0;
+  call->request.set_start(returns ? kStartReturn : kStartNew);
+  call->request.set_incarnation_before(question.joined_before.value);
   call->context.set_deadline(After(kJoinTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));

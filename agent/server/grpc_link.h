@@ -16,6 +16,7 @@
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/mutex.h"
+#include "storage/volume/seen_life.h"
 
 namespace holdfast::agent {
 
@@ -33,6 +34,10 @@ struct GrpcLinkOptions {
   std::string worker_address;
   std::function<std::vector<WorkerStatus>()> workers;
   std::function<void(WorkersWanted)> want_workers;
+  /// The life of the coordinator's store and the highest epoch of it that were seen before.
+  SeenLife seen;
+  /// Keeps them durably; called before anything of a new life or epoch is obeyed.
+  std::function<Status(const SeenLife&)> remember = [](const SeenLife&) { return Status::Ok(); };
 };
 
 /// The conversation with the coordinator. One thread keeps an Attach stream open (again after
@@ -75,6 +80,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
  private:
   void AttachLoop();
   Status AttachOnce();
+  /// Takes the life and epoch of a directive. False: an older coordinator's.
+  bool Follow(const coordinator::Directive& directive, bool* first);
   /// False: the stream is to be given up.
   bool Handle(const coordinator::Directive& directive);
   void SendLoop();
@@ -102,7 +109,9 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   CondVar changed_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool attached_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  Epoch epoch_ HOLDFAST_GUARDED_BY(mutex_);  // highest seen
+  SeenLife seen_ HOLDFAST_GUARDED_BY(mutex_);
+  SeenLife kept_;  // by options_.remember; the attach thread's, like the next
+  LifeId told_;    // to the handler
   grpc::ClientContext* stream_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
   Clock::TimePoint stream_since_ HOLDFAST_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ HOLDFAST_GUARDED_BY(mutex_);

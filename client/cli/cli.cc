@@ -109,6 +109,7 @@ void Describe(Program& program) {
   add(MakePinCommand(false));
   add(MakeRetainCommand());
   add(MakeForgetCommand());
+  add(MakeAdoptCommand());
   add(MakeRunCommand());
   add(MakeStopCommand());
   add(MakeRunsCommand());

@@ -42,6 +42,7 @@ std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakePinCommand(bool pin);
 std::unique_ptr<Command> MakeRetainCommand();
 std::unique_ptr<Command> MakeForgetCommand();
+std::unique_ptr<Command> MakeAdoptCommand();
 std::unique_ptr<Command> MakeRunCommand();
 std::unique_ptr<Command> MakeStopCommand();
 std::unique_ptr<Command> MakeRunsCommand();

@@ -102,6 +102,15 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanWhole(const std::st
   return reply;
 }
 
+Result<coordinator::AdoptReply> CoordinatorClient::Adopt(const std::string& job, LifeId life,
+                                                         bool dry_run) {
+  coordinator::AdoptRequest request;
+  request.set_job(job);
+  request.set_life(life.value);
+  request.set_dry_run(dry_run);
+  return Call(&Coordinator::Stub::Adopt, request);
+}
+
 Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
   coordinator::PinRequest request;
   request.set_job(job);

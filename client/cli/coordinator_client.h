@@ -30,6 +30,8 @@ class CoordinatorClient {
   /// `as_is` also of one that is not whole.
   Result<coordinator::PlanRestoreReply> PlanWhole(const std::string& job, VersionId version,
                                                   bool as_is);
+  /// Of one job or all; of one life or any (0).
+  Result<coordinator::AdoptReply> Adopt(const std::string& job, LifeId life, bool dry_run);
   Status Pin(const std::string& job, VersionId version, bool pinned);
   /// Pins the newest version on disk, and says which that is.
   Result<VersionId> PinNewest(const std::string& job);

@@ -49,6 +49,15 @@ void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vecto
                    "its agent does not answer, " + since});
     return;
   }
+  for (const auto& other : node.other_lives()) {
+    out.push_back(
+        {"OTHER_LIFE", HealthLevel::kError, subject,
+         fmt::format("it keeps {} copies of job {} (newest {}, life {}) that this life of "
+                     "the coordinator's store does not know: none of them counts; next: "
+                     "holdfast adopt --dry-run",
+                     other.shards(), other.job(), Name(other.newest()),
+                     ToString(LifeId{other.life()}))});
+  }
   bool full = false;
   for (const std::string& warning : node.warnings()) {
     full = full || SaysFull(warning);
@@ -246,11 +255,14 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
   const auto& nodes = status.nodes();
   bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
   for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, now_wall_nanos, findings);
+  for (const auto& refused : status.refused()) {
+    findings.push_back({"NODE_REFUSED", HealthLevel::kError, "node " + refused.node(),
+                        "its agent is turned away: " + refused.why()});
+  }
   if (nodes.empty()) {
     findings.push_back({"NO_NODES", HealthLevel::kError, "cluster",
                         "no agent is attached, or was: start holdfast-agent on each node; where "
-                        "one runs, its log says why it is refused, e.g. since the coordinator's "
-                        "data_dir was lost (docs/backup.md)"});
+                        "one runs, its log says why it does not attach"});
   }
   return findings;
 }

@@ -46,7 +46,9 @@ JobView ViewOf(const ClusterView& view, const coordinator::JobStatus& job);
 ///   DISK_LOW         less than a tenth is left
 ///   QUARANTINED_FILES  a node set damaged or unknown files aside, and they are still there
 ///   NO_NODES         no agent is attached or was (an error)
-///   NOTHING_COMMITS  a job's ranks save, and each version is given up (an error)
+///   NODE_REFUSED     an agent is turned away (an error)
+///   OTHER_LIFE       a node keeps copies of another life of the coordinator's store (an error)
+///   NOTHING_COMMITS  ranks save, and each version is given up (an error)
 ///   NODE_WARNING     another condition that an agent reports
 ///   RANKS_MISSING    fewer ranks of a job have joined than its world has
 ///   NO_CHECKPOINT    ranks have joined and nothing of the job is committed yet

@@ -298,7 +298,9 @@ Status AgentLink::RunConnection(bool* refused) {
   if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return ErrnoStatus(errno, "fcntl(O_NONBLOCK)");
   }
-  HOLDFAST_RETURN_IF_ERROR(agent::SendPacket(fd.get(), std::as_bytes(std::span(&hello_, 1))));
+  agent::HelloMessage hello = hello_;
+  hello.SetJoinedBefore(incarnation_.load(std::memory_order_relaxed));
+  HOLDFAST_RETURN_IF_ERROR(agent::SendPacket(fd.get(), std::as_bytes(std::span(&hello, 1))));
   agent::WelcomeMessage welcome;
   UniqueFd memory;
   HOLDFAST_RETURN_IF_ERROR(AwaitWelcome(fd.get(), &welcome, &memory, refused));

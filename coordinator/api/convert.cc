@@ -158,6 +158,7 @@ Result<Holding> FromProto(const pb::Holding& proto) {
     }
     holding.samples.push_back({sample.tensor(), sample.first(), sample.bytes(), sample.crc()});
   }
+  holding.life = LifeId{proto.life()};
   return holding;
 }
 
@@ -174,6 +175,7 @@ void ToProto(const Holding& holding, pb::Holding* out) {
     one->set_bytes(sample.bytes);
     one->set_crc(sample.crc);
   }
+  out->set_life(holding.life.value);
 }
 
 Result<Missing> FromProto(const pb::Missing& proto) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "storage/base/ids.h"
+#include "storage/base/life.h"
 #include "storage/format/replica_sample.h"
 
 // What travels between agents and the coordinator, as plain values with strong ids. The wire form
@@ -68,6 +69,7 @@ struct Holding {
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
   std::string damage = {};  // not empty: some chunks of it are bad, and which was found
+  LifeId life = {};         // of the seal
   std::vector<ReplicaSample> samples = {};  // of a save: what is to be equal on other ranks
   bool operator==(const Holding&) const = default;
 };

@@ -442,6 +442,7 @@ void Supervisor::Launch(Run& run, const Placement& placement) {
   const std::vector<std::string> before = run.record.nodes;
   run.record.nodes = placement.nodes;
   ++run.record.launches;
+  run.record.life = options_.life;
   ++run.record.fruitless;
   run.record.phase = RunPhase::kStarting;
   run.record.why.clear();

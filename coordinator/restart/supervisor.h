@@ -18,6 +18,7 @@
 namespace holdfast::coord {
 
 struct SupervisorOptions {
+  LifeId life;  // of the store; 0 (tests): run ids do without
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// A node that counts as lost, and was not heard of for so long, is replaced; its agent may only
   /// have been restarted. Where its ranks are gone, too, others end for want of them, and it is
@@ -228,8 +229,8 @@ class Supervisor {
   std::map<std::string, Node> nodes_;
   std::map<std::string, Run> runs_;  // by job
   std::map<std::string, Progress> progress_;
-  std::map<std::string, Hangs> hangs_;  // by job
-  std::map<std::string, Ask> asks_;     // by job that others launched
+  std::map<std::string, Hangs> hangs_;                  // by job
+  std::map<std::string, Ask> asks_;                     // by job that others launched
   std::map<std::string, Clock::TimePoint> cool_until_;  // restart.command, by job
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;

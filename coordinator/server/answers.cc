@@ -51,6 +51,13 @@ void Fill(const NodeView& view, pb::NodeStatus* node) {
   node->set_held_parity_bytes(view.held_parity_bytes);
   node->mutable_labels()->insert(view.labels.begin(), view.labels.end());
   node->set_peer_address(view.peer_address);
+  for (const OtherLifeView& other : view.other_lives) {
+    pb::OtherLife* wire = node->add_other_lives();
+    wire->set_life(other.life.value);
+    wire->set_job(other.job);
+    wire->set_shards(other.shards);
+    ToProto(other.newest, wire->mutable_newest());
+  }
 }
 
 void Fill(const JobView& view, pb::JobStatus* job) {
@@ -113,11 +120,32 @@ void FillStatus(const State& state, const std::string& cluster, Epoch epoch, con
                 pb::GetStatusReply* reply) {
   reply->set_cluster(cluster);
   reply->set_epoch(epoch.value);
+  reply->set_life(state.life().value);
+  for (const RefusedView& view : state.Refused()) {
+    pb::RefusedNode* refused = reply->add_refused();
+    refused->set_node(view.node);
+    refused->set_why(view.why);
+    refused->set_wall_nanos(view.wall_nanos);
+  }
   for (const NodeView& view : state.Nodes()) Fill(view, reply->add_nodes());
   auto jobs = state.Jobs(job);
   ToProto(jobs ? Status::Ok() : jobs.error(), reply->mutable_outcome());
   if (!jobs) return;
   for (const JobView& view : *jobs) Fill(view, reply->add_jobs());
+}
+
+void FillAdopted(const std::vector<AdoptedVersion>& adopted, pb::AdoptReply* reply) {
+  for (const AdoptedVersion& one : adopted) {
+    pb::AdoptedVersion* wire = reply->add_versions();
+    wire->set_job(one.job);
+    wire->set_life(one.life.value);
+    ToProto(one.version, wire->mutable_version());
+    wire->set_world(one.world);
+    wire->set_ranks(one.ranks);
+    wire->set_bytes(one.bytes);
+    wire->set_tiers(one.tiers);
+    wire->set_why_not(one.why_not);
+  }
 }
 
 void FillVersions(const State& state, const pb::ListVersionsRequest& request,

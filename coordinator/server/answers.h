@@ -11,6 +11,7 @@ namespace holdfast::coord {
 
 void FillStatus(const State& state, const std::string& cluster, Epoch epoch, const std::string& job,
                 coordinator::GetStatusReply* reply);
+void FillAdopted(const std::vector<AdoptedVersion>& adopted, coordinator::AdoptReply* reply);
 void FillVersions(const State& state, const coordinator::ListVersionsRequest& request,
                   coordinator::ListVersionsReply* reply);
 void FillRestorePlan(const State& state, const coordinator::PlanRestoreRequest& request,

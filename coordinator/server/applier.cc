@@ -141,6 +141,7 @@ Status Applier::Load() {
   HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
   HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
   options_.epoch = catalog->epoch();
+  options_.life = run_options_.life = catalog->life();
   HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, at_));
   attendance_.Reset(records);
   catalog_ = std::move(catalog);
@@ -148,8 +149,9 @@ Status Applier::Load() {
   supervisor_.emplace(run_options_, records, at_);
   epoch_ = options_.epoch.value;
   Log(LogLevel::kInfo, "StateLoaded",
-      {Kv("epoch", options_.epoch.value), Kv("jobs", records.jobs.size()),
-       Kv("versions", records.versions.size()), Kv("runs", records.runs.size())});
+      {Kv("life", ToString(options_.life)), Kv("epoch", options_.epoch.value),
+       Kv("jobs", records.jobs.size()), Kv("versions", records.versions.size()),
+       Kv("runs", records.runs.size())});
   return Status::Ok();
 }
 

@@ -94,7 +94,7 @@ class Applier {
 
   const std::string cluster_;
   StateOptions options_;
-  const SupervisorOptions run_options_;
+  SupervisorOptions run_options_;
   const StoreOpener opener_;
   const RestartAsker ask_restart_;
   Clock& clock_;

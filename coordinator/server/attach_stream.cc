@@ -9,6 +9,7 @@ namespace {
 pb::Directive ToWire(Epoch epoch, const Directive& directive) {
   pb::Directive wire;
   wire.set_epoch(epoch.value);
+  if (const auto* welcome = std::get_if<Welcome>(&directive)) wire.set_life(welcome->life.value);
   if (const auto* word = std::get_if<JobWord>(&directive)) ToProto(*word, wire.mutable_job());
   if (const auto* order = std::get_if<PrepareOrder>(&directive)) {
     ToProto(*order, wire.mutable_prepare());

@@ -88,6 +88,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
   event.disk_every = request.disk_every();
+  event.life_seen = LifeId{request.life_seen()};
   return event;
 }
 
@@ -130,6 +131,11 @@ Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
         fmt::format("slots of {} bytes; at most {}", request.slot_bytes(), kSlotBytesMax)));
   }
   event.slot_bytes = request.slot_bytes();
+  if (request.start() > static_cast<uint32_t>(JoinStart::kReturn)) {
+    return Fail(InvalidArgumentError(fmt::format("no start of a process is {}", request.start())));
+  }
+  event.start = static_cast<JoinStart>(request.start());
+  event.incarnation_before = Incarnation{request.incarnation_before()};
   return event;
 }
 

@@ -161,6 +161,19 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext* context,
+                                                    const pb::AdoptRequest* request,
+                                                    pb::AdoptReply* reply) {
+  Status status = request->job().empty() ? Status::Ok() : ValidateName("job", request->job());
+  if (!status.ok()) return Refuse(context, reply, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(
+      AdoptWanted{id, request->job(), LifeId{request->life()}, request->dry_run()}, id,
+      AnswerInto(reactor, reply, [reply](const Reply& r) { FillAdopted(r.adopted, reply); }));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* context,
                                                   const pb::PinRequest* request,
                                                   pb::PinReply* reply) {
@@ -182,9 +195,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext
                                                      pb::RetainReply* reply) {
   Status status = ValidateName("job", request->job());
   if (status.ok() && request->keep_last() > kKeepLastMax) {
-    status = InvalidArgumentError(
-        fmt::format("{} versions are more than the {} that can be kept", request->keep_last(),
-                    kKeepLastMax));
+    status = InvalidArgumentError(fmt::format("{} versions are more than the {} that can be kept",
+                                              request->keep_last(), kKeepLastMax));
   }
   if (status.ok() && request->keep_last() == 0 && request->keep_every() != 0) {
     status = InvalidArgumentError("keep_every goes with a keep_last of 1 or more");

@@ -42,6 +42,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* WhatIfLost(grpc::CallbackServerContext* context,
                                        const coordinator::WhatIfLostRequest* request,
                                        coordinator::WhatIfLostReply* reply) override;
+  grpc::ServerUnaryReactor* Adopt(grpc::CallbackServerContext* context,
+                                  const coordinator::AdoptRequest* request,
+                                  coordinator::AdoptReply* reply) override;
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
                                 const coordinator::PinRequest* request,
                                 coordinator::PinReply* reply) override;

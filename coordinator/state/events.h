@@ -44,6 +44,7 @@ struct NodeAttached {
   uint64_t agent_id = 0;  // the same for all starts of one agent; 0: an older agent
   std::vector<LocalRank> ranks = {};  // all that the node knows of
   uint64_t disk_every = 0;            // it writes steps divisible by this; 0: every step
+  LifeId life_seen = {};  // that epoch_seen counts in; 0: none
 };
 
 /// The stream ended; the node has a short grace to attach again.
@@ -72,6 +73,13 @@ struct NodeReported {
   std::vector<TierWanted> wanted = {};
 };
 
+/// What an agent knows of the process that joins.
+enum class JoinStart : uint8_t {
+  kNotSaid = 0,
+  kNew = 1,     // it joins for the first time
+  kReturn = 2,  // it joined before; its connection was cut, or it opens another client
+};
+
 struct RankJoined {
   RequestId request = 0;
   std::string node;
@@ -82,6 +90,8 @@ struct RankJoined {
   uint32_t world = 0;
   uint32_t uid = 0;
   uint64_t slot_bytes = 0;  // room of one of the rank's slots; 0: not said
+  JoinStart start = JoinStart::kNotSaid;
+  Incarnation incarnation_before = {};  // of a process that returns
 };
 
 struct RestoreWanted {
@@ -129,6 +139,14 @@ struct RunSeen {
   bool finished = false;  // it ended with success, or because somebody stopped it
 };
 
+/// Versions of another life are to be taken into this one.
+struct AdoptWanted {
+  RequestId request = 0;
+  std::string job;  // empty: all
+  LifeId life;      // 0: any
+  bool dry_run = false;
+};
+
 /// Time passed.
 struct Tick {
   /// The coordinator itself did not run before: what nodes said meanwhile is still on its way, and
@@ -138,7 +156,7 @@ struct Tick {
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
                            RestoreWanted, RestoreGivenUp, PinSet, RetentionSet, JobForgotten,
-                           RunSeen, Tick>;
+                           AdoptWanted, RunSeen, Tick>;
 
 // ---- effects, in the order in which they are to be stored; replies and sends only after that ----
 
@@ -205,6 +223,18 @@ struct EraseSuspect {
   std::string node;
 };
 
+/// A version of another life, and whether it can be taken into this one.
+struct AdoptedVersion {
+  std::string job;
+  LifeId life;
+  VersionId version;
+  uint32_t world = 0;
+  uint32_t ranks = 0;  // of them have a whole copy
+  uint64_t bytes = 0;
+  uint32_t tiers = 0;   // mask of TierBit: where it is committed
+  std::string why_not;  // empty: it is taken
+};
+
 /// The answer to a call. Which fields count depends on the call.
 struct Reply {
   RequestId request = 0;
@@ -214,11 +244,14 @@ struct Reply {
   Tier tier = Tier::kMemory;  // of a restore
   uint32_t world = 0;         // of a restore: ranks that saved the version
   std::vector<std::string> nodes = {};  // of a job that is forgotten: those that are away
+  std::vector<AdoptedVersion> adopted = {};
 };
 
 /// The node is attached; its directives follow. Sent again to a node that fell silent, to learn
 /// whether its machine acknowledges what is sent to it.
-struct Welcome {};
+struct Welcome {
+  LifeId life;
+};
 
 using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, WorkersOrder, Welcome>;
 

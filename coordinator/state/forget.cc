@@ -12,15 +12,22 @@ namespace holdfast::coord {
 
 void State::On(const JobForgotten& event) {
   auto found = jobs_.find(event.job);
+  if (found == jobs_.end() && KeepsAside(event.job) && active_runs_.count(event.job) == 0) {
+    // This life of the store never had it.
+    found = jobs_.try_emplace(event.job).first;
+    found->second.name = event.job;
+    found->second.incarnation = HighestReported(event.job);
+    found->second.phase = JobPhase::kEnded;
+  }
   if (found == jobs_.end()) {
     return Answer(event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
   }
   Job& job = found->second;
   if (active_runs_.count(event.job) != 0) {
-    return Answer(event.request,
-                  FailedPreconditionError(fmt::format(
-                      "job '{0}' has a run that is not over; stop it first: holdfast stop {0}",
-                      event.job)));
+    return Answer(
+        event.request,
+        FailedPreconditionError(fmt::format(
+            "job '{0}' has a run that is not over; stop it first: holdfast stop {0}", event.job)));
   }
   if (job.phase == JobPhase::kRunning) {
     std::string who = "whether it has ended is not known yet; try again in a few seconds";
@@ -42,13 +49,20 @@ void State::On(const JobForgotten& event) {
 void State::Forget(Job& job, std::vector<std::string>* away) {
   const std::string name = job.name;
   ForgottenJob forgotten;
-  forgotten.upto = job.incarnation;
+  forgotten.upto = std::max(job.incarnation, HighestReported(name));
   const auto may_have = [&](NodeIndex node) {
     auto& left = forgotten.left[node];
     if (nodes_[node].attached && !left) left.emplace();
   };
   for (const std::set<NodeIndex>* nodes : {&job.nodes_now, &job.nodes_before, &job.audience}) {
     for (NodeIndex node : *nodes) may_have(node);
+  }
+  for (NodeIndex node = 0; node < nodes_.size(); ++node) {
+    for (const auto& [place, holding] : nodes_[node].other_lives) {
+      if (holding.job != name) continue;
+      may_have(node);
+      forgotten.left[node]->insert(place);
+    }
   }
   for (const auto& [incarnation, seats] : job.seats) {
     for (const PeerSeats::Seat& seat : seats.seats) may_have(seat.node);
@@ -75,6 +89,7 @@ void State::Forget(Job& job, std::vector<std::string>* away) {
   const Status cancelled = CancelledError(fmt::format("job '{}' was forgotten", name));
   RefuseAsks(job, cancelled);
   for (const RestoreAsk& ask : job.plan.rollbacks) Answer(ask.request, cancelled);
+  for (const WaitingJoin& join : job.waiting_joins) Answer(join.event.request, cancelled);
   for (const auto& [node, places] : forgotten.left) {
     if (nodes_[node].attached) forget_due_[{node, name}] = forgotten.upto;
     if (!nodes_[node].attached && away != nullptr) away->push_back(nodes_[node].name);

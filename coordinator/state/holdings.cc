@@ -38,7 +38,13 @@ bool State::IsDead(const Job& job, VersionId version) {
 bool State::IsAbandoned(const Job& job, VersionId version) {
   for (auto it = job.lineages.upper_bound(version.incarnation); it != job.lineages.end(); ++it) {
     const LineageRecord& later = it->second;
-    if (later.decision == Decision::kVersion && version.step > later.restored.step) return true;
+    if (later.decision != Decision::kVersion || version.step <= later.restored.step) continue;
+    // A start that knew nothing of the version's life did not go back before it.
+    const Incarnation restored = later.restored.incarnation;
+    if (restored > version.incarnation && OfOtherLives(job, version.incarnation, restored)) {
+      continue;
+    }
+    return true;
   }
   return false;
 }
@@ -82,6 +88,7 @@ VersionState* State::Admit(NodeIndex node, const Holding& holding, Job& job) {
          FailedPreconditionError(fmt::format(
              "{}: the job is at incarnation {} and never had this one; it is left alone", shard,
              job.incarnation.value)));
+    KeepAside(node, holding);
     return nullptr;
   }
   if (lineage->second.world != holding.world) {
@@ -166,6 +173,7 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
     Incarnation& highest = nodes_[node].reported[holding.job];
     highest = std::max(highest, holding.version.incarnation);
   }
+  if (!IsOurs(holding)) return KeepAside(node, holding);
   auto found = jobs_.find(holding.job);
   if (found == jobs_.end() || (holding.tier != Tier::kMemory && holding.tier != Tier::kDisk)) {
     Find(holding.job, node,
@@ -173,6 +181,7 @@ void State::AddHolding(NodeIndex node, const Holding& holding, bool inventory) {
              fmt::format("{} at {}: unknown job or tier; it is left alone",
                          ToString(ShardKey{holding.job, holding.version, holding.rank}),
                          ToString(holding.tier))));
+    if (found == jobs_.end()) KeepAside(node, holding);
     return;
   }
   Job& job = found->second;
@@ -368,6 +377,7 @@ void State::FailTier(Job& job, VersionState& version, Tier tier) {
 
 void State::OnGone(NodeIndex node, const Gone& gone) {
   OnForgottenGone(node, gone);
+  ForgetAside(node, gone);
   auto found = jobs_.find(gone.job);
   if (found == jobs_.end()) return;
   auto version = found->second.versions.find(gone.version);
@@ -396,6 +406,7 @@ void State::Store(const Job& job, VersionState& version, uint32_t committed_tier
   record.wall_nanos = version.wall_nanos;
   record.bytes = version.bytes;
   record.disputes = version.disputes;
+  record.adopted_from = version.adopted_from;
   if (version.tiers != 0) {
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);

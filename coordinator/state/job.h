@@ -21,6 +21,9 @@ namespace holdfast::coord {
 using NodeIndex = uint32_t;
 inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
 
+/// The uid of a job that was adopted: the first who joins becomes its owner.
+inline constexpr uint32_t kNobodyYet = ~uint32_t{0};
+
 struct Node {
   std::string name;
   bool attached = false;
@@ -34,6 +37,8 @@ struct Node {
   /// The highest incarnation of each job that it listed or reported something of, also of jobs and
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
+  /// Copies that count for nothing: of another life of the store, or of a start that it never had.
+  std::map<std::pair<ShardKey, Tier>, Holding> other_lives;
   Clock::TimePoint seen;     // last word from it
   Clock::TimePoint probed;   // when its silence was last answered by a directive
   Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
@@ -77,6 +82,7 @@ struct VersionState {
   uint32_t failed_tiers = 0;
   bool pinned = false;
   bool recorded = false;  // the store has a record of it
+  LifeId adopted_from;    // 0: it is of this life
   int64_t wall_nanos = 0;
   uint64_t bytes = 0;  // of a committed version
   std::vector<RankShard> ranks;
@@ -227,6 +233,12 @@ struct Lacking {
   Clock::TimePoint since{};  // it is so
 };
 
+/// A Join that waits until the ranks of the start before it are gone.
+struct WaitingJoin {
+  RankJoined event;
+  Clock::TimePoint deadline;
+};
+
 struct Job {
   std::string name;
   uint32_t uid = 0;
@@ -240,6 +252,8 @@ struct Job {
   std::vector<NodeIndex> rank_nodes;  // by rank of the current incarnation
   std::vector<uint64_t> slot_bytes;   // likewise; 0: not said
   uint32_t ranks_joined = 0;
+  std::vector<WaitingJoin> waiting_joins;
+  std::set<LifeId> adopted_lives;  // it has versions of these
   RestorePlan plan;
   Step newest_seen;
   TierTarget disk_target;

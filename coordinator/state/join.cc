@@ -7,6 +7,14 @@
 // A rank starts: which incarnation is it, and may it?
 
 namespace holdfast::coord {
+namespace {
+/// The process is part of a start under this run id already.
+bool IsPartOfRun(const Job& job, const RankJoined& event) {
+  if (event.start != JoinStart::kReturn || event.incarnation_before.value == 0) return false;
+  auto before = job.lineages.find(event.incarnation_before);
+  return before == job.lineages.end() || before->second.run_id == event.run_id;
+}
+}  // namespace
 
 Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
   Node* node = Find(event.node);
@@ -33,14 +41,21 @@ Status State::CheckRun(const Job& job, const RankJoined& event) const {
                     "name",
                     job.name, job.uid, event.uid));
   }
+  const bool same_run = job.lineage().run_id == event.run_id;
+  if (same_run && IsPartOfRun(job, event) && event.incarnation_before < job.incarnation) {
+    return FencedError(
+        fmt::format("run '{}' of job '{}' was started again: incarnation {} runs now, this process "
+                    "is of incarnation {}",
+                    event.run_id, job.name, job.incarnation.value, event.incarnation_before.value));
+  }
   for (const auto& [incarnation, lineage] : job.lineages) {
-    if (lineage.run_id != event.run_id || incarnation == job.incarnation) continue;
+    if (same_run || lineage.run_id != event.run_id) continue;
     return FencedError(fmt::format(
         "run '{}' was incarnation {} of job '{}'; incarnation {} (run '{}') runs now", event.run_id,
         incarnation.value, job.name, job.incarnation.value, job.lineage().run_id));
   }
   const LineageRecord& current = job.lineage();
-  if (current.run_id == event.run_id && current.world != event.world) {
+  if (same_run && current.world != event.world && !IsNewStart(job, event)) {
     return InvalidArgumentError(
         fmt::format("rank {} says that the world has {} ranks; incarnation {} of job '{}' has {}",
                     event.rank.value, event.world, job.incarnation.value, job.name, current.world));
@@ -64,11 +79,78 @@ void State::On(const RankJoined& event) {
     }
     OpenIncarnation(found->second, event);
   } else {
-    status = CheckRun(found->second, event);
+    Job& job = found->second;
+    if (job.uid == kNobodyYet) job.uid = event.uid;
+    status = CheckRun(job, event);
     if (!status.ok()) return Answer(event.request, std::move(status));
-    if (found->second.lineage().run_id != event.run_id) OpenIncarnation(found->second, event);
+    if (IsNewStart(job, event) && !StillRunning(job, event).empty()) {
+      job.waiting_joins.push_back({event, at_.now + options_.rejoin_wait});
+      return;
+    }
+    if (job.lineage().run_id != event.run_id || IsNewStart(job, event)) OpenIncarnation(job, event);
   }
-  Job& job = found->second;
+  AdmitRank(found->second, event, node);
+}
+
+/// A start under the run id of the one before it: a launcher that gives none of its own to the
+/// restarts of a job. The process is new, its rank was here already, and steps were saved; without
+/// those there is nothing that a new incarnation is needed for.
+bool State::IsNewStart(const Job& job, const RankJoined& event) const {
+  if (job.lineage().run_id != event.run_id) return false;
+  if (event.start == JoinStart::kNotSaid) return false;
+  // Else it was here before in a start that this store has forgotten.
+  if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
+  if (job.newest_seen.value == 0) return false;
+  if (event.world != job.lineage().world) return true;
+  if (job.rank_nodes[event.rank.value] != kNoNode) return true;
+  // After a restart of this coordinator: its shards tell.
+  return std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
+    return entry.first.incarnation == job.incarnation &&
+           (entry.second.tiers != 0 || entry.second.ranks[event.rank.value].known);
+  });
+}
+
+/// Ranks of the current incarnation that are connected to their agents, beside this one's; empty:
+/// none.
+std::string State::StillRunning(const Job& job, const RankJoined& event) const {
+  constexpr size_t kRunningNamed = 8;
+  std::string text;
+  size_t count = 0;
+  for (const auto& [rank, index] : job.connected) {
+    const Node& node = nodes_[index];
+    // The agent of a process that joins has made sure that the one before it is gone.
+    if (!node.attached || (rank == event.rank && node.name == event.node)) continue;
+    if (++count > kRunningNamed) continue;
+    text += fmt::format("{}rank {} on node {}", text.empty() ? "" : ", ", rank.value, node.name);
+  }
+  if (count > kRunningNamed) text += fmt::format(" and {} more", count - kRunningNamed);
+  return text;
+}
+
+/// Answers those that wait for the end of the start before them: the first opens an incarnation,
+/// the others find it open.
+void State::AdvanceJoins(Job& job) {
+  if (job.waiting_joins.empty()) return;
+  std::vector<RankJoined> ready;
+  std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
+    const RankJoined& event = waiting.event;
+    const std::string running = IsNewStart(job, event) ? StillRunning(job, event) : "";
+    if (running.empty()) {
+      ready.push_back(event);
+      return true;
+    }
+    if (at_.now < waiting.deadline) return false;
+    Answer(event.request,
+           FailedPreconditionError(fmt::format(
+               "run '{}' of job '{}' has trained to step {} and still runs: {}; end it, or give "
+               "this start a run id of its own (HOLDFAST_RUN_ID)",
+               event.run_id, job.name, job.newest_seen.value, running)));
+    return true;
+  });
+  for (const RankJoined& event : ready) On(event);
+}
+
+void State::AdmitRank(Job& job, const RankJoined& event, NodeIndex node) {
   job.joined_at = at_.now;
   job.alive_at = at_.now;
   job.goodbyes.erase(event.rank);
@@ -129,6 +211,7 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   lineage.incarnation = job.incarnation;
   lineage.run_id = event.run_id;
   lineage.world = event.world;
+  lineage.life = options_.life;
   job.lineages[job.incarnation] = lineage;
   job.rank_nodes.assign(event.world, kNoNode);
   job.slot_bytes.assign(event.world, 0);

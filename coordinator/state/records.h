@@ -69,6 +69,7 @@ struct LineageRecord {
   VersionId restored;  // with Decision::kVersion
   /// Made once, when all ranks have joined; given up when nothing of the incarnation is left.
   PeerPlan peers = {};
+  LifeId life = {};  // of the store, in which it began; 0: not known
   bool operator==(const LineageRecord&) const = default;
 };
 
@@ -110,6 +111,7 @@ struct VersionRecord {
   std::vector<uint64_t> digests;  // by rank; empty unless committed
   /// By number of the node in the incarnation's plan; empty unless committed at peer.
   std::vector<uint64_t> parity_digests = {};
+  LifeId adopted_from = {};  // 0: it is of this life
   std::vector<Dispute> disputes = {};
   bool operator==(const VersionRecord&) const = default;
 };

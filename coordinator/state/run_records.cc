@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 namespace holdfast::coord {
+namespace {
+// Enough to tell the few lives of one cluster's store apart, and short enough to be read.
+constexpr size_t kRunIdLifeDigits = 8;
+}  // namespace
 
 std::string_view ToString(RunPhase phase) {
   switch (phase) {
@@ -40,6 +44,9 @@ std::string_view ToString(IncidentState state) {
   return "unknown";
 }
 
-std::string RunRecord::run_id() const { return fmt::format("run-{}.{}", serial, launches); }
+std::string RunRecord::run_id() const {
+  const std::string text = fmt::format("run-{}.{}", serial, launches);
+  return life.value == 0 ? text : text + "-" + ToString(life).substr(0, kRunIdLifeDigits);
+}
 
 }  // namespace holdfast::coord

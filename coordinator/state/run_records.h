@@ -6,6 +6,7 @@
 
 #include "coordinator/api/run_types.h"
 #include "storage/base/ids.h"
+#include "storage/base/life.h"
 
 // What the coordinator persists of the jobs that it runs itself, and of what went wrong with any.
 
@@ -38,10 +39,11 @@ struct RunRecord {
   uint32_t budget_versions = 0;    // newly committed since then
   uint64_t newest_step = 0;        // that any launch committed
   bool saved = false;              // a launch of this run has committed a version
+  LifeId life = {};                // in which the current launch began
   bool operator==(const RunRecord&) const = default;
 
   uint32_t restarts() const { return launches == 0 ? 0 : launches - 1; }
-  /// Never given twice in a job's life.
+  /// Never given twice, whatever becomes of the store.
   std::string run_id() const;
 };
 
@@ -62,10 +64,10 @@ struct SuspectRecord {
 };
 
 enum class IncidentState : uint8_t {
-  kOpen = 1,       // being dealt with
-  kRecovered = 2,  // the job committed a new version
-  kNoted = 3,      // nothing had to be done
-  kGivenUp = 4,    // the run ended for it
+  kOpen = 1,          // being dealt with
+  kRecovered = 2,     // the job committed a new version
+  kNoted = 3,         // nothing had to be done
+  kGivenUp = 4,       // the run ended for it
   kAcknowledged = 5,  // a person has dealt with it
 };
 std::string_view ToString(IncidentState state);

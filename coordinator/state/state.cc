@@ -181,6 +181,8 @@ Status State::LoadVersion(const VersionRecord& record) {
     // Records come in order: the newest says what is disputed now.
     job.disputes = record.disputes;
   }
+  version.adopted_from = record.adopted_from;
+  if (record.adopted_from.value != 0) job.adopted_lives.insert(record.adopted_from);
   const auto know = [](RankShard& shard, uint64_t digest) {
     shard.known = true;
     shard.digest = digest;
@@ -258,11 +260,15 @@ void State::On(const NodeAttached& event) {
   auto refuse = [&](Status why) {
     effects_.emplace_back(CloseAttach{event.attach, std::move(why)});
   };
-  if (event.epoch_seen > options_.epoch) {
-    return refuse(FencedError(fmt::format(
-        "agent of node {} has seen epoch {}, this coordinator is at {}: its data_dir was lost or "
-        "replaced, or a newer coordinator runs elsewhere",
-        event.node, event.epoch_seen.value, options_.epoch.value)));
+  const bool same_life =
+      event.life_seen.value == 0 || event.life_seen == options_.life || options_.life.value == 0;
+  if (same_life && event.epoch_seen > options_.epoch) {
+    const Status why = FencedError(fmt::format(
+        "agent of node {} has seen epoch {}, this coordinator is at {}: its data_dir is an older "
+        "copy, or a newer coordinator runs elsewhere; docs/backup.md says how to go on",
+        event.node, event.epoch_seen.value, options_.epoch.value));
+    ShowRefused(event, why);
+    return refuse(why);
   }
   NodeIndex index = Intern(event.node);
   Node& node = nodes_[index];
@@ -277,6 +283,7 @@ void State::On(const NodeAttached& event) {
   const bool same_agent = event.agent_start == node.agent_start && event.agent_id == node.agent_id;
   const bool news = !node.attached || node.peer_address != event.peer_address;
   DropCopiesOf(index);
+  refused_.erase(event.node);
   node.attached = true;
   node.attach = event.attach;
   node.agent_start = event.agent_start;
@@ -289,12 +296,19 @@ void State::On(const NodeAttached& event) {
   node.seen_wall_nanos = at_.wall_nanos;
   node.stream_ended.reset();
   node.disk_every = event.disk_every;
-  Say(index, Welcome{});
+  Say(index, Welcome{options_.life});
   // Its parity counts where it has its place.
   for (auto& [name, job] : jobs_) RehomeLost(job);
   HearRanks(index, event.ranks);
   RecallForgotten(index, event.holdings);
-  AddHoldings(index, event.holdings, true);
+  AddHoldings(index, Claimed(event.holdings, event.life_seen), true);
+  if (const size_t aside = nodes_[index].other_lives.size(); aside != 0) {
+    Find("", index,
+         FailedPreconditionError(fmt::format(
+             "{} copies are not of this life of the coordinator's store: they are kept and do not "
+             "count; 'holdfast adopt --dry-run' shows what can be taken",
+             aside)));
+  }
   ForgetRepairsOf(index);
   for (auto& [name, job] : jobs_) {
     LegsOfLostNode(job, index, same_agent);
@@ -337,6 +351,7 @@ void State::Lose(NodeIndex index, std::string_view why, bool silent) {
 }
 
 void State::DropCopiesOf(NodeIndex node) {
+  nodes_[node].other_lives.clear();
   for (auto& [name, job] : jobs_) {
     for (auto& [id, version] : job.versions) {
       version.RemoveCopiesIf([node](const Copy& copy) { return copy.node == node; });
@@ -359,10 +374,11 @@ void State::On(const NodeReported& event) {
   NodeIndex index = node_names_.at(event.node);
   HearRanks(index, event.ranks);
   for (const Gone& gone : event.gone) OnGone(index, gone);
-  AddHoldings(index, event.holdings, false);
+  AddHoldings(index, Claimed(event.holdings, {}), false);
   for (const Missing& missing : event.missing) OnMissing(index, missing);
   for (const Prepared& prepared : event.prepared) OnPrepared(index, prepared);
   for (const TierWanted& wanted : event.wanted) HearWanted(wanted);
+  for (auto& [name, job] : jobs_) AdvanceJoins(job);
   Answer(event.request, Status::Ok());
 }
 
@@ -413,7 +429,7 @@ void State::On(const Tick& event) {
     } else if (node.probed < node.seen && at_.now - node.seen >= 2 * options_.node_lease / 5) {
       // A machine that is off or cut does not acknowledge this, and its stream ends.
       node.probed = at_.now;
-      Say(index, Welcome{});
+      Say(index, Welcome{options_.life});
     }
   }
   std::vector<Job*> expired;
@@ -422,6 +438,7 @@ void State::On(const Tick& event) {
     const bool count_again = !job.lacking.empty() && at_.now - job.lacking_at >= kCountAgain;
     if (!job.repairs.empty() || count_again) job.repair_due = true;
     AdvanceLife(job);
+    AdvanceJoins(job);
     const bool over = job.phase != JobPhase::kRunning && options_.forget_after.count() != 0 &&
                       at_.now - job.ended_at >= options_.forget_after;
     if (over) expired.push_back(&job);

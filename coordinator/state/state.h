@@ -22,6 +22,7 @@ struct PeerOptions {
 
 struct StateOptions {
   Epoch epoch;
+  LifeId life;  // of the store; 0 (tests): every copy is of this life
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// How long an ended stream may take to come back before the node counts as lost.
   std::chrono::nanoseconds detach_grace = std::chrono::milliseconds(500);
@@ -43,6 +44,8 @@ struct StateOptions {
   std::chrono::nanoseconds release_dead_after = std::chrono::hours(1);
   /// A job without trainers is forgotten after so long; 0: never.
   std::chrono::nanoseconds forget_after{};
+  /// A process that joins with the run id of ranks that still run waits so long for their end.
+  std::chrono::nanoseconds rejoin_wait = std::chrono::seconds(4);
 };
 
 /// Everything the coordinator knows, and the rules by which it changes. Events go in, effects come
@@ -69,12 +72,14 @@ class State {
   /// Every copy of every shard of a committed version, and the groups that can decode those that
   /// have none.
   /// `as_is`: also of a version that cannot be made whole.
-  Result<RestoreView> PlanView(const std::string& job, VersionId version,
-                               bool as_is = false) const;
+  Result<RestoreView> PlanView(const std::string& job, VersionId version, bool as_is = false) const;
   /// Of one job (NotFound), or of all: would it keep its newest version if `nodes` (NotFound) went
   /// with all that they hold?
   Result<std::vector<WithoutView>> Without(const std::string& job,
                                            const std::vector<std::string>& nodes) const;
+  /// Agents that are turned away.
+  std::vector<RefusedView> Refused() const;
+  LifeId life() const { return options_.life; }
 
  private:
   explicit State(const StateOptions& options) : options_(options) {}
@@ -106,6 +111,7 @@ class State {
   void On(const RetentionSet& event);
   void On(const JobForgotten& event);
   void On(const RunSeen& event);
+  void On(const AdoptWanted& event);
   void On(const Tick& event);
   void Settle();
   void Settle(Job& job);
@@ -120,10 +126,28 @@ class State {
   void SendWords(Job& job);
   JobRecord RecordOf(const Job& job) const;
 
+  // lives.cc: copies of other lives of the store
+  static bool OfOtherLives(const Job& job, Incarnation a, Incarnation b);
+  std::vector<Holding> Claimed(std::vector<Holding> holdings, LifeId life_seen) const;
+  bool IsOurs(const Holding& holding) const;
+  void KeepAside(NodeIndex node, const Holding& holding);
+  bool KeepsAside(const std::string& job) const;
+  void ForgetAside(NodeIndex node, const Gone& gone);
+  void ShowRefused(const NodeAttached& event, const Status& why);
+  std::vector<OtherLifeView> OtherLivesOf(const Node& node) const;
+  struct Adoption;
+  std::vector<Adoption> Adoptable(const AdoptWanted& event) const;
+  std::string WhyNotAdopted(const Adoption& adoption) const;
+  void Adopt(const Adoption& adoption);
+
   // join.cc: incarnations
   Status CheckJoin(const RankJoined& event, NodeIndex& node);
   Status CheckRun(const Job& job, const RankJoined& event) const;
   Incarnation HighestReported(const std::string& job) const;
+  bool IsNewStart(const Job& job, const RankJoined& event) const;
+  std::string StillRunning(const Job& job, const RankJoined& event) const;
+  void AdmitRank(Job& job, const RankJoined& event, NodeIndex node);
+  void AdvanceJoins(Job& job);
   void OpenIncarnation(Job& job, const RankJoined& event);
   void Place(Job& job, Rank rank, NodeIndex node);
 
@@ -264,7 +288,8 @@ class State {
   std::set<std::string> active_runs_;
   /// Nodes that are to drop a forgotten job, with what they told last: sent after the event.
   std::map<std::pair<NodeIndex, std::string>, Incarnation> forget_due_;
-  std::map<uint64_t, Ordered> ordered_;  // by request
+  std::map<std::string, RefusedView> refused_;  // by node; bounded
+  std::map<uint64_t, Ordered> ordered_;         // by request
   uint64_t next_prepare_ = 0;
   Clock::TimePoint patient_until_;  // nobody is found lost before
   Instant at_;

@@ -83,6 +83,7 @@ std::vector<NodeView> State::Nodes() const {
     views[i].seen_wall_nanos = node.seen_wall_nanos;
     views[i].peer_address = node.peer_address;
     views[i].labels = node.labels;
+    views[i].other_lives = OtherLivesOf(node);
     if (!node.rival.empty() && at_.now - node.rival_seen < kRivalShown) {
       views[i].health.warnings.push_back(fmt::format(
           "a second agent, from {}, wants the name of this node and is refused: give each agent a "

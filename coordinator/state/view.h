@@ -6,6 +6,7 @@
 
 #include "coordinator/api/types.h"
 #include "coordinator/state/records.h"
+#include "storage/base/clock.h"
 
 // What operators see of the state, as plain values.
 
@@ -21,6 +22,22 @@ struct SeatView {
   uint32_t parity = 0;    // of them may be lost
 };
 
+/// What a node keeps of another life of the store.
+struct OtherLifeView {
+  LifeId life;
+  std::string job;
+  uint32_t shards = 0;
+  VersionId newest;
+};
+
+/// An agent that is turned away.
+struct RefusedView {
+  std::string node;
+  std::string why;
+  int64_t wall_nanos = 0;
+  Clock::TimePoint at;
+};
+
 struct NodeView {
   std::string name;
   bool alive = false;
@@ -33,6 +50,7 @@ struct NodeView {
   std::string peer_address;
   Labels labels;
   std::vector<SeatView> seats;
+  std::vector<OtherLifeView> other_lives;
 };
 
 /// See Lacking; while it is counted, what is missing may still be on its way.

@@ -35,10 +35,12 @@ Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to)
     ++counts.records;
     counts.bytes += entry.key.size() + entry.value.size();
     mutations.push_back({entry.key, entry.value});
-    if (entry.key != kEpochKey) continue;
-    HOLDFAST_ASSIGN_OR_RETURN(const Epoch epoch, DecodeEpoch(entry.value));
-    mutations.back().value = EncodeEpoch(Epoch{epoch.value + kBackupEpochs});
+    if (entry.key == kEpochKey) {
+      HOLDFAST_ASSIGN_OR_RETURN(const Epoch epoch, DecodeEpoch(entry.value));
+      mutations.back().value = EncodeEpoch(Epoch{epoch.value + kBackupEpochs});
+    }
   }
+  mutations.push_back({std::string(kLifeKey), EncodeLife(NewLife())});
   HOLDFAST_ASSIGN_OR_RETURN(auto copy, RocksStore::Open(to));
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const bool written, copy->Commit({}, mutations));
   return counts;

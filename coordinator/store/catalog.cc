@@ -90,12 +90,20 @@ Result<std::unique_ptr<Catalog>> Catalog::Open(std::unique_ptr<MetaStore> store,
     HOLDFAST_ASSIGN_OR_RETURN(epoch, DecodeEpoch(*before));
   }
   ++epoch.value;
-  const Compare compares[] = {{std::string(kClusterKey), owner}, {std::string(kEpochKey), before}};
+  HOLDFAST_ASSIGN_OR_RETURN(auto stored_life, store->Get(kLifeKey));
+  LifeId life = NewLife();
+  if (stored_life) {
+    HOLDFAST_ASSIGN_OR_RETURN(life, DecodeLife(*stored_life));
+  }
+  const Compare compares[] = {{std::string(kClusterKey), owner},
+                              {std::string(kEpochKey), before},
+                              {std::string(kLifeKey), stored_life}};
   const Mutation mutations[] = {{std::string(kClusterKey), EncodeCluster(cluster)},
-                                {std::string(kEpochKey), EncodeEpoch(epoch)}};
+                                {std::string(kEpochKey), EncodeEpoch(epoch)},
+                                {std::string(kLifeKey), EncodeLife(life)}};
   HOLDFAST_ASSIGN_OR_RETURN(bool applied, store->Commit(compares, mutations));
   if (!applied) return Fail(FencedError("another coordinator took the same store"));
-  return std::unique_ptr<Catalog>(new Catalog(std::move(store), epoch));
+  return std::unique_ptr<Catalog>(new Catalog(std::move(store), epoch, life));
 }
 
 Result<Records> Catalog::Read() {

@@ -82,6 +82,7 @@ std::string EncodeLineage(const LineageRecord& record) {
   payload.set_decision(static_cast<uint32_t>(record.decision));
   payload.set_restored_incarnation(record.restored.incarnation.value);
   payload.set_restored_step(record.restored.step.value);
+  payload.set_life(record.life.value);
   for (const PlannedGroup& group : record.peers) EncodeGroup(group, payload.add_peers());
   return FrameRecord(LineageKey(record.job, record.incarnation), payload);
 }
@@ -105,6 +106,7 @@ std::string EncodeVersion(const VersionRecord& record) {
     one->mutable_odd()->Assign(dispute.odd.begin(), dispute.odd.end());
     one->mutable_others()->Assign(dispute.others.begin(), dispute.others.end());
   }
+  payload.set_adopted_from(record.adopted_from.value);
   return FrameRecord(VersionKey(record.job, record.version), payload);
 }
 
@@ -112,6 +114,12 @@ std::string EncodeCluster(const std::string& name) {
   metadata::Cluster payload;
   payload.set_name(name);
   return FrameRecord(kClusterKey, payload);
+}
+
+std::string EncodeLife(LifeId life) {
+  metadata::Life payload;
+  payload.set_life(life.value);
+  return FrameRecord(kLifeKey, payload);
 }
 
 std::string EncodeEpoch(Epoch epoch) {
@@ -155,6 +163,7 @@ Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value
   record.world = payload.world();
   record.decision = static_cast<Decision>(payload.decision());
   record.restored = {Incarnation{payload.restored_incarnation()}, Step{payload.restored_step()}};
+  record.life = LifeId{payload.life()};
   for (const metadata::PlannedGroup& encoded : payload.peers()) {
     HOLDFAST_ASSIGN_OR_RETURN(PlannedGroup group, DecodeGroup(key, encoded, record.world));
     record.peers.push_back(std::move(group));
@@ -192,6 +201,7 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
                                {one.odd().begin(), one.odd().end()},
                                {one.others().begin(), one.others().end()}});
   }
+  record.adopted_from = LifeId{payload.adopted_from()};
   return record;
 }
 
@@ -199,6 +209,13 @@ Result<std::string> DecodeCluster(std::string_view value) {
   metadata::Cluster payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(kClusterKey, value, payload));
   return payload.name();
+}
+
+Result<LifeId> DecodeLife(std::string_view value) {
+  metadata::Life payload;
+  HOLDFAST_RETURN_IF_ERROR(UnframeRecord(kLifeKey, value, payload));
+  if (payload.life() == 0) return Fail(BadRecord(kLifeKey, "no life"));
+  return LifeId{payload.life()};
 }
 
 Result<Epoch> DecodeEpoch(std::string_view value) {

@@ -13,6 +13,7 @@ namespace holdfast::coord {
 
 inline constexpr std::string_view kClusterKey = "meta/cluster";
 inline constexpr std::string_view kEpochKey = "meta/epoch";
+inline constexpr std::string_view kLifeKey = "meta/life";
 inline constexpr std::string_view kJobPrefix = "job/";
 inline constexpr std::string_view kLineagePrefix = "lineage/";
 inline constexpr std::string_view kVersionPrefix = "version/";
@@ -38,6 +39,7 @@ std::string EncodeQuarantine(const QuarantineRecord& record);
 std::string EncodeSuspect(const SuspectRecord& record);
 std::string EncodeCluster(const std::string& name);
 std::string EncodeEpoch(Epoch epoch);
+std::string EncodeLife(LifeId life);
 
 // DataLoss for damaged values or keys, Unsupported for a newer format.
 Result<JobRecord> DecodeJob(std::string_view key, std::string_view value);
@@ -49,5 +51,6 @@ Result<QuarantineRecord> DecodeQuarantine(std::string_view key, std::string_view
 Result<SuspectRecord> DecodeSuspect(std::string_view key, std::string_view value);
 Result<std::string> DecodeCluster(std::string_view value);
 Result<Epoch> DecodeEpoch(std::string_view value);
+Result<LifeId> DecodeLife(std::string_view value);
 
 }  // namespace holdfast::coord

@@ -51,6 +51,7 @@ std::string EncodeRun(const RunRecord& record) {
   payload.set_budget_versions(record.budget_versions);
   payload.set_newest_step(record.newest_step);
   payload.set_saved(record.saved);
+  payload.set_life(record.life.value);
   return FrameRecord(RunKey(spec.job), payload);
 }
 
@@ -91,6 +92,7 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   record.newest_step = payload.newest_step();
   // Older records do not say; a run that was started has mostly saved something.
   record.saved = payload.has_saved() ? payload.saved() : payload.launches() != 0;
+  record.life = LifeId{payload.life()};
   return record;
 }
 

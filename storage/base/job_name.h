@@ -6,6 +6,9 @@
 
 namespace holdfast {
 
+/// The file beside a volume's marker that says which life of the coordinator's store its agent
+/// followed last.
+inline constexpr std::string_view kSeenLifeName = "HOLDFAST.life";
 /// The file beside a volume's marker that says which agent the volume belongs to.
 inline constexpr std::string_view kAgentFileName = "HOLDFAST.agent";
 

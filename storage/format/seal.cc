@@ -87,8 +87,11 @@ Status CheckParts(const ShardSeal& seal) {
   return Status::Ok();
 }
 
+/// What a seal is written in: the older form where it says all.
+uint32_t FormatOf(const ShardSeal& seal) { return seal.life.value == 0 ? 1 : 2; }
+
 /// Reads what follows the format number; `cursor` ends where the CRC begins.
-Status ReadBody(Cursor cursor, ShardSeal* seal) {
+Status ReadBody(Cursor cursor, uint32_t format, ShardSeal* seal) {
   Status short_of = BadSeal("it ends too early");
   ShardIdentity& identity = seal->identity;
   uint32_t job_bytes = 0;
@@ -96,12 +99,14 @@ Status ReadBody(Cursor cursor, ShardSeal* seal) {
   if (!cursor.Take(&job_bytes) || !cursor.TakeBytes(job_bytes, &identity.job) ||
       !cursor.Take(&identity.version.incarnation.value) ||
       !cursor.Take(&identity.version.step.value) || !cursor.Take(&identity.rank.value) ||
-      !cursor.Take(&identity.world) || !cursor.Take(&seal->wall_nanos) ||
-      !cursor.Take(&seal->image_bytes) || !cursor.Take(&part_count)) {
+      !cursor.Take(&identity.world) || (format > 1 && !cursor.Take(&seal->life.value)) ||
+      !cursor.Take(&seal->wall_nanos) || !cursor.Take(&seal->image_bytes) ||
+      !cursor.Take(&part_count)) {
     return short_of;
   }
   Status valid = ValidateIdentity(identity);
   if (!valid.ok()) return BadSeal(valid.message());
+  if (format != FormatOf(*seal)) return BadSeal("it has format 2 and names no life");
   if (part_count > kPartsMax) {
     return BadSeal(fmt::format("it says {} parts; at most {} are allowed", part_count, kPartsMax));
   }
@@ -136,13 +141,14 @@ std::string EncodeSeal(const ShardSeal& seal) {
   out.reserve(kFrameBytes + 256 + seal.parts.size() * kPartBytes + seal.image_header.size() +
               seal.chunk_crcs.size() * sizeof(uint32_t));
   out.append(kMagic);
-  Put(kSealFormat, &out);
+  Put(FormatOf(seal), &out);
   Put(static_cast<uint32_t>(seal.identity.job.size()), &out);
   out.append(seal.identity.job);
   Put(seal.identity.version.incarnation.value, &out);
   Put(seal.identity.version.step.value, &out);
   Put(seal.identity.rank.value, &out);
   Put(seal.identity.world, &out);
+  if (FormatOf(seal) > 1) Put(seal.life.value, &out);
   Put(seal.wall_nanos, &out);
   Put(seal.image_bytes, &out);
   Put(static_cast<uint32_t>(seal.parts.size()), &out);
@@ -187,7 +193,7 @@ Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
                     format, kSealFormat)));
   }
   ShardSeal seal;
-  HOLDFAST_RETURN_IF_ERROR(ReadBody(cursor, &seal));
+  HOLDFAST_RETURN_IF_ERROR(ReadBody(cursor, format, &seal));
   return seal;
 }
 

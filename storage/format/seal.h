@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "storage/base/ids.h"
+#include "storage/base/life.h"
 #include "storage/format/checksum.h"
 
 // The sidecar of a shard: identity, length, chunk checksums and, on disk, its parts. It is what
@@ -15,7 +16,7 @@
 
 namespace holdfast {
 
-inline constexpr uint32_t kSealFormat = 1;
+inline constexpr uint32_t kSealFormat = 2;
 inline constexpr uint64_t kSealBytesMax = 256ULL << 20;
 inline constexpr uint32_t kPartsMax = 64;
 
@@ -39,6 +40,8 @@ struct ShardSeal {
   std::vector<SealPart> parts;       // empty in memory; one a file on disk
   std::string image_header;          // only with several parts: the image's own header bytes
   int64_t wall_nanos = 0;            // when it was sealed; for display
+  /// In which the version was given its number. No part of what the shard is: see docs/formats.
+  LifeId life = {};
 
   uint64_t digest() const { return DigestOf(image_bytes, chunk_crcs); }
   bool operator==(const ShardSeal&) const = default;

@@ -65,7 +65,8 @@ Status Recovery::ScanRoot(uint32_t index) {
   HOLDFAST_ASSIGN_OR_RETURN(auto entries, dirs_[index]->List("."));
   for (const DirectoryEntry& entry : entries) {
     if (entry.name == kMarkerName || entry.name == kQuarantineName ||
-        entry.name == kLostAndFoundName || entry.name == kAgentFileName) {
+        entry.name == kLostAndFoundName || entry.name == kAgentFileName ||
+        entry.name == kSeenLifeName) {
       continue;
     }
     if (IsRootTemporary(entry.name) && !entry.is_directory) {
@@ -149,7 +150,7 @@ void Recovery::DecideSealed(const ShardKey& key, const std::vector<FoundFile>& f
   Status sound = seal ? CheckLengths(dirs_, *seal, lengths) : seal.error();
   if (seal && (sound.ok() || keep_damaged_)) {
     auto count = static_cast<uint32_t>(seal->parts.size());
-    inventory_.shards[key] = {seal->identity, seal->image_bytes, seal->digest(), count};
+    inventory_.shards[key] = {seal->identity, seal->image_bytes, seal->digest(), count, seal->life};
     for (const FoundFile& file : files) {
       bool belongs = file.parsed.seal ||
                      (file.index < count && file.name == PartName(key.rank, file.index, count));

@@ -330,7 +330,8 @@ Status VolumeShardWriter::PublishChecked(ShardSeal& seal) {
     context_.gate.End(identity_.key(), nullptr);
     return renamed;
   }
-  StoredShard stored{identity_, image_.size(), seal.digest(), static_cast<uint32_t>(parts_.size())};
+  StoredShard stored{identity_, image_.size(), seal.digest(), static_cast<uint32_t>(parts_.size()),
+                     seal.life};
   context_.gate.End(identity_.key(), &stored);
   return Status::Ok();
 }

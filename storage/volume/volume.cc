@@ -56,6 +56,11 @@ class DiskVolume final : public Volume, private PublishGate {
   Status Quarantine(const ShardKey& key, const std::string& why) override;
   uint64_t QuarantinedFiles() const override;
   uint64_t FreeBytes() const override;
+  Result<SeenLife> ReadLife() const override { return ReadSeenLife(*dirs_[0]); }
+  Status WriteLife(const SeenLife& seen) override {
+    HOLDFAST_RETURN_IF_ERROR(CheckWritable());
+    return WriteSeenLife(*dirs_[0], seen);
+  }
   void RegisterMemory(std::span<std::byte> memory) override {
     for (const auto& dir : dirs_) dir->RegisterMemory(memory);
   }

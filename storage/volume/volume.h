@@ -15,6 +15,7 @@
 #include "storage/base/mutex.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
+#include "storage/volume/seen_life.h"
 
 // The versions on one node's disks. Layout, publishing order and recovery: docs/formats/volume.md.
 
@@ -32,6 +33,7 @@ struct StoredShard {
   uint64_t image_bytes = 0;
   uint64_t digest = 0;
   uint32_t parts = 0;
+  LifeId life = {};
 };
 
 /// What Open() found and did: for the log and for tests.
@@ -121,6 +123,9 @@ class Volume {
   /// What was moved out of the way and is still there, over all directories.
   virtual uint64_t QuarantinedFiles() const = 0;
   virtual uint64_t FreeBytes() const = 0;
+  /// Which coordinator the node followed last; see seen_life.h.
+  virtual Result<SeenLife> ReadLife() const { return SeenLife{}; }
+  virtual Status WriteLife(const SeenLife&) { return Status::Ok(); }
   /// Passed on to every directory; see Directory.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterMemory(std::span<std::byte> memory) = 0;

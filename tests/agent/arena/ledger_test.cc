@@ -94,7 +94,7 @@ TEST_F(LedgerTest, EveryDamagedByteOfTheHeaderIsSeen) {
 }
 
 TEST_F(LedgerTest, ANewerFormatIsUnsupportedNotDamaged) {
-  memory()[8] = std::byte{2};
+  memory()[8] = std::byte{3};
   EXPECT_EQ(Ledger::Read(memory()).error().code(), ErrorCode::kUnsupported);
 }
 
@@ -104,13 +104,24 @@ TEST_F(LedgerTest, EveryDamagedByteOfASealedRecordIsSeen) {
   ledger.WriteSealed(0, Seal(10, 2));
   ASSERT_TRUE(ledger.Check(0).ok());
   for (size_t at = 0; at < 56 + 4 * 4 + 8; ++at) {
-    if (at >= 56 && at < 64) continue;  // padding of the head
     memory()[4096 + at] ^= std::byte{0x10};
     EXPECT_EQ(ledger.Check(0).code(), ErrorCode::kDataLoss) << "byte " << at;
     EXPECT_FALSE(ledger.ReadSeal(0)) << "byte " << at;
     memory()[4096 + at] ^= std::byte{0x10};
   }
   EXPECT_TRUE(ledger.Check(0).ok());
+}
+
+TEST_F(LedgerTest, ASealedSlotSaysItsLife) {
+  Ledger ledger = Open();
+  ledger.WriteLeased(0, Record(10));
+  ShardSeal seal = Seal(10, 2);
+  seal.life = LifeId{77};
+  ledger.WriteSealed(0, seal);
+  EXPECT_EQ(ledger.ReadSeal(0)->life, LifeId{77});
+  EXPECT_EQ(ledger.record(0).life, LifeId{77});
+  ledger.WriteFree(0);
+  EXPECT_EQ(ledger.record(0).life, LifeId{});
 }
 
 TEST_F(LedgerTest, ARecordCopiedToAnotherSlotIsDamage) {

@@ -125,10 +125,26 @@ TEST(HealthTest, DiskStaleWhileMemoryGoesOn) {
   EXPECT_THAT(CodesOf(view), ElementsAre("DISK_STALE"));
 }
 
-TEST(HealthTest, ACoordinatorWithoutAnyNodeIsAnError) {
+TEST(HealthTest, AStoreThatWasLostIsAnError) {
   ClusterView view;
   EXPECT_THAT(CodesOf(view), ElementsAre("NO_NODES"));
   EXPECT_EQ(Gravest(Examine(view, kStale)), HealthLevel::kError);
+  auto* refused = view.status.add_refused();
+  refused->set_node("n0");
+  refused->set_why("it has seen epoch 9");
+  EXPECT_THAT(CodesOf(view), ElementsAre("NODE_REFUSED", "NO_NODES"));
+  view = HealthyView();
+  auto* other = view.status.mutable_nodes(0)->add_other_lives();
+  other->set_life(0xa);
+  other->set_job("lm");
+  other->set_shards(3);
+  Set(other->mutable_newest(), 3, 420);
+  const std::vector<Finding> findings = Examine(view, kStale);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].code, "OTHER_LIFE");
+  EXPECT_EQ(findings[0].level, HealthLevel::kError);
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("000000000000000a"));
+  EXPECT_THAT(findings[0].message, testing::HasSubstr("holdfast adopt --dry-run"));
 }
 
 TEST(HealthTest, AJobThatCommitsNothingIsAnError) {

@@ -159,10 +159,16 @@ TEST_F(ServerTest, AReportOfWorkersWithoutAPlaceDoesNoHarm) {
   coordinator::StartRunReply started;
   ASSERT_TRUE(stub->StartRun(&context, run, &started).ok());
   ASSERT_EQ(started.outcome().code(), 0U) << started.outcome().message();
+  coordinator::GetRunsReply runs;
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext asking;
+    return stub->GetRuns(&asking, {}, &runs).ok() && runs.runs_size() == 1 &&
+           runs.runs(0).run_id().starts_with("run-1.1");
+  }));
   pb::ReportRequest report = a.NewReport(epoch());
   coordinator::WorkerState* worker = report.add_workers();
   worker->set_job("gpt");
-  worker->set_run_id("run-1.1");
+  worker->set_run_id(runs.runs(0).run_id());
   worker->set_rank(900'000);
   worker->set_phase(2);
   worker->set_exit_code(1);
@@ -428,7 +434,7 @@ TEST_F(ServerTest, RefusesForeignAgents) {
   ahead.Attach();
   ASSERT_TRUE(Eventually([&] { return ahead.End().has_value(); }));
   EXPECT_EQ(ahead.End()->code(), ErrorCode::kFenced);
-  EXPECT_THAT(ahead.End()->message(), HasSubstr("data_dir was lost"));
+  EXPECT_THAT(ahead.End()->message(), HasSubstr("is an older copy"));
 }
 
 TEST_F(ServerTest, RefusesBadJoins) {

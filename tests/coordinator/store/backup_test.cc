@@ -48,10 +48,11 @@ TEST_F(BackupTest, ARunningStoreIsCopiedAndTheCopyTakesItsPlace) {
   ASSERT_TRUE(PutJobCalled(*running, "before").ok());
   auto counts = BackUpStore(root_ + "/store", root_ + "/backup/metadata");
   ASSERT_TRUE(counts) << counts.error().ToString();
-  EXPECT_EQ(counts->records, 3U);  // the cluster, the epoch, the job
+  EXPECT_EQ(counts->records, 4U);  // the cluster, the epoch, the life, the job
   // The store goes on, and is lost later.
   ASSERT_TRUE(PutJobCalled(*running, "after").ok());
   const Epoch seen = running->epoch();
+  const LifeId life = running->life();
   running.reset();
   fs::remove_all(root_ + "/store");
   fs::copy(root_ + "/backup/metadata", root_ + "/store", fs::copy_options::recursive);
@@ -61,7 +62,12 @@ TEST_F(BackupTest, ARunningStoreIsCopiedAndTheCopyTakesItsPlace) {
   ASSERT_EQ(records->jobs.size(), 1U);
   EXPECT_EQ(records->jobs[0].job, "before");
   EXPECT_EQ(records->jobs[0].incarnation, Incarnation{3});
-  // Agents have seen later epochs of the lost store, and still follow this one.
+  EXPECT_NE(restored->life(), life) << "a copy has a life of its own";
+  const LifeId again = restored->life();
+  restored.reset();
+  restored = Open("/store");
+  EXPECT_EQ(restored->life(), again) << "and keeps it";
+  // Agents that know no lives have seen later epochs of the lost store, and still follow this one.
   EXPECT_GT(restored->epoch().value, seen.value + 1000);
 }
 

@@ -202,16 +202,40 @@ TEST(SealTest, ContentsThatCannotBeAreRefused) {
 
 TEST(SealTest, ANewerFormatIsUnsupportedAndAnOlderOneIsDamage) {
   std::string record = EncodeSeal(MemorySeal());
-  record[8] = 2;
+  record[8] = 3;
   Result<ShardSeal> newer = DecodeSeal(Bytes(Resealed(record)));
   EXPECT_EQ(CodeOf(newer), ErrorCode::kUnsupported);
-  EXPECT_THAT(newer.error().message(), HasSubstr("format 2"));
+  EXPECT_THAT(newer.error().message(), HasSubstr("format 3"));
   // Whatever a newer format holds, only its frame is looked at.
   const std::string strange("HFSEAL\r\n\xff\0\0\0anything at all....", 31);
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(strange)))), ErrorCode::kUnsupported);
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(record))), ErrorCode::kDataLoss);
   record[8] = 0;
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(record)))), ErrorCode::kDataLoss);
+}
+
+TEST(SealTest, ALifeIsPartOfTheRecordButNotOfTheDigest) {
+  ShardSeal seal = DiskSeal();
+  const std::string without = EncodeSeal(seal);
+  EXPECT_EQ(without[8], 1) << "an older Holdfast can read it";
+  seal.life = LifeId{0x0123456789abcdef};
+  const std::string record = EncodeSeal(seal);
+  EXPECT_EQ(record[8], 2);
+  EXPECT_EQ(record.size(), without.size() + 8);
+  Result<ShardSeal> read = DecodeSeal(Bytes(record));
+  ASSERT_TRUE(read) << read.error().ToString();
+  EXPECT_EQ(read->life, seal.life);
+  EXPECT_EQ(*read, seal);
+  EXPECT_EQ(read->digest(), DecodeSeal(Bytes(without))->digest());
+  EXPECT_EQ(DecodeSeal(Bytes(without))->life, LifeId{});
+  // One seal has one spelling: format 2 without a life is none.
+  std::string zero = record;
+  for (size_t i = 0; i < zero.size() - 8; ++i) {
+    if (zero.compare(i, 8, "\xef\xcd\xab\x89\x67\x45\x23\x01") != 0) continue;
+    for (size_t k = 0; k < 8; ++k) zero[i + k] = 0;
+    break;
+  }
+  EXPECT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(zero)))), ErrorCode::kDataLoss);
 }
 
 TEST(SealTest, RealImagesAreSealed) {

@@ -1,5 +1,7 @@
 #include "storage/volume/marker.h"
 
+#include "storage/volume/seen_life.h"
+
 #include "tests/storage/volume/volume_test_util.h"
 
 namespace holdfast {
@@ -31,6 +33,24 @@ TEST(Marker, RoundTripAndEveryFlippedBitIsSeen) {
     EXPECT_FALSE(ParseMarker(text.substr(0, bytes), "here")) << bytes;
   }
   EXPECT_FALSE(ParseMarker(text + "\n", "here"));
+}
+
+TEST(SeenLife, RoundTripAndEveryFlippedBitIsSeen) {
+  const SeenLife seen{LifeId{0x5d0f3a9be1c24770}, Epoch{12}, LifeId{7}};
+  const std::string text = RenderSeenLife(seen);
+  auto parsed = ParseSeenLife(text);
+  ASSERT_TRUE(parsed) << StatusOf(parsed).ToString();
+  EXPECT_EQ(*parsed, seen);
+  for (size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string damaged = text;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    EXPECT_FALSE(ParseSeenLife(damaged)) << "bit " << bit;
+  }
+  for (size_t bytes = 0; bytes < text.size(); ++bytes) {
+    EXPECT_FALSE(ParseSeenLife(text.substr(0, bytes))) << bytes;
+  }
+  EXPECT_EQ(*ParseSeenLife(RenderSeenLife({})), SeenLife{});
+  EXPECT_EQ(ParseSeenLife("holdfast_life = 2\nanything").error().code(), ErrorCode::kUnsupported);
 }
 
 TEST(Marker, TheExampleOfTheFormatsPage) {

@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+
+#include "client/cli/command.h"
+#include "client/cli/coordinator_client.h"
+#include "client/cli/text.h"
+#include "client/cli/version_json.h"
+#include "storage/base/config.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kAdoptFooter = R"(
+A coordinator whose store was lost, or was restored from a backup, begins a new life. What nodes
+still have of the life before is kept, but counts for nothing: nobody can say any more which of it
+was committed. This command takes the versions that are provably whole: every rank has a copy on an
+attached node, of one life, with one digest. From then on they are restored like any other.
+
+Attach all nodes first, and look at --dry-run. A job that runs is not disturbed.
+
+Examples:
+  holdfast status                       OTHER_LIFE: what nodes keep aside
+  holdfast adopt --dry-run
+  holdfast adopt my-job
+)";
+
+class AdoptCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command =
+        app.add_subcommand("adopt", "Take versions of a lost store's life into this one");
+    command->footer(kAdoptFooter);
+    command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
+    command->add_option("--life", life_, "Only this life, as shown by --dry-run");
+    command->add_flag("--dry-run", dry_run_, "Show what would be taken, and change nothing");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    LifeId life;
+    if (!life_.empty()) {
+      HOLDFAST_ASSIGN_OR_RETURN(life, ParseLifeId(life_));
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_));
+    Write(context, reply);
+    int taken = 0;
+    for (const auto& version : reply.versions()) taken += version.why_not().empty() ? 1 : 0;
+    if (taken != 0) return ExitCode::kOk;
+    return reply.versions().empty() ? ExitCode::kNotFound : ExitCode::kFinding;
+  }
+
+ private:
+  void Write(Context& context, const coordinator::AdoptReply& reply) const {
+    Output& output = context.output;
+    if (output.json()) {
+      Json versions = Json::array();
+      for (const auto& one : reply.versions()) {
+        versions.push_back({{"job", one.job()},
+                            {"version", ToString(FromProto(one.version()))},
+                            {"life", ToString(LifeId{one.life()})},
+                            {"world", one.world()},
+                            {"ranks", one.ranks()},
+                            {"bytes", one.bytes()},
+                            {"taken", one.why_not().empty() && !dry_run_},
+                            {"why_not", one.why_not()}});
+      }
+      output.WriteJson("adopt", {{"dry_run", dry_run_}, {"versions", versions}});
+      return;
+    }
+    if (reply.versions().empty()) {
+      output.Write("nothing of another life is on the attached nodes\n");
+      return;
+    }
+    Table table({{"JOB", false, true},
+                 {"VERSION", false, false},
+                 {"LIFE", false, false},
+                 {"RANKS", true, false},
+                 {"SIZE", true, false},
+                 {"TIERS", false, false},
+                 {"RESULT", false, true}});
+    for (const auto& one : reply.versions()) {
+      const Cell result = !one.why_not().empty() ? Cell{"left: " + one.why_not(), Tone::kWarn}
+                          : dry_run_             ? Cell{"would be taken"}
+                                                 : Cell{"taken", Tone::kGood};
+      table.Add({{one.job()},
+                 {ToString(FromProto(one.version()))},
+                 {ToString(LifeId{one.life()})},
+                 {fmt::format("{}/{}", one.ranks(), one.world())},
+                 {FormatBytes(one.bytes())},
+                 {TiersText(one.tiers())},
+                 result});
+    }
+    output.WriteTable(table);
+  }
+
+  std::string job_;
+  std::string life_;
+  bool dry_run_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeAdoptCommand() { return std::make_unique<AdoptCommand>(); }
+
+}  // namespace holdfast::cli

@@ -1,0 +1,161 @@
+#include "tests/coordinator/state/harness.h"
+
+// The same run id again: a launcher that gives a restart of the job none of its own.
+
+namespace holdfast::coord {
+namespace {
+class RejoinTest : public testing::Test {
+ protected:
+  RejoinTest() {
+    h_.Attach("n0");
+    h_.Attach("n1");
+  }
+
+  Reply Join(uint32_t rank, JoinStart start, uint64_t before = 0, uint32_t world = 2) {
+    request_ = 1000 + ++count_;
+    RankJoined event{request_, Node(rank), 1, "gpt", "slurm-7", Rank{rank}, world, 7, 0, start};
+    event.incarnation_before = Incarnation{before};
+    h_.Apply(event);
+    Reply waits;
+    waits.outcome = UnavailableError("it waits");
+    return h_.ReplyTo(request_).value_or(waits);
+  }
+  static std::string Node(uint32_t rank) { return "n" + std::to_string(rank); }
+  /// What the node of the rank says of who is connected.
+  void Running(uint32_t rank, std::vector<LocalRank> running) {
+    NodeReported report = h_.NewReport(Node(rank));
+    report.ranks = std::move(running);
+    h_.Apply(report);
+  }
+  void Train(uint64_t incarnation, uint64_t step) {
+    h_.Hold("n0", {H(V(incarnation, step), 0, Tier::kMemory)});
+    h_.Hold("n1", {H(V(incarnation, step), 1, Tier::kMemory)});
+  }
+  std::vector<LocalRank> One(uint32_t rank, uint64_t incarnation) {
+    return {{"gpt", Incarnation{incarnation}, Rank{rank}}};
+  }
+  uint64_t Incarnation_() { return h_.Job().incarnation.value; }
+
+  Harness h_;
+  RequestId request_ = 0;
+  uint64_t count_ = 0;
+};
+
+TEST_F(RejoinTest, ARestartIsANewIncarnationForAllItsRanks) {
+  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 1U);
+  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 1U);
+  Train(1, 5);
+  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U) << "all end in the same one";
+  const RequestId first = h_.AskView("n0", 2, 0);
+  ASSERT_TRUE(h_.ReplyTo(first).has_value());
+  EXPECT_EQ(h_.ReplyTo(first)->version, V(1, 5)) << "not a fresh start";
+  Train(2, 6);
+  EXPECT_THAT(h_.Stored(), testing::Contains(V(2, 6)));
+  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 3U) << "once for each attempt";
+  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 3U);
+}
+
+TEST_F(RejoinTest, AConnectionThatWasCutIsNoRestart) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
+  EXPECT_EQ(Join(1, JoinStart::kNotSaid).incarnation.value, 1U) << "an older agent";
+  h_.Restart();
+  h_.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
+  h_.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
+  EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
+}
+
+TEST_F(RejoinTest, ARestartAfterTheCoordinatorsRestartIsKnownByTheShards) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  h_.Restart();
+  h_.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
+  h_.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
+  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
+}
+
+TEST_F(RejoinTest, WithoutAStepNothingNeedsANewIncarnation) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 1U);
+}
+
+TEST_F(RejoinTest, AProcessOfTheStartBeforeIsFenced) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  ASSERT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(1, JoinStart::kReturn, 1).outcome.code(), ErrorCode::kFenced);
+}
+
+// One process may run several starts of a job, one after the other.
+TEST_F(RejoinTest, AProcessOfAnotherRunIsNewToThisOne) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    RankJoined next{70 + rank,  Node(rank), 1, "gpt", "slurm-8",
+                    Rank{rank}, 2,          7, 0,     JoinStart::kReturn};
+    next.incarnation_before = Incarnation{1};
+    h_.Apply(next);
+    ASSERT_TRUE(h_.ReplyTo(70 + rank).has_value());
+    EXPECT_EQ(h_.ReplyTo(70 + rank)->incarnation.value, 2U)
+        << h_.ReplyTo(70 + rank)->outcome.ToString();
+  }
+}
+
+TEST_F(RejoinTest, ItWaitsForRanksThatStillRun) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  Running(0, One(0, 1));
+  Running(1, One(1, 1));
+  EXPECT_EQ(Join(0, JoinStart::kNew).outcome.code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(Incarnation_(), 1U) << "rank 1 is not fenced";
+  const RequestId waiting = request_;
+  Running(1, {});  // it is gone by now
+  ASSERT_TRUE(h_.ReplyTo(waiting).has_value());
+  EXPECT_EQ(h_.ReplyTo(waiting)->incarnation.value, 2U);
+  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
+}
+
+TEST_F(RejoinTest, ItIsRefusedWhileTheyGoOnRunning) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  Running(1, One(1, 1));
+  Join(0, JoinStart::kNew);
+  const RequestId waiting = request_;
+  h_.Pass(std::chrono::milliseconds(1000));
+  Running(0, {});
+  Running(1, One(1, 1));
+  EXPECT_FALSE(h_.ReplyTo(waiting).has_value());
+  h_.Pass(std::chrono::milliseconds(2900));
+  Running(0, {});
+  Running(1, One(1, 1));
+  h_.Pass(std::chrono::milliseconds(200));
+  ASSERT_TRUE(h_.ReplyTo(waiting).has_value());
+  const Status why = h_.ReplyTo(waiting)->outcome;
+  EXPECT_EQ(why.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(why.message(), testing::HasSubstr("rank 1 on node n1"));
+  EXPECT_THAT(why.message(), testing::HasSubstr("HOLDFAST_RUN_ID"));
+  EXPECT_EQ(Incarnation_(), 1U);
+  Train(1, 6);
+  EXPECT_THAT(h_.Stored(), testing::Contains(V(1, 6))) << "the run goes on";
+}
+
+TEST_F(RejoinTest, AnElasticRestartMayHaveAnotherWorld) {
+  Join(0, JoinStart::kNew);
+  Join(1, JoinStart::kNew);
+  Train(1, 5);
+  EXPECT_EQ(Join(0, JoinStart::kNew, 0, 1).incarnation.value, 2U);
+  EXPECT_EQ(h_.Job().world, 1U);
+}
+
+}  // namespace
+}  // namespace holdfast::coord

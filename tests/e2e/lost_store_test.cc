@@ -1,0 +1,127 @@
+// The coordinator's store is lost while the nodes keep what they have: nothing of it is taken for
+// committed, status names the next command, the job can be started anew and saves, and `adopt`
+// brings the versions back that are complete.
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/protected_cluster.h"
+
+namespace holdfast::local {
+namespace {
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LostStoreTest : public ProtectedCluster {
+ protected:
+  static constexpr int kRanks = 3;
+
+  void LoseTheStore() {
+    cluster_->coordinator().Kill();
+    std::filesystem::remove_all(cluster_->root() + "/coordinator");
+    ASSERT_TRUE(cluster_->StartCoordinator().ok());
+    ASSERT_TRUE(WaitUntil([&] { return AliveNodes() == kRanks; }, kTimeout)) << Evidence();
+  }
+  int AliveNodes() {
+    const auto status = nlohmann::json::parse(cluster_->Cli({"status", "-o", "json"})->out, nullptr,
+                                              /*allow_exceptions=*/false);
+    if (!status.is_object() || !status.contains("nodes")) return 0;
+    return static_cast<int>(std::count_if(status["nodes"].begin(), status["nodes"].end(),
+                                          [](const auto& node) { return node["alive"] == true; }));
+  }
+  Cluster::CliResult Cli(const std::vector<std::string>& arguments) {
+    auto result = cluster_->Cli(arguments);
+    EXPECT_TRUE(result.has_value());
+    return result.value_or(Cluster::CliResult{});
+  }
+  std::vector<std::string> VersionsOnDisk() {
+    const auto document = nlohmann::json::parse(Cli({"versions", "saved", "-o", "json"}).out,
+                                                nullptr, /*allow_exceptions=*/false);
+    std::vector<std::string> versions;
+    if (!document.is_object() || !document.contains("versions")) return versions;
+    for (const auto& version : document["versions"]) {
+      const bool on_disk = version["tiers"].dump().find("disk") != std::string::npos;
+      if (version["state"] == "committed" && on_disk) versions.push_back(version["version"]);
+    }
+    return versions;
+  }
+  std::string OnNode(const std::string& version, int rank) {
+    return ReadAll(fmt::format("{}/saved/v{}/rank-{}.safetensors", cluster_->DataDirs(rank)[0],
+                               version, rank));
+  }
+  void ExpectRestored(const std::string& version, const std::vector<std::string>& originals) {
+    const std::string out = cluster_->root() + "/out";
+    const auto result = Cli({"restore", "saved", "--to", out, "--version", version, "--yes"});
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.errors;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const std::string name = fmt::format("rank-{:05}-of-{:05}.safetensors", rank, kRanks);
+      EXPECT_TRUE(ReadAll(out + "/" + name) == originals[static_cast<size_t>(rank)])
+          << version << " " << name << " differs";
+    }
+  }
+};
+
+TEST_F(LostStoreTest, ItsVersionsAreKeptAsideUntilTheyAreAdopted) {
+  options_.disk_every = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
+  SaveUntilProtected();
+  const uint64_t step = job_->Save();
+  ASSERT_TRUE(WaitUntil(
+      [&] {
+        const auto newest = job_->Newest(v1::Tier::kDisk);
+        return newest && newest->step.value >= step;
+      },
+      kTimeout))
+      << Evidence();
+  job_->Close();
+  const std::vector<std::string> before = VersionsOnDisk();
+  ASSERT_FALSE(before.empty()) << Evidence();
+  const std::string version = before.front();
+  std::vector<std::string> originals;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    originals.push_back(OnNode(version, rank));
+    ASSERT_GT(originals.back().size(), words_ * 8) << version;
+  }
+
+  ASSERT_NO_FATAL_FAILURE(LoseTheStore());
+  EXPECT_TRUE(VersionsOnDisk().empty());
+  auto status = Cli({"status"});
+  EXPECT_NE(status.exit_code, 0);
+  EXPECT_THAT(status.out, HasSubstr("OTHER_LIFE"));
+  EXPECT_THAT(status.out, HasSubstr("holdfast adopt"));
+
+  // Started anew, the job begins afresh, and finds room although all slots are full.
+  const Status opened = job_->Open();
+  ASSERT_TRUE(opened.ok()) << opened.ToString();
+  const VersionId own = SaveUntilProtected();
+  EXPECT_EQ(own.incarnation.value, 2U) << "above what the nodes have";
+  EXPECT_EQ(OnNode(version, 0), originals[0]) << "what is kept aside is not deleted";
+
+  auto adopted = Cli({"adopt", "--dry-run"});
+  EXPECT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+  EXPECT_THAT(adopted.out, HasSubstr(version));
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("OTHER_LIFE")) << "a dry run changes nothing";
+  adopted = Cli({"adopt", "saved"});
+  EXPECT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+  EXPECT_THAT(Cli({"status"}).out, Not(HasSubstr("OTHER_LIFE")));
+  EXPECT_THAT(VersionsOnDisk(), testing::Contains(version)) << Evidence();
+  ExpectRestored(version, originals);
+  // The next start goes on from what the job saved since.
+  ExpectBack(own, {});
+}
+
+TEST_F(LostStoreTest, AdoptedVersionsAreWhatTheNextStartRestores) {
+  options_.disk_every = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
+  const VersionId promised = SaveUntilProtected();
+  job_->Close();
+  ASSERT_NO_FATAL_FAILURE(LoseTheStore());
+  const auto adopted = Cli({"adopt"});
+  ASSERT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+  const auto restored = ExpectBack(promised, {});
+  EXPECT_EQ(restored.version.incarnation.value, 1U);
+}
+
+}  // namespace
+}  // namespace holdfast::local
