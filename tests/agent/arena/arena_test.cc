@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "agent/api/socket.h"
+#include "agent/arena/ledger.h"
 #include "tests/agent/arena/arena_fixture.h"
 
 namespace holdfast::agent {
@@ -300,7 +301,7 @@ TEST_F(ArenaTest, ADamagedLedgerIsReleasedAndADamagedSlotIsFree) {
 
 TEST_F(ArenaTest, ANewerLedgerIsRefusedAndKept) {
   Reserve(0);
-  KeptLedger(run_dir_.path())[8] = 2;
+  KeptLedger(run_dir_.path())[8] = kLedgerFormat + 1;
   arena_.reset();
   auto older = Arena::Open(run_dir_.Options(kBudget));
   ASSERT_FALSE(older);
