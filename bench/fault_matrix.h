@@ -63,5 +63,7 @@ struct Interval {
   double high = 1;
 };
 Interval Wilson(uint64_t hits, uint64_t all);
+/// An interval at 95 % of a number of independent events of which so many were counted.
+Interval Poisson(uint64_t events);
 
 }  // namespace holdfast::bench

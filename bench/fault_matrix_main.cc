@@ -10,12 +10,15 @@
 
 #include "bench/fault_matrix.h"
 #include "bench/fault_matrix_keep.h"
+#include "bench/program_matrix.h"
 #include "bench/report.h"
 
 namespace holdfast::bench {
 namespace {
 
 constexpr uint64_t kTuningSeed = 1;
+/// The family of jobs without overlap: rounds of computing and communication (tests/sim/trace.h).
+constexpr std::string_view kRounds = "rounds";
 
 /// Puts `text` between the lines `<!-- fault matrix -->` and `<!-- end of fault matrix -->`.
 Status WriteInto(const std::string& path, const std::string& text) {
@@ -49,8 +52,30 @@ void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
   }
 }
 
+void AddProgramOptions(CLI::App& app, ProgramMatrixOptions& options) {
+  app.add_option("--family", options.families,
+                 "families of jobs, all without it: rounds, ddp, fsdp, tp-dp, 1f1b, interleaved, "
+                 "3d, moe, accumulation, local-sgd, send-receive, steps-only")
+      ->delimiter(',');
+  app.add_option("--fault", options.faults,
+                 "faults of rank programs (sigkill, sigstop, gpu-10%, …), none for healthy jobs, "
+                 "all for all faults; all and none without it")
+      ->delimiter(',');
+  app.add_option("--behaviour", options.behaviours,
+                 "legitimate behaviours: base, all, random, or one by name (\"evaluation "
+                 "unmarked\", …)")
+      ->delimiter(',');
+  app.add_option("--healthy-s", options.healthy_s,
+                 "simulated seconds of a healthy job, 1,800 without it");
+  app.add_option("--minutes", options.minutes, "begin no run of rank programs after these minutes");
+  app.add_flag_callback(
+      "--started-first", [&options] { options.rule = sim::program::FlightRule::kStartedFirst; },
+      "agents tell started operations first, and the peer of a send or receive");
+}
+
 int Main(int argc, char** argv) {
   MatrixOptions options;
+  ProgramMatrixOptions programs;
   std::string into;
   std::string keep;
   std::string rows;
@@ -73,6 +98,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
   app.add_flag("--verbose", verbose, "print every run that was not right");
   app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
+  AddProgramOptions(app, programs);
   CLI11_PARSE(app, argc, argv);
   if (quick && app.count("--seeds") == 0) options.seeds = 5;
   if (quick && app.count("--ranks") == 0) options.worlds = {8, 64};
@@ -95,13 +121,32 @@ int Main(int argc, char** argv) {
     }
     options.kept = &kept.emplace(std::move(*opened));
   }
-  const auto cells = RunMatrix(options);
-  std::string report = MatrixReport(cells, options);
-  if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));
-  if (verbose) PrintFailures(cells, options.first_seed);
-  if (!rows.empty()) {
-    nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  const bool all_families = programs.families.empty();
+  const bool rounds = std::erase(programs.families, kRounds) > 0 || all_families;
+  std::string report;
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  if (all_families || !programs.families.empty()) {
+    if (app.count("--ranks") > 0 || quick) programs.worlds = options.worlds;
+    if (app.count("--seeds") > 0 || quick) programs.seeds = options.seeds;
+    programs.first_seed = options.first_seed;
+    programs.jobs = options.jobs;
+    const auto cells = RunProgramMatrix(programs);
+    if (!cells) {
+      fmt::print(stderr, "{}\n", cells.error().ToString());
+      return 64;
+    }
+    report += ProgramReport(*cells);
+    if (verbose) fmt::print(stderr, "{}", ProgramFailures(*cells, options.first_seed));
+    for (const BenchResult& result : ProgramResults(*cells)) results.push_back(ToJson(result));
+  }
+  if (rounds) {
+    const auto cells = RunMatrix(options);
+    report += (report.empty() ? "" : "\n") + MatrixReport(cells, options);
+    if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));
+    if (verbose) PrintFailures(cells, options.first_seed);
     for (const BenchResult& result : MatrixResults(cells)) results.push_back(ToJson(result));
+  }
+  if (!rows.empty()) {
     if (!(std::ofstream(rows) << results.dump() << "\n")) {
       fmt::print(stderr, "cannot write {}\n", rows);
       return 1;

@@ -56,8 +56,8 @@ std::string Latencies(const Tally& tally) {
                      Percentile(tally.seconds, 0.99));
 }
 
-constexpr FaultClass kClasses[] = {FaultClass::kDead,     FaultClass::kComputeHang,
-                                   FaultClass::kCommHang, FaultClass::kSoftwareMismatch,
+constexpr FaultClass kClasses[] = {FaultClass::kDead,        FaultClass::kComputeHang,
+                                   FaultClass::kCommHang,    FaultClass::kSoftwareMismatch,
                                    FaultClass::kComputeSlow, FaultClass::kCommSlow};
 
 struct ClassTallies {
@@ -142,13 +142,6 @@ std::string ByFault(const std::vector<MatrixCell>& cells) {
   return table;
 }
 
-/// At 95 %, by the square-root transform, exact enough here; of no event at all: up to 3.7.
-Interval Poisson(uint64_t events) {
-  if (events == 0) return {0, 3.69};
-  const auto k = static_cast<double>(events);
-  return {std::pow(std::max(0.0, std::sqrt(k) - 0.98), 2), std::pow(std::sqrt(k + 1) + 0.98, 2)};
-}
-
 std::string ByNegative(const std::vector<MatrixCell>& cells) {
   std::vector<std::string> order;
   std::map<std::string, Tally> tallies;
@@ -198,6 +191,13 @@ BenchResult ShareResult(const std::string& name, uint64_t hits, uint64_t all) {
 }
 
 }  // namespace
+
+/// By the square-root transform, exact enough here; of no event at all: up to 3.7.
+Interval Poisson(uint64_t events) {
+  if (events == 0) return {0, 3.69};
+  const auto k = static_cast<double>(events);
+  return {std::pow(std::max(0.0, std::sqrt(k) - 0.98), 2), std::pow(std::sqrt(k + 1) + 0.98, 2)};
+}
 
 std::vector<BenchResult> MatrixResults(const std::vector<MatrixCell>& cells) {
   std::vector<BenchResult> results;

@@ -1,0 +1,159 @@
+// The fault matrix over rank programs: which cells there are, and running them.
+
+#include "bench/program_matrix.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "storage/base/random.h"
+
+namespace holdfast::bench {
+namespace {
+
+using sim::program::Case;
+using sim::program::Family;
+using sim::program::FaultKind;
+using sim::program::FaultSpec;
+
+bool Asked(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Status Check(const ProgramMatrixOptions& options) {
+  for (const std::string& name : options.families) {
+    const bool known =
+        std::any_of(std::begin(sim::program::kFamilies), std::end(sim::program::kFamilies),
+                    [&](Family family) { return ToString(family) == name; });
+    if (!known) return InvalidArgumentError("there is no family " + name);
+  }
+  for (const std::string& name : options.faults) {
+    if (name != "all" && sim::program::FindFault(name) == nullptr) {
+      return InvalidArgumentError("there is no fault " + name);
+    }
+  }
+  for (const std::string& name : options.behaviours) {
+    if (name != "all" && name != "base" && name != "random" && !sim::program::IsBehaviour(name)) {
+      return InvalidArgumentError("there is no behaviour " + name);
+    }
+  }
+  return Status::Ok();
+}
+
+/// Names of the behaviours to add, one cell each.
+std::vector<std::string> BehavioursOf(const ProgramMatrixOptions& options, bool healthy) {
+  std::vector<std::string> names;
+  const bool all = options.behaviours.empty() ? healthy : Asked(options.behaviours, "all");
+  if (all || options.behaviours.empty()) names.emplace_back("base");
+  for (const std::string& name : options.behaviours) {
+    if (name != "all" && !Asked(names, name)) names.push_back(name);
+  }
+  if (!all) return names;
+  for (const std::string_view name : sim::program::Behaviours()) names.emplace_back(name);
+  names.emplace_back("random");
+  return names;
+}
+
+/// Each cell draws jobs of its own, whatever other cells there are.
+uint64_t StreamOf(const ProgramCell& cell, uint64_t seed) {
+  uint64_t stream = Random(seed).Next();
+  const auto mix = [&](uint64_t value) { stream = Random(stream ^ value).Next(); };
+  for (const std::string* text : {&cell.family, &cell.behaviour}) {
+    for (const char letter : *text) mix(static_cast<unsigned char>(letter));
+  }
+  for (const char letter : cell.what.fault.name) mix(static_cast<unsigned char>(letter));
+  mix(cell.what.world);
+  return stream;
+}
+
+/// Two to five behaviours that go together.
+std::vector<std::string> RandomBehaviours(uint64_t stream) {
+  sim::Noise noise(stream);
+  const auto all = sim::program::Behaviours();
+  std::vector<std::string> chosen;
+  const uint64_t count = 2 + noise.random().Below(4);
+  while (chosen.size() < count) {
+    const std::string name(all[noise.random().Below(all.size())]);
+    const std::string kind = name.substr(0, name.find(' '));
+    const bool taken = std::any_of(chosen.begin(), chosen.end(), [&](const std::string& other) {
+      return other.substr(0, other.find(' ')) == kind ||
+             (name.find("iterations") != std::string::npos &&
+              other.find("iterations") != std::string::npos);
+    });
+    if (!taken) chosen.push_back(name);
+  }
+  return chosen;
+}
+
+std::vector<ProgramCell> Cells(const ProgramMatrixOptions& options) {
+  std::vector<ProgramCell> cells;
+  const bool all_faults = options.faults.empty() || Asked(options.faults, "all");
+  for (const uint32_t world : options.worlds) {
+    for (const Family family : sim::program::kFamilies) {
+      const std::string name(ToString(family));
+      if (!options.families.empty() && !Asked(options.families, name)) continue;
+      if (!sim::program::Fits(family, world)) continue;
+      for (const FaultSpec& fault : sim::program::Faults()) {
+        const bool healthy = fault.kind == FaultKind::kNone;
+        const bool asked = Asked(options.faults, fault.name) ||
+                           (all_faults && (!healthy || options.faults.empty()));
+        if (!asked || !Fits(fault.kind, family)) continue;
+        for (const std::string& behaviour : BehavioursOf(options, healthy)) {
+          ProgramCell cell;
+          cell.family = name;
+          cell.behaviour = behaviour;
+          cell.what.family = family;
+          cell.what.world = world;
+          cell.what.fault = fault;
+          cell.what.rule = options.rule;
+          cell.what.healthy_s = options.healthy_s;
+          if (behaviour != "base" && behaviour != "random") cell.what.behaviours = {behaviour};
+          cell.outcomes.resize(options.seeds);
+          cells.push_back(std::move(cell));
+        }
+      }
+    }
+  }
+  return cells;
+}
+
+}  // namespace
+
+Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& options) {
+  if (Status status = Check(options); !status.ok()) return Fail(std::move(status));
+  std::vector<ProgramCell> cells = Cells(options);
+  // Seed by seed: when time is up, all cells have about as many runs.
+  const size_t runs = cells.size() * options.seeds;
+  const auto begun = std::chrono::steady_clock::now();
+  std::atomic<size_t> next{0};
+  std::vector<std::vector<char>> made(cells.size(), std::vector<char>(options.seeds));
+  const auto work = [&] {
+    for (size_t i = next++; i < runs; i = next++) {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
+      if (options.minutes > 0 && passed.count() > options.minutes * 60) return;
+      ProgramCell& cell = cells[i % cells.size()];
+      const size_t seed = i / cells.size();
+      const uint64_t stream = StreamOf(cell, options.first_seed + seed);
+      Case what = cell.what;
+      if (cell.behaviour == "random") what.behaviours = RandomBehaviours(stream);
+      cell.outcomes[seed] = sim::program::RunCase(what, stream);
+      made[i % cells.size()][seed] = 1;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t i = 1; i < options.jobs; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < cells.size(); ++i) {
+    std::vector<sim::program::Outcome> kept;
+    for (size_t seed = 0; seed < options.seeds; ++seed) {
+      if (made[i][seed] != 0) kept.push_back(std::move(cells[i].outcomes[seed]));
+    }
+    cells[i].outcomes = std::move(kept);
+  }
+  return cells;
+}
+
+}  // namespace holdfast::bench

@@ -1,0 +1,190 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "tests/sim/program/pace.h"
+
+// Executes the programs of all ranks as discrete events. The CPU of a rank enqueues; an operation
+// starts when it is enqueued, what it depends on has ended and its stream is free; a collective
+// ends for all once the last participant has started it and its transfer is over.
+
+namespace holdfast::sim::program {
+
+inline constexpr double kNever = 1e18;
+inline constexpr uint64_t kNone = ~uint64_t{0};
+
+/// An operation of one rank. A time is kNever until it is known; all times up to the engine's
+/// horizon are.
+struct Op {
+  enum class Kind : uint8_t { kCompute, kTransfer, kMarker };
+  Kind kind = Kind::kCompute;
+  Work work = Work::kFixed;
+  detect::Func func = detect::Func::kOther;
+  uint8_t stream = 0;
+  uint32_t channel = 0;
+  uint32_t iteration = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  uint64_t after = kNone;  // what must end before, beside the stream's
+  uint64_t sequence = 0;   // among those of its kind in the communicator
+  uint64_t ordinal = 0;    // among those of the rank in the channel
+  uint32_t member = 0;     // the rank's place in the channel
+  double enqueue_s = 0;
+  double start_s = kNever;
+  double end_s = kNever;
+  bool joined = false;
+  // For the recorder (recorder.h).
+  bool seen = false;
+  bool over = false;
+  uint16_t slot = 0;
+  uint64_t blocked_ns = 0;
+  uint64_t moved_bytes = 0;
+};
+
+struct StepMark {
+  double at_s = 0;
+  double duration_s = 0;
+  uint64_t step = 0;  // that ended
+};
+
+struct PhaseMark {
+  double from_s = 0;
+  double to_s = kNever;
+  uint8_t bit = 0;
+};
+
+/// What a byte waited on a connection, for the sums that the detector asks for.
+struct PeerWait {
+  double at_s = 0;
+  detect::PeerSums sums;
+};
+
+class Engine {
+ public:
+  /// All outlive it.
+  Engine(const Job& job, const Setting& setting, const Fault& fault, uint64_t seed);
+
+  /// Afterwards all that happens up to this moment is known.
+  void RunUntil(double horizon_s);
+
+  struct RankState {
+    uint32_t pc = 0;
+    uint32_t iteration = 0;
+    uint32_t paused_for = 0;  // the iteration, plus one, whose pauses are over
+    double cpu_s = 0;
+    bool stuck = false;      // the CPU does nothing more
+    char stuck_state = 'S';  // of its process
+    double step_began_s = 0;
+    uint64_t sync_on = kNone;  // the CPU waits for the end of this operation
+    uint64_t step_before = kNone;
+    uint64_t base = 0;  // number of ops.front()
+    std::deque<Op> ops;
+    struct Stream {
+      uint64_t last = kNone;
+      double free_s = 0;             // when the last operation with a known end ended
+      std::deque<uint64_t> waiting;  // operations without one
+    };
+    std::vector<Stream> streams;
+    std::vector<uint64_t> labels;
+    std::vector<uint64_t> kernels;  // the last, as many as the CPU may be ahead
+    uint64_t kernel_count = 0;
+    std::vector<uint64_t> ordinals;                                     // by own channel
+    std::vector<std::array<uint64_t, detect::kFuncMax + 1>> sequences;  // by own communicator
+    std::deque<StepMark> steps;
+    std::deque<PhaseMark> phases;
+  };
+  RankState& rank(uint32_t rank) { return ranks_[rank]; }
+  const RankState& rank(uint32_t rank) const { return ranks_[rank]; }
+  const Job& job() const { return job_; }
+  const Setting& setting() const { return setting_; }
+  const Fault& fault() const { return fault_; }
+
+  /// When the fault really took effect; kNever: not yet.
+  double struck_s() const { return struck_s_; }
+  /// When the rank's process stopped for good or for a while; kNever: not by the horizon.
+  double FrozenAt(uint32_t rank) const;
+  double ThawsAt(uint32_t rank) const;
+  bool Killed(uint32_t rank, double at_s) const;
+  bool NodeGone(uint32_t node, double at_s) const;
+
+  /// Transfers of these communicators are measured from now on.
+  void WantPeerSums(const std::vector<detect::CommId>& comms) { wanted_ = comms; }
+  std::vector<PeerWait>& peer_waits() { return peer_waits_; }
+
+  /// The connection that a member of an operation waits for, as proxies see it; none inside a node.
+  std::optional<detect::PeerEdge> EdgeOf(uint32_t rank, const Op& op) const;
+
+ private:
+  /// The participants of one operation as they arrive.
+  struct Meet {
+    uint32_t arrived = 0;
+    bool broken = false;  // they do not call the same
+    bool over = false;
+    uint64_t bytes = 0;
+    double last_s = 0;
+    double seconds = 0;
+    double tokens = 0;
+    detect::Func func = detect::Func::kOther;
+    std::vector<uint64_t> ops;  // by member; kNone: has not come
+  };
+  struct Place {
+    std::deque<Meet> meets;
+    uint64_t first = 0;  // ordinal of the front
+  };
+  /// What an instruction of a rank refers to, as the rank's own numbers.
+  struct Local {
+    uint32_t channel = 0;
+    uint32_t comm = 0;
+    uint32_t member = 0;  // the rank's place in the channel
+  };
+
+  void Pump(uint32_t rank);
+  bool AdvanceCpu(uint32_t rank);
+  bool Execute(uint32_t rank, const Instruction& one);
+  void Load(uint32_t rank, const Instruction& one);
+  void EndStep(uint32_t rank);
+  bool Pauses(uint32_t rank);
+  void Stick(uint32_t rank, char state);
+  Op& Enqueue(uint32_t rank, Op op);
+  void EnqueueTransfer(uint32_t rank, const Instruction& one);
+  bool Resolve(uint32_t rank, RankState::Stream& stream);
+  double ComputeEnd(uint32_t rank, const Op& op);
+  void Join(uint32_t rank, const Op& op, uint64_t number);
+  void Complete(uint32_t channel, Meet& meet);
+  double EndOf(uint32_t channel, const Meet& meet);
+  void Measure(uint32_t channel, const Meet& meet, double end_s);
+  bool HasLink(uint32_t channel) const;
+  void Strike(double at_s) { struck_s_ = std::min(struck_s_, at_s); }
+  void Queue(uint32_t rank);
+  static Op* Find(RankState& state, uint64_t number) {
+    return number == kNone || number < state.base ? nullptr : &state.ops[number - state.base];
+  }
+  /// 0: there is none, or it was over before.
+  static double EndOf(RankState& state, uint64_t number) {
+    const Op* op = Find(state, number);
+    return op == nullptr ? 0 : op->end_s;
+  }
+
+  const Job& job_;
+  const Setting& setting_;
+  const Fault fault_;
+  Noise noise_;
+  Pace pace_;
+  double horizon_s_ = 0;
+  double struck_s_ = kNever;
+  bool struck_operation_ = false;
+  std::vector<RankState> ranks_;
+  std::vector<std::vector<Local>> locals_;  // by rank and instruction
+  std::vector<Place> places_;               // by channel
+  std::vector<uint32_t> queue_;
+  std::vector<bool> queued_;
+  std::vector<detect::CommId> wanted_;
+  std::vector<PeerWait> peer_waits_;
+};
+
+}  // namespace holdfast::sim::program

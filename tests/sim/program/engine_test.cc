@@ -1,0 +1,291 @@
+// What must hold of any execution of rank programs, whatever is drawn: the order of streams, when
+// collectives end, and that the totals which are told are those of the operations.
+
+#include "tests/sim/program/engine.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/sim/program/recorder.h"
+#include "tests/sim/program/run.h"
+
+namespace holdfast::sim::program {
+namespace {
+
+constexpr double kSimulatedS = 40;
+
+Case CaseOf(Family family, std::string_view fault) {
+  Case what;
+  what.family = family;
+  what.fault = *FindFault(fault);
+  return what;
+}
+
+/// One job that has run for a while, with all of its operations.
+struct Execution {
+  explicit Execution(Family family, uint64_t seed, std::string_view fault = "none")
+      : noise(seed), world(MakeWorld(CaseOf(family, fault), noise)) {
+    world.setting.pauses.clear();
+    // What is hidden from the detector obeys the same laws.
+    for (Comm& comm : world.job.comms) comm.told = true;
+    if (world.fault.kind != FaultKind::kNone) world.fault.onset_s = kSimulatedS / 2;
+    engine.emplace(world.job, world.setting, world.fault, seed);
+  }
+  double step_s() const { return world.setting.step_s; }
+
+  Noise noise;
+  World world;
+  std::optional<Engine> engine;
+};
+
+class ProgramTest : public testing::TestWithParam<Family> {};
+
+TEST_P(ProgramTest, ACollectiveEndsForAllAfterItsLastParticipantCame) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Execution run(GetParam(), seed);
+    run.engine->RunUntil(kSimulatedS);
+    struct Seen {
+      size_t count = 0;
+      double last_start_s = 0;
+      double first_end_s = kNever;
+      double last_end_s = 0;
+      double seconds = 0;
+    };
+    std::map<std::pair<uint32_t, uint64_t>, Seen> meets;
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      for (const Op& op : run.engine->rank(rank).ops) {
+        if (op.kind != Op::Kind::kTransfer) continue;
+        Seen& seen = meets[{op.channel, op.ordinal}];
+        ++seen.count;
+        seen.last_start_s = std::max(seen.last_start_s, op.start_s);
+        seen.first_end_s = std::min(seen.first_end_s, op.end_s);
+        seen.last_end_s = std::max(seen.last_end_s, op.end_s);
+        seen.seconds = op.seconds;
+      }
+    }
+    for (const auto& [key, seen] : meets) {
+      if (seen.first_end_s == kNever) continue;
+      EXPECT_EQ(seen.count, run.world.job.channels[key.first].members.size());
+      EXPECT_GT(seen.first_end_s, seen.last_start_s) << "channel " << key.first;
+      EXPECT_GT(seen.first_end_s - seen.last_start_s, 0.3 * seen.seconds);
+      EXPECT_LT(seen.last_end_s - seen.first_end_s, 1e-4) << "they leave together";
+    }
+  }
+}
+
+TEST_P(ProgramTest, StreamsKeepTheirOrderAndNothingStartsBeforeItsTime) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Execution run(GetParam(), seed);
+    run.engine->RunUntil(kSimulatedS);
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      const auto& ops = run.engine->rank(rank).ops;
+      std::vector<double> free_s(run.world.job.streams);
+      double enqueued_s = 0;
+      for (const Op& op : ops) {
+        EXPECT_GE(op.enqueue_s, enqueued_s) << "a CPU does one thing after another";
+        enqueued_s = op.enqueue_s;
+        if (op.start_s == kNever) continue;
+        EXPECT_GE(op.start_s, op.enqueue_s);
+        EXPECT_GE(op.start_s, free_s[op.stream]);
+        if (op.after != kNone) {
+          EXPECT_GE(op.start_s, ops[op.after].end_s);
+        }
+        EXPECT_GE(op.end_s, op.start_s);
+        free_s[op.stream] = op.end_s;
+      }
+    }
+  }
+}
+
+TEST_P(ProgramTest, HealthyJobsKeepMakingSteps) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    Execution run(GetParam(), seed);
+    const double until_s = 30 + 20 * run.step_s();
+    run.engine->RunUntil(until_s);
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      const auto& steps = run.engine->rank(rank).steps;
+      ASSERT_GT(static_cast<double>(steps.size()), 0.5 * until_s / run.step_s() - 2)
+          << "rank " << rank << " seed " << seed;
+      double sum_s = 0;
+      for (const StepMark& mark : steps) sum_s += mark.duration_s;
+      const double began_s = steps.front().at_s - steps.front().duration_s;
+      EXPECT_NEAR(sum_s, steps.back().at_s - began_s, 1e-6) << "steps follow each other";
+    }
+  }
+}
+
+TEST_P(ProgramTest, BlockedTimeIsTheUnionOfRunningOperations) {
+  Execution run(GetParam(), 7);
+  Engine& engine = *run.engine;
+  const uint32_t rank = 5;
+  Recorder recorder(engine, rank);
+  std::vector<Recorder::Ended> ended;
+  for (double at_s = 0.25; at_s < kSimulatedS; at_s += 0.25) {
+    engine.RunUntil(at_s);
+    Recorder::Look look;
+    recorder.Read(at_s, look);
+    for (const auto& one : look.ended) ended.push_back(one);
+  }
+  if (ended.size() < 2) GTEST_SKIP() << "nothing was exchanged so early";
+  std::sort(ended.begin(), ended.end(),
+            [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
+  size_t compared = 0;
+  for (size_t i = 0; i < ended.size() && ended[i].start_s < kSimulatedS - 5; ++i) {
+    double union_s = 0;
+    double until_s = 0;
+    uint64_t bytes = 0;
+    for (size_t j = 0; j < i; ++j) {
+      const double from_s = std::max(until_s, ended[j].start_s);
+      const double to_s = std::min(ended[i].start_s, ended[j].stop_s);
+      if (to_s > from_s) union_s += to_s - from_s;
+      until_s = std::max(until_s, to_s);
+      bytes += ended[j].record.bytes;
+    }
+    const auto together = [&](size_t j) {
+      return j < ended.size() && ended[j].start_s == ended[i].start_s;
+    };
+    EXPECT_NEAR(static_cast<double>(ended[i].record.blocked_ns) * 1e-9, union_s, 1e-6);
+    if (!together(i - 1) && !together(i + 1)) {  // of two at once either may be the first
+      EXPECT_EQ(ended[i].record.moved_bytes, bytes);
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 0U);
+}
+
+TEST_P(ProgramTest, TheCpuIsNoFurtherAheadThanItMayBe) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    Execution run(GetParam(), seed);
+    const uint32_t ahead = run.world.setting.ahead;
+    if (ahead == 0) continue;
+    run.engine->RunUntil(kSimulatedS);
+    for (uint32_t rank = 0; rank < 8; ++rank) {
+      std::vector<const Op*> kernels;
+      for (const Op& op : run.engine->rank(rank).ops) {
+        if (op.kind == Op::Kind::kCompute) kernels.push_back(&op);
+      }
+      for (size_t i = ahead; i < kernels.size(); ++i) {
+        EXPECT_GE(kernels[i]->enqueue_s, kernels[i - ahead]->start_s);
+      }
+    }
+  }
+}
+
+TEST_P(ProgramTest, NothingOfAKilledRankHappensAfterwards) {
+  Execution run(GetParam(), 3, "sigkill");
+  run.engine->RunUntil(kSimulatedS * 2);
+  const double onset_s = run.world.fault.onset_s;
+  EXPECT_EQ(run.engine->struck_s(), onset_s);
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    for (const Op& op : run.engine->rank(rank).ops) {
+      if (rank == run.world.fault.rank) {
+        EXPECT_LE(op.enqueue_s, onset_s + 1);
+        if (op.start_s < kNever) {
+          EXPECT_LT(op.start_s, onset_s);
+        }
+      }
+      if (op.kind != Op::Kind::kTransfer || op.end_s == kNever) continue;
+      const auto& members = run.world.job.channels[op.channel].members;
+      if (std::count(members.begin(), members.end(), run.world.fault.rank) > 0) {
+        EXPECT_LE(op.end_s, onset_s + 1e-4) << "an operation ended without one of its members";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ProgramTest, testing::ValuesIn(kFamilies),
+                         [](const auto& family) {
+                           std::string name(ToString(family.param));
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(RecorderTest, AStoppedProcessWritesNothingMore) {
+  Execution run(Family::kDdp, 2, "sigstop");
+  const uint32_t rank = run.world.fault.rank;
+  Recorder recorder(*run.engine, rank);
+  Recorder::Look look;
+  for (double at_s = 0.5; at_s <= run.world.fault.onset_s; at_s += 0.5) {
+    run.engine->RunUntil(at_s);
+    recorder.Read(at_s, look);
+  }
+  const double later_s = run.world.fault.onset_s + 30;
+  run.engine->RunUntil(later_s);
+  recorder.Read(later_s, look);
+  const uint64_t step = look.step;
+  EXPECT_GT(look.silent_s, 29);
+  recorder.Read(later_s + 10, look);
+  EXPECT_TRUE(look.ended.empty());
+  EXPECT_EQ(look.step, step);
+}
+
+TEST(RecorderTest, OnlyMarkedPausesAreTold) {
+  for (const bool marked : {true, false}) {
+    Execution run(Family::kDdp, 2);
+    run.world.setting.pauses.push_back(
+        {.phase = detect::Phase::kEvaluation, .marked = marked, .first_step = 3, .seconds = 20});
+    uint8_t seen = 0;
+    double longest_s = 0;
+    Recorder recorder(*run.engine, 0);
+    for (double at_s = 0.5; at_s <= kSimulatedS; at_s += 0.5) {
+      run.engine->RunUntil(at_s);
+      Recorder::Look look;
+      recorder.Read(at_s, look);
+      seen |= look.phases;
+      longest_s = std::max(longest_s, look.since_step_s);
+    }
+    EXPECT_EQ(seen, marked ? static_cast<uint8_t>(detect::Phase::kEvaluation) : 0);
+    EXPECT_GT(longest_s, 15) << "it did pause";
+  }
+}
+
+SeenFlight FlightOf(uint64_t seq, detect::FlightState state, uint64_t age_ns, uint64_t comm,
+                    uint32_t slot) {
+  SeenFlight seen;
+  seen.flight.comm = detect::CommId{comm};
+  seen.flight.func = detect::Func::kAllReduce;
+  seen.flight.seq = seq;
+  seen.flight.state = state;
+  seen.flight.age_ns = age_ns;
+  seen.slot = slot;
+  return seen;
+}
+
+TEST(FlightsTest, TheTablesOrderIsThatOfItsEntries) {
+  using detect::FlightState;
+  const auto told = ToldFlights({FlightOf(1, FlightState::kStarted, 2'000'000'000, 1, 9),
+                                 FlightOf(2, FlightState::kEnqueued, 1'000'000'000, 1, 4),
+                                 FlightOf(3, FlightState::kEnqueued, 600'000'000, 1, 0)},
+                                FlightRule::kTableOrder);
+  ASSERT_EQ(told.size(), 2U) << "young ones are not told";
+  EXPECT_EQ(told[0].seq, 2U);
+  EXPECT_EQ(told[1].seq, 1U);
+}
+
+TEST(FlightsTest, StartedOnesComeFirstAndOneEnqueuedOfACommunicator) {
+  using detect::FlightState;
+  const auto told = ToldFlights({FlightOf(5, FlightState::kEnqueued, 3'000'000'000, 1, 0),
+                                 FlightOf(6, FlightState::kEnqueued, 2'000'000'000, 1, 1),
+                                 FlightOf(7, FlightState::kEnqueued, 1'000'000'000, 2, 2),
+                                 FlightOf(4, FlightState::kStarted, 900'000'000, 1, 3)},
+                                FlightRule::kStartedFirst);
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(told[0].seq, 4U);
+  EXPECT_EQ(told[1].seq, 5U);
+  EXPECT_EQ(told[2].seq, 7U);
+}
+
+TEST(RunTest, ASeedHasOneOutcome) {
+  const Case what = CaseOf(Family::kPipeline, "loader");
+  const Outcome first = RunCase(what, 11);
+  const Outcome second = RunCase(what, 11);
+  EXPECT_EQ(first.onset_s, second.onset_s);
+  EXPECT_EQ(first.latency_s, second.latency_s);
+  EXPECT_EQ(first.said.size(), second.said.size());
+  EXPECT_NE(first.onset_s, RunCase(what, 12).onset_s);
+}
+
+}  // namespace
+}  // namespace holdfast::sim::program

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <vector>
+
+#include "tests/sim/program/engine.h"
+#include "tests/sim/program/flights.h"
+
+// What a rank's library writes of its operations (client/core/collectives.cc), as its agent reads
+// it at a moment (agent/telemetry/table_reader.cc). Times here are true ones.
+
+namespace holdfast::sim::program {
+
+class Recorder {
+ public:
+  Recorder(Engine& engine, uint32_t rank);
+
+  struct Ended {
+    detect::Collective record;  // without stamps
+    double start_s = 0;
+    double stop_s = 0;
+    double enqueue_s = 0;
+  };
+  /// What is so at this moment and what is new since the look before. The engine knows all until
+  /// then.
+  struct Look {
+    std::vector<Ended> ended;
+    std::vector<SeenFlight> flights;
+    std::vector<detect::Completed> completed;
+    double silent_s = 0;  // since the rank wrote anything
+    uint64_t step = 0;
+    double since_step_s = 0;
+    std::vector<detect::StepTime> steps;
+    uint8_t phases = 0;
+  };
+  void Read(double at_s, Look& look);
+
+ private:
+  struct Event {
+    double at_s = 0;
+    bool starts = false;
+    Op* op = nullptr;
+  };
+  void Replay(double until_s, Look& look);
+  void ReadFlights(double at_s, double view_s, Look& look);
+  void ReadSteps(double at_s, double view_s, Look& look);
+  uint16_t TakeSlot();
+  uint32_t CommOf(const Op& op) const { return engine_.job().channels[op.channel].comm; }
+
+  Engine& engine_;
+  const uint32_t rank_;
+  double seen_s_ = -1;
+  double heard_s_ = 0;
+  // As client/core/collectives.cc has them.
+  uint32_t running_ = 0;
+  double running_since_s_ = 0;
+  double blocked_s_ = 0;
+  uint64_t moved_bytes_ = 0;
+  std::vector<bool> slots_;
+  std::vector<std::array<uint64_t, detect::kFuncMax + 1>> begun_;  // by own communicator
+  std::vector<std::array<uint64_t, detect::kFuncMax + 1>> open_;
+  uint64_t steps_ = 0;
+  double step_at_s_ = 0;
+  std::vector<Event> events_;
+};
+
+}  // namespace holdfast::sim::program

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <map>
+
+#include "tests/sim/program/job.h"
+
+// Writing rank programs.
+
+namespace holdfast::sim::program {
+
+inline constexpr uint64_t kMiB = 1ULL << 20;
+
+/// Appends to the program of one rank.
+class Writer {
+ public:
+  explicit Writer(Program& program) : program_(program) {}
+
+  void Host(double seconds) { Push({.kind = Instruction::Kind::kHost, .seconds = seconds}); }
+  void Load(double seconds) { Push({.kind = Instruction::Kind::kLoad, .seconds = seconds}); }
+  void Compute(double seconds, Work work = Work::kTokens) {
+    Push({.kind = Instruction::Kind::kCompute, .work = work, .seconds = seconds});
+  }
+  /// Returns the label to wait for.
+  uint16_t Transfer(uint32_t channel, detect::Func func, uint8_t stream, double seconds,
+                    uint64_t bytes, Work work = Work::kFixed) {
+    Push({.kind = Instruction::Kind::kTransfer,
+          .work = work,
+          .func = func,
+          .stream = stream,
+          .label = ++label_,
+          .every = every_,
+          .channel = channel,
+          .bytes = bytes,
+          .seconds = seconds});
+    return label_;
+  }
+  void Wait(uint16_t label) {
+    Push({.kind = Instruction::Kind::kWait, .label = label, .every = every_});
+  }
+  /// Transfers and waits written from now on happen in every `iterations`-th iteration.
+  void Every(uint32_t iterations) { every_ = static_cast<uint16_t>(iterations); }
+  void Sync() { Push({.kind = Instruction::Kind::kSync}); }
+  void Step() { Push({.kind = Instruction::Kind::kStep}); }
+
+ private:
+  void Push(const Instruction& one) { program_.push_back(one); }
+
+  Program& program_;
+  uint16_t label_ = 0;
+  uint16_t every_ = 1;
+};
+
+/// Makes communicators and the channels of their operations.
+class Groups {
+ public:
+  explicit Groups(Job& job) : job_(job) {}
+
+  /// Groups of `size` ranks that are `stride` apart. By rank: the channel of its group.
+  std::vector<uint32_t> Strided(detect::Role role, uint32_t size, uint32_t stride);
+  /// One group. Returns its channel.
+  uint32_t Group(detect::Role role, const std::vector<uint32_t>& members, bool told = true);
+  /// From one rank to another, told as transfers of `comm`; those of another `lane` have an order
+  /// of their own. Made at first use.
+  uint32_t Pair(uint32_t comm, uint32_t from, uint32_t to, uint32_t lane = 0);
+
+ private:
+  Job& job_;
+  std::map<std::array<uint32_t, 4>, uint32_t> pairs_;
+};
+
+void WriteData(Job& job, const JobOptions& options);
+void WriteSharded(Job& job, const JobOptions& options);
+void WriteTensor(Job& job, const JobOptions& options);
+void WriteExperts(Job& job, const JobOptions& options);
+void WritePipeline(Job& job, const JobOptions& options);
+void WriteWithoutCollectives(Job& job, const JobOptions& options);
+
+}  // namespace holdfast::sim::program
