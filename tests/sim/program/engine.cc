@@ -6,14 +6,22 @@ namespace {
 constexpr double kLaunchS = 8e-6;  // of the CPU, to enqueue an operation
 constexpr double kStallMostS = 3;
 
+Fault MainOf(const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    if (IsHang(fault.kind)) return fault;
+  }
+  return faults.empty() ? Fault() : faults.front();
+}
+
 }  // namespace
 
-Engine::Engine(const Job& job, const Setting& setting, const Fault& fault, uint64_t seed)
+Engine::Engine(const Job& job, const Setting& setting, const std::vector<Fault>& faults,
+               uint64_t seed)
     : job_(job),
       setting_(setting),
-      fault_(fault),
+      fault_(MainOf(faults)),
       noise_(seed),
-      pace_(job, setting, fault, noise_),
+      pace_(job, setting, faults, noise_),
       ranks_(job.world),
       locals_(job.world),
       places_(job.channels.size()),
@@ -233,7 +241,8 @@ bool Engine::Pauses(uint32_t rank) {
                          rank == fault_.rank && from_s >= fault_.onset_s;
     double to_s = from_s + pause.seconds * noise_.LogNormal(pause.spread);
     if (strikes) to_s = kNever;
-    if (pause.marked) state.phases.push_back({from_s, to_s, static_cast<uint8_t>(pause.phase)});
+    state.paused = {from_s, to_s, static_cast<uint8_t>(pause.phase)};
+    if (pause.marked) state.phases.push_back(state.paused);
     if (strikes) {
       Stick(rank, 'D');
       return true;
@@ -253,7 +262,7 @@ Op& Engine::Enqueue(uint32_t rank, Op op) {
   RankState::Stream& stream = state.streams[op.stream];
   stream.last = state.base + state.ops.size();
   stream.waiting.push_back(stream.last);
-  return state.ops.emplace_back(op);
+  return state.ops.push_back(op);
 }
 
 void Engine::EnqueueTransfer(uint32_t rank, const Instruction& one) {

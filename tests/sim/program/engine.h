@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "tests/sim/program/log.h"
 #include "tests/sim/program/pace.h"
 
 // Executes the programs of all ranks as discrete events. The CPU of a rank enqueues; an operation
@@ -67,7 +68,8 @@ struct PeerWait {
 class Engine {
  public:
   /// All outlive it.
-  Engine(const Job& job, const Setting& setting, const Fault& fault, uint64_t seed);
+  /// Of several faults, at most one is a hang.
+  Engine(const Job& job, const Setting& setting, const std::vector<Fault>& faults, uint64_t seed);
 
   /// Afterwards all that happens up to this moment is known.
   void RunUntil(double horizon_s);
@@ -83,11 +85,11 @@ class Engine {
     uint64_t sync_on = kNone;  // the CPU waits for the end of this operation
     uint64_t step_before = kNone;
     uint64_t base = 0;  // number of ops.front()
-    std::deque<Op> ops;
+    Log<Op> ops;
     struct Stream {
       uint64_t last = kNone;
-      double free_s = 0;             // when the last operation with a known end ended
-      std::deque<uint64_t> waiting;  // operations without one
+      double free_s = 0;      // when the last operation with a known end ended
+      Log<uint64_t> waiting;  // operations without one
     };
     std::vector<Stream> streams;
     std::vector<uint64_t> labels;
@@ -97,14 +99,16 @@ class Engine {
     std::vector<std::array<uint64_t, detect::kFuncMax + 1>> sequences;  // by own communicator
     std::deque<StepMark> steps;
     std::deque<PhaseMark> phases;
+    PhaseMark paused;  // the last pause, marked or not
   };
   RankState& rank(uint32_t rank) { return ranks_[rank]; }
   const RankState& rank(uint32_t rank) const { return ranks_[rank]; }
   const Job& job() const { return job_; }
   const Setting& setting() const { return setting_; }
+  /// The hang; else the first fault.
   const Fault& fault() const { return fault_; }
 
-  /// When the fault really took effect; kNever: not yet.
+  /// When it really took effect; kNever: not yet.
   double struck_s() const { return struck_s_; }
   /// When the rank's process stopped for good or for a while; kNever: not by the horizon.
   double FrozenAt(uint32_t rank) const;

@@ -9,29 +9,60 @@ namespace holdfast::sim::program {
 using detect::FaultClass;
 
 const std::vector<FaultSpec>& Faults() {
+  using enum FaultKind;
   static const std::vector<FaultSpec> kFaults = {
-      {"none", FaultKind::kNone},
-      {"sigkill", FaultKind::kKilled},
-      {"node-gone", FaultKind::kNodeGone},
-      {"sigstop", FaultKind::kStopped},
-      {"loader", FaultKind::kLoader},
-      {"kernel", FaultKind::kInfiniteKernel},
-      {"storage-marked", FaultKind::kStorageMarked},
-      {"storage-unmarked", FaultKind::kStorageUnmarked},
-      {"mismatch", FaultKind::kMismatched},
-      {"link-dropped", FaultKind::kDroppedLink},
-      {"collective-hung", FaultKind::kHungCollective},
-      {"gpu-3%", FaultKind::kSlowGpu, 0.03},
-      {"gpu-5%", FaultKind::kSlowGpu, 0.05},
-      {"gpu-10%", FaultKind::kSlowGpu, 0.10},
-      {"gpu-30%", FaultKind::kSlowGpu, 0.30},
-      {"gpu-ramp", FaultKind::kRamp, 0.20},
-      {"gpu-intermittent", FaultKind::kIntermittent, 0.30},
-      {"cpu", FaultKind::kSlowCpu, 0.15},
-      {"nic-2x", FaultKind::kSlowNic, 2},
-      {"link-1.5x", FaultKind::kLossyLink, 1.5},
-      {"link-2.5x", FaultKind::kLossyLink, 2.5},
-      {"pcie-3x", FaultKind::kPcie, 3},
+      {.name = "none"},
+      {.name = "sigkill", .kind = kKilled},
+      {.name = "node-gone", .kind = kNodeGone},
+      {.name = "sigstop", .kind = kStopped},
+      {.name = "loader", .kind = kLoader},
+      {.name = "kernel", .kind = kInfiniteKernel},
+      {.name = "storage-marked", .kind = kStorageMarked},
+      {.name = "storage-unmarked", .kind = kStorageUnmarked},
+      {.name = "mismatch", .kind = kMismatched},
+      {.name = "link-dropped", .kind = kDroppedLink},
+      {.name = "collective-hung", .kind = kHungCollective},
+      {.name = "gpu-3%", .kind = kSlowGpu, .magnitude = 0.03},
+      {.name = "gpu-5%", .kind = kSlowGpu, .magnitude = 0.05},
+      {.name = "gpu-10%", .kind = kSlowGpu, .magnitude = 0.10},
+      {.name = "gpu-30%", .kind = kSlowGpu, .magnitude = 0.30},
+      {.name = "gpu-ramp", .kind = kRamp, .magnitude = 0.20},
+      {.name = "gpu-intermittent", .kind = kIntermittent, .magnitude = 0.30},
+      {.name = "cpu", .kind = kSlowCpu, .magnitude = 0.15},
+      {.name = "nic-2x", .kind = kSlowNic, .magnitude = 2},
+      {.name = "link-1.5x", .kind = kLossyLink, .magnitude = 1.5},
+      {.name = "link-2.5x", .kind = kLossyLink, .magnitude = 2.5},
+      {.name = "pcie-3x", .kind = kPcie, .magnitude = 3},
+      {.name = "loader-first", .kind = kLoader, .when = When::kFirst},
+      {.name = "gpu-10%-first", .kind = kSlowGpu, .magnitude = 0.10, .when = When::kFirst},
+      {.name = "nic-2x-first", .kind = kSlowNic, .magnitude = 2, .when = When::kFirst},
+      {.name = "sigstop-evaluation", .kind = kStopped, .when = When::kEvaluation},
+      {.name = "sigstop-pause", .kind = kStopped, .when = When::kUnmarkedEvaluation},
+      {.name = "sigstop-restarted", .kind = kStopped, .when = When::kRestarted},
+      {.name = "gpu-30%-restarted", .kind = kSlowGpu, .magnitude = 0.30, .when = When::kRestarted},
+      {.name = "sigstop-heals", .kind = kStopped, .heals_after_s = 90},
+      {.name = "gpu-30%-heals", .kind = kSlowGpu, .magnitude = 0.30, .heals_after_s = 120},
+      {.name = "nic-2x-heals", .kind = kSlowNic, .magnitude = 2, .heals_after_s = 120},
+      {.name = "two-gpus",
+       .kind = kSlowGpu,
+       .magnitude = 0.15,
+       .second = kSlowGpu,
+       .second_magnitude = 0.15},
+      {.name = "gpu-and-sigstop",
+       .kind = kSlowGpu,
+       .magnitude = 0.15,
+       .second = kStopped,
+       .second_after_s = 120},
+      {.name = "gpu-and-nic",
+       .kind = kSlowGpu,
+       .magnitude = 0.15,
+       .second = kSlowNic,
+       .second_magnitude = 2},
+      {.name = "gpu-and-collective",
+       .kind = kSlowGpu,
+       .magnitude = 0.30,
+       .second = kHungCollective,
+       .second_after_s = 60},
   };
   return kFaults;
 }
@@ -88,8 +119,8 @@ bool Fits(FaultKind kind, Family family) {
   return true;
 }
 
-Fault PlaceFault(const FaultSpec& spec, const Job& job, double onset_s, Noise& noise) {
-  Fault fault{.kind = spec.kind, .magnitude = spec.magnitude, .onset_s = onset_s};
+Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_s, Noise& noise) {
+  Fault fault{.kind = kind, .magnitude = magnitude, .onset_s = onset_s};
   fault.rank = static_cast<uint32_t>(noise.random().Below(job.world));
   if (job.channels.empty()) return fault;
   // A link is one of a channel that crosses nodes and is used.
@@ -118,9 +149,8 @@ Fault PlaceFault(const FaultSpec& spec, const Job& job, double onset_s, Noise& n
     const uint32_t from = channel.members[(at + i) % n];
     for (const uint32_t to : Neighbours((at + i) % n, n)) {
       if (job.node_of(channel.members[to]) == job.node_of(from)) continue;
-      const bool moves = spec.kind != FaultKind::kSlowNic && spec.kind != FaultKind::kDroppedLink &&
-                         spec.kind != FaultKind::kLossyLink &&
-                         spec.kind != FaultKind::kHungCollective;
+      const bool moves = kind != FaultKind::kSlowNic && kind != FaultKind::kDroppedLink &&
+                         kind != FaultKind::kLossyLink && kind != FaultKind::kHungCollective;
       if (!moves) fault.rank = from;
       fault.peer = channel.members[to];
       return fault;

@@ -34,10 +34,25 @@ enum class FaultKind : uint8_t {
   kPcie,  // a rank's all-gathers are slow
 };
 
+/// When it strikes.
+enum class When : uint8_t {
+  kRunning,     // a minute or more after the start
+  kFirst,       // from the first iteration on
+  kEvaluation,  // in the middle of a marked evaluation
+  kUnmarkedEvaluation,
+  kRestarted,  // a few seconds after an elastic restart
+};
+
 struct FaultSpec {
   std::string_view name;  // as on a command line
   FaultKind kind = FaultKind::kNone;
   double magnitude = 0;  // 0.1: 10 % more time; of a link: times as long
+  When when = When::kRunning;
+  double heals_after_s = 1e18;
+  // Another fault at the same time, on another rank.
+  FaultKind second = FaultKind::kNone;
+  double second_magnitude = 0;
+  double second_after_s = 0;
 };
 /// All of them; the first is "none".
 const std::vector<FaultSpec>& Faults();
@@ -48,7 +63,7 @@ std::vector<detect::FaultClass> RightClasses(FaultKind kind);
 /// Whether a job of the family can have it.
 bool Fits(FaultKind kind, Family family);
 
-/// One fault of one run.
+/// One of a run.
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   double magnitude = 0;
@@ -60,6 +75,6 @@ struct Fault {
 };
 
 /// Chooses who suffers. `onset_s`: the earliest moment.
-Fault PlaceFault(const FaultSpec& spec, const Job& job, double onset_s, Noise& noise);
+Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_s, Noise& noise);
 
 }  // namespace holdfast::sim::program

@@ -19,8 +19,8 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Pace::Pace(const Job& job, const Setting& setting, const Fault& fault, Noise& noise)
-    : job_(job), setting_(setting), fault_(fault), noise_(noise.random().Next()) {
+Pace::Pace(const Job& job, const Setting& setting, const std::vector<Fault>& faults, Noise& noise)
+    : job_(job), setting_(setting), faults_(faults), noise_(noise.random().Next()) {
   // Nodes with older GPUs come first: schedulers fill one partition, then the next.
   const auto old_nodes = static_cast<uint32_t>(std::lround(setting.slow_share * job.nodes()));
   for (uint32_t rank = 0; rank < job.world; ++rank) {
@@ -64,11 +64,14 @@ void Pace::DrawIntervals(Noise& noise) {
                        static_cast<uint32_t>(noise.random().Below(job_.nodes())), 2, 0});
     }
   }
-  if (fault_.kind == FaultKind::kIntermittent) {
+  slow_links_ = !waves_.empty();
+  for (const Fault& fault : faults_) {
+    slow_links_ |= fault.kind == FaultKind::kSlowNic || fault.kind == FaultKind::kLossyLink;
+    if (fault.kind != FaultKind::kIntermittent) continue;
     const double step = setting_.step_s;
-    for (double at = fault_.onset_s; at < fault_.onset_s + kDrawnFor;) {
+    for (double at = fault.onset_s; at < fault.onset_s + kDrawnFor;) {
       const double length = step * (1 + noise.Exponential(5));
-      bursts_.push_back({at, at + length, 0, 1 + fault_.magnitude, 0});
+      bursts_.push_back({at, at + length, 0, 1 + fault.magnitude, 0});
       at += length + step * (1 + noise.Exponential(9));
     }
   }
@@ -94,14 +97,14 @@ double Pace::Thermal(uint32_t node, double at_s) const {
   return 1 + setting_.thermal * 0.5 * (1 + wave);
 }
 
-double Pace::SlowCompute(uint32_t rank, double at_s) {
-  if (rank != fault_.rank || at_s < fault_.onset_s || at_s >= fault_.heals_s) return 1;
-  switch (fault_.kind) {
+double Pace::SlowCompute(const Fault& fault, uint32_t rank, double at_s) {
+  if (rank != fault.rank || at_s < fault.onset_s || at_s >= fault.heals_s) return 1;
+  switch (fault.kind) {
     case FaultKind::kSlowGpu:
-      return 1 + fault_.magnitude;
+      return 1 + fault.magnitude;
     case FaultKind::kRamp: {
       const double length = std::max(200.0, 60 * setting_.step_s);
-      return 1 + fault_.magnitude * std::min(1.0, (at_s - fault_.onset_s) / length);
+      return 1 + fault.magnitude * std::min(1.0, (at_s - fault.onset_s) / length);
     }
     case FaultKind::kIntermittent: {
       const Interval* burst = At(bursts_, at_s);
@@ -109,7 +112,7 @@ double Pace::SlowCompute(uint32_t rank, double at_s) {
     }
     case FaultKind::kSlowCpu:
       // Kernels are launched late, one more and the other less.
-      return 1 + 2 * fault_.magnitude * noise_.random().Unit();
+      return 1 + 2 * fault.magnitude * noise_.random().Unit();
     default:
       return 1;
   }
@@ -122,8 +125,9 @@ double Pace::Tokens(uint32_t rank, uint32_t iteration) const {
 }
 
 double Pace::Compute(uint32_t rank, double at_s, uint32_t iteration, Work work) {
-  double factor = speed_[rank] * Thermal(job_.node_of(rank), at_s) * SlowCompute(rank, at_s) *
-                  noise_.LogNormal(setting_.compute_sigma);
+  double factor =
+      speed_[rank] * Thermal(job_.node_of(rank), at_s) * noise_.LogNormal(setting_.compute_sigma);
+  for (const Fault& fault : faults_) factor *= SlowCompute(fault, rank, at_s);
   if (work == Work::kTokens && setting_.sequence_sigma > 0) {
     const uint64_t bits = Mix(Mix(job_.replica_of[rank], 5), iteration);
     factor *= 0.1 + 0.9 * std::exp(setting_.sequence_sigma * Noise::Normal(bits));
@@ -139,7 +143,9 @@ double Pace::Compute(uint32_t rank, double at_s, uint32_t iteration, Work work) 
 
 double Pace::Host(uint32_t rank) {
   double factor = noise_.LogNormal(setting_.host_sigma);
-  if (rank == fault_.rank && fault_.kind == FaultKind::kSlowCpu) factor *= 1 + fault_.magnitude;
+  for (const Fault& fault : faults_) {
+    if (rank == fault.rank && fault.kind == FaultKind::kSlowCpu) factor *= 1 + fault.magnitude;
+  }
   return factor;
 }
 
@@ -154,35 +160,34 @@ double Pace::Connection(uint32_t from, uint32_t to, double at_s) const {
     const Interval* wave = At(waves_, at_s);
     if (wave != nullptr && InWave(*wave, from, to)) factor = wave->factor;
   }
-  if (at_s < fault_.onset_s || at_s >= fault_.heals_s) return factor;
-  if (fault_.kind == FaultKind::kSlowNic && (from == fault_.rank || to == fault_.rank)) {
-    factor *= fault_.magnitude;
-  } else if (fault_.kind == FaultKind::kLossyLink && from == fault_.rank && to == fault_.peer) {
-    factor *= fault_.magnitude;
+  for (const Fault& fault : faults_) {
+    if (at_s < fault.onset_s || at_s >= fault.heals_s) continue;
+    const bool nic = fault.kind == FaultKind::kSlowNic && (from == fault.rank || to == fault.rank);
+    const bool link = fault.kind == FaultKind::kLossyLink && from == fault.rank && to == fault.peer;
+    if (nic || link) factor *= fault.magnitude;
   }
   return factor;
 }
 
 double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   double worst = 1;
-  const bool quiet =
-      waves_.empty() && fault_.kind != FaultKind::kSlowNic && fault_.kind != FaultKind::kLossyLink;
-  if (!quiet) {
-    for (const Link& link : links_[channel]) {
-      double factor = Connection(link.from, link.to, at_s);
-      // Losses come in bursts: most operations lose little, some much.
-      if (fault_.kind == FaultKind::kLossyLink && link.from == fault_.rank &&
-          link.to == fault_.peer && factor > 1) {
-        factor = 1 + (factor - 1) * noise_.Exponential(1);
-      }
-      worst = std::max(worst, factor);
+  for (size_t i = 0; slow_links_ && i < links_[channel].size(); ++i) {
+    const Link& link = links_[channel][i];
+    double factor = Connection(link.from, link.to, at_s);
+    // Losses come in bursts: most operations lose little, some much.
+    for (const Fault& fault : faults_) {
+      const bool lossy = fault.kind == FaultKind::kLossyLink && link.from == fault.rank &&
+                         link.to == fault.peer && factor > 1;
+      if (lossy) factor = 1 + (factor - 1) * noise_.Exponential(1);
     }
+    worst = std::max(worst, factor);
   }
-  if (fault_.kind == FaultKind::kPcie && func == detect::Func::kAllGather &&
-      at_s >= fault_.onset_s && at_s < fault_.heals_s) {
+  for (const Fault& fault : faults_) {
+    if (fault.kind != FaultKind::kPcie || func != detect::Func::kAllGather) continue;
+    if (at_s < fault.onset_s || at_s >= fault.heals_s) continue;
     const auto& members = job_.channels[channel].members;
-    if (std::find(members.begin(), members.end(), fault_.rank) != members.end()) {
-      worst *= fault_.magnitude;
+    if (std::find(members.begin(), members.end(), fault.rank) != members.end()) {
+      worst *= fault.magnitude;
     }
   }
   double factor = worst * noise_.LogNormal(setting_.transfer_sigma);

@@ -11,7 +11,7 @@ namespace holdfast::sim::program {
 
 class Pace {
  public:
-  Pace(const Job& job, const Setting& setting, const Fault& fault, Noise& noise);
+  Pace(const Job& job, const Setting& setting, const std::vector<Fault>& faults, Noise& noise);
 
   /// Of a computation of a rank that begins then, as a multiple of its nominal time.
   double Compute(uint32_t rank, double at_s, uint32_t iteration, Work work);
@@ -41,13 +41,14 @@ class Pace {
     uint64_t seed = 0;
   };
   void DrawIntervals(Noise& noise);
-  double SlowCompute(uint32_t rank, double at_s);
+  double SlowCompute(const Fault& fault, uint32_t rank, double at_s);
   double Thermal(uint32_t node, double at_s) const;
   bool InWave(const Interval& wave, uint32_t from, uint32_t to) const;
 
   const Job& job_;
   const Setting& setting_;
-  const Fault fault_;
+  const std::vector<Fault> faults_;
+  bool slow_links_ = false;  // some may be slow now or later
   Noise noise_;
   std::vector<double> speed_;  // by rank
   std::vector<double> bias_;   // of experts, by rank

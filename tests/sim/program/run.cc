@@ -38,6 +38,28 @@ class Truth {
     }
   }
 
+  const Fault& fault() const { return fault_; }
+  double onset_s(const Engine& engine) const {
+    return engine.fault().kind == fault_.kind && engine.fault().rank == fault_.rank
+               ? engine.struck_s()
+               : fault_.onset_s;
+  }
+
+  /// What was said is true of this fault.
+  struct Judgement {
+    bool found = false;  // the right class, nobody else named
+    bool right = false;  // all that it names is at fault, whatever the class
+  };
+  Judgement Judge(const Verdict& verdict) {
+    std::set<uint32_t> named;
+    Judgement judgement{.found = false, .right = Right(verdict, named)};
+    if (RightClass(verdict) && !Names(verdict) && Pair()) named.insert(fault_.rank);
+    judgement.found = RightClass(verdict) && (judgement.right || !Names(verdict));
+    if (judgement.found) found_.insert(named.begin(), named.end());
+    return judgement;
+  }
+  bool exact() const { return found_.size() >= ranks_.size(); }
+
   bool RightClass(const Verdict& verdict) const {
     const auto right = RightClasses(fault_.kind);
     return std::find(right.begin(), right.end(), verdict.fault) != right.end();
@@ -71,7 +93,6 @@ class Truth {
                         channel.members.end();
            });
   }
-  size_t size() const { return ranks_.size(); }
 
  private:
   bool IsLink() const {
@@ -103,6 +124,7 @@ class Truth {
   const Job& job_;
   const Fault fault_;
   std::set<uint32_t> ranks_;
+  std::set<uint32_t> found_;
 };
 
 double OnsetOf(const Setting& setting, Noise& noise) {
@@ -113,13 +135,47 @@ double OnsetOf(const Setting& setting, Noise& noise) {
   return paused_s + std::max(noise.Uniform(60, 150), noise.Uniform(5, 8) * setting.step_s);
 }
 
+/// Pauses in which the fault strikes.
+void AddPausesFor(const FaultSpec& fault, Setting& setting, Noise& noise) {
+  const bool storage =
+      fault.kind == FaultKind::kStorageMarked || fault.kind == FaultKind::kStorageUnmarked;
+  const bool evaluation =
+      fault.when == When::kEvaluation || fault.when == When::kUnmarkedEvaluation;
+  if (!storage && !evaluation) return;
+  Pause pause;
+  if (storage) {
+    std::erase_if(setting.pauses,
+                  [](const Pause& other) { return other.phase == detect::Phase::kCheckpoint; });
+    pause.phase = detect::Phase::kCheckpoint;
+    pause.marked = fault.kind == FaultKind::kStorageMarked;
+    pause.seconds = noise.Uniform(0.5, 4);
+  } else {
+    pause.marked = fault.when == When::kEvaluation;
+  }
+  pause.first_step = pause.every_steps =
+      std::max(2U, static_cast<uint32_t>((storage ? 40 : 90) / setting.step_s));
+  setting.pauses.push_back(pause);
+}
+
+/// A moment in the middle of the first evaluation of a rank, as the healthy job has it.
+double InEvaluation(const World& world, uint32_t rank) {
+  Engine engine(world.job, world.setting, {}, world.seed);
+  const auto evaluation = static_cast<uint8_t>(detect::Phase::kEvaluation);
+  for (double at_s = 10; at_s < 5000; at_s += 10) {
+    engine.RunUntil(at_s);
+    const PhaseMark& paused = engine.rank(rank).paused;
+    if (paused.bit == evaluation) return paused.from_s + 0.4 * (paused.to_s - paused.from_s);
+  }
+  return kNever;
+}
+
 /// How long a fault is looked for.
 double LimitOf(const Case& what, const Setting& setting) {
   if (what.fault.kind == FaultKind::kNone) {
     if (what.healthy_s > 0) return what.healthy_s;
     return setting.step_s < 0.1 ? 300 : setting.step_s > 10 ? 9000 : 1800;
   }
-  if (IsHang(what.fault.kind)) {
+  if (IsHang(what.fault.kind) && what.fault.second == FaultKind::kNone) {
     const bool local = what.family == Family::kLocalSgd;
     return 180 + (local ? 110 : 3) * setting.step_s;
   }
@@ -134,36 +190,47 @@ Clock::TimePoint ListenerTime(double true_s) {
 
 World MakeWorld(const Case& what, Noise& noise) {
   World world;
-  world.setting = DrawSetting(what.family, what.world, what.behaviours, noise);
-  const FaultKind kind = what.fault.kind;
-  if (kind == FaultKind::kStorageMarked || kind == FaultKind::kStorageUnmarked) {
-    std::erase_if(world.setting.pauses,
-                  [](const Pause& pause) { return pause.phase == detect::Phase::kCheckpoint; });
-    Pause pause{.phase = detect::Phase::kCheckpoint, .marked = kind == FaultKind::kStorageMarked};
-    pause.seconds = noise.Uniform(0.5, 4);
-    pause.first_step = pause.every_steps =
-        std::max(2U, static_cast<uint32_t>(40 / world.setting.step_s));
-    world.setting.pauses.push_back(pause);
-  }
+  std::vector<std::string> behaviours = what.behaviours;
+  if (what.fault.when == When::kRestarted) behaviours.emplace_back("elastic restart");
+  world.setting = DrawSetting(what.family, what.world, behaviours, noise);
+  AddPausesFor(what.fault, world.setting, noise);
   world.job = MakeJob(what.family, what.world, world.setting.job);
-  const double onset_s = kind == FaultKind::kNone ? kNever : OnsetOf(world.setting, noise);
-  world.fault = PlaceFault(what.fault, world.job, onset_s, noise);
+  world.seed = noise.random().Next();
+  const FaultSpec& spec = what.fault;
+  if (spec.kind == FaultKind::kNone) return world;
+  double onset_s = OnsetOf(world.setting, noise);
+  if (spec.when == When::kFirst) onset_s = 0;
+  if (spec.when == When::kRestarted) onset_s = std::max(15.0, noise.Uniform(1, 3) * 15);
+  Fault first = PlaceFault(spec.kind, spec.magnitude, world.job, onset_s, noise);
+  if (spec.when == When::kEvaluation || spec.when == When::kUnmarkedEvaluation) {
+    first.onset_s = InEvaluation(world, first.rank);
+  }
+  if (spec.heals_after_s < 1e17) first.heals_s = first.onset_s + spec.heals_after_s;
+  world.faults.push_back(first);
+  if (spec.second == FaultKind::kNone) return world;
+  Fault second = first;
+  for (int attempt = 0; attempt < 100 && second.rank == first.rank; ++attempt) {
+    second = PlaceFault(spec.second, spec.second_magnitude, world.job,
+                        first.onset_s + spec.second_after_s, noise);
+  }
+  world.faults.push_back(second);
   return world;
 }
 
 Outcome RunCase(const Case& what, uint64_t seed) {
   Noise noise(Random(seed).Next());  // neighbouring seeds have nothing in common
   const World world = MakeWorld(what, noise);
-  Engine engine(world.job, world.setting, world.fault, noise.random().Next());
+  Engine engine(world.job, world.setting, world.faults, world.seed);
   Agents agents(engine, what.rule, noise.random().Next());
   detect::Detector detector(Agents::kIncarnation, what.world);
-  const Truth truth(world.job, world.fault);
+  std::vector<Truth> truths;
+  for (const Fault& fault : world.faults) truths.emplace_back(world.job, fault);
   const double limit_s = LimitOf(what, world.setting);
+  const bool healthy = truths.empty();
   Outcome outcome;
   std::set<std::vector<uint32_t>> seen;
-  std::set<uint32_t> found;
+  std::vector<bool> found(truths.size());
   int ticks_left = kTicksAfter;
-  const bool healthy = what.fault.kind == FaultKind::kNone;
   double at_s = 0;
   for (bool done = false; !done;) {
     at_s += kTickS;
@@ -172,47 +239,45 @@ Outcome RunCase(const Case& what, uint64_t seed) {
     while (auto delivery = agents.Next(at_s)) {
       detector.Observe(*delivery->digest, ListenerTime(delivery->at_s));
     }
-    const double struck_s = engine.struck_s();
     for (const Verdict& verdict : detector.Evaluate(ListenerTime(at_s))) {
       // What triggers nothing is no verdict.
       if (verdict.action == Action::kNone) continue;
-      const bool new_one = seen.insert(KeyOf(verdict)).second;
-      std::set<uint32_t> named;
-      const bool after = !healthy && at_s >= struck_s;
-      bool right = after && truth.Right(verdict, named);
-      const bool right_class = after && truth.RightClass(verdict);
-      if (right_class && !Truth::Names(verdict) && truth.Pair()) {
-        right = true;
-        named.insert(world.fault.rank);
+      bool right = false;
+      bool any_found = false;
+      for (size_t i = 0; i < truths.size(); ++i) {
+        const double struck_s = truths[i].onset_s(engine);
+        if (at_s < struck_s) continue;
+        const Truth::Judgement judgement = truths[i].Judge(verdict);
+        right |= judgement.right;
+        any_found |= judgement.found;
+        if (!judgement.found || found[i]) continue;
+        found[i] = true;
+        outcome.latency_s = std::max(outcome.latency_s, at_s - struck_s);
       }
       const bool names = Truth::Names(verdict);
       const bool restarts = verdict.action >= Action::kRestartWithoutRoot;
-      const bool wrong = !right && (names || (restarts && !right_class));
-      if (new_one) outcome.said.push_back({at_s, wrong, verdict});
+      const bool wrong = !right && !any_found && (names || restarts);
       const bool unnamed = healthy && !names && !restarts;
-      if (new_one && (wrong || unnamed)) {
-        outcome.wrong.push_back({verdict.fault, names, restarts});
-      }
-      if (!right_class || (names && !right)) continue;
-      if (!outcome.found) {
-        outcome.found = true;
-        outcome.latency_s = at_s - struck_s;
-        outcome.latency_steps = outcome.latency_s / world.setting.step_s;
-      }
-      found.insert(named.begin(), named.end());
-      outcome.exact = found.size() >= truth.size();
+      if (!seen.insert(KeyOf(verdict)).second) continue;
+      outcome.said.push_back({at_s, wrong, verdict});
+      if (wrong || unnamed) outcome.wrong.push_back({verdict.fault, names, restarts});
     }
     engine.WantPeerSums(detector.wanted_peer_sums());
+    outcome.found = !healthy && std::count(found.begin(), found.end(), false) == 0;
+    outcome.exact = outcome.found && std::all_of(truths.begin(), truths.end(),
+                                                 [](const Truth& truth) { return truth.exact(); });
     if (outcome.exact && ticks_left-- == 0) done = true;
-    const double from_s = healthy ? 0 : std::min(struck_s, world.fault.onset_s + 600);
+    const double from_s = healthy ? 0 : std::min(engine.struck_s(), engine.fault().onset_s + 600);
     if (at_s >= from_s + limit_s) done = true;
   }
   outcome.job_s = at_s;
+  outcome.latency_steps = outcome.latency_s / world.setting.step_s;
   outcome.onset_s = engine.struck_s();
   outcome.took_effect = healthy || engine.struck_s() < at_s;
-  outcome.truth = fmt::format(
-      "rank {} peer {} channel of {}", world.fault.rank, world.fault.peer,
-      world.job.channels.empty() ? 0 : world.job.channels[world.fault.channel].members.size());
+  for (const Fault& fault : world.faults) {
+    outcome.truth += fmt::format("{}rank {} (peer {})", outcome.truth.empty() ? "" : " and ",
+                                 fault.rank, fault.peer);
+  }
   return outcome;
 }
 

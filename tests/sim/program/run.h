@@ -29,7 +29,7 @@ struct FalseVerdict {
 
 struct Outcome {
   bool took_effect = true;  // of a fault: otherwise the run says nothing
-  bool found = false;       // the right class, and nobody else blamed in it
+  bool found = false;       // the right class, and nobody else blamed in it; of both faults
   bool exact = false;       // and exactly the rank or the connection
   double latency_s = 0;     // from the fault to the verdict
   double latency_steps = 0;
@@ -52,7 +52,8 @@ Outcome RunCase(const Case& what, uint64_t seed);
 struct World {
   Setting setting;
   Job job;
-  Fault fault;
+  std::vector<Fault> faults;  // none, one, or two
+  uint64_t seed = 0;          // of the engine
 };
 World MakeWorld(const Case& what, Noise& noise);
 
