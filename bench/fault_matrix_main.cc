@@ -69,8 +69,8 @@ void AddProgramOptions(CLI::App& app, ProgramMatrixOptions& options) {
                  "simulated seconds of a healthy job, 1,800 without it");
   app.add_option("--minutes", options.minutes, "begin no run of rank programs after these minutes");
   app.add_flag_callback(
-      "--started-first", [&options] { options.rule = sim::program::FlightRule::kStartedFirst; },
-      "agents tell started operations first, and the peer of a send or receive");
+      "--table-order", [&options] { options.rule = sim::program::FlightRule::kTableOrder; },
+      "agents tell operations in flight as earlier releases do");
 }
 
 int Main(int argc, char** argv) {

@@ -1,6 +1,7 @@
 #include "tests/sim/program/flights.h"
 
 #include <algorithm>
+#include <map>
 
 namespace holdfast::sim::program {
 namespace {
@@ -17,10 +18,10 @@ bool IsPairwise(detect::Func func) {
 
 std::vector<detect::InFlight> ToldFlights(std::vector<SeenFlight> flights, FlightRule rule) {
   std::erase_if(flights, [](const SeenFlight& seen) { return seen.flight.age_ns < kAgeLeastNs; });
+  std::sort(flights.begin(), flights.end(),
+            [](const SeenFlight& a, const SeenFlight& b) { return a.slot < b.slot; });
   std::vector<detect::InFlight> told;
   if (rule == FlightRule::kTableOrder) {
-    std::sort(flights.begin(), flights.end(),
-              [](const SeenFlight& a, const SeenFlight& b) { return a.slot < b.slot; });
     for (SeenFlight& seen : flights) {
       const bool unknown =
           !seen.flight.edge || seen.flight.edge->state == detect::EdgeState::kUnknown;
@@ -29,18 +30,16 @@ std::vector<detect::InFlight> ToldFlights(std::vector<SeenFlight> flights, Fligh
     }
     return told;
   }
-  std::stable_sort(flights.begin(), flights.end(), [](const SeenFlight& a, const SeenFlight& b) {
-    if (a.flight.state != b.flight.state) return a.flight.state == FlightState::kStarted;
-    return a.flight.age_ns > b.flight.age_ns;
-  });
+  std::map<uint64_t, detect::InFlight> next;  // by communicator
   for (const SeenFlight& seen : flights) {
-    const bool newer =
-        seen.flight.state == FlightState::kEnqueued &&
-        std::any_of(told.begin(), told.end(), [&](const detect::InFlight& other) {
-          return other.state == FlightState::kEnqueued && other.comm == seen.flight.comm;
-        });
-    if (!newer) told.push_back(seen.flight);
+    if (seen.flight.state == FlightState::kStarted) {
+      told.push_back(seen.flight);
+      continue;
+    }
+    const auto [known, added] = next.emplace(seen.flight.comm.value, seen.flight);
+    if (!added && seen.flight.age_ns > known->second.age_ns) known->second = seen.flight;
   }
+  for (const auto& [comm, flight] : next) told.push_back(flight);
   return told;
 }
 

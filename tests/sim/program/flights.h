@@ -16,16 +16,15 @@ struct SeenFlight {
 };
 
 enum class FlightRule : uint8_t {
-  /// All that are older than 0.7 s, in the order of the table, without the peer of a send or
-  /// receive.
-  kTableOrder,
-  /// Started ones first, the oldest first, then the oldest enqueued one of each communicator. The
-  /// peer of a send or receive is told.
+  /// All that run, in the order of the table, then of those that are only enqueued the oldest of
+  /// each communicator. The peer of a send or receive is told. As agent/server/telemetry_sender.cc.
   kStartedFirst,
+  /// All, in the order of the table, and the peer of a send or receive only where its connection
+  /// is known: what agents of earlier releases tell.
+  kTableOrder,
 };
-
-/// The rule of agent/server/telemetry_sender.cc.
-inline constexpr FlightRule kAgentsRule = FlightRule::kTableOrder;
+/// In both, only what is older than 0.7 s.
+inline constexpr FlightRule kAgentsRule = FlightRule::kStartedFirst;
 
 /// Of one rank's flights, those that are told, in that order.
 std::vector<detect::InFlight> ToldFlights(std::vector<SeenFlight> flights, FlightRule rule);
