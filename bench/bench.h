@@ -32,6 +32,7 @@ struct BenchOptions {
   uint32_t steps = 0;
   uint32_t seeds = 0;
   std::string keep;
+  std::vector<std::string> programs;  // further arguments of the fault matrix
 };
 
 struct Bench {

@@ -19,6 +19,9 @@ namespace {
 constexpr uint64_t kTuningSeed = 1;
 /// The family of jobs without overlap: rounds of computing and communication (tests/sim/trace.h).
 constexpr std::string_view kRounds = "rounds";
+/// Of rank programs, and of rounds, when nothing else is said: about 40 minutes of one core.
+constexpr double kMinutes = 30;
+constexpr uint32_t kRoundsSeeds = 5;
 
 /// Puts `text` between the lines `<!-- fault matrix -->` and `<!-- end of fault matrix -->`.
 Status WriteInto(const std::string& path, const std::string& text) {
@@ -67,7 +70,8 @@ void AddProgramOptions(CLI::App& app, ProgramMatrixOptions& options) {
       ->delimiter(',');
   app.add_option("--healthy-s", options.healthy_s,
                  "simulated seconds of a healthy job, 1,800 without it");
-  app.add_option("--minutes", options.minutes, "begin no run of rank programs after these minutes");
+  app.add_option("--minutes", options.minutes,
+                 "begin no run of rank programs after these minutes; 30 where --seeds is not said");
   app.add_flag_callback(
       "--table-order", [&options] { options.rule = sim::program::FlightRule::kTableOrder; },
       "agents tell operations in flight as earlier releases do");
@@ -84,6 +88,7 @@ int Main(int argc, char** argv) {
   bool tuning = false;
   bool verbose = false;
   bool no_cost = false;
+  uint32_t cost_ranks = 0;
   CLI::App app("Feeds simulated faults to the detector and scores what it says.");
   app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds, unless said otherwise");
   app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
@@ -98,6 +103,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
   app.add_flag("--verbose", verbose, "print every run that was not right");
   app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
+  app.add_option("--cost-ranks", cost_ranks,
+                 "also the time of an evaluation in rank programs of this size");
   AddProgramOptions(app, programs);
   CLI11_PARSE(app, argc, argv);
   if (quick && app.count("--seeds") == 0) options.seeds = 5;
@@ -127,7 +134,9 @@ int Main(int argc, char** argv) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   if (all_families || !programs.families.empty()) {
     if (app.count("--ranks") > 0 || quick) programs.worlds = options.worlds;
-    if (app.count("--seeds") > 0 || quick) programs.seeds = options.seeds;
+    const bool limited = app.count("--seeds") == 0 && !quick;
+    programs.seeds = options.seeds;
+    if (limited && programs.minutes == 0) programs.minutes = kMinutes;
     programs.first_seed = options.first_seed;
     programs.jobs = options.jobs;
     const auto cells = RunProgramMatrix(programs);
@@ -138,8 +147,17 @@ int Main(int argc, char** argv) {
     report += ProgramReport(*cells);
     if (verbose) fmt::print(stderr, "{}", ProgramFailures(*cells, options.first_seed));
     for (const BenchResult& result : ProgramResults(*cells)) results.push_back(ToJson(result));
+    if (cost_ranks > 0) {
+      for (const BenchResult& row : MeasureProgramEvaluations(programs.families, cost_ranks)) {
+        results.push_back(ToJson(row));
+        report += fmt::format("\n{}: {:.2f} ms; {}: {:.1f} ms\n", row.name, row.ours, row.note,
+                              row.reference);
+      }
+    }
   }
   if (rounds) {
+    if (all_families && app.count("--seeds") == 0) options.seeds = kRoundsSeeds;
+    if (all_families && app.count("--ranks") == 0) options.worlds = {8, 64};
     const auto cells = RunMatrix(options);
     report += (report.empty() ? "" : "\n") + MatrixReport(cells, options);
     if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));

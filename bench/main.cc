@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
@@ -110,8 +111,18 @@ int Main(int argc, char** argv) {
   app.add_option("--seeds", options.seeds, "fault-matrix: runs of each cell");
   app.add_option("--keep", options.keep,
                  "fault-matrix: file of outcomes; runs in it are not repeated");
+  std::map<std::string, std::string> programs;
+  for (const char* option : {"--family", "--fault", "--behaviour", "--minutes", "--cost-ranks"}) {
+    app.add_option(option, programs[option],
+                   "fault-matrix: see holdfast-fault-matrix --help (families, faults, …)");
+  }
   app.add_option("NAME", names, "only these");
   CLI11_PARSE(app, argc, argv);
+  for (const auto& [option, value] : programs) {
+    if (value.empty()) continue;
+    options.programs.push_back(option);
+    options.programs.push_back(value);
+  }
   if (!AreKnown(names)) return 1;
   if (options.quick && app.count("--repeat") == 0) options.repeat = 1;
 

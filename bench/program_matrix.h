@@ -41,6 +41,10 @@ std::string ProgramReport(const std::vector<ProgramCell>& cells);
 /// Rows `recall_<class>`, `exact_<class>`, `precision_<class>`, `false_alerts`, `false_restarts`,
 /// each of all families and of each, with the interval at 95 % as spread.
 std::vector<BenchResult> ProgramResults(const std::vector<ProgramCell>& cells);
+/// The time of one evaluation in a job of each family, running and hung: rows
+/// `evaluate_p99_ms/<family>`.
+std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string>& families,
+                                                   uint32_t world);
 /// Every run that was not right, with what the detector said.
 std::string ProgramFailures(const std::vector<ProgramCell>& cells, uint64_t first_seed);
 

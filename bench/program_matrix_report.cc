@@ -40,10 +40,12 @@ struct Faulty {
   uint64_t blamed = 0;   // runs in which somebody was blamed falsely
   uint64_t evicted = 0;  // and the job started again for it
   std::vector<double> seconds;
+  std::vector<double> suspicion_s;
 
   void Add(const Outcome& outcome) {
     if (!outcome.took_effect) return;
     ++runs;
+    if (outcome.suspicion_s >= 0) suspicion_s.push_back(outcome.suspicion_s);
     found += outcome.found ? 1 : 0;
     exact += outcome.exact ? 1 : 0;
     blamed += outcome.wrong.empty() ? 0 : 1;
@@ -94,10 +96,10 @@ std::string Percentile(std::vector<double> values, double p) {
 }
 
 std::string Row(const std::string& name, const Faulty& tally) {
-  return fmt::format("| {} | {} | {} | {} | {} | {} | {} / {} |\n", name, tally.runs,
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} / {} | {} / {} |\n", name, tally.runs,
                      Share(tally.found, tally.runs), Share(tally.exact, tally.runs), tally.blamed,
-                     tally.evicted, Percentile(tally.seconds, 0.5),
-                     Percentile(tally.seconds, 0.99));
+                     tally.evicted, Percentile(tally.seconds, 0.5), Percentile(tally.seconds, 0.99),
+                     Percentile(tally.suspicion_s, 0.5), Percentile(tally.suspicion_s, 0.99));
 }
 
 std::string Row(const std::string& name, const Healthy& tally) {
@@ -133,8 +135,8 @@ class Ordered {
 };
 
 constexpr std::string_view kFaultyHead =
-    " | runs | found | exact | runs with a false blame | that evict | seconds p50 / p99 "
-    "|\n|---|---|---|---|---|---|---|\n";
+    " | runs | found | exact | runs with a false blame | that evict | verdict, s p50 / p99 | "
+    "suspicion, s p50 / p99 |\n|---|---|---|---|---|---|---|---|\n";
 constexpr std::string_view kHealthyHead =
     " | jobs | job-hours | jobs with a false alert | false alerts | per 1,000 job-hours (95 %) | "
     "false restarts | alerts that name nobody |\n|---|---|---|---|---|---|---|---|\n";
@@ -193,6 +195,30 @@ BenchResult RateRow(const std::string& name, uint64_t events, const Healthy& tal
           .most = 1000 * counted.high / tally.hours};
 }
 
+/// Seconds to the first suspicion and to the verdict.
+void AddTimes(const std::string& name, FaultClass fault, const Faulty& tally,
+              std::vector<BenchResult>& rows) {
+  const bool hang = fault != FaultClass::kComputeSlow && fault != FaultClass::kCommSlow;
+  const auto add = [&](const std::string& what, std::vector<double> seconds,
+                       const std::string& goal) {
+    if (seconds.empty()) return;
+    std::sort(seconds.begin(), seconds.end());
+    const double p99 = seconds[(seconds.size() - 1) * 99 / 100];
+    rows.push_back({.name = what + "_p99_s_" + name,
+                    .ratio = p99,
+                    .ours = p99,
+                    .reference = seconds[seconds.size() / 2],
+                    .unit = "s",
+                    .goal = hang ? goal : "",
+                    .note = "simulated; the reference is the median",
+                    .repetitions = static_cast<uint32_t>(seconds.size()),
+                    .least = seconds.front(),
+                    .most = seconds.back()});
+  };
+  add("suspicion", tally.suspicion_s, "<=10");
+  add("verdict", tally.seconds, "<=60");
+}
+
 /// The rows of some cells; `suffix` is empty or names the family.
 void AddRows(const std::vector<const ProgramCell*>& cells, const std::string& suffix,
              std::vector<BenchResult>& rows) {
@@ -220,6 +246,7 @@ void AddRows(const std::vector<const ProgramCell*>& cells, const std::string& su
     const Faulty& tally = classes[fault];
     const Goals goals = GoalsOf(fault);
     if (tally.runs > 0) {
+      AddTimes(NameOf(fault) + suffix, fault, tally, rows);
       rows.push_back(
           ShareRow("recall_" + NameOf(fault) + suffix, tally.found, tally.runs, goals.recall));
       rows.push_back(

@@ -76,6 +76,7 @@ Result<std::vector<BenchResult>> RunFaultMatrix(const BenchOptions& options) {
     arguments.insert(arguments.end(), {"--seeds", std::to_string(options.seeds)});
   }
   if (!options.keep.empty()) arguments.insert(arguments.end(), {"--keep", options.keep});
+  arguments.insert(arguments.end(), options.programs.begin(), options.programs.end());
   return RunAndRead(std::move(arguments), options);
 }
 

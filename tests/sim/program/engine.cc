@@ -439,7 +439,7 @@ void Engine::Measure(uint32_t channel, const Meet& meet, double end_s) {
   for (const Pace::Link& link : links) {
     double wait_ns = kWaitNsAByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
     if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
-    wait_ns *= pace_.Connection(link.from, link.to, meet.last_s);
+    wait_ns *= pace_.Connection(link.from, link.to, meet.func, meet.last_s);
     const detect::PeerSums sums{Rank{link.from},
                                 Rank{link.to},
                                 id,
@@ -474,10 +474,12 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
                                                     : EdgeState::kSendWait;
     return detect::PeerEdge{Rank{next}, sends ? Direction::kSend : Direction::kRecv, state, 0};
   }
-  uint32_t missing = 0;
-  for (uint32_t i = 0; i < n; ++i) missing += absent(i) ? 1 : 0;
   const uint64_t steps = op.ordinal % 29;
-  if (missing == 0) {
+  bool missing = meet.arrived < n;
+  if (FrozenAt(fault_.rank) <= horizon_s_) {
+    for (uint32_t i = 0; i < n && !missing; ++i) missing = absent(i);
+  }
+  if (!missing) {
     const bool ours = HasLink(op.channel);
     if (ours && rank == fault_.rank) {
       return detect::PeerEdge{Rank{fault_.peer}, Direction::kSend, EdgeState::kSendWait, steps};

@@ -66,7 +66,8 @@ void Pace::DrawIntervals(Noise& noise) {
   }
   slow_links_ = !waves_.empty();
   for (const Fault& fault : faults_) {
-    slow_links_ |= fault.kind == FaultKind::kSlowNic || fault.kind == FaultKind::kLossyLink;
+    slow_links_ |= fault.kind == FaultKind::kSlowNic || fault.kind == FaultKind::kLossyLink ||
+                   fault.kind == FaultKind::kPcie;
     if (fault.kind != FaultKind::kIntermittent) continue;
     const double step = setting_.step_s;
     for (double at = fault.onset_s; at < fault.onset_s + kDrawnFor;) {
@@ -154,7 +155,7 @@ bool Pace::InWave(const Interval& wave, uint32_t from, uint32_t to) const {
   return static_cast<double>(bits >> 11) * 0x1p-53 < setting_.wave_share;
 }
 
-double Pace::Connection(uint32_t from, uint32_t to, double at_s) const {
+double Pace::Connection(uint32_t from, uint32_t to, detect::Func func, double at_s) const {
   double factor = 1;
   if (!waves_.empty()) {
     const Interval* wave = At(waves_, at_s);
@@ -165,6 +166,9 @@ double Pace::Connection(uint32_t from, uint32_t to, double at_s) const {
     const bool nic = fault.kind == FaultKind::kSlowNic && (from == fault.rank || to == fault.rank);
     const bool link = fault.kind == FaultKind::kLossyLink && from == fault.rank && to == fault.peer;
     if (nic || link) factor *= fault.magnitude;
+    // A network card that reads the GPU's memory over a slow bus sends slowly.
+    const bool gathers = fault.kind == FaultKind::kPcie && func == detect::Func::kAllGather;
+    if (gathers && (from == fault.rank || to == fault.rank)) factor *= fault.magnitude;
   }
   return factor;
 }
@@ -173,7 +177,7 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   double worst = 1;
   for (size_t i = 0; slow_links_ && i < links_[channel].size(); ++i) {
     const Link& link = links_[channel][i];
-    double factor = Connection(link.from, link.to, at_s);
+    double factor = Connection(link.from, link.to, func, at_s);
     // Losses come in bursts: most operations lose little, some much.
     for (const Fault& fault : faults_) {
       const bool lossy = fault.kind == FaultKind::kLossyLink && link.from == fault.rank &&
@@ -184,7 +188,10 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   }
   for (const Fault& fault : faults_) {
     if (fault.kind != FaultKind::kPcie || func != detect::Func::kAllGather) continue;
-    if (at_s < fault.onset_s || at_s >= fault.heals_s) continue;
+    // Inside a node the bus is slow, too.
+    if (at_s < fault.onset_s || at_s >= fault.heals_s || job_.channels[channel].crosses_nodes) {
+      continue;
+    }
     const auto& members = job_.channels[channel].members;
     if (std::find(members.begin(), members.end(), fault.rank) != members.end()) {
       worst *= fault.magnitude;

@@ -22,7 +22,7 @@ class Pace {
   /// Of a transfer on a channel that begins then: the slowest of its connections counts.
   double Transfer(uint32_t channel, detect::Func func, double at_s);
   /// How much longer a byte waits on one connection.
-  double Connection(uint32_t from, uint32_t to, double at_s) const;
+  double Connection(uint32_t from, uint32_t to, detect::Func func, double at_s) const;
   /// Until when the links of the channel rest; `at_s` when they do not.
   double Rested(uint32_t channel, double at_s) const;
   /// The connections of a channel that cross nodes.

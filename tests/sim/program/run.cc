@@ -127,6 +127,25 @@ class Truth {
   std::set<uint32_t> found_;
 };
 
+/// Whether a fault of this sort is suspected or told.
+bool AnyLike(const std::vector<Verdict>& verdicts, bool hang) {
+  return std::any_of(verdicts.begin(), verdicts.end(), [&](const Verdict& verdict) {
+    const bool slow = verdict.fault == detect::FaultClass::kComputeSlow ||
+                      verdict.fault == detect::FaultClass::kCommSlow;
+    return verdict.fault != detect::FaultClass::kFabric && slow != hang;
+  });
+}
+
+/// The same, of a detector that tells its suspicions apart.
+template <typename Detector>
+bool Suspects(const Detector& detector, bool hang) {
+  if constexpr (requires { detector.suspicions(); }) {
+    return AnyLike(detector.suspicions(), hang);
+  } else {
+    return false;
+  }
+}
+
 double OnsetOf(const Setting& setting, Noise& noise) {
   double paused_s = 0;
   for (const Pause& pause : setting.pauses) {
@@ -239,7 +258,13 @@ Outcome RunCase(const Case& what, uint64_t seed) {
     while (auto delivery = agents.Next(at_s)) {
       detector.Observe(*delivery->digest, ListenerTime(delivery->at_s));
     }
-    for (const Verdict& verdict : detector.Evaluate(ListenerTime(at_s))) {
+    const std::vector<Verdict> verdicts = detector.Evaluate(ListenerTime(at_s));
+    const bool hang = IsHang(what.fault.kind);
+    const bool suspicious = AnyLike(verdicts, hang) || Suspects(detector, hang);
+    if (!healthy && outcome.suspicion_s < 0 && at_s >= engine.struck_s() && suspicious) {
+      outcome.suspicion_s = at_s - engine.struck_s();
+    }
+    for (const Verdict& verdict : verdicts) {
       // What triggers nothing is no verdict.
       if (verdict.action == Action::kNone) continue;
       bool right = false;

@@ -33,6 +33,7 @@ struct Outcome {
   bool exact = false;       // and exactly the rank or the connection
   double latency_s = 0;     // from the fault to the verdict
   double latency_steps = 0;
+  double suspicion_s = -1;  // from the fault to the first suspicion or verdict; −1: none
   std::vector<FalseVerdict> wrong;
   double job_s = 0;
   struct Said {
