@@ -226,6 +226,11 @@ void Engine::EndStep(uint32_t rank) {
 bool Engine::Pauses(uint32_t rank) {
   RankState& state = ranks_[rank];
   bool any = false;
+  if (fault_.kind == FaultKind::kNeverJoins && rank == fault_.rank) {
+    state.phases.push_back({state.cpu_s, kNever, static_cast<uint8_t>(detect::Phase::kInit)});
+    Stick(rank, 'S');
+    return true;
+  }
   for (const Pause& pause : setting_.pauses) {
     if (pause.rank != Pause::kAll && pause.rank != rank) continue;
     const bool due = pause.every_steps == 0

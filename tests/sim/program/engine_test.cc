@@ -196,6 +196,45 @@ TEST_P(ProgramTest, NothingOfAKilledRankHappensAfterwards) {
   }
 }
 
+TEST_P(ProgramTest, EveryFaultThatFitsTakesEffect) {
+  for (const FaultSpec& spec : Faults()) {
+    if (spec.kind == FaultKind::kNone || !Fits(spec.kind, GetParam())) continue;
+    // A link of a job on one node does not exist; a checkpoint comes when it is due.
+    Noise noise(5);
+    const Case what = CaseOf(GetParam(), spec.name);
+    const World world = MakeWorld(what, noise);
+    ASSERT_FALSE(world.faults.empty());
+    EXPECT_LT(world.faults.front().rank, 8U);
+    if (world.job.nodes() == 1) continue;
+    Engine engine(world.job, world.setting, world.faults, world.seed);
+    double at_s = 0;
+    while (engine.struck_s() == kNever && at_s < 2000) engine.RunUntil(at_s += 10);
+    EXPECT_GE(engine.struck_s(), engine.fault().onset_s) << spec.name;
+    EXPECT_LT(engine.struck_s(), kNever) << spec.name;
+  }
+}
+
+TEST_P(ProgramTest, ASlowGpuTakesLongerForItsKernels) {
+  Noise noise(9);
+  World world = MakeWorld(CaseOf(GetParam(), "gpu-30%"), noise);
+  world.setting.stall_chance = 0;
+  const double onset_s = 20 + 30 * world.setting.step_s;
+  world.faults.front().onset_s = onset_s;
+  Engine engine(world.job, world.setting, world.faults, 1);
+  engine.RunUntil(2 * onset_s);
+  for (const uint32_t rank : {world.faults.front().rank, (world.faults.front().rank + 1) % 8}) {
+    double longer[2] = {};  // than nominal, before and after
+    double nominal[2] = {};
+    for (const Op& op : engine.rank(rank).ops) {
+      if (op.kind != Op::Kind::kCompute || op.end_s == kNever) continue;
+      longer[op.start_s >= onset_s] += op.end_s - op.start_s;
+      nominal[op.start_s >= onset_s] += op.seconds;
+    }
+    const double change = longer[1] / nominal[1] / (longer[0] / nominal[0]);
+    EXPECT_NEAR(change, rank == world.faults.front().rank ? 1.3 : 1.0, 0.05);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ProgramTest, testing::ValuesIn(kFamilies),
                          [](const auto& family) {
                            std::string name(ToString(family.param));

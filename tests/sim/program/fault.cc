@@ -34,6 +34,7 @@ const std::vector<FaultSpec>& Faults() {
       {.name = "link-2.5x", .kind = kLossyLink, .magnitude = 2.5},
       {.name = "pcie-3x", .kind = kPcie, .magnitude = 3},
       {.name = "loader-first", .kind = kLoader, .when = When::kFirst},
+      {.name = "never-joins", .kind = kNeverJoins, .when = When::kFirst},
       {.name = "gpu-10%-first", .kind = kSlowGpu, .magnitude = 0.10, .when = When::kFirst},
       {.name = "nic-2x-first", .kind = kSlowNic, .magnitude = 2, .when = When::kFirst},
       {.name = "sigstop-evaluation", .kind = kStopped, .when = When::kEvaluation},
@@ -85,6 +86,7 @@ std::vector<FaultClass> RightClasses(FaultKind kind) {
       return {FaultClass::kDead};
     case FaultKind::kStopped:
     case FaultKind::kLoader:
+    case FaultKind::kNeverJoins:
     case FaultKind::kInfiniteKernel:
     case FaultKind::kStorageMarked:
     case FaultKind::kStorageUnmarked:
@@ -123,21 +125,25 @@ Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_
   Fault fault{.kind = kind, .magnitude = magnitude, .onset_s = onset_s};
   fault.rank = static_cast<uint32_t>(noise.random().Below(job.world));
   if (job.channels.empty()) return fault;
-  // A link is one of a channel that crosses nodes and is used.
+  // A link is one of a channel that crosses nodes and is used; not all ranks have one.
+  const bool link = kind == FaultKind::kSlowNic || kind == FaultKind::kDroppedLink ||
+                    kind == FaultKind::kLossyLink || kind == FaultKind::kHungCollective;
   std::vector<uint32_t> used;
-  for (const Instruction& one : job.programs[fault.rank]) {
-    if (one.kind != Instruction::Kind::kTransfer || !job.channels[one.channel].crosses_nodes ||
-        one.seconds < 0.001) {
-      continue;
+  for (uint32_t attempt = 0; attempt < job.world; ++attempt) {
+    for (const Instruction& one : job.programs[fault.rank]) {
+      const bool counts = one.kind == Instruction::Kind::kTransfer &&
+                          job.channels[one.channel].crosses_nodes && one.seconds >= 0.001;
+      if (counts) used.push_back(one.channel);
     }
-    used.push_back(one.channel);
+    if (!link || !used.empty()) break;
+    fault.rank = (fault.rank + 1) % job.world;
   }
   if (used.empty()) return fault;
   fault.channel = used[noise.random().Below(used.size())];
   const Channel& channel = job.channels[fault.channel];
   if (channel.pair) {
-    fault.rank = channel.members[0];
-    fault.peer = channel.members[1];
+    if (link) fault.rank = channel.members[0];
+    fault.peer = channel.members[fault.rank == channel.members[0] ? 1 : 0];
     return fault;
   }
   const auto n = static_cast<uint32_t>(channel.members.size());
@@ -149,9 +155,7 @@ Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_
     const uint32_t from = channel.members[(at + i) % n];
     for (const uint32_t to : Neighbours((at + i) % n, n)) {
       if (job.node_of(channel.members[to]) == job.node_of(from)) continue;
-      const bool moves = kind != FaultKind::kSlowNic && kind != FaultKind::kDroppedLink &&
-                         kind != FaultKind::kLossyLink && kind != FaultKind::kHungCollective;
-      if (!moves) fault.rank = from;
+      if (link) fault.rank = from;
       fault.peer = channel.members[to];
       return fault;
     }

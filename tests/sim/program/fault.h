@@ -19,6 +19,7 @@ enum class FaultKind : uint8_t {
   kNodeGone,
   kStopped,
   kLoader,          // the next batch never comes
+  kNeverJoins,      // a rank stays in its initialization, which is marked
   kInfiniteKernel,  // the GPU works for ever; the CPU runs ahead
   kStorageMarked,   // the write of a checkpoint hangs, inside the phase
   kStorageUnmarked,

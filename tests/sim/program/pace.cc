@@ -21,11 +21,19 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 
 Pace::Pace(const Job& job, const Setting& setting, const std::vector<Fault>& faults, Noise& noise)
     : job_(job), setting_(setting), faults_(faults), noise_(noise.random().Next()) {
+  std::vector<double> load(job.world, 1);  // by replica
+  std::vector<uint32_t> ranks_of(job.world);
+  for (const uint32_t replica : job.replica_of) ++ranks_of[replica];
+  if (setting.replica_sigma > 0) {
+    for (double& one : load) one = std::exp(setting.replica_sigma * noise_.Normal());
+  }
   // Nodes with older GPUs come first: schedulers fill one partition, then the next.
   const auto old_nodes = static_cast<uint32_t>(std::lround(setting.slow_share * job.nodes()));
   for (uint32_t rank = 0; rank < job.world; ++rank) {
     const double generation = job.node_of(rank) < old_nodes ? setting.slow_factor : 1;
-    speed_.push_back(generation * std::exp(setting.silicon_sigma * noise_.Normal()));
+    const uint32_t replica = job.replica_of[rank];
+    const double group = ranks_of[replica] > 1 ? load[replica] : 1;
+    speed_.push_back(generation * group * std::exp(setting.silicon_sigma * noise_.Normal()));
     bias_.push_back(setting.expert_sigma * noise_.Normal());
   }
   for (uint32_t node = 0; node < job.nodes(); ++node) {

@@ -74,6 +74,7 @@ constexpr Behaviour kBehaviours[] = {
     {"mixed gpus quarter", [](Setting& s, Noise&, uint32_t) { s.slow_share = 0.25; }},
     {"mixed gpus half", [](Setting& s, Noise&, uint32_t) { s.slow_share = 0.5; }},
     {"silicon 4%", [](Setting& s, Noise&, uint32_t) { s.silicon_sigma = 0.04; }},
+    {"uneven groups", [](Setting& s, Noise&, uint32_t) { s.replica_sigma = 0.08; }},
     {"thermal waves", [](Setting& s, Noise&, uint32_t) { s.thermal = 0.04; }},
     {"cron", [](Setting& s, Noise& n, uint32_t) { s.cron_s = n.Uniform(0.3, 1.5); }},
     {"sequence lengths", [](Setting& s, Noise&, uint32_t) { s.sequence_sigma = 0.15; }},
@@ -130,7 +131,7 @@ Setting DrawSetting(Family family, uint32_t world, const std::vector<std::string
   s.tells_edges = noise.Chance(0.5);
   s.tells_roles = noise.Chance(0.5);
   s.tells_steps = family == Family::kStepsOnly || noise.Chance(0.85);
-  s.look_s = world <= 8 ? 0.25 : 1;
+  s.look_s = world > 8 || noise.Chance(0.3) ? 1 : noise.Chance(0.4) ? 0.1 : 0.25;
   s.congestion_chance = noise.Chance(0.3) ? 0.01 : 0.001;
   // The speed of an iteration first: pauses are counted in steps.
   std::vector<std::string> ordered = behaviours;

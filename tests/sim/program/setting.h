@@ -35,6 +35,7 @@ struct Setting {
   double silicon_sigma = 0.01;  // lasting differences between GPUs
   double slow_share = 0;        // of the nodes, that have older GPUs,
   double slow_factor = 1.15;    // which take so many times as long
+  double replica_sigma = 0;     // lasting differences between replicas of several ranks
   double thermal = 0;           // amplitude by node
   double sequence_sigma = 0.01;
   double expert_sigma = 0.15;   // lasting differences between experts' tokens
