@@ -22,6 +22,7 @@ constexpr std::string_view kRounds = "rounds";
 /// Of rank programs, and of rounds, when nothing else is said: about 40 minutes of one core.
 constexpr double kMinutes = 30;
 constexpr uint32_t kRoundsSeeds = 5;
+constexpr uint32_t kCostRanks = 10'240;
 
 /// Puts `text` between the lines `<!-- fault matrix -->` and `<!-- end of fault matrix -->`.
 Status WriteInto(const std::string& path, const std::string& text) {
@@ -137,6 +138,7 @@ int Main(int argc, char** argv) {
     const bool limited = app.count("--seeds") == 0 && !quick;
     programs.seeds = options.seeds;
     if (limited && programs.minutes == 0) programs.minutes = kMinutes;
+    if (limited && !no_cost && cost_ranks == 0) cost_ranks = kCostRanks;
     programs.first_seed = options.first_seed;
     programs.jobs = options.jobs;
     const auto cells = RunProgramMatrix(programs);
