@@ -44,6 +44,46 @@ void Fill(const CollectiveValues& values, pb::ObservedOperation* out) {
   out->set_moved_bytes(values.moved_bytes);
 }
 
+/// Whom it waits for. A send or a receive has one peer, which the program named; the connection
+/// that is known of its communicator may be another's.
+void FillPeer(const InFlightView& flight, pb::ObservedFlight* out) {
+  const bool sends = flight.values.kind == CollectiveKind::kSend;
+  const bool pairwise = sends || flight.values.kind == CollectiveKind::kReceive;
+  const Direction direction = sends ? Direction::kSend : Direction::kReceive;
+  const bool own = pairwise && flight.values.peer != kNoPeer;
+  const bool edge =
+      flight.edge &&
+      (!own || (flight.edge->peer == flight.values.peer && flight.edge->direction == direction));
+  if (edge) {
+    out->set_has_edge(true);
+    out->set_peer(flight.edge->peer);
+    out->set_direction(static_cast<uint32_t>(flight.edge->direction));
+    out->set_edge_state(static_cast<uint32_t>(flight.edge->state));
+  } else if (own) {
+    out->set_has_edge(true);
+    out->set_peer(flight.values.peer);
+    out->set_direction(static_cast<uint32_t>(direction));
+  }
+}
+
+/// What is worth telling of a rank's operations: all that run, since the rank waits in them, and of
+/// those that its CPU has only enqueued the oldest of each communicator, which comes next.
+std::vector<const InFlightView*> FlightsToTell(const std::vector<InFlightView>& in_flight) {
+  std::vector<const InFlightView*> told;
+  std::map<uint64_t, const InFlightView*> next;  // by communicator
+  for (const InFlightView& flight : in_flight) {
+    if (flight.age_ns < kFlightAgeLeast) continue;
+    if (flight.started) {
+      told.push_back(&flight);
+      continue;
+    }
+    const InFlightView*& oldest = next[flight.values.communicator];
+    if (oldest == nullptr || flight.age_ns > oldest->age_ns) oldest = &flight;
+  }
+  for (const auto& [communicator, flight] : next) told.push_back(flight);
+  return told;
+}
+
 void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedRank* out) {
   out->set_phases(telemetry.phases);
   out->set_silent_ns(telemetry.silent_ns);
@@ -69,17 +109,12 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
   for (const CollectiveValues& values : telemetry.ended) {
     if (values.started_ns != 0 && values.ended_ns != 0) Fill(values, out->add_operations());
   }
-  for (const InFlightView& flight : telemetry.in_flight) {
-    if (flight.age_ns < kFlightAgeLeast) continue;
+  for (const InFlightView* flight : FlightsToTell(telemetry.in_flight)) {
     pb::ObservedFlight* one = out->add_in_flight();
-    Fill(flight.values, one->mutable_operation());
-    one->set_started(flight.started);
-    one->set_age_ns(flight.age_ns);
-    if (!flight.edge) continue;
-    one->set_has_edge(true);
-    one->set_peer(flight.edge->peer);
-    one->set_direction(static_cast<uint32_t>(flight.edge->direction));
-    one->set_edge_state(static_cast<uint32_t>(flight.edge->state));
+    Fill(flight->values, one->mutable_operation());
+    one->set_started(flight->started);
+    one->set_age_ns(flight->age_ns);
+    FillPeer(*flight, one);
   }
   for (const CompletedCount& count : telemetry.completed) {
     pb::ObservedCount* one = out->add_completed();

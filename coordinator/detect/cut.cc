@@ -31,6 +31,18 @@ Links LinksTold(const Table& table, Clock::TimePoint now, Clock::Duration fresh)
 bool IsDead(const Between& between) { return between.in_vain > 0 && between.answered == 0; }
 }  // namespace
 
+std::pair<uint32_t, uint32_t> AnswersOf(const Table& table, Index node, Clock::TimePoint now,
+                                        Clock::Duration fresh) {
+  std::pair<uint32_t, uint32_t> answers;
+  for (const NodeInfo& from : table.nodes()) {
+    if (now - from.as_of > fresh) continue;
+    for (const auto& [to, reached] : from.reach) {
+      if (to == node) ++(reached ? answers.first : answers.second);
+    }
+  }
+  return answers;
+}
+
 bool AnyInVain(const Table& table, Clock::TimePoint now, Clock::Duration fresh) {
   const Links links = LinksTold(table, now, fresh);
   return std::any_of(links.begin(), links.end(),

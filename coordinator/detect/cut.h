@@ -25,6 +25,10 @@ struct Cut {
 std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
                            Clock::TimePoint now, Clock::Duration fresh);
 
+/// How many of the nodes that asked `node` lately had an answer, and how many had none.
+std::pair<uint32_t, uint32_t> AnswersOf(const Table& table, Index node, Clock::TimePoint now,
+                                        Clock::Duration fresh);
+
 /// Some node did not answer another one.
 bool AnyInVain(const Table& table, Clock::TimePoint now, Clock::Duration fresh);
 

@@ -3,12 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "coordinator/detect/hang.h"
 #include "coordinator/detect/slow.h"
 
 namespace holdfast::detect {
+
+namespace {
+
+/// Tells when a stall has ended by itself. A word that is lost or late shortens it for a moment.
+class PauseClock {
+ public:
+  /// `stall_ns`: how long the job has stood still. The length of a pause that is over; else 0.
+  uint64_t Look(uint64_t stall_ns, Clock::TimePoint now) {
+    if (stall_ns * 2 >= longest_ns_) {
+      longest_ns_ = std::max(longest_ns_, stall_ns);
+      calm_since_.reset();
+      return 0;
+    }
+    if (!calm_since_) calm_since_ = now;
+    if (now - *calm_since_ < kCalm) return 0;
+    calm_since_.reset();
+    return std::exchange(longest_ns_, stall_ns);
+  }
+
+ private:
+  static constexpr Clock::Duration kCalm = std::chrono::seconds(3);
+  uint64_t longest_ns_ = 0;
+  std::optional<Clock::TimePoint> calm_since_;
+};
+
+}  // namespace
 
 struct Detector::State {
   State(Incarnation incarnation, uint32_t world, const DetectorOptions& wanted)
@@ -17,9 +45,13 @@ struct Detector::State {
   DetectorOptions options;
   Table table;
   Slowness slowness;
+  std::vector<Verdict> suspicions;
+  PauseClock pauses;
 };
 
 namespace {
+
+constexpr size_t kSuspicionsMax = 16;
 
 size_t CountNodes(const std::vector<Verdict>& verdicts) {
   std::set<std::string> nodes;
@@ -79,11 +111,17 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   std::vector<Verdict> verdicts = FindDead(state_->table);
   std::set<Rank> dead;
   for (const Verdict& verdict : verdicts) dead.insert(verdict.ranks.front());
-  for (Verdict& verdict : FindHangs(state_->table, now, state_->options)) {
+  Hangs hangs = FindHangs(state_->table, now, state_->options);
+  state_->table.NotePause(state_->pauses.Look(hangs.stall_ns, now));
+  state_->suspicions.clear();
+  for (Verdict& verdict : hangs.found) {
     const bool known = !verdict.ranks.empty() && dead.count(verdict.ranks.front()) != 0;
     // A transfer with a process that is gone does not finish either.
-    if (!known && (dead.empty() || verdict.fault == FaultClass::kComputeHang)) {
+    if (known || (!dead.empty() && verdict.fault != FaultClass::kComputeHang)) continue;
+    if (verdict.action != Action::kNone) {
       verdicts.push_back(std::move(verdict));
+    } else if (state_->suspicions.size() < kSuspicionsMax) {
+      state_->suspicions.push_back(std::move(verdict));
     }
   }
   // Where nothing moves, nothing is slow.
@@ -93,6 +131,10 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   return verdicts;
 }
 
+const std::vector<Verdict>& Detector::suspicions() const { return state_->suspicions; }
+Clock::Duration Detector::longest_pause() const {
+  return Clock::Duration(state_->table.longest_pause_ns());
+}
 const std::vector<CommId>& Detector::wanted_peer_sums() const { return state_->slowness.wanted(); }
 const DetectorCounters& Detector::counters() const { return state_->table.counters(); }
 

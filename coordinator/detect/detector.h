@@ -11,9 +11,13 @@
 namespace holdfast::detect {
 
 struct DetectorOptions {
-  // Hangs.
-  Clock::Duration hang_after = std::chrono::seconds(5);  // without progress, at least
-  double hang_factor = 10;  // and so many times the operation's 99th percentile
+  // Hangs. What a legitimate pause may look like waits longer than what it cannot.
+  Clock::Duration hang_after = std::chrono::seconds(5);     // without progress: a suspicion
+  Clock::Duration stuck_after = std::chrono::seconds(30);   // a verdict where nothing can move
+  Clock::Duration absent_after = std::chrono::seconds(60);  // and where a rank may yet come
+  Clock::Duration silent_after = std::chrono::seconds(40);  // and where a node says nothing
+  /// The longest pause that the job is known to have made, in incarnations before.
+  Clock::Duration longest_pause{0};
   Clock::Duration dead_after = std::chrono::seconds(2);  // a rank's node is silent: its word is old
   // Slowness.
   uint32_t windows = 20;        // looked at for a late rank
@@ -61,6 +65,11 @@ class Detector {
   /// The faults there are, the most certain first; none when the job is healthy. A fault is
   /// repeated for as long as it lasts.
   std::vector<Verdict> Evaluate(Clock::TimePoint now);
+  /// What may become a verdict when it lasts: hangs younger than their patience, with the evidence
+  /// so far and no action. Set by Evaluate.
+  const std::vector<Verdict>& suspicions() const;
+  /// The longest time that the job stood still, outside of marked phases, and went on by itself.
+  Clock::Duration longest_pause() const;
   /// Communicators whose PeerSums would tell which connection or rank is slow: agents should send
   /// them for the next 20 operations or so. Set by Evaluate.
   const std::vector<CommId>& wanted_peer_sums() const;

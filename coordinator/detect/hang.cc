@@ -8,6 +8,7 @@
 
 #include "coordinator/detect/cut.h"
 #include "coordinator/detect/evidence.h"
+#include "coordinator/detect/patience.h"
 #include "coordinator/detect/waits.h"
 
 namespace holdfast::detect {
@@ -18,13 +19,28 @@ constexpr Clock::Duration kFresh = std::chrono::seconds(3);
 /// Nodes ask each other every second, and the answers of a second take one more: by then all have
 /// told who answers them.
 constexpr uint64_t kAnswersFollow = 3'000'000'000;  // ns
+/// How much younger than what they tell of words may be.
+constexpr uint64_t kWordsLag = 3'000'000'000;  // ns
+constexpr Clock::Duration kNeverHeard = std::chrono::hours(24);
 
 class HangFinder {
  public:
   HangFinder(const Table& table, Clock::TimePoint now, const DetectorOptions& options)
-      : table_(table), now_(now), options_(options), graph_(BuildWaitsFor(table)) {}
+      : table_(table),
+        now_(now),
+        options_(options),
+        graph_(BuildWaitsFor(table)),
+        patience_(table, options) {}
 
-  std::vector<Verdict> Run() {
+  Hangs Run() {
+    Hangs hangs;
+    hangs.found = Find();
+    hangs.stall_ns = stall_ns_;
+    return hangs;
+  }
+
+ private:
+  std::vector<Verdict> Find() {
     const auto least = static_cast<uint64_t>(options_.hang_after.count());
     const bool any_old =
         std::any_of(graph_.operations.begin(), graph_.operations.end(),
@@ -48,19 +64,9 @@ class HangFinder {
     return verdicts;
   }
 
- private:
   Clock::Duration WordAge(uint32_t rank) const {
     const Index node = table_.rank(rank).node;
     return node == kNone ? Clock::Duration::max() : now_ - table_.node(node).as_of;
-  }
-
-  /// How long an operation may take before it hangs.
-  uint64_t Patience(const Operation& operation) const {
-    const uint64_t bytes = operation.starters.front().flight->bytes;
-    const uint32_t kind = KindOf(table_.comm(operation.comm).role, operation.func, bytes);
-    const double usual = options_.hang_factor * static_cast<double>(table_.SlowestUsual(kind));
-    return std::max(static_cast<uint64_t>(options_.hang_after.count()),
-                    static_cast<uint64_t>(usual));
   }
 
   std::string NameOf(const Operation& operation) const {
@@ -81,7 +87,7 @@ class HangFinder {
     }
   }
 
-  std::vector<Verdict> Mismatches(uint64_t least) const {
+  std::vector<Verdict> Mismatches(uint64_t least) {
     std::vector<Verdict> verdicts;
     for (const Operation& operation : graph_.operations) {
       if (operation.oldest_ns < least || IsPairwise(operation.func) ||
@@ -93,6 +99,7 @@ class HangFinder {
         kinds[{starter.flight->bytes, starter.flight->dtype}].push_back(starter.rank);
       }
       if (kinds.size() < 2) continue;
+      stall_ns_ = std::max(stall_ns_, operation.oldest_ns);
       Verdict verdict = Program(FaultClass::kSoftwareMismatch);
       verdict.lasting_ns = operation.oldest_ns;
       for (const auto& [kind, ranks] : kinds) {
@@ -123,8 +130,29 @@ class HangFinder {
             .evidence = {}};
   }
 
-  std::optional<Verdict> Circle(const std::vector<uint32_t>& members) const {
+  /// A send need not be waited for: who has only sends under way in a circle may be the one that
+  /// computes or hangs, whom the others wait for.
+  std::optional<uint32_t> OnlySender(const std::vector<uint32_t>& members) const {
+    std::optional<uint32_t> sender;
+    for (uint32_t vertex : members) {
+      if (!graph_.is_rank(vertex)) continue;
+      const uint32_t rank = graph_.rank_of(vertex);
+      const auto& flights = table_.rank(rank).flights;
+      const bool only_sends =
+          std::none_of(flights.begin(), flights.end(), [](const Flight& flight) {
+            return flight.state == FlightState::kStarted && flight.func != Func::kSend;
+          });
+      if (!only_sends) continue;
+      if (sender) return std::nullopt;
+      sender = rank;
+    }
+    return sender;
+  }
+
+  std::optional<Verdict> Circle(const std::vector<uint32_t>& members) {
+    if (const auto sender = OnlySender(members)) return Hung(*sender);
     uint64_t stuck_ns = ~uint64_t{0};
+    uint64_t suspicious = 0;
     uint64_t patience = 0;
     std::map<Index, uint32_t> comms;
     for (uint32_t vertex : members) {
@@ -136,9 +164,11 @@ class HangFinder {
       ++comms[operation.comm];
       // Each of its operations must be old: words of different times make circles that never were.
       stuck_ns = std::min(stuck_ns, operation.oldest_ns);
-      patience = std::max(patience, Patience(operation));
+      suspicious = std::max(suspicious, patience_.ToSuspect(operation));
+      patience = std::max(patience, patience_.ToBlame(operation, kNone, Standing::kStuck, now_));
     }
-    if (stuck_ns < patience) return std::nullopt;
+    stall_ns_ = std::max(stall_ns_, stuck_ns);
+    if (stuck_ns < suspicious) return std::nullopt;
     const bool same_comm =
         std::any_of(comms.begin(), comms.end(), [](const auto& entry) { return entry.second > 1; });
     // Ranks of one communicator that call different operations do not agree on the program; over
@@ -163,6 +193,7 @@ class HangFinder {
     if (largest->absent.size() < largest->starters.size()) {
       for (uint32_t rank : largest->absent) verdict.ranks.push_back(Rank{rank});
     }
+    if (stuck_ns < patience) return Suspicion(std::move(verdict), patience);
     return verdict;
   }
 
@@ -172,16 +203,22 @@ class HangFinder {
     return ranks;
   }
 
-  /// A rank that others wait for and that waits for nobody.
-  std::optional<Verdict> Hung(uint32_t rank) const {
+  /// A rank that others wait for and that waits for nobody. Only suspected when the action is none.
+  std::optional<Verdict> Hung(uint32_t rank) {
     const RankInfo& info = table_.rank(rank);
     const auto found = waiting_for_.find(rank);
     if (found == waiting_for_.end()) return std::nullopt;
     const Operation& operation = graph_.operations[found->second];
-    const bool stopped = info.word.process_state == 'T' || info.word.process_state == 'Z';
-    const auto least = static_cast<uint64_t>(options_.hang_after.count());
-    const uint64_t patience = stopped ? least : Patience(operation);
-    if (operation.oldest_ns < patience) return std::nullopt;
+    const bool stopped = info.stopped_since != Clock::TimePoint::min();
+    const bool silent = WordAge(rank) > kFresh;
+    if (!stopped && !silent && Excused(rank)) return std::nullopt;
+    // Others have waited for the end of its marked phases as well; that is no pause.
+    const uint64_t grace = stopped || silent ? 0 : std::min(info.grace_ns, operation.oldest_ns);
+    const uint64_t waited = operation.oldest_ns - grace;
+    stall_ns_ = std::max(stall_ns_, waited);
+    const uint64_t suspicious = stopped ? static_cast<uint64_t>(options_.hang_after.count())
+                                        : patience_.ToSuspect(operation);
+    if (waited < suspicious) return std::nullopt;
 
     Verdict verdict{.fault = FaultClass::kComputeHang,
                     .ranks = {Rank{rank}},
@@ -190,29 +227,79 @@ class HangFinder {
                     .confidence = 0.95,
                     .action = Action::kRestartWithoutRoot,
                     .evidence = {},
-                    .lasting_ns = operation.oldest_ns};
-    verdict.evidence.push_back(
-        fmt::format("{} of {} ranks have been in {} for {} (longest); rank {} {}",
-                    operation.starters.size(), table_.comm(operation.comm).members.size(),
-                    NameOf(operation), InSeconds(operation.oldest_ns), rank,
-                    info.word.process_state == 'T' ? "is not running" : "has not started it"));
-    const Clock::Duration age = WordAge(rank);
-    if (age > kFresh) {
-      if (age < options_.hang_after) return std::nullopt;
-      verdict.fault = FaultClass::kDead;
-      verdict.confidence = 0.9;
-      verdict.evidence.push_back(info.node == kNone
-                                     ? fmt::format("nothing was ever heard of rank {}", rank)
-                                     : fmt::format("its node {} has been silent for {}",
-                                                   table_.NodeNameOf(rank),
-                                                   InSeconds(static_cast<uint64_t>(age.count()))));
+                    .lasting_ns = waited};
+    verdict.evidence.push_back(fmt::format(
+        "{} of {} ranks have been in {} for {} (longest); rank {} {}", operation.starters.size(),
+        Participants(operation), NameOf(operation), InSeconds(operation.oldest_ns), rank,
+        info.word.process_state == 'T' ? "is not running" : "has not started it"));
+    if (silent) return Silent(rank, operation, waited, std::move(verdict));
+    if (graph_.outdated[rank] || (!stopped && !Seated(rank, operation.comm))) return std::nullopt;
+    if (!stopped && (InOperation(rank) || MovedLately(rank, suspicious))) return std::nullopt;
+    if (!AbsentLongEnough(rank, operation, suspicious)) return std::nullopt;
+    verdict.evidence.push_back(WhereItIs(rank, operation));
+    if (stopped && StoppedFor(info) >= options_.hang_after) {
+      verdict.confidence = 1;
       return verdict;
     }
-    if (graph_.outdated[rank] || (!stopped && !Seated(rank, operation.comm))) return std::nullopt;
-    if (!stopped && (Excused(rank, patience) || MovedLately(rank, patience))) return std::nullopt;
-    if (!AbsentLongEnough(rank, operation, patience)) return std::nullopt;
-    verdict.evidence.push_back(WhereItIs(rank, operation));
+    const uint64_t patience = patience_.ToBlame(operation, rank, Standing::kElsewhere, now_);
+    if (waited < patience || MovedLately(rank, patience) ||
+        !AbsentLongEnough(rank, operation, patience)) {
+      return Suspicion(std::move(verdict), patience);
+    }
+    // Who holds it in a debugger knows.
+    if (info.word.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
+  }
+
+  /// Others wait for a rank whose node says nothing.
+  std::optional<Verdict> Silent(uint32_t rank, const Operation& operation, uint64_t waited,
+                                Verdict verdict) const {
+    const RankInfo& info = table_.rank(rank);
+    const auto age = static_cast<uint64_t>(std::min(WordAge(rank), kNeverHeard).count());
+    if (age < static_cast<uint64_t>(options_.hang_after.count())) return std::nullopt;
+    verdict.fault = FaultClass::kDead;
+    verdict.confidence = 0.9;
+    verdict.evidence.push_back(info.node == kNone
+                                   ? fmt::format("nothing was ever heard of rank {}", rank)
+                                   : fmt::format("its node {} has been silent for {}",
+                                                 table_.NodeNameOf(rank), InSeconds(age)));
+    Standing standing = info.node == kNone ? Standing::kElsewhere : Standing::kSilent;
+    if (const auto [answered, in_vain] = AnswersOf(table_, info.node, now_, kFresh);
+        answered + in_vain > 0) {
+      standing = answered > 0 ? Standing::kAgentSilent : Standing::kOutOfReach;
+      verdict.evidence.push_back(
+          fmt::format("{} of {} nodes that asked it had an answer over the network", answered,
+                      answered + in_vain));
+      if (answered == 0) verdict.confidence = 1;
+    }
+    const uint64_t patience = patience_.ToBlame(operation, rank, standing, now_);
+    if (std::min(age, waited) < patience) return Suspicion(std::move(verdict), patience);
+    return verdict;
+  }
+
+  static Verdict Suspicion(Verdict verdict, uint64_t patience) {
+    verdict.action = Action::kNone;
+    verdict.confidence = std::min(verdict.confidence, 0.5);
+    verdict.evidence.push_back(
+        fmt::format("suspected; a fault if it lasts for {}", InSeconds(patience)));
+    return verdict;
+  }
+
+  Clock::Duration StoppedFor(const RankInfo& info) const {
+    return table_.node(info.node).as_of - info.stopped_since;
+  }
+
+  /// How many ranks an operation needs.
+  size_t Participants(const Operation& operation) const {
+    return IsPairwise(operation.func) ? 2 : table_.comm(operation.comm).members.size();
+  }
+
+  /// It is in an operation whose other end is not known: it may wait there.
+  bool InOperation(uint32_t rank) const {
+    const auto& flights = table_.rank(rank).flights;
+    return std::any_of(flights.begin(), flights.end(), [](const Flight& flight) {
+      return flight.state == FlightState::kStarted && IsPairwise(flight.func) && !flight.edge;
+    });
   }
 
   /// Its own agent has named the communicator: what it says of operations there was understood.
@@ -222,12 +309,11 @@ class HangFinder {
                        [&](const Seat& seat) { return seat.comm == comm; });
   }
 
-  /// It was in a phase without steps a short while ago.
-  bool Excused(uint32_t rank, uint64_t patience) const {
+  /// It is in a phase without steps that is not far longer than usual.
+  bool Excused(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
-    return info.excused_at != Clock::TimePoint::min() &&
-           (table_.node(info.node).as_of - info.excused_at).count() <
-               static_cast<int64_t>(patience);
+    return info.phases != 0 && table_.node(info.node).as_of - info.phase_since <
+                                   table_.phase_lengths().Limit(info.phases);
   }
 
   /// It was waiting elsewhere itself until a short while ago.
@@ -235,7 +321,7 @@ class HangFinder {
     const RankInfo& info = table_.rank(rank);
     return info.moved_at != Clock::TimePoint::min() &&
            (table_.node(info.node).as_of - info.moved_at).count() <
-               static_cast<int64_t>(patience / 10 * 7);
+               static_cast<int64_t>(patience - std::min(patience / 10 * 3, kWordsLag));
   }
 
   /// The rank's own word must be from a time when the others had already waited for long, and it
@@ -244,11 +330,12 @@ class HangFinder {
   bool AbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
     const NodeInfo& node = table_.node(table_.rank(rank).node);
     const bool told =
+        !IsPairwise(operation.func) &&
         !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
       const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
-      if (waited.count() >= static_cast<int64_t>(patience / 10 * 8) &&
+      if (waited.count() >= static_cast<int64_t>(patience - std::min(patience / 5, kWordsLag)) &&
           (told || theirs >= node.as_of_before)) {
         return true;
       }
@@ -270,6 +357,7 @@ class HangFinder {
                                      : word.process_state == 'D' ? "it waits for I/O in the kernel"
                                      : word.process_state == 'S' ? "it sleeps"
                                      : word.process_state == 'R' ? "it runs"
+                                     : word.process_state == 't' ? "a debugger holds it"
                                                                  : "its state is not known";
     return fmt::format("rank {} has not called it; process state {}: {}; step {} for {}", rank,
                        word.process_state == 0 ? '?' : word.process_state, meaning, word.step,
@@ -277,8 +365,10 @@ class HangFinder {
   }
 
   /// All members are in it and none leaves.
-  std::optional<Verdict> Complete(const Operation& operation) const {
-    if (operation.youngest_ns < Patience(operation)) return std::nullopt;
+  std::optional<Verdict> Complete(const Operation& operation) {
+    stall_ns_ = std::max(stall_ns_, operation.youngest_ns);
+    const uint64_t suspicious = patience_.ToSuspect(operation);
+    if (operation.youngest_ns < suspicious) return std::nullopt;
     // Who has left it and goes on says that it is over, and the others' words are old.
     for (uint32_t rank : operation.left) {
       const auto& flights = table_.rank(rank).flights;
@@ -304,9 +394,12 @@ class HangFinder {
         operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));
     const bool is_cut = BlameCut(operation, verdict);
     // What looks like one link may be the first that is known of a node that is cut from all.
-    const bool to_come = operation.youngest_ns < Patience(operation) + kAnswersFollow;
+    const bool to_come = operation.youngest_ns < suspicious + kAnswersFollow;
     if (to_come && verdict.ranks.empty() && AnyInVain(table_, now_, kFresh)) return std::nullopt;
     if (!is_cut) FollowEdges(operation, verdict);
+    const uint64_t patience = patience_.ToBlame(
+        operation, kNone, is_cut ? Standing::kOutOfReach : Standing::kStuck, now_);
+    if (operation.youngest_ns < patience) return Suspicion(std::move(verdict), patience);
     return verdict;
   }
 
@@ -347,6 +440,19 @@ class HangFinder {
       if (starter.flight->edge && starter.flight->edge->state != EdgeState::kUnknown) {
         edges.emplace(starter.rank, &*starter.flight->edge);
       }
+    }
+    if (edges.empty() && IsPairwise(operation.func)) {
+      const Operation::Starter& one = operation.starters.front();
+      const bool sends = one.flight->func == Func::kSend;
+      const Rank peer = one.flight->edge->peer;
+      verdict.edge = sends ? Edge{Rank{one.rank}, peer} : Edge{peer, Rank{one.rank}};
+      verdict.nodes = {table_.NodeNameOf(verdict.edge->from.value),
+                       table_.NodeNameOf(verdict.edge->to.value)};
+      if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
+      verdict.action = Action::kRestartWithoutRoot;
+      verdict.confidence = 0.85;
+      verdict.evidence.emplace_back("a transfer has one connection");
+      return;
     }
     if (edges.empty()) {
       verdict.evidence.emplace_back("no rank says which of its connections stands still");
@@ -413,6 +519,8 @@ class HangFinder {
   const Clock::TimePoint now_;
   const DetectorOptions& options_;
   const WaitsFor graph_;
+  const Patience patience_;
+  uint64_t stall_ns_ = 0;
   std::map<uint32_t, uint32_t> waiting_for_;  // absent rank → operation
 };
 
@@ -436,8 +544,7 @@ std::vector<Verdict> FindDead(const Table& table) {
   return verdicts;
 }
 
-std::vector<Verdict> FindHangs(const Table& table, Clock::TimePoint now,
-                               const DetectorOptions& options) {
+Hangs FindHangs(const Table& table, Clock::TimePoint now, const DetectorOptions& options) {
   return HangFinder(table, now, options).Run();
 }
 

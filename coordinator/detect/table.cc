@@ -63,7 +63,10 @@ uint32_t KindOf(Role role, Func func, uint64_t bytes) {
 }
 
 Table::Table(Incarnation incarnation, uint32_t world, const DetectorOptions& options)
-    : incarnation_(incarnation), options_(options), ranks_(std::min(world, options.ranks_max)) {}
+    : incarnation_(incarnation),
+      options_(options),
+      ranks_(std::min(world, options.ranks_max)),
+      longest_pause_ns_(static_cast<uint64_t>(options.longest_pause.count())) {}
 
 const std::string& Table::NodeNameOf(uint32_t rank) const {
   static const std::string kUnknown = "unknown";
@@ -134,6 +137,7 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
   const int64_t offset = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
   NoteOffset(node, offset);
   if (newest) {
+    if (first_heard_ == Clock::TimePoint::min()) first_heard_ = now;
     const int64_t least = std::min(node.least_offset_ns, node.least_offset_before_ns);
     node.as_of_before = node.as_of;
     node.as_of = now - Clock::Duration(offset - least);
@@ -177,18 +181,44 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
 
 void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
+  const Clock::TimePoint as_of = nodes_[node].as_of;
   info.node = node;
-  if (state.step > info.word.step) info.moved_at = nodes_[node].as_of;
+  if (state.step > info.word.step) info.moved_at = as_of;
+  const bool stopped = state.process_state == 'T' || state.process_state == 'Z';
+  if (!stopped) {
+    info.stopped_since = Clock::TimePoint::min();
+  } else if (info.stopped_since == Clock::TimePoint::min()) {
+    info.stopped_since = as_of;
+  }
+  for (const StepTime& step : state.steps_done) {
+    if (step.duration_ns <= kDurationNsMax) {
+      info.steps_ns.Add(static_cast<float>(step.duration_ns));
+    }
+  }
   info.word = state;
   info.word.steps_done.clear();
   info.flights_before.swap(info.flights);
   info.flights.clear();
-  if ((state.phases & kPhasesWithoutSteps) == 0) return;
-  info.excused_at = nodes_[node].as_of;
-  excused_at_ = std::max(excused_at_, info.excused_at);
+  TakePhases(info, state.phases & kPhasesWithoutSteps, as_of);
 }
 
-/// An operation that was in flight and is no longer has been left.
+void Table::TakePhases(RankInfo& info, uint8_t phases, Clock::TimePoint as_of) {
+  if (phases != info.phases) {
+    if (info.phases != 0) {
+      const auto length = as_of - info.phase_since;
+      phase_lengths_.Add(info.phases, length);
+      info.grace_ns += static_cast<uint64_t>(std::max<int64_t>(0, length.count()));
+    }
+    info.phases = phases;
+    info.phase_since = as_of;
+    info.moved_at = as_of;
+  }
+  if (phases == 0) return;
+  info.excused_at = as_of;
+  excused_at_ = std::max(excused_at_, as_of);
+}
+
+/// An operation that was in flight and is no longer has been left; one that was not has been begun.
 void Table::NoteMoved(uint32_t rank, Index node) {
   RankInfo& info = ranks_[rank];
   if (info.node != node) return;
@@ -199,7 +229,21 @@ void Table::NoteMoved(uint32_t rank, Index node) {
                  flight.seq == before.seq && flight.age_ns >= before.age_ns;
         });
       });
-  if (left) info.moved_at = nodes_[node].as_of;
+  // Agents tell of operations from a certain age on.
+  constexpr auto kToldFrom = std::chrono::milliseconds(1500);
+  const auto new_below = nodes_[node].as_of_before == Clock::TimePoint::min()
+                             ? Clock::Duration(0)
+                             : nodes_[node].as_of - nodes_[node].as_of_before + kToldFrom;
+  const bool begun =
+      std::any_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
+        return flight.age_ns < static_cast<uint64_t>(new_below.count()) &&
+               std::none_of(info.flights_before.begin(), info.flights_before.end(),
+                            [&](const Flight& before) {
+                              return before.comm == flight.comm && before.func == flight.func &&
+                                     before.seq == flight.seq;
+                            });
+      });
+  if (left || begun) info.moved_at = nodes_[node].as_of;
 }
 
 void Table::TakeReach(const Digest& digest, Index node) {
@@ -273,14 +317,30 @@ void Table::TakeCommunicator(const Communicator& communicator, const Digest& dig
 
 void Table::TakeFlight(const InFlight& flight, Index node) {
   const Seat* seat = Find(flight.rank, flight.comm, node);
-  if (seat == nullptr || !Sane(flight, world()) ||
-      ranks_[flight.rank.value].flights.size() >= kFlightsPerRankMax) {
-    RefuseRecord();
+  if (seat == nullptr || !Sane(flight, world())) return RefuseRecord();
+  const Flight told{seat->comm, flight.func,  flight.dtype,  flight.state,
+                    flight.seq, flight.bytes, flight.age_ns, flight.edge};
+  std::vector<Flight>& flights = ranks_[flight.rank.value].flights;
+  const auto alike =
+      static_cast<size_t>(std::count_if(flights.begin(), flights.end(), [&](const Flight& known) {
+        return known.state == told.state;
+      }));
+  if (told.state == FlightState::kStarted) {
+    if (alike >= kStartedPerRankMax) return RefuseRecord();
+    flights.push_back(told);
     return;
   }
-  ranks_[flight.rank.value].flights.push_back({seat->comm, flight.func, flight.dtype, flight.state,
-                                               flight.seq, flight.bytes, flight.age_ns,
-                                               flight.edge});
+  // Of what a CPU has enqueued in a communicator the oldest comes next, and the rest follows it.
+  const auto same = std::find_if(flights.begin(), flights.end(), [&](const Flight& known) {
+    return known.state == told.state && known.comm == told.comm;
+  });
+  if (same != flights.end()) {
+    if (told.age_ns > same->age_ns) *same = told;
+  } else if (alike < kEnqueuedPerRankMax) {
+    flights.push_back(told);
+  } else {
+    RefuseRecord();
+  }
 }
 
 const Seat* Table::Find(Rank rank, CommId comm, Index node) const {
@@ -297,8 +357,24 @@ void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::Ti
   if (row.empty()) row.resize(comm.members.size());
   if (count <= row[seat.position]) return;
   row[seat.position] = count;
+  any_completed_ = true;
   RankInfo& rank = ranks_[comm.members[seat.position]];
   rank.moved_at = std::max(rank.moved_at, as_of);
+  if (comm.members.size() > 1) rank.grace_ns = 0;
+  NoteAdvance(comm, func, count, as_of);
+}
+
+/// Operations that come together leave no pause; what a program does in between does.
+void Table::NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePoint as_of) const {
+  constexpr auto kPauseLeast = std::chrono::seconds(1);
+  uint64_t& most = comm.completed_most[static_cast<size_t>(func)];
+  if (count <= most) return;
+  most = count;
+  if (comm.advanced_at != Clock::TimePoint::min() && as_of - comm.advanced_at >= kPauseLeast &&
+      excused_at_ < comm.advanced_at) {
+    comm.pauses_ns.Add(static_cast<float>((as_of - comm.advanced_at).count()));
+  }
+  comm.advanced_at = std::max(comm.advanced_at, as_of);
 }
 
 uint64_t Table::SlowestUsual(uint32_t kind) const {

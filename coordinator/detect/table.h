@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "coordinator/detect/detector.h"
+#include "coordinator/detect/phases.h"
+#include "coordinator/detect/robust.h"
 
 // What is known of the job's ranks, nodes and communicators, from digests that were checked. All of
 // it is bounded by the size of the world.
@@ -19,7 +21,8 @@ namespace holdfast::detect {
 using Index = uint32_t;
 inline constexpr Index kNone = ~Index{0};
 /// Bounds on what one rank says of itself.
-inline constexpr size_t kFlightsPerRankMax = 16;
+inline constexpr size_t kStartedPerRankMax = 64;
+inline constexpr size_t kEnqueuedPerRankMax = 16;
 inline constexpr size_t kFuncs = kFuncMax + 1;
 /// Beyond these a number is nonsense.
 inline constexpr uint64_t kDurationNsMax = uint64_t{30} * 24 * 3600 * 1'000'000'000;
@@ -33,11 +36,6 @@ constexpr bool IsSynchronous(Func func) {
   return func == Func::kAllReduce || func == Func::kAllGather || func == Func::kReduceScatter ||
          func == Func::kAllToAll || func == Func::kBarrier;
 }
-
-/// Phases in which nobody expects steps at the usual pace.
-inline constexpr uint8_t kPhasesWithoutSteps =
-    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
-    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
 
 /// "allreduce", …
 std::string_view ToString(Func func);
@@ -63,10 +61,19 @@ struct Seat {
 struct RankInfo {
   Index node = kNone;  // kNone: nothing heard yet
   RankState word;      // the newest, without steps_done
-  /// The last word that said that something had moved: an operation left, a step made.
+  /// The last word that said that something had moved: an operation begun or left, a step made, a
+  /// phase entered or left.
   Clock::TimePoint moved_at = Clock::TimePoint::min();
   /// The last word that had it in a phase without steps.
   Clock::TimePoint excused_at = Clock::TimePoint::min();
+  uint8_t phases = 0;                                      // marked ones that it is in
+  Clock::TimePoint phase_since = Clock::TimePoint::min();  // as long as they are the same
+  /// Time in marked phases that it left since its last common operation: others wait so much
+  /// longer for it.
+  uint64_t grace_ns = 0;
+  /// Since when its process has been stopped, by its words; min(): it is not.
+  Clock::TimePoint stopped_since = Clock::TimePoint::min();
+  Recent<float, 8> steps_ns;  // the last steps
   std::vector<Flight> flights;
   std::vector<Flight> flights_before;  // of the word before
   std::vector<Seat> seats;
@@ -95,6 +102,9 @@ struct CommInfo {
   uint32_t confirmed = 0;         // members whose own agents named the communicator
   /// Completed operations by (func, position); a func's row is made with its first record.
   std::array<std::vector<uint64_t>, kFuncs> completed;
+  std::array<uint64_t, kFuncs> completed_most{};  // of any member
+  Clock::TimePoint advanced_at = Clock::TimePoint::min();
+  Recent<float, 16> pauses_ns;  // between operations that were far apart
 
   /// At least half of its members' agents know it: one agent gone mad cannot make it up.
   bool believed() const { return confirmed * 2 >= members.size(); }
@@ -137,6 +147,13 @@ class Table {
   void NoteDuration(uint32_t kind, uint64_t ns) { durations_[kind].Add(ns); }
   /// 99th percentile of operations of the kind; 0 when none completed.
   uint64_t SlowestUsual(uint32_t kind) const;
+  void NotePause(uint64_t ns) { longest_pause_ns_ = std::max(longest_pause_ns_, ns); }
+  uint64_t longest_pause_ns() const { return longest_pause_ns_; }
+  const PhaseLengths& phase_lengths() const { return phase_lengths_; }
+  /// When the first word of any rank came.
+  Clock::TimePoint first_heard() const { return first_heard_; }
+  /// Some operation of the job is over.
+  bool any_completed() const { return any_completed_; }
 
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   const RankInfo& rank(uint32_t rank) const { return ranks_[rank]; }
@@ -157,8 +174,10 @@ class Table {
   void TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node);
   Index Introduce(const Communicator& communicator, Index node);
   void TakeRank(const RankState& state, Index node);
+  void TakePhases(RankInfo& info, uint8_t phases, Clock::TimePoint as_of);
   void TakeFlight(const InFlight& flight, Index node);
   void NoteMoved(uint32_t rank, Index node);
+  void NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePoint as_of) const;
   void TakeReach(const Digest& digest, Index node);
 
   const Incarnation incarnation_;
@@ -170,6 +189,10 @@ class Table {
   std::unordered_map<CommId, Index> comm_index_;
   std::map<uint32_t, DurationHistogram> durations_;  // by kind
   Clock::TimePoint excused_at_ = Clock::TimePoint::min();
+  PhaseLengths phase_lengths_;
+  Clock::TimePoint first_heard_ = Clock::TimePoint::min();
+  bool any_completed_ = false;
+  uint64_t longest_pause_ns_ = 0;
   DetectorCounters counters_;
 };
 

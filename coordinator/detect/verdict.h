@@ -25,7 +25,7 @@ enum class FaultClass : uint8_t {
 std::string_view ToString(FaultClass fault);
 
 enum class Action : uint8_t {
-  kNone = 0,
+  kNone = 0,                // a suspicion
   kAlert = 1,               // a person or a node test decides
   kRestartWithoutRoot = 2,  // the blamed ranks' nodes stay out
   kRestartInPlace = 3,      // the same nodes again

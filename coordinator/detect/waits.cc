@@ -21,8 +21,10 @@ struct Started {
 std::vector<Started> StartedFlights(const Table& table) {
   std::vector<Started> started;
   for (uint32_t rank = 0; rank < table.world(); ++rank) {
-    // A process that is stopped is in no operation, whatever it began before: others wait for it.
-    if (table.rank(rank).word.process_state == 'T') continue;
+    // A process that is stopped or gone is in no operation, whatever it began before: others wait
+    // for it.
+    const RankState& word = table.rank(rank).word;
+    if (word.process_state == 'T' || !word.alive) continue;
     for (const Flight& flight : table.rank(rank).flights) {
       if (flight.state != FlightState::kStarted) continue;
       Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};
@@ -38,8 +40,9 @@ std::vector<Started> StartedFlights(const Table& table) {
     }
   }
   std::sort(started.begin(), started.end(), [](const Started& a, const Started& b) {
-    return std::tie(a.comm, a.func, a.pair, a.seq, a.rank) <
-           std::tie(b.comm, b.func, b.pair, b.seq, b.rank);
+    // Of several that a rank has with the same peer the oldest comes first.
+    return std::tie(a.comm, a.func, a.pair, a.seq, a.rank, b.flight->age_ns) <
+           std::tie(b.comm, b.func, b.pair, b.seq, b.rank, a.flight->age_ns);
   });
   return started;
 }

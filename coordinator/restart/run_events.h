@@ -61,13 +61,14 @@ struct FaultFound {
   std::vector<Rank> ranks;
   std::vector<std::string> nodes;
   FaultAction action = FaultAction::kNote;
-  bool dead = false;     // processes have ended
-  bool hang = false;     // nothing moves; told again and again while it lasts
-  bool stuck = false;    // of a hang: every rank waits in communication, nobody is elsewhere
-  int64_t lasting_ms = 0;        // of a hang: how long
+  bool dead = false;       // processes have ended
+  bool hang = false;       // nothing moves; told again and again while it lasts
+  bool stuck = false;      // of a hang: every rank waits in communication, nobody is elsewhere
+  bool suspected = false;  // of a hang: it may yet be a pause; `action` is for when it is not
+  int64_t lasting_ms = 0;  // of a hang: how long
   int64_t longest_pause_ms = 0;  // the longest after which the job went on by itself
   uint64_t step = 0;             // the newest that any rank has come to
-  int64_t since_ms = 0;  // how long ago the last sign of health was
+  int64_t since_ms = 0;          // how long ago the last sign of health was
 };
 
 inline constexpr uint32_t kGpuUnknown = ~0U;

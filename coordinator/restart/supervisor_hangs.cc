@@ -54,7 +54,9 @@ std::optional<FaultAction> Supervisor::Decide(const FaultFound& event, const Run
     hangs.incarnation = event.incarnation;
     hangs.noted.clear();
   }
-  const bool lasts = milliseconds(event.lasting_ms) >= patience;
+  // Who has named a patience for the run knows its pauses.
+  const bool certain = !event.suspected || (run != nullptr && run->record.spec.hang_after_ms != 0);
+  const bool lasts = certain && milliseconds(event.lasting_ms) >= patience;
   if (action == DetectAction::kRestart && event.action != FaultAction::kNote && lasts) {
     hangs.restarted_step = event.step;
     hangs.restarted_after = patience;

@@ -1,5 +1,7 @@
 #include "coordinator/server/coordinator_server.h"
 
+#include <algorithm>
+
 #include "coordinator/server/metrics.h"
 #include "coordinator/store/rocks_store.h"
 #include "storage/base/log.h"
@@ -53,6 +55,13 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       });
   detect::DetectorOptions detector;
   detector.hang_after = std::chrono::milliseconds(config.detect_alert_after_ms);
+  // Whoever wants restarts sooner than evidence usually allows rules.
+  const auto no_longer_than = [](Clock::Duration& patience, int64_t configured_ms) {
+    patience = std::min<Clock::Duration>(patience, std::chrono::milliseconds(configured_ms));
+  };
+  no_longer_than(detector.stuck_after, config.detect_restart_stuck_after_ms);
+  no_longer_than(detector.absent_after, config.detect_restart_absent_after_ms);
+  no_longer_than(detector.silent_after, config.detect_restart_absent_after_ms);
   server->watcher_ = std::make_unique<Watcher>(
       [applier = server->applier_.get()](FaultFound fault) {
         applier->Submit(RunEvent(std::move(fault)));

@@ -108,13 +108,18 @@ constexpr MetricSpec kDigests{"holdfast_detector_digests_total", Kind::kCounter,
                               "Digests of telemetry taken from agents."};
 constexpr MetricSpec kFaults{"holdfast_detector_faults_total", Kind::kCounter,
                              "Faults found, each said once an incarnation."};
+constexpr MetricSpec kSuspicions{"holdfast_detector_suspicions_total", Kind::kCounter,
+                                 "Hangs suspected, each said once an incarnation."};
+constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
+                                "Hangs suspected now: faults if they last."};
 
 constexpr const MetricSpec* kAll[] = {
     &kEpoch,       &kLoaded,         &kNodeUp,      &kNodeHeld,   &kQuarantined,   &kGpuSuspect,
     &kIncarnation, &kRanks,          &kJoined,      &kNewestStep, &kCommittedStep, &kCommittedAge,
     &kRestorable,  &kRestorableStep, &kPending,     &kCommitted,  &kAborted,       &kParityNodes,
     &kRunPhase,    &kRestarts,       &kSpares,      &kWorkers,    &kIncidents,     &kDetect,
-    &kRecover,     &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults};
+    &kRecover,     &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults,        &kSuspicions,
+    &kSuspected};
 
 template <typename Number>
 double Value(Number number) {
@@ -241,6 +246,8 @@ MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock) {
   page.Set(kWatchedJobs, Value(counts.jobs));
   page.Set(kDigests, Value(counts.digests));
   page.Set(kFaults, Value(counts.faults));
+  page.Set(kSuspicions, Value(counts.suspicions));
+  page.Set(kSuspected, Value(counts.suspected));
   return page;
 }
 

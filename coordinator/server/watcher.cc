@@ -97,13 +97,15 @@ bool IsHang(detect::FaultClass fault) {
   return false;
 }
 
-FaultAction ActionOf(detect::Action action) {
-  switch (action) {
+/// Of a suspicion: what it would lead to if it were true.
+FaultAction ActionOf(const detect::Verdict& verdict) {
+  switch (verdict.action) {
     case detect::Action::kRestartWithoutRoot:
       return FaultAction::kRestartElsewhere;
     case detect::Action::kRestartInPlace:
       return FaultAction::kRestart;
     case detect::Action::kNone:
+      return verdict.nodes.empty() ? FaultAction::kRestart : FaultAction::kRestartElsewhere;
     case detect::Action::kAlert:
       return FaultAction::kNote;
   }
@@ -161,7 +163,9 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
     job.longest_pause_ns = longest_pause_ns;
     job.incarnation = incarnation;
     job.world = digest.world();
-    job.detector = std::make_unique<detect::Detector>(incarnation, digest.world(), options_);
+    detect::DetectorOptions options = options_;
+    options.longest_pause = Clock::Duration(static_cast<int64_t>(longest_pause_ns));
+    job.detector = std::make_unique<detect::Detector>(incarnation, digest.world(), options);
   }
   ++counts_.digests;
   job.heard = clock_.Now();
@@ -173,6 +177,7 @@ Watcher::Counts Watcher::counts() {
   MutexLock lock(mutex_);
   Counts counts = counts_;
   counts.jobs = jobs_.size();
+  for (const auto& [name, job] : jobs_) counts.suspected += job.suspected;
   return counts;
 }
 
@@ -249,6 +254,7 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
       flight.seq = operation.seq;
       flight.bytes = operation.bytes;
       flight.age_ns = one.age_ns();
+      // Without a connection: the other end of a send or a receive, in what the program called.
       const uint32_t peer = RankAt(job.communicators, operation.comm.value, one.peer());
       if (!one.has_edge() || peer == kUnknownRank) continue;
       flight.edge = detect::PeerEdge{
@@ -301,16 +307,6 @@ void Watcher::Run() {
   }
 }
 
-/// A hang that ends without a restart was a pause.
-void Watcher::TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job) {
-  uint64_t lasting_ns = 0;
-  for (const detect::Verdict& verdict : verdicts) {
-    if (IsHang(verdict.fault)) lasting_ns = std::max(lasting_ns, verdict.lasting_ns);
-  }
-  if (lasting_ns == 0) job.longest_pause_ns = std::max(job.longest_pause_ns, job.hang_ns);
-  job.hang_ns = lasting_ns;
-}
-
 /// After a time in which this thread did not run, what was observed meanwhile has to arrive first.
 bool Watcher::IsPatient(Clock::TimePoint now) {
   if (now - looked_ > kStoodStill) patient_until_ = now + kSettle;
@@ -325,46 +321,62 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
     job.sampled_at = now;
     ++job.sampling;
   }
-  TimeHangs(verdicts, job);
+  job.longest_pause_ns =
+      std::max(job.longest_pause_ns, static_cast<uint64_t>(job.detector->longest_pause().count()));
+  const std::vector<detect::Verdict>& suspicions = job.detector->suspicions();
+  job.suspected = suspicions.size();
   const bool say_hangs = now - job.hang_said_at >= kSayHangEvery;
-  for (const detect::Verdict& verdict : verdicts) {
-    const bool hang = IsHang(verdict.fault);
-    if (hang && !say_hangs) continue;
-    if (hang) job.hang_said_at = now;
-    const std::string who = WhoText(verdict);
-    const bool first =
-        job.said.insert(fmt::format("{} {}", detect::ToString(verdict.fault), who)).second;
-    if (!first && !hang) continue;
-    FaultFound fault;
-    fault.job = name;
-    fault.incarnation = job.incarnation;
-    fault.kind = detect::ToString(verdict.fault);
-    fault.what = fmt::format(
-        "{}: {}{}, confidence {:.2f}", fault.kind, who,
-        verdict.nodes.empty() ? "" : fmt::format(" on {}", fmt::join(verdict.nodes, ", ")),
-        verdict.confidence);
-    fault.evidence = verdict.evidence;
-    fault.ranks = verdict.ranks;
-    fault.nodes = verdict.nodes;
-    fault.action = ActionOf(verdict.action);
-    fault.dead = verdict.fault == detect::FaultClass::kDead;
-    fault.hang = hang;
-    fault.stuck = hang && verdict.fault != detect::FaultClass::kComputeHang;
-    fault.lasting_ms = static_cast<int64_t>(verdict.lasting_ns / 1'000'000);
-    fault.longest_pause_ms = static_cast<int64_t>(job.longest_pause_ns / 1'000'000);
-    fault.step = job.step;
-    int64_t since = INT64_MAX;
-    for (const auto& [node, ms] : job.since_step_ms) since = std::min(since, ms);
-    const bool known = since != INT64_MAX && fault.action != FaultAction::kNote;
-    fault.since_ms = known ? std::min(since, kSinceMsMax) : 0;
-    if (first) {
-      Log(LogLevel::kWarn, "FaultFound",
-          {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
-           Kv("action", detect::ToString(verdict.action))});
-      ++counts_.faults;
-    }
-    found->push_back(std::move(fault));
+  if (say_hangs) job.hang_said_at = now;
+  for (const detect::Verdict& verdict : verdicts) Say(verdict, name, say_hangs, job, found);
+  for (const detect::Verdict& verdict : suspicions) Say(verdict, name, say_hangs, job, found);
+}
+
+void Watcher::Say(const detect::Verdict& verdict, const std::string& name, bool say_hangs, Job& job,
+                  std::vector<FaultFound>* found) {
+  FaultFound fault = FaultOf(verdict, name, job);
+  if (fault.hang && !say_hangs) return;
+  const bool first = job.said
+                         .insert(fmt::format("{}{} {}", fault.suspected ? "suspected " : "",
+                                             fault.kind, WhoText(verdict)))
+                         .second;
+  if (!first && !fault.hang) return;
+  if (first) {
+    Log(LogLevel::kWarn, fault.suspected ? "FaultSuspected" : "FaultFound",
+        {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
+         Kv("action", detect::ToString(verdict.action))});
+    ++(fault.suspected ? counts_.suspicions : counts_.faults);
   }
+  found->push_back(std::move(fault));
+}
+
+FaultFound Watcher::FaultOf(const detect::Verdict& verdict, const std::string& name,
+                            const Job& job) {
+  FaultFound fault;
+  fault.job = name;
+  fault.incarnation = job.incarnation;
+  fault.suspected = verdict.action == detect::Action::kNone;
+  fault.kind = detect::ToString(verdict.fault);
+  fault.what = fmt::format(
+      "{}{}: {}{}, confidence {:.2f}", fault.suspected ? "suspected " : "", fault.kind,
+      WhoText(verdict),
+      verdict.nodes.empty() ? "" : fmt::format(" on {}", fmt::join(verdict.nodes, ", ")),
+      verdict.confidence);
+  fault.evidence = verdict.evidence;
+  fault.ranks = verdict.ranks;
+  fault.nodes = verdict.nodes;
+  fault.action = ActionOf(verdict);
+  fault.dead = verdict.fault == detect::FaultClass::kDead && !fault.suspected;
+  fault.hang = IsHang(verdict.fault) || fault.suspected;
+  fault.stuck = fault.hang && verdict.fault != detect::FaultClass::kComputeHang &&
+                verdict.fault != detect::FaultClass::kDead;
+  fault.lasting_ms = static_cast<int64_t>(verdict.lasting_ns / 1'000'000);
+  fault.longest_pause_ms = static_cast<int64_t>(job.longest_pause_ns / 1'000'000);
+  fault.step = job.step;
+  int64_t since = INT64_MAX;
+  for (const auto& [node, ms] : job.since_step_ms) since = std::min(since, ms);
+  const bool known = since != INT64_MAX && fault.action != FaultAction::kNote;
+  fault.since_ms = known ? std::min(since, kSinceMsMax) : 0;
+  return fault;
 }
 
 }  // namespace holdfast::coord

@@ -18,7 +18,8 @@
 namespace holdfast::coord {
 
 /// Watches all jobs: gives what agents observe to a detector a job, and says each fault once; a
-/// hang again and again while it lasts, since what is done about it depends on how long. Nothing of
+/// hang, suspected or found, again and again while it lasts, since what is done about it depends on
+/// how long. Nothing of
 /// it is stored: after a restart it is observed again. Its own thread; calls from any.
 class Watcher {
  public:
@@ -34,9 +35,11 @@ class Watcher {
   /// the agent is not attached.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
   struct Counts {
-    uint64_t jobs = 0;     // watched now
-    uint64_t digests = 0;  // taken
-    uint64_t faults = 0;   // said
+    uint64_t jobs = 0;        // watched now
+    uint64_t digests = 0;     // taken
+    uint64_t faults = 0;      // said
+    uint64_t suspicions = 0;  // of hangs, said
+    uint64_t suspected = 0;   // of hangs, now
   };
   Counts counts();
   /// The operations whose transfers the ranks of a job should tell, 0: none; each node is asked
@@ -58,7 +61,7 @@ class Watcher {
     std::map<std::string, int64_t> since_step_ms;  // by node: the freshest of its ranks
     std::set<std::string> said;
     uint64_t step = 0;              // the newest of any rank
-    uint64_t hang_ns = 0;           // how long one that lasts has lasted; 0: there is none
+    uint64_t suspected = 0;         // hangs, now
     uint64_t longest_pause_ns = 0;  // that ended by itself, also of incarnations before
     Clock::TimePoint hang_said_at;
     uint64_t sampling = 0;                    // counts requests
@@ -73,10 +76,12 @@ class Watcher {
       HOLDFAST_REQUIRES(mutex_);
   static detect::Digest Convert(const std::string& node, uint64_t agent_start,
                                 const coordinator::Digest& digest, Job& job);
+  static FaultFound FaultOf(const detect::Verdict& verdict, const std::string& name,
+                            const Job& job);
+  void Say(const detect::Verdict& verdict, const std::string& name, bool say_hangs, Job& job,
+           std::vector<FaultFound>* found) HOLDFAST_REQUIRES(mutex_);
   static void Learn(const coordinator::ObservedCommunicator& told, uint32_t rank, Job& job,
                     detect::Digest* out);
-
-  void TimeHangs(const std::vector<detect::Verdict>& verdicts, Job& job) HOLDFAST_REQUIRES(mutex_);
 
   const std::function<void(FaultFound)> say_;
   const Attendance& attendance_;

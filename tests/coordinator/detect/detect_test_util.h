@@ -39,6 +39,13 @@ class Told {
                         static_cast<uint64_t>(age_s * 1e9), edge});
   }
   void Land() { flights_.clear(); }
+  /// Operations 0 … count − 1 of the communicator are over on all its ranks.
+  void Complete(uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
+    for (const Communicator& known : comms_) {
+      if (known.id != CommId{comm}) continue;
+      for (Rank rank : known.members) completed_.push_back({rank, CommId{comm}, func, count});
+    }
+  }
   /// All nodes ask all others; `cut` are the pairs between which nothing passes. `liar` says that
   /// nobody answered it.
   void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t liar = ~0U) {
@@ -63,6 +70,9 @@ class Told {
     digest.communicators = comms_;
     for (const InFlight& flight : flights_) {
       if (flight.rank.value / 2 == node) digest.in_flight.push_back(flight);
+    }
+    for (const Completed& completed : completed_) {
+      if (completed.rank.value / 2 == node) digest.completed.push_back(completed);
     }
     for (uint32_t other = 0; asks_ && other < (world_ + 1) / 2; ++other) {
       const bool passes =
@@ -98,6 +108,7 @@ class Told {
   std::vector<uint64_t> numbers_;
   std::vector<Communicator> comms_;
   std::vector<InFlight> flights_;
+  std::vector<Completed> completed_;
   std::set<std::pair<uint32_t, uint32_t>> cut_;
   uint32_t liar_ = ~0U;
   bool asks_ = false;

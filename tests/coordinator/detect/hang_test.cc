@@ -13,6 +13,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr uint64_t kAll = 0xa;
+/// From when on a wait is a verdict: for a rank that may yet come, and where nothing can move.
+constexpr double kLong = 61;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -20,14 +22,17 @@ using std::chrono::seconds;
 Told InOperation(const std::vector<uint32_t>& ranks, double age_s) {
   Told job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 4);
   job.Evaluate();
-  job.Pass(seconds(8));
+  job.Evaluate();  // now all are known
+  job.Pass(seconds(70));
+  job.Evaluate();
   for (uint32_t rank : ranks) job.Fly(rank, kAll, kReduce, 5, age_s);
   return job;
 }
 
 TEST(HangTest, TheRankThatDoesNotComeIsBlamed) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 6);
+  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
@@ -35,13 +40,105 @@ TEST(HangTest, TheRankThatDoesNotComeIsBlamed) {
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n1"));
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
   EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("5 of 6 ranks have been in allreduce 5"));
-  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("6.0 s"));
-  EXPECT_EQ(verdicts[0].lasting_ns, 6'000'000'000U);
+  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("61.0 s"));
+  EXPECT_EQ(verdicts[0].lasting_ns, 61'000'000'000U);
+  EXPECT_THAT(job.detector.suspicions(), IsEmpty());
 }
 
 TEST(HangTest, NothingBeforeFiveSeconds) {
   Told job = InOperation({0, 1, 2, 4, 5}, 4.9);
   EXPECT_THAT(job.Evaluate(), IsEmpty());
+  EXPECT_THAT(job.detector.suspicions(), IsEmpty());
+}
+
+TEST(HangTest, WhatMayBeAPauseIsSuspectedAndNothingIsDone) {
+  for (const double age_s : {5.1, 30.0, 59.0}) {
+    Told job = InOperation({0, 1, 2, 4, 5}, age_s);
+    EXPECT_THAT(job.Evaluate(), IsEmpty());
+    ASSERT_THAT(job.detector.suspicions(), SizeIs(1));
+    const Verdict& suspicion = job.detector.suspicions()[0];
+    EXPECT_EQ(suspicion.fault, FaultClass::kComputeHang);
+    EXPECT_THAT(suspicion.ranks, ElementsAre(Rank{3}));
+    EXPECT_EQ(suspicion.action, Action::kNone);
+    EXPECT_THAT(suspicion.evidence.back(), HasSubstr("a fault if it lasts for 60.0 s"));
+  }
+}
+
+TEST(HangTest, WhoIsStoppedIsFoundAsSoonAsItHasLasted) {
+  Told job = InOperation({0, 1, 2, 4, 5}, 5.5);
+  job.state(3).process_state = 'T';
+  EXPECT_THAT(job.Evaluate(), IsEmpty()) << "just now";
+  EXPECT_THAT(job.detector.suspicions(), SizeIs(1));
+  job.Pass(seconds(5));
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].confidence, 1);
+  EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
+}
+
+TEST(HangTest, ADebuggerIsNoReasonToRestart) {
+  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
+  job.state(3).process_state = 't';
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("a debugger holds it"));
+}
+
+TEST(HangTest, TheFirstOperationIsGivenTheTimeThatTheOthersNeeded) {
+  // Compiling took the others two minutes.
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.Evaluate();
+  job.Pass(seconds(120 + 100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, 100);
+  EXPECT_THAT(job.Evaluate(), IsEmpty());
+  job.Land();
+  job.Pass(seconds(100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, 200);
+  EXPECT_THAT(job.Evaluate(), SizeIs(1));
+}
+
+TEST(HangTest, WhoseStepsAreLongIsGivenOneAndAHalf) {
+  for (const double age_s : {100.0, 140.0}) {
+    Told job = InOperation({0, 1, 2, 4, 5}, age_s);
+    job.state(3).steps_done = {{99, 90'000'000'000}};
+    job.Pass(seconds(80));
+    EXPECT_EQ(job.Evaluate().size(), age_s < 135 ? 0U : 1U);
+  }
+}
+
+TEST(HangTest, APauseThatEndedIsWaitedForAgain) {
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 5);
+  auto stand_still = [&](uint64_t seq, double age_s) {
+    job.Pass(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
+    job.Land();
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+    return job.Evaluate();
+  };
+  job.Evaluate();
+  EXPECT_THAT(stand_still(5, 100), SizeIs(1));
+  job.Land();
+  for (int i = 0; i < 5; ++i) {  // it went on
+    job.Pass(seconds(1));
+    job.Evaluate();
+  }
+  EXPECT_GE(job.detector.longest_pause(), seconds(100));
+  EXPECT_THAT(stand_still(6, 110), IsEmpty());
+  EXPECT_THAT(stand_still(6, 130), SizeIs(1));
+}
+
+TEST(HangTest, AWordThatIsLostEndsNoPause) {
+  Told job = InOperation({0, 1, 2, 4, 5}, 50);
+  job.Evaluate();
+  job.Land();  // for one look
+  job.Evaluate();
+  job.Pass(seconds(11));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  job.Evaluate();
+  EXPECT_EQ(job.detector.longest_pause(), seconds(0));
 }
 
 TEST(HangTest, WhereTheRankIsIsSaid) {
@@ -53,11 +150,15 @@ TEST(HangTest, WhereTheRankIsIsSaid) {
                         Case{'S', "it sleeps"}, Case{'R', "it runs"}}) {
     Told job = InOperation({0, 1, 2, 4, 5}, 6);
     job.state(3).process_state = c.process_state;
-    EXPECT_THAT(job.Evaluate()[0].evidence[1], HasSubstr(c.words));
+    job.Evaluate();
+    ASSERT_THAT(job.detector.suspicions(), SizeIs(1));
+    EXPECT_THAT(job.detector.suspicions()[0].evidence[1], HasSubstr(c.words));
   }
-  Told job = InOperation({0, 1, 2, 4, 5}, 6);
-  job.Fly(3, kAll, kReduce, 5, 7, 1024, {}, FlightState::kEnqueued);
-  EXPECT_THAT(job.Evaluate()[0].evidence[1], HasSubstr("its GPU is stuck"));
+  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
+  job.Fly(3, kAll, kReduce, 5, kLong, 1024, {}, FlightState::kEnqueued);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("its GPU is stuck"));
 }
 
 TEST(HangTest, ADeadProcessIsToldAtOnceAndIsTheOnlyRoot) {
@@ -84,22 +185,233 @@ TEST(HangTest, ASilentNodesRankIsDeadOnlyWhenOthersWaitForIt) {
   job.silent = 1;
   job.Pass(seconds(60));
   EXPECT_THAT(job.Evaluate(), IsEmpty());
-  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, 6);
+  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(2));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
   EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("has been silent for"));
 }
 
-TEST(HangTest, MarkedPhasesExcuseUntilTheirPatienceHasPassed) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 30);
+TEST(HangTest, ANodeThatIsLostInAMarkedPhaseIsFound) {
+  Told job = InOperation({}, 0);
   job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);
-  EXPECT_THAT(job.Evaluate(), IsEmpty());
+  job.Evaluate();
+  job.silent = 1;
+  job.Pass(seconds(70));
+  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(2));
+  EXPECT_THAT(verdicts[1].ranks, ElementsAre(Rank{3}));
+  EXPECT_EQ(verdicts[1].fault, FaultClass::kDead);
+}
+
+TEST(HangTest, OfASilentNodeTheOthersAreAsked) {
+  // Nobody asked; in vain; with success: then only its agent is away.
+  struct Case {
+    std::set<std::pair<uint32_t, uint32_t>> cut;
+    bool asked;
+    int silent_s;
+    bool found;
+  };
+  const Case cases[] = {{{}, false, 20, false},
+                        {{}, false, 41, true},
+                        {{{1, 0}, {1, 2}}, true, 9, false},
+                        {{{1, 0}, {1, 2}}, true, 11, true},
+                        {{}, true, 50, false},
+                        {{}, true, 61, true}};
+  for (const Case& c : cases) {
+    Told job(6);
+    job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+    job.Complete(kAll, 20);
+    for (int i = 0; i < 2; ++i) {
+      job.Evaluate();
+      job.Pass(milliseconds(100));
+    }
+    if (c.asked) job.AskOthers(c.cut);
+    job.silent = 1;
+    for (int i = 0; i < c.silent_s; ++i) {
+      job.Pass(seconds(1));
+      job.Land();
+      for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 20, i + 1);
+      EXPECT_EQ(job.Evaluate().empty(), !(c.found && i + 2 >= c.silent_s)) << i;
+      if (HasFailure()) break;
+    }
+  }
+}
+
+/// Rank 3 is in a checkpoint for so many seconds, the others come to the next operation at once.
+double Save(Told& job, uint64_t seq, int seconds_long) {
+  job.Land();
+  job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);
+  double age_s = 0;
+  for (int i = 0; i < seconds_long; ++i) {
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+    EXPECT_THAT(job.Evaluate(), IsEmpty()) << age_s;
+    EXPECT_THAT(job.detector.suspicions(), IsEmpty()) << age_s;
+    job.Land();
+    job.Pass(seconds(1));
+    age_s += 1;
+  }
+  return age_s;
+}
+
+/// From when on rank 3 is blamed for not coming, though it moves no more; 0: it is not.
+double BlamedFrom(Told& job, uint64_t seq, double age_s, double until_s) {
+  for (; age_s < until_s; age_s += 1) {
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+    if (!job.Evaluate().empty()) return age_s;
+    job.Land();
+    job.Pass(seconds(1));
+  }
+  return 0;
+}
+
+Told Saving() {
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 5);
+  job.Evaluate();
+  job.Pass(seconds(1));
+  return job;
+}
+
+TEST(HangTest, AMarkedPhaseExcusesAndItsTimeIsNotCountedAfterIt) {
+  Told job = Saving();
+  double age_s = Save(job, 5, 100);
   job.state(3).phases = 0;
-  job.Pass(seconds(2));
-  EXPECT_THAT(job.Evaluate(), IsEmpty()) << "it is on its way";
-  job.Pass(seconds(4));
-  EXPECT_THAT(job.Evaluate(), SizeIs(1));
+  const double from_s = BlamedFrom(job, 5, age_s, 300);
+  EXPECT_GE(from_s, 100 + 60);
+  EXPECT_LE(from_s, 100 + 65);
+}
+
+TEST(HangTest, AHangInsideAPhaseIsFoundWhenItTakesFarLongerThanUsual) {
+  Told job = Saving();
+  for (uint64_t seq = 5; seq < 8; ++seq) {
+    Save(job, seq, 12);
+    job.state(3).phases = 0;
+    job.Land();
+    job.Complete(kAll, seq + 1);
+    job.Evaluate();
+    job.Pass(seconds(5));
+  }
+  const double age_s = Save(job, 8, 50);
+  const double from_s = BlamedFrom(job, 8, age_s, 700);
+  EXPECT_GE(from_s, 60);
+  EXPECT_LE(from_s, 70);
+}
+
+TEST(HangTest, TheFirstPhaseOfAKindIsGivenTenMinutes) {
+  Told job = Saving();
+  const double from_s = BlamedFrom(job, 5, Save(job, 5, 590), 700);
+  EXPECT_GE(from_s, 600);
+  EXPECT_LE(from_s, 605);
+}
+
+TEST(HangTest, WhoIsStoppedInsideAMarkedPhaseIsFound) {
+  Told job = Saving();
+  const double age_s = Save(job, 5, 3);
+  job.state(3).process_state = 'T';
+  const double from_s = BlamedFrom(job, 5, age_s, 30);
+  EXPECT_GT(from_s, 0);
+  EXPECT_LE(from_s, 10);
+}
+
+TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideOfCommunication) {
+  // A pipeline of four: stage 2 hangs. 3 waits to receive from it; 1 has sent and waits for what
+  // comes back; 0 waits for 1. No connection is known, only whom each operation is with.
+  Told job(4);
+  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.AddComm(2, Role::kData, {0, 1, 2, 3});
+  job.Evaluate();
+  job.Pass(seconds(70));
+  job.Evaluate();
+  job.Pass(milliseconds(100));
+  auto receive = [&](uint32_t rank, uint32_t from) {
+    job.Fly(rank, kAll, Func::kRecv, 7, kLong, 1024,
+            PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kUnknown, 0});
+  };
+  receive(3, 2);
+  receive(1, 2);
+  receive(0, 1);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
+  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("1 of 2 ranks"));
+}
+
+TEST(HangTest, WhoIsInATransferWhosePeerIsNotKnownIsNotBlamed) {
+  Told job(4);
+  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.AddComm(2, Role::kData, {0, 1, 2, 3});
+  job.Evaluate();
+  job.Pass(seconds(70));
+  job.Evaluate();
+  job.Pass(milliseconds(100));
+  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, 2, kReduce, 5, kLong);
+  job.Fly(3, kAll, Func::kRecv, 7, kLong);
+  EXPECT_THAT(job.Evaluate(), IsEmpty());
+  EXPECT_THAT(job.detector.suspicions(), IsEmpty());
+}
+
+TEST(HangTest, ASendThatNobodyTakesYetMakesNoCircle) {
+  // Rank 0 hangs in its kernel; its send is under way, and rank 1, which would take it, waits for
+  // rank 0 in their all-reduce.
+  Told job(2);
+  job.AddComm(1, Role::kPipeline, {0, 1});
+  job.AddComm(2, Role::kData, {0, 1});
+  job.Evaluate();
+  job.Pass(seconds(70));
+  job.Evaluate();
+  job.Pass(milliseconds(100));
+  job.Fly(0, 1, Func::kSend, 7, kLong, 1024,
+          PeerEdge{Rank{1}, Direction::kSend, EdgeState::kUnknown, 0});
+  job.Fly(1, 2, kReduce, 5, kLong);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{0}));
+}
+
+TEST(HangTest, ATransferThatBothHaveStartedNamesItsConnection) {
+  Told job(4);
+  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.Evaluate();
+  job.Pass(seconds(70));
+  job.Evaluate();
+  job.Pass(milliseconds(100));
+  job.Fly(1, kAll, Func::kSend, 9, kLong, 1024,
+          PeerEdge{Rank{2}, Direction::kSend, EdgeState::kUnknown, 0});
+  job.Fly(2, kAll, Func::kRecv, 4, kLong, 1024,
+          PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kUnknown, 0});
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
+  EXPECT_EQ(verdicts[0].edge, (Edge{Rank{1}, Rank{2}}));
+}
+
+TEST(HangTest, AStartedOperationIsKeptHoweverManyAreEnqueued) {
+  // The CPU of rank 3 runs ahead by sixty operations and its GPU waits with the others: for 4.
+  Told job = InOperation({0, 1, 2, 5}, kLong);
+  for (uint64_t seq = 6; seq < 66; ++seq) {
+    job.Fly(3, kAll, kReduce, seq, kLong - 0.01 * static_cast<double>(seq), 1024, {},
+            FlightState::kEnqueued);
+  }
+  job.Fly(3, kAll, kReduce, 5, kLong);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+}
+
+TEST(HangTest, AStoppedRankIsNamedWhateverElseLooksFaulty) {
+  Told job = InOperation({0}, kLong);
+  job.state(3).process_state = 'T';
+  job.Evaluate();
+  job.Pass(seconds(6));
+  const auto verdicts = job.Evaluate();
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
+  EXPECT_EQ(verdicts.back().fault, FaultClass::kFabric);
 }
 
 TEST(HangTest, BlameFollowsTheWaitingToItsEnd) {
@@ -110,17 +422,17 @@ TEST(HangTest, BlameFollowsTheWaitingToItsEnd) {
   job.AddComm(2, Role::kTensor, {2, 3});
   job.AddComm(3, Role::kData, {1, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
-  job.Fly(0, 1, kReduce, 5, 7);
-  job.Fly(1, 3, kReduce, 5, 7);
-  job.Fly(2, 2, kReduce, 5, 7);
+  job.Pass(seconds(70));
+  job.Fly(0, 1, kReduce, 5, kLong);
+  job.Fly(1, 3, kReduce, 5, kLong);
+  job.Fly(2, 2, kReduce, 5, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
 }
 
 TEST(HangTest, TwoRootsAreTwoVerdicts) {
-  Told job = InOperation({0, 1, 2, 3}, 6);
+  Told job = InOperation({0, 1, 2, 3}, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(2));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
@@ -128,7 +440,7 @@ TEST(HangTest, TwoRootsAreTwoVerdicts) {
 }
 
 TEST(HangTest, MoreNodesThanFailByThemselvesAreAFabricFault) {
-  Told job = InOperation({0}, 6);
+  Told job = InOperation({0}, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kFabric);
@@ -140,14 +452,14 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   Told job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
+  job.Pass(seconds(70));
   auto edge = [](uint32_t peer, Direction direction, EdgeState state, uint64_t steps) {
     return PeerEdge{Rank{peer}, direction, state, steps};
   };
-  job.Fly(0, kAll, kReduce, 5, 6, 1024, edge(1, Direction::kSend, EdgeState::kSendPeerWait, 9));
-  job.Fly(1, kAll, kReduce, 5, 6, 1024, edge(2, Direction::kSend, EdgeState::kSendWait, 7));
-  job.Fly(2, kAll, kReduce, 5, 6, 1024, edge(1, Direction::kRecv, EdgeState::kRecvWait, 7));
-  job.Fly(3, kAll, kReduce, 5, 6, 1024, edge(2, Direction::kRecv, EdgeState::kRecvWait, 8));
+  job.Fly(0, kAll, kReduce, 5, kLong, 1024, edge(1, Direction::kSend, EdgeState::kSendPeerWait, 9));
+  job.Fly(1, kAll, kReduce, 5, kLong, 1024, edge(2, Direction::kSend, EdgeState::kSendWait, 7));
+  job.Fly(2, kAll, kReduce, 5, kLong, 1024, edge(1, Direction::kRecv, EdgeState::kRecvWait, 7));
+  job.Fly(3, kAll, kReduce, 5, kLong, 1024, edge(2, Direction::kRecv, EdgeState::kRecvWait, 8));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
@@ -156,10 +468,10 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
 }
 
 /// Seconds after which every node has told who answers it.
-constexpr uint32_t kAllHaveAnswered = 9;
+constexpr uint32_t kAllHaveAnswered = 61;
 
 /// A ring over four nodes of two ranks: each rank waits for the one before it, whoever is cut off.
-Told StuckRing(uint32_t for_s = 6) {
+Told StuckRing(uint32_t for_s = 12) {
   Told job(8);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5, 6, 7});
   for (uint32_t rank = 0; rank < 8; ++rank) {
@@ -201,11 +513,12 @@ TEST(HangTest, ALinkThatIsCutIsBlamedWhereBothEndsReachOthers) {
 }
 
 TEST(HangTest, WhatLooksLikeACutLinkWaitsForTheAnswersOfTheOthers) {
-  Told job = StuckRing();
+  Told job = StuckRing(6);
   job.AskOthers({{1, 2}});
   job.Evaluate();
   job.Pass(std::chrono::milliseconds(100));
   EXPECT_TRUE(job.Evaluate().empty());
+  EXPECT_TRUE(job.detector.suspicions().empty());
 }
 
 TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
@@ -251,8 +564,10 @@ TEST(HangTest, OneAgentAloneCutsNobodyOff) {
 }
 
 TEST(HangTest, WhoIsStoppedInAnOperationIsTheRootAndNotItsConnection) {
-  Told job = InOperation({0, 1, 2, 3, 4, 5}, 6);
+  Told job = InOperation({0, 1, 2, 3, 4, 5}, kLong);
   job.state(3).process_state = 'T';
+  job.Evaluate();
+  job.Pass(seconds(6));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
@@ -264,11 +579,11 @@ TEST(HangTest, AReceiverThatTakesNothingIsBlamedAsARank) {
   Told job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
+  job.Pass(seconds(70));
   for (uint32_t rank = 0; rank < 4; ++rank) {
     std::optional<PeerEdge> edge;
     if (rank == 1) edge = PeerEdge{Rank{2}, Direction::kSend, EdgeState::kSendPeerWait, 3};
-    job.Fly(rank, kAll, kReduce, 5, 6, 1024, edge);
+    job.Fly(rank, kAll, kReduce, 5, kLong, 1024, edge);
   }
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
@@ -276,8 +591,8 @@ TEST(HangTest, AReceiverThatTakesNothingIsBlamedAsARank) {
 }
 
 TEST(HangTest, DifferentSizesAreASoftwareMismatchAndEvictNobody) {
-  Told job = InOperation({0, 1, 2, 3, 4}, 6);
-  job.Fly(5, kAll, kReduce, 5, 6, 2048);
+  Told job = InOperation({0, 1, 2, 3, 4}, kLong);
+  job.Fly(5, kAll, kReduce, 5, kLong, 2048);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kSoftwareMismatch);
@@ -290,8 +605,8 @@ TEST(HangTest, DifferentSizesOfAnAllToAllAreUsual) {
   Told job(4);
   job.AddComm(kAll, Role::kExpert, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
-  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, Func::kAllToAll, 5, 6, 1024 + rank);
+  job.Pass(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, Func::kAllToAll, 5, kLong, 1024 + rank);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
@@ -301,9 +616,9 @@ TEST(HangTest, DifferentOrderInOneCommunicatorIsASoftwareMismatch) {
   Told job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
-  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, kReduce, 5, 6);
-  job.Fly(3, kAll, Func::kAllGather, 5, 6);
+  job.Pass(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  job.Fly(3, kAll, Func::kAllGather, 5, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kSoftwareMismatch);
@@ -316,10 +631,10 @@ TEST(HangTest, ACircleOverCommunicatorsIsADeadlock) {
   job.AddComm(2, Role::kTensor, {1, 2});
   job.AddComm(3, Role::kData, {0, 2});
   job.Evaluate();
-  job.Pass(seconds(8));
-  job.Fly(0, 1, kReduce, 5, 6);
-  job.Fly(1, 2, kReduce, 5, 6);
-  job.Fly(2, 3, kReduce, 5, 6);
+  job.Pass(seconds(70));
+  job.Fly(0, 1, kReduce, 5, kLong);
+  job.Fly(1, 2, kReduce, 5, kLong);
+  job.Fly(2, 3, kReduce, 5, kLong);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kProgramDeadlock);
@@ -332,7 +647,7 @@ TEST(HangTest, WordsOfDifferentTimesMakeNoCircle) {
   Told job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
+  job.Pass(seconds(70));
   job.Fly(2, kAll, Func::kRecv, 0, 8, 1024,
           PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
   job.Fly(0, kAll, Func::kRecv, 0, 1, 1024,
@@ -370,8 +685,8 @@ TEST(HangTest, WhoseCommunicatorsAreNotToldYetIsNotTakenForAbsent) {
     return job.detector.Evaluate(job.now());
   };
   EXPECT_THAT(tell(false), IsEmpty());
-  job.Pass(seconds(8));
-  for (uint32_t rank : {0U, 1U, 2U, 5U}) job.Fly(rank, kAll, kReduce, 5, 6);
+  job.Pass(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
   const auto before = tell(false);
   ASSERT_THAT(before, SizeIs(1));
   EXPECT_THAT(before[0].ranks, ElementsAre(Rank{3})) << "4 and 5 said where they are to no avail";
@@ -381,12 +696,12 @@ TEST(HangTest, WhoseCommunicatorsAreNotToldYetIsNotTakenForAbsent) {
 }
 
 TEST(HangTest, WhoMovedAShortWhileAgoDoesNotHang) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 8);
+  Told job = InOperation({0, 1, 2, 4, 5}, 200);
   Digest digest = job.DigestOf(1);
   digest.completed.push_back({Rank{3}, CommId{kAll}, kReduce, 5});
   job.detector.Observe(digest, job.now());
   EXPECT_THAT(job.Evaluate(), IsEmpty());
-  job.Pass(seconds(5));
+  job.Pass(seconds(104));  // one and a half of the pause before that
   EXPECT_THAT(job.Evaluate(), SizeIs(1));
 }
 
@@ -394,12 +709,12 @@ TEST(HangTest, APipelineWaitsForItsStalledStage) {
   Told job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(8));
+  job.Pass(seconds(70));
   for (uint32_t rank : {2U, 3U}) {
-    job.Fly(rank, kAll, Func::kRecv, 0, 6, 1024,
+    job.Fly(rank, kAll, Func::kRecv, 0, kLong, 1024,
             PeerEdge{Rank{rank - 1}, Direction::kRecv, EdgeState::kRecvWait, 0});
   }
-  job.Fly(0, kAll, Func::kRecv, 0, 6, 1024,
+  job.Fly(0, kAll, Func::kRecv, 0, kLong, 1024,
           PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kRecvWait, 0});
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
@@ -413,6 +728,7 @@ TEST(HangTest, ClocksMayDriftForADay) {
   Told told(4);
   auto digest_at = [&](uint32_t node, double at_s, double rate) {
     Digest digest = told.DigestOf(node);
+    digest.completed = {{Rank{2 * node}, CommId{kAll}, kReduce, 5}};
     digest.communicators = {{CommId{kAll}, Role::kData, {Rank{0}, Rank{1}, Rank{2}, Rank{3}}}};
     digest.taken_ns = static_cast<uint64_t>((at_s + 1000) * rate * 1e9);
     return digest;
@@ -428,7 +744,7 @@ TEST(HangTest, ClocksMayDriftForADay) {
   Digest last = digest_at(0, kDay, 1 + 200e-6);
   for (uint32_t rank : {0U, 1U}) {
     last.in_flight.push_back(
-        {Rank{rank}, CommId{kAll}, kReduce, 7, FlightState::kStarted, 5, 1024, 6'000'000'000, {}});
+        {Rank{rank}, CommId{kAll}, kReduce, 7, FlightState::kStarted, 5, 1024, 61'000'000'000, {}});
   }
   Digest other = digest_at(1, kDay, 1 - 200e-6);
   other.in_flight = {last.in_flight[0]};

@@ -86,6 +86,19 @@ TEST_F(SupervisorTest, APauseOfARankIsNotedAtOnceAndRestartedWhenItLasts) {
   EXPECT_EQ(Newest().detect_ms, 600'000);
 }
 
+TEST_F(SupervisorTest, ASuspicionIsNotedAndRestartsNothing) {
+  StartAndRun();
+  FaultFound fault = HangOf(5'000'000, false);
+  fault.suspected = true;
+  Apply(fault);
+  ASSERT_EQ(incidents_.size(), 1U);
+  EXPECT_EQ(Newest().state, IncidentState::kNoted);
+  EXPECT_EQ(runs_["gpt"].restarts(), 0U);
+  fault.suspected = false;
+  Apply(fault);
+  EXPECT_EQ(runs_["gpt"].restarts(), 1U);
+}
+
 TEST_F(SupervisorTest, WhereNothingCanMoveARestartComesSooner) {
   StartAndRun();
   Apply(HangOf(59'000, true));
@@ -153,6 +166,25 @@ TEST_F(SupervisorTest, ARunHasItsOwnPatienceAndAction) {
     EXPECT_EQ(runs_["gpt"].restarts(), 1U) << "a worker that ends is dealt with all the same";
     ObeyAll();
   }
+}
+
+TEST_F(SupervisorTest, TheRunsOwnPatienceRulesOverWhatIsOnlySuspected) {
+  for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
+  RunWanted wanted;
+  wanted.spec.job = "gpt";
+  wanted.spec.command = {"train"};
+  wanted.spec.nodes = 4;
+  wanted.spec.hang_after_ms = 8000;
+  Apply(wanted);
+  ObeyAll();
+  Progress(Incarnation{2}, 10);
+  FaultFound fault = HangOf(7000, false);
+  fault.suspected = true;
+  Apply(fault);
+  EXPECT_EQ(runs_["gpt"].restarts(), 0U);
+  fault.lasting_ms = 8000;
+  Apply(fault);
+  EXPECT_EQ(runs_["gpt"].restarts(), 1U);
 }
 
 FaultFound DeadRank(uint64_t incarnation) {

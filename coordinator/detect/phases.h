@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <bit>
+
+#include "coordinator/detect/records.h"
+#include "coordinator/detect/robust.h"
+#include "storage/base/clock.h"
+
+// How long marked phases usually take, and from when on one takes too long to excuse a rank.
+
+namespace holdfast::detect {
+
+/// Phases in which nobody expects steps at the usual pace.
+inline constexpr uint8_t kPhasesWithoutSteps =
+    static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
+    static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
+
+class PhaseLengths {
+ public:
+  /// A rank left the phases of `bits`, which lasted so long together.
+  void Add(uint8_t bits, Clock::Duration length) {
+    ForEach(bits, [&](size_t kind) { lengths_[kind].Add(static_cast<double>(length.count())); });
+  }
+  /// How long phases of `bits` excuse a rank: ten times their usual length, or four times the
+  /// longest when some are known; at least a minute, ten where none has ended.
+  Clock::Duration Limit(uint8_t bits) const {
+    double limit = 0;
+    ForEach(bits, [&](size_t kind) { limit = std::max(limit, LimitOf(lengths_[kind])); });
+    return Clock::Duration(static_cast<int64_t>(limit));
+  }
+
+ private:
+  using Lengths = Recent<double, 32>;
+
+  static double LimitOf(const Lengths& lengths) {
+    constexpr double kLeast = 60e9;
+    constexpr double kUnknown = 600e9;
+    constexpr size_t kSome = 3;
+    if (lengths.size() == 0) return kUnknown;
+    double limit = 10 * lengths.Median();
+    if (lengths.size() >= kSome) {
+      const auto values = lengths.values();
+      limit = std::min(limit, 4 * *std::max_element(values.begin(), values.end()));
+    }
+    return std::max(limit, kLeast);
+  }
+  template <typename Visit>
+  static void ForEach(uint8_t bits, Visit visit) {
+    for (size_t kind = 0; kind < 8; ++kind) {
+      if ((bits >> kind & 1U) != 0) visit(kind);
+    }
+  }
+
+  std::array<Lengths, 8> lengths_;  // by the phase's bit
+};
+
+}  // namespace holdfast::detect
