@@ -253,10 +253,19 @@ class HangFinder {
 
   /// Others wait for a rank whose node says nothing.
   std::optional<Verdict> Silent(uint32_t rank, const Operation& operation, uint64_t waited,
-                                Verdict verdict) const {
+                                Verdict verdict) {
     const RankInfo& info = table_.rank(rank);
     const auto age = static_cast<uint64_t>(std::min(WordAge(rank), kNeverHeard).count());
     if (age < static_cast<uint64_t>(options_.hang_after.count())) return std::nullopt;
+    if (info.node != kNone) {
+      // What stopped the node stopped all of its ranks: they are told once.
+      if (!silent_nodes_.insert(info.node).second) return std::nullopt;
+      verdict.ranks.clear();
+      for (uint32_t other = 0; other < table_.world(); ++other) {
+        const RankInfo& theirs = table_.rank(other);
+        if (theirs.node == info.node && !theirs.word.finished) verdict.ranks.push_back(Rank{other});
+      }
+    }
     verdict.fault = FaultClass::kDead;
     verdict.confidence = 0.9;
     verdict.evidence.push_back(info.node == kNone
@@ -521,6 +530,7 @@ class HangFinder {
   const WaitsFor graph_;
   const Patience patience_;
   uint64_t stall_ns_ = 0;
+  std::set<Index> silent_nodes_;              // that are told
   std::map<uint32_t, uint32_t> waiting_for_;  // absent rank → operation
 };
 

@@ -10,23 +10,39 @@ constexpr double kWindowIterations = 0.8;  // at least
 constexpr double kWaitForWhole = 3.5;      // iterations, until one that is not whole ends
 constexpr double kInIterationMost = 1e6;
 constexpr double kWindowNsUnknown = 200e6;  // when the time of an iteration is not known
-constexpr double kLongWindow = 2.5;         // times the usual: something else happened
-constexpr double kStallShare = 1.5;         // of a window: it stood still, it was not slow
-constexpr double kStrongShare = 0.05;       // of a window, to be very late
-constexpr uint32_t kStrongSuspicious = 4;   // such windows
-constexpr double kWorkDiffers = 0.01;       // of the bytes moved
+constexpr double kOfLongest = 0.6;
+constexpr double kLongWindow = 2.5;        // times the usual: something else happened
+constexpr double kStallShare = 1.5;        // of a window: it stood still, it was not slow
+constexpr double kStrongShare = 0.05;      // of a window, to be very late
+constexpr uint32_t kStrongSuspicious = 4;  // such windows
+constexpr double kWorkDiffers = 0.01;      // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
 constexpr double kSmallSpreads = 1.5;        // that a small change must be, at least
 constexpr size_t kManyMembers = 32;          // their median is still where one of few would move it
 constexpr double kDifferenceMedian = 0.954;  // of two normal values, in standard deviations
+constexpr double kDifferenceUpper = 1.81;    // the same, four fifths are below it
 
 }  // namespace
 
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
-    : options_(options), anchor_(members), tracks_(members) {}
+    : options_(options), anchor_(members), tracks_(members), leads_(members) {}
+
+/// Without the time of an iteration: some tenths of a second, and most of the longest windows that
+/// come again, so that a short part of the program and a long one make no windows of their own.
+double Lateness::LeastWindow(double iteration_ns) const {
+  if (iteration_ns > 0) return kWindowIterations * iteration_ns;
+  double longest = 0;
+  double second = 0;
+  for (const double wall : walls_.values()) {
+    second = std::max(second, std::min(longest, wall));
+    longest = std::max(longest, wall);
+  }
+  return std::max(kWindowNsUnknown, kOfLongest * second);
+}
 
 void Lateness::Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
-                   RoleUsage& usage) {
+                   bool alike, RoleUsage& usage) {
+  alike_ = alike;
   // The time since the anchor, by the members who were in both.
   scratch_.clear();
   for (size_t i = 0; i < anchor_.size() && scratch_.size() < 9; ++i) {
@@ -38,23 +54,28 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, const std::ve
   }
   if (scratch_.empty()) {
     MoveAnchor(operation);
+    if (IsSynchronous(operation.func)) leads_.Add(operation);
     return;
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
-  const double least = iteration_ns > 0 ? kWindowIterations * iteration_ns : kWindowNsUnknown;
-  if (wall_ns < least) return;  // also what came out of order
-  const bool whole = WholeIterations(operation, wall_ns, iteration_ns);
+  const bool ends = wall_ns >= LeastWindow(iteration_ns);  // not: also what came out of order
+  const bool whole = ends && WholeIterations(operation, wall_ns, iteration_ns);
   const bool comparable = whole || !work_differs_;
-  if (!comparable && wall_ns < kWaitForWhole * iteration_ns) return;
+  if (!ends || (!comparable && wall_ns < kWaitForWhole * iteration_ns)) {
+    if (IsSynchronous(operation.func)) leads_.Add(operation);
+    return;
+  }
   if (windows_++ >= options_.warmup_windows && comparable) {
     const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
     walls_.Add(wall_ns);
     if (usual) Window(operation, wall_ns, excused, usage);
   }
   MoveAnchor(operation);
+  if (IsSynchronous(operation.func)) leads_.Add(operation);
 }
 
 void Lateness::MoveAnchor(const Gathered& operation) {
+  leads_.Begin();
   anchor_ = operation.samples;
   anchor_func_ = operation.func;
   anchor_seq_ = operation.seq;
@@ -146,15 +167,29 @@ void Lateness::NoteNoise(RoleUsage& usage) {
   }
   if (scratch_.empty()) return;
   // In a pair or a triple the fastest is the measure: its own excess is 0 and does not change.
-  const double change = scratch_.size() < 4 ? *std::max_element(scratch_.begin(), scratch_.end())
-                                            : LowerMedian(std::span<double>(scratch_));
-  usage.noises.Add(change / kDifferenceMedian);
+  if (scratch_.size() < 4) {
+    const double most = *std::max_element(scratch_.begin(), scratch_.end());
+    return usage.noises.Add(most / kDifferenceMedian);
+  }
+  // The upper quantile sees a tail that the median does not.
+  const double median = LowerMedian(std::span<double>(scratch_));
+  usage.noises.Add(
+      std::max(median / kDifferenceMedian, Quantile(scratch_, 0.8) / kDifferenceUpper));
 }
 
 void Lateness::Note(double wall_ns, RoleUsage& usage) {
   scratch_ = own_ns_;
   const double usual = LowerMedian(std::span<double>(scratch_));
-  for (double& own : own_ns_) own = (own - usual) / wall_ns;  // now the excess
+  const double carried = leads_.carried();
+  for (size_t i = 0; i < own_ns_.size(); ++i) {
+    double excess = own_ns_[i] - usual;
+    // A lead that is carried on counts once, not in each operation.
+    if (excess > 0) {
+      const double once = (1 - carried) * excess + carried * leads_.largest(position_[i]);
+      excess = std::min(excess, once);
+    }
+    own_ns_[i] = excess / wall_ns;  // now the excess
+  }
   scratch_ = own_ns_;
   const size_t n = scratch_.size();
   if (n >= 4) {
@@ -175,21 +210,22 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
   const double small = work_differs_ ? options_.slower_share : options_.small_share;
   small_from_ = n < kManyMembers ? std::numeric_limits<double>::infinity()
                                  : std::max({small, least, kSmallSpreads * spread});
-  const LateFrom from{.peers = std::max({options_.late_share, least, 2 * spread}),
+  const LateFrom from{.peers = !alike_ ? std::numeric_limits<double>::infinity()
+                                       : std::max({options_.late_share, least, 2 * spread}),
                       .past = work_differs_ ? std::numeric_limits<double>::infinity()
                                             : std::max({options_.slower_share, least, spread}),
-                      .strong = std::max(kStrongShare, 5 * spread),
+                      .strong = !alike_ ? std::numeric_limits<double>::infinity()
+                                        : std::max(kStrongShare, 5 * spread),
                       .small = small_from_};
   suspicious_ = false;
   for (size_t i = 0; i < n; ++i) {
     if (own_ns_[i] > kStallShare) continue;
     Track& track = tracks_[position_[i]];
-    track.Add(own_ns_[i], from, options_.windows);
+    const size_t reached = track.Add(own_ns_[i], from, options_.windows);
     if (track.windows() % Track::kRecent == 0) {
       const double shift = track.shift();
       if (shift != 0) usage.shifts.Add(std::abs(shift));  // 0: it is the measure itself
     }
-    const size_t reached = Track::LevelOf(own_ns_[i], from.strong);
     for (size_t level = 0; level < reached; ++level) ++usage.strong[level];
     suspicious_ |= std::max(track.late_count(), track.slower_count()) >= options_.windows_late ||
                    track.strong_count() >= kStrongSuspicious || track.small_change(small_from_);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/detect/gather.h"
+#include "coordinator/detect/leads.h"
 #include "coordinator/detect/robust.h"
 #include "coordinator/detect/track.h"
 
@@ -32,8 +33,9 @@ class Lateness {
 
   /// Takes an operation in. `iteration_ns`: the usual time of an iteration, 0 when not known.
   /// `excused`: by position, members whose lateness has a known cause; empty: none.
+  /// `alike`: the members have the same work; else each is only compared with its own past.
   void Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
-           RoleUsage& usage);
+           bool alike, RoleUsage& usage);
 
   const std::vector<Track>& tracks() const { return tracks_; }
   /// Some member may be late lastingly, or often: worth a look.
@@ -44,6 +46,7 @@ class Lateness {
   double window_ns() const { return walls_.size() == 0 ? 0 : walls_.Median(); }
   /// The totals of blocked time were not there: a late rank may have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
+  bool alike() const { return alike_; }
 
  private:
   bool WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns);
@@ -51,6 +54,7 @@ class Lateness {
               RoleUsage& usage);
   void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
   void MoveAnchor(const Gathered& operation);
+  double LeastWindow(double iteration_ns) const;
   void TakeOutWork(RoleUsage& usage);
   void NoteNoise(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
@@ -62,6 +66,8 @@ class Lateness {
   Recent<uint32_t, 16> in_iteration_;  // operations of the kind in an iteration, by each estimate
   bool work_differs_ = false;          // the members move different numbers of bytes
   std::vector<Track> tracks_;
+  Leads leads_;
+  bool alike_ = true;
   Recent<double, 16> walls_;
   uint32_t windows_ = 0;
   double small_from_ = 0;

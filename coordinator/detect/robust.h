@@ -21,6 +21,14 @@ T LowerMedian(std::span<T> values) {
   return *middle;
 }
 
+/// The value that so many are below; reorders.
+inline double Quantile(std::span<double> values, double q) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<size_t>(at)];
+}
+
 /// Median and median absolute deviation; reorders.
 struct Centre {
   double median = 0;

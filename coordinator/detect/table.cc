@@ -358,10 +358,31 @@ void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::Ti
   if (count <= row[seat.position]) return;
   row[seat.position] = count;
   any_completed_ = true;
+  NotePairwise(comm, func);
   RankInfo& rank = ranks_[comm.members[seat.position]];
   rank.moved_at = std::max(rank.moved_at, as_of);
   if (comm.members.size() > 1) rank.grace_ns = 0;
   NoteAdvance(comm, func, count, as_of);
+}
+
+void Table::NotePairwise(CommInfo& comm, Func func) {
+  if (!IsPairwise(func) || comm.pairwise) return;
+  comm.pairwise = true;
+  ++pairwise_comms_;
+}
+
+bool Table::SpansStages(Index comm) const {
+  if (comms_[comm].role == Role::kPipeline || comms_[comm].pairwise) return true;
+  std::vector<bool> seen(pairwise_comms_ == 0 ? 0 : comms_.size());
+  for (const uint32_t rank : comms_[comm].members) {
+    if (seen.empty()) break;
+    for (const Seat& seat : ranks_[rank].seats) {
+      if (!comms_[seat.comm].pairwise) continue;
+      if (seen[seat.comm]) return true;
+      seen[seat.comm] = true;
+    }
+  }
+  return false;
 }
 
 /// Operations that come together leave no pause; what a program does in between does.

@@ -105,6 +105,7 @@ struct CommInfo {
   std::array<uint64_t, kFuncs> completed_most{};  // of any member
   Clock::TimePoint advanced_at = Clock::TimePoint::min();
   Recent<float, 16> pauses_ns;  // between operations that were far apart
+  bool pairwise = false;        // it has sends and receives
 
   /// At least half of its members' agents know it: one agent gone mad cannot make it up.
   bool believed() const { return confirmed * 2 >= members.size(); }
@@ -164,12 +165,17 @@ class Table {
   /// The last time that any rank was in a phase without steps.
   Clock::TimePoint excused_at() const { return excused_at_; }
   const std::string& NodeNameOf(uint32_t rank) const;
+  /// How many communicators have sends and receives.
+  uint32_t pairwise_comms() const { return pairwise_comms_; }
+  /// Members that also send to each other are stages of a pipeline: their work differs.
+  bool SpansStages(Index comm) const;
   DetectorCounters& counters() { return counters_; }
   const DetectorCounters& counters() const { return counters_; }
   void RefuseRecord() { ++counters_.refused_records; }
 
  private:
   Index NodeOf(const Digest& digest);
+  void NotePairwise(CommInfo& comm, Func func);
   static void NoteOffset(NodeInfo& node, int64_t offset_ns);
   void TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node);
   Index Introduce(const Communicator& communicator, Index node);
@@ -192,6 +198,7 @@ class Table {
   PhaseLengths phase_lengths_;
   Clock::TimePoint first_heard_ = Clock::TimePoint::min();
   bool any_completed_ = false;
+  uint32_t pairwise_comms_ = 0;
   uint64_t longest_pause_ns_ = 0;
   DetectorCounters counters_;
 };

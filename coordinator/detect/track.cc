@@ -40,12 +40,18 @@ double Track::ErrorOf(double noise, size_t windows) const {
 double Track::shift_error(double noise) const { return ErrorOf(noise, recent_.size()); }
 double Track::lasting_shift_error(double noise) const { return ErrorOf(noise, kLong); }
 
+double Track::own_noise() const {
+  if (before_.size() < kRecent) return 0;
+  std::vector<double> values(before_.values().begin(), before_.values().end());
+  return 1.4826 * CentreOf(values).mad;
+}
+
 void Track::Learn(double excess) {
   past_.Add(static_cast<float>(excess));
   usual_ = past_.Median();
 }
 
-void Track::Add(double excess, const LateFrom& from, uint32_t windows) {
+size_t Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   // Who only fell back to the others is not slow.
   const double slower_by = std::min(excess, excess - static_cast<double>(usual_));
   const bool slower = knows_past() && slower_by >= from.past;
@@ -62,9 +68,11 @@ void Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   }
   late_ = (late_ << 1U | (excess >= from.peers ? 1U : 0U)) & LastBits(windows);
   slower_ = (slower_ << 1U | (slower ? 1U : 0U)) & LastBits(windows);
-  const size_t reached = LevelOf(excess, from.strong);
+  // Who is late as ever has no stalls.
+  const size_t reached = LevelOf(knows_past() ? slower_by : excess, from.strong);
   for (size_t level = 0; level < kLevels; ++level) strong_[level].Add(level < reached);
   ++windows_;
+  return reached;
 }
 
 }  // namespace holdfast::detect

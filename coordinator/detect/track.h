@@ -46,7 +46,8 @@ class Track {
 
   /// `excess`: own time beyond the usual member's, as a share of the window. `windows`: that are
   /// looked at for a late member, at most 32.
-  void Add(double excess, const LateFrom& from, uint32_t windows);
+  /// Returns the highest level of "very late" that it reaches, beside the others and itself.
+  size_t Add(double excess, const LateFrom& from, uint32_t windows);
 
   /// Median of the last windows.
   double excess() const { return static_cast<double>(recent_.Median()); }
@@ -54,6 +55,8 @@ class Track {
   double shift() const;
   /// Standard error of that, when windows differ by `noise` (a standard deviation).
   double shift_error(double noise) const;
+  /// What was usual before.
+  double usual() const { return static_cast<double>(usual_); }
   bool knows_past() const { return past_.size() >= kPastLeast; }
   /// The excess that the last windows and those long before them have in common; 0 while there are
   /// too few. Found anew every kRecent windows: chance has few goes at it.
@@ -72,6 +75,8 @@ class Track {
     if (!recent_.full()) return std::nullopt;
     return static_cast<double>(recent_.oldest());
   }
+  /// By how much its own windows differ, by those before the last ones; 0 while there are few.
+  double own_noise() const;
   size_t recent() const { return recent_.size(); }
   uint32_t windows() const { return windows_; }
   uint32_t late_count() const;    // of the last windows, later than its peers

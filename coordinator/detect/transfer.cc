@@ -8,15 +8,18 @@ namespace {
 
 constexpr size_t kKindsMax = 8;
 constexpr uint32_t kFirstLeftOut = 3;
-constexpr size_t kHistoryLeast = 8;
-constexpr int kHotLeast = 6;               // of the last 8
+constexpr size_t kHistoryLeast = 6;  // stretches
+constexpr uint32_t kHotLeast = 3;    // stretches in a row, each an iteration at least
+constexpr Clock::Duration kStretch = std::chrono::seconds(5);
+constexpr Clock::Duration kFirstStretch = std::chrono::seconds(1);
+constexpr double kWild = 5;                // times the median of a stretch
 constexpr double kCellSpreadLeast = 0.01;  // of the median
 constexpr size_t kCellMessagesLeast = 4;   // of which two may be wild
 constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow for the same cause
 
 }  // namespace
 
-void Transfers::Add(const Gathered& operation) {
+void Transfers::Add(const Gathered& operation, double iteration_ns) {
   // Nearly all members must be there, or the last to come may not be.
   if (uint64_t{operation.count} * 10 < operation.samples.size() * 9) return;
   uint64_t least = ~uint64_t{0};
@@ -36,32 +39,53 @@ void Transfers::Add(const Gathered& operation) {
   }
   if (kind->seen++ < kFirstLeftOut) return;
   kind->bytes = operation.bytes;
-  const double cost =
-      static_cast<double>(least) / static_cast<double>(std::max<uint64_t>(operation.bytes, 1));
-  const bool known = kind->usual.size() >= kHistoryLeast;
-  const bool hot =
-      known && cost > (1 + options_.slow_transfer_share) * kind->centre.median &&
-      RobustZ(cost, kind->centre, kCellSpreadLeast * kind->centre.median) > options_.z_min;
-  kind->now.Add(cost);
-  kind->hot = (kind->hot << 1U | (hot ? 1U : 0U)) & 0xffU;
-  if (hot) return;
-  kind->usual.Add(cost);
-  if (kind->usual.size() < 16 || kind->usual.added() % 8 == 0) {
-    std::vector<double> values(kind->usual.values().begin(), kind->usual.values().end());
-    kind->centre = CentreOf(values);
+  // The first past is found soon: a fault may be early.
+  const auto least_stretch = kind->usual.size() < kHistoryLeast ? kFirstStretch : kStretch;
+  const auto stretch = std::max(least_stretch, Clock::Duration(static_cast<int64_t>(iteration_ns)));
+  if (kind->costs.size() == 0) {
+    kind->begin = operation.since;
+  } else if (operation.since - kind->begin >= stretch) {
+    EndStretch(*kind);
+    kind->begin = operation.since;
   }
+  kind->last = operation.since;
+  kind->costs.Add(static_cast<double>(least) /
+                  static_cast<double>(std::max<uint64_t>(operation.bytes, 1)));
 }
 
-std::optional<Transfers::Slow> Transfers::slow() const {
+/// The mean of a stretch, what is wild in it cut: losses delay few operations and these much.
+void Transfers::EndStretch(Kind& kind) {
+  const double most = kWild * kind.costs.Median();
+  double sum = 0;
+  for (const double cost : kind.costs.values()) sum += std::min(cost, most);
+  const double cost = sum / static_cast<double>(kind.costs.size());
+  kind.costs = {};
+  const bool known = kind.usual.size() >= kHistoryLeast;
+  kind.z = known ? RobustZ(cost, kind.centre, kCellSpreadLeast * kind.centre.median) : 0;
+  const bool hot = known && cost > (1 + options_.slow_transfer_share) * kind.centre.median &&
+                   kind.z > options_.z_min;
+  kind.now.Add(cost);
+  kind.newest = cost;
+  if (hot) {
+    if (kind.hot++ == 0) kind.hot_since = kind.begin;
+    return;
+  }
+  if (kind.hot >= kHotLeast) healed_ = std::max(healed_, kind.begin - kind.hot_since);
+  kind.hot = 0;
+  kind.usual.Add(cost);
+  std::vector<double> values(kind.usual.values().begin(), kind.usual.values().end());
+  kind.centre = CentreOf(values);
+}
+
+std::optional<Transfers::Slow> Transfers::slow(Clock::Duration least) const {
   std::optional<Slow> worst;
   for (const Kind& kind : kinds_) {
-    const int hot = std::popcount(kind.hot);
-    if (hot < kHotLeast) continue;
-    const double now = kind.now.Median();
-    const double z = RobustZ(now, kind.centre, kCellSpreadLeast * kind.centre.median);
-    if (worst && worst->z >= z) continue;
+    if (kind.hot < kHotLeast || kind.last - kind.hot_since < least) continue;
+    if (worst && worst->z >= kind.z) continue;
     const auto bytes = static_cast<double>(kind.bytes);
-    worst = {kind.func, kind.bytes, kind.centre.median * bytes, now * bytes, z, hot};
+    const auto lasting = std::chrono::duration<double>(kind.last - kind.hot_since);
+    worst = {kind.func, kind.bytes,     kind.centre.median * bytes, kind.now.Median() * bytes,
+             kind.z,    lasting.count()};
   }
   return worst;
 }
@@ -104,6 +128,7 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   if (excess <= 0 || !(z > options.z_min) || excess < options.slow_transfer_share * centre.median) {
     return std::nullopt;
   }
+  // In a place of its own, or nobody's.
   const double hot_from =
       centre.median + std::max(kHotBeside * excess, options.slow_transfer_share * centre.median);
   Blame blame;
@@ -128,6 +153,19 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
       break;
     }
   }
+  // A faulty place is one rank's or lies between two: all that is slow for it has an end in common.
+  std::map<uint32_t, uint32_t> hot_of;
+  for (const Cost& cost : costs) {
+    if (cost.value < hot_from) continue;
+    ++blame.all_hot;
+    ++hot_of[cost.edge.first];
+    ++hot_of[cost.edge.second];
+  }
+  uint32_t most = 0;
+  for (const auto& [rank, count] : hot_of) most = std::max(most, count);
+  blame.of = static_cast<uint32_t>(costs.size());
+  const uint32_t between_two = hot_of.size() == 2 ? blame.all_hot : 0;
+  blame.widespread = std::max(most, between_two) < blame.all_hot;
   return blame;
 }
 

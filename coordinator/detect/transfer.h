@@ -17,7 +17,8 @@ class Transfers {
  public:
   explicit Transfers(const DetectorOptions& options) : options_(options) {}
 
-  void Add(const Gathered& operation);
+  /// `iteration_ns`: the usual time of an iteration, 0 when not known.
+  void Add(const Gathered& operation, double iteration_ns);
 
   struct Slow {
     Func func = Func::kOther;
@@ -25,25 +26,42 @@ class Transfers {
     double usual_ns = 0;  // for as many bytes
     double now_ns = 0;
     double z = 0;
-    int hot = 0;  // of the last 8
+    double lasting_s = 0;
   };
-  /// The kind of operation that is most clearly slower than it was, lastingly.
-  std::optional<Slow> slow() const;
+  /// The kind of operation that is most clearly slower than it was, for `least` at least.
+  std::optional<Slow> slow(Clock::Duration least) const;
+  /// The longest slowness that ended by itself.
+  Clock::Duration healed() const { return healed_; }
+  /// Some kind took by half longer in the last stretch: who is late meanwhile may be so for that.
+  bool hot() const {
+    return std::any_of(kinds_.begin(), kinds_.end(), [](const Kind& kind) {
+      return kind.hot > 0 && kind.newest > 1.5 * kind.centre.median;
+    });
+  }
 
  private:
+  /// A stretch is some seconds and an iteration at least: congestion that is over sooner is usual.
   struct Kind {
     uint32_t key = 0;
     Func func = Func::kOther;
     uint64_t bytes = 0;
-    Recent<double, 64> usual;  // ns a byte, without what was slow
-    Recent<double, 8> now;
-    uint32_t hot = 0;  // bit i: slow i operations ago
+    Recent<double, 64> costs;    // ns a byte, of this stretch
+    Clock::TimePoint begin;      // of this stretch
+    Clock::TimePoint hot_since;  // of the first slow stretch in a row
+    Recent<double, 32> usual;    // of the stretches that were not slow
+    Recent<double, 4> now;       // of the last ones
+    uint32_t hot = 0;            // slow stretches in a row
+    double z = 0;                // of the last one
+    double newest = 0;           // the last one
     Centre centre;
     uint32_t seen = 0;
+    Clock::TimePoint last;
   };
+  void EndStretch(Kind& kind);
 
   DetectorOptions options_;
   std::vector<Kind> kinds_;
+  Clock::Duration healed_{0};
 };
 
 /// What the members' transfers to each other cost: the delay matrix, as far as it is populated.
@@ -63,6 +81,9 @@ class DelayMatrix {
     double z = 0;
     uint32_t hot = 0;  // of the rank's connections in that direction
     uint32_t populated = 0;
+    uint32_t all_hot = 0;  // of all connections
+    uint32_t of = 0;
+    bool widespread = false;  // those have no end in common: congestion, and nobody's fault
   };
   /// The connection, or the rank whose connections are slow for the most part; nothing when no
   /// connection stands out.

@@ -15,6 +15,8 @@ namespace {
 constexpr uint64_t kFirstSeed = 900'000;
 /// What may be a pause is given a minute, or two steps.
 constexpr double kPatienceS = 90;
+/// Slow transfers are congestion for twenty seconds.
+constexpr uint32_t kIterations = 150;
 
 std::string Told(const Outcome& outcome) {
   std::string text;
@@ -34,6 +36,7 @@ TEST_P(FaultTest, IsFoundAndNobodyElseIsBlamed) {
         .shape = shape, .world = world, .fault = kind, .magnitude = 0.3, .conditions = {}};
     RunLimits limits = LimitsFor(scenario);
     limits.seconds_after = kPatienceS;
+    limits.iterations_after = std::max(limits.iterations_after, kIterations);
     const Outcome outcome = RunScenario(scenario, seed, limits);
     EXPECT_TRUE(outcome.detected) << "seed " << seed << "\n" << Told(outcome);
     EXPECT_TRUE(outcome.exact) << "seed " << seed << "\n" << Told(outcome);
