@@ -4,7 +4,8 @@
 #
 #   bench/run.sh [--quick] [--repeat N] [--json FILE] [--dir DIR] [NAME…]    (--help lists the names and all options)
 #   bench/run.sh growth --into docs/benchmarks.md           table and plot, written there
-#   bench/run.sh fault-matrix --seeds 30 --into docs/benchmarks.md           simulated faults
+#   bench/run.sh fault-matrix --into docs/benchmarks.md     simulated faults, all families, about 40 minutes; one family:
+#     bench/run.sh fault-matrix --family fsdp --fault sigstop,gpu-10%,none --behaviour base --seeds 30 --ranks 8,64
 #   bench/run.sh torch --ranks 1,4 --into docs/benchmarks.md                 beside torch.save and torch's own checkpoints;
 #                                                           HOLDFAST_DEEPSPEED=1: and DeepSpeed's, which is installed for it
 #
