@@ -12,7 +12,6 @@
 
 namespace holdfast::detect {
 
-namespace {
 
 /// Tells when a stall has ended by itself. A word that is lost or late shortens it for a moment.
 class PauseClock {
@@ -35,8 +34,6 @@ class PauseClock {
   uint64_t longest_ns_ = 0;
   std::optional<Clock::TimePoint> calm_since_;
 };
-
-}  // namespace
 
 struct Detector::State {
   State(Incarnation incarnation, uint32_t world, const DetectorOptions& wanted)

@@ -5,7 +5,7 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr uint64_t kFewOperations = 20;
+constexpr uint64_t kOperationsKnown = 20;
 constexpr double kSteps = 1.5;        // of the rank's own, and of the communicator's pauses
 constexpr double kPauses = 1.25;      // of the longest of the whole job
 constexpr double kDurations = 10;     // of an operation's 99th percentile, up to absent_after
@@ -69,7 +69,7 @@ uint64_t Patience::ToBlame(const Operation& operation, uint32_t rank, Standing s
   // What is seen to be stopped or gone needs no history.
   if (standing == Standing::kStopped || standing == Standing::kOutOfReach) return patience;
   const CommInfo& comm = table_.comm(operation.comm);
-  const bool few = comm.completed_most[static_cast<size_t>(operation.func)] < kFewOperations;
+  const bool few = comm.completed_most[static_cast<size_t>(operation.func)] < kOperationsKnown;
   const auto absent = static_cast<uint64_t>(options_.absent_after.count());
   return std::max({patience, few ? absent : 0, Usual(operation, rank, now)});
 }
