@@ -12,7 +12,6 @@
 
 namespace holdfast::detect {
 
-
 /// Tells when a stall has ended by itself. A word that is lost or late shortens it for a moment.
 class PauseClock {
  public:

@@ -78,7 +78,7 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "--detect-action` sets it for one job.");
   schema.Add("detect.alert_after_ms", &config.detect_alert_after_ms,
              "An operation that does not end for so long, and for ten times its usual longest, is "
-             "told as an incident.",
+             "shown as a suspicion: an incident that has no consequence.",
              1000, 86'400'000);
   schema.Add("detect.restart_stuck_after_ms", &config.detect_restart_stuck_after_ms,
              "A hang is restarted after so long when every rank waits in communication, or ranks "

@@ -129,12 +129,13 @@ RunLimits LimitsFor(const Scenario& scenario) {
     limits.iterations_after = scenario.world <= 8 ? 3000 : scenario.world <= 64 ? 800 : 100;
     if (scenario.world > 1024) limits.iterations_after = 60;
   } else if (scenario.fault == FaultKind::kIntermittent) {
-    limits.iterations_after = scenario.duty < 0.3 ? 400 : 80;
+    limits.iterations_after = scenario.duty < 0.3 ? 400 : 150;
   } else if (scenario.fault == FaultKind::kSlowGpu || scenario.fault == FaultKind::kTwoSlow) {
     // Little shows late: in the noise of long iterations it takes many of them.
-    limits.iterations_after = scenario.magnitude < 0.1 ? 200 : 50;
+    limits.iterations_after = scenario.magnitude < 0.1 ? 200 : 150;
   } else {
-    limits.iterations_after = 40;
+    // Slow transfers are congestion for twenty seconds.
+    limits.iterations_after = 150;
   }
   return limits;
 }

@@ -12,7 +12,7 @@ namespace holdfast::sim {
 
 struct RunLimits {
   uint32_t iterations_after = 60;  // of a fault; of a job without one: in all
-  double seconds_after = 40;       // of a hang
+  double seconds_after = 90;       // of a hang: what may be a pause is given a minute, or two steps
   double tick_s = 1;               // between evaluations
   uint32_t ticks_after = 3;        // once everything is found, for what is said wrongly then
 };

@@ -13,10 +13,6 @@ namespace holdfast::sim {
 namespace {
 
 constexpr uint64_t kFirstSeed = 900'000;
-/// What may be a pause is given a minute, or two steps.
-constexpr double kPatienceS = 90;
-/// Slow transfers are congestion for twenty seconds.
-constexpr uint32_t kIterations = 150;
 
 std::string Told(const Outcome& outcome) {
   std::string text;
@@ -34,10 +30,7 @@ TEST_P(FaultTest, IsFoundAndNobodyElseIsBlamed) {
   for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
     const Scenario scenario{
         .shape = shape, .world = world, .fault = kind, .magnitude = 0.3, .conditions = {}};
-    RunLimits limits = LimitsFor(scenario);
-    limits.seconds_after = kPatienceS;
-    limits.iterations_after = std::max(limits.iterations_after, kIterations);
-    const Outcome outcome = RunScenario(scenario, seed, limits);
+    const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
     EXPECT_TRUE(outcome.detected) << "seed " << seed << "\n" << Told(outcome);
     EXPECT_TRUE(outcome.exact) << "seed " << seed << "\n" << Told(outcome);
     EXPECT_TRUE(outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
