@@ -24,15 +24,15 @@ constexpr double kMinutes = 30;
 constexpr uint32_t kRoundsSeeds = 5;
 constexpr uint32_t kCostRanks = 10'240;
 
-/// Puts `text` between the lines `<!-- fault matrix -->` and `<!-- end of fault matrix -->`.
-Status WriteInto(const std::string& path, const std::string& text) {
+/// Puts `text` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`.
+Status WriteInto(const std::string& path, std::string_view name, const std::string& text) {
   std::ifstream file(path);
   std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const std::string begin_mark = "<!-- fault matrix -->\n";
+  const std::string begin_mark = fmt::format("<!-- {} -->\n", name);
   const size_t begin = page.find(begin_mark);
-  const size_t end = page.find("<!-- end of fault matrix -->");
+  const size_t end = page.find(fmt::format("<!-- end of {} -->", name));
   if (begin == std::string::npos || end == std::string::npos || end < begin) {
-    return NotFoundError(path + " has no place for the fault matrix");
+    return NotFoundError(fmt::format("{} has no place for the {}", path, name));
   }
   const size_t from = begin + begin_mark.size();
   page.replace(from, end - from, text);
@@ -131,7 +131,8 @@ int Main(int argc, char** argv) {
   }
   const bool all_families = programs.families.empty();
   const bool rounds = std::erase(programs.families, kRounds) > 0 || all_families;
-  std::string report;
+  std::string report;  // of rank programs
+  std::string rounds_report;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   if (all_families || !programs.families.empty()) {
     if (app.count("--ranks") > 0 || quick) programs.worlds = options.worlds;
@@ -161,8 +162,8 @@ int Main(int argc, char** argv) {
     if (all_families && app.count("--seeds") == 0) options.seeds = kRoundsSeeds;
     if (all_families && app.count("--ranks") == 0) options.worlds = {8, 64};
     const auto cells = RunMatrix(options);
-    report += (report.empty() ? "" : "\n") + MatrixReport(cells, options);
-    if (!no_cost) report += "\n" + CostTable(MeasureEvaluations(quick));
+    rounds_report = MatrixReport(cells, options);
+    if (!no_cost) rounds_report += "\n" + CostTable(MeasureEvaluations(quick));
     if (verbose) PrintFailures(cells, options.first_seed);
     for (const BenchResult& result : MatrixResults(cells)) results.push_back(ToJson(result));
   }
@@ -173,10 +174,13 @@ int Main(int argc, char** argv) {
     }
   }
   if (into.empty()) {
-    fmt::print("{}", report);
+    fmt::print("{}{}{}", report, report.empty() || rounds_report.empty() ? "" : "\n",
+               rounds_report);
     return 0;
   }
-  const Status status = WriteInto(into, report);
+  Status status = Status::Ok();
+  if (!report.empty()) status = WriteInto(into, "rank programs", report);
+  if (status.ok() && rounds) status = WriteInto(into, "fault matrix", rounds_report);
   if (!status.ok()) fmt::print(stderr, "{}\n", status.ToString());
   return status.ok() ? 0 : 1;
 }
