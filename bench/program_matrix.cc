@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -188,7 +189,11 @@ std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string
 Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& options) {
   if (Status status = Check(options); !status.ok()) return Fail(std::move(status));
   std::vector<ProgramCell> cells = Cells(options);
-  // Seed by seed: when time is up, all cells have about as many runs.
+  // Seed by seed and in no order: when time is up, all families have about as many runs.
+  std::vector<size_t> order(cells.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [](size_t a, size_t b) { return Random(a).Next() < Random(b).Next(); });
   const size_t runs = cells.size() * options.seeds;
   const auto begun = std::chrono::steady_clock::now();
   std::atomic<size_t> next{0};
@@ -197,13 +202,14 @@ Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& op
     for (size_t i = next++; i < runs; i = next++) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
       if (options.minutes > 0 && passed.count() > options.minutes * 60) return;
-      ProgramCell& cell = cells[i % cells.size()];
+      const size_t at = order[i % cells.size()];
+      ProgramCell& cell = cells[at];
       const size_t seed = i / cells.size();
       const uint64_t stream = StreamOf(cell, options.first_seed + seed);
       Case what = cell.what;
       if (cell.behaviour == "random") what.behaviours = RandomBehaviours(stream);
       cell.outcomes[seed] = sim::program::RunCase(what, stream);
-      made[i % cells.size()][seed] = 1;
+      made[at][seed] = 1;
     }
   };
   std::vector<std::thread> threads;
