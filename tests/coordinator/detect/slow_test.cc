@@ -465,8 +465,8 @@ TEST(SlownessTest, OftenVeryLateIsMoreThanTheOthersMayUsuallyBe) {
 class Transferring {
  public:
   /// `transfer_ms`: how long each takes.
-  void For(double seconds, uint64_t transfer_ms) {
-    for (double at_s = 0; at_s < seconds; at_s += 0.5) {
+  void For(double length_s, uint64_t transfer_ms) {
+    for (double at_s = 0; at_s < length_s; at_s += 0.5) {
       Gathered operation;
       operation.func = Func::kAllReduce;
       operation.bytes = 1 << 20;
