@@ -27,6 +27,8 @@ constexpr int64_t kEndTimeoutMs = 60'000;
 // After its end a fault that never showed is no longer waited for.
 constexpr int64_t kUnseenMs = 5000;
 constexpr int kVersionTries = 20;
+// How long a version may have ranks that only a parity group has: until a killed node is back.
+constexpr int64_t kRebuiltMs = 30'000;
 
 int64_t StartInMs(DrillKind kind) {
   if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kTogetherMs;
@@ -536,6 +538,11 @@ void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
   }
   const Digests known = before->second;
   auto now = DigestsOf(version);
+  const int64_t give_up_ms = SinceInjection() + kRebuiltMs;
+  while (!now && now.error().code() == ErrorCode::kFailedPrecondition &&
+         SinceInjection() < give_up_ms && Pause(kPollMs).ok()) {
+    now = DigestsOf(version);
+  }
   if (!now) {
     report->notes.push_back("bytes: " + now.error().message());
     return;
