@@ -27,8 +27,9 @@ constexpr int64_t kEndTimeoutMs = 60'000;
 // After its end a fault that never showed is no longer waited for.
 constexpr int64_t kUnseenMs = 5000;
 constexpr int kVersionTries = 20;
-// How long a version may have ranks that only a parity group has: until a killed node is back.
-constexpr int64_t kRebuiltMs = 30'000;
+// How long a comparison waits for ranks that only a parity group has: a killed node comes back.
+constexpr int64_t kComparableMs = 30'000;
+constexpr int64_t kComparablePollMs = 250;
 
 int64_t StartInMs(DrillKind kind) {
   if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kTogetherMs;
@@ -538,9 +539,9 @@ void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
   }
   const Digests known = before->second;
   auto now = DigestsOf(version);
-  const int64_t give_up_ms = SinceInjection() + kRebuiltMs;
+  const int64_t give_up_ms = SinceInjection() + kComparableMs;
   while (!now && now.error().code() == ErrorCode::kFailedPrecondition &&
-         SinceInjection() < give_up_ms && Pause(kPollMs).ok()) {
+         SinceInjection() < give_up_ms && Pause(kComparablePollMs).ok()) {
     now = DigestsOf(version);
   }
   if (!now) {

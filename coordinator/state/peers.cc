@@ -93,8 +93,9 @@ bool MayDecode(const VersionState& version) {
 
 bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
   const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || !version.committed_at(Tier::kMemory)) return false;
+  if (seats == nullptr) return false;
   const auto complete = [&](Tier tier) {
+    if (!version.committed_at(tier)) return false;
     if (version.parity_held_at(tier) != seats->seats.size()) return false;
     if (version.held_at(tier) != version.world) return false;
     for (uint32_t number = 0; number < seats->seats.size(); ++number) {

@@ -70,6 +70,8 @@ def problems(mutations, root=ROOT):
             say(f"kind '{one.kind}' is none of {', '.join(sorted(KINDS))}")
         if one.compiled and one.kind == "raw" and "@ON@" not in one.mutated:
             say("raw text without @ON@ is there always")
+        if one.compiled and one.kind == "expression" and one.original.rstrip().endswith(";"):
+            say("the original is a statement: kind = \"statement\"")
         if one.original == one.mutated:
             say("original and mutated are the same")
         if not one.tests and not one.argued:

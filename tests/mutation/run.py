@@ -163,7 +163,7 @@ def prepare(options, mutations, wanted, runner):
     configure = ["cmake", "--preset", "dev", "-DHOLDFAST_MUTATIONS=ON", "-DHOLDFAST_BENCHMARKS=OFF",
                  "-DHOLDFAST_ROOM_CHECKS=OFF", *options.cmake]
     subprocess.run(configure, cwd=runner.tree, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["nice", "ninja", "-C", str(runner.build), f"-j{options.jobs}", *targets], check=True)
+    subprocess.run(["nice", "ninja", "-C", str(runner.build), f"-j{options.jobs}", "-k0", *targets], check=True)
 
 
 def table(results):

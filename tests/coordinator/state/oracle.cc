@@ -5,6 +5,9 @@
 #include <algorithm>
 
 namespace holdfast::coord {
+namespace {
+constexpr uint32_t kStorageTiers = TierBit(Tier::kMemory) | TierBit(Tier::kDisk);
+}  // namespace
 
 void StoredRecords::Apply(const Effect& effect) {
   if (const auto* job = std::get_if<PutJob>(&effect)) jobs[job->record.job] = job->record;
@@ -333,7 +336,7 @@ void Oracle::CheckCommit(const VersionRecord& record, uint32_t tier_bit,
                                                        : Tier::kMemory;
   const std::string name = ToString(record.version);
   const bool held = tier == Tier::kPeer ? HeldAtPeer(record.version, records) &&
-                                              (record.tiers & TierBit(Tier::kMemory)) != 0
+                                              (record.tiers & kStorageTiers) != 0
                                         : HeldAt(record.version, record.world, tier);
   if (!held) {
     Complain(fmt::format("{} committed at {} but not every rank holds it", name, ToString(tier)));

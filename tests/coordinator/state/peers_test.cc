@@ -363,6 +363,15 @@ TEST_F(PeersTest, ParityOnDiskCommitsAtPeerWhatMemoryHadNoRoomFor) {
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, 0U);
 }
 
+TEST_F(PeersTest, AVersionThatNeverWasInMemoryOfAllRanksReachesPeerOnDisk) {
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i)});
+  Commit(V(1, 1), Tier::kDisk);
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i, Tier::kDisk)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 1)));
+  EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).tiers,
+            TierBit(Tier::kDisk) | TierBit(Tier::kPeer));
+}
+
 TEST_F(PeersTest, TheSecondParityOfAVersionMustBeTheSame) {
   CommitPeer(1);
   Holding other = Parity(V(1, 1), 2);
