@@ -9,6 +9,7 @@
 
 #include "coordinator/detect/hang.h"
 #include "coordinator/detect/slow.h"
+#include "coordinator/detect/standstill.h"
 
 namespace holdfast::detect {
 
@@ -107,7 +108,8 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   std::vector<Verdict> verdicts = FindDead(state_->table);
   std::set<Rank> dead;
   for (const Verdict& verdict : verdicts) dead.insert(verdict.ranks.front());
-  Hangs hangs = FindHangs(state_->table, now, state_->options);
+  Hangs hangs = state_->table.any_operation() ? FindHangs(state_->table, now, state_->options)
+                                              : FindStandstill(state_->table, now, state_->options);
   state_->table.NotePause(state_->pauses.Look(hangs.stall_ns, now));
   state_->suspicions.clear();
   for (Verdict& verdict : hangs.found) {

@@ -22,6 +22,8 @@ constexpr uint64_t kAnswersFollow = 3'000'000'000;  // ns
 /// How much younger than what they tell of words may be.
 constexpr uint64_t kWordsLag = 3'000'000'000;  // ns
 constexpr Clock::Duration kNeverHeard = std::chrono::hours(24);
+/// Times what the others needed to come to their first operation.
+constexpr int kUnknownPhase = 3;
 
 class HangFinder {
  public:
@@ -211,7 +213,7 @@ class HangFinder {
     const Operation& operation = graph_.operations[found->second];
     const bool stopped = info.stopped_since != Clock::TimePoint::min();
     const bool silent = WordAge(rank) > kFresh;
-    if (!stopped && !silent && Excused(rank)) return std::nullopt;
+    if (!stopped && !silent && Excused(rank)) return LongPhase(rank, operation);
     // Others have waited for the end of its marked phases as well; that is no pause.
     const uint64_t grace = stopped || silent ? 0 : std::min(info.grace_ns, operation.oldest_ns);
     const uint64_t waited = operation.oldest_ns - grace;
@@ -325,6 +327,41 @@ class HangFinder {
                                    table_.phase_lengths().Limit(info.phases);
   }
 
+  bool AnyExcused() const {
+    for (uint32_t rank = 0; rank < table_.world(); ++rank) {
+      if (table_.rank(rank).node != kNone && Excused(rank)) return true;
+    }
+    return false;
+  }
+
+  /// The others wait in the job's first operation for a rank that has marked its start and does
+  /// not come: how long that takes is not known, and an operator may know that it is too long.
+  std::optional<Verdict> LongPhase(uint32_t rank, const Operation& operation) {
+    const RankInfo& info = table_.rank(rank);
+    if (table_.any_completed() || table_.phase_lengths().Known(info.phases)) return std::nullopt;
+    const auto came = now_ - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
+    const auto others = std::max<Clock::Duration>(came - table_.first_heard(), Clock::Duration(0));
+    const auto patience = static_cast<uint64_t>(
+        std::max<Clock::Duration>(options_.absent_after, kUnknownPhase * others).count());
+    if (operation.oldest_ns < patience) return std::nullopt;
+    Verdict verdict{.fault = FaultClass::kComputeHang,
+                    .ranks = {Rank{rank}},
+                    .edge = {},
+                    .nodes = {table_.NodeNameOf(rank)},
+                    .confidence = 0.6,
+                    .action = Action::kAlert,
+                    .evidence = {},
+                    .lasting_ns = operation.oldest_ns};
+    verdict.evidence.push_back(fmt::format(
+        "{} of {} ranks have been in {} for {} (longest); rank {} has marked a phase for {} and no "
+        "rank has left one: how long it takes is not known; a fault if it lasts for {}",
+        operation.starters.size(), Participants(operation), NameOf(operation),
+        InSeconds(operation.oldest_ns), rank,
+        InSeconds(static_cast<uint64_t>((table_.node(info.node).as_of - info.phase_since).count())),
+        InSeconds(static_cast<uint64_t>(table_.phase_lengths().Limit(info.phases).count()))));
+    return verdict;
+  }
+
   /// It was waiting elsewhere itself until a short while ago.
   bool MovedLately(uint32_t rank, uint64_t patience) const {
     const RankInfo& info = table_.rank(rank);
@@ -386,6 +423,9 @@ class HangFinder {
       });
       if (!stuck_too) return std::nullopt;
     }
+    // Some have left it: those may wait for a rank in a marked phase, and so may the operation's
+    // end be told late.
+    if (!operation.left.empty() && AnyExcused()) return std::nullopt;
     const auto old = std::count_if(
         operation.starters.begin(), operation.starters.end(),
         [&](const Operation::Starter& starter) { return WordAge(starter.rank) > kFresh; });

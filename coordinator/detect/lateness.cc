@@ -17,6 +17,10 @@ constexpr double kStrongShare = 0.05;      // of a window, to be very late
 constexpr uint32_t kStrongSuspicious = 4;  // such windows
 constexpr double kWorkDiffers = 0.01;      // of the bytes moved
 constexpr double kSpreadLeast = 0.001;
+constexpr double kOtherWindows = 2;          // times as long: they hold other parts of the program,
+constexpr uint32_t kFirstWindows = 32;       // at the start
+constexpr double kTransfersDiffer = 0.05;    // of the bytes of the usual member, on the average
+constexpr double kTransfersFollow = 0.125;   // of that average, a window
 constexpr double kSmallSpreads = 1.5;        // that a small change must be, at least
 constexpr size_t kManyMembers = 32;          // their median is still where one of few would move it
 constexpr double kDifferenceMedian = 0.954;  // of two normal values, in standard deviations
@@ -58,7 +62,9 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, const std::ve
     return;
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
-  const bool ends = wall_ns >= LeastWindow(iteration_ns);  // not: also what came out of order
+  const double least_ns = LeastWindow(iteration_ns);
+  if (windows_ < kFirstWindows && least_ns > kOtherWindows * least_ns_) Forget(least_ns);
+  const bool ends = wall_ns >= least_ns;  // not: also what came out of order
   const bool whole = ends && WholeIterations(operation, wall_ns, iteration_ns);
   const bool comparable = whole || !work_differs_;
   if (!ends || (!comparable && wall_ns < kWaitForWhole * iteration_ns)) {
@@ -72,6 +78,12 @@ void Lateness::Add(const Gathered& operation, double iteration_ns, const std::ve
   }
   MoveAnchor(operation);
   if (IsSynchronous(operation.func)) leads_.Add(operation);
+}
+
+/// The windows so far were parts of those to come: what members showed in them is no measure.
+void Lateness::Forget(double least_ns) {
+  least_ns_ = least_ns;
+  std::fill(tracks_.begin(), tracks_.end(), Track());
 }
 
 void Lateness::MoveAnchor(const Gathered& operation) {
@@ -121,6 +133,22 @@ void Lateness::OwnTimes(const Gathered& operation, const std::vector<bool>& excu
   }
 }
 
+/// Of transfers between two, one more or less is in a window by chance: whether some members have
+/// more of them shows on the average.
+bool Lateness::TransfersDiffer() {
+  usual_bytes_.resize(anchor_.size());
+  for (size_t i = 0; i < position_.size(); ++i) {
+    double& usual = usual_bytes_[position_[i]];
+    usual += (bytes_[i] - usual) * (usual == 0 ? 1 : kTransfersFollow);
+  }
+  scratch_ = usual_bytes_;
+  std::erase(scratch_, 0);
+  const double usual = LowerMedian(std::span<double>(scratch_));
+  const auto [least, most] = std::minmax_element(scratch_.begin(), scratch_.end());
+  work_differs_ = !scratch_.empty() && *most - *least >= kTransfersDiffer * usual;
+  return work_differs_;
+}
+
 /// Members that moved more bytes had more to compute: that is no fault. How much more is learned
 /// from all communicators of the role, by pairs of members that are far apart.
 void Lateness::TakeOutWork(RoleUsage& usage) {
@@ -153,7 +181,7 @@ void Lateness::Window(const Gathered& operation, double wall_ns, const std::vect
                       RoleUsage& usage) {
   OwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
-  TakeOutWork(usage);
+  if (IsSynchronous(operation.func) || TransfersDiffer()) TakeOutWork(usage);
   Note(wall_ns, usage);
 }
 
@@ -227,7 +255,8 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
       if (shift != 0) usage.shifts.Add(std::abs(shift));  // 0: it is the measure itself
     }
     for (size_t level = 0; level < reached; ++level) ++usage.strong[level];
-    suspicious_ |= std::max(track.late_count(), track.slower_count()) >= options_.windows_late ||
+    suspicious_ |= std::max(track.late_count(options_.windows),
+                            track.slower_count(options_.windows)) >= options_.windows_late ||
                    track.strong_count() >= kStrongSuspicious || track.small_change(small_from_);
   }
   usage.windows += n;

@@ -53,8 +53,10 @@ class Lateness {
   void Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
               RoleUsage& usage);
   void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
+  void Forget(double least_ns);
   void MoveAnchor(const Gathered& operation);
   double LeastWindow(double iteration_ns) const;
+  bool TransfersDiffer();
   void TakeOutWork(RoleUsage& usage);
   void NoteNoise(RoleUsage& usage);
   void Note(double wall_ns, RoleUsage& usage);
@@ -65,10 +67,12 @@ class Lateness {
   uint64_t anchor_seq_ = 0;
   Recent<uint32_t, 16> in_iteration_;  // operations of the kind in an iteration, by each estimate
   bool work_differs_ = false;          // the members move different numbers of bytes
+  std::vector<double> usual_bytes_;    // by position, of windows of transfers between two
   std::vector<Track> tracks_;
   Leads leads_;
   bool alike_ = true;
   Recent<double, 16> walls_;
+  double least_ns_ = 0;  // how long windows had to be when the tracks began
   uint32_t windows_ = 0;
   double small_from_ = 0;
   bool suspicious_ = false;

@@ -1,6 +1,7 @@
 #include "coordinator/detect/leads.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace holdfast::detect {
 namespace {
@@ -10,12 +11,14 @@ constexpr double kForget = 1.0 / 4096;  // of what pairs of operations showed
 /// A lead that rises from operation to operation is like the one before by half, and all carried.
 constexpr double kRising = 2;
 constexpr uint64_t kFewOperations = 16;
+constexpr double kTypicalStep = 0.02;
+constexpr double kClip = 4;  // typical deviations: one long stall says nothing of all others
 
 }  // namespace
 
 void Leads::Begin() {
   std::fill(largest_.begin(), largest_.end(), 0.0);
-  first_ = true;
+  for (Kind& kind : kinds_) std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
 }
 
 double Leads::carried() const {
@@ -24,6 +27,11 @@ double Leads::carried() const {
 }
 
 void Leads::Add(const Gathered& operation) {
+  Kind& kind = kinds_[static_cast<size_t>(operation.func)];
+  if (kind.waits.empty()) {
+    kind.waits.resize(members_, -1.0);
+    kind.usual.resize(members_);
+  }
   uint64_t least = ~uint64_t{0};
   for (const Sample& sample : operation.samples) {
     if (sample.present()) least = std::min(least, sample.duration_ns());
@@ -41,25 +49,28 @@ void Leads::Add(const Gathered& operation) {
   for (size_t i = 0; i < operation.samples.size(); ++i) {
     const Sample& sample = operation.samples[i];
     if (!sample.present()) {
-      waits_[i] = -1;
+      kind.waits[i] = -1;
       continue;
     }
     const auto wait = static_cast<double>(sample.duration_ns() - least);
     largest_[i] = std::max(largest_[i], beside - wait);
-    if (!first_ && waits_[i] >= 0) {
-      const double before = waits_[i] - usual_[i];
-      together += before * (wait - usual_[i]);
+    if (kind.waits[i] >= 0) {
+      const double clip = kClip * typical_;
+      const double before = std::clamp(kind.waits[i] - kind.usual[i], -clip, clip);
+      together += before * std::clamp(wait - kind.usual[i], -clip, clip);
       alone += before * before;
     }
-    usual_[i] += (wait - usual_[i]) * (operations_ < kFewOperations ? 0.25 : kFollow);
-    waits_[i] = wait;
+    const double deviation = std::abs(wait - kind.usual[i]);
+    if (typical_ == 0) typical_ = deviation;
+    typical_ *= deviation > typical_ ? 1 + kTypicalStep : 1 - kTypicalStep;
+    kind.usual[i] += (wait - kind.usual[i]) * (operations_ < kFewOperations ? 0.25 : kFollow);
+    kind.waits[i] = wait;
   }
   if (operations_ >= kFewOperations) {
     together_ += together - together_ * kForget;
     alone_ += alone - alone_ * kForget;
   }
   ++operations_;
-  first_ = false;
 }
 
 }  // namespace holdfast::detect

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "coordinator/detect/gather.h"
+#include "coordinator/detect/records.h"
 
 // By how much members were behind the others in the operations of one window. Where computing goes
 // on beside operations, a member that is late once is late in all operations until the members meet
@@ -12,23 +14,30 @@ namespace holdfast::detect {
 
 class Leads {
  public:
-  explicit Leads(uint32_t members) : waits_(members), usual_(members), largest_(members) {}
+  explicit Leads(uint32_t members) : members_(members), largest_(members) {}
 
   void Add(const Gathered& operation);
   /// A window begins.
   void Begin();
   /// How much later than the usual member it came to the operation where that was most, in ns.
   double largest(uint32_t position) const { return largest_[position]; }
-  /// What share of a lead is there again in the next operation, 0 … 1.
+  /// What share of a lead is there again in the next operation of the kind, 0 … 1.
   double carried() const;
 
  private:
-  std::vector<double> waits_;    // in the operation before; negative: not known
-  std::vector<double> usual_;    // by member, slowly following
-  std::vector<double> largest_;  // in this window
+  /// Operations of one kind. Where several kinds take turns on one stream, those of one follow each
+  /// other without a wait, and the lead shows in the other.
+  struct Kind {
+    std::vector<double> waits;  // in the operation before; negative: not known
+    std::vector<double> usual;  // by member, slowly following
+  };
+
+  const uint32_t members_;
+  std::array<Kind, kFuncMax + 1> kinds_;
+  std::vector<double> largest_;  // by member, in this window
   std::vector<double> scratch_;
-  bool first_ = true;  // of the window
   uint64_t operations_ = 0;
+  double typical_ = 0;   // deviation of a wait from what is usual: half of them are larger
   double together_ = 0;  // of a wait and the one before it, beside what is usual
   double alone_ = 0;     // of the one before
 };

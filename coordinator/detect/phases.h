@@ -22,6 +22,12 @@ class PhaseLengths {
   void Add(uint8_t bits, Clock::Duration length) {
     ForEach(bits, [&](size_t kind) { lengths_[kind].Add(static_cast<double>(length.count())); });
   }
+  /// Some phase of `bits` has ended before: how long they take is known.
+  bool Known(uint8_t bits) const {
+    bool known = false;
+    ForEach(bits, [&](size_t kind) { known |= lengths_[kind].size() != 0; });
+    return known;
+  }
   /// How long phases of `bits` excuse a rank: ten times their usual length, or four times the
   /// longest when some are known; at least a minute, ten where none has ended.
   Clock::Duration Limit(uint8_t bits) const {

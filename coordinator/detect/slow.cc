@@ -43,6 +43,7 @@ constexpr double kAloneSteps = 3;  // without an operation: ranks do not wait fo
 constexpr double kExplains = 0.5;
 constexpr double kDoubtWindows = 25;
 constexpr double kDoubtWindowNs = 1e9;
+constexpr double kSure = 2;   // times the least z, to be believed at once
 constexpr double kDoubt = 2;  // of lateness while transfers are slow: what overlaps is another
 constexpr uint32_t kClump = 2;
 constexpr double kOftenByChance = 1e-6;  // over all ranks, at most
@@ -276,8 +277,10 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, const Table
   const bool alike = lateness.alike();
   const Class of = steps ? kStepsClass : ClassOf(comm, table);
   const RoleUsage& usage = usage_.at(of);
-  const bool late = alike && track.late_count() >= options_.windows_late;
-  const bool slower = track.slower_count() >= options_.windows_late;
+  const uint32_t late_count = track.late_count(options_.windows);
+  const uint32_t slower_count = track.slower_count(options_.windows);
+  const bool late = alike && late_count >= options_.windows_late;
+  const bool slower = slower_count >= options_.windows_late;
   const auto often =
       alike && !in_doubt_ ? OftenVeryLate(track, usage, table.world()) : std::optional<Often>();
   const bool small = track.small_change(lateness.small_from());
@@ -286,12 +289,17 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, const Table
   // In a pair or a triple the measure is the fastest member: two members' differences add up.
   const double few = members.size() < 4 ? std::sqrt(2.0) : 1;
   double late_z = 0;
+  const double doubt = in_doubt_ ? kDoubt : 1;
+  // What noise shows in some windows of thousands it does not show again in the next ones.
+  const auto enough = [&](double z, double z_min, uint32_t of_twice) {
+    return z > doubt * (of_twice >= 2 * options_.windows_late ? z_min : kSure * z_min);
+  };
   const bool is_late = late && LateBesideOthers(track, rank, LastingOf(of, table), few, late_z) &&
-                       late_z > (in_doubt_ ? kDoubt : 1) * options_.z_min;
+                       enough(late_z, options_.z_min, track.late_count(2 * options_.windows));
   const double slower_z = slower ? SlowerZ(track, usage) : 0;
   const double small_z = small ? LastingZ(track, usage) : 0;
-  const double doubt = in_doubt_ ? kDoubt : 1;
-  const bool is_slower = slower_z > doubt * options_.slower_z_min;
+  const bool is_slower =
+      enough(slower_z, options_.slower_z_min, track.slower_count(2 * options_.windows));
   const bool is_small = small_z > doubt * options_.small_z_min;
   const bool lasts = is_late || is_slower || is_small;
   if (!lasts && !often) return std::nullopt;
@@ -315,9 +323,9 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, const Table
         rank, InSeconds(static_cast<uint64_t>(share * window_ns)), share * 100,
         InSeconds(static_cast<uint64_t>(window_ns)), than, place, count, track.recent(), by_z));
   };
-  if (is_late) lasting(track.excess(), "its peers", track.late_count(), late_z);
+  if (is_late) lasting(track.excess(), "its peers", late_count, late_z);
   if (is_slower) {
-    lasting(track.shift(), "it used to beside its peers", track.slower_count(), slower_z);
+    lasting(track.shift(), "it used to beside its peers", slower_count, slower_z);
   }
   if (is_small && !is_late && !is_slower) {
     verdict.evidence.push_back(fmt::format(

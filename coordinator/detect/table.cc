@@ -281,6 +281,7 @@ Index Table::Introduce(const Communicator& communicator, Index node) {
     if (info.members[info.by_rank[i]] == info.members[info.by_rank[i - 1]]) return kNone;
   }
   nodes_[node].introduced += size;
+  any_pair_ |= size > 1;
   const auto index = static_cast<Index>(comms_.size());
   comms_.push_back(std::move(info));
   comm_index_.emplace(communicator.id, index);

@@ -8,8 +8,6 @@ namespace {
 constexpr double kMedianError = 1.2533;  // of a median of n, times the spread over the root of n
 constexpr uint32_t kLearnEvery = 4;      // windows: the past is long, a slowdown cannot creep in
 
-uint32_t LastBits(uint32_t count) { return count >= 32 ? ~0U : (1U << count) - 1; }
-
 }  // namespace
 
 uint32_t LastWindows::Count(uint32_t width) const {
@@ -25,9 +23,6 @@ size_t Track::LevelOf(double excess, double strong_from) {
   for (; level < kLevels && excess >= strong_from; ++level) strong_from *= kLevelStep;
   return level;
 }
-
-uint32_t Track::late_count() const { return static_cast<uint32_t>(std::popcount(late_)); }
-uint32_t Track::slower_count() const { return static_cast<uint32_t>(std::popcount(slower_)); }
 
 double Track::shift() const { return knows_past() ? excess() - static_cast<double>(usual_) : 0; }
 
@@ -57,7 +52,7 @@ size_t Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   const bool slower = knows_past() && slower_by >= from.past;
   if (!knows_past()) {
     Learn(excess);
-  } else if (before_.full() && windows_ % kLearnEvery == 0 && slower_count() * 2 < windows &&
+  } else if (before_.full() && windows_ % kLearnEvery == 0 && slower_count(windows) * 2 < windows &&
              !small_change(from.small)) {
     Learn(before_.oldest());
   }
@@ -66,8 +61,8 @@ size_t Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   if (before_.full() && windows_ % kRecent == 0) {
     lasting_ = static_cast<double>(std::min(recent_.Median(), before_.Median()));
   }
-  late_ = (late_ << 1U | (excess >= from.peers ? 1U : 0U)) & LastBits(windows);
-  slower_ = (slower_ << 1U | (slower ? 1U : 0U)) & LastBits(windows);
+  late_.Add(excess >= from.peers);
+  slower_.Add(slower);
   // Who is late as ever has no stalls.
   const size_t reached = LevelOf(knows_past() ? slower_by : excess, from.strong);
   for (size_t level = 0; level < kLevels; ++level) strong_[level].Add(level < reached);

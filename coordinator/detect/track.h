@@ -45,7 +45,7 @@ class Track {
   static constexpr double kLevelStep = 1.6;
 
   /// `excess`: own time beyond the usual member's, as a share of the window. `windows`: that are
-  /// looked at for a late member, at most 32.
+  /// looked at for a late member.
   /// Returns the highest level of "very late" that it reaches, beside the others and itself.
   size_t Add(double excess, const LateFrom& from, uint32_t windows);
 
@@ -79,8 +79,10 @@ class Track {
   double own_noise() const;
   size_t recent() const { return recent_.size(); }
   uint32_t windows() const { return windows_; }
-  uint32_t late_count() const;    // of the last windows, later than its peers
-  uint32_t slower_count() const;  // of the last windows, later than it used to be
+  /// Of the last `windows`, at most LastWindows::kKept: later than its peers.
+  uint32_t late_count(uint32_t windows) const { return late_.Count(windows); }
+  /// Of the last `windows`: later than it used to be.
+  uint32_t slower_count(uint32_t windows) const { return slower_.Count(windows); }
   /// Very late, of the last `width` windows.
   uint32_t strong_count(size_t level = 0, uint32_t width = LastWindows::kKept) const {
     return strong_[level].Count(width);
@@ -101,8 +103,8 @@ class Track {
   Recent<float, 32> past_;
   float usual_ = 0;  // the median of it
   double lasting_ = 0;
-  uint32_t late_ = 0;
-  uint32_t slower_ = 0;
+  LastWindows late_;
+  LastWindows slower_;
   std::array<LastWindows, kLevels> strong_;
   uint32_t windows_ = 0;
 };

@@ -7,6 +7,7 @@ namespace holdfast::detect {
 namespace {
 
 constexpr size_t kKindsMax = 8;
+constexpr uint64_t kBytesLeast = uint64_t{64} << 10U;  // less is latency: it does not load a link
 constexpr uint32_t kFirstLeftOut = 3;
 constexpr size_t kHistoryLeast = 6;  // stretches
 constexpr uint32_t kHotLeast = 3;    // stretches in a row, each an iteration at least
@@ -22,6 +23,7 @@ constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow 
 void Transfers::Add(const Gathered& operation, double iteration_ns) {
   // Nearly all members must be there, or the last to come may not be.
   if (uint64_t{operation.count} * 10 < operation.samples.size() * 9) return;
+  if (operation.bytes < kBytesLeast) return;
   uint64_t least = ~uint64_t{0};
   for (const Sample& sample : operation.samples) {
     if (sample.present()) least = std::min(least, sample.duration_ns());

@@ -27,6 +27,8 @@ std::vector<Started> StartedFlights(const Table& table) {
     if (word.process_state == 'T' || !word.alive) continue;
     for (const Flight& flight : table.rank(rank).flights) {
       if (flight.state != FlightState::kStarted) continue;
+      // A rank alone communicates with nobody.
+      if (table.comm(flight.comm).members.size() < 2) continue;
       Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};
       if (IsPairwise(flight.func)) {
         if (!flight.edge) continue;  // whom it waits for is not known

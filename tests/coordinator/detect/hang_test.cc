@@ -308,6 +308,42 @@ TEST(HangTest, TheFirstPhaseOfAKindIsGivenTenMinutes) {
   EXPECT_LE(from_s, 605);
 }
 
+TEST(HangTest, AMarkedStartThatDoesNotEndIsAnAlertAfterAMinuteAndAFaultAfterTen) {
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.state(3).phases = static_cast<uint8_t>(Phase::kInit);
+  job.Evaluate();
+  job.Pass(seconds(2));
+  double alerted_s = 0;
+  double restarted_s = 0;
+  for (double age_s = 0; age_s < 700 && restarted_s == 0; age_s += 1) {
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, age_s);
+    const auto verdicts = job.Evaluate();
+    job.Land();
+    job.Pass(seconds(1));
+    if (verdicts.empty()) continue;
+    EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
+    if (alerted_s == 0) alerted_s = age_s;
+    if (verdicts[0].action == Action::kRestartWithoutRoot) restarted_s = age_s;
+  }
+  EXPECT_GE(alerted_s, 60);
+  EXPECT_LE(alerted_s, 62);
+  EXPECT_GE(restarted_s, 595);
+}
+
+TEST(HangTest, ARankAloneInACommunicatorWaitsForNobody) {
+  Told job(2);
+  job.AddComm(kAll, Role::kData, {0});
+  job.AddComm(kAll + 1, Role::kTensor, {0, 1});
+  job.Complete(kAll + 1, 30);
+  for (double age_s = 0; age_s < 100; age_s += 1) {
+    job.Fly(0, kAll, kReduce, 7, age_s);
+    EXPECT_THAT(job.Evaluate(), IsEmpty()) << age_s;
+    job.Land();
+    job.Pass(seconds(1));
+  }
+}
+
 TEST(HangTest, WhoIsStoppedInsideAMarkedPhaseIsFound) {
   Told job = Saving();
   const double age_s = Save(job, 5, 3);

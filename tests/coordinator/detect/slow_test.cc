@@ -112,9 +112,9 @@ class Meeting {
 TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
   Meeting meeting(4);
   for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 1080, 900});
-  EXPECT_EQ(meeting.track(2).late_count(), 20U);
+  EXPECT_EQ(meeting.track(2).late_count(20), 20U);
   EXPECT_NEAR(meeting.track(2).excess(), 180.0 / 1180, 1e-3);
-  EXPECT_EQ(meeting.track(1).late_count(), 0U);
+  EXPECT_EQ(meeting.track(1).late_count(20), 0U);
   EXPECT_TRUE(meeting.suspicious());
 }
 
@@ -129,8 +129,8 @@ TEST(LatenessTest, LateNowAndThenIsNotLateLastingly) {
   for (uint64_t i = 0; i < 24; ++i) {
     meeting.Iterate({900, i % 4 == 0 ? 1000U : 900U, i % 4 == 1 ? 1000U : 900U, 900});
   }
-  EXPECT_LT(meeting.track(1).late_count(), 14U);
-  EXPECT_LT(meeting.track(2).late_count(), 14U);
+  EXPECT_LT(meeting.track(1).late_count(20), 14U);
+  EXPECT_LT(meeting.track(2).late_count(20), 14U);
 }
 
 TEST(LatenessTest, MoreWorkIsNoFault) {
@@ -142,10 +142,10 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
     own.push_back(500 + 5 * (10 + i * i));  // as its bytes
   }
   for (int i = 0; i < 30; ++i) meeting.Iterate(own, bytes);
-  for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(), 14U) << i;
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(20), 14U) << i;
   own[3] += 150;  // and now one is slow for what it has to do
   for (int i = 0; i < 20; ++i) meeting.Iterate(own, bytes);
-  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count() >= 14, i == 3) << i;
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count(20) >= 14, i == 3) << i;
 }
 
 TEST(LatenessTest, OneStallIsNotSlowness) {
@@ -171,17 +171,17 @@ class TrackOf {
 TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
   TrackOf track;
   track.Add(40, -0.003).Add(19, 0.015);
-  EXPECT_EQ(track->slower_count(), 19U);
-  EXPECT_EQ(track->late_count(), 0U) << "1.5 % is not late";
+  EXPECT_EQ(track->slower_count(20), 19U);
+  EXPECT_EQ(track->late_count(20), 0U) << "1.5 % is not late";
   EXPECT_NEAR(track->shift(), 0.018, 1e-6);
   track.Add(300, 0.015);
-  EXPECT_EQ(track->slower_count(), 20U) << "a slowdown is not learned as usual";
+  EXPECT_EQ(track->slower_count(20), 20U) << "a slowdown is not learned as usual";
 }
 
 TEST(TrackTest, ASmallChangeCountsOnceItHasLasted) {
   TrackOf track;
   track.Add(40, -0.004).Add(40, 0.004);
-  EXPECT_EQ(track->slower_count(), 0U) << "0.8 % is little";
+  EXPECT_EQ(track->slower_count(20), 0U) << "0.8 % is little";
   EXPECT_FALSE(track->small_change(0.006)) << "forty windows are not long";
   track.Add(41, 0.004);
   EXPECT_TRUE(track->small_change(0.006));
@@ -208,17 +208,17 @@ TEST(TrackTest, WhatWasAlwaysSoIsNoSmallChange) {
 TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
   TrackOf always;
   always.Add(60, 0.015);
-  EXPECT_EQ(always->slower_count(), 0U);
+  EXPECT_EQ(always->slower_count(20), 0U);
   TrackOf back;
   back.Add(40, -0.05).Add(20, 0.001);
-  EXPECT_EQ(back->slower_count(), 0U);
+  EXPECT_EQ(back->slower_count(20), 0U);
   EXPECT_NEAR(back->shift(), 0.051, 1e-6);
 }
 
 TEST(TrackTest, APastOfAFewWindowsIsNoPast) {
   TrackOf track;
   track.Add(7, 0).Add(1, 0.5);
-  EXPECT_EQ(track->slower_count(), 0U);
+  EXPECT_EQ(track->slower_count(20), 0U);
 }
 
 TEST(TrackTest, TheErrorOfAChangeFallsWithTheWindowsAndGrowsWithTheNoise) {
@@ -252,8 +252,16 @@ TEST(LatenessTest, TheNoiseIsKnownWithoutWhatLasts) {
 /// at its end alone. Each has its own time for an iteration.
 class Overlapping {
  public:
-  Overlapping(uint32_t members, uint32_t operations)
-      : members_(members), operations_(operations), lateness_(members, {}), blocked_(members) {}
+  /// `kinds`: 2 has each operation followed by one of another kind, which waits for nothing else.
+  Overlapping(uint32_t members, uint32_t operations, uint32_t kinds = 1)
+      : members_(members),
+        operations_(operations),
+        kinds_(kinds),
+        lateness_(members, {}),
+        blocked_(members) {}
+
+  /// In the next iteration the rank comes so much later to one operation, and to no other.
+  void Stall(size_t rank, double ms) { stall_ = {rank, ms}; }
 
   void Iterate(const std::vector<double>& own_ms) {
     constexpr double kTransferMs = 5;
@@ -268,24 +276,37 @@ class Overlapping {
       std::vector<double> starts(members_);
       for (uint32_t i = 0; i < members_; ++i) {
         starts[i] = std::max(own_ms[i] * (k + 1) / operations_, ended[i]);
+        if (k == 4 && i == stall_.first) starts[i] += stall_.second;
         last = std::max(last, starts[i]);
       }
-      for (uint32_t i = 0; i < members_; ++i) {
-        const auto start = static_cast<uint64_t>((at_ms_ + starts[i]) * 1e6);
-        ended[i] = last + kTransferMs;
-        const auto stop = static_cast<uint64_t>((at_ms_ + ended[i]) * 1e6);
-        operation.samples.push_back({start, stop, blocked_[i] + 1, 1});
-        blocked_[i] += stop - start;
-      }
-      lateness_.Add(operation, 1000.0 * kMs, {}, true, usage_);
+      Tell(operation, starts, ended, last + kTransferMs);
+      if (kinds_ < 2) continue;
+      operation.func = Func::kAllGather;
+      operation.samples.clear();
+      Tell(operation, ended, ended, last + 2 * kTransferMs);
     }
+    stall_.second = 0;
     at_ms_ += ended[0];
   }
   double excess(uint32_t i) const { return lateness_.tracks()[i].excess(); }
 
  private:
+  void Tell(Gathered& operation, std::vector<double> starts, std::vector<double>& ended,
+            double end_ms) {
+    for (uint32_t i = 0; i < members_; ++i) {
+      const auto start = static_cast<uint64_t>((at_ms_ + starts[i]) * 1e6);
+      ended[i] = end_ms;
+      const auto stop = static_cast<uint64_t>((at_ms_ + ended[i]) * 1e6);
+      operation.samples.push_back({start, stop, blocked_[i] + 1, 1});
+      blocked_[i] += stop - start;
+    }
+    lateness_.Add(operation, 1000.0 * kMs, {}, true, usage_);
+  }
+
   const uint32_t members_;
   const uint32_t operations_;
+  const uint32_t kinds_;
+  std::pair<size_t, double> stall_{0, 0};
   Lateness lateness_;
   RoleUsage usage_;
   std::vector<uint64_t> blocked_;
@@ -303,6 +324,30 @@ TEST(LatenessTest, ALeadBesideOverlappingOperationsCountsOnce) {
   }
   EXPECT_GT(job.excess(3), 0.02);
   EXPECT_LT(job.excess(3), 0.06) << "the sum over the buckets is 20 %";
+}
+
+TEST(LatenessTest, ALeadCountsOnceWhateverElseStalls) {
+  // Now and then a rank stalls for long, once; rank 3 is behind in every bucket.
+  Overlapping job(8, 10);
+  for (size_t i = 0; i < 60; ++i) {
+    std::vector<double> own_ms(8, 990.0 + static_cast<double>(i * 7 % 5));
+    own_ms[3] *= 1.04;
+    if (i % 3 == 0) job.Stall(i % 8, 700);
+    job.Iterate(own_ms);
+  }
+  EXPECT_GT(job.excess(3), 0.02);
+  EXPECT_LT(job.excess(3), 0.06);
+}
+
+TEST(LatenessTest, ALeadCountsOnceWhereTwoKindsOfOperationsTakeTurns) {
+  Overlapping job(8, 10, /*kinds=*/2);
+  for (int i = 0; i < 60; ++i) {
+    std::vector<double> own_ms(8, 990 + i * 7 % 5);
+    own_ms[3] *= 1.04;
+    job.Iterate(own_ms);
+  }
+  EXPECT_GT(job.excess(3), 0.02);
+  EXPECT_LT(job.excess(3), 0.06);
 }
 
 TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
@@ -327,11 +372,11 @@ TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
   };
   uint64_t seq = 0;
   for (; seq < 60; ++seq) iterate(1000 + seq % 2, seq);
-  EXPECT_EQ(lateness.tracks()[3].late_count(), 0U) << "its work is another";
+  EXPECT_EQ(lateness.tracks()[3].late_count(20), 0U) << "its work is another";
   EXPECT_EQ(lateness.tracks()[3].strong_count(), 0U);
   EXPECT_FALSE(lateness.suspicious());
   for (; seq < 90; ++seq) iterate(1100 + seq % 2, seq);
-  EXPECT_GE(lateness.tracks()[3].slower_count(), 14U);
+  EXPECT_GE(lateness.tracks()[3].slower_count(20), 14U);
 }
 
 TEST(LatenessTest, WindowsHoldTheLongPartOfTheProgramToo) {
@@ -383,7 +428,7 @@ TEST(StepsTest, ALongStepIsTheRanksOwnTime) {
   tell(60, 100, 1100);
   EXPECT_TRUE(steps.lateness().suspicious());
   EXPECT_NEAR(steps.lateness().tracks()[2].excess(), 0.1, 0.02);
-  EXPECT_LT(steps.lateness().tracks()[1].late_count(), 14U);
+  EXPECT_LT(steps.lateness().tracks()[1].late_count(20), 14U);
 }
 
 /// One of `members` needs 0.8 % more after a while; little differs otherwise.
@@ -395,7 +440,7 @@ bool SmallChangeSeen(uint32_t members, const std::vector<uint64_t>& bytes = {}) 
     if (window >= 20) own[1] += 9;
     meeting.Iterate(own, bytes);
   }
-  EXPECT_EQ(meeting.track(1).late_count(), 0U);
+  EXPECT_EQ(meeting.track(1).late_count(20), 0U);
   return meeting.suspicious();
 }
 
@@ -409,7 +454,7 @@ TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
   const std::vector<uint64_t> bytes = {10U << 20U, 11U << 20U, 12U << 20U, 13U << 20U};
   for (int i = 0; i < 40; ++i) meeting.Iterate({500, 550, 600, 650}, bytes);
   for (int i = 0; i < 20; ++i) meeting.Iterate({515, 550, 600, 650}, bytes);
-  EXPECT_EQ(meeting.track(0).slower_count(), 0U);
+  EXPECT_EQ(meeting.track(0).slower_count(20), 0U);
 }
 
 TEST(SlownessTest, WhatFewShowOfTheSpreadIsWeighedWithWhatIsUsual) {
@@ -469,7 +514,7 @@ class Transferring {
     for (double at_s = 0; at_s < length_s; at_s += 0.5) {
       Gathered operation;
       operation.func = Func::kAllReduce;
-      operation.bytes = 1 << 20;
+      operation.bytes = bytes_;
       operation.count = 2;
       operation.since = now_;
       // The first comes early and waits, the last one's duration is the transfer's.
@@ -480,6 +525,7 @@ class Transferring {
     }
   }
   void SetIteration(double ns) { iteration_ns_ = ns; }
+  void SetBytes(uint64_t bytes) { bytes_ = bytes; }
   auto slow() const { return transfers_.slow(std::chrono::seconds(20)); }
   const Transfers& operator*() const { return transfers_; }
 
@@ -487,6 +533,7 @@ class Transferring {
   Transfers transfers_{DetectorOptions()};
   Clock::TimePoint now_ = kNow;
   double iteration_ns_ = 1e9;
+  uint64_t bytes_ = 1 << 20;
   uint64_t count_ = 0;
 };
 
@@ -502,6 +549,16 @@ TEST(TransfersTest, LastinglySlowerThanItsOwnPast) {
   job.For(11, 100);
   EXPECT_FALSE(job.slow());
   EXPECT_GE((*job).healed(), std::chrono::seconds(20));
+}
+
+TEST(TransfersTest, AFewBytesSayNothingOfALink) {
+  for (const bool few : {true, false}) {
+    Transferring job;
+    job.SetBytes(few ? 4 : 1 << 20);
+    job.For(60, 100);
+    job.For(40, 300);
+    EXPECT_EQ(job.slow().has_value(), !few);
+  }
 }
 
 TEST(TransfersTest, ItTakesThreeIterations) {

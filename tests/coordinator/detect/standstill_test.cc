@@ -1,0 +1,159 @@
+// Jobs that report steps and no operations.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/detect/detect_test_util.h"
+
+namespace holdfast::detect {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr double kStepS = 0.5;
+
+/// Six ranks on three nodes, two of which have four. Those that stand make no step.
+class Stepping {
+ public:
+  Stepping() : told(6) {
+    for (uint32_t rank = 0; rank < 6; ++rank) told.state(rank).step = 0;
+  }
+
+  /// Lets so many seconds pass. Returns what is found at the end.
+  std::vector<Verdict> For(double length_s, const std::set<uint32_t>& standing = {}) {
+    std::vector<Verdict> verdicts;
+    for (double passed_s = 0; passed_s < length_s; passed_s += kStepS) {
+      told.Pass(milliseconds(static_cast<int>(1000 * kStepS)));
+      for (uint32_t rank = 0; rank < 6; ++rank) {
+        RankState& state = told.state(rank);
+        state.steps_done.clear();
+        if (standing.count(rank) != 0) continue;
+        state.steps_done = {{state.step++, static_cast<uint64_t>(kStepS * 1e9)}};
+      }
+      verdicts = told.Evaluate();
+    }
+    return verdicts;
+  }
+  const std::vector<Verdict>& suspicions() const { return told.detector.suspicions(); }
+
+  Told told;
+};
+
+const std::set<uint32_t> kAllOfThem = {0, 1, 2, 3, 4, 5};
+
+TEST(StandstillTest, ARankThatMakesNoStepWhileOthersDoIsAnAlertAfterAMinute) {
+  Stepping job;
+  EXPECT_THAT(job.For(60), IsEmpty());
+  EXPECT_THAT(job.For(8, {4}), IsEmpty());
+  ASSERT_EQ(job.suspicions().size(), 1U);
+  EXPECT_THAT(job.suspicions()[0].ranks, ElementsAre(Rank{4}));
+  EXPECT_THAT(job.For(50, {4}), IsEmpty());
+  const auto verdicts = job.For(6, {4});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
+  EXPECT_EQ(verdicts[0].action, Action::kAlert) << "no rank is seen to wait for it";
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+}
+
+TEST(StandstillTest, AStoppedProcessIsAVerdictAfterFiveSeconds) {
+  Stepping job;
+  job.For(60);
+  job.told.state(4).process_state = 'T';
+  EXPECT_THAT(job.For(4, {4}), IsEmpty());
+  const auto verdicts = job.For(3, {4});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
+  EXPECT_EQ(verdicts[0].confidence, 1);
+}
+
+TEST(StandstillTest, WhereNoRankMakesAStepTheOneBehindIsNamed) {
+  Stepping job;
+  job.For(60);
+  job.For(kStepS, {4});
+  const auto verdicts = job.For(64, kAllOfThem);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+}
+
+TEST(StandstillTest, WhereNoRankMakesAStepAndNoneIsBehindNobodyIsNamed) {
+  Stepping job;
+  job.For(60);
+  const auto verdicts = job.For(64, kAllOfThem);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+}
+
+TEST(StandstillTest, ASilentNodeOfAJobThatStandsStillIsDead) {
+  Stepping job;
+  job.For(60);
+  job.told.silent = 2;
+  EXPECT_THAT(job.For(38, kAllOfThem), IsEmpty());
+  const auto verdicts = job.For(4, kAllOfThem);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
+  EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}, Rank{5}));
+}
+
+TEST(StandstillTest, ASilentNodeOfAJobThatGoesOnIsAnAlert) {
+  Stepping job;
+  job.For(60);
+  job.told.silent = 2;
+  EXPECT_THAT(job.For(58), IsEmpty());
+  const auto verdicts = job.For(4);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+}
+
+TEST(StandstillTest, AMarkedPhaseExcusesTheRankAndThoseThatMayWaitForIt) {
+  Stepping job;
+  job.For(60);
+  job.told.state(0).phases = static_cast<uint8_t>(Phase::kCheckpoint);
+  EXPECT_THAT(job.For(200, kAllOfThem), IsEmpty());
+  job.told.state(0).phases = 0;
+  EXPECT_THAT(job.For(50, kAllOfThem), IsEmpty()) << "patience begins at its end";
+}
+
+TEST(StandstillTest, WhoHasPausedForLongBeforeIsGivenLonger) {
+  Stepping job;
+  job.For(60);
+  EXPECT_THAT(job.For(55, {4}), IsEmpty());
+  job.For(20);
+  EXPECT_THAT(job.For(64, {4}), IsEmpty()) << "1.25 times 55 s";
+  EXPECT_EQ(job.For(10, {4}).size(), 1U);
+}
+
+TEST(StandstillTest, ARankThatNeverMadeAStepIsMissedOnceOthersHaveMadeThree) {
+  Stepping job;
+  EXPECT_THAT(job.For(58, {4}), IsEmpty());
+  const auto verdicts = job.For(8, {4});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+}
+
+TEST(StandstillTest, ARankThatHasFinishedIsNotMissed) {
+  Stepping job;
+  job.For(60);
+  job.told.state(4).finished = true;
+  EXPECT_THAT(job.For(100, {4}), IsEmpty());
+}
+
+TEST(StandstillTest, WhereNoStepWasEverReportedNothingIsSaid) {
+  Stepping job;
+  EXPECT_THAT(job.For(300, kAllOfThem), IsEmpty());
+}
+
+TEST(StandstillTest, WhereOperationsAreReportedTheWaitsForGraphDecides) {
+  Stepping job;
+  job.told.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.For(60);
+  EXPECT_THAT(job.For(100, kAllOfThem), IsEmpty()) << "all of them evaluate";
+}
+
+}  // namespace
+}  // namespace holdfast::detect
