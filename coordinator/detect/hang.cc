@@ -334,11 +334,11 @@ class HangFinder {
     return false;
   }
 
-  /// The others wait in the job's first operation for a rank that has marked its start and does
-  /// not come: how long that takes is not known, and an operator may know that it is too long.
+  /// The others wait for the first operation of a rank that has marked its start and does not come:
+  /// how long that takes is not known, and an operator may know that it is too long.
   std::optional<Verdict> LongPhase(uint32_t rank, const Operation& operation) {
     const RankInfo& info = table_.rank(rank);
-    if (table_.any_completed() || table_.phase_lengths().Known(info.phases)) return std::nullopt;
+    if (info.began || table_.phase_lengths().Known(info.phases)) return std::nullopt;
     const auto came = now_ - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
     const auto others = std::max<Clock::Duration>(came - table_.first_heard(), Clock::Duration(0));
     const auto patience = static_cast<uint64_t>(

@@ -361,6 +361,7 @@ void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::Ti
   any_completed_ = true;
   NotePairwise(comm, func);
   RankInfo& rank = ranks_[comm.members[seat.position]];
+  rank.began = true;
   rank.moved_at = std::max(rank.moved_at, as_of);
   if (comm.members.size() > 1) rank.grace_ns = 0;
   NoteAdvance(comm, func, count, as_of);

@@ -73,6 +73,7 @@ struct RankInfo {
   uint64_t grace_ns = 0;
   /// Since when its process has been stopped, by its words; min(): it is not.
   Clock::TimePoint stopped_since = Clock::TimePoint::min();
+  bool began = false;         // it has completed an operation
   Recent<float, 8> steps_ns;  // the last steps
   std::vector<Flight> flights;
   std::vector<Flight> flights_before;  // of the word before
