@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -96,9 +97,26 @@ class CtestTest(Folder):
 
 
 class AllTest(Folder):
+    def setUp(self):
+        super().setUp()
+        # A repository of its own: all.py asks git which tree it is in.
+        self.tree = self.path / "tree"
+        (self.tree / "deploy").mkdir(parents=True)
+        shutil.copy(ROOT / "deploy/all.py", self.tree / "deploy")
+        self.git("init", "-q", ".")
+        self.commit()
+
+    def git(self, *arguments):
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@example.com", *arguments], cwd=self.tree,
+                       check=True)
+
+    def commit(self):
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "x")
+
     def run_all(self, parts, *arguments):
         return subprocess.run(
-            [sys.executable, "-B", str(ROOT / "deploy/all.py"), "--state", str(self.path / "state"), *arguments],
+            [sys.executable, "-B", str(self.tree / "deploy/all.py"), "--state", str(self.path / "state"), *arguments],
             capture_output=True, text=True, env={**os.environ, "HOLDFAST_TEST_PARTS": json.dumps(parts)})
 
     def count(self, name):
@@ -128,10 +146,17 @@ class AllTest(Folder):
 
     def test_what_passed_on_another_tree_is_repeated(self):
         self.run_all([self.part("a")])
-        state = self.path / "state/results.json"
-        state.write_text(json.dumps({**json.loads(state.read_text()), "tree": "another"}))
+        (self.tree / "new").write_text("1")
         self.run_all([self.part("a")])
-        self.assertEqual(self.count("a"), 2)
+        self.assertEqual(self.count("a"), 2, "a new file")
+        self.commit()
+        self.run_all([self.part("a")])
+        self.assertEqual(self.count("a"), 3, "a commit")
+        (self.tree / "new").write_text("2")
+        self.run_all([self.part("a")])
+        self.assertEqual(self.count("a"), 4, "a change")
+        self.run_all([self.part("a")])
+        self.assertEqual(self.count("a"), 4, "the same again")
 
     def test_parts_are_chosen_by_name(self):
         run = self.run_all([self.part("a"), self.part("b")], "--only", "b")

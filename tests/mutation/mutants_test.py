@@ -31,7 +31,8 @@ class MutantsTest(unittest.TestCase):
         self.assertEqual(self.problems(mutation(), mutation(id="b", original="Stop();", kind="statement")), [])
 
     def test_what_does_not_fit_is_named(self):
-        for change, words in (({"original": "x > 2"}, "0 times"), ({"original": ";"}, "2 times"),
+        for change, words in (({"original": "x > 2"}, "0 times"), ({"original": "o"}, "2 times"),
+                              ({"original": "Stop();"}, "is a statement"),
                               ({"file": "room/c.cc"}, "is not there"), ({"mutated": "x > 1"}, "the same"),
                               ({"kind": "other"}, "kind 'other'"), ({"tests": []}, "names no test"),
                               ({"kind": "raw"}, "without @ON@")):

@@ -115,6 +115,20 @@ TEST_F(HostileTableTest, TimesThatCannotBe) {
   EXPECT_THAT(Read().in_flight, IsEmpty()) << "a kind that does not exist";
 }
 
+TEST_F(HostileTableTest, AStepThatIsToComeIsNotBelieved) {
+  recorder_.Step(7, false);
+  std::atomic<uint64_t>& advanced_ns = table().progress.advanced_ns;
+  const uint64_t before = advanced_ns;
+  for (uint64_t wrong : {~0ULL, before + (1ULL << 50), 0ULL}) {
+    advanced_ns = wrong;
+    const RankTelemetry seen = Read();
+    EXPECT_FALSE(seen.progress.known) << wrong;
+    EXPECT_EQ(seen.gaps.nonsense, 1U) << wrong;
+  }
+  advanced_ns = before;
+  EXPECT_EQ(Read().progress.step, 7U);
+}
+
 TEST_F(HostileTableTest, CommunicatorsThatCannotBe) {
   const std::vector<uint32_t> members = {0, 1};
   ASSERT_TRUE(recorder_.Describe({.id = 5, .size = 2, .index = 0, .members = members}).ok());

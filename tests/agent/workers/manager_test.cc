@@ -349,5 +349,24 @@ TEST_F(WorkerManagerTest, GarbageInTheFoldersIsLeftAside) {
   EXPECT_TRUE(manager_->Workers().empty());
 }
 
+TEST_F(WorkerManagerTest, ASpecThatLacksSomethingIsNoWorker) {
+  manager_.reset();
+  const std::vector<std::string> texts = {
+      R"({"job": "x"})",
+      R"({"job": "x", "run_id": "run-1.1", "rank": 1, "command": ["/bin/true"]})",
+      R"({"job": "x", "run_id": "run-1.1", "rank": 2, "command": [], "environment": [],
+          "directory": "/", "log": "/dev/null"})"};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string folder = root_ + "/workers/x/rank-" + std::to_string(i);
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/spec") << texts[i];
+    const auto spec = ReadSpec(folder);
+    ASSERT_FALSE(spec.has_value()) << texts[i];
+    EXPECT_EQ(spec.error().code(), ErrorCode::kDataLoss) << texts[i];
+  }
+  Open();
+  EXPECT_TRUE(manager_->Workers().empty());
+}
+
 }  // namespace
 }  // namespace holdfast::agent

@@ -793,5 +793,20 @@ TEST(HangTest, ClocksMayDriftForADay) {
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
 }
 
+TEST(HangTest, ACircleIsNotSuspectedBeforeAllOfItIsOld) {
+  for (const double age_s : {1.0, 4.9, 8.0}) {
+    Told job(4);
+    job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+    job.Evaluate();
+    job.Pass(seconds(70));
+    job.Fly(2, kAll, Func::kRecv, 0, 8, 1024,
+            PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.Fly(0, kAll, Func::kRecv, 0, age_s, 1024,
+            PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    EXPECT_THAT(job.Evaluate(), IsEmpty());
+    EXPECT_THAT(job.detector.suspicions(), SizeIs(age_s < 5 ? 0 : 1)) << age_s;
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::detect

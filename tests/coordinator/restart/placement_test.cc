@@ -50,5 +50,14 @@ TEST(PlacementTest, TooFewAreCounted) {
   EXPECT_EQ(placement.lacking, 3U);
 }
 
+TEST(PlacementTest, OneTooFewIsTooFew) {
+  const Placement first = Place({2, {}, {"n0"}, {}});
+  EXPECT_THAT(first.nodes, IsEmpty());
+  EXPECT_EQ(first.lacking, 1U);
+  const Placement again = Place({3, {"n0", "n1", "n2"}, {"n0", "n2"}, {}});
+  EXPECT_THAT(again.nodes, IsEmpty());
+  EXPECT_EQ(again.lacking, 1U);
+}
+
 }  // namespace
 }  // namespace holdfast::coord

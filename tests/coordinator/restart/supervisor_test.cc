@@ -95,6 +95,20 @@ TEST_F(SupervisorTest, TheFirstToDieIsTheCauseAndAllStartAgainInTheirPlaces) {
   EXPECT_EQ(orders_["n1"].restarts, 1U);
 }
 
+TEST_F(SupervisorTest, OfThoseThatEndedOfThemselvesTheFirstIsTheCause) {
+  StartAndRun();
+  EndWorker("n1", 1, 0, 5);
+  EndWorker("n3", 1, 0, 20);
+  EndWorker("n2", 1, 0, 10);
+  Pass(milliseconds(200));
+  ASSERT_EQ(incidents_.size(), 1U);
+  const IncidentRecord& incident = incidents_.begin()->second;
+  EXPECT_THAT(incident.ranks, ElementsAre(Rank{3}));
+  EXPECT_THAT(incident.nodes, ElementsAre("n3"));
+  EXPECT_THAT(incident.evidence[1], HasSubstr("rank 2 ended with exit code 1, 10 ms later"));
+  EXPECT_THAT(incident.evidence[2], HasSubstr("rank 1 ended with exit code 1, 15 ms later"));
+}
+
 TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndSaysHowLongAllTook) {
   StartAndRun();
   EndWorker("n1", 0, SIGKILL, 20);
@@ -384,6 +398,20 @@ TEST_F(SupervisorTest, AJobThatFailsBeforeItsFirstSaveStopsWithItsLastLinesAndBl
   EXPECT_THAT(runs_["gpt"].why, HasSubstr("the cause is the job"));
   EXPECT_THAT(runs_["gpt"].why, HasSubstr("last words of"));
   EXPECT_EQ(Newest().state, IncidentState::kGivenUp);
+}
+
+TEST_F(SupervisorTest, AJobThatFailsOnTheOnlyNodesThereAreBlamesNone) {
+  for (const char* node : {"n0", "n1"}) Attach(node);
+  Start(2);
+  for (int i = 0; i < 3; ++i) {
+    ObeyAll();
+    ASSERT_FALSE(HasEnded(Phase())) << "after " << i << " failures";
+    EndWorker("n1", 1, 0);
+    for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
+  }
+  EXPECT_EQ(Phase(), RunPhase::kFailed);
+  EXPECT_THAT(runs_["gpt"].why, HasSubstr("the cause is the job"));
+  EXPECT_TRUE(quarantine_.empty()) << "no other node was tried, and nothing was saved on any";
 }
 
 TEST_F(SupervisorTest, WhetherItIsTheNodeOrTheJobIsTriedOnAnotherNode) {

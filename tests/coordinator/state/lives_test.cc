@@ -170,6 +170,21 @@ TEST_F(LivesTest, WhatARestoredBackupKnowsCountsByItsDigests) {
   EXPECT_EQ(h.Job().restorable, V(1, 1));
 }
 
+TEST_F(LivesTest, OtherBytesThanTheRecordsAreKeptAside) {
+  Harness h(Life(kA));
+  h.Attach("n1");
+  Start(h, "one");
+  h.Hold("n1", Both(kA, V(1, 1), Tier::kDisk));
+  h.Restart(Life(kB));
+  h.Attach("n1", Both(kA, V(1, 1), Tier::kDisk, 77));
+  for (const Status& finding : h.Findings()) {
+    EXPECT_NE(finding.code(), ErrorCode::kDataLoss) << finding.ToString();  // it is no damage
+  }
+  ASSERT_EQ(h.state().Nodes()[0].other_lives.size(), 1U);
+  EXPECT_EQ(h.state().Nodes()[0].other_lives[0].shards, 2U);
+  EXPECT_THAT(Adopt(h, false)[0].why_not, testing::HasSubstr("with other bytes"));
+}
+
 TEST_F(LivesTest, AdoptTakesWhatIsWhole) {
   Harness h(Life(kB));
   std::vector<Holding> all = Both(kA, V(3, 420), Tier::kDisk);

@@ -11,6 +11,7 @@ namespace holdfast::coord {
 namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -533,6 +534,22 @@ TEST_F(FinishedJobTest, TheNodeThatReturnsGetsItsPlaceBackBeforeAnythingWasRebui
   EXPECT_THAT(After(seconds(60)), IsEmpty());
   c.Pass(seconds(1));
   EXPECT_THAT(c.Job().under_protected, IsEmpty());
+}
+
+TEST_F(FinishedJobTest, WhatTheStandInMadeIsNoParityOfTheNodeThatReturned) {
+  c.Attach("e");
+  c.Lose("b");
+  c.Pass(std::chrono::minutes(11));
+  c.Hold("e", {Parity(V(1, 2), 1, Tier::kMemory)});
+  c.Attach("b", OnDisk(V(1, 1), 1), ++start_);
+  c.Pass(seconds(3));
+  c.Pass(seconds(60));
+  for (uint32_t i : {0U, 2U, 3U}) c.Hold(nodes[i], {Parity(V(1, 2), i, Tier::kMemory)});
+  HoldData(V(1, 2), Tier::kMemory);
+  EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 2)));
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "b is asked for it, and has nothing";
+  c.Hold("b", {Parity(V(1, 2), 1, Tier::kMemory)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 2)));
 }
 
 TEST_F(RepairTest, TheNewestVersionOnDiskCanBePinnedWithoutItsName) {

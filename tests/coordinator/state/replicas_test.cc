@@ -76,6 +76,13 @@ TEST_F(ReplicasTest, WithoutAMajorityAllAreNamed) {
   EXPECT_THAT(Disputes(1), ElementsAre("'w', bytes 0 to 1: ranks 0, 1, 2 differ from each other"));
 }
 
+TEST_F(ReplicasTest, HalfIsNoMajority) {
+  const std::vector<Finding> findings = Save(1, {{Sample(0, 1, 7)}, {}, {Sample(0, 1, 8)}});
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_THAT(findings[0].ranks, ElementsAre(Rank{0}, Rank{2}));
+  EXPECT_THAT(Disputes(1), ElementsAre("'w', bytes 0 to 1: ranks 0, 2 differ from each other"));
+}
+
 TEST_F(ReplicasTest, LaterVersionsAreDisputedUntilTheSameBytesAreEqual) {
   SaveOne(1, 0, 8, {7, 8, 7});
   const std::string text = "'w', bytes 0 to 8: rank 1 differs from ranks 0, 2";

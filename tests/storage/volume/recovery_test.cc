@@ -153,6 +153,14 @@ TEST_P(RecoveryTest, UnknownEntriesAreMovedAndNeverDeleted) {
   EXPECT_EQ(volume_->QuarantinedFiles(), unknown.size() + 1) << "they stay until they are deleted";
 }
 
+TEST_P(RecoveryTest, QuarantinedFilesOfEveryDirectoryAreCounted) {
+  for (const auto& dir : dirs_) ASSERT_STATUS_OK(dir->WriteSmallFile("notes.txt", "keep"));
+  ASSERT_STATUS_OK(dirs_.front()->WriteSmallFile("more.txt", "keep"));
+  Reopen();
+  EXPECT_EQ(report().quarantined.size(), GetParam() + 1);
+  EXPECT_EQ(volume_->QuarantinedFiles(), GetParam() + 1);
+}
+
 TEST_P(RecoveryTest, ANewerSealIsLeftInPlaceNotOfferedAndNotRemoved) {
   ASSERT_STATUS_OK(disk_.Damage("d0/job/v1-1/rank-0.seal", [](std::vector<std::byte>& bytes) {
     bytes[8] = std::byte{99};  // the format number follows eight bytes of magic
