@@ -327,18 +327,11 @@ class HangFinder {
                                    table_.phase_lengths().Limit(info.phases);
   }
 
-  bool AnyExcused() const {
-    for (uint32_t rank = 0; rank < table_.world(); ++rank) {
-      if (table_.rank(rank).node != kNone && Excused(rank)) return true;
-    }
-    return false;
-  }
-
   /// The others wait for the first operation of a rank that has marked its start and does not come:
   /// how long that takes is not known, and an operator may know that it is too long.
   std::optional<Verdict> LongPhase(uint32_t rank, const Operation& operation) {
     const RankInfo& info = table_.rank(rank);
-    if (info.began || table_.phase_lengths().Known(info.phases)) return std::nullopt;
+    if (info.has_begun() || table_.phase_lengths().Known(info.phases)) return std::nullopt;
     const auto came = now_ - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
     const auto others = std::max<Clock::Duration>(came - table_.first_heard(), Clock::Duration(0));
     const auto patience = static_cast<uint64_t>(
@@ -423,9 +416,11 @@ class HangFinder {
       });
       if (!stuck_too) return std::nullopt;
     }
-    // Some have left it: those may wait for a rank in a marked phase, and so may the operation's
-    // end be told late.
-    if (!operation.left.empty() && AnyExcused()) return std::nullopt;
+    // Who has left it may wait for a rank that is in a marked phase, or was a moment ago.
+    if (!operation.left.empty() && table_.excused_at() != Clock::TimePoint::min() &&
+        now_ - table_.excused_at() < options_.hang_after) {
+      return std::nullopt;
+    }
     const auto old = std::count_if(
         operation.starters.begin(), operation.starters.end(),
         [&](const Operation::Starter& starter) { return WordAge(starter.rank) > kFresh; });

@@ -213,8 +213,11 @@ void Lateness::Note(double wall_ns, RoleUsage& usage) {
     double excess = own_ns_[i] - usual;
     // A lead that is carried on counts once, not in each operation.
     if (excess > 0) {
-      const double once = (1 - carried) * excess + carried * leads_.largest(position_[i]);
-      excess = std::min(excess, once);
+      const double largest = leads_.largest(position_[i]);
+      const double rows = std::max(largest, leads_.of_rows(position_[i]));
+      const double once = (1 - carried) * rows + carried * largest;
+      const double counted_again = std::clamp(leads_.sum(position_[i]) - once, 0.0, excess);
+      excess = std::min(excess - counted_again, (1 - carried) * excess + carried * largest);
     }
     own_ns_[i] = excess / wall_ns;  // now the excess
   }

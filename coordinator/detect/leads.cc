@@ -11,19 +11,37 @@ constexpr double kForget = 1.0 / 4096;  // of what pairs of operations showed
 /// A lead that rises from operation to operation is like the one before by half, and all carried.
 constexpr double kRising = 2;
 constexpr uint64_t kFewOperations = 16;
+constexpr double kGapShare = 0.1;  // of the transfer's time: less is no gap
 constexpr double kTypicalStep = 0.02;
 constexpr double kClip = 4;  // typical deviations: one long stall says nothing of all others
 
 }  // namespace
 
 void Leads::Begin() {
-  std::fill(largest_.begin(), largest_.end(), 0.0);
+  for (std::vector<double>* leads : {&sums_, &largest_, &in_row_, &rows_}) {
+    std::fill(leads->begin(), leads->end(), 0.0);
+  }
   for (Kind& kind : kinds_) std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
 }
 
 double Leads::carried() const {
   if (operations_ < kFewOperations || alone_ <= 0) return 0;
   return std::clamp(kRising * together_ / alone_, 0.0, 1.0);
+}
+
+/// The usual member came to it right from the operation before.
+bool Leads::FollowsAtOnce(const Gathered& operation, uint64_t least_ns) {
+  std::vector<double> gaps;
+  for (size_t i = 0; i < operation.samples.size(); ++i) {
+    const Sample& sample = operation.samples[i];
+    if (!sample.present()) continue;
+    if (stops_[i] != 0) {
+      gaps.push_back(static_cast<double>(sample.start_ns) - static_cast<double>(stops_[i]));
+    }
+    stops_[i] = sample.stop_ns;
+  }
+  return !gaps.empty() &&
+         LowerMedian(std::span<double>(gaps)) < kGapShare * static_cast<double>(least_ns);
 }
 
 void Leads::Add(const Gathered& operation) {
@@ -44,6 +62,7 @@ void Leads::Add(const Gathered& operation) {
   const double most = scratch_.empty() ? 0 : *std::max_element(scratch_.begin(), scratch_.end());
   // Of a pair the lower median is the late one's own.
   const double beside = operation.samples.size() < 4 ? most : usual;
+  const bool same_row = FollowsAtOnce(operation, least);
   double together = 0;
   double alone = 0;
   for (size_t i = 0; i < operation.samples.size(); ++i) {
@@ -53,7 +72,14 @@ void Leads::Add(const Gathered& operation) {
       continue;
     }
     const auto wait = static_cast<double>(sample.duration_ns() - least);
-    largest_[i] = std::max(largest_[i], beside - wait);
+    const double lead = beside - wait;
+    sums_[i] += lead;
+    largest_[i] = std::max(largest_[i], lead);
+    if (!same_row) {
+      rows_[i] += in_row_[i];
+      in_row_[i] = lead;
+    }
+    in_row_[i] = std::max(in_row_[i], lead);
     if (kind.waits[i] >= 0) {
       const double clip = kClip * typical_;
       const double before = std::clamp(kind.waits[i] - kind.usual[i], -clip, clip);

@@ -39,8 +39,8 @@ uint64_t Patience::Usual(const Operation& operation, uint32_t rank, Clock::TimeP
   usual = std::max(usual, kPauses * static_cast<double>(table_.longest_pause_ns()));
   const uint32_t whose = rank == kNone ? operation.starters.front().rank : rank;
   usual = std::max(usual, kSteps * MostOf(table_.rank(whose).steps_ns.values()));
-  if (!table_.any_completed()) {
-    // Of the first operation no more is known than how long the others needed to come to it.
+  if (!table_.any_completed() || (rank != kNone && !table_.rank(rank).has_begun())) {
+    // Of a first operation no more is known than how long the others needed to come to it.
     const auto came = now - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
     usual = std::max(usual, kSteps * static_cast<double>((came - table_.first_heard()).count()));
   }

@@ -78,6 +78,8 @@ struct RankInfo {
   std::vector<Flight> flights;
   std::vector<Flight> flights_before;  // of the word before
   std::vector<Seat> seats;
+
+  bool has_begun() const { return began || word.step > 0; }
 };
 
 struct NodeInfo {

@@ -46,6 +46,10 @@ class Told {
       for (Rank rank : known.members) completed_.push_back({rank, CommId{comm}, func, count});
     }
   }
+  /// The same on one of its ranks.
+  void CompleteOf(uint32_t rank, uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
+    completed_.push_back({Rank{rank}, CommId{comm}, func, count});
+  }
   /// All nodes ask all others; `cut` are the pairs between which nothing passes. `liar` says that
   /// nobody answered it.
   void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t liar = ~0U) {

@@ -312,6 +312,7 @@ TEST(HangTest, AMarkedStartThatDoesNotEndIsAnAlertAfterAMinuteAndAFaultAfterTen)
   Told job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.state(3).phases = static_cast<uint8_t>(Phase::kInit);
+  job.state(3).step = 0;
   job.Evaluate();
   job.Pass(seconds(2));
   double alerted_s = 0;
@@ -329,6 +330,43 @@ TEST(HangTest, AMarkedStartThatDoesNotEndIsAnAlertAfterAMinuteAndAFaultAfterTen)
   EXPECT_GE(alerted_s, 60);
   EXPECT_LE(alerted_s, 62);
   EXPECT_GE(restarted_s, 595);
+}
+
+TEST(HangTest, WhoHasNotBegunIsGivenLongerThanTheOthersNeededToCome) {
+  Told job(6);
+  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll + 1, Role::kTensor, {0, 1});
+  for (uint32_t rank = 0; rank < 6; ++rank) job.state(rank).step = 0;
+  for (int i = 0; i < 120; ++i) {
+    EXPECT_THAT(job.Evaluate(), IsEmpty());
+    job.Pass(seconds(1));
+  }
+  job.Complete(kAll + 1, 30);  // two ranks have begun
+  const double from_s = BlamedFrom(job, 0, 0, 400);
+  EXPECT_GE(from_s, 180) << "1.5 times two minutes";
+  EXPECT_LE(from_s, 190);
+}
+
+TEST(HangTest, WhatSomeHaveLeftIsNoHangWhileARankIsInAMarkedPhase) {
+  for (const bool marked : {true, false}) {
+    Told job(6);
+    job.AddComm(kAll, Role::kData, {2, 3});
+    job.AddComm(kAll + 1, Role::kTensor, {0, 3});
+    job.Complete(kAll, 5);
+    job.Complete(kAll + 1, 30);
+    job.state(0).phases = marked ? static_cast<uint8_t>(Phase::kCheckpoint) : 0;
+    job.Evaluate();
+    job.CompleteOf(3, kAll, 6);
+    bool found = false;
+    for (double age_s = 0; age_s < 100; age_s += 1) {
+      job.Fly(2, kAll, kReduce, 5, age_s);
+      job.Fly(3, kAll + 1, kReduce, 30, age_s, 1024, {}, FlightState::kEnqueued);
+      found |= !job.Evaluate().empty();
+      job.Land();
+      job.Pass(seconds(1));
+    }
+    EXPECT_EQ(found, !marked);
+  }
 }
 
 TEST(HangTest, ARankAloneInACommunicatorWaitsForNobody) {

@@ -350,6 +350,36 @@ TEST(LatenessTest, ALeadCountsOnceWhereTwoKindsOfOperationsTakeTurns) {
   EXPECT_LT(job.excess(3), 0.06);
 }
 
+TEST(LatenessTest, ALeadCountsOnceInOperationsThatFollowEachOtherAtOnce) {
+  // Three operations a window come in a row for all but rank 3, which comes 40 ms late to the first
+  // and has the transfer's 30 ms to compute before each of the others.
+  Lateness lateness(8, {});
+  RoleUsage usage;
+  std::vector<uint64_t> blocked(8);
+  uint64_t at_ms = 1000;
+  uint64_t seq = 0;
+  for (uint64_t window = 0; window < 40; ++window) {
+    at_ms += 900 + window % 3;
+    for (uint64_t k = 0; k < 3; ++k) {
+      const uint64_t lead_ms = k == 0 ? 40 : 30;
+      Gathered operation;
+      operation.func = Func::kAllReduce;
+      operation.seq = seq++;
+      operation.bytes = 1 << 20;
+      operation.count = 8;
+      for (uint32_t i = 0; i < 8; ++i) {
+        const uint64_t start = (at_ms + (i == 3 ? lead_ms : 0)) * kMs;
+        const uint64_t stop = (at_ms + lead_ms + 30) * kMs;
+        operation.samples.push_back({start, stop, blocked[i] + 1, 1});
+        blocked[i] += stop - start;
+      }
+      at_ms += lead_ms + 30;
+      lateness.Add(operation, 1000.0 * kMs, {}, true, usage);
+    }
+  }
+  EXPECT_NEAR(lateness.tracks()[3].excess(), 0.04, 0.01) << "and not 10 %";
+}
+
 TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
   Lateness lateness(4, {});
   RoleUsage usage;
