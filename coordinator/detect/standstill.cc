@@ -184,6 +184,8 @@ class StandstillFinder {
       if (table_.rank(rank).word.step < newest_step_) behind.push_back(rank);
     }
     hangs.stall_ns = std::max(hangs.stall_ns, stands);
+    // A pause of a job of one rank, in a notebook for instance, is no news for its user.
+    if (standing_.size() == 1 && stands < patience) return;
     if (behind.size() * 2 >= standing_.size()) behind.clear();
     Verdict verdict = About(behind, stands);
     verdict.evidence.push_back(

@@ -15,11 +15,11 @@ using testing::IsEmpty;
 
 constexpr double kStepS = 0.5;
 
-/// Six ranks on three nodes, two of which have four. Those that stand make no step.
+/// Ranks, two on each node. Those that stand make no step.
 class Stepping {
  public:
-  Stepping() : told(6) {
-    for (uint32_t rank = 0; rank < 6; ++rank) told.state(rank).step = 0;
+  explicit Stepping(uint32_t world = 6) : told(world), world_(world) {
+    for (uint32_t rank = 0; rank < world; ++rank) told.state(rank).step = 0;
   }
 
   /// Lets so many seconds pass. Returns what is found at the end.
@@ -27,7 +27,7 @@ class Stepping {
     std::vector<Verdict> verdicts;
     for (double passed_s = 0; passed_s < length_s; passed_s += kStepS) {
       told.Pass(milliseconds(static_cast<int>(1000 * kStepS)));
-      for (uint32_t rank = 0; rank < 6; ++rank) {
+      for (uint32_t rank = 0; rank < world_; ++rank) {
         RankState& state = told.state(rank);
         state.steps_done.clear();
         if (standing.count(rank) != 0) continue;
@@ -40,6 +40,9 @@ class Stepping {
   const std::vector<Verdict>& suspicions() const { return told.detector.suspicions(); }
 
   Told told;
+
+ private:
+  const uint32_t world_;
 };
 
 const std::set<uint32_t> kAllOfThem = {0, 1, 2, 3, 4, 5};
@@ -85,6 +88,14 @@ TEST(StandstillTest, WhereNoRankMakesAStepAndNoneIsBehindNobodyIsNamed) {
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_THAT(verdicts[0].ranks, IsEmpty());
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
+}
+
+TEST(StandstillTest, ARankAloneIsNotSuspectedOfAPauseAndAlertedAfterAMinute) {
+  Stepping job(1);
+  job.For(60);
+  EXPECT_THAT(job.For(55, kAllOfThem), IsEmpty());
+  EXPECT_THAT(job.suspicions(), IsEmpty());
+  EXPECT_EQ(job.For(8, kAllOfThem).size(), 1U);
 }
 
 TEST(StandstillTest, ASilentNodeOfAJobThatStandsStillIsDead) {
