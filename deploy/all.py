@@ -52,7 +52,11 @@ def tree_id():
     """Of the commit and of everything that differs from it."""
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
-    changes = git("diff", "HEAD") + git("ls-files", "--others", "--exclude-standard")
+    new = git("ls-files", "-z", "--others", "--exclude-standard")
+    changes = git("diff", "HEAD") + new
+    for name in new.split(b"\0"):
+        if name:
+            changes += (ROOT / os.fsdecode(name)).read_bytes()
     return git("rev-parse", "HEAD").decode().strip() + (
         "+" + hashlib.sha256(changes).hexdigest()[:12] if changes else "")
 
