@@ -243,7 +243,9 @@ class HangFinder {
       verdict.confidence = 1;
       return verdict;
     }
-    const uint64_t patience = patience_.ToBlame(operation, rank, Standing::kElsewhere, now_);
+    const bool runs = info.word.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr;
+    const uint64_t patience =
+        patience_.ToBlame(operation, rank, runs ? Standing::kRunning : Standing::kElsewhere, now_);
     if (waited < patience || MovedLately(rank, patience) ||
         !AbsentLongEnough(rank, operation, patience)) {
       return Suspicion(std::move(verdict), patience);
@@ -382,14 +384,21 @@ class HangFinder {
     return false;
   }
 
+  /// What the rank has enqueued and not started of such operations; nullptr: nothing.
+  const Flight* EnqueuedBy(uint32_t rank, const Operation& operation) const {
+    const auto& flights = table_.rank(rank).flights;
+    const auto found = std::find_if(flights.begin(), flights.end(), [&](const Flight& flight) {
+      return flight.comm == operation.comm && flight.func == operation.func &&
+             flight.state == FlightState::kEnqueued;
+    });
+    return found == flights.end() ? nullptr : &*found;
+  }
+
   std::string WhereItIs(uint32_t rank, const Operation& operation) const {
     const RankState& word = table_.rank(rank).word;
-    for (const Flight& flight : table_.rank(rank).flights) {
-      if (flight.comm == operation.comm && flight.func == operation.func &&
-          flight.state == FlightState::kEnqueued) {
-        return fmt::format("rank {} enqueued it {} ago and it does not start: its GPU is stuck",
-                           rank, InSeconds(flight.age_ns));
-      }
+    if (const Flight* flight = EnqueuedBy(rank, operation)) {
+      return fmt::format("rank {} enqueued it {} ago and it does not start: its GPU is stuck", rank,
+                         InSeconds(flight->age_ns));
     }
     const std::string_view meaning = word.process_state == 'T'   ? "it is stopped"
                                      : word.process_state == 'Z' ? "it is a zombie"

@@ -145,8 +145,9 @@ bool Lateness::TransfersDiffer() {
   std::erase(scratch_, 0);
   const double usual = LowerMedian(std::span<double>(scratch_));
   const auto [least, most] = std::minmax_element(scratch_.begin(), scratch_.end());
-  work_differs_ = !scratch_.empty() && *most - *least >= kTransfersDiffer * usual;
-  return work_differs_;
+  transfers_differ_ = scratch_.empty() || *most - *least >= kTransfersDiffer * usual;
+  work_differs_ = transfers_differ_;
+  return transfers_differ_;
 }
 
 /// Members that moved more bytes had more to compute: that is no fault. How much more is learned

@@ -47,6 +47,8 @@ class Lateness {
   /// The totals of blocked time were not there: a late rank may have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
   bool alike() const { return alike_; }
+  /// Members have different numbers of transfers between two, on the average.
+  bool transfers_differ() const { return transfers_differ_; }
 
  private:
   bool WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns);
@@ -71,6 +73,7 @@ class Lateness {
   std::vector<Track> tracks_;
   Leads leads_;
   bool alike_ = true;
+  bool transfers_differ_ = true;  // until the first window
   Recent<double, 16> walls_;
   double least_ns_ = 0;  // how long windows had to be when the tracks began
   uint32_t windows_ = 0;

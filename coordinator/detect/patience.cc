@@ -57,6 +57,8 @@ uint64_t Patience::ToBlame(const Operation& operation, uint32_t rank, Standing s
         return 2 * options_.hang_after;
       case Standing::kStuck:
         return options_.stuck_after;
+      case Standing::kRunning:
+        return options_.absent_after * 5 / 4;
       case Standing::kElsewhere:
       case Standing::kAgentSilent:
         return options_.absent_after;

@@ -14,7 +14,8 @@ namespace holdfast::detect {
 enum class Standing {
   kStopped,      // its process is stopped: it cannot move
   kStuck,        // everybody is in communication: nothing can move, but links recover
-  kElsewhere,    // it is outside of communication: it may compile, read, evaluate
+  kElsewhere,    // it is outside of communication: it may read, or wait for its GPU
+  kRunning,      // the same, and its process runs: it may compile or evaluate
   kSilent,       // its node says nothing, and nobody was asked about it
   kOutOfReach,   // its node says nothing, and those who asked it had no answer
   kAgentSilent,  // its node answers others, and its agent says nothing

@@ -28,6 +28,7 @@ constexpr size_t kTrackLeast = 10;          // windows, to know a member's lasti
 constexpr double kLastingLeast = 0.003;     // robust spread of lasting excesses, at least
 constexpr double kLastingUsual = 0.0045;    // what it usually is: of few members some show less,
 constexpr double kLastingWeight = 8;        // so it counts as much as so many of them
+constexpr size_t kRingLeast = 4;            // members: of a pair each may be a stage
 constexpr double kLikeIt = 0.5;             // of a rank's excess, to be of its kind
 constexpr size_t kKindShare = 64;           // of so many others one may be like it by chance
 constexpr size_t kFewOthers = 6;            // show little of what is usual: then it has to be
@@ -148,8 +149,16 @@ void Slowness::Finish(const Gathered& operation, Index comm, Table& table) {
     watch.stages_known = table.pairwise_comms();
     watch.spans_stages = table.SpansStages(comm);
   }
-  const bool alike = !watch.spans_stages;
+  const bool alike = !watch.spans_stages || IsRing(comm, table);
   watch.lateness.Add(operation, pace_.iteration_ns(), excused, alike, usage_[ClassOf(comm, table)]);
+}
+
+/// Members that do nothing but send to each other, all as often and as much: they have the same
+/// work. First and last stages of a pipeline send less than those between them.
+bool Slowness::IsRing(Index comm, const Table& table) const {
+  const CommInfo& info = table.comm(comm);
+  return table.comms().size() == 1 && info.pairwise && info.role != Role::kPipeline &&
+         info.members.size() >= kRingLeast && !watches_[comm]->lateness.transfers_differ();
 }
 
 /// Members that were in a checkpoint or the like about when the operation's window was.

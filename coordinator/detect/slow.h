@@ -63,6 +63,7 @@ class Slowness {
   void TakeRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
   void Finish(const Gathered& operation, Index comm, Table& table);
   static bool Comparable(Func func, const CommInfo& comm);
+  bool IsRing(Index comm, const Table& table) const;
   std::vector<bool> Excused(const Gathered& operation, std::span<const uint32_t> members,
                             const Table& table) const;
   void TellSteps(const Table& table);

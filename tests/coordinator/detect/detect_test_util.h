@@ -103,6 +103,7 @@ class Told {
     for (uint32_t rank = 0; rank < world_; ++rank) {
       states_[rank].rank = Rank{rank};
       states_[rank].step = 100;
+      states_[rank].process_state = 'S';
     }
   }
 

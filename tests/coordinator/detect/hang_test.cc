@@ -369,6 +369,14 @@ TEST(HangTest, WhatSomeHaveLeftIsNoHangWhileARankIsInAMarkedPhase) {
   }
 }
 
+TEST(HangTest, WhoRunsIsGivenMoreThanWhoSleeps) {
+  Told job = Saving();
+  job.state(3).process_state = 'R';
+  const double from_s = BlamedFrom(job, 5, 0, 200);
+  EXPECT_GE(from_s, 75);
+  EXPECT_LE(from_s, 77);
+}
+
 TEST(HangTest, ARankAloneInACommunicatorWaitsForNobody) {
   Told job(2);
   job.AddComm(kAll, Role::kData, {0});

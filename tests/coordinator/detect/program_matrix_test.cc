@@ -1,0 +1,89 @@
+// A few cells of the fault matrix over rank programs (tests/sim): what was reached is kept. Runs
+// are reproducible, so that a count that falls is a change of the detector, or of the model.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/program/run.h"
+
+namespace holdfast::sim::program {
+namespace {
+
+constexpr uint64_t kSeeds = 3;
+
+Outcome RunOf(Family family, std::string_view fault, uint64_t seed,
+              std::vector<std::string> behaviours = {}, double healthy_s = 0) {
+  Case what;
+  what.family = family;
+  what.fault = *FindFault(fault);
+  what.behaviours = std::move(behaviours);
+  what.healthy_s = healthy_s;
+  return RunCase(what, 1000 * seed + static_cast<uint64_t>(family));
+}
+
+struct Kept {
+  std::string_view fault;
+  bool steps_only;      // whether jobs that report steps only are counted, too
+  uint32_t missed_max;  // runs in which the fault is not found and attributed exactly
+};
+
+class ProgramFaultTest : public testing::TestWithParam<Kept> {};
+
+TEST_P(ProgramFaultTest, IsAttributedInAllFamilies) {
+  uint32_t missed = 0;
+  std::string which;
+  for (const Family family : kFamilies) {
+    const FaultSpec& spec = *FindFault(GetParam().fault);
+    if (!Fits(spec.kind, family)) continue;
+    if (family == Family::kStepsOnly && !GetParam().steps_only) continue;
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const Outcome outcome = RunOf(family, GetParam().fault, seed);
+      if (!outcome.took_effect || outcome.exact) continue;
+      ++missed;
+      which += fmt::format(" {}:{}", ToString(family), seed);
+    }
+  }
+  EXPECT_LE(missed, GetParam().missed_max) << which;
+  RecordProperty("missed", static_cast<int>(missed));
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, ProgramFaultTest,
+                         testing::Values(Kept{"sigkill", true, 0}, Kept{"node-gone", true, 0},
+                                         Kept{"sigstop", true, 0}, Kept{"loader", false, 0},
+                                         Kept{"kernel", false, 0}, Kept{"mismatch", false, 0},
+                                         Kept{"storage-marked", false, 0},
+                                         Kept{"never-joins", false, 2}, Kept{"gpu-30%", false, 3},
+                                         Kept{"gpu-10%", false, 3}, Kept{"nic-2x", false, 4}),
+                         [](const testing::TestParamInfo<Kept>& cell) {
+                           std::string name(cell.param.fault);
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
+
+class ProgramHealthTest : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(ProgramHealthTest, NoHealthyJobIsRestarted) {
+  uint32_t alerts = 0;
+  for (const Family family : kFamilies) {
+    const Outcome outcome = RunOf(family, "none", 7, {std::string(GetParam())}, 600);
+    for (const FalseVerdict& wrong : outcome.wrong) {
+      EXPECT_FALSE(wrong.restarts) << ToString(family);
+      alerts += wrong.names ? 1 : 0;
+    }
+  }
+  EXPECT_LE(alerts, 3U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Behaviours, ProgramHealthTest,
+                         testing::Values("evaluation unmarked", "rank-0 checkpoint marked",
+                                         "jit unmarked", "first step 2 min marked",
+                                         "garbage collection", "stalls", "late digests",
+                                         "agent restarts", "nic flaps"),
+                         [](const testing::TestParamInfo<std::string_view>& cell) {
+                           std::string name(cell.param);
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace holdfast::sim::program
