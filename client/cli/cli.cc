@@ -116,6 +116,7 @@ void Describe(Program& program) {
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
   add(MakeAdviseCommand());
+  add(MakeDoctorCommand());
   add(MakeDrillCommand());
   add(MakeDumpCommand());
   program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");

@@ -50,6 +50,7 @@ std::unique_ptr<Command> MakeIncidentsCommand();
 std::unique_ptr<Command> MakeQuarantineCommand();
 std::unique_ptr<Command> MakeAdviseCommand();
 std::unique_ptr<Command> MakeDrillCommand();
+std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeDumpCommand();
 
 /// A bash script that completes `app`'s commands and options.
