@@ -3,6 +3,7 @@
 #include "agent/selftest/self_test.h"
 #include "client/cli/command.h"
 #include "client/cli/text.h"
+#include "storage/base/config.h"
 
 namespace holdfast::cli {
 
@@ -15,7 +16,8 @@ constexpr const char* kDoctorFooter = R"(
 Tests this machine: no agent, no coordinator and no network are needed. Every core computes known
 results for two seconds, patterns are written to an eighth of the available memory (1 GiB at most)
 and read back, and so is a file without a name in each data directory (256 MiB, a quarter of the
-free space at most). About 20 s with one disk. A job that trains here meanwhile is slowed down.
+free space at most). A few seconds, at most about 20 s with one disk. A job that trains here meanwhile
+is slowed down.
 
 Exit code 2 when a part failed, 3 when a part could not be tested.
 
@@ -42,6 +44,15 @@ std::string_view NameOf(Outcome outcome) {
                                         : "passed";
 }
 
+CLI::Validator BytesCheck() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const auto bytes = ParseBytes(text);
+        return bytes ? std::string() : bytes.error().message();
+      },
+      "", "bytes");
+}
+
 class DoctorCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
@@ -54,22 +65,22 @@ class DoctorCommand : public Command {
         ->type_name("DIR");
     command->add_option("--memory", memory_, "Most memory to test, such as 256MiB")
         ->type_name("BYTES")
-        ->transform(CLI::AsSizeValue(false))
-        ->default_str("1GiB");
+        ->check(BytesCheck())
+        ->capture_default_str();
     command->add_option("--disk", disk_, "Most to write to each disk")
         ->type_name("BYTES")
-        ->transform(CLI::AsSizeValue(false))
-        ->default_str("256MiB");
+        ->check(BytesCheck())
+        ->capture_default_str();
     return command;
   }
 
   Result<ExitCode> Run(Context& context) override {
     selftest::SelfTestOptions options;
-    options.memory.bytes = memory_;
-    options.disk.bytes = disk_;
+    HOLDFAST_ASSIGN_OR_RETURN(options.memory.bytes, ParseBytes(memory_));
+    HOLDFAST_ASSIGN_OR_RETURN(options.disk.bytes, ParseBytes(disk_));
     options.data_dirs = data_dirs_;
     if (!context.output.json()) {
-      Say("testing this machine; about 20 s, and 10 s more for each further disk");
+      Say("testing this machine: a few seconds for each part");
     }
     const std::vector<CheckResult> results = selftest::RunSelfTest(options);
     Write(context.output, results);
@@ -115,8 +126,8 @@ class DoctorCommand : public Command {
 
   bool self_test_ = false;
   std::vector<std::string> data_dirs_;
-  uint64_t memory_ = uint64_t{1} << 30U;
-  uint64_t disk_ = uint64_t{256} << 20U;
+  std::string memory_ = "1GiB";
+  std::string disk_ = "256MiB";
 };
 
 }  // namespace
