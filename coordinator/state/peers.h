@@ -30,8 +30,8 @@ uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, u
 /// What a group has can be decoded from: the version is committed where parity is kept.
 bool MayDecode(const VersionState& version);
 
-/// Every member of every group holds its data and its parity at a tier, memory or disk, at which the
-/// version is committed: it may be committed at peer.
+/// Every member of every group holds its data and its parity at a tier, memory or disk, at which
+/// the version is committed: it may be committed at peer.
 bool IsCompleteAtPeer(const Job& job, const VersionState& version);
 
 /// The group of `rank` can decode its shard from what is at `tiers`.

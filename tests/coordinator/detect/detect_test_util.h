@@ -14,6 +14,7 @@
 namespace holdfast::detect {
 
 inline constexpr Func kReduce = Func::kAllReduce;
+inline constexpr uint64_t kAll = 0xa;  // a communicator of all ranks
 
 class Told {
  public:
