@@ -16,15 +16,15 @@ constexpr const char* kDoctorFooter = R"(
 Tests this machine: no agent, no coordinator and no network are needed. Every core computes known
 results for two seconds, patterns are written to an eighth of the available memory (1 GiB at most)
 and read back, and so is a file without a name in each data directory (256 MiB, a quarter of the
-free space at most). A few seconds, at most about 20 s with one disk. A job that trains here meanwhile
-is slowed down.
+free space at most). A few seconds, at most about 20 s with one disk. A job that trains here
+meanwhile is slowed down.
 
 Exit code 2 when a part failed, 3 when a part could not be tested.
 
 Examples:
   holdfast doctor --self-test
   holdfast doctor --self-test --data-dir /data0 --data-dir /data1
-  holdfast doctor --self-test --data-dir /data0 -o json | jq '.checks[] | select(.result != "passed")'
+  holdfast doctor --self-test --data-dir /data0 -o json | jq '.checks[].result'
 )";
 
 Tone ToneOf(Outcome outcome) {

@@ -146,7 +146,7 @@ std::string RoomOf(const std::string& path) {
 
 TEST(TidyTest, DependenciesOnlyPointDown) {
   const std::set<std::string> storage = {"storage/base", "storage/format", "storage/erasure",
-                                         "storage/io", "storage/parity", "storage/volume"};
+                                         "storage/io",   "storage/parity", "storage/volume"};
   auto with = [](std::set<std::string> base, std::initializer_list<std::string> more) {
     base.insert(more);
     return base;
@@ -166,6 +166,7 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
        {"storage/base", "storage/format", "storage/erasure", "storage/parity", "agent/peers"}},
       {"agent/pipeline", with(storage, {"agent/api", "agent/arena", "agent/telemetry",
                                         "agent/peers", "agent/parity"})},
+      {"agent/selftest", {"storage/base", "storage/format", "storage/io", "storage/volume"}},
       {"agent/workers", {"storage/base", "agent/api"}},
       {"agent/faults", {"storage/base", "agent/api", "agent/workers", "coordinator/hand"}},
       {"agent/server",
@@ -187,7 +188,7 @@ TEST(TidyTest, DependenciesOnlyPointDown) {
       {"client/cuda", {"storage/base", "client/core"}},
       {"client/nccl", {}},
       {"client/python", {}},
-      {"client/cli", with(storage, {"coordinator/api", "agent/api"})},
+      {"client/cli", with(storage, {"coordinator/api", "agent/api", "agent/selftest"})},
       {"client/examples", {}},
       {"deploy/local", {"storage/base", "agent/api"}},
       {"deploy/demo", {"storage/base", "deploy/local"}},
