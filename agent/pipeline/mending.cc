@@ -238,6 +238,7 @@ Result<ShardSeal> FillFromDisk(
   HOLDFAST_RETURN_IF_ERROR(
       finder.Find(all, Tier::kDisk, [&](uint64_t chunk, std::span<const std::byte> bytes) {
         std::memcpy(image.data() + chunk * kChunkBytes, bytes.data(), bytes.size());
+        HOLDFAST_CRASH_POINT("agent.mid_restore");
         return Status::Ok();
       }));
   Log(LogLevel::kInfo, "ShardDecoded",
