@@ -281,7 +281,6 @@ Index Table::Introduce(const Communicator& communicator, Index node) {
     if (info.members[info.by_rank[i]] == info.members[info.by_rank[i - 1]]) return kNone;
   }
   nodes_[node].introduced += size;
-  any_pair_ |= size > 1;
   const auto index = static_cast<Index>(comms_.size());
   comms_.push_back(std::move(info));
   comm_index_.emplace(communicator.id, index);
@@ -319,6 +318,7 @@ void Table::TakeCommunicator(const Communicator& communicator, const Digest& dig
 void Table::TakeFlight(const InFlight& flight, Index node) {
   const Seat* seat = Find(flight.rank, flight.comm, node);
   if (seat == nullptr || !Sane(flight, world())) return RefuseRecord();
+  any_flight_ = true;
   const Flight told{seat->comm, flight.func,  flight.dtype,  flight.state,
                     flight.seq, flight.bytes, flight.age_ns, flight.edge};
   std::vector<Flight>& flights = ranks_[flight.rank.value].flights;

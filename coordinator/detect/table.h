@@ -158,8 +158,8 @@ class Table {
   Clock::TimePoint first_heard() const { return first_heard_; }
   /// Some operation of the job is over.
   bool any_completed() const { return any_completed_; }
-  /// Ranks report operations, or communicators to have some in.
-  bool any_operation() const { return any_completed_ || any_pair_; }
+  /// Ranks have reported operations. Communicators alone are no operations.
+  bool any_operation() const { return any_completed_ || any_flight_; }
 
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   const RankInfo& rank(uint32_t rank) const { return ranks_[rank]; }
@@ -203,7 +203,7 @@ class Table {
   PhaseLengths phase_lengths_;
   Clock::TimePoint first_heard_ = Clock::TimePoint::min();
   bool any_completed_ = false;
-  bool any_pair_ = false;  // a communicator has two members or more
+  bool any_flight_ = false;
   uint32_t pairwise_comms_ = 0;
   uint64_t longest_pause_ns_ = 0;
   DetectorCounters counters_;

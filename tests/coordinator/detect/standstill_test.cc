@@ -162,8 +162,17 @@ TEST(StandstillTest, WhereNoStepWasEverReportedNothingIsSaid) {
 TEST(StandstillTest, WhereOperationsAreReportedTheWaitsForGraphDecides) {
   Stepping job;
   job.told.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.told.Complete(7, 20);
   job.For(60);
   EXPECT_THAT(job.For(100, kAllOfThem), IsEmpty()) << "all of them evaluate";
+}
+
+TEST(StandstillTest, CommunicatorsAloneAreNoOperations) {
+  Stepping job;
+  job.told.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.For(60);
+  job.told.state(4).process_state = 'T';
+  EXPECT_EQ(job.For(8, kAllOfThem).size(), 1U);
 }
 
 }  // namespace
