@@ -34,7 +34,8 @@ class DiskCheck {
 
   Status Run(CheckResult& result) {
     HOLDFAST_ASSIGN_OR_RETURN(const uint64_t free, directory_.FreeBytes());
-    const uint64_t bytes = RoundDownTo(std::min(options_.bytes, free / 4), kBlock);
+    const uint64_t wanted = std::max(options_.bytes, kBlock);
+    const uint64_t bytes = RoundDownTo(std::min(wanted, free / 4), kBlock);
     if (bytes == 0) {
       return OutOfSpaceError(fmt::format("{} MiB are free, too little for a test", free >> 20U));
     }

@@ -83,7 +83,7 @@ uint64_t AvailableMemory() {
 CheckResult CheckMemory(const MemoryCheckOptions& options) {
   CheckResult result{.part = "memory"};
   const uint64_t available = AvailableMemory();
-  uint64_t bytes = options.bytes;
+  uint64_t bytes = std::max(options.bytes, kLeast);
   if (available > 0) bytes = std::min(bytes, available / kShare);
   if (bytes < kLeast) {
     result.what = fmt::format("{} MiB of memory are available, too little to take some for a test",

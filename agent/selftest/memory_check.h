@@ -10,7 +10,7 @@ namespace holdfast::selftest {
 
 struct MemoryCheckOptions {
   uint64_t bytes = uint64_t{1} << 30;  // at most; an eighth of what is available where that is less
-  double seconds = 5;                  // no further pass is begun after so long
+  double seconds = 5;                  // no pass starts after this time
   /// Changes what was written, in tests.
   std::function<void(std::span<uint64_t> words)> damage;
 };

@@ -425,7 +425,7 @@ class HangFinder {
       });
       if (!stuck_too) return std::nullopt;
     }
-    // Who has left it may wait for a rank that is in a marked phase, or was a moment ago.
+    // A member that has left may be waiting for a rank that is in a marked phase or just left one.
     if (!operation.left.empty() && table_.excused_at() != Clock::TimePoint::min() &&
         now_ - table_.excused_at() < options_.hang_after) {
       return std::nullopt;

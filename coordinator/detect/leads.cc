@@ -61,7 +61,7 @@ void Leads::Add(const Gathered& operation) {
   const double usual = LowerMedian(std::span<double>(scratch_));
   const double most = scratch_.empty() ? 0 : *std::max_element(scratch_.begin(), scratch_.end());
   // Of a pair the lower median is the late one's own.
-  const double beside = operation.samples.size() < 4 ? most : usual;
+  const double reference = operation.samples.size() < 4 ? most : usual;
   const bool same_row = FollowsAtOnce(operation, least);
   double together = 0;
   double alone = 0;
@@ -72,7 +72,7 @@ void Leads::Add(const Gathered& operation) {
       continue;
     }
     const auto wait = static_cast<double>(sample.duration_ns() - least);
-    const double lead = beside - wait;
+    const double lead = reference - wait;
     sums_[i] += lead;
     largest_[i] = std::max(largest_[i], lead);
     if (!same_row) {

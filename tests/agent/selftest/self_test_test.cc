@@ -73,7 +73,7 @@ TEST(MemoryCheckTest, MoreThanAnEighthOfTheAvailableMemoryIsNotTaken) {
   EXPECT_EQ(result.bytes, 17 * kMiB);
   EXPECT_THAT(result.what, HasSubstr("1 patterns")) << "no time for the second";
   const CheckResult little = CheckMemory({.bytes = kMiB, .seconds = 5, .damage = {}});
-  EXPECT_EQ(little.outcome, Outcome::kNotTested);
+  EXPECT_EQ(little.bytes, 16 * kMiB) << "less would show nothing";
 }
 
 class DiskCheckTest : public testing::Test {
@@ -122,6 +122,8 @@ TEST_F(DiskCheckTest, AFullDiskIsNotTested) {
   EXPECT_EQ(result.outcome, Outcome::kNotTested);
   EXPECT_THAT(result.what, HasSubstr("8 MiB are free"));
 }
+
+TEST_F(DiskCheckTest, LessThanABlockIsABlock) { EXPECT_EQ(Check(1).bytes, 4 * kMiB); }
 
 TEST_F(DiskCheckTest, AQuarterOfWhatIsFreeIsWrittenAtMost) {
   disk_.SetCapacity(64 * kMiB);
