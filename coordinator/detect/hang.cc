@@ -213,7 +213,7 @@ class HangFinder {
     const Operation& operation = graph_.operations[found->second];
     const bool stopped = info.stopped_since != Clock::TimePoint::min();
     const bool silent = WordAge(rank) > kFresh;
-    if (!stopped && !silent && Excused(rank)) return LongPhase(rank, operation);
+    if (!stopped && !silent && table_.IsExcused(info)) return LongPhase(rank, operation);
     // Others have waited for the end of its marked phases as well; that is no pause.
     const uint64_t grace = stopped || silent ? 0 : std::min(info.grace_ns, operation.oldest_ns);
     const uint64_t waited = operation.oldest_ns - grace;
@@ -320,13 +320,6 @@ class HangFinder {
     const std::vector<Seat>& seats = table_.rank(rank).seats;
     return std::any_of(seats.begin(), seats.end(),
                        [&](const Seat& seat) { return seat.comm == comm; });
-  }
-
-  /// It is in a phase without steps that is not far longer than usual.
-  bool Excused(uint32_t rank) const {
-    const RankInfo& info = table_.rank(rank);
-    return info.phases != 0 && table_.node(info.node).as_of - info.phase_since <
-                                   table_.phase_lengths().Limit(info.phases);
   }
 
   /// The others wait for the first operation of a rank that has marked its start and does not come:

@@ -334,14 +334,15 @@ std::optional<Verdict> Slowness::Late(Index comm, uint32_t position, const Table
   };
   if (is_late) lasting(track.excess(), "its peers", late_count, late_z);
   if (is_slower) {
-    lasting(track.shift(), "it used to beside its peers", slower_count, slower_z);
+    lasting(track.shift(), "before, relative to its peers,", slower_count, slower_z);
   }
   if (is_small && !is_late && !is_slower) {
-    verdict.evidence.push_back(fmt::format(
-        "rank {} needed {:.1f} % of {} more for itself than it used to beside its peers in {} in "
-        "the last {} windows and as much in the {} before, z = {:.0f}",
-        rank, track.lasting_shift() * 100, InSeconds(static_cast<uint64_t>(window_ns)), place,
-        Track::kRecent, Track::kLong, small_z));
+    verdict.evidence.push_back(
+        fmt::format("rank {} needed {:.1f} % of {} more for itself than before, relative to its "
+                    "peers, in {} in "
+                    "the last {} windows and as much in the {} before, z = {:.0f}",
+                    rank, track.lasting_shift() * 100, InSeconds(static_cast<uint64_t>(window_ns)),
+                    place, Track::kRecent, Track::kLong, small_z));
   }
   if (!lasts) {
     verdict.evidence.push_back(fmt::format(

@@ -59,7 +59,7 @@ class StandstillFinder {
       ++fresh_;
       if (IsStopped(info)) {
         stopped_.push_back(rank);
-      } else if (!IsExcused(info) && IsComparable(rank)) {
+      } else if (!table_.IsExcused(info) && IsComparable(rank)) {
         if (StandsFor(rank) >= ToSuspect(rank)) {
           standing_.push_back(rank);
         } else {
@@ -72,11 +72,6 @@ class StandstillFinder {
   bool IsStopped(const RankInfo& info) const {
     return info.stopped_since != Clock::TimePoint::min() &&
            table_.node(info.node).as_of - info.stopped_since >= options_.hang_after;
-  }
-
-  bool IsExcused(const RankInfo& info) const {
-    return info.phases != 0 && table_.node(info.node).as_of - info.phase_since <
-                                   table_.phase_lengths().Limit(info.phases);
   }
 
   /// Its steps are known, or it has made none while others made several.

@@ -154,6 +154,11 @@ class Table {
   void NotePause(uint64_t ns) { longest_pause_ns_ = std::max(longest_pause_ns_, ns); }
   uint64_t longest_pause_ns() const { return longest_pause_ns_; }
   const PhaseLengths& phase_lengths() const { return phase_lengths_; }
+  /// The rank is in a phase without steps that is not far longer than usual.
+  bool IsExcused(const RankInfo& info) const {
+    return info.phases != 0 &&
+           nodes_[info.node].as_of - info.phase_since < phase_lengths_.Limit(info.phases);
+  }
   /// When the first word of any rank came.
   Clock::TimePoint first_heard() const { return first_heard_; }
   /// Some operation of the job is over.
