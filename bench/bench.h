@@ -9,26 +9,26 @@
 
 namespace holdfast::bench {
 
-/// One figure: ours beside a reference measured in the same run, alternating with it.
+/// One figure: Holdfast compared with a reference that alternates with it in the same run.
 struct BenchResult {
   std::string name;
   double ratio = 0;
   double ours = 0;
   double reference = 0;
   std::string unit;
-  std::string goal;  // ">=0.95", "<=1.15", or "" where none is set
-  std::string note;  // what was compared, or which stage costs what
+  std::string goal;  // ">=0.95", "<=1.15", or "" without a goal
+  std::string note;  // what was compared, or the cost of each stage
   uint32_t repetitions = 1;
-  double least = 0;  // and most: of the ratio, over several repetitions
-  double most = 0;
+  double least = 0;  // the smallest ratio of all repetitions
+  double most = 0;   // the largest ratio of all repetitions
 };
 
 struct BenchOptions {
   bool quick = false;
   uint32_t repeat = 5;
   std::string dir;    // on the disk to measure; exists and is empty
-  std::string into;   // Markdown whose table is renewed; empty: none
-  std::string ranks;  // of the programs: sizes of jobs, "8,64"; empty: their own choice
+  std::string into;   // Markdown file whose table is updated; empty: none
+  std::string ranks;  // for the programs: sizes of jobs, "8,64"; empty: their default
   uint32_t steps = 0;
   uint32_t seeds = 0;
   std::string keep;
@@ -39,11 +39,11 @@ struct Bench {
   std::string name;
   std::string what;
   std::function<Result<std::vector<BenchResult>>(const BenchOptions&)> run;
-  bool repeats_itself = false;  // `repeat` times; the front end repeats the others
-  bool only_named = false;      // takes long: runs only when it is named
+  bool repeats_itself = false;  // repeats `repeat` times; the front end repeats the others
+  bool only_named = false;      // slow: runs only when it is named
 };
 
-/// Implemented one a file.
+/// Each of these has its own file.
 Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTransport(const BenchOptions& options);
@@ -55,20 +55,20 @@ Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options);
-Result<std::vector<BenchResult>> RunView(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunReshard(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecovery(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunSlowRank(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options);
-/// Built where CUDA's headers are; without a device it says so and returns no figure.
+/// Built only with CUDA's headers. Without a device it prints a message and returns no figure.
 Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options);
 
-/// Seconds that `work` takes.
+/// Returns the seconds that `work` takes.
 double SecondsOf(const std::function<void()>& work);
 double Median(std::vector<double> values);
-/// `bytes` of pseudo-random data at `into`; reproducible.
+/// Fills `bytes` at `into` with reproducible pseudo-random data.
 void FillRandom(void* into, uint64_t bytes, uint64_t seed);
 
 }  // namespace holdfast::bench

@@ -32,8 +32,8 @@ Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options) {
                      .reference = gigabytes / Median(reference),
                      .unit = "GB/s",
                      .goal = ">=0.9",
-                     .note = "CRC-32C of 1 MiB chunks ÷ bare ISA-L crc32_iscsi"};
-  if (sink == 0) result.note += ".";  // the loops must not be optimised away
+                     .note = "CRC-32C of 1 MiB chunks ÷ plain ISA-L crc32_iscsi"};
+  if (sink == 0) result.note += ".";  // uses `sink`, so that the loops are not optimised away
   return std::vector<BenchResult>{result};
 }
 

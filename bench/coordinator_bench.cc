@@ -21,9 +21,9 @@
 
 // holdfast-coordinator-bench [--quick] [--dir DIR]
 //
-// Commits of the real coordinator (gRPC over a unix socket, RocksDB with synced writes) against
-// bare synced writes of the same records into a RocksDB beside it, alternating. One JSON object a
-// line.
+// Commits of the real coordinator (gRPC over a Unix socket, RocksDB with synced writes), compared
+// with plain synced writes of the same records into a second RocksDB, alternating. Prints one JSON
+// object per line.
 
 namespace holdfast::coord {
 namespace {
@@ -34,7 +34,7 @@ double MillisSince(SteadyClock::time_point start) {
   return std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
 }
 
-/// One node's agent: reports its ranks' shards and hears of commits.
+/// One node's agent: reports its ranks' shards and receives commits.
 class BenchAgent {
  public:
   BenchAgent(const Endpoint& endpoint, std::string node) : node_(std::move(node)) {
@@ -58,7 +58,7 @@ class BenchAgent {
         if (!directive.has_job()) continue;
         std::lock_guard lock(mutex_);
         committed_ = directive.job().memory_committed().step();
-        heard_.notify_all();
+        commit_received_.notify_all();
       }
       reader->Finish();
     });
@@ -76,7 +76,7 @@ class BenchAgent {
       context.set_wait_for_ready(true);
       pb::JoinReply reply;
       if (stub_->Join(&context, request, &reply).ok() && reply.outcome().code() == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the Attach is on its way
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // until Attach has arrived
     }
     return false;
   }
@@ -86,14 +86,14 @@ class BenchAgent {
     request.set_agent_start(1);
     request.set_epoch(epoch);
     for (uint32_t rank = first_rank; rank < first_rank + ranks; ++rank) {
-      ToProto(Holding{kJob,
-                      {Incarnation{1}, Step{step}},
-                      Rank{rank},
-                      world,
-                      Tier::kMemory,
-                      step * 0x9e3779b97f4a7c15 + rank,
-                      1 << 30},
-              request.add_holdings());
+      ToProto(StoredReplica{kJob,
+                            {Incarnation{1}, Step{step}},
+                            Rank{rank},
+                            world,
+                            Tier::kMemory,
+                            step * 0x9e3779b97f4a7c15 + rank,
+                            1 << 30},
+              request.add_replicas());
     }
     grpc::ClientContext context;
     pb::ReportReply reply;
@@ -101,7 +101,7 @@ class BenchAgent {
   }
   void AwaitCommit(uint64_t step) {
     std::unique_lock lock(mutex_);
-    heard_.wait(lock, [&] { return committed_ >= step; });
+    commit_received_.wait(lock, [&] { return committed_ >= step; });
   }
 
  private:
@@ -110,7 +110,7 @@ class BenchAgent {
   grpc::ClientContext context_;
   std::thread thread_;
   std::mutex mutex_;
-  std::condition_variable heard_;
+  std::condition_variable commit_received_;
   uint64_t committed_ = 0;
 };
 
@@ -138,12 +138,13 @@ void Print(const std::string& name, double ours, double reference, const char* u
   std::fflush(stdout);
 }
 
-/// One step: every node reports at once; done when the last has heard of the commit.
+/// Runs one step: all nodes report concurrently. Returns when the last node has received the
+/// commit.
 bool CommitStep(std::vector<std::unique_ptr<BenchAgent>>& agents, uint64_t epoch, uint64_t step,
                 uint32_t ranks_per_node, uint32_t world) {
   std::vector<std::thread> threads;
   std::atomic<bool> good{true};
-  // The machine simulates all nodes: a few threads report for many.
+  // One machine simulates all nodes: a few threads report for many nodes.
   const size_t workers = std::min<size_t>(agents.size(), 4);
   for (size_t w = 0; w < workers; ++w) {
     threads.emplace_back([&, w] {
@@ -159,7 +160,7 @@ bool CommitStep(std::vector<std::unique_ptr<BenchAgent>>& agents, uint64_t epoch
   return true;
 }
 
-bool BarePut(MetaStore& store, uint64_t step, const std::string& value) {
+bool PlainPut(MetaStore& store, uint64_t step, const std::string& value) {
   const Mutation mutation{fmt::format("version/bench/{:016x}", step), value};
   return store.Commit({}, {&mutation, 1}).value_or(false);
 }
@@ -172,7 +173,7 @@ Status Measure(const std::string& dir, uint32_t nodes, uint32_t ranks_per_node, 
   config.data_dir = dir + "/data";
   config.node_lease_ms = 600'000;
   HOLDFAST_ASSIGN_OR_RETURN(auto server, CoordinatorServer::Start(config, Clock::Real()));
-  HOLDFAST_ASSIGN_OR_RETURN(auto bare, RocksStore::Open(dir + "/bare"));
+  HOLDFAST_ASSIGN_OR_RETURN(auto plain, RocksStore::Open(dir + "/plain"));
   std::vector<std::unique_ptr<BenchAgent>> agents;
   for (uint32_t i = 0; i < nodes; ++i) {
     agents.push_back(std::make_unique<BenchAgent>(server->endpoint(), fmt::format("n{}", i)));
@@ -181,7 +182,7 @@ Status Measure(const std::string& dir, uint32_t nodes, uint32_t ranks_per_node, 
   for (uint32_t rank = 0; rank < world; ++rank) {
     if (!agents[rank / ranks_per_node]->Join(rank, world)) return InternalError("a join failed");
   }
-  const std::string value(64 + 8 * world, 'x');  // what a version's record weighs
+  const std::string value(64 + 8 * world, 'x');  // the size of a version's record
   Series ours;
   Series reference;
   const uint64_t warm_up = 5;
@@ -192,7 +193,7 @@ Status Measure(const std::string& dir, uint32_t nodes, uint32_t ranks_per_node, 
     }
     const double commit = MillisSince(start);
     start = SteadyClock::now();
-    if (!BarePut(*bare, step, value)) return InternalError("a bare write failed");
+    if (!PlainPut(*plain, step, value)) return InternalError("a plain write failed");
     if (step <= warm_up) continue;
     ours.millis.push_back(commit);
     reference.millis.push_back(MillisSince(start));

@@ -1,5 +1,5 @@
-// The coordinator's benchmark is a program of its own (it links the server); this runs it and reads
-// the JSON lines that it prints.
+// The coordinator's benchmark is a separate program, because it links the server. This file runs it
+// and reads the JSON lines that it prints.
 
 #include <array>
 #include <cstdio>
@@ -33,7 +33,7 @@ Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options) {
                        .goal = line.value("goal", ""),
                        .note = line.value("note", "")});
   }
-  if (results.empty()) return Fail(InternalError(command + " reported nothing"));
+  if (results.empty()) return Fail(InternalError(command + " printed no results"));
   return results;
 }
 

@@ -1,5 +1,5 @@
-// Sealed slots → durable (fsync, rename, directory fsync) against the best fio setting, and reads
-// back.
+// Writes sealed slots durably (fsync, rename, directory fsync) and reads them, compared with the
+// best fio setting.
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -48,7 +48,7 @@ Status Publish(Setup& setup, size_t file, uint64_t step) {
   return writer->Publish(image.seal());
 }
 
-/// Runs `work(file)` on a thread a file; the first error.
+/// Runs `work(file)` on one thread per file. Returns the first error.
 Status InParallel(size_t files, const std::function<Status(size_t)>& work) {
   std::vector<Status> results(files);
   std::vector<std::thread> threads;

@@ -13,7 +13,7 @@ namespace holdfast::bench {
 namespace {
 
 constexpr uint64_t kSegmentBytes = 32ULL << 20;
-constexpr uint64_t kTurnBytes = 4ULL << 20;  // short turns: the machine is the same for both
+constexpr uint64_t kTurnBytes = 4ULL << 20;  // short turns: both see the same load of the machine
 
 /// The segments of one stripe, in memory aligned like a slot's.
 class Stripe {
@@ -36,11 +36,11 @@ class Stripe {
   std::vector<AlignedBuffer> segments_;
 };
 
-/// Bare ISA-L with `sources` to `outputs` segments. Its speed does not depend on the coefficients,
-/// so Cauchy's stand for those of decoding as well.
-class BareCode {
+/// Plain ISA-L with `sources` to `outputs` segments. Its speed does not depend on the coefficients,
+/// so a Cauchy matrix represents decoding as well.
+class PlainCode {
  public:
-  BareCode(uint32_t sources, uint32_t outputs)
+  PlainCode(uint32_t sources, uint32_t outputs)
       : sources_(static_cast<int>(sources)), outputs_(static_cast<int>(outputs)) {
     std::vector<unsigned char> matrix(size_t{sources + outputs} * sources);
     gf_gen_cauchy1_matrix(matrix.data(), sources_ + outputs_, sources_);
@@ -87,14 +87,14 @@ Status DecodeUnit(const ErasureCode& code, const Stripe& stripe, const std::vect
   return code.Decode(std::span(present).first(from.size()), std::span(wanted).first(into.size()));
 }
 
-/// Alternates `ours` with bare ISA-L, each time over other units of the stripe, so that neither
-/// finds in a cache what the other has just read. The ratio is the median over neighbours in time.
-Result<BenchResult> Compare(const Stripe& stripe,
-                            const std::vector<uint32_t>& from, const std::vector<uint32_t>& into,
+/// Alternates `ours` with plain ISA-L, each time over other units of the stripe, so that neither
+/// benefits from a cache that the other has filled. The ratio is the median over adjacent turns.
+Result<BenchResult> Compare(const Stripe& stripe, const std::vector<uint32_t>& from,
+                            const std::vector<uint32_t>& into,
                             const std::function<Status(uint64_t)>& ours) {
-  BareCode bare(static_cast<uint32_t>(from.size()), static_cast<uint32_t>(into.size()));
+  PlainCode plain(static_cast<uint32_t>(from.size()), static_cast<uint32_t>(into.size()));
   std::vector<double> our_seconds;
-  std::vector<double> bare_seconds;
+  std::vector<double> plain_seconds;
   std::vector<double> ratios;
   Status status;
   auto run_ours = [&](uint64_t begin) {
@@ -104,10 +104,10 @@ Result<BenchResult> Compare(const Stripe& stripe,
       }
     }));
   };
-  auto run_bare = [&](uint64_t begin) {
-    bare_seconds.push_back(SecondsOf([&] {
+  auto run_plain = [&](uint64_t begin) {
+    plain_seconds.push_back(SecondsOf([&] {
       for (uint64_t at = begin; at < begin + kTurnBytes; at += kStripeUnitBytes) {
-        bare.Run(stripe, from, into, at);
+        plain.Run(stripe, from, into, at);
       }
     }));
   };
@@ -116,45 +116,43 @@ Result<BenchResult> Compare(const Stripe& stripe,
     const uint64_t second = first + kTurnBytes;
     if (round % 2 == 0) {
       run_ours(first);
-      run_bare(second);
+      run_plain(second);
     } else {
-      run_bare(first);
+      run_plain(first);
       run_ours(second);
     }
     HOLDFAST_RETURN_IF_ERROR(status);
-    ratios.push_back(bare_seconds.back() / our_seconds.back());
+    ratios.push_back(plain_seconds.back() / our_seconds.back());
   }
   const double gigabytes = static_cast<double>(kTurnBytes * from.size()) / 1e9;
   return BenchResult{.name = "",
                      .ratio = Median(ratios),
                      .ours = gigabytes / Median(our_seconds),
-                     .reference = gigabytes / Median(bare_seconds),
+                     .reference = gigabytes / Median(plain_seconds),
                      .unit = "GB/s",
                      .goal = ">=0.9",
                      .note = ""};
 }
 
-Status RunShape(uint32_t n, uint32_t m,
-                std::vector<BenchResult>& results) {
+Status RunShape(uint32_t n, uint32_t m, std::vector<BenchResult>& results) {
   const uint32_t k = n - m;
   HOLDFAST_ASSIGN_OR_RETURN(auto code, ErasureCode::Make(k, m));
   HOLDFAST_ASSIGN_OR_RETURN(Stripe stripe, Stripe::Make(n, kSegmentBytes));
   std::vector<uint32_t> data;
   std::vector<uint32_t> parity;
   for (uint32_t i = 0; i < n; ++i) (i < k ? data : parity).push_back(i);
-  HOLDFAST_ASSIGN_OR_RETURN(BenchResult encode,
-                            Compare(stripe, data, parity,
-                                    [&](uint64_t at) { return EncodeUnit(*code, stripe, at); }));
+  HOLDFAST_ASSIGN_OR_RETURN(BenchResult encode, Compare(stripe, data, parity, [&](uint64_t at) {
+                              return EncodeUnit(*code, stripe, at);
+                            }));
   encode.name = fmt::format("erasure_encode_{}_{}", n, m);
-  encode.note = fmt::format("source bytes, {}+{}, 1 MiB units ÷ bare ISA-L ec_encode_data", k, m);
+  encode.note = fmt::format("source bytes, {}+{}, 1 MiB units ÷ plain ISA-L ec_encode_data", k, m);
   results.push_back(encode);
 
-  // The first m data segments are lost: all of the parity is needed.
+  // The first m data segments are lost, so that decoding needs all parity.
   const std::vector<uint32_t> lost(data.begin(), data.begin() + m);
   std::vector<uint32_t> survivors(data.begin() + m, data.end());
   survivors.insert(survivors.end(), parity.begin(), parity.end());
-  HOLDFAST_ASSIGN_OR_RETURN(BenchResult decode,
-                            Compare(stripe, survivors, lost, [&](uint64_t at) {
+  HOLDFAST_ASSIGN_OR_RETURN(BenchResult decode, Compare(stripe, survivors, lost, [&](uint64_t at) {
                               return DecodeUnit(*code, stripe, survivors, lost, at);
                             }));
   decode.name = fmt::format("erasure_decode_{}_{}", n, m);

@@ -1,4 +1,4 @@
-// The fault matrix: which faults are there, and running them. Simulated jobs, the real detector.
+// The fault matrix: its cells and their runs, with simulated jobs and the real detector.
 
 #include "bench/fault_matrix.h"
 
@@ -69,7 +69,8 @@ std::vector<MatrixCell> Cells(const MatrixOptions& options) {
   return cells;
 }
 
-/// Each cell draws jobs of its own, whatever other cells there are: rows do not share their luck.
+/// Returns the random stream of a run. Each cell draws its own jobs, independent of other cells, so
+/// that the rows are statistically independent.
 uint64_t StreamOf(const MatrixCell& cell, uint64_t seed) {
   uint64_t stream = Random(seed).Next();
   auto mix = [&](uint64_t value) { stream = Random(stream ^ value).Next(); };
@@ -79,7 +80,7 @@ uint64_t StreamOf(const MatrixCell& cell, uint64_t seed) {
   return stream;
 }
 
-/// Of this thread: other programs on the machine do not count.
+/// Returns the CPU time of this thread. Other programs on the machine do not count.
 double CpuMs() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -104,7 +105,7 @@ std::vector<MatrixCell> RunMatrix(const MatrixOptions& options) {
   for (MatrixCell& cell : cells) {
     for (size_t seed = 0; seed < cell.outcomes.size(); ++seed) runs.emplace_back(&cell, seed);
   }
-  // Seed by seed, small jobs first: what is kept of an interrupted matrix is so many whole seeds.
+  // Run seed by seed, small jobs first: an interrupted matrix then has complete seeds in its file.
   std::stable_sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first->scenario.world, a.second) <
            std::pair(b.first->scenario.world, b.second);
@@ -145,13 +146,13 @@ std::vector<EvaluationCost> MeasureEvaluations(bool quick) {
             while (auto delivery = trace.Next(tick_s)) deliveries.push_back(std::move(*delivery));
             const double begin = CpuMs();
             for (const auto& delivery : deliveries) {
-              detector.Observe(*delivery.digest, sim::ListenerTime(delivery.at_s));
+              detector.Observe(*delivery.digest, sim::DetectorTime(delivery.at_s));
             }
             const double observed = CpuMs();
-            const auto verdicts = detector.Evaluate(sim::ListenerTime(tick_s));
+            const auto verdicts = detector.Evaluate(sim::DetectorTime(tick_s));
             const double evaluated = CpuMs();
             observe_ms.push_back(observed - begin);
-            // The hang's cost is that of an evaluation that finds it.
+            // The cost of a hang is that of an evaluation that finds it.
             if (kind == FaultKind::kTwoSlow || !verdicts.empty()) {
               evaluate_ms.push_back(evaluated - observed);
             }

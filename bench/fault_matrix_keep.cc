@@ -8,7 +8,7 @@
 namespace holdfast::bench {
 namespace {
 
-std::string Whole(const std::string& path) {
+std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
@@ -31,14 +31,14 @@ bool Parse(const std::string& line, std::string* run, sim::Outcome* outcome) {
   const size_t tab = line.rfind('\t');
   if (tab == std::string::npos) return false;
   *run = line.substr(0, tab);
-  std::istringstream words(line.substr(tab + 1));
-  words >> outcome->detected >> outcome->exact >> outcome->latency_s >>
+  std::istringstream fields(line.substr(tab + 1));
+  fields >> outcome->detected >> outcome->exact >> outcome->latency_s >>
       outcome->latency_iterations >> outcome->job_s;
-  if (!words) return false;
-  for (int fault = 0; words >> fault;) {
+  if (!fields) return false;
+  for (int fault = 0; fields >> fault;) {
     outcome->wrong.push_back(static_cast<detect::FaultClass>(fault));
   }
-  return words.eof();
+  return fields.eof();
 }
 
 }  // namespace
@@ -48,22 +48,23 @@ KeptOutcomes::KeptOutcomes(KeptOutcomes&& other) noexcept
 
 Result<KeptOutcomes> KeptOutcomes::Open(const std::string& path) {
   const std::string program =
-      fmt::format("program {:016x}", std::hash<std::string>()(Whole("/proc/self/exe")));
+      fmt::format("program {:016x}", std::hash<std::string>()(ReadFile("/proc/self/exe")));
   KeptOutcomes kept;
-  std::istringstream lines(Whole(path));
+  std::istringstream lines(ReadFile(path));
   std::string line;
-  const bool there = static_cast<bool>(std::getline(lines, line));
-  if (there && line != program) {
-    return Fail(FailedPreconditionError(path + " holds another program's runs; delete it"));
+  const bool exists = static_cast<bool>(std::getline(lines, line));
+  if (exists && line != program) {
+    return Fail(FailedPreconditionError(
+        path + " contains runs of a different program; delete it or name another file"));
   }
   while (std::getline(lines, line)) {
-    if (lines.eof()) break;  // its writer was interrupted
+    if (lines.eof()) break;  // an incomplete line: its writer was interrupted
     std::string run;
     sim::Outcome outcome;
     if (Parse(line, &run, &outcome)) kept.outcomes_[run] = std::move(outcome);
   }
   kept.file_.open(path, std::ios::app);
-  if (!there) kept.file_ << program << '\n';
+  if (!exists) kept.file_ << program << '\n';
   if (!kept.file_.flush()) return Fail(IoErrorError("cannot write " + path));
   return kept;
 }

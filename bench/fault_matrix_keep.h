@@ -6,21 +6,21 @@
 #include "bench/fault_matrix.h"
 #include "storage/base/mutex.h"
 
-// Outcomes of runs in a file, so that a matrix that takes hours can be continued, or be given more
-// seeds. It is text: the program's checksum in the first line, then a line a run.
+// Outcomes of runs in a text file, so that a matrix that takes hours can be continued or extended
+// by more seeds. The first line holds the program's checksum, and each further line holds one run.
 
 namespace holdfast::bench {
 
 class KeptOutcomes {
  public:
-  /// Reads the runs of the same program that are there; makes the file when it is not.
-  /// FailedPrecondition: another program made it.
+  /// Reads the runs in the file, or creates the file. FailedPrecondition: a different program wrote
+  /// it.
   static Result<KeptOutcomes> Open(const std::string& path);
   KeptOutcomes(KeptOutcomes&& other) noexcept;
 
-  /// The outcome, without what was said; false when the run has not been made.
+  /// Sets `outcome`, without its verdicts. Returns false if the file does not contain the run.
   bool Find(const MatrixCell& cell, uint64_t seed, sim::Outcome* outcome) const;
-  /// Any thread.
+  /// Appends a run to the file. Any thread.
   void Add(const MatrixCell& cell, uint64_t seed, const sim::Outcome& outcome);
 
  private:

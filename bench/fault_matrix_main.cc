@@ -1,4 +1,5 @@
-// Runs the fault matrix over simulated jobs and prints its tables, or writes them into a page.
+// Runs the fault matrix on simulated jobs and prints its tables, or writes them into a Markdown
+// page.
 
 #include <fmt/format.h>
 
@@ -19,12 +20,12 @@ namespace {
 constexpr uint64_t kTuningSeed = 1;
 /// The family of jobs without overlap: rounds of computing and communication (tests/sim/trace.h).
 constexpr std::string_view kRounds = "rounds";
-/// Of rank programs, and of rounds, when nothing else is said: about 40 minutes of one core.
+/// Defaults for rank programs and for rounds, together about 40 minutes of one core.
 constexpr double kMinutes = 30;
 constexpr uint32_t kRoundsSeeds = 5;
 constexpr uint32_t kCostRanks = 10'240;
 
-/// Puts `text` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`.
+/// Replaces the text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a page.
 Status WriteInto(const std::string& path, std::string_view name, const std::string& text) {
   std::ifstream file(path);
   std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -32,7 +33,8 @@ Status WriteInto(const std::string& path, std::string_view name, const std::stri
   const size_t begin = page.find(begin_mark);
   const size_t end = page.find(fmt::format("<!-- end of {} -->", name));
   if (begin == std::string::npos || end == std::string::npos || end < begin) {
-    return NotFoundError(fmt::format("{} has no place for the {}", path, name));
+    return NotFoundError(
+        fmt::format("{} has no lines <!-- {} --> and <!-- end of {} -->", path, name, name));
   }
   const size_t from = begin + begin_mark.size();
   page.replace(from, end - from, text);
@@ -48,7 +50,7 @@ void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
       fmt::print(stderr, "{} {} {} seed {}: found {} exact {} wrong {}\n", cell.name,
                  ToString(cell.scenario.shape), cell.scenario.world, first_seed + i,
                  outcome.detected, outcome.exact, outcome.wrong.size());
-      for (const detect::Verdict& verdict : outcome.said) {
+      for (const detect::Verdict& verdict : outcome.reported) {
         fmt::print(stderr, "    {}: {}\n", ToString(verdict.fault),
                    fmt::join(verdict.evidence, "; "));
       }
@@ -58,24 +60,25 @@ void PrintFailures(const std::vector<MatrixCell>& cells, uint64_t first_seed) {
 
 void AddProgramOptions(CLI::App& app, ProgramMatrixOptions& options) {
   app.add_option("--family", options.families,
-                 "families of jobs, all without it: rounds, ddp, fsdp, tp-dp, 1f1b, interleaved, "
+                 "families of jobs (default: all): rounds, ddp, fsdp, tp-dp, 1f1b, interleaved, "
                  "3d, moe, accumulation, local-sgd, send-receive, steps-only")
       ->delimiter(',');
   app.add_option("--fault", options.faults,
-                 "faults of rank programs (sigkill, sigstop, gpu-10%, …), none for healthy jobs, "
-                 "all for all faults; all and none without it")
+                 "faults of rank programs (sigkill, sigstop, gpu-10%, …), all for all faults, none "
+                 "for healthy jobs (default: all and none)")
       ->delimiter(',');
   app.add_option("--behaviour", options.behaviours,
-                 "legitimate behaviours: base, all, random, or one by name (\"evaluation "
-                 "unmarked\", …)")
+                 "legitimate behaviours: base, all, random, or by name (\"evaluation unmarked\", "
+                 "…)")
       ->delimiter(',');
   app.add_option("--healthy-s", options.healthy_s,
-                 "simulated seconds of a healthy job, 1,800 without it");
+                 "simulated seconds of a healthy job (default: 1,800)");
   app.add_option("--minutes", options.minutes,
-                 "begin no run of rank programs after these minutes; 30 where --seeds is not said");
+                 "start no run of rank programs after this many minutes (default without --seeds: "
+                 "30)");
   app.add_flag_callback(
       "--table-order", [&options] { options.rule = sim::program::FlightRule::kTableOrder; },
-      "agents tell operations in flight as earlier releases do");
+      "agents report operations in flight as earlier releases do");
 }
 
 int Main(int argc, char** argv) {
@@ -90,22 +93,23 @@ int Main(int argc, char** argv) {
   bool verbose = false;
   bool no_cost = false;
   uint32_t cost_ranks = 0;
-  CLI::App app("Feeds simulated faults to the detector and scores what it says.");
-  app.add_flag("--quick", quick, "jobs of 8 and 64 ranks, 5 seeds, unless said otherwise");
+  CLI::App app("Runs the detector on simulated faults and scores its verdicts.");
+  app.add_flag("--quick", quick,
+               "jobs of 8 and 64 ranks with 5 seeds, unless --ranks or --seeds is given");
   app.add_option("--seeds", options.seeds, "runs of each cell")->capture_default_str();
-  app.add_option("--seeds-of", seeds_of, "RANKS=N: another number for jobs of that size")
+  app.add_option("--seeds-of", seeds_of, "RANKS=N: N seeds for jobs of RANKS ranks")
       ->delimiter(',');
   app.add_option("--ranks", options.worlds, "sizes of jobs")->delimiter(',');
-  app.add_option("--only", options.only, "cells whose name contains this");
-  app.add_option("--jobs", options.jobs, "threads; the outcome does not depend on them");
-  app.add_option("--into", into, "put the tables into this Markdown file");
-  app.add_option("--keep", keep, "file of outcomes: runs that are in it are not made again");
-  app.add_option("--rows", rows, "also write the results as JSON, for the front end");
-  app.add_flag("--tuning", tuning, "the seeds for working on the detector, not for reporting");
-  app.add_flag("--verbose", verbose, "print every run that was not right");
-  app.add_flag("--no-cost", no_cost, "leave out the time of an evaluation");
+  app.add_option("--only", options.only, "run only cells whose name contains this");
+  app.add_option("--jobs", options.jobs, "threads; the outcomes do not depend on them");
+  app.add_option("--into", into, "write the tables into this Markdown file");
+  app.add_option("--keep", keep, "file of outcomes: runs in it are not repeated");
+  app.add_option("--rows", rows, "also write the results to this JSON file, for bench/run.sh");
+  app.add_flag("--tuning", tuning, "use the seeds for tuning the detector, not those for reports");
+  app.add_flag("--verbose", verbose, "print every run with a missed fault or a false verdict");
+  app.add_flag("--no-cost", no_cost, "do not measure the time of an evaluation");
   app.add_option("--cost-ranks", cost_ranks,
-                 "also the time of an evaluation in rank programs of this size");
+                 "also measure the time of an evaluation in rank programs of this size");
   AddProgramOptions(app, programs);
   CLI11_PARSE(app, argc, argv);
   if (quick && app.count("--seeds") == 0) options.seeds = 5;
@@ -114,7 +118,7 @@ int Main(int argc, char** argv) {
     unsigned ranks = 0;
     unsigned seeds = 0;
     if (std::sscanf(pair.c_str(), "%u=%u", &ranks, &seeds) != 2) {
-      fmt::print(stderr, "--seeds-of {}: not RANKS=N\n", pair);
+      fmt::print(stderr, "--seeds-of {}: expected RANKS=N\n", pair);
       return 64;
     }
     options.seeds_of[ranks] = seeds;
@@ -129,6 +133,7 @@ int Main(int argc, char** argv) {
     }
     options.kept = &kept.emplace(std::move(*opened));
   }
+  // Rounds and rank programs are separate matrices with different defaults.
   const bool all_families = programs.families.empty();
   const bool rounds = std::erase(programs.families, kRounds) > 0 || all_families;
   std::string report;  // of rank programs

@@ -1,4 +1,4 @@
-// The fault matrix in tables.
+// The tables of the fault matrix.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 using detect::FaultClass;
 using sim::Outcome;
 
-/// Below what the detector promises to see.
+/// A slowdown below the detector's stated sensitivity.
 constexpr std::string_view kLeast = "GPU 5 % slow";
 
 struct Tally {
@@ -62,7 +62,7 @@ constexpr FaultClass kClasses[] = {FaultClass::kDead,        FaultClass::kComput
 
 struct ClassTallies {
   std::map<FaultClass, Tally> tallies;
-  std::map<FaultClass, uint64_t> wrong;  // verdicts of the class that are false, in all runs
+  std::map<FaultClass, uint64_t> wrong;  // false verdicts of the class, in all runs
 };
 
 ClassTallies TallyClasses(const std::vector<MatrixCell>& cells) {
@@ -192,7 +192,8 @@ BenchResult ShareResult(const std::string& name, uint64_t hits, uint64_t all) {
 
 }  // namespace
 
-/// By the square-root transform, exact enough here; of no event at all: up to 3.7.
+/// Uses the square-root transform, which is accurate enough here. Without events, the bound is
+/// 3.69.
 Interval Poisson(uint64_t events) {
   if (events == 0) return {0, 3.69};
   const auto k = static_cast<double>(events);
@@ -248,7 +249,7 @@ std::string MatrixReport(const std::vector<MatrixCell>& cells, const MatrixOptio
                          options.SeedsFor(world));
   }
   return fmt::format(
-             "Seeds a cell: {}; the first is {}. Every cell with each of DP, TP×DP, PP×DP, "
+             "Seeds per cell: {}; the first is {}.\nEvery cell has each of DP, TP×DP, PP×DP, "
              "MoE.\n\n",
              sizes, options.first_seed) +
          ByClass(cells) + "\n" + ByFault(cells) + "\n" + ByNegative(cells);
@@ -256,7 +257,7 @@ std::string MatrixReport(const std::vector<MatrixCell>& cells, const MatrixOptio
 
 std::string CostTable(const std::vector<EvaluationCost>& costs) {
   std::string table =
-      "| ranks | job | evaluation p50 | p99 | taking in a second's digests "
+      "| ranks | job | evaluation p50 | p99 | observing one second's digests "
       "|\n|---|---|---|---|---|\n";
   for (const EvaluationCost& cost : costs) {
     table += fmt::format("| {} | {} | {:.3f} ms | {:.3f} ms | {:.2f} ms |\n", cost.ranks,

@@ -23,8 +23,8 @@ Result<std::string> Output(const std::string& command) {
 }  // namespace
 
 Result<double> RunFio(const FioJob& job) {
-  // Reads come from the files a write job of the same shape left; writes make new files each time,
-  // as a checkpoint does.
+  // Reads use the files of an earlier write job of the same shape. Writes create new files each
+  // time, as a checkpoint does.
   std::string clean = job.write ? fmt::format("rm -f {}/fio.*; ", job.dir) : "";
   HOLDFAST_ASSIGN_OR_RETURN(
       std::string out,
@@ -39,8 +39,7 @@ Result<double> RunFio(const FioJob& job) {
   if (document.is_discarded() || document["jobs"].empty()) {
     return Fail(NotFoundError("fio did not run: deploy/install-deps.sh --bench installs it"));
   }
-  // job_runtime includes the final fsync; the caller waits for the last of the jobs, which start
-  // together.
+  // job_runtime includes the final fsync. The jobs start together, so the longest is the total.
   double ms = 0;
   for (const auto& one : document["jobs"]) ms = std::max(ms, one["job_runtime"].get<double>());
   return ms / 1000;

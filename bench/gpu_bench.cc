@@ -1,5 +1,5 @@
-// State on a GPU: device → sealed slot and back against one pinned copy of the same bytes, and what
-// a checkpoint every step costs the training stream.
+// State on a GPU: device → sealed slot and back, compared with one pinned copy of the same bytes,
+// and the cost of a checkpoint every step for the training stream.
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -98,7 +98,7 @@ class Device {
     return Check(driver_.Fill(memory_ + offset, with, bytes, stream_), "cuMemsetD8Async");
   }
   Status Synchronize() { return Check(driver_.Synchronize(stream_), "cuStreamSynchronize"); }
-  /// Are the bytes on the device the ones it began with?
+  /// Returns whether the bytes on the device equal the initial ones.
   Result<bool> Unchanged() {
     HOLDFAST_RETURN_IF_ERROR(Download());
     return std::memcmp(pinned_, expected_.data(), bytes_) == 0;
@@ -129,15 +129,15 @@ std::vector<v1::Tensor> Tensors(const Device& device, uint64_t bytes, uint64_t c
   return tensors;
 }
 
-/// Seconds a step of `steps`: work on other memory, then the update of the state, guarded and saved
-/// when there is a client.
-Result<double> SecondsAStep(Device& work, Device& state, uint64_t bytes, v1::Client* client,
-                            uint64_t first_step, int steps) {
-  constexpr int kWorkPasses = 100;  // over 8 GiB: some 200 ms at 4 TB/s
+/// Runs `steps` steps and returns the seconds per step. A step works on other memory and then
+/// updates the state, which is guarded and saved if there is a client.
+Result<double> SecondsPerStep(Device& work, Device& state, uint64_t bytes, v1::Client* client,
+                              uint64_t first_step, int steps) {
+  constexpr int kWorkRounds = 100;  // on 8 GiB: about 200 ms at 4 TB/s
   Status status;
   const double elapsed = SecondsOf([&] {
     for (int step = 0; step < steps && status.ok(); ++step) {
-      for (int pass = 0; pass < kWorkPasses && status.ok(); ++pass) {
+      for (int pass = 0; pass < kWorkRounds && status.ok(); ++pass) {
         status = work.Fill(0, bytes, static_cast<unsigned char>(pass));
       }
       if (client != nullptr && status.ok()) status = FromClient(client->Guard(state.stream()));
@@ -146,7 +146,7 @@ Result<double> SecondsAStep(Device& work, Device& state, uint64_t bytes, v1::Cli
         status =
             FromClient(client->Save(first_step + static_cast<uint64_t>(step), {}, state.stream()));
       }
-      // A training loop reads its loss once a step.
+      // A training loop reads its loss once per step.
       if (status.ok()) status = work.Synchronize();
       if (status.ok()) status = state.Synchronize();
     }
@@ -180,7 +180,7 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
       status = FromClient(saved);
     });
     HOLDFAST_RETURN_IF_ERROR(status);
-    // The first saves touch and pin the pages of their slots.
+    // Skip the first saves: they touch and pin the pages of their slots.
     if (round >= 3) sealed.push_back(save_seconds);
     download.push_back(SecondsOf([&] { status = device->Download(); }));
     HOLDFAST_RETURN_IF_ERROR(status);
@@ -202,9 +202,9 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
   }
   HOLDFAST_ASSIGN_OR_RETURN(auto work, Device::Make(driver, bytes));
   const int steps = options.quick ? 5 : 20;
-  HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsAStep(*work, *device, bytes, nullptr, 0, steps));
+  HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsPerStep(*work, *device, bytes, nullptr, 0, steps));
   HOLDFAST_ASSIGN_OR_RETURN(double saving,
-                            SecondsAStep(*work, *device, bytes, &client, step + 1, steps));
+                            SecondsPerStep(*work, *device, bytes, &client, step + 1, steps));
   HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
 
   const double gigabytes = static_cast<double>(bytes) / 1e9;
@@ -216,7 +216,7 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
        .reference = gigabytes / Median(download),
        .unit = "GB/s",
        .goal = ">=0.95",
-       .note = size + ", Save → sealed slot, checksums included ÷ one pinned copy"},
+       .note = size + ", Save → sealed slot with checksums ÷ one pinned copy"},
       {.name = "gpu_restore_" + layout,
        .ratio = Median(upload) / Median(restored),
        .ours = gigabytes / Median(restored),
@@ -238,7 +238,7 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
 Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options) {
   Driver driver;
   if (!driver.complete() || driver.Init(0) != CUDA_SUCCESS) {
-    std::fprintf(stderr, "gpu: skipped, this machine has no CUDA driver or no device\n");
+    std::fprintf(stderr, "gpu: skipped: this machine has no CUDA driver or no device\n");
     return std::vector<BenchResult>{};
   }
   const uint64_t bytes = options.quick ? 1ULL << 30 : 8ULL << 30;

@@ -1,5 +1,5 @@
-// Parity of one version as the group grows, at the same state a node: time and bytes a node should
-// stay as they are. Each node may send at a rate that all of them together can have here.
+// The cost of one version's parity as the group grows, at constant state per node. Time and bytes
+// per node should stay constant. Each node's rate is limited, so that all can sustain it together.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 namespace holdfast::bench {
 namespace {
 
-// 16 nodes at this rate send as much as two cores move with half of their time.
+// 16 nodes at this rate use about half of two cores.
 constexpr uint64_t kLinkBytesPerS = 32'000'000;
 
 Result<GrowthPoint> Measure(const GroupShape& shape, uint64_t rounds) {
@@ -65,24 +65,24 @@ Result<std::vector<BenchResult>> RunGrowth(const BenchOptions& options) {
     const GroupShape shape{nodes, parity, bytes, kLinkBytesPerS};
     HOLDFAST_ASSIGN_OR_RETURN(const GrowthPoint point, Measure(shape, rounds));
     points.push_back(point);
-    results.push_back({.name = "growth_" + NameOf(shape),
-                       .ratio = point.ms / point.alone_ms,
-                       .ours = point.ms,
-                       .reference = point.alone_ms,
-                       .unit = "ms",
-                       .goal = "",
-                       .note = fmt::format(
-                           "{:.1f} MB sent a node ({:.3f} of S(n-1)/(n-m)), agent's "
-                           "CPU {:.0f} ms a node",
-                           point.sent_mb, point.sent_mb * 1e6 / BytesToSend(shape), point.cpu_ms),
-                       .repetitions = options.repeat,
-                       .least = point.least,
-                       .most = point.most});
+    results.push_back(
+        {.name = "growth_" + NameOf(shape),
+         .ratio = point.ms / point.alone_ms,
+         .ours = point.ms,
+         .reference = point.alone_ms,
+         .unit = "ms",
+         .goal = "",
+         .note = fmt::format("{:.1f} MB sent per node ({:.3f} of S(n-1)/(n-m)), agent's "
+                             "CPU {:.0f} ms per node",
+                             point.sent_mb, point.sent_mb * 1e6 / BytesToSend(shape), point.cpu_ms),
+         .repetitions = options.repeat,
+         .least = point.least,
+         .most = point.most});
   }
   if (options.into.empty()) return results;
   HOLDFAST_RETURN_IF_ERROR(WriteGrowth(
       options.into, points,
-      fmt::format("parity of one version, {} MiB a node, each node sends at most {} MB/s",
+      fmt::format("parity of one version, {} MiB per node, each node sends at most {} MB/s",
                   bytes >> 20, kLinkBytesPerS / 1'000'000)));
   return results;
 }

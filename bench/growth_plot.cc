@@ -18,7 +18,7 @@ constexpr int kStep = kPanelWidth + 70;
 constexpr const char* kBegin = "<!-- growth -->\n";
 constexpr const char* kEnd = "<!-- end of growth -->";
 
-/// One quantity over the number of nodes, a line for each number of parities.
+/// One quantity over the number of nodes, with one line for each number of parities.
 struct Panel {
   std::string title;
   double (*value)(const GrowthPoint&);
@@ -81,7 +81,7 @@ std::string Draw(const Panel& panel, const std::vector<GrowthPoint>& points) {
 
 std::string GrowthTable(const std::vector<GrowthPoint>& points) {
   std::string table =
-      "| n | m | sealed → `peer` | the bytes alone | ratio | sent a node | agent's CPU a node |\n"
+      "| n | m | sealed → `peer` | only sending | ratio | sent per node | agent's CPU per node |\n"
       "|---|---|---|---|---|---|---|\n";
   for (const GrowthPoint& point : points) {
     table += fmt::format("| {} | {} | {:.0f} ms | {:.0f} ms | {:.2f} | {:.1f} MB | {:.0f} ms |\n",
@@ -120,13 +120,13 @@ Status WriteGrowth(const std::string& path, const std::vector<GrowthPoint>& poin
   const size_t begin = text.find(kBegin);
   const size_t end = text.find(kEnd);
   if (begin == std::string::npos || end == std::string::npos || end < begin) {
-    return NotFoundError(path + " has no place for the growth table");
+    return NotFoundError(path + " lacks the lines <!-- growth --> and <!-- end of growth -->");
   }
   const size_t from = begin + std::string(kBegin).size();
   text.replace(from, end - from, GrowthTable(points));
-  const auto picture = std::filesystem::path(path).parent_path() / "growth.svg";
-  if (!(std::ofstream(path) << text) || !(std::ofstream(picture) << GrowthSvg(points, title))) {
-    return IoErrorError("cannot write " + path + " or " + picture.string());
+  const auto plot = std::filesystem::path(path).parent_path() / "growth.svg";
+  if (!(std::ofstream(path) << text) || !(std::ofstream(plot) << GrowthSvg(points, title))) {
+    return IoErrorError("cannot write " + path + " or " + plot.string());
   }
   return Status::Ok();
 }

@@ -15,16 +15,16 @@ struct Unmap {
   void operator()(std::byte* memory) const;
 };
 
-/// A shard's image in memory as in a sealed slot: one big F32 tensor of pseudo-random bytes.
+/// A shard's image in memory, as in a sealed slot: one large F32 tensor of pseudo-random bytes.
 class SealedImage {
  public:
-  /// About `bytes` in all. Job "bench", incarnation 1, step 0.
+  /// Makes an image of about `bytes` in total: job "bench", incarnation 1, step 0.
   static Result<SealedImage> Make(uint32_t rank, uint32_t world, uint64_t bytes);
-  /// Makes it the image of another step: new header, first chunk checksummed again.
+  /// Turns the image into that of another step: a new header and a new checksum of the first chunk.
   Status Restamp(uint64_t step);
 
   std::span<const std::byte> bytes() const { return {memory_.get(), seal_.image_bytes}; }
-  /// The whole mapping, a multiple of 2 MiB.
+  /// Returns the complete mapping, a multiple of 2 MiB.
   std::span<std::byte> memory() { return {memory_.get(), capacity_}; }
   const ShardSeal& seal() const { return seal_; }
 

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kConnectAttempts = 100;
 
-/// A port that nobody has just now.
+/// Returns a port that is unused now.
 Result<uint16_t> FreePort() {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -87,7 +87,7 @@ Result<double> IperfServer::Run(int streams, int seconds) const {
   const std::string command =
       fmt::format("iperf3 -c 127.0.0.1 -p {} -P {} -t {} -J 2>/dev/null", port_, streams, seconds);
   for (int attempt = 0; attempt < kConnectAttempts; ++attempt) {
-    // A server that has just started, or ended a test, may not listen yet.
+    // A server that has just started or just ended a test may not listen yet.
     const auto document = nlohmann::json::parse(OutputOf(command), nullptr, false);
     if (document.is_object() && document.contains("end") &&
         document["end"].contains("sum_received")) {
@@ -95,7 +95,7 @@ Result<double> IperfServer::Run(int streams, int seconds) const {
     }
     Clock::Real().SleepFor(std::chrono::milliseconds(50));
   }
-  return Fail(UnavailableError("iperf3 gave no result"));
+  return Fail(UnavailableError("iperf3 returned no result"));
 }
 
 }  // namespace holdfast::bench

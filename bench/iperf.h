@@ -9,7 +9,7 @@
 
 namespace holdfast::bench {
 
-/// An iperf3 server on a free loopback port, for as long as it lives.
+/// An iperf3 server on a free loopback port; the destructor ends it.
 class IperfServer {
  public:
   /// NotFound when iperf3 is not installed.
@@ -18,7 +18,8 @@ class IperfServer {
   IperfServer(IperfServer&& other) noexcept;
   IperfServer& operator=(IperfServer&&) = delete;
 
-  /// Bytes a second that arrive over so many streams in so many seconds, by iperf3's own account.
+  /// Returns the bytes per second that the server received over `streams` streams in `seconds`
+  /// seconds, as iperf3 reports them.
   Result<double> Run(int streams, int seconds) const;
 
  private:

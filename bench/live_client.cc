@@ -25,7 +25,7 @@ Result<LiveClient> LiveClient::StartWith(const std::string& dir, uint64_t bytes,
                                          std::vector<v1::Tensor> state) {
   LiveClient live;
   local::ClusterOptions options;
-  // Socket paths are short by law: the sockets live in /tmp, the data on the disk to measure.
+  // Socket paths have a length limit: the sockets are in /tmp, the data on the disk to measure.
   HOLDFAST_ASSIGN_OR_RETURN(options.root, local::MakeTempDir("hf-bench"));
   options.data_dir_of[0] = dir + "/data";
   options.nodes = 1;

@@ -13,8 +13,7 @@
 
 namespace holdfast::bench {
 
-/// A cluster of one node with a rank's state in this process, for the benchmarks that measure the
-/// whole way.
+/// A cluster of one node with a rank's state in this process, for end-to-end benchmarks.
 struct LiveClient {
   std::unique_ptr<local::Cluster> cluster;
   std::vector<std::vector<float>> tensors;
@@ -22,7 +21,7 @@ struct LiveClient {
 
   static Result<LiveClient> Start(const std::string& dir, uint64_t bytes, int tensor_count,
                                   int disk_every);
-  /// The same with the caller's tensors, of `bytes` in all.
+  /// Like Start, with the caller's tensors of `bytes` in total.
   static Result<LiveClient> StartWith(const std::string& dir, uint64_t bytes, int disk_every,
                                       std::vector<v1::Tensor> state);
   /// Connects as a new start of the job.

@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout(300);
 
-/// User and system time of a process, by /proc.
+/// Returns the user and system time of a process from /proc.
 double CpuSecondsOf(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  // The name before may have spaces; 13 fields after it are user and system ticks.
+  // The name may contain spaces. Skip it and the 11 fields after it; user and system ticks follow.
   std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
   std::string skipped;
   for (int i = 0; i < 11; ++i) fields >> skipped;
@@ -38,10 +38,10 @@ std::string NameOf(const GroupShape& shape) {
 }
 
 std::string LoadOf(const GroupShape& shape) {
-  return fmt::format("{} MiB a node, {}", shape.bytes >> 20,
+  return fmt::format("{} MiB per node, {}", shape.bytes >> 20,
                      shape.rate_bytes_per_s == 0
                          ? "all nodes on this machine's cores"
-                         : fmt::format("{} MB/s a node", shape.rate_bytes_per_s / 1'000'000));
+                         : fmt::format("{} MB/s per node", shape.rate_bytes_per_s / 1'000'000));
 }
 
 Result<std::unique_ptr<LiveGroup>> LiveGroup::Start(const GroupShape& shape) {
@@ -123,7 +123,7 @@ Result<LiveGroup::Account> LiveGroup::Accounts() {
     HOLDFAST_ASSIGN_OR_RETURN(auto answer, cluster_->Cli({"dump", fmt::format("n{}", node)}));
     const auto document = nlohmann::json::parse(answer.out, nullptr, false);
     if (!document.is_object() || !document["dump"]["peers"].is_object()) {
-      return Fail(InternalError("holdfast dump gave nothing of peers: " + answer.errors));
+      return Fail(InternalError("holdfast dump returned no data about peers: " + answer.errors));
     }
     const auto& peers = document["dump"]["peers"];
     account.sent_bytes +=

@@ -11,8 +11,8 @@
 namespace holdfast::bench {
 namespace {
 
-/// What follows `key` and `separator` in the first line of `path` that begins with `key`; empty: no
-/// such line.
+/// Returns the text after `key` and `separator` in the first line of `path` that begins with `key`.
+/// Empty when there is no such line.
 std::string ValueIn(const std::string& path, const std::string& key, char separator) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

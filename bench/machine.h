@@ -4,9 +4,8 @@
 
 namespace holdfast::bench {
 
-/// What the figures of a run depend on, apart from the code: processor, cores, memory, kernel,
-/// operating system, and how busy the machine was when the run began (load averages of 1, 5 and 15
-/// minutes). Unknown parts are left out.
+/// Describes the machine of a run: processor, cores, memory, kernel, operating system, and the load
+/// averages of 1, 5 and 15 minutes at the start of the run. Unknown values are omitted.
 nlohmann::ordered_json DescribeMachine();
 
 }  // namespace holdfast::bench

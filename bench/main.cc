@@ -1,6 +1,7 @@
-// The front end of all benchmarks: runs those that are named, several times each, prints a table
-// and, with --json, writes the results. What the ratios are does not change the exit code: 1 is a
-// benchmark that could not run, or a name that no benchmark has.
+// The front end of all benchmarks: runs the named ones, several times each, prints a table and,
+// with
+// --json, writes the results. The ratios do not change the exit code: 1 means that a benchmark
+// could not run or that a name is unknown.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,8 +24,8 @@ namespace {
 
 const std::vector<Bench>& All() {
   static const std::vector<Bench> all = {
-      {"checksum", "CRC-32C ÷ bare ISA-L", RunChecksum},
-      {"erasure", "encode and decode ÷ bare ISA-L", RunErasure},
+      {"checksum", "CRC-32C ÷ plain ISA-L", RunChecksum},
+      {"erasure", "encode and decode ÷ plain ISA-L", RunErasure},
       {"transport", "peer transport over loopback ÷ iperf3", RunTransport},
       {"parity", "sealed → committed at peer ÷ the slower of transport and encode; bytes sent",
        RunParity},
@@ -32,15 +33,15 @@ const std::vector<Bench>& All() {
       {"slowdown", "training with parity of every step ÷ without peers", RunSlowdown},
       {"growth", "time and bytes of parity for groups of 2 to 16 nodes", RunGrowth, true},
       {"disk", "slot → durable and back ÷ fio", RunDisk},
-      {"streaming", "Save → durable ÷ the slowest stage alone", RunStreaming},
+      {"streaming", "Save → durable ÷ the slowest stage on its own", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},
-      {"view", "a version read by another number of ranks ÷ memcpy", RunView},
-      {"memory", "the agent's own memory beside its arena", RunMemory},
+      {"reshard", "a version read by another number of ranks ÷ memcpy", RunReshard},
+      {"memory", "the agent's memory without its arena", RunMemory},
       {"record", "the cost of recording one event of a collective, nanoseconds", RunRecord},
       {"telemetry", "training that records its collectives ÷ training that does not", RunTelemetry},
-      {"recovery", "a killed rank → first new version ÷ plain start of the job", RunRecovery},
-      {"slow_rank", "iterations until a rank that is a fifth late is named", RunSlowRank},
+      {"recovery", "a killed rank → first new version ÷ normal start of the job", RunRecovery},
+      {"slow_rank", "iterations until a rank that is 20 % slower is reported", RunSlowRank},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
@@ -52,7 +53,7 @@ const std::vector<Bench>& All() {
   return all;
 }
 
-/// Every repetition of one benchmark, put together.
+/// Runs all repetitions of one benchmark and combines them.
 Result<std::vector<BenchResult>> RunRepeated(const Bench& bench, const BenchOptions& options) {
   std::vector<std::vector<BenchResult>> repetitions;
   const uint32_t count = bench.repeats_itself ? 1 : options.repeat;
@@ -68,13 +69,13 @@ Result<std::vector<BenchResult>> RunRepeated(const Bench& bench, const BenchOpti
   return Combine(repetitions);
 }
 
-/// False, with the reason on standard error, when a name is no benchmark's.
+/// Returns false and prints the reason to standard error when a name is unknown.
 bool AreKnown(const std::vector<std::string>& names) {
   std::vector<std::string> known;
   for (const Bench& bench : All()) known.push_back(bench.name);
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    std::fprintf(stderr, "no benchmark is called '%s'; there are: %s\n", name.c_str(),
+    std::fprintf(stderr, "unknown benchmark '%s'; known: %s\n", name.c_str(),
                  fmt::format("{}", fmt::join(known, ", ")).c_str());
     return false;
   }
@@ -82,7 +83,7 @@ bool AreKnown(const std::vector<std::string>& names) {
 }
 
 std::string Names() {
-  std::string text = "Benchmarks (without NAME all but those marked *):\n";
+  std::string text = "Benchmarks (without NAME all except those marked *):\n";
   for (const Bench& bench : All()) {
     text += fmt::format("  {:<14}{}\n", bench.name + (bench.only_named ? " *" : ""), bench.what);
   }
@@ -94,9 +95,10 @@ int Main(int argc, char** argv) {
   std::string json_path;
   std::string base_dir = ".";
   std::vector<std::string> names;
-  CLI::App app("Measures Holdfast beside a reference in the same run.");
+  CLI::App app("Compares Holdfast with a reference in the same run.");
   app.footer(Names());
-  app.add_flag("--quick", options.quick, "less data, once: does everything work?");
+  app.add_flag("--quick", options.quick,
+               "less data, one repetition: a check that everything works");
   app.add_option("--repeat", options.repeat, "repetitions of each benchmark")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -105,10 +107,10 @@ int Main(int argc, char** argv) {
   app.add_option("--dir", base_dir, "folder on the disk to measure")->capture_default_str();
   app.add_option(
       "--into", options.into,
-      "renew the table (and plot) of growth, torch or fault-matrix in this Markdown file");
+      "update the table (and plot) of growth, torch or fault-matrix in this Markdown file");
   app.add_option("--ranks", options.ranks, "torch: numbers of ranks; fault-matrix: sizes of jobs");
   app.add_option("--steps", options.steps, "torch: steps of the training that saves each step");
-  app.add_option("--seeds", options.seeds, "fault-matrix: runs of each cell");
+  app.add_option("--seeds", options.seeds, "fault-matrix: runs per cell");
   app.add_option("--keep", options.keep,
                  "fault-matrix: file of outcomes; runs in it are not repeated");
   std::map<std::string, std::string> programs;
@@ -116,7 +118,7 @@ int Main(int argc, char** argv) {
     app.add_option(option, programs[option],
                    "fault-matrix: see holdfast-fault-matrix --help (families, faults, …)");
   }
-  app.add_option("NAME", names, "only these");
+  app.add_option("NAME", names, "run only these benchmarks");
   CLI11_PARSE(app, argc, argv);
   for (const auto& [option, value] : programs) {
     if (value.empty()) continue;

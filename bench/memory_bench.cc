@@ -1,4 +1,4 @@
-// The agent's own memory: what it holds beside the arena, after saving for a while.
+// The agent's memory without its arena, after a series of saves.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 namespace holdfast::bench {
 namespace {
-/// A field of /proc/<pid>/status in MiB.
+/// Returns a field of /proc/<pid>/status in MiB.
 double StatusField(pid_t pid, const std::string& field) {
   std::ifstream file(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(file, line);) {
@@ -38,7 +38,7 @@ Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options) {
        .reference = 64,
        .unit = "MiB",
        .goal = "<=1",
-       .note = fmt::format("beside the arena; shared memory {:.0f} MiB, of it anonymous {:.0f} MiB",
+       .note = fmt::format("without the arena; shared memory {:.0f} MiB; anonymous {:.0f} MiB",
                            StatusField(pid, "RssShmem"), StatusField(pid, "RssAnon"))}};
 }
 

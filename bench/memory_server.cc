@@ -1,5 +1,7 @@
 #include "bench/memory_server.h"
 
+#include <fmt/format.h>
+
 #include <thread>
 
 #include "bench/bench.h"
@@ -22,14 +24,16 @@ Status ReadStream(agent::PeerTransport& transport, const std::string& address, u
     HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, deadline));
     have += got;
     if (got == 0) {
-      return have == bytes ? Status::Ok() : InternalError("the stream ended too early");
+      return have == bytes
+                 ? Status::Ok()
+                 : InternalError(fmt::format("the stream ended after {} of {} bytes", have, bytes));
     }
   }
 }
 
-/// Runs `work(i)` for each i at once; the first error.
+/// Runs `work(i)` for all i concurrently. Returns the first error.
 template <typename Work>
-Status AtOnce(size_t count, Work work) {
+Status RunConcurrently(size_t count, Work work) {
   std::vector<Status> results(count);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { results[i] = work(i); });
@@ -85,8 +89,8 @@ Result<double> MemoryServer::Read(agent::PeerTransport& transport, int streams,
   const auto count = static_cast<size_t>(streams);
   Status status;
   const double seconds = SecondsOf([&] {
-    status = AtOnce(count, [&](size_t i) {
-      // Each reads elsewhere, as streams of different segments do.
+    status = RunConcurrently(count, [&](size_t i) {
+      // Each stream reads its own region, as streams of different segments do.
       const uint64_t offset = i * (memory_bytes_ / count) / agent::kPeerUnitBytes;
       return ReadStream(transport, server_->address(), offset * agent::kPeerUnitBytes,
                         bytes / count);
@@ -104,7 +108,7 @@ Result<std::unique_ptr<agent::PeerTransport>> MakeBenchTransport() {
 }
 
 Result<double> TransportSeconds(int nodes, int streams, uint64_t bytes, uint64_t rate_bytes_per_s) {
-  constexpr uint64_t kMemoryBytes = 64ULL << 20;  // a node; more than a cache holds
+  constexpr uint64_t kMemoryBytes = 64ULL << 20;  // per node; more than the caches
   std::vector<std::vector<std::byte>> memories;
   std::vector<std::unique_ptr<MemoryServer>> servers;
   for (int node = 0; node < nodes; ++node) {
@@ -116,7 +120,7 @@ Result<double> TransportSeconds(int nodes, int streams, uint64_t bytes, uint64_t
   HOLDFAST_ASSIGN_OR_RETURN(auto transport, MakeBenchTransport());
   Status status;
   const double seconds = SecondsOf([&] {
-    status = AtOnce(servers.size(), [&](size_t node) -> Status {
+    status = RunConcurrently(servers.size(), [&](size_t node) -> Status {
       auto read = servers[node]->Read(*transport, streams, bytes);
       return read ? Status::Ok() : read.error();
     });

@@ -12,14 +12,14 @@
 
 namespace holdfast::bench {
 
-/// Serves endless objects over loopback TCP as an agent does: the same memory again and again.
+/// Serves endless objects over loopback TCP as an agent does, by repeating the same memory.
 class MemoryServer {
  public:
-  /// `memory` outlives it. `rate_bytes_per_s` 0: as fast as it goes.
+  /// Starts a server. `memory` must outlive it. `rate_bytes_per_s` 0: no limit.
   static Result<std::unique_ptr<MemoryServer>> Start(std::span<const std::byte> memory,
                                                      uint64_t rate_bytes_per_s);
 
-  /// Reads `bytes` over so many streams at once, every checksum on; seconds.
+  /// Reads `bytes` over `streams` concurrent streams, with all checksums. Returns the seconds.
   Result<double> Read(agent::PeerTransport& transport, int streams, uint64_t bytes) const;
 
  private:
@@ -37,7 +37,8 @@ class MemoryServer {
 
 Result<std::unique_ptr<agent::PeerTransport>> MakeBenchTransport();
 
-/// Seconds until `nodes` servers have each sent `bytes` over `streams` streams, all at once.
+/// Returns the seconds until `nodes` concurrent servers have each sent `bytes` over `streams`
+/// streams.
 Result<double> TransportSeconds(int nodes, int streams, uint64_t bytes, uint64_t rate_bytes_per_s);
 
 }  // namespace holdfast::bench

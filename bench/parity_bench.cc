@@ -1,6 +1,6 @@
-// Parity of a version by real agents: from the moment that all of its shards are sealed until it is
-// committed at the tier peer, against the slower of moving the same bytes and encoding them alone;
-// and how many bytes each node sent.
+// Parity of a version by real agents: the time from the sealing of all its shards until it is
+// committed at the tier peer, compared with the slower of only sending and only encoding the same
+// bytes; and the bytes that each node sent.
 
 #include <fmt/format.h>
 
@@ -16,10 +16,10 @@
 namespace holdfast::bench {
 namespace {
 
-// A gigabit a second: slow enough that two cores are no bottleneck for the nodes of a whole group.
+// 1 Gbit/s: slow enough that two cores are no bottleneck for all nodes of a group.
 constexpr uint64_t kLinkBytesPerS = 125'000'000;
 
-/// Seconds in which the nodes' leaders encode a version alone, on as many cores as there are.
+/// Returns the seconds in which the leaders only encode a version, on all cores.
 Result<double> EncodeSeconds(const GroupShape& shape) {
   const auto k = static_cast<uint32_t>(shape.nodes - shape.parity);
   const auto m = static_cast<uint32_t>(shape.parity);
@@ -87,7 +87,7 @@ Status Measure(LiveGroup& group, const GroupShape& shape, uint64_t step, Times* 
 Status RunShape(const GroupShape& shape, const std::string& name, const std::string& goal,
                 uint64_t rounds, std::vector<BenchResult>* results) {
   HOLDFAST_ASSIGN_OR_RETURN(auto group, LiveGroup::Start(shape));
-  // The first version touches every page for the first time.
+  // The first version is not measured: it touches every page for the first time.
   HOLDFAST_RETURN_IF_ERROR(group->Save(1));
   HOLDFAST_RETURN_IF_ERROR(group->Await(1, v1::Tier::kPeer));
   HOLDFAST_ASSIGN_OR_RETURN(const LiveGroup::Account before, group->Accounts());
@@ -105,8 +105,8 @@ Status RunShape(const GroupShape& shape, const std::string& name, const std::str
        .reference = alone * 1000,
        .unit = "ms",
        .goal = goal,
-       .note = fmt::format("{}; from Save {:.0f} ms; alone: transport {:.0f} ms, encode {:.0f} ms; "
-                           "agents' CPU {:.2f} s a node and version",
+       .note = fmt::format("{}; from Save {:.0f} ms; only transport {:.0f} ms, only encode {:.0f} "
+                           "ms; agents' CPU {:.2f} s per node and version",
                            LoadOf(shape), Median(times.whole) * 1000,
                            Median(times.transport) * 1000, Median(times.encode) * 1000,
                            (after.cpu_seconds - before.cpu_seconds) / versions)});
@@ -118,8 +118,8 @@ Status RunShape(const GroupShape& shape, const std::string& name, const std::str
                       .reference = BytesToSend(shape) / 1e6,
                       .unit = "MB",
                       .goal = "<=1.02",
-                      .note = "sent by a node for one version, frames and seals included, by the "
-                              "agents' own account ÷ S(n-1)/(n-m)"});
+                      .note = "sent per node for one version, including frames and seals, as the "
+                              "agents report it ÷ S(n-1)/(n-m)"});
   return Status::Ok();
 }
 

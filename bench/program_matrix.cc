@@ -1,4 +1,4 @@
-// The fault matrix over rank programs: which cells there are, and running them.
+// The fault matrix over rank programs: its cells and their runs.
 
 #include "bench/program_matrix.h"
 
@@ -22,7 +22,7 @@ using sim::program::Family;
 using sim::program::FaultKind;
 using sim::program::FaultSpec;
 
-bool Asked(const std::vector<std::string>& names, std::string_view name) {
+bool Contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -31,28 +31,28 @@ Status Check(const ProgramMatrixOptions& options) {
     const bool known =
         std::any_of(std::begin(sim::program::kFamilies), std::end(sim::program::kFamilies),
                     [&](Family family) { return ToString(family) == name; });
-    if (!known) return InvalidArgumentError("there is no family " + name);
+    if (!known) return InvalidArgumentError("unknown family " + name);
   }
   for (const std::string& name : options.faults) {
     if (name != "all" && sim::program::FindFault(name) == nullptr) {
-      return InvalidArgumentError("there is no fault " + name);
+      return InvalidArgumentError("unknown fault " + name);
     }
   }
   for (const std::string& name : options.behaviours) {
     if (name != "all" && name != "base" && name != "random" && !sim::program::IsBehaviour(name)) {
-      return InvalidArgumentError("there is no behaviour " + name);
+      return InvalidArgumentError("unknown behaviour " + name);
     }
   }
   return Status::Ok();
 }
 
-/// Names of the behaviours to add, one cell each.
+/// Returns the names of the behaviours to add, one for each cell.
 std::vector<std::string> BehavioursOf(const ProgramMatrixOptions& options, bool healthy) {
   std::vector<std::string> names;
-  const bool all = options.behaviours.empty() ? healthy : Asked(options.behaviours, "all");
+  const bool all = options.behaviours.empty() ? healthy : Contains(options.behaviours, "all");
   if (all || options.behaviours.empty()) names.emplace_back("base");
   for (const std::string& name : options.behaviours) {
-    if (name != "all" && !Asked(names, name)) names.push_back(name);
+    if (name != "all" && !Contains(names, name)) names.push_back(name);
   }
   if (!all) return names;
   for (const std::string_view name : sim::program::Behaviours()) names.emplace_back(name);
@@ -60,7 +60,7 @@ std::vector<std::string> BehavioursOf(const ProgramMatrixOptions& options, bool 
   return names;
 }
 
-/// Each cell draws jobs of its own, whatever other cells there are.
+/// Returns the random stream of a run. Each cell draws its own jobs, independent of other cells.
 uint64_t StreamOf(const ProgramCell& cell, uint64_t seed) {
   uint64_t stream = Random(seed).Next();
   const auto mix = [&](uint64_t value) { stream = Random(stream ^ value).Next(); };
@@ -72,7 +72,7 @@ uint64_t StreamOf(const ProgramCell& cell, uint64_t seed) {
   return stream;
 }
 
-/// Two to five behaviours that go together.
+/// Returns two to five compatible behaviours.
 std::vector<std::string> RandomBehaviours(uint64_t stream) {
   sim::Noise noise(stream);
   const auto all = sim::program::Behaviours();
@@ -93,17 +93,17 @@ std::vector<std::string> RandomBehaviours(uint64_t stream) {
 
 std::vector<ProgramCell> Cells(const ProgramMatrixOptions& options) {
   std::vector<ProgramCell> cells;
-  const bool all_faults = options.faults.empty() || Asked(options.faults, "all");
+  const bool all_faults = options.faults.empty() || Contains(options.faults, "all");
   for (const uint32_t world : options.worlds) {
     for (const Family family : sim::program::kFamilies) {
       const std::string name(ToString(family));
-      if (!options.families.empty() && !Asked(options.families, name)) continue;
+      if (!options.families.empty() && !Contains(options.families, name)) continue;
       if (!sim::program::Fits(family, world)) continue;
       for (const FaultSpec& fault : sim::program::Faults()) {
         const bool healthy = fault.kind == FaultKind::kNone;
-        const bool asked = Asked(options.faults, fault.name) ||
-                           (all_faults && (!healthy || options.faults.empty()));
-        if (!asked || !Fits(fault.kind, family)) continue;
+        const bool requested = Contains(options.faults, fault.name) ||
+                               (all_faults && (!healthy || options.faults.empty()));
+        if (!requested || !Fits(fault.kind, family)) continue;
         for (const std::string& behaviour : BehavioursOf(options, healthy)) {
           ProgramCell cell;
           cell.family = name;
@@ -124,7 +124,7 @@ std::vector<ProgramCell> Cells(const ProgramMatrixOptions& options) {
   return cells;
 }
 
-/// Of this thread: other programs on the machine do not count.
+/// Returns the CPU time of this thread. Other programs on the machine do not count.
 double CpuMs() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -139,7 +139,7 @@ BenchResult CostOf(Family family, uint32_t world) {
   what.world = world;
   what.fault = *sim::program::FindFault("loader");
   sim::Noise noise(1);
-  sim::program::World made = MakeWorld(what, noise);
+  sim::program::RunSetup made = MakeRunSetup(what, noise);
   made.faults.front().onset_s = kOnsetS;
   sim::program::Engine engine(made.job, made.setting, made.faults, made.seed);
   sim::program::Agents agents(engine, sim::program::kAgentsRule, 1);
@@ -148,13 +148,13 @@ BenchResult CostOf(Family family, uint32_t world) {
   double observe_ms = 0;
   for (double at_s = 1; at_s <= kUntilS; at_s += 1) {
     engine.RunUntil(at_s);
-    agents.LookUntil(at_s);
+    agents.SampleUntil(at_s);
     const double begin = CpuMs();
     while (auto delivery = agents.Next(at_s)) {
-      detector.Observe(*delivery->digest, sim::program::ListenerTime(delivery->at_s));
+      detector.Observe(*delivery->digest, sim::program::DetectorTime(delivery->at_s));
     }
     const double observed = CpuMs();
-    detector.Evaluate(sim::program::ListenerTime(at_s));
+    detector.Evaluate(sim::program::DetectorTime(at_s));
     evaluate_ms.push_back(CpuMs() - observed);
     observe_ms += observed - begin;
   }
@@ -166,8 +166,8 @@ BenchResult CostOf(Family family, uint32_t world) {
           .reference = observe_ms / kUntilS,
           .unit = "ms",
           .goal = world >= 10'240 ? "<=20" : "",
-          .note = fmt::format("{} ranks, running and hung; the reference is taking in one second's "
-                              "digests",
+          .note = fmt::format("{} ranks, running and hung; the reference is the time to observe "
+                              "one second's digests",
                               world),
           .repetitions = static_cast<uint32_t>(evaluate_ms.size()),
           .least = evaluate_ms.front(),
@@ -180,7 +180,7 @@ std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string
                                                    uint32_t world) {
   std::vector<BenchResult> rows;
   for (const Family family : sim::program::kFamilies) {
-    if (!families.empty() && !Asked(families, ToString(family))) continue;
+    if (!families.empty() && !Contains(families, ToString(family))) continue;
     if (Fits(family, world)) rows.push_back(CostOf(family, world));
   }
   return rows;
@@ -189,18 +189,18 @@ std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string
 Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& options) {
   if (Status status = Check(options); !status.ok()) return Fail(std::move(status));
   std::vector<ProgramCell> cells = Cells(options);
-  // Seed by seed and in no order: when time is up, all families have about as many runs.
+  // Run seed by seed and in random order: when time is up, all families have about as many runs.
   std::vector<size_t> order(cells.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(),
             [](size_t a, size_t b) { return Random(a).Next() < Random(b).Next(); });
   const size_t runs = cells.size() * options.seeds;
-  const auto begun = std::chrono::steady_clock::now();
+  const auto started = std::chrono::steady_clock::now();
   std::atomic<size_t> next{0};
-  std::vector<std::vector<char>> made(cells.size(), std::vector<char>(options.seeds));
+  std::vector<std::vector<char>> finished(cells.size(), std::vector<char>(options.seeds));
   const auto work = [&] {
     for (size_t i = next++; i < runs; i = next++) {
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - started;
       if (options.minutes > 0 && passed.count() > options.minutes * 60) return;
       const size_t at = order[i % cells.size()];
       ProgramCell& cell = cells[at];
@@ -209,7 +209,7 @@ Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& op
       Case what = cell.what;
       if (cell.behaviour == "random") what.behaviours = RandomBehaviours(stream);
       cell.outcomes[seed] = sim::program::RunCase(what, stream);
-      made[at][seed] = 1;
+      finished[at][seed] = 1;
     }
   };
   std::vector<std::thread> threads;
@@ -219,7 +219,7 @@ Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& op
   for (size_t i = 0; i < cells.size(); ++i) {
     std::vector<sim::program::Outcome> kept;
     for (size_t seed = 0; seed < options.seeds; ++seed) {
-      if (made[i][seed] != 0) kept.push_back(std::move(cells[i].outcomes[seed]));
+      if (finished[i][seed] != 0) kept.push_back(std::move(cells[i].outcomes[seed]));
     }
     cells[i].outcomes = std::move(kept);
   }

@@ -7,14 +7,14 @@
 #include "bench/bench.h"
 #include "tests/sim/program/run.h"
 
-// The fault matrix over rank programs: simulated jobs, the real detector.
+// The fault matrix over rank programs, with simulated jobs and the real detector.
 
 namespace holdfast::bench {
 
-/// One cell: a case, run with many seeds.
+/// One cell: a case that runs with many seeds.
 struct ProgramCell {
   std::string family;
-  std::string behaviour;  // what was added to the usual noise
+  std::string behaviour;  // added to the usual noise
   sim::program::Case what;
   std::vector<sim::program::Outcome> outcomes;  // by seed
 };
@@ -26,26 +26,26 @@ struct ProgramMatrixOptions {
   std::vector<uint32_t> worlds = {8};
   uint32_t seeds = 4;
   uint64_t first_seed = 6'000'000;
-  double healthy_s = 0;  // of each job without a fault; 0: as long as is usual
-  double minutes = 0;    // after which no run is begun; 0: no limit
+  double healthy_s = 0;  // length of each job without a fault; 0: the usual length
+  double minutes = 0;    // no run starts later than this; 0: no limit
   uint32_t jobs = 1;     // threads
   sim::program::FlightRule rule = sim::program::kAgentsRule;
 };
 
-/// InvalidArgument names what does not exist. Faulty jobs have the named behaviours only where they
-/// are named, "base" otherwise.
+/// Runs all cells. InvalidArgument: an unknown family, fault or behaviour, named in the message.
+/// Without named behaviours, faulty jobs run with "base" only and healthy jobs with all behaviours.
 Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& options);
 
-/// Tables in Markdown: families, faults, behaviours of healthy jobs, the worst cells.
+/// Returns tables in Markdown: families, faults, behaviours of healthy jobs, the worst cells.
 std::string ProgramReport(const std::vector<ProgramCell>& cells);
-/// Rows `recall_<class>`, `exact_<class>`, `precision_<class>`, `false_alerts`, `false_restarts`,
-/// each of all families and of each, with the interval at 95 % as spread.
+/// Returns rows `recall_<class>`, `exact_<class>`, `precision_<class>`, `false_alerts` and
+/// `false_restarts`, for all families together and for each. The spread is the interval at 95 %.
 std::vector<BenchResult> ProgramResults(const std::vector<ProgramCell>& cells);
-/// The time of one evaluation in a job of each family, running and hung: rows
+/// Measures the time of one evaluation in a job of each family, running and then hung. Returns rows
 /// `evaluate_p99_ms/<family>`.
 std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string>& families,
                                                    uint32_t world);
-/// Every run that was not right, with what the detector said.
+/// Returns every run with a missed fault or a false verdict, with the verdicts of the detector.
 std::string ProgramFailures(const std::vector<ProgramCell>& cells, uint64_t first_seed);
 
 }  // namespace holdfast::bench

@@ -1,4 +1,4 @@
-// The fault matrix over rank programs in tables and rows.
+// The tables and result rows of the fault matrix over rank programs.
 
 #include <fmt/format.h>
 
@@ -22,12 +22,12 @@ constexpr FaultClass kClasses[] = {FaultClass::kDead,        FaultClass::kComput
 
 bool IsHealthy(const ProgramCell& cell) { return cell.what.fault.kind == FaultKind::kNone; }
 
-/// Reported by themselves: so little is not always seen.
+/// Whether the fault is reported separately, since such a small slowdown is not always found.
 bool IsSmall(const ProgramCell& cell) {
   return cell.what.fault.kind == FaultKind::kSlowGpu && cell.what.fault.magnitude < 0.1;
 }
 
-/// More alerts are allowed there.
+/// Whether the goal allows more false alerts with this behaviour.
 bool IsHard(const std::string& behaviour) {
   return behaviour == "congestion waves" || behaviour.starts_with("mixed") ||
          behaviour == "silicon 4%" || behaviour == "random";
@@ -37,8 +37,8 @@ struct Faulty {
   uint64_t runs = 0;
   uint64_t found = 0;
   uint64_t exact = 0;
-  uint64_t blamed = 0;   // runs in which somebody was blamed falsely
-  uint64_t evicted = 0;  // and the job started again for it
+  uint64_t blamed = 0;   // runs with a false verdict
+  uint64_t evicted = 0;  // runs with a false verdict that restarts the job
   std::vector<double> seconds;
   std::vector<double> suspicion_s;
 
@@ -60,9 +60,9 @@ struct Faulty {
 struct Healthy {
   uint64_t runs = 0;
   uint64_t jobs_with_false = 0;
-  uint64_t alerts = 0;    // verdicts that name somebody or start the job again
-  uint64_t restarts = 0;  // of them, those that start it again
-  uint64_t unnamed = 0;   // alerts that name nobody
+  uint64_t alerts = 0;    // verdicts that name a rank or a connection or restart the job
+  uint64_t restarts = 0;  // of these, verdicts that restart the job
+  uint64_t unnamed = 0;   // alerts that name no rank or connection
   double hours = 0;
 
   void Add(const Outcome& outcome) {
@@ -111,7 +111,7 @@ std::string Row(const std::string& name, const Healthy& tally) {
                      alerts.high * scale, tally.restarts, tally.unnamed);
 }
 
-/// Tallies by name, in the order of their first appearance.
+/// Tallies by name, in the order of first appearance.
 template <typename Tally>
 class Ordered {
  public:
@@ -135,11 +135,11 @@ class Ordered {
 };
 
 constexpr std::string_view kFaultyHead =
-    " | runs | found | exact | runs with a false blame | that evict | verdict, s p50 / p99 | "
+    " | runs | found | exact | runs with a false verdict | that restarts | verdict, s p50 / p99 | "
     "suspicion, s p50 / p99 |\n|---|---|---|---|---|---|---|---|\n";
 constexpr std::string_view kHealthyHead =
     " | jobs | job-hours | jobs with a false alert | false alerts | per 1,000 job-hours (95 %) | "
-    "false restarts | alerts that name nobody |\n|---|---|---|---|---|---|---|---|\n";
+    "false restarts | alerts without a name |\n|---|---|---|---|---|---|---|---|\n";
 
 std::string NameOf(FaultClass fault) {
   std::string name(ToString(fault));
@@ -195,7 +195,7 @@ BenchResult RateRow(const std::string& name, uint64_t events, const Healthy& tal
           .most = 1000 * counted.high / tally.hours};
 }
 
-/// Seconds to the first suspicion and to the verdict.
+/// Adds rows for the seconds to the first suspicion and to the verdict.
 void AddTimes(const std::string& name, FaultClass fault, const Faulty& tally,
               std::vector<BenchResult>& rows) {
   const bool hang = fault != FaultClass::kComputeSlow && fault != FaultClass::kCommSlow;
@@ -219,7 +219,7 @@ void AddTimes(const std::string& name, FaultClass fault, const Faulty& tally,
   add("verdict", tally.seconds, "<=60");
 }
 
-/// The rows of some cells; `suffix` is empty or names the family.
+/// Adds the rows of some cells. `suffix` is empty or names the family.
 void AddRows(const std::vector<const ProgramCell*>& cells, const std::string& suffix,
              std::vector<BenchResult>& rows) {
   std::map<FaultClass, Faulty> classes;
@@ -237,8 +237,8 @@ void AddRows(const std::vector<const ProgramCell*>& cells, const std::string& su
       if (!outcome.took_effect) continue;
       const FaultClass usual = RightClasses(cell->what.fault.kind).front();
       (IsSmall(*cell) ? small[std::string(cell->what.fault.name)] : classes[usual]).Add(outcome);
-      for (const Outcome::Said& said : outcome.said) {
-        ++(said.wrong ? wrong : right)[said.verdict.fault];
+      for (const Outcome::Reported& reported : outcome.reported) {
+        ++(reported.wrong ? wrong : right)[reported.verdict.fault];
       }
     }
   }
@@ -252,9 +252,10 @@ void AddRows(const std::vector<const ProgramCell*>& cells, const std::string& su
       rows.push_back(
           ShareRow("exact_" + NameOf(fault) + suffix, tally.exact, tally.runs, goals.exact));
     }
-    const uint64_t said = right[fault] + wrong[fault];
-    if (said > 0) {
-      rows.push_back(ShareRow("precision_" + NameOf(fault) + suffix, right[fault], said, ">=0.98"));
+    const uint64_t verdicts = right[fault] + wrong[fault];
+    if (verdicts > 0) {
+      rows.push_back(
+          ShareRow("precision_" + NameOf(fault) + suffix, right[fault], verdicts, ">=0.98"));
     }
   }
   for (const auto& [name, tally] : small) {
@@ -373,10 +374,11 @@ std::string ProgramFailures(const std::vector<ProgramCell>& cells, uint64_t firs
           cell.what.fault.name, cell.family, cell.behaviour, cell.what.world, first_seed + i,
           outcome.found, outcome.exact, outcome.wrong.size(),
           IsHealthy(cell) ? "healthy" : outcome.truth, IsHealthy(cell) ? 0 : outcome.onset_s);
-      for (const Outcome::Said& said : outcome.said) {
-        text += fmt::format("    {:.0f} s {}{}, {}: {}\n", said.at_s, said.wrong ? "WRONG " : "",
-                            ToString(said.verdict.fault), ToString(said.verdict.action),
-                            fmt::join(said.verdict.evidence, "; "));
+      for (const Outcome::Reported& reported : outcome.reported) {
+        text += fmt::format("    {:.0f} s {}{}, {}: {}\n", reported.at_s,
+                            reported.wrong ? "WRONG " : "", ToString(reported.verdict.fault),
+                            ToString(reported.verdict.action),
+                            fmt::join(reported.verdict.evidence, "; "));
       }
     }
   }

@@ -15,8 +15,8 @@
 namespace holdfast::bench {
 namespace {
 
-/// Runs `arguments`, whose output goes to this program's standard error; OK when its exit code is
-/// 0.
+/// Runs a program with its output on this program's standard error. Returns OK if its exit code is
+/// 0, else Aborted with the exit code or the signal.
 Status RunProgram(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

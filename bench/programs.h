@@ -2,14 +2,15 @@
 
 #include "bench/bench.h"
 
-// Benchmarks that are programs of their own: they repeat themselves, and write their results in the
-// common form.
+// Benchmarks that are separate programs. They do their own repetitions and write their results in
+// the common form.
 
 namespace holdfast::bench {
 
-/// bench/torch.sh: PyTorch's ways of saving. `options.into` gets its table and plot.
+/// Runs bench/torch.sh, which measures PyTorch's ways of saving. Writes its table and plot into
+/// `options.into`.
 Result<std::vector<BenchResult>> RunTorch(const BenchOptions& options);
-/// holdfast-fault-matrix: simulated faults. `options.into` gets its tables.
+/// Runs holdfast-fault-matrix, which simulates faults. Writes its tables into `options.into`.
 Result<std::vector<BenchResult>> RunFaultMatrix(const BenchOptions& options);
 
 }  // namespace holdfast::bench

@@ -1,6 +1,6 @@
-// A lost node: its agent, keeper and memory are gone, an empty one takes its place, and the rank
-// that ran there has its bytes again, decoded by the survivors and checked. Against moving as many
-// bytes from one node to another.
+// A lost node: its agent, keeper and memory are destroyed, and an empty node replaces it. Measures
+// the time until the node's rank has its bytes again, decoded from the survivors and verified,
+// compared with sending as many bytes from one node to another.
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kLinkBytesPerS = 125'000'000;  // see parity_bench.cc
 
-/// Seconds until the rank that was on the lost node has its tensors again; from when all ranks are
-/// connected.
+/// Returns the seconds from when all ranks are connected until the rank of the lost node has its
+/// tensors again.
 Result<double> LoseAndRestore(LiveGroup& group, const GroupShape& shape, uint64_t round) {
   HOLDFAST_RETURN_IF_ERROR(group.Save(round + 1));
   HOLDFAST_RETURN_IF_ERROR(group.Await(round + 1, v1::Tier::kPeer));
@@ -63,7 +63,7 @@ Status RunShape(const GroupShape& shape, const std::string& name, const std::str
                       .reference = Median(reference) * 1000,
                       .unit = "ms",
                       .goal = goal,
-                      .note = fmt::format("{}: connected → restored by one of {} nodes that is new "
+                      .note = fmt::format("{}: connected → restored on the new one of {} nodes "
                                           "÷ the same bytes from one node",
                                           LoadOf(shape), shape.nodes)});
   return Status::Ok();

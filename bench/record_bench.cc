@@ -1,5 +1,5 @@
-// What an event costs the training that tells it: a begin or an end of a collective, a transfer, a
-// step, and an event of NCCL's through the plugin, into the table of a live agent.
+// The cost of one recorded event for the training: a begin or an end of a collective, a transfer, a
+// step, and an event of NCCL through the plugin, into the table of a live agent.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -20,18 +20,18 @@ constexpr int kRounds = 9;
 struct Loop {
   std::string name;
   std::string what;
-  int events;                         // in one turn
-  std::function<void(uint64_t)> run;  // so many turns
+  int events;                         // per turn
+  std::function<void(uint64_t)> run;  // runs the given number of turns
 };
 
-/// This thread's own time: what else runs on the machine does not count.
+/// Returns this thread's CPU time, which excludes other work on the machine.
 double ThreadNs() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
-/// The least that an event can cost: it says when it was.
+/// The lower bound for the cost of an event: each event has a time.
 void ReadClock(uint64_t turns) {
   for (uint64_t i = 0; i < turns; ++i) {
     timespec now{};
@@ -39,7 +39,7 @@ void ReadClock(uint64_t turns) {
   }
 }
 
-/// Medians of several rounds, alternating with bare reads of the clock.
+/// Returns the medians of several rounds, which alternate with plain reads of the clock.
 BenchResult Measure(const Loop& loop, uint64_t turns, int threads) {
   std::vector<double> rounds;
   std::vector<double> clock;
@@ -61,10 +61,10 @@ BenchResult Measure(const Loop& loop, uint64_t turns, int threads) {
           .reference = Median(clock),
           .unit = "ns/event",
           .goal = "<=100 ns",
-          .note = loop.what + "; ÷ a bare read of the clock"};
+          .note = loop.what + "; ÷ a plain read of the clock"};
 }
 
-/// The plugin beside this program's libraries; as NCCL would call it.
+/// The profiler plugin from the folder of this program's libraries, called as NCCL calls it.
 struct Plugin {
   void* context = nullptr;
   const nccl::ProfilerV5* calls = nullptr;
@@ -128,7 +128,7 @@ Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options) {
         }
       }};
   std::vector<Loop> loops = {operation,
-                             {"record_transfer", "one sum of a peer", 1,
+                             {"record_transfer", "one transfer total of a peer", 1,
                               [&](uint64_t turns) {
                                 for (uint64_t i = 0; i < turns; ++i)
                                   holdfast_peer_transfer(raw, &transfer);
@@ -138,7 +138,7 @@ Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options) {
                                 for (uint64_t i = 0; i < turns; ++i) holdfast_step(raw, ++step);
                               }}};
   if (plugin.Open()) {
-    loops.push_back({"record_nccl", "one of the 5 calls of NCCL for a collective on one channel", 5,
+    loops.push_back({"record_nccl", "one of NCCL's 5 calls for a collective on one channel", 5,
                      [&](uint64_t turns) {
                        for (uint64_t i = 0; i < turns; ++i) plugin.Turn(i);
                      }});
@@ -146,8 +146,8 @@ Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options) {
   const uint64_t turns = options.quick ? 20'000 : 200'000;
   std::vector<BenchResult> results;
   for (const Loop& loop : loops) results.push_back(Measure(loop, turns, 1));
-  // Threads that share the table's counters, and here two cores.
-  results.push_back(Measure({"record_two_threads", "a begin or an end, of two threads at once",
+  // Two threads share the table's counters, and on this machine two cores.
+  results.push_back(Measure({"record_two_threads", "a begin or an end, two concurrent threads",
                              operation.events, operation.run},
                             turns, 2));
   if (plugin.context != nullptr) plugin.calls->finalize(plugin.context);

@@ -1,5 +1,5 @@
-// From a rank's death to the first new version, against the plain start of the same job: what the
-// coordinator's log says of both, alternating.
+// The time from a rank's death to the first new version, compared with a normal start of the same
+// job, alternating. Both times come from the coordinator's log.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ int64_t WallMs() {
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
-/// Milliseconds since 1970 at the beginning of a line of a log; nothing for another line.
+/// Returns the time at the beginning of a log line, in ms since 1970; nothing for other lines.
 std::optional<int64_t> StampOf(const std::string& line) {
   tm time{};
   int ms = 0;
@@ -41,7 +41,7 @@ std::optional<int64_t> StampOf(const std::string& line) {
   return int64_t{::timegm(&time)} * 1000 + ms;
 }
 
-/// When the first line after `from_ms` with all of `texts` was written.
+/// Returns the time of the first line after `from_ms` that contains all of `texts`.
 std::optional<int64_t> FirstAfter(const std::string& log, int64_t from_ms,
                                   const std::vector<std::string>& texts) {
   std::ifstream file(log);
@@ -59,7 +59,7 @@ class Recovery {
  public:
   explicit Recovery(local::Cluster& cluster) : cluster_(cluster) {}
 
-  /// Milliseconds: of a start, and of a start after a death.
+  /// Returns the milliseconds of a start, and of a restart after a rank's death.
   Result<std::pair<double, double>> Round(int round) {
     const std::string job = fmt::format("job-{}", round);
     const std::string meet = cluster_.root() + "/meet-" + job;
@@ -70,7 +70,7 @@ class Recovery {
                                 "--", local::BinaryDir() + "/holdfast-charlm", "--rendezvous", meet,
                                 "--steps", "1000000", "--step-sleep-ms", "20"}));
     if (run.exit_code != 0) return Fail(InternalError(run.errors));
-    // From when the coordinator has it: a start needs no CLI process.
+    // Measured from when the coordinator has the run: a restart needs no CLI process either.
     HOLDFAST_ASSIGN_OR_RETURN(const int64_t accepted,
                               Await(asked, {" Run ", "job=" + job, "phase=waiting"}));
     HOLDFAST_ASSIGN_OR_RETURN(const int64_t first,
@@ -130,7 +130,7 @@ Result<std::vector<BenchResult>> RunRecovery(const BenchOptions& /*options*/) {
        .reference = Median(starts),
        .unit = "ms",
        .goal = "<=1.5",
-       .note = "SIGKILL of a rank → first new version; beside: the job's plain start → its first "
+       .note = "SIGKILL of a rank → first new version ÷ the job's normal start → its first "
                "version"}};
 }
 

@@ -6,24 +6,24 @@
 
 #include "bench/bench.h"
 
-// Repetitions of benchmarks, put together, and the one form in which all of them are written down.
+// Combines the repetitions of benchmarks, and defines the output format of all benchmarks.
 
 namespace holdfast::bench {
 
-/// One figure a name, in the order of their first appearance: ratio, ours and reference are the
-/// medians over the repetitions that have the name, least and most the extremes of the ratio.
+/// Returns one figure per name, in the order of first appearance. Ratio, ours and reference are the
+/// medians over the repetitions with that name; least and most are the extremes of the ratio.
 std::vector<BenchResult> Combine(const std::vector<std::vector<BenchResult>>& repetitions);
 
-/// {"name", "ratio", "ours", "reference", "unit", "goal", "repetitions", "spread": [least, most],
-/// "note"}
+/// Returns {"name", "ratio", "ours", "reference", "unit", "goal", "repetitions", "spread": [least,
+/// most], "note"}.
 nlohmann::ordered_json ToJson(const BenchResult& result);
-/// The reverse; InvalidArgument names what is missing or of another type.
+/// The inverse of ToJson. InvalidArgument names a key that is missing or has another type.
 Result<BenchResult> ResultFromJson(const nlohmann::json& json);
 
-/// {"schema": 2, "machine": …, "results": […]}, as every benchmark's --json writes it.
+/// Returns {"schema": 2, "machine": …, "results": […]}, the content of every --json file.
 nlohmann::ordered_json Document(const std::vector<BenchResult>& results);
 
-/// Lines for a terminal.
+/// Return lines for a terminal.
 std::string TableHead();
 std::string TableRow(const BenchResult& result);
 

@@ -1,4 +1,4 @@
-// Restore from memory against one memcpy of the same bytes.
+// Restore from memory, compared with one memcpy of the same bytes.
 
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options) {
       result("restore_memory", again,
              "slot → tensors, image already verified, 2 threads ÷ one memcpy"),
       result("restore_memory_cold", first,
-             "right after connecting: decision and verification included ÷ one memcpy")};
+             "right after connecting, including decision and verification ÷ one memcpy")};
 }
 
 }  // namespace holdfast::bench

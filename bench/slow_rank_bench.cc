@@ -1,4 +1,5 @@
-// How many iterations pass until a rank of the example trainer that comes a fifth late is named.
+// Measures how many iterations pass until a straggler of the example trainer, whose steps take a
+// fifth longer, is reported as an incident.
 
 #include <fmt/format.h>
 
@@ -26,7 +27,8 @@ class LateRank {
  public:
   explicit LateRank(local::Cluster& cluster) : cluster_(cluster) {}
 
-  /// Iterations from the first late one to the newest that has ended once somebody can read of it.
+  /// Returns the number of iterations from the first late one to the newest when the incident is
+  /// visible.
   Result<double> Round(int round) {
     job_ = fmt::format("job-{}", round);
     HOLDFAST_RETURN_IF_ERROR(Launch());
@@ -40,7 +42,9 @@ class LateRank {
         kNamedWithin);
     HOLDFAST_ASSIGN_OR_RETURN(auto stopped, cluster_.Cli({"stop", job_, "--now"}));
     if (stopped.exit_code != 0) return Fail(InternalError(stopped.errors));
-    if (named_at < kFromStep) return Fail(InternalError("the late rank was not named in time"));
+    if (named_at < kFromStep) {
+      return Fail(InternalError("the late rank was not reported within 120 s"));
+    }
     return static_cast<double>(named_at - kFromStep + 1);
   }
 
@@ -57,13 +61,13 @@ class LateRank {
                                 "--detach", "--", "sh", "-c", script}));
     return run.exit_code == 0 ? Status::Ok() : InternalError(run.errors);
   }
-  json Ask(std::vector<std::string> arguments) {
+  json Query(std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"-o", "json"});
     auto answer = cluster_.Cli(arguments);
     return answer ? json::parse(answer->out, nullptr, false) : json();
   }
   bool IsNamed() {
-    const json answer = Ask({"incidents", "--job", job_});
+    const json answer = Query({"incidents", "--job", job_});
     if (!answer.is_object()) return false;
     for (const json& incident : answer["incidents"]) {
       if (incident["kind"] == "non-communication slow" && incident["ranks"] == json({kLate})) {
@@ -73,7 +77,7 @@ class LateRank {
     return false;
   }
   uint64_t NewestStep() {
-    const json status = Ask({"status", job_});
+    const json status = Query({"status", job_});
     if (!status.is_object() || status["jobs"].empty()) return 0;
     return status["jobs"][0]["newest_seen_step"].get<uint64_t>();
   }
@@ -108,7 +112,7 @@ Result<std::vector<BenchResult>> RunSlowRank(const BenchOptions& /*options*/) {
        .unit = "iterations",
        .goal = "<=20",
        .note =
-           fmt::format("a rank that comes {} ms late to steps of {} ms → named; the most {}",
+           fmt::format("from a rank {} ms late in steps of {} ms to its incident; at most {}",
                        kLateMs, kStepMs, *std::max_element(iterations.begin(), iterations.end()))}};
 }
 

@@ -1,5 +1,5 @@
-// Training whose every step is protected by parity on other nodes, against the same training that
-// is saved to its own nodes' memory only: paced by the trainers' phase hints, and not.
+// Training with parity of every step on other nodes, compared with the same training that is saved
+// only to its own nodes' memory: with and without pacing by the trainers' phase hints.
 
 #include <fmt/format.h>
 
@@ -18,9 +18,9 @@ namespace {
 constexpr int kNodes = 4;
 constexpr size_t kWarmSteps = 3;
 
-/// One way to train: a cluster of its own, whose files go with it.
-struct Way {
-  ~Way() {
+/// One configuration with its own cluster. The destructor removes the cluster's files.
+struct Configuration {
+  ~Configuration() {
     cluster.reset();
     std::error_code ignored;
     if (!root.empty()) std::filesystem::remove_all(root, ignored);
@@ -41,13 +41,13 @@ local::TrainingOptions TrainingFor(const BenchOptions& options, const std::strin
   return training;
 }
 
-Status StartCluster(Way& way, uint64_t state_bytes, int rounds) {
+Status StartCluster(Configuration& way, uint64_t state_bytes, int rounds) {
   local::ClusterOptions options;
   HOLDFAST_ASSIGN_OR_RETURN(way.root, local::MakeTempDir("hf-bench"));
   options.root = way.root;
   options.nodes = kNodes;
   options.disk_every = 1'000'000'000;
-  // Each round is a job of its own, and nothing is on disk that would let its memory go.
+  // Each round is a separate job. Without a version on disk its memory is never released.
   options.arena_bytes = (state_bytes / kNodes * 5 + (32ULL << 20)) * static_cast<uint64_t>(rounds);
   options.agent_settings = way.settings;
   options.agent_settings.push_back("peers.listen=127.0.0.1:0");
@@ -55,7 +55,7 @@ Status StartCluster(Way& way, uint64_t state_bytes, int rounds) {
   return way.cluster->Start();
 }
 
-/// Bytes that the agents have sent to each other.
+/// Returns the bytes that the agents have sent to each other.
 Result<uint64_t> SentBytes(local::Cluster& cluster) {
   uint64_t all = 0;
   for (int node = 0; node < kNodes; ++node) {
@@ -68,7 +68,7 @@ Result<uint64_t> SentBytes(local::Cluster& cluster) {
   return all;
 }
 
-Status Train(Way& way, const local::TrainingOptions& options) {
+Status Train(Configuration& way, const local::TrainingOptions& options) {
   local::Training training(way.cluster.get(), options);
   HOLDFAST_RETURN_IF_ERROR(training.Start());
   HOLDFAST_RETURN_IF_ERROR(training.AwaitFinish(std::chrono::minutes(8)));
@@ -80,8 +80,8 @@ Status Train(Way& way, const local::TrainingOptions& options) {
   return Status::Ok();
 }
 
-double RatioOf(const Way& way, const Way& without) {
-  std::vector<double> ratios;  // of neighbours in time: the machine's mood swings over minutes
+double RatioOf(const Configuration& way, const Configuration& without) {
+  std::vector<double> ratios;  // of adjacent runs: the machine's load changes over minutes
   for (size_t i = 0; i < way.step_ms.size(); ++i) {
     ratios.push_back(way.step_ms[i] / without.step_ms[i]);
   }
@@ -92,21 +92,23 @@ double RatioOf(const Way& way, const Way& without) {
 
 Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options) {
   const uint64_t state_bytes = TrainingFor(options, "").params * 12;
-  std::array<Way, 3> ways;
+  std::array<Configuration, 3> ways;
   ways[0].settings = {"peers.enabled=false"};
   ways[1].name = "paced";
   ways[1].settings = {"peers.every=1"};
   ways[2].name = "unpaced";
   ways[2].settings = {"peers.every=1", "peers.yield_max_ms=0"};
   const int rounds = 1;
-  for (Way& way : ways) HOLDFAST_RETURN_IF_ERROR(StartCluster(way, state_bytes, rounds));
+  for (Configuration& way : ways) {
+    HOLDFAST_RETURN_IF_ERROR(StartCluster(way, state_bytes, rounds));
+  }
   for (int round = 0; round < rounds; ++round) {
-    for (Way& way : ways) {
+    for (Configuration& way : ways) {
       HOLDFAST_RETURN_IF_ERROR(Train(way, TrainingFor(options, fmt::format("job-{}", round))));
     }
   }
   std::vector<BenchResult> results;
-  for (const Way& way : {std::cref(ways[1]), std::cref(ways[2])}) {
+  for (const Configuration& way : {std::cref(ways[1]), std::cref(ways[2])}) {
     HOLDFAST_ASSIGN_OR_RETURN(const uint64_t sent, SentBytes(*way.cluster));
     const double steps =
         static_cast<double>(rounds) * static_cast<double>(TrainingFor(options, "").steps);

@@ -1,4 +1,4 @@
-// Training with a checkpoint every step against the same training without, alternating.
+// Training with a checkpoint every step, compared with the same training without, alternating.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ local::TrainingOptions TrainingFor(const BenchOptions& options, const std::strin
   return training;
 }
 
-/// Mean milliseconds of a step after the first three, which warm up.
+/// Returns the mean milliseconds per step after three steps of warm-up.
 Result<double> MeanStepMs(local::Training& training) {
   HOLDFAST_RETURN_IF_ERROR(training.Start());
   HOLDFAST_RETURN_IF_ERROR(training.AwaitFinish(std::chrono::minutes(8)));
@@ -44,14 +44,13 @@ Result<std::vector<BenchResult>> RunStall(const BenchOptions& options) {
   local::Cluster cluster(cluster_options);
   HOLDFAST_RETURN_IF_ERROR(cluster.Start());
 
-  std::vector<double> ratios;  // of neighbours in time: the machine's mood swings over minutes
+  std::vector<double> ratios;  // of adjacent runs: the machine's load changes over minutes
   std::vector<double> with;
   std::vector<double> without;
   for (int round = 0; round < 1; ++round) {
     local::Training plain(nullptr, TrainingFor(options, fmt::format("plain-{}", round)));
     HOLDFAST_ASSIGN_OR_RETURN(double plain_ms, MeanStepMs(plain));
     without.push_back(plain_ms);
-    // The same job each time: its segments are used again.
     local::Training saving(&cluster, TrainingFor(options, fmt::format("saving-{}", round)));
     HOLDFAST_ASSIGN_OR_RETURN(double saving_ms, MeanStepMs(saving));
     with.push_back(saving_ms);
@@ -66,7 +65,7 @@ Result<std::vector<BenchResult>> RunStall(const BenchOptions& options) {
        .unit = "ms/step",
        .goal = "<=1.05",
        .note = fmt::format("4 ranks and the agent on this machine's cores, {} MB of state, every "
-                           "step in memory, disk as fast as it follows",
+                           "step in memory, to disk as often as possible",
                            params * 12 / 1'000'000)}};
 }
 

@@ -1,5 +1,5 @@
-// From Save to durable against each stage alone on the same bytes: the stages overlap if the whole
-// takes hardly longer than the slowest of them.
+// The time from Save to durable, compared with each stage on its own on the same bytes. The stages
+// overlap if the total is hardly longer than the slowest stage.
 
 #include <fmt/format.h>
 
@@ -77,7 +77,7 @@ Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options) {
       status = FromClient(saved);
     });
     HOLDFAST_RETURN_IF_ERROR(status);
-    // The first save touches every page of its slot for the first time.
+    // Skip the first save: it touches every page of its slot for the first time.
     if (round > 0) whole.push_back(seconds);
     HOLDFAST_RETURN_IF_ERROR(MeasureStages(live, image, *volume, round, &stages));
   }
@@ -92,7 +92,7 @@ Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options) {
        .reference = slowest * 1000,
        .unit = "ms",
        .goal = "<=1.15",
-       .note = fmt::format("{} MiB; alone: copy {:.0f} ms, checksum {:.0f} ms, disk {:.0f} ms",
+       .note = fmt::format("{} MiB; stages: copy {:.0f} ms, checksum {:.0f} ms, disk {:.0f} ms",
                            bytes >> 20, copy * 1000, checksum * 1000, disk * 1000)}};
 }
 

@@ -1,5 +1,5 @@
-// Training whose every step and collective is told to the agent, against the same training that
-// tells nothing, alternating.
+// Compares training that reports every step and collective to the agent with the same training
+// without reports. Runs of the two alternate.
 
 #include <fmt/format.h>
 
@@ -22,12 +22,12 @@ local::TrainingOptions TrainingFor(const BenchOptions& options, const std::strin
   training.world = kWorld;
   training.params = 200'000;
   training.steps = options.quick ? 60 : 300;
-  training.flags = {"--save-every", "0"};  // records alone
+  training.flags = {"--save-every", "0"};  // measure records without saves
   if (!records) training.flags.emplace_back("--no-records");
   return training;
 }
 
-/// Milliseconds of a step, the median of one run.
+/// Returns the median duration of a step in one run, in milliseconds.
 Result<double> StepMs(local::Cluster& cluster, const local::TrainingOptions& options) {
   local::Training training(&cluster, options);
   HOLDFAST_RETURN_IF_ERROR(training.Start());
@@ -46,16 +46,16 @@ Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(cluster_options.root, local::MakeTempDir("hf-bench"));
   cluster_options.data_dir_of[0] = options.dir + "/data";
   cluster_options.nodes = 1;
-  // Each run is a job of its own.
+  // Each run is a separate job.
   cluster_options.arena_bytes = (32ULL << 20) * kWorld * static_cast<uint64_t>(2 * rounds + 1);
   local::Cluster cluster(cluster_options);
   HOLDFAST_RETURN_IF_ERROR(cluster.Start());
-  std::vector<double> ratios;  // of neighbours in time: the machine's mood swings over minutes
+  std::vector<double> ratios;  // of consecutive runs, since the machine's speed varies over minutes
   std::vector<double> with;
   std::vector<double> without;
   for (int round = 0; round < rounds; ++round) {
     for (int half = 0; half < 2; ++half) {
-      const bool records = half == round % 2;  // who goes first alternates too
+      const bool records = half == round % 2;  // the order within a pair alternates too
       const std::string job = fmt::format("job-{}-{}", round, half);
       HOLDFAST_ASSIGN_OR_RETURN(double ms, StepMs(cluster, TrainingFor(options, job, records)));
       (records ? with : without).push_back(ms);

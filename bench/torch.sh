@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs torch_bench.py in the environment of the Python tests. `bench/run.sh torch` calls it, with the release build made.
+# Runs torch_bench.py in the environment of the Python tests. `bench/run.sh torch` calls it after the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

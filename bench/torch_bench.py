@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Holdfast beside torch.save, safetensors, DeepSpeed and torch.distributed.checkpoint: one state,
-disk, run.
+"""Compares Holdfast with torch.save, safetensors, DeepSpeed and torch.distributed.checkpoint: the same
+state on the same disk in one run.
 
 bench/run.sh torch [--quick] [--ranks 1,4] [--repeat N] [--steps N] [--into docs/benchmarks.md]
 
-A GPT is trained, with AdamW, on random tokens. For each way of saving: how long the loop is blocked
-a save (the call, and what is waited for after forward and backward, before the optimizer's step),
-the same with a short pause in the place of forward and backward, how long until the bytes are
-durable (synced to the disk), how long restoring takes, the memory it takes beside the training's,
-and how much slower the training is when it saves at every step. Figures are medians of the
-repetitions, of the slowest rank. With several ranks the state is sharded by FSDP2, over gloo; each
-computes with one thread. Beside them what the disk can do: fio's best, of the same bytes.
+A GPT is trained with AdamW on random tokens. The figures of each way of saving are:
+
+- how long a save blocks the loop: the call, and the wait after forward and backward, before the optimizer's step;
+- the same with a short pause in place of forward and backward;
+- how long until the bytes are durable (synced to the disk);
+- how long a restore takes;
+- the memory in addition to that of the training;
+- the slowdown of the training when it saves at every step.
+
+Figures are medians of the repetitions, each of the slowest rank. With several ranks, the state is sharded by FSDP2 over
+gloo. Each rank computes with one thread. The reference for the disk is fio's best time for as many bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ sys.path[:0] = [str(here), str(here.parent / "tests/python")]
 import ranks  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
-#: After a restore a job warms up; Holdfast takes the pages of its slots meanwhile.
+#: The warm-up of a job after a restore, in which Holdfast touches the pages of its slots.
 SETTLE_S = 1.5
 COLUMNS = ("blocked_s", "blocked_short_s", "durable_s", "restore_s", "memory_bytes", "slowdown",
            "plain_step_s")
@@ -47,12 +51,12 @@ def seconds(function, *arguments):
 
 
 class MemoryPeak:
-    """The most that all ranks, and the processes that they started, have between two calls."""
+    """The peak memory of all ranks and their child processes between two calls."""
 
     def __init__(self, pids):
         from torch_ways import memory
-        self.look = lambda: memory([*pids, *self.children(pids)])
-        self.peak = self.look()
+        self.sample = lambda: memory([*pids, *self.children(pids)])
+        self.peak = self.sample()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -68,11 +72,11 @@ class MemoryPeak:
 
     def run(self):
         while not self.stop.wait(0.02):
-            self.peak = max(self.peak, self.look())
+            self.peak = max(self.peak, self.sample())
 
     def take(self):
-        """The most since the last call."""
-        peak, self.peak = self.peak, self.look()
+        """Returns the peak since the last call."""
+        peak, self.peak = self.peak, self.sample()
         return peak
 
     def end(self):
@@ -82,7 +86,7 @@ class MemoryPeak:
 
 
 def measure(name, parameters, folder, socket, args):
-    """In each rank: rows of the columns."""
+    """Runs in each rank. Returns one row of the columns per repetition, and the state's bytes."""
     import torch.distributed as dist
     from torch_ways import WAYS, State
     if not dist.is_initialized():  # one rank; dcp.async_save in a process needs a group
@@ -116,7 +120,7 @@ def measure(name, parameters, folder, socket, args):
 
 
 def repetition(way, state, numbers, args, warm_up):
-    """Blocked, blocked with little work, until durable, restored: seconds."""
+    """Returns seconds: blocked, blocked with short work, until durable, and of a restore."""
     import torch.distributed as dist
 
     def blocked(work):
@@ -150,7 +154,7 @@ def repetition(way, state, numbers, args, warm_up):
 
 
 def slow_down(way, state, numbers, steps):
-    """The training that saves at every step, as a multiple of itself without; and its step."""
+    """Returns the time of a training that saves at every step ÷ without saves, and the seconds of a step without."""
     import torch.distributed as dist
 
     def run(save):
@@ -176,7 +180,7 @@ def slow_down(way, state, numbers, steps):
 
 
 def save_many(socket, tensors=10_000, saves=50):
-    """save() of a dictionary of small tensors: seconds, each with nothing else going on."""
+    """Returns the seconds of each save() of a dictionary of small tensors, with no other work in progress."""
     import torch
 
     import holdfast.torch as hf
@@ -202,8 +206,8 @@ def measure_many():
 
 
 def fio(directory, bytes, files, quick):
-    """The least seconds for as many bytes in as many files, written at once and synced; None: there
-    is no fio. The settings are those of fio.cc."""
+    """Returns the least seconds for as many bytes in as many files, written concurrently and synced. None without
+    fio. The settings are those of fio.cc."""
     def once(block, depth):
         with tempfile.TemporaryDirectory(prefix="bench-", dir=directory) as folder:
             found = subprocess.run(
@@ -236,21 +240,21 @@ def measure_way(name, world, args):
             cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_suffix(".group").unlink(missing_ok=True)
-    # Of each repetition the slowest rank.
+    # The slowest rank of each repetition.
     repetitions = zip(*(rows for rows, _ in found))
     slowest = [[max(column) for column in zip(*rows)] for rows in repetitions]
     return dict(zip(COLUMNS, zip(*slowest))), sum(bytes for _, bytes in found)
 
 
 def medians(samples):
-    """Of the repetitions of each column."""
+    """Returns the median of each column over the repetitions."""
     return {column: statistics.median(values) for column, values in samples.items()}
 
 
 def table(world, bytes, found, disk_s):
     plain_s = statistics.median(row["plain_step_s"] for row in found.values())
-    lines = [f"| {bytes / 1e9:.2f} GB on {world} rank{'s' if world > 1 else ''} | blocked a save | "
-             "blocked, short work | until durable | restore | memory beside the training | "
+    lines = [f"| {bytes / 1e9:.2f} GB on {world} rank{'s' if world > 1 else ''} | blocked per save | "
+             "blocked, short work | until durable | restore | additional memory | "
              "step, saving every step |", "|---|---:|---:|---:|---:|---:|---:|"]
     for name, row in found.items():
         lines.append(
@@ -258,13 +262,12 @@ def table(world, bytes, found, disk_s):
             f"| {row['durable_s']:.2f} s | {row['restore_s']:.2f} s | "
             f"{row['memory_bytes'] / 1e9:.2f} GB | {row['slowdown']:.2f} |")
     if disk_s:
-        lines.append(f"| *the disk: fio's best* | | | {disk_s:.2f} s | | | |")
+        lines.append(f"| *disk: fio's best* | | | {disk_s:.2f} s | | | |")
     return "\n".join(lines) + f"\n\nA step without saves takes {plain_s:.2f} s."
 
 
 def row(name, theirs, ours, goal, note):
-    """A result in the form of all benchmarks, from the repetitions of both: how many times as long the
-    other way takes."""
+    """Returns a result in the format of all benchmarks: the ratio of the other way's time to Holdfast's."""
     spread = [their / our for their, our in zip(theirs, ours)]
     their, our = statistics.median(theirs), statistics.median(ours)
     return {"name": name, "ratio": their / our, "ours": our, "reference": their, "unit": "s",
@@ -273,14 +276,14 @@ def row(name, theirs, ours, goal, note):
 
 
 def rows_of(world, samples, disk_s):
-    """What the goals are about."""
+    """Returns the results that have goals, and their context."""
     ours = samples["Holdfast"]
     others = samples["dcp.async_save, thread"]
     saved = samples["torch.save"]["durable_s"]
     ranks_text = f"torch_{world}_"
     result = [
         row(ranks_text + "blocked", others["blocked_s"], ours["blocked_s"], ">=20",
-            "dcp.async_save ÷ Holdfast: the loop is blocked a save"),
+            "dcp.async_save ÷ Holdfast: loop blocked per save"),
         row(ranks_text + "blocked_short", others["blocked_short_s"], ours["blocked_short_s"], "",
             "the same with short work between save and step"),
         row(ranks_text + "durable", saved, ours["durable_s"], ">=3",
@@ -291,27 +294,27 @@ def rows_of(world, samples, disk_s):
             "a step with a save ÷ without")]
     if disk_s:
         result.append(row(ranks_text + "disk", [disk_s] * len(ours["durable_s"]),
-                          ours["durable_s"], "", "fio's best ÷ Holdfast until durable: 1 is all of it"))
+                          ours["durable_s"], "", "fio's best ÷ Holdfast until durable: 1 is the full disk rate"))
         result.append(row(ranks_text + "disk_limit", saved, [disk_s] * len(saved), "",
-                          "torch.save ÷ fio's best: no more than this is possible"))
+                          "torch.save ÷ fio's best: the largest possible ratio"))
     return result
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small model, once: does it work?")
+    parser.add_argument("--quick", action="store_true", help="a small model, one repetition: a check that it works")
     parser.add_argument("--parameters", type=float, default=175e6)
-    parser.add_argument("--tokens", type=int, default=64, help="of a step, of all ranks")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per step, of all ranks together")
     parser.add_argument("--ranks", default="1,4")
-    parser.add_argument("--ways", help="part of a name; all are measured without it")
+    parser.add_argument("--ways", help="measure only the ways whose names contain this")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="of the training that saves each step")
+    parser.add_argument("--steps", type=int, default=3, help="steps of the training that saves each step")
     parser.add_argument("--pause", type=float, default=0.25,
-                        help="seconds: the short work between a save and the next step")
+                        help="seconds of the short work between a save and the next step")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("build"))
-    parser.add_argument("--rows", type=pathlib.Path, help="results as JSON, for the front end")
-    parser.add_argument("--into", type=pathlib.Path, help="a page whose table and plot are renewed")
+    parser.add_argument("--rows", type=pathlib.Path, help="file for the results as JSON, for the front end")
+    parser.add_argument("--into", type=pathlib.Path, help="a page whose table and plot are updated")
     args = parser.parse_args()
     if args.quick:
         args.parameters, args.repeat, args.steps = 20e6, 1, 2
@@ -319,7 +322,7 @@ def arguments():
 
 
 def measure_world(world, names, args):
-    """The result for one number of ranks, its text, and its rows."""
+    """Returns the result for one number of ranks, its text, and its rows."""
     samples, bytes = {}, 0
     for name in names:
         print(f"{name}, {world} ranks", file=sys.stderr, flush=True)
@@ -328,7 +331,7 @@ def measure_world(world, names, args):
         except AssertionError as error:
             print(f"{name} failed: {str(error).splitlines()[-1]}", file=sys.stderr)
     if not samples:
-        raise SystemExit(f"nothing could be measured with {world} ranks")
+        raise SystemExit(f"no way of saving could be measured with {world} ranks; the errors are above")
     disk_s = fio(args.dir, bytes, world, args.quick)
     found = {name: medians(columns) for name, columns in samples.items()}
     text = [table(world, bytes, found, disk_s)]

@@ -1,4 +1,4 @@
-"""The picture of bench/torch_bench.py, and its place in a page."""
+"""The plot of bench/torch_bench.py, and the update of a page with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ matplotlib.rcParams["svg.hashsalt"] = "holdfast"
 
 import matplotlib.pyplot as plt  # noqa: E402
 
-PANELS = (("blocked_s", "loop blocked a save (s)", True),
+PANELS = (("blocked_s", "loop blocked per save (s)", True),
           ("durable_s", "until durable (s; dotted: fio)", False),
           ("restore_s", "restore (s)", False),
           ("slowdown", "step time, saving every step (×)", False))
@@ -47,7 +47,7 @@ def draw(results, path):
 
 
 def renew(page: pathlib.Path, text, results):
-    """Puts the table between the page's marks, and the plot beside the page."""
+    """Puts the table between the page's marks, and writes the plot into the page's folder."""
     draw(results, page.with_name("torch.svg"))
     marked = re.compile(r"(<!-- torch -->\n).*(<!-- end of torch -->)", re.DOTALL)
     whole = page.read_text()

@@ -27,8 +27,8 @@ TOKENS = 50304
 
 
 class GPT(nn.Module):
-    """About `wanted` parameters. The embedding is also the head's weight, without a second name for
-    it: not all ways know that tied tensors are one."""
+    """A GPT of about `wanted` parameters. The embedding is also the head's weight but has only one name, because
+    not all ways of saving recognise tied tensors."""
 
     LENGTH = 256
 
@@ -53,8 +53,8 @@ def local(tensor):
 
 
 class State:
-    """A model and its AdamW, with several ranks sharded by FSDP2. `bytes` are this rank's; a step
-    trains on `tokens`, of all ranks."""
+    """A model and its AdamW optimizer; several ranks shard them by FSDP2. `bytes` is this rank's part. A step
+    trains on `tokens` tokens of all ranks together."""
 
     def __init__(self, parameters, tokens):
         torch.manual_seed(0)
@@ -72,7 +72,7 @@ class State:
             local(t).nbytes for entry in self.optim.state.values() for t in entry.values())
 
     def work(self):
-        """Forward and backward of one sequence."""
+        """Runs forward and backward of one sequence."""
         tokens = torch.randint(TOKENS, (1, self.tokens + 1))
         self.model(tokens[:, :-1], tokens[:, 1:]).backward()
 
@@ -89,7 +89,7 @@ class State:
                        optim_state_dict=dicts["optim"])
 
     def tensors(self):
-        """This rank's own tensors, by name."""
+        """Returns this rank's local tensors by name."""
         found = {f"model.{name}": local(t) for name, t in self.model.named_parameters()}
         for index, entry in enumerate(self.optim.state.values()):
             found |= {f"optim.{index}.{key}": local(t) for key, t in entry.items()}
@@ -104,8 +104,8 @@ def sync(folder):
 
 
 class Way:
-    """Saves and restores `state`. Between save() and before_step() the loop does other work;
-    durable() returns when the last save is synced to the disk."""
+    """Saves and restores `state`. Between save() and before_step() the loop does other work. durable() returns
+    when the last save is synced to the disk."""
 
     def __init__(self, state, folder, socket):
         self.state, self.folder, self.socket = state, folder, socket
@@ -121,7 +121,7 @@ class Way:
         sync(self.path)
 
     def restart(self):
-        """Before restore(): as the job's next start finds things."""
+        """Called before restore(): simulates the job's next start."""
 
     def restore(self):
         raise NotImplementedError
@@ -131,7 +131,7 @@ class Way:
 
 
 class TorchSave(Way):
-    """Each rank its own file."""
+    """torch.save; each rank writes its own file."""
 
     def save(self, number):
         self.path = self.folder / f"rank-{self.rank}"
@@ -159,7 +159,7 @@ class Safetensors(TorchSave):
 
 
 class FastFileWriter(TorchSave):
-    """DeepSpeed's: torch.save through a pinned buffer and libaio. On CPUs it lacks one function."""
+    """DeepSpeed's writer: torch.save through a pinned buffer and libaio. On CPUs it lacks one function."""
 
     BUFFER_BYTES = 256 << 20
 
@@ -168,7 +168,7 @@ class FastFileWriter(TorchSave):
         from deepspeed.io import fast_file_writer
         from deepspeed.ops.op_builder import AsyncIOBuilder
         from deepspeed.ops.op_builder.utils import UtilsBuilder
-        fast_file_writer.UtilsBuilder = UtilsBuilder  # what DeepSpeed has for GPUs does on CPUs, too
+        fast_file_writer.UtilsBuilder = UtilsBuilder  # DeepSpeed's version for GPUs works on CPUs, too
         self.handle = AsyncIOBuilder().load(verbose=False).aio_handle(8 << 20, 32, False, True, 1)
         self.buffer = self.handle.new_cpu_locked_tensor(self.BUFFER_BYTES,
                                                         torch.empty(0, dtype=torch.uint8))
@@ -178,7 +178,7 @@ class FastFileWriter(TorchSave):
         self.path = self.folder / f"rank-{self.rank}"
         self.path.mkdir(exist_ok=True)
         path = self.path / "state.pt"
-        path.unlink(missing_ok=True)  # it writes over what is there, and does not shorten it
+        path.unlink(missing_ok=True)  # the writer overwrites an existing file without truncating it
         writer = FastFileWriter(str(path), FastFileWriterConfig(self.handle, self.buffer))
         torch.save(self.state.tensors(), writer, _use_new_zipfile_serialization=False)
         writer.close()
@@ -201,12 +201,12 @@ class DcpAsync(DcpSave):
 
     def __init__(self, state, folder, socket):
         super().__init__(state, folder, socket)
-        self.group = dist.new_group(backend="gloo")  # its collectives must not meet the loop's
+        self.group = dist.new_group(backend="gloo")  # keeps its collectives apart from the loop's
 
     def save(self, number):
         self.path = self.folder / str(number % 2)
         if self.future is not None:
-            self.future.result()  # one at a time is all that it can do
+            self.future.result()  # async_save supports only one save at a time
         self.future = dcp.async_save(self.state.dicts(), checkpoint_id=self.path,
                                      process_group=self.group,
                                      async_checkpointer_type=self.kind)
@@ -261,7 +261,7 @@ WAYS = {"torch.save": TorchSave, "safetensors": Safetensors,
 
 
 def memory(pids):
-    """Bytes of what these processes alone have, and of memory shared by any on the machine."""
+    """Returns the bytes of these processes' private memory and of all shared memory on the machine."""
     total = 0
     for pid in pids:
         try:

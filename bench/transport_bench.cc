@@ -1,5 +1,5 @@
-// Peer transport over loopback TCP, from a reader over memory into a reader's buffer with every
-// checksum on, against iperf3 with the same number of streams.
+// Peer transport over loopback TCP, from memory on the server into a buffer of the reader, with all
+// checksums, compared with iperf3 with the same number of streams.
 
 #include <fmt/format.h>
 
@@ -14,9 +14,9 @@
 namespace holdfast::bench {
 namespace {
 
-// One unit again and again, as iperf3 sends one buffer again and again.
+// One unit sent repeatedly, as iperf3 sends one buffer repeatedly.
 constexpr uint64_t kHotBytes = agent::kPeerUnitBytes;
-// As a slot is: more than a core's own caches hold. iperf3 has nothing like it.
+// More than a core's own caches, like a slot. iperf3 has no such mode.
 constexpr uint64_t kColdBytes = 256ULL << 20;
 
 struct Case {
@@ -35,7 +35,7 @@ Result<BenchResult> RunCase(const Case& one, const IperfServer& iperf) {
   const uint64_t bytes = 2ULL << 30;
   std::vector<double> ours;
   std::vector<double> reference;
-  std::vector<double> ratios;  // of neighbours in time
+  std::vector<double> ratios;  // of adjacent runs
   for (int round = 0; round < 3; ++round) {
     HOLDFAST_ASSIGN_OR_RETURN(const double seconds, server->Read(*transport, one.streams, bytes));
     ours.push_back(static_cast<double>(bytes) / seconds / 1e9);
@@ -57,10 +57,10 @@ Result<BenchResult> RunCase(const Case& one, const IperfServer& iperf) {
 Result<std::vector<BenchResult>> RunTransport(const BenchOptions& /*options*/) {
   const Case cases[] = {
       {"transport_1", 1, kHotBytes, ">=0.9",
-       "checksummed units over loopback TCP ÷ iperf3 -P 1, each out of one buffer"},
+       "checksummed units over loopback TCP ÷ iperf3 -P 1, each from one buffer"},
       {"transport_4", 4, kHotBytes, ">=0.9", "the same, four streams ÷ iperf3 -P 4"},
       {"transport_1_cold", 1, kColdBytes, "",
-       "out of 256 MiB, where each byte comes from memory first; iperf3's do not"},
+       "from 256 MiB, so that each byte is read from memory, unlike iperf3's"},
       {"transport_4_cold", 4, kColdBytes, "", "the same, four streams"},
   };
   HOLDFAST_ASSIGN_OR_RETURN(const IperfServer iperf, IperfServer::Start());

@@ -1,9 +1,9 @@
-# Every outside library, found once. docs/dependencies.md says why each is here.
+# Finds every external library. docs/dependencies.md has the reason for each.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED)
 find_package(fmt REQUIRED)
-# Who builds the client library alone carries it elsewhere: then it has its fmt inside.
+# A client library built on its own is installed on other machines, so it contains fmt.
 set(HOLDFAST_FMT fmt::fmt)
 if(NOT HOLDFAST_SERVICES)
   set(HOLDFAST_FMT fmt::fmt-header-only)

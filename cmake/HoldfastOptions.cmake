@@ -1,12 +1,12 @@
-# Language level, warnings and the switches a builder may set.
+# Language level, warnings and the build options.
 option(HOLDFAST_TESTS "Build the tests" ON)
 option(HOLDFAST_BENCHMARKS "Build the benchmarks" ON)
 option(HOLDFAST_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
-option(HOLDFAST_SERVICES "Build what needs gRPC: coordinator, agent server, CLI" ON)
+option(HOLDFAST_SERVICES "Build the parts that need gRPC: coordinator, agent server, CLI" ON)
 option(HOLDFAST_CRASH_POINTS "Compile in the named crash points that the crash tests use" ON)
-option(HOLDFAST_ROOM_CHECKS "Link each room alone" ON)
+option(HOLDFAST_ROOM_CHECKS "Link each module alone" ON)
 option(HOLDFAST_HEADER_CHECKS "Compile each header alone" ON)
-option(HOLDFAST_MUTATIONS "Build planted bugs in: only in the copy of the tree that tests/mutation/run.py makes" OFF)
+option(HOLDFAST_MUTATIONS "Compile the planted bugs in; only for the copy that tests/mutation/run.py makes" OFF)
 set(HOLDFAST_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -22,8 +22,8 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
-# Lines are enough for a backtrace, and a third faster to compile than all that a debugger could show; a Debug build
-# has that.
+# Line tables are enough for a backtrace and compile a third faster than full debug information. A Debug build has the
+# latter.
 add_compile_options($<$<CONFIG:RelWithDebInfo>:-g1>)
 # GCC 12 warns about std::string internals once they are inlined (GCC bug 105329, 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -36,7 +36,7 @@ if(HOLDFAST_SANITIZE)
   add_compile_options(-fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${HOLDFAST_SANITIZE})
-  # With its checks inlined, GCC 12 takes impossible paths for real (GCC bug 105562 and others like it).
+  # With inlined checks, GCC 12 warns about impossible paths (GCC bug 105562 and similar ones).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow>
                         $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>
@@ -47,8 +47,8 @@ if(HOLDFAST_CRASH_POINTS)
   add_compile_definitions(HOLDFAST_CRASH_POINTS=1)
 endif()
 
-# A bug is chosen by $HOLDFAST_MUTATION when a test runs. Such a tree is never built by accident, and no
-# other tree has any.
+# $HOLDFAST_MUTATION selects a planted bug when a test runs. A tree with planted bugs is never built by accident, and no
+# other tree contains any.
 if(HOLDFAST_MUTATIONS AND NOT EXISTS ${CMAKE_SOURCE_DIR}/mutations.json)
   message(FATAL_ERROR "HOLDFAST_MUTATIONS needs the copy of the tree that tests/mutation/run.py makes")
 elseif(EXISTS ${CMAKE_SOURCE_DIR}/mutations.json AND NOT HOLDFAST_MUTATIONS)

@@ -1,13 +1,14 @@
 # holdfast_room(<target> SOURCES ... HEADERS ... [DEPENDS ...] [PRIVATE_DEPENDS ...])
 #
-# Makes one room: a static library, a check that each header compiles alone (target header_checks),
-# and a link test that links the whole archive against nothing but the declared dependencies, so
-# that a use of an undeclared room is a build failure.
+# Makes one module ("room"): a static library, a check that each header compiles alone (target header_checks),
+# and a link test. The link test links the complete archive against only the declared dependencies, so that
+# the use of an undeclared module is a build failure.
 function(holdfast_room target)
   cmake_parse_arguments(ROOM "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(${target} STATIC ${ROOM_SOURCES})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE_DEPENDS})
+  holdfast_room_uses(${CMAKE_CURRENT_SOURCE_DIR} ${ROOM_DEPENDS} ${ROOM_PRIVATE_DEPENDS})
   if(HOLDFAST_HEADER_CHECKS)
     holdfast_check_headers(${target} ${ROOM_HEADERS})
   endif()
@@ -26,7 +27,34 @@ function(holdfast_room target)
   add_dependencies(${target}_link ${target})
 endfunction()
 
-# holdfast_check_headers(<target> <header>...): each header of the room compiles alone.
+# holdfast_room_uses(<folder> <target>...): records which rooms a room uses. Other targets are ignored.
+function(holdfast_room_uses folder)
+  file(RELATIVE_PATH room ${CMAKE_SOURCE_DIR} ${folder})
+  set(uses)
+  foreach(target IN LISTS ARGN)
+    # The messages of a service belong to the room that holds the .proto file.
+    string(REGEX REPLACE "^(holdfast_[a-z]+)_proto$" "\\1_api" target "${target}")
+    if(target MATCHES "^holdfast_(storage|agent|coordinator|client|deploy)_([a-z]+)$")
+      list(APPEND uses "${CMAKE_MATCH_1}/${CMAKE_MATCH_2}")
+    endif()
+  endforeach()
+  list(REMOVE_ITEM uses "${room}")
+  list(REMOVE_DUPLICATES uses)
+  list(SORT uses)
+  list(JOIN uses " " uses)
+  set_property(GLOBAL APPEND PROPERTY HOLDFAST_ROOMS "${room}: ${uses}")
+endfunction()
+
+# Writes rooms.txt in the build folder: "room: rooms that it uses", a line each. The tidy test and
+# cmake/room_graph.py read it.
+function(holdfast_write_rooms)
+  get_property(rooms GLOBAL PROPERTY HOLDFAST_ROOMS)
+  list(SORT rooms)
+  list(JOIN rooms "\n" text)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/rooms.txt CONTENT "${text}\n" @ONLY)
+endfunction()
+
+# holdfast_check_headers(<target> <header>...): checks that each header of the module compiles alone.
 function(holdfast_check_headers target)
   set(sources)
   foreach(header IN LISTS ARGN)
@@ -49,8 +77,8 @@ function(holdfast_check_headers target)
   add_dependencies(header_checks ${target}_headers)
 endfunction()
 
-# holdfast_proto(<target> <file.proto> [DEPENDS ...]): a library of the messages and gRPC stubs. The
-# generated code is not ours to warn about.
+# holdfast_proto(<target> <file.proto> [DEPENDS ...]): makes a library of the messages and gRPC stubs. Generated
+# code is compiled without warnings.
 function(holdfast_proto target proto)
   cmake_parse_arguments(PROTO "" "" "DEPENDS" ${ARGN})
   file(RELATIVE_PATH from_root ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
@@ -72,11 +100,11 @@ function(holdfast_proto target proto)
   target_compile_options(${target} PRIVATE -w)
 endfunction()
 
-# Tests are compiled more often than they run.
+# Tests are compiled more often than they run, so compile time matters more than their speed.
 set(HOLDFAST_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
 
-# holdfast_test_headers(): what every test includes, read once for all of them. An executable, as the
-# compiler takes its precompiled headers back only under the flags that they were made with.
+# holdfast_test_headers(): precompiles the headers that every test includes. The target is an executable, because the
+# compiler accepts precompiled headers only with the flags that they were made with.
 function(holdfast_test_headers)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc CONTENT "int main() { return 0; }\n")
   add_executable(holdfast_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc)

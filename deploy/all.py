@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs what the default run leaves out, part by part, and shows a table of results and times.
+"""Runs all parts of the tests, including those that the default run omits, and shows a table of results and times.
 
-  deploy/test.sh --all                      all parts; those that passed on this tree before are not repeated
-  deploy/test.sh --all --only fuzz ...      some parts, whatever they said before
-  deploy/test.sh --all --again              all parts anew
-  deploy/test.sh --all --list               what there is
+  deploy/test.sh --all                      all parts, except those that have passed on this tree before
+  deploy/test.sh --all --only fuzz ...      only these parts, regardless of earlier results
+  deploy/test.sh --all --again              all parts again
+  deploy/test.sh --all --list               lists the parts
 
-A part that fails stops no other one. Exit code 1 when one failed. build/all has the log of each.
+A failed part does not stop the others. Exit code 1 when a part failed. build/all has the log of each part.
 """
 
 import argparse
@@ -21,35 +21,35 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CTEST = "python3 deploy/ctest.py --flaky tests/flaky.txt -- --test-dir build/test --output-on-failure --no-tests=error"
 
-# Name, what it shows, command. Each command may rely on the parts before it only where it says so.
+# Name, description, command. Each command must work without the parts before it.
 PARTS = [
     ("default", "every test, the storage and arena tests under ASan and UBSan", "deploy/test.sh"),
-    ("frameworks", "Hugging Face, Lightning and DeepSpeed themselves",
+    ("frameworks", "the real Hugging Face, Lightning and DeepSpeed",
      f"deploy/test.sh --build && HOLDFAST_FRAMEWORKS=1 {CTEST} -R 'python_(environment|frameworks)'"),
-    ("slow-links", "slow, cut and partitioned links, on a machine that does nothing else",
+    ("slow-links", "slow, cut and partitioned links, on a machine without other load",
      f"deploy/test.sh --build && HOLDFAST_QUIET_MACHINE=1 {CTEST} "
-     "-R 'e2e_(ASlowNodesLinks|ASlowLink|APartitioned|ASpareTakesThePlaceOfAPartitioned|ACutNode|ALinkBetween"
+     "-R 'e2e_(SlowLinksOfANode|ASlowLink|APartitioned|ASpareReplacesAPartitioned|AnIsolatedNodeThat|ALinkBetween"
      "|AnInterruptedPartition)'"),
     ("drills", "20 random drills, one after the other",
-     f"deploy/test.sh --build && HOLDFAST_DRILLS=20 {CTEST} --timeout 3600 -R e2e_RandomOnesLeaveNothingBehind"),
-    ("torn-snapshots", "1,000 steps that race the copy",
+     f"deploy/test.sh --build && HOLDFAST_DRILLS=20 {CTEST} --timeout 3600 -R e2e_RandomDrillsLeaveNothingBehind"),
+    ("torn-snapshots", "1,000 steps that race with the copy",
      f"deploy/test.sh --build && HOLDFAST_TRIES=1000 {CTEST} --timeout 3600 -R 'python_(environment|guard)'"),
-    ("network-faults", "every fault of the network in a phase of its own",
+    ("network-faults", "every kind of network fault, each in a separate phase",
      f"deploy/test.sh --build && HOLDFAST_EVERY_FAULT=1 {CTEST} --timeout 3600 -R e2e_NoWrongByteIsEverAccepted"),
     ("lost-nodes", "all 36 sets of lost nodes of a group of 8 that survives 2",
      "deploy/test.sh --build && HOLDFAST_BIN_DIR=build/test/bin HOLDFAST_GROUP=8,2,1 timeout 7200 "
      "build/test/tests/peer_test"),
-    ("fuzz", "each fuzzer for ten minutes, on top of its corpus", "deploy/fuzz.sh"),
-    ("tsan", "ThreadSanitizer over everything, both servers included", "deploy/test.sh --tsan"),
-    ("asan", "ASan and UBSan over everything", "deploy/test.sh --asan"),
-    ("lint", "clang-format and clang-tidy over the whole tree", "deploy/test.sh --lint"),
+    ("fuzz", "each fuzzer for ten minutes, starting from its corpus", "deploy/fuzz.sh"),
+    ("tsan", "all tests under ThreadSanitizer, including both servers", "deploy/test.sh --tsan"),
+    ("asan", "all tests under ASan and UBSan", "deploy/test.sh --asan"),
+    ("lint", "clang-format and clang-tidy on the complete tree", "deploy/test.sh --lint"),
     ("mutation", "planted bugs, each with the test that catches it",
      "deploy/test.sh --build && tests/mutation/run.py --json build/all/mutation.json"),
 ]
 
 
 def tree_id():
-    """Of the commit and of everything that differs from it."""
+    """Returns an ID of the commit and of all uncommitted changes."""
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
     new = git("ls-files", "-z", "--others", "--exclude-standard")
@@ -85,16 +85,16 @@ def table(parts, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      prog="deploy/test.sh --all")
-    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="these parts")
-    parser.add_argument("--again", action="store_true", help="also what passed on this tree before")
-    parser.add_argument("--list", action="store_true", help="shows the parts and ends")
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="run only these parts")
+    parser.add_argument("--again", action="store_true", help="run also the parts that have passed on this tree")
+    parser.add_argument("--list", action="store_true", help="list the parts and exit")
     parser.add_argument("--state", default=str(ROOT / "build" / "all"), help="folder of logs and results")
     options = parser.parse_args()
     parts = json.loads(os.environ["HOLDFAST_TEST_PARTS"]) if "HOLDFAST_TEST_PARTS" in os.environ else PARTS
     names = [name for name, _, _ in parts]
     unknown = [name for name in options.only if name not in names]
     if unknown:
-        print(f"there is no part {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        print(f"unknown parts: {', '.join(unknown)}; known: {', '.join(names)}", file=sys.stderr)
         return 64
     if options.list:
         table(parts, {})

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs ctest, and ends well only when every test passed the first time.
+"""Runs ctest, and succeeds only when every test passes at the first attempt.
 
   deploy/ctest.py [--flaky FILE] -- CTEST ARGUMENT...
 
 Tests that FILE lists may fail without failing the run; they are shown. Skipped tests and cases are counted and
-shown with their reasons. ctest's own summary comes last.
+shown with their reasons. ctest's own summary is the end of the output.
 """
 
 import argparse
@@ -16,13 +16,13 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 
 SUMMARY = re.compile(r"^\d+% tests passed")
-# What a skipped case of GoogleTest says, and pytest's list of them (-rs).
+# The output of a skipped case of GoogleTest, and pytest's list of skipped cases (-rs).
 GTEST_SKIP = re.compile(r"^.*: Skipped\n((?:(?!\[).*\n)*?)\n*\[  SKIPPED \] (\S+?)(?: \(\d+ ms\))?$", re.MULTILINE)
 PYTEST_SKIP = re.compile(r"^SKIPPED \[(\d+)\] (\S+): (.*)$", re.MULTILINE)
 
 
 def read_flaky(path):
-    """Name → reason; a line is a test's name and why it is there, '#' begins a comment."""
+    """Returns name → reason. A line is a test's name and the reason for its entry; '#' begins a comment."""
     listed = {}
     for number, line in enumerate(pathlib.Path(path).read_text().splitlines(), start=1):
         line = line.split("#", 1)[0].strip()
@@ -36,7 +36,7 @@ def read_flaky(path):
 
 
 def skips_of(name, output):
-    """(case, reason) of each case that a test skipped."""
+    """Returns (case, reason) of each case that a test skipped."""
     found = [(f"{name}: {case}", " ".join(reason.split()) or "no reason given")
              for reason, case in GTEST_SKIP.findall(output)]
     found += [(f"{name}: {place} ({count} cases)", reason) for count, place, reason in PYTEST_SKIP.findall(output)]
@@ -49,7 +49,7 @@ def whole_skip(output):
 
 
 def read_results(path):
-    """Names of the tests that failed, and (what, reason) of all that was skipped."""
+    """Returns the names of the tests that failed, and (test or case, reason) of everything that was skipped."""
     failed, skipped = [], []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name, status = case.get("name"), case.get("status")
@@ -63,7 +63,7 @@ def read_results(path):
 
 
 def known_tests(arguments):
-    """All tests of the build folder, whatever is run now."""
+    """Returns all tests of the build folder, including those that are not selected now."""
     at = arguments.index("--test-dir") if "--test-dir" in arguments else None
     where = arguments[at:at + 2] if at is not None else []
     listing = subprocess.run(["ctest", "-N", *where], capture_output=True, text=True, check=True).stdout
@@ -71,7 +71,7 @@ def known_tests(arguments):
 
 
 def run(arguments, results):
-    """ctest's exit code, and the lines of its summary, which are kept back."""
+    """Runs ctest. Returns its exit code and the lines of its summary, which are not printed yet."""
     command = ["ctest", *arguments, "--output-junit", results, "--test-output-size-passed", "4000000",
                "--test-output-size-failed", "4000000"]
     kept = []
@@ -92,7 +92,7 @@ def main():
     flaky = read_flaky(options.flaky) if options.flaky else {}
     unknown = sorted(flaky.keys() - known_tests(options.arguments)) if flaky else []
     if unknown:
-        sys.exit(f"{options.flaky} lists tests that there are not: {', '.join(unknown)}")
+        sys.exit(f"{options.flaky} lists tests that do not exist: {', '.join(unknown)}; remove or rename them")
     with tempfile.TemporaryDirectory() as folder:
         results = pathlib.Path(folder) / "results.xml"
         code, summary = run(options.arguments, str(results))
@@ -103,7 +103,7 @@ def main():
             print(f"  {what}: {reason}")
     excused = [name for name in failed if name in flaky]
     if flaky:
-        print(f"\nListed as flaky: {len(flaky)}, of which {len(excused)} failed now")
+        print(f"\nListed as flaky: {len(flaky)}, of which {len(excused)} failed in this run")
         for name, reason in sorted(flaky.items()):
             print(f"  {name} ({'FAILED' if name in excused else 'passed or not run'}): {reason}")
     print("\n" + "".join(summary), end="", flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzzer for ten minutes ($HOLDFAST_FUZZ_SECONDS) on a copy of its corpus, as many at a time as there
-# are processors. What made one stop is left in build/fuzz/found, named in the output.
+# Runs every fuzzer for ten minutes ($HOLDFAST_FUZZ_SECONDS) on a copy of its corpus, one per processor at a time.
+# Inputs that make a fuzzer fail are written to build/fuzz/found and named in the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deploy/install-deps.sh
@@ -19,7 +19,7 @@ fuzz() {
   if "$binary" "${dictionary[@]}" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/found/$name-" "build/fuzz/grown/$name" "tests/fuzz/corpus/$name" \
     >"build/fuzz/$name.log" 2>&1; then
-    echo "$name: $(grep -m 1 number_of_executed_units "build/fuzz/$name.log" | awk '{print $2}') runs, nothing found"
+    echo "$name: $(grep -m 1 number_of_executed_units "build/fuzz/$name.log" | awk '{print $2}') runs, no failure"
   else
     echo "$name: FAILED, see build/fuzz/$name.log and build/fuzz/found"
     tail -n 30 "build/fuzz/$name.log"

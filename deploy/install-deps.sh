@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Holdfast needs on Debian 12. docs/dependencies.md says why each.
-# Does nothing when everything is there.
+# Installs the Debian 12 packages for building and testing Holdfast. docs/dependencies.md has the reason for each.
+# Does nothing when all are installed.
 set -euo pipefail
 
 packages=(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-format and clang-tidy over the whole tree, and each header compiled alone; exits non-zero on the first
-# kind that is not clean.
+# Runs clang-format and clang-tidy on the complete tree and compiles each header alone. Exits non-zero at the first
+# check that fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ clang-format-14 --dry-run -Werror "${files[@]}"
 echo "clang-format: ${#files[@]} files clean" >&2
 
 cmake --preset dev -B build/lint -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 >/dev/null
-# Generated headers must exist before the sources that include them can be read.
+# Generated headers must exist before the sources that include them can be compiled.
 ninja -C build/lint --quiet holdfast_coordinator_proto \
   holdfast_coordinator_metadata_proto holdfast_agent_proto
 ninja -C build/lint --quiet header_checks

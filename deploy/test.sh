@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs the packages, builds and runs every test. Exits 0 only when every test passed the first time; tests
-# that tests/flaky.txt lists may fail, and are shown.
+# Installs the packages, builds and runs every test. Exits 0 only when every test passes at the first attempt. Tests
+# that tests/flaky.txt lists may fail; they are shown.
 #
-#   deploy/test.sh             tests, and the storage and arena tests again under ASan and UBSan
-#   deploy/test.sh --all       that and all that it leaves out, with a table; --all --help says more
-#   deploy/test.sh --sanitize  ASan and UBSan over everything, then TSan (--asan, --tsan: one of them)
-#   deploy/test.sh --lint      clang-format and clang-tidy over the whole tree, each header compiled alone
+#   deploy/test.sh             all tests, and the storage and arena tests under ASan and UBSan
+#   deploy/test.sh --all       all parts, including the long ones, with a table; see --all --help
+#   deploy/test.sh --sanitize  all tests under ASan and UBSan, then under TSan (--asan, --tsan: only one of them)
+#   deploy/test.sh --lint      clang-format and clang-tidy on the complete tree, each header compiled alone
 #   deploy/test.sh --build     builds the tests and runs none
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Most tests wait for processes more than they compute.
+# One more than the processors: most tests spend their time waiting for processes.
 at_once=$(($(nproc) + 1))
 
 # build PRESET [TARGET...]
@@ -27,18 +27,18 @@ run() {
   local preset=$1
   shift
   local flaky=()
-  # The list names tests that only the full build has.
+  # The list contains tests that only the full build has.
   [ "$preset" != test ] || flaky=(--flaky tests/flaky.txt)
   local arguments=(--test-dir "build/$preset" --output-on-failure -j "$at_once" "$@")
   if command -v python3 >/dev/null; then
     python3 deploy/ctest.py "${flaky[@]}" -- "${arguments[@]}"
   else
-    # Without Python no list of flaky tests is read: each of them has to pass.
+    # Without Python the list of flaky tests is not read: all tests must pass.
     ctest "${arguments[@]}"
   fi
 }
 
-# Sanitizers make processes two to three times as slow: one test at a time keeps to its deadlines.
+# Sanitizers make processes two to three times slower: run one test at a time, so that it meets its deadlines.
 asan() {
   at_once=1
   build asan

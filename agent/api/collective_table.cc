@@ -3,8 +3,8 @@
 namespace holdfast::agent {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-// Of what lies behind a tag: stores come after the tag that forbids reading, loads before the
-// second look at it. No fences, which ThreadSanitizer does not know.
+// For the fields behind a tag: stores follow the tag that forbids reading, loads precede the second
+// read of the tag. ThreadSanitizer does not support fences, so there are none.
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 

@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <string_view>
 
-// What a rank says about its collectives, in the control block of its segment: operations in
-// flight, a ring of those that ended, sums over peers, communicators and progress. The trainer
-// writes (client/core/collectives.h), the agent reads every 100 ms (agent/telemetry), because a
-// rank that hangs says nothing itself. All words are atomics and none is a pointer; the reader
-// bounds every number. Byte for byte: docs/formats/collective-table.md.
+// A rank's record of its collectives, in the control block of its segment: operations in flight, a
+// ring of completed operations, sums per peer, communicators and progress. The trainer writes the
+// table (client/core/collectives.h). The agent reads it every 100 ms (agent/telemetry), because a
+// rank that hangs cannot send a report. All words are atomics and none is a pointer. The reader
+// bounds every number. Byte layout: docs/formats/collective-table.md.
 
 namespace holdfast::agent {
 
-/// "HFCT" and the layout's number: a writer of another release is told apart by it.
+/// "HFCT" and the number of the layout, which identifies a writer of another release.
 inline constexpr uint64_t kCollectiveTableMagic = 0x5443'4648ULL << 32;
 inline constexpr uint32_t kCollectiveTableVersion = 1;
 
@@ -26,7 +26,7 @@ inline constexpr uint32_t kPeerCellsMax = 1024;
 inline constexpr uint32_t kStepRecords = 64;
 inline constexpr uint32_t kNoPeer = ~0U;
 
-/// The numbers are stable: holdfast.h has the same.
+/// The values are stable and equal those in holdfast.h.
 enum class CollectiveKind : uint8_t {
   kOther = 0,
   kAllReduce = 1,
@@ -60,21 +60,22 @@ enum class CommunicatorRole : uint32_t {
 };
 inline constexpr uint32_t kCommunicatorRoles = 5;
 /// Flags of a record.
-inline constexpr uint16_t kEndInferred = 1;  // its end was not seen, but those of later ones were
-inline constexpr uint16_t kSampled = 2;      // its transfers are in the sums over peers
+inline constexpr uint16_t kEndInferred = 1;  // its end is inferred from later operations
+inline constexpr uint16_t kSampled = 2;      // its transfers are in the sums per peer
 
-/// One operation as plain values. Times are CLOCK_MONOTONIC nanoseconds of the node, 0: not yet.
+/// One operation as plain values. Times are CLOCK_MONOTONIC nanoseconds of the node; 0: not yet.
 struct CollectiveValues {
-  uint64_t communicator = 0;  // its id, the same on all members
-  uint64_t sequence = 0;      // among those of its kind in the communicator, from 0
+  uint64_t communicator = 0;  // ID of the communicator, the same on all members
+  uint64_t sequence = 0;      // number among operations of this kind in the communicator, from 0
   uint64_t bytes = 0;
-  uint64_t step = 0;         // the trainer's, when it began
-  uint64_t enqueued_ns = 0;  // the program asked for it
-  uint64_t started_ns = 0;   // it runs: on a GPU this can be much later
+  uint64_t step = 0;         // the trainer's step when the operation began
+  uint64_t enqueued_ns = 0;  // when the program requested the operation
+  uint64_t started_ns = 0;   // when it began to run; on a GPU this can be much later
   uint64_t ended_ns = 0;
-  uint64_t device_ns = 0;  // how long it ran by the device's own timer; 0: not known
-  // The rank's running totals when it started, over all communicators: time in operations, those
-  // that overlap once, and their bytes. Threads that begin or end at once may lose a little.
+  uint64_t device_ns = 0;  // run time by the device's timer; 0: unknown
+  // The rank's running totals at the start of the operation, over all communicators: time in
+  // operations (overlapping ones count once) and their bytes. Threads that begin or end operations
+  // concurrently may lose a little.
   uint64_t blocked_ns = 0;
   uint64_t moved_bytes = 0;
   CollectiveKind kind = CollectiveKind::kOther;
@@ -84,14 +85,14 @@ struct CollectiveValues {
   uint8_t channels = 0;
   CollectiveSource source = CollectiveSource::kProgram;
   uint16_t flags = 0;
-  uint32_t peer = kNoPeer;  // index in the communicator: the root, or the other end
+  uint32_t peer = kNoPeer;  // index in the communicator: the root or the other end
 
   bool operator==(const CollectiveValues&) const = default;
 };
 
-/// An operation in shared memory. `tag` says what the rest is: in flight, the odd generation of
-/// the entry; in the ring, 2 · ticket + 2 once the record of that ticket is whole. A reader takes
-/// the rest between two looks at an unchanged tag.
+/// An operation in shared memory. `tag` identifies the content: for an entry in flight the entry's
+/// odd generation, in the ring 2 · ticket + 2 once the record of that ticket is complete. A reader
+/// copies the other fields between two reads of the tag and discards them if the tag changed.
 struct alignas(64) CollectiveRecord {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> communicator;
@@ -109,18 +110,18 @@ struct alignas(64) CollectiveRecord {
   uint64_t reserved[3];
 };
 
-/// Everything but the tag: released and acquired, so that what the reader takes between two looks
-/// at the tag is what the writer stored under it.
+/// These copy all fields but the tag, with release and acquire order: what the reader loads between
+/// two reads of an unchanged tag is what the writer stored under that tag.
 void StoreValues(CollectiveRecord& record, const CollectiveValues& values);
 CollectiveValues LoadValues(const CollectiveRecord& record);
 void CopyValues(const CollectiveRecord& from, CollectiveRecord& to);
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
-/// What the transfer under way with a peer waits for. Only the latest is kept.
+/// What the current transfer with a peer waits for. Only the latest state is kept.
 enum class EdgeState : uint8_t {
   kIdle = 0,
   kSendGpuWait = 1,    // the sender's GPU has not produced the data
-  kSendPeerWait = 2,   // the receiver gives no room
+  kSendPeerWait = 2,   // the receiver has no free buffer
   kSendWait = 3,       // on the wire
   kRecvWait = 4,       // nothing has arrived yet
   kRecvFlushWait = 5,  // arrived, on the way into the GPU's memory
@@ -128,9 +129,10 @@ enum class EdgeState : uint8_t {
 };
 inline constexpr uint8_t kEdgeStates = 7;
 
-/// Which sums a cell holds: one direction of one peer of one communicator. 0 is a free cell.
+/// Identifies the sums of a cell: one direction of one peer of one communicator. A packed key of 0
+/// is a free cell.
 struct PeerKey {
-  uint32_t communicator = 0;  // index of its entry
+  uint32_t communicator = 0;  // index of the communicator's entry
   uint32_t generation = 0;    // of that entry, 22 bits
   uint32_t peer = 0;          // index in the communicator
   Direction direction = Direction::kSend;
@@ -139,7 +141,7 @@ inline constexpr uint32_t kPeerGenerations = 0x3F'FFFF;  // a mask
 uint64_t PackPeerKey(const PeerKey& key);
 PeerKey UnpackPeerKey(uint64_t word);
 
-/// Sums since the trainer attached, over transfers that ended.
+/// Sums over completed transfers since the trainer attached.
 struct alignas(64) PeerCell {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> transfers;
@@ -148,17 +150,17 @@ struct alignas(64) PeerCell {
   std::atomic<uint64_t> peer_wait_ns;
   std::atomic<uint64_t> transfer_ns;
   std::atomic<uint64_t> flush_ns;
-  std::atomic<uint64_t> now;  // EdgeState in the highest byte, since when (ns) below
+  std::atomic<uint64_t> now;  // EdgeState in the highest byte, its start (ns) in the others
 };
 
-/// `tag` is odd while the entry is in use, and another number at each use; 0: never used.
+/// `tag` is odd while the entry is in use and differs for each use; 0: never used.
 struct alignas(64) CommunicatorEntry {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> id;
   std::atomic<uint32_t> size;
-  std::atomic<uint32_t> index;  // this process's place in it
+  std::atomic<uint32_t> index;  // of this process in the communicator
   std::atomic<uint32_t> role;
-  std::atomic<uint32_t> member_count;  // of `members`; less than size: the others unknown
+  std::atomic<uint32_t> member_count;  // of `members`; below size: the others are unknown
   std::atomic<uint64_t> begun[kCollectiveKinds];  // operations by kind: the highest sequence + 1
   std::atomic<uint32_t> members[kMembersMax];     // ranks of the job, by index
 };
@@ -167,36 +169,36 @@ struct alignas(64) CommunicatorEntry {
 struct alignas(64) ProgressEntry {
   std::atomic<uint64_t> version;
   std::atomic<uint64_t> step;
-  std::atomic<uint64_t> advanced_ns;   // when the step became that; 0: never
-  std::atomic<uint64_t> last_step_ns;  // how long the one before took; 0: not known
-  std::atomic<uint64_t> steps;         // how many are over
+  std::atomic<uint64_t> advanced_ns;   // when `step` began; 0: never
+  std::atomic<uint64_t> last_step_ns;  // duration of the previous step; 0: unknown
+  std::atomic<uint64_t> steps;         // number of completed steps
 };
 
-/// A step that is over; entry `number % kStepRecords` for the number-th that advanced. `tag` is
-/// 2 · number + 2 once it is whole.
+/// A completed step: the number-th one is in entry `number % kStepRecords`. `tag` is
+/// 2 · number + 2 once the record is complete.
 struct alignas(32) StepRecord {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> duration_ns;
 };
 
-/// Why something is missing: the writer never waits for room.
+/// Counts of lost records by cause: the writer never waits for space.
 struct alignas(64) DropCounts {
-  std::atomic<uint64_t> in_flight;      // more operations at once than the table holds
-  std::atomic<uint64_t> ring;           // a writer was overtaken by a whole ring
-  std::atomic<uint64_t> communicators;  // transfers and operations of one that was not described
+  std::atomic<uint64_t> in_flight;      // more concurrent operations than entries
+  std::atomic<uint64_t> ring;           // the ring wrapped around past a slow writer
+  std::atomic<uint64_t> communicators;  // operations and transfers of one without an entry
   std::atomic<uint64_t> peers;          // more pairs than cells
   std::atomic<uint64_t> misuse;         // an end without a begin
 };
 
 struct CollectiveTable {
-  /// Magic and version, stored last when a trainer attaches. 0: nobody writes here.
+  /// Magic and version, stored last when a trainer attaches. 0: no writer is attached.
   alignas(64) std::atomic<uint64_t> layout;
-  std::atomic<uint64_t> writer;  // a number of each process's own: a new one starts from nothing
-  /// Agent → trainer: a request's number in the high half, in the low half how many of the next
-  /// operations shall be sampled.
+  std::atomic<uint64_t> writer;  // unique per process; after a change earlier reads are void
+  /// Agent → trainer: the high half numbers the request, the low half is how many of the next
+  /// operations to sample.
   alignas(64) std::atomic<uint64_t> sampling;
-  alignas(64) std::atomic<uint64_t> ring_head;  // tickets given out
+  alignas(64) std::atomic<uint64_t> ring_head;  // number of tickets taken
   ProgressEntry progress;
   DropCounts drops;
   StepRecord steps[kStepRecords];
@@ -206,13 +208,14 @@ struct CollectiveTable {
   CollectiveRecord ring[kRingEntries];
 };
 
-/// "AllReduce"; "Other" for what has no name.
+/// Returns the kind's name, such as "AllReduce", or "Other" for a kind without a name.
 std::string_view NameOf(CollectiveKind kind);
 
-/// Agent, before it welcomes a trainer: what an earlier one left does not count. The trainer says
-/// again what holds when it attaches.
+/// Voids what an earlier trainer left in the table. The agent calls it before it welcomes a
+/// trainer, which writes its current state when it attaches.
 void ForgetWriter(CollectiveTable& table);
-/// Agent: per-peer times of the next `operations`, please. A trainer sees it within an operation.
+/// Requests per-peer times of the next `operations` operations. Called by the agent; a trainer
+/// notices the request within one operation.
 void RequestSampling(CollectiveTable& table, uint32_t operations);
 
 }  // namespace holdfast::agent

@@ -19,13 +19,13 @@ static_assert(IsPacket<HelloMessage, 304>());
 static_assert(IsPacket<BeginSaveMessage, 48>());
 static_assert(IsPacket<EndSaveMessage, 32>());
 static_assert(IsPacket<FindRestoreMessage, 40>());
-static_assert(IsPacket<ReadViewMessage, 48>());
-static_assert(IsPacket<CloseViewMessage, 24>());
+static_assert(IsPacket<ReadRangeMessage, 48>());
+static_assert(IsPacket<CloseReaderMessage, 24>());
 static_assert(IsPacket<WelcomeMessage, 200>());
 static_assert(IsPacket<ReplyMessage, 1080>());
 static_assert(IsPacket<NoticeMessage, 1072>());
 
-/// Zero for a number that is no message.
+/// Returns 0 for an unknown message type.
 size_t BytesOf(MessageType type) {
   switch (type) {
     case MessageType::kHello:
@@ -38,12 +38,12 @@ size_t BytesOf(MessageType type) {
     case MessageType::kWantTier:
       return sizeof(EndSaveMessage);
     case MessageType::kFindRestore:
-    case MessageType::kOpenView:
+    case MessageType::kOpenReader:
       return sizeof(FindRestoreMessage);
-    case MessageType::kReadView:
-      return sizeof(ReadViewMessage);
-    case MessageType::kCloseView:
-      return sizeof(CloseViewMessage);
+    case MessageType::kReadRange:
+      return sizeof(ReadRangeMessage);
+    case MessageType::kCloseReader:
+      return sizeof(CloseReaderMessage);
     case MessageType::kGoodbye:
       return sizeof(MessageHeader);
     case MessageType::kWelcome:
@@ -114,12 +114,12 @@ std::string_view NameOf(MessageType type) {
       return "EndRestore";
     case MessageType::kGoodbye:
       return "Goodbye";
-    case MessageType::kOpenView:
-      return "OpenView";
-    case MessageType::kReadView:
-      return "ReadView";
-    case MessageType::kCloseView:
-      return "CloseView";
+    case MessageType::kOpenReader:
+      return "OpenReader";
+    case MessageType::kReadRange:
+      return "ReadRange";
+    case MessageType::kCloseReader:
+      return "CloseReader";
     case MessageType::kWantTier:
       return "WantTier";
     case MessageType::kWelcome:

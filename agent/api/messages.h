@@ -10,11 +10,11 @@
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
-// What a trainer and its node's agent say to each other over an AF_UNIX SEQPACKET socket:
-// fixed-size little-endian structs, one a packet, described in docs/formats/agent-protocol.md. The
-// trainer's first packet is Hello, the agent's first is Welcome (with the segment's memfd as
-// SCM_RIGHTS) or Refusal, after Notices of its progress while it reserves the memory. After that
-// each request carries a `ticket` that its answer repeats; the agent also sends Notices unasked.
+// The messages between a trainer and its node's agent over an AF_UNIX SEQPACKET socket: fixed-size
+// little-endian structs, one per packet, described in docs/formats/agent-protocol.md. The trainer's
+// first packet is Hello. While the agent reserves the memory it sends Notices of its progress; then
+// it answers with Welcome (with the segment's memfd as SCM_RIGHTS) or a refusal. After that each
+// request carries a `ticket`, which its reply repeats. The agent also sends unsolicited Notices.
 
 namespace holdfast::agent {
 
@@ -26,17 +26,17 @@ inline constexpr size_t kTextBytes = 1024;  // messages for people, NUL-terminat
 
 enum class MessageType : uint32_t {
   // trainer → agent
-  kHello = 1,        // HelloMessage
-  kBeginSave = 2,    // BeginSaveMessage → Reply
-  kEndSave = 3,      // EndSaveMessage (no answer; sealing shows as a Notice)
-  kAbandonSave = 4,  // EndSaveMessage: the copy failed; the slot is free again
-  kFindRestore = 5,  // FindRestoreMessage → Reply: the version and slot to restore from
-  kEndRestore = 6,   // EndSaveMessage: the trainer no longer reads that slot
-  kGoodbye = 7,      // header only: an orderly close
-  kOpenView = 8,     // FindRestoreMessage → Reply with one descriptor: a version seen whole
-  kReadView = 9,     // ReadViewMessage → Reply: bytes of a shard are in the view's window
-  kCloseView = 10,   // CloseViewMessage (no answer)
-  kWantTier = 11,    // EndSaveMessage with the tier as `slot`: a caller waits for the step there
+  kHello = 1,         // HelloMessage
+  kBeginSave = 2,     // BeginSaveMessage → Reply
+  kEndSave = 3,       // EndSaveMessage (no answer; a Notice reports the sealing)
+  kAbandonSave = 4,   // EndSaveMessage: the copy failed; the slot is free again
+  kFindRestore = 5,   // FindRestoreMessage → Reply: the version and slot to restore from
+  kEndRestore = 6,    // EndSaveMessage: the trainer no longer reads that slot
+  kGoodbye = 7,       // header only: an orderly close
+  kOpenReader = 8,    // FindRestoreMessage → Reply with one descriptor: opens a version reader
+  kReadRange = 9,     // ReadRangeMessage → Reply: bytes of a shard are in the reader's window
+  kCloseReader = 10,  // CloseReaderMessage (no answer)
+  kWantTier = 11,     // EndSaveMessage with the tier as `slot`: a caller waits for the step there
   // agent → trainer
   kWelcome = 32,  // WelcomeMessage + one descriptor
   kReply = 33,    // ReplyMessage
@@ -49,8 +49,8 @@ struct MessageHeader {
   uint64_t ticket = 0;
 };
 
-/// Asks to save as (job, rank). `run_id` names this start of the job: all its ranks give the same
-/// one, and a new one opens the next incarnation.
+/// Registers the sender as (job, rank). `run_id` names this start of the job: all ranks send the
+/// same ID, and a new ID opens the next incarnation.
 struct HelloMessage {
   MessageHeader header{.type = MessageType::kHello};
   uint32_t protocol = kProtocolVersion;
@@ -60,8 +60,8 @@ struct HelloMessage {
   uint64_t slot_bytes = 0;  // ImageLayout::ImageBytesMax
   char job[kNameBytes] = {};
   char run_id[kNameBytes] = {};
-  /// The incarnation that this very client was part of before its connection was cut, 48 bits, the
-  /// lowest first; 0: it connects for the first time. Older clients leave it 0.
+  /// The incarnation that this client belonged to before its connection broke, 48 bits, lowest byte
+  /// first; 0: the client connects for the first time. Older clients leave it 0.
   unsigned char joined_before[6] = {};
 
   void SetJoinedBefore(uint64_t incarnation) {
@@ -87,21 +87,20 @@ struct WelcomeMessage {
   uint64_t segment_bytes = 0;
   uint64_t control_bytes = 0;
   uint64_t slot_bytes = 0;
-  uint64_t segment_id = 0;  // the same id on a reconnect: the same memory, keep the mapping
+  uint64_t segment_id = 0;  // same ID on a reconnect: same memory, keep the mapping
   char node[kNameBytes] = {};
   char padding[7] = {};
 };
 
-/// May `step` be saved, and where? Reply: `slot`, or ResourceExhausted (no slot is free: skip or
-/// ask again), AlreadyExists (this step is saved), Fenced (a newer incarnation runs).
+/// Requests a slot to save `step` in. Reply: `slot`, or ResourceExhausted (no slot is free: skip or
+/// request again), AlreadyExists (this step is saved), Fenced (a newer incarnation runs).
 struct BeginSaveMessage {
   MessageHeader header{.type = MessageType::kBeginSave};
   uint64_t step = 0;
   uint64_t image_bytes = 0;
-  uint32_t wait = 0;  // 0: answer at once; 1: answer when a slot is free or `wait_ms` passed
+  uint32_t wait = 0;  // 0: answer immediately; 1: when a slot is free or `wait_ms` have passed
   uint32_t wait_ms = 0;
-  uint32_t skipping =
-      0;  // 1: on ResourceExhausted the caller skips this step; the agent reports it
+  uint32_t skipping = 0;  // 1: the caller skips the step on ResourceExhausted; the agent reports it
   uint32_t padding = 0;
 };
 
@@ -112,9 +111,9 @@ struct EndSaveMessage {
   uint64_t step = 0;
 };
 
-/// Which version does this incarnation restore? Decided once for all ranks. Reply: the version,
-/// tier, slot (image verified), image_bytes; NotFound when the job has no restorable version. With
-/// `wanted` the newest restorable is replaced by that version, if it is restorable.
+/// Requests the version that this incarnation restores, which is decided once for all ranks. Reply:
+/// the version, tier, slot (image verified), image_bytes; NotFound when the job has no restorable
+/// version. `wanted_*` selects another restorable version instead of the newest.
 struct FindRestoreMessage {
   MessageHeader header{.type = MessageType::kFindRestore};
   uint64_t wanted_incarnation = 0;  // 0: the newest restorable
@@ -122,36 +121,37 @@ struct FindRestoreMessage {
   uint64_t timeout_ms = 0;
 };
 
-/// Puts bytes of one shard of a view, checked, into place `place` of its window. Reply: they are
-/// there; or why not, and the place is undefined. The place is the agent's until then.
-struct ReadViewMessage {
-  MessageHeader header{.type = MessageType::kReadView};
-  uint32_t view = 0;
+/// Reads bytes of one shard into place `place` of the version reader's window. The agent verifies
+/// them first. The reply reports success, or an error, after which the place's content is
+/// undefined. Until the reply the place belongs to the agent.
+struct ReadRangeMessage {
+  MessageHeader header{.type = MessageType::kReadRange};
+  uint32_t reader = 0;
   uint32_t rank = 0;    // of the world that saved
   uint64_t offset = 0;  // in the image: a chunk's first byte
-  uint64_t bytes = 0;   // whole chunks, up to kViewPlaceBytes
+  uint64_t bytes = 0;   // whole chunks, up to kReadPlaceBytes
   uint32_t place = 0;
   uint32_t padding = 0;
 };
 
-struct CloseViewMessage {
-  MessageHeader header{.type = MessageType::kCloseView};
-  uint32_t view = 0;
+struct CloseReaderMessage {
+  MessageHeader header{.type = MessageType::kCloseReader};
+  uint32_t reader = 0;
   uint32_t padding = 0;
 };
 
 struct ReplyMessage {
   MessageHeader header{.type = MessageType::kReply};
   uint32_t code = 0;  // ErrorCode
-  uint32_t slot = 0;  // of OpenView: the view's number
+  uint32_t slot = 0;  // of OpenReader: the reader's number
   uint64_t incarnation = 0;
   uint64_t step = 0;
-  uint64_t image_bytes = 0;  // of OpenView: of the listing
-  uint32_t tier = 0;         // Tier the shard came from; of OpenView: the farthest of them
-  uint32_t world = 0;        // of OpenView: ranks that saved the version
+  uint64_t image_bytes = 0;  // of OpenReader: length of the listing
+  uint32_t tier = 0;         // Tier the shard came from; of OpenReader: the slowest of all shards'
+  uint32_t world = 0;        // of OpenReader: number of ranks that saved the version
   char text[kTextBytes - 8] = {};
-  // Of OpenView: the slot with this rank's own shard, whole and not to change while the view is
-  // open; kNoSlot: it is read like the others.
+  // Of OpenReader: the slot with this rank's own shard, complete and unchanged while the reader is
+  // open; kNoSlot: that shard is read like the others.
   uint32_t own_slot = kNoSlot;
   uint32_t padding = 0;
 };
@@ -159,10 +159,10 @@ struct ReplyMessage {
 enum class NoticeKind : uint32_t {
   kSealed = 1,     // `version` of this rank is sealed in memory
   kCommitted = 2,  // `version` is committed at `tier`
-  kFailed = 3,     // `version` will not reach `tier`; `code` and `text` say why
+  kFailed = 3,     // `version` will not reach `tier`; `code` and `text` give the reason
   kFenced = 4,     // a newer incarnation of the job runs; saves are refused from now on
   kSlotFree = 5,   // a slot became free
-  kReserving = 6,  // before Welcome: the memory is being reserved; `text` says how much
+  kReserving = 6,  // before Welcome: memory is being reserved; `text` gives the amounts
 };
 
 struct NoticeMessage {
@@ -178,25 +178,26 @@ struct NoticeMessage {
 
 static_assert(sizeof(MessageHeader) == 16);
 
-/// The memory that comes with a view: a window of places that shards' bytes are read into, then the
-/// listing (view_listing.h).
-inline constexpr uint64_t kViewPlaceBytes = 4ULL << 20;
-inline constexpr uint32_t kViewPlaces = 8;
-inline constexpr uint64_t kViewWindowBytes = kViewPlaces * kViewPlaceBytes;
-/// Views that a trainer may have open at once.
-inline constexpr uint32_t kViewsMax = 4;
+/// The memory that comes with a version reader: a window of places that the agent reads shards'
+/// bytes into, followed by the listing (version_listing.h).
+inline constexpr uint64_t kReadPlaceBytes = 4ULL << 20;
+inline constexpr uint32_t kReadPlaces = 8;
+inline constexpr uint64_t kReadWindowBytes = kReadPlaces * kReadPlaceBytes;
+/// How many version readers a trainer may have open at once.
+inline constexpr uint32_t kReadersMax = 4;
 
 /// The largest packet: receive buffers have this size.
 inline constexpr size_t kMessageBytesMax = 2048;
 
-/// Copies `text` into a fixed field, cut to fit, NUL-terminated.
+/// Copies `text` into a fixed field: truncated to fit, NUL-terminated, the rest cleared.
 void PutText(std::span<char> field, std::string_view text);
-/// The text of a received field; safe without a NUL.
+/// Returns the text of a received field, which may lack a NUL.
 std::string GetText(std::span<const char> field);
 
-/// Header of a received packet after checking magic and the exact size of its type.
+/// Returns the header of a received packet. InvalidArgument unless its magic is right, its type is
+/// known and its size is exactly that of the type.
 Result<MessageHeader> CheckPacket(std::span<const std::byte> packet);
-/// Name for logs.
+/// Returns the type's name for logs.
 std::string_view NameOf(MessageType type);
 
 }  // namespace holdfast::agent

@@ -14,8 +14,8 @@
 
 namespace holdfast::agent {
 namespace {
-// A writer that only turns the wake word would keep its reader busy; past this many wakes without
-// progress the reader sleeps a little between looks.
+// A writer that only changes the wake word would keep its reader busy. After this many wakes
+// without progress the reader sleeps between checks.
 constexpr int kIdleWakesMax = 64;
 constexpr auto kIdleSleep = std::chrono::milliseconds(1);
 

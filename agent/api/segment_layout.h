@@ -6,10 +6,10 @@
 
 #include "agent/api/collective_table.h"
 
-// What lies in the shared memory of one rank: a control block and its slots. Both sides map it; the
-// agent trusts nothing in it: progress only says how far a copy has come, all bytes are checksummed
-// by the agent before they count, a phase only says what may wait a little, and collective records
-// are judged by who reads them.
+// The layout of one rank's shared memory: a control block and slots. Trainer and agent both map it.
+// The agent trusts nothing in it: a progress counter only shows how far a copy has come, the agent
+// checksums all bytes before they count, a phase only shows what may be delayed a little, and the
+// reader of collective records validates them.
 
 namespace holdfast::agent {
 
@@ -18,15 +18,15 @@ inline constexpr uint64_t kSlotAlign = 2ULL << 20;
 inline constexpr uint32_t kSlotsMax = 64;
 inline constexpr uint64_t kSlotBytesMax = uint64_t{1} << 46;
 
-/// One slot's progress: image bytes [0, copied) are final. Written by the trainer, followed by the
-/// agent. `wake` counts changes and is a futex word (shared between processes): the writer
-/// increments it and wakes.
+/// One slot's progress: image bytes [0, copied) are final. The trainer writes it, the agent waits
+/// on it. `wake` counts changes and is a futex word (shared between processes): the writer
+/// increments it and wakes the waiters.
 struct alignas(64) SlotProgress {
   std::atomic<uint64_t> copied;
   std::atomic<uint32_t> wake;
 };
 
-/// What a trainer can say that it is doing. The numbers are stable: holdfast.h has the same.
+/// The phases that a trainer can report. The values are stable and equal those in holdfast.h.
 enum class Phase : uint32_t {
   kCollective = 1,
   kInit = 2,
@@ -36,11 +36,11 @@ enum class Phase : uint32_t {
 };
 inline constexpr uint32_t kPhasesMax = 16;
 
-/// One phase of a rank, a hint. Written by the trainer, read by the agent when it would send; the
-/// agent sets `open` to 0 before it welcomes a trainer.
+/// One phase of a rank; a hint. The trainer writes it and the agent reads it before it sends data.
+/// The agent sets `open` to 0 before it welcomes a trainer.
 struct alignas(64) PhaseHint {
-  std::atomic<uint32_t> open;   // begun and not ended, over all threads
-  std::atomic<uint64_t> begun;  // in all
+  std::atomic<uint32_t> open;   // number begun and not ended, over all threads
+  std::atomic<uint64_t> begun;  // total number begun
 };
 
 struct SegmentControl {
@@ -53,11 +53,12 @@ struct SegmentControl {
 static_assert(sizeof(SegmentControl) <= kControlBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// Publishes progress and wakes the agent. Trainer side.
+/// Publishes progress and wakes the agent. Called by the trainer.
 void PublishProgress(SlotProgress& progress, uint64_t copied);
-/// Waits until `copied` exceeds `seen` or `timeout_ms` passed (< 0: no limit); returns the value
-/// seen last, never less than `seen`. Agent side: the value comes from the trainer, so bound it by
-/// the image's length; a trainer that scribbles here can neither hang nor spin the caller.
+/// Blocks until `copied` exceeds `seen` or `timeout_ms` have passed (< 0: no limit). Returns the
+/// last value read, never less than `seen`. Called by the agent. The value comes from the trainer,
+/// so the caller bounds it by the image's length. A trainer that writes garbage here can neither
+/// hang the caller nor make it spin.
 uint64_t AwaitProgress(SlotProgress& progress, uint64_t seen, int timeout_ms);
 
 constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {

@@ -62,8 +62,8 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Listeners that replace a stale socket in one directory do it one after another: without this, two
-// could both find it stale and the second remove the first one's new socket.
+// Serializes listeners that replace a stale socket in one directory. Otherwise two could both find
+// the socket stale, and the second would remove the first one's new socket.
 Result<UniqueFd> LockDirectory(const std::string& directory) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) {
@@ -80,14 +80,14 @@ Result<UniqueFd> LockDirectory(const std::string& directory) {
     if (errno != EWOULDBLOCK) return Fail(ErrnoStatus(errno, "flock " + directory));
     if (clock.Now() >= deadline) {
       return Fail(UnavailableError(
-          fmt::format("another process keeps {} locked; see /proc/locks", directory)));
+          fmt::format("another process holds a lock on {}: see /proc/locks", directory)));
     }
     clock.SleepFor(std::chrono::milliseconds(5));
   }
   return fd;
 }
 
-/// Makes way for a new listener at `path`, where something exists.
+/// Removes a stale socket at `path`, so that a new listener can bind there.
 Status RemoveStale(const std::string& path, const Address& address) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) {
@@ -103,12 +103,12 @@ Status RemoveStale(const std::string& path, const Address& address) {
     if (::unlink(path.c_str()) == 0 || errno == ENOENT) return Status::Ok();
     return ErrnoStatus(errno, "remove the stale socket " + path);
   }
-  // EAGAIN: its backlog is full; EPROTOTYPE: a listener of another socket type.
+  // EAGAIN: the listener's backlog is full. EPROTOTYPE: a listener of another socket type.
   if (error == 0 || error == EAGAIN || error == EPROTOTYPE) {
     return AlreadyExistsError(fmt::format(
         "another process listens on {}: stop it, or give this one another run_dir", path));
   }
-  return ErrnoStatus(error, "find out whether somebody listens on " + path);
+  return ErrnoStatus(error, "check whether a process listens on " + path);
 }
 
 Status SetBlocking(int fd) {
@@ -136,11 +136,12 @@ Status ConnectError(int error, const std::string& path) {
                     ::geteuid(), path, info.st_uid, info.st_gid, info.st_mode & 07777U));
   }
   if (error == ECONNREFUSED) {
-    return UnavailableError(fmt::format("nobody listens on {}: its agent is not running", path));
+    return UnavailableError(
+        fmt::format("no process listens on {}: the agent is not running", path));
   }
   if (error == EAGAIN) {
     return UnavailableError(
-        fmt::format("the listener on {} does not answer: its queue of waiting "
+        fmt::format("the listener on {} accepts no connection: its queue of waiting "
                     "connections is full",
                     path));
   }
@@ -177,8 +178,8 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockDirectory(DirectoryOf(path)));
   HOLDFAST_RETURN_IF_ERROR(RemoveStale(path, address));
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
-  // The file takes the socket's own mode, less the umask: never wider than asked, not even for an
-  // instant; chmod then undoes the umask.
+  // The file gets the socket's mode less the umask, so its mode is never wider than requested, not
+  // even for an instant. The chmod below then adds the bits that the umask took.
   if (::fchmod(fd.get(), mode) != 0) return Fail(ErrnoStatus(errno, "fchmod of a socket"));
   if (::bind(fd.get(), address.get(), sizeof(address.value)) != 0) {
     if (errno == EACCES || errno == EPERM || errno == EROFS) {
@@ -198,7 +199,7 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
 
 Result<UniqueFd> ConnectUnix(const std::string& path) {
   HOLDFAST_ASSIGN_OR_RETURN(Address address, AddressOf(path));
-  // Non-blocking while connecting: a stopped listener with a full backlog must not hang us.
+  // Non-blocking while connecting: a stopped listener with a full backlog must not hang the caller.
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
   while (::connect(fd.get(), address.get(), sizeof(address.value)) != 0) {
     if (errno != EINTR) return Fail(ConnectError(errno, path));
@@ -229,14 +230,19 @@ Result<UniqueFd> PidFdOfPeer(int socket) {
   int value = -1;
   socklen_t bytes = sizeof(value);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &value, &bytes) == 0) return UniqueFd(value);
-  if (errno == ESRCH || errno == EINVAL) return Fail(NotFoundError("the peer's process is gone"));
+  if (errno == ESRCH || errno == EINVAL) {
+    return Fail(NotFoundError("the peer's process has exited"));
+  }
   if (errno != ENOPROTOOPT) return Fail(ErrnoStatus(errno, "getsockopt(SO_PEERPIDFD)"));
   HOLDFAST_ASSIGN_OR_RETURN(PeerCredentials peer, CredentialsOf(socket));
   return PidFdOf(peer.pid);
 }
 
 Status SendPacket(int socket, std::span<const std::byte> packet, std::span<const int> fds) {
-  if (packet.empty()) return InvalidArgumentError("an empty packet would read as the end");
+  if (packet.empty()) {
+    return InvalidArgumentError(
+        "a packet must not be empty: the receiver would take it for the end of the connection");
+  }
   if (fds.size() > kFdsMax) {
     return InvalidArgumentError(
         fmt::format("{} descriptors in one packet; the limit is {}", fds.size(), kFdsMax));
@@ -255,17 +261,19 @@ Status SendPacket(int socket, std::span<const std::byte> packet, std::span<const
     part->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(part), fds.data(), fds.size_bytes());
   }
+  // MSG_NOSIGNAL: a closed connection must be an error here, not a SIGPIPE.
   while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
       return UnavailableError("the other side closed the connection");
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS) {
-      return ResourceExhaustedError("the other side does not read its packets");
+      return ResourceExhaustedError(
+          "the other side does not read its packets: the socket's buffer is full");
     }
     if (errno == EMSGSIZE) {
       return InvalidArgumentError(
-          fmt::format("a packet of {} bytes is too long for a socket", packet.size()));
+          fmt::format("a packet of {} bytes exceeds the socket's limit", packet.size()));
     }
     return ErrnoStatus(errno, "sendmsg");
   }
@@ -278,7 +286,7 @@ Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_m
   packet.bytes.resize(bytes_max);
   iovec data{.iov_base = packet.bytes.data(), .iov_len = packet.bytes.size()};
   alignas(cmsghdr) std::byte control[CMSG_SPACE(kFdsMax * sizeof(int))] = {};
-  // After a reset the packets that came before it can still be read: a refusal, for one.
+  // Packets that arrived before a reset, such as a refusal, can still be read after it.
   bool reset = false;
   for (;;) {
     pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
@@ -306,12 +314,12 @@ Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_m
     packet.fds = TakeDescriptors(message);
     if ((message.msg_flags & MSG_TRUNC) != 0) {
       return Fail(InvalidArgumentError(
-          fmt::format("a packet is longer than the {} bytes allowed here", bytes_max)));
+          fmt::format("a packet is longer than the limit of {} bytes", bytes_max)));
     }
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
       return Fail(InvalidArgumentError(
-          fmt::format("a packet's descriptors did not arrive whole: more than {}, or this process "
-                      "has too many files open",
+          fmt::format("a packet's descriptors were truncated: there were more than {}, or this "
+                      "process has too many files open",
                       kFdsMax)));
     }
     packet.bytes.resize(static_cast<size_t>(bytes));

@@ -11,8 +11,8 @@
 #include "storage/base/fd.h"
 #include "storage/base/status.h"
 
-// SEQPACKET sockets in the file system, with credentials and descriptor passing. Used between
-// trainer and agent and between agent and keeper.
+// SEQPACKET sockets in the file system, with credentials and descriptor passing. They connect
+// trainer and agent, and agent and keeper.
 
 namespace holdfast::agent {
 
@@ -22,29 +22,31 @@ struct PeerCredentials {
   gid_t gid = 0;
 };
 
-/// Listens at `path`, replacing a stale socket file but never one somebody still listens on
-/// (AlreadyExists). `mode` is the file's permission bits. Paths over 107 bytes are refused clearly.
+/// Listens at `path`. Replaces a stale socket file, but never one with a live listener
+/// (AlreadyExists). `mode` is the file's permission bits. InvalidArgument for paths over 107 bytes.
 Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode);
-/// NotFound: no such socket (is the agent running?). PermissionDenied says who may. Unavailable:
-/// nobody listens. The connection is blocking.
+/// Connects to the listener at `path`; the returned socket is blocking. NotFound: there is no such
+/// socket. PermissionDenied: the message names the socket's owner and mode. Unavailable: no process
+/// listens, or its queue is full.
 Result<UniqueFd> ConnectUnix(const std::string& path);
-/// One waiting connection, nothing if none. It is non-blocking: a server never waits for a client.
+/// Returns one waiting connection, or nothing if there is none. Its socket is non-blocking: a
+/// server never waits for a client.
 Result<std::optional<UniqueFd>> AcceptUnix(int listener);
 Result<PeerCredentials> CredentialsOf(int socket);
-/// PidFdOf() of the process that connected, also when its children keep the socket open; safe
-/// against a reused pid where the kernel has SO_PEERPIDFD.
+/// Returns PidFdOf() of the process that connected, even if its children keep the socket open. Safe
+/// against a reused PID where the kernel has SO_PEERPIDFD. NotFound: that process has exited.
 Result<UniqueFd> PidFdOfPeer(int socket);
 
-/// Sends one packet, with descriptors if any. Unavailable when the other side is gone;
-/// ResourceExhausted when `socket` is non-blocking and full.
+/// Sends one packet with the descriptors, if any. Unavailable: the other side closed the
+/// connection. ResourceExhausted: `socket` is non-blocking and its buffer is full.
 Status SendPacket(int socket, std::span<const std::byte> packet, std::span<const int> fds = {});
 
 struct ReceivedPacket {
   std::vector<std::byte> bytes;  // empty: orderly end
   std::vector<UniqueFd> fds;     // at most 4; close-on-exec
 };
-/// Receives one packet of at most `bytes_max`; a longer one is InvalidArgument. With timeout_ms < 0
-/// it waits for ever; DeadlineExceeded otherwise.
+/// Receives one packet of at most `bytes_max` bytes; a longer packet is InvalidArgument. Blocks
+/// until a packet arrives or `timeout_ms` have passed (DeadlineExceeded); < 0: no limit.
 Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_ms);
 
 }  // namespace holdfast::agent

@@ -25,10 +25,10 @@ namespace holdfast::agent {
 namespace {
 constexpr auto kPredecessorWait = std::chrono::seconds(2);
 
-/// Job, rank, and the segment's id if it has been set aside, else 0.
+/// Job, rank, and the ID of a retained segment or 0.
 using RankKey = std::tuple<std::string, uint32_t, uint64_t>;
 RankKey KeyOf(const SegmentOwner& owner) { return {owner.job, owner.rank.value, 0}; }
-RankKey AsideKeyOf(const Segment& segment) {
+RankKey RetainedKeyOf(const Segment& segment) {
   return {segment.owner().job, segment.owner().rank.value, segment.id()};
 }
 
@@ -63,9 +63,13 @@ class NodeArena : public Arena {
 
   Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes) override;
   Segment* Find(const std::string& job, Rank rank) override;
-  Status SetAside(Segment* segment) override { return Rekey(segment, AsideKeyOf(*segment)); }
-  Status TakeBack(Segment* segment) override { return Rekey(segment, KeyOf(segment->owner())); }
-  bool IsSetAside(const Segment* segment) const override;
+  Status RetainSegment(Segment* segment) override {
+    return Rekey(segment, RetainedKeyOf(*segment));
+  }
+  Status ReinstateSegment(Segment* segment) override {
+    return Rekey(segment, KeyOf(segment->owner()));
+  }
+  bool IsRetained(const Segment* segment) const override;
   std::vector<Segment*> segments() override;
   Status Release(Segment* segment) override;
   ArenaUsage usage() const override;
@@ -76,7 +80,7 @@ class NodeArena : public Arena {
 
   Status AdoptOne(KeptEntry entry);
   Status Rekey(const Segment* segment, const RankKey& to);
-  /// These work on an owner that the caller has put into busy_.
+  /// The next two functions require that the caller has put the owner's key into busy_.
   Result<Segment*> ReserveFor(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Status ReleaseBusy(const RankKey& key);
   std::optional<RankKey> KeyOfSegment(const Segment* segment) const HOLDFAST_REQUIRES(mutex_);
@@ -89,8 +93,8 @@ class NodeArena : public Arena {
   const ArenaOptions options_;
   const UniqueFd lock_;
 
-  // Taken before mutex_ where both are needed. Held while the keeper is asked and while a segment
-  // leaves segments_, so that reconciling sees a stable set.
+  // Locked before mutex_ where both are needed. Held during requests to the keeper and while a
+  // segment leaves segments_, so that ReconcileKeeper() works on a stable set.
   Mutex keeper_mutex_;
   KeeperClient keeper_ HOLDFAST_GUARDED_BY(keeper_mutex_);
 
@@ -104,7 +108,7 @@ class NodeArena : public Arena {
 Status NodeArena::AdoptAll() {
   std::string last;
   for (;;) {
-    Result<std::optional<KeptEntry>> entry = Fail(InternalError("not asked"));
+    Result<std::optional<KeptEntry>> entry = Fail(InternalError("no request was sent"));
     {
       MutexLock lock(keeper_mutex_);
       entry = keeper_.Next(last);
@@ -128,10 +132,10 @@ Status NodeArena::AdoptOne(KeptEntry entry) {
   std::string note = entry.note;
   auto adopted = MappedSegment::Adopt(std::move(entry));
   if (!adopted && adopted.error().code() == ErrorCode::kUnsupported) {
-    // Never deleted: the newer version that made it can still use it.
+    // Never deleted: the newer release that made the segment can still use it.
     return adopted.error().WithContext(fmt::format(
-        "the keeper holds the memory of {}; start that newer version, or end the keeper to give "
-        "the memory up",
+        "the keeper holds the memory of {}: start the newer release that made it, or end the "
+        "keeper to free that memory",
         note));
   }
   Status status = adopted ? Status::Ok() : adopted.error();
@@ -143,10 +147,10 @@ Status NodeArena::AdoptOne(KeptEntry entry) {
          Kv("holds", (*adopted)->DescribeHeld())});
     std::unique_ptr<MappedSegment>& place = segments_[KeyOf((*adopted)->owner())];
     if (place == nullptr || place->bytes() < (*adopted)->bytes()) place.swap(*adopted);
-    // The smaller one was set aside for a larger one.
+    // The smaller one is a retained segment.
     if (*adopted != nullptr) {
-      const RankKey aside = AsideKeyOf(**adopted);
-      segments_[aside] = *std::move(adopted);
+      const RankKey retained = RetainedKeyOf(**adopted);
+      segments_[retained] = *std::move(adopted);
     }
     return Status::Ok();
   }
@@ -213,11 +217,11 @@ Status NodeArena::TakeBudget(const SegmentShape& shape) {
     return Status::Ok();
   }
   return ResourceExhaustedError(fmt::format(
-      "{}/{} needs {} ({} slots of {} and {} of control), but of the arena's {} other ranks "
-      "have reserved {}: raise [arena] bytes to at least {}, or use fewer slots",
+      "{}/{} needs {} ({} slots of {} and {} of control), but other ranks have reserved {} of the "
+      "arena's {}: raise [arena] bytes to at least {}, or use fewer slots",
       shape.owner.job, ShardName(shape.owner.rank), FormatBytes(wanted), shape.slots,
-      FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes), FormatBytes(options_.budget_bytes),
-      FormatBytes(reserved_bytes_), reserved_bytes_ + wanted));
+      FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes), FormatBytes(reserved_bytes_),
+      FormatBytes(options_.budget_bytes), reserved_bytes_ + wanted));
 }
 
 Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
@@ -256,7 +260,7 @@ Status NodeArena::Rekey(const Segment* segment, const RankKey& to) {
       idle_.Wait(mutex_);
       continue;
     }
-    if (segments_.count(to) != 0) return AlreadyExistsError("the rank has other memory by now");
+    if (segments_.count(to) != 0) return AlreadyExistsError("the rank has another segment now");
     auto node = segments_.extract(*key);
     node.key() = to;
     segments_.insert(std::move(node));
@@ -264,7 +268,7 @@ Status NodeArena::Rekey(const Segment* segment, const RankKey& to) {
   }
 }
 
-bool NodeArena::IsSetAside(const Segment* segment) const {
+bool NodeArena::IsRetained(const Segment* segment) const {
   MutexLock lock(mutex_);
   const std::optional<RankKey> key = KeyOfSegment(segment);
   return key && std::get<2>(*key) != 0;
@@ -310,24 +314,25 @@ Status NodeArena::ReleaseBusy(const RankKey& key) {
     MutexLock lock(mutex_);
     name = segments_.at(key)->kept_name();
   }
-  // First at the keeper: if it stays there, the memory is not given back and the budget not free.
+  // The keeper drops the segment first: while it holds the descriptors, the memory is in use and
+  // the budget must not count it as free.
   Status status = keeper_.Drop(name);
   if (!status.ok()) {
     HOLDFAST_RETURN_IF_ERROR(ReconcileKeeper());
     HOLDFAST_RETURN_IF_ERROR(keeper_.Drop(name));
   }
-  std::unique_ptr<MappedSegment> gone;
+  std::unique_ptr<MappedSegment> released;
   {
     MutexLock lock(mutex_);
-    gone = std::move(segments_.at(key));
+    released = std::move(segments_.at(key));
     segments_.erase(key);
   }
-  uint64_t bytes = gone->bytes();
-  std::string note = gone->note();
-  gone.reset();  // unmapping takes its time: not under the mutex, and before the budget is free
+  uint64_t bytes = released->bytes();
+  std::string note = released->note();
+  released.reset();  // unmaps, which is slow: without the mutex, and before the budget is free
   MutexLock lock(mutex_);
   reserved_bytes_ -= bytes;
-  Log(LogLevel::kInfo, "SegmentGivenBack",
+  Log(LogLevel::kInfo, "SegmentFreed",
       {Kv("segment", note), Kv("reserved_bytes", reserved_bytes_)});
   return Status::Ok();
 }
@@ -357,7 +362,7 @@ Status NodeArena::EnsureKeeper() {
   return ReconcileKeeper();
 }
 
-// Always connects anew: only that shows that the next agent, too, would find this keeper.
+// Always opens a new connection: only that shows that the next agent, too, would find this keeper.
 Status NodeArena::ReconcileKeeper() {
   HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,
                             KeeperClient::ConnectOrStart(options_.run_dir, options_.keeper_binary));
@@ -380,8 +385,8 @@ Status NodeArena::ReconcileKeeper() {
     HOLDFAST_RETURN_IF_ERROR(keeper_.Put(segment->kept_name(), segment->note(), fds));
     Log(LogLevel::kWarn, "SegmentHandedToNewKeeper", {Kv("segment", segment->note())});
   }
-  // What is left belongs to no segment: the answer to a drop, or to a put that was given up, got
-  // lost. This arena has the run directory to itself.
+  // The remaining entries belong to no segment: the reply to a Drop(), or to a Put() that failed
+  // here, got lost. No other process uses this run directory, so dropping them is safe.
   for (const std::string& name : kept) HOLDFAST_RETURN_IF_ERROR(keeper_.Drop(name));
   return Status::Ok();
 }
@@ -394,7 +399,7 @@ Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
         fmt::format("run_dir must be an absolute path, not \"{}\"", chosen.run_dir)));
   }
   if (chosen.keeper_binary.empty()) {
-    HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, ProgramBeside("holdfast-keeper"));
+    HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, SiblingProgram("holdfast-keeper"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,

@@ -18,8 +18,8 @@
 
 // The memory that outlives its users. A segment is one rank's memory: a sealed memfd that trainer
 // and agent map (control block and slots), and a second memfd, the ledger, that only the agent maps
-// and that says what each slot holds. Both live in the keeper process, so a restarted agent finds
-// them again. The arena is the node's byte budget over all segments.
+// and that records the content of each slot. The keeper process holds both, so a restarted agent
+// finds them again. The arena is the node's byte budget over all segments.
 
 namespace holdfast::agent {
 
@@ -33,7 +33,7 @@ struct SlotRecord {
   LifeId life = {};  // of a sealed slot
 };
 
-/// What a segment belongs to.
+/// The rank and user that a segment belongs to.
 struct SegmentOwner {
   std::string job;
   Rank rank;
@@ -42,8 +42,8 @@ struct SegmentOwner {
 };
 
 /// One rank's slots. Lease → (copy) → Seal → Free, or Lease → Abandon. Every change is in the
-/// ledger before the call returns, ordered so that an agent killed at any instant leaves a slot
-/// either as it was or as it became. Thread-safe.
+/// ledger before the call returns. If the agent is killed at any instant, a slot is either in its
+/// old or in its new state. Thread-safe.
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -52,33 +52,35 @@ class Segment {
   virtual const SegmentOwner& owner() const = 0;
   virtual uint32_t slot_count() const = 0;
   virtual uint64_t slot_bytes() const = 0;
-  /// Whole segment: what is passed to the trainer and registered for I/O.
+  /// Returns the descriptor of the complete segment, which is passed to the trainer and registered
+  /// for I/O.
   virtual int fd() const = 0;
   virtual std::span<std::byte> memory() = 0;
 
   virtual std::span<std::byte> slot(uint32_t index) = 0;
   virtual SlotProgress& progress(uint32_t index) = 0;
-  /// What the trainer shares beside its slots.
+  /// Returns the control block, which the trainer shares in addition to the slots.
   virtual SegmentControl& control() = 0;
   virtual SlotRecord record(uint32_t index) const = 0;
-  /// The seal of a sealed slot; FailedPrecondition otherwise.
+  /// Returns the seal of a sealed slot; FailedPrecondition otherwise.
   virtual Result<ShardSeal> seal(uint32_t index) const = 0;
 
-  /// Takes a free slot for `version`, its progress set to 0. ResourceExhausted: none is free.
-  /// InvalidArgument: image_bytes over slot_bytes (with both numbers).
+  /// Leases a free slot for `version`, sets its progress to 0 and returns its index.
+  /// ResourceExhausted: no slot is free. InvalidArgument: image_bytes exceeds slot_bytes (the
+  /// message has both numbers).
   virtual Result<uint32_t> Lease(VersionId version, uint32_t world, uint64_t image_bytes) = 0;
-  /// leased → free.
+  /// Changes a leased slot to free.
   virtual Status Abandon(uint32_t index) = 0;
-  /// leased → sealed: from here the slot exists for others. `seal` must match the lease.
+  /// Changes a leased slot to sealed: from now on others may use it. `seal` must match the lease.
   virtual Status Seal(uint32_t index, const ShardSeal& seal) = 0;
-  /// sealed → free.
+  /// Changes a sealed slot to free.
   virtual Status Free(uint32_t index) = 0;
 };
 
 struct ArenaOptions {
   uint64_t budget_bytes = 0;  // over all segments, control blocks included
-  std::string run_dir;        // keeper.sock lives here
-  std::string keeper_binary;  // started when none answers; empty: beside this executable
+  std::string run_dir;        // the folder of keeper.sock
+  std::string keeper_binary;  // started when no keeper answers; empty: next to this executable
 };
 
 struct ArenaUsage {
@@ -87,39 +89,41 @@ struct ArenaUsage {
   uint32_t segments = 0;
 };
 
-/// All segments of a node; one process at a time may have a run directory's arena open (Open waits
-/// 2 s for a predecessor to go, then AlreadyExists). Thread-safe. Segments live until Release() or
-/// the arena's destruction, which unmaps them and leaves them with the keeper.
+/// All segments of a node. One process at a time may have a run directory's arena open: Open()
+/// waits 2 s for a predecessor to exit, then returns AlreadyExists. Thread-safe. Segments live
+/// until Release() or the arena's destruction, which unmaps them and leaves them with the keeper.
 class Arena {
  public:
-  /// Connects to the node's keeper (starts it if there is none) and adopts every segment it holds
-  /// whose ledger is whole: sealed slots stay as they are (their bytes are NOT yet verified),
-  /// leased ones become free. Segments that fail their checks are released and logged.
+  /// Connects to the node's keeper (starts one if there is none) and adopts every segment of the
+  /// keeper whose ledger is intact: sealed slots stay as they are (their bytes are NOT yet
+  /// verified), leased ones become free. Segments that fail their checks are released and logged.
   static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options);
   virtual ~Arena() = default;
 
-  /// The owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fallocated
-  /// whole and sealed against resizing, so that touching it never faults). A smaller one of the
-  /// same owner is released first when all its slots are free, else FailedPrecondition says what it
-  /// holds. ResourceExhausted gives the budget, what is reserved, what was asked, and which setting
-  /// to raise.
+  /// Returns the owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fully
+  /// fallocated and sealed against resizing, so that touching it never faults). A smaller segment
+  /// of the same owner is released first when all its slots are free; otherwise FailedPrecondition
+  /// with a list of what it holds. ResourceExhausted: the message names the budget, the reserved
+  /// bytes, the request and the setting to raise.
   virtual Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots,
                                    uint64_t slot_bytes) = 0;
+  /// Returns the segment that the rank saves into, or null.
   virtual Segment* Find(const std::string& job, Rank rank) = 0;
-  /// The owner gets new memory at the next Reserve(); this stays as it is, for what it holds, until
-  /// it is released. Of an owner's adopted segments all but the largest have been set aside.
-  virtual Status SetAside(Segment* segment) = 0;
-  /// Undoes it while the owner has got no other.
-  virtual Status TakeBack(Segment* segment) = 0;
-  /// Whether it is what the owner would get.
-  virtual bool IsSetAside(const Segment* segment) const = 0;
+  /// Makes `segment` a retained segment: it keeps its content until it is released, and the owner
+  /// gets new memory at the next Reserve(). All adopted segments of an owner but the largest are
+  /// retained segments.
+  virtual Status RetainSegment(Segment* segment) = 0;
+  /// Undoes RetainSegment(). AlreadyExists when the owner has another segment meanwhile.
+  virtual Status ReinstateSegment(Segment* segment) = 0;
+  /// Returns whether `segment` is a retained segment.
+  virtual bool IsRetained(const Segment* segment) const = 0;
   virtual std::vector<Segment*> segments() = 0;
-  /// Gives the memory back; nobody may use the segment any more.
+  /// Frees the segment's memory. No thread may use the segment any more.
   virtual Status Release(Segment* segment) = 0;
   virtual ArenaUsage usage() const = 0;
-  /// Sees to it that a keeper holds every segment: starts a new one when the old one died and hands
-  /// it the descriptors again. Call it every second or so: between a keeper's death and this call
-  /// the memory has no other holder than this process. OK when all is well.
+  /// Ensures that a keeper holds every segment: starts a new keeper when the old one died and
+  /// passes the descriptors to it. Call it about every second: between a keeper's death and this
+  /// call only this process holds the memory.
   virtual Status EnsureKeeper() = 0;
 };
 

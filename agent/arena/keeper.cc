@@ -16,7 +16,7 @@
 
 namespace holdfast::agent {
 namespace {
-constexpr int kLookAroundMs = 2000;
+constexpr int kSocketCheckMs = 2000;
 
 Result<UniqueFd> TakeLock(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -78,7 +78,7 @@ Status Keeper::Run(int stop_fd) {
     for (const UniqueFd& client : clients_) {
       waiting.push_back({.fd = client.get(), .events = POLLIN, .revents = 0});
     }
-    int ready = ::poll(waiting.data(), waiting.size(), kLookAroundMs);
+    int ready = ::poll(waiting.data(), waiting.size(), kSocketCheckMs);
     if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
     if (ready < 0) continue;
     if (waiting[0].revents != 0) return Status::Ok();
@@ -110,7 +110,7 @@ void Keeper::AcceptClients() {
     PutText(refusal.text, allowed
                               ? fmt::format("{} clients are connected already", clients_.size())
                               : fmt::format("this keeper serves user {} and root", ::geteuid()));
-    // A refused client may be gone already; there is nobody to tell.
+    // An error means that the refused client has already disconnected.
     static_cast<void>(SendPacket(client.get(), std::as_bytes(std::span(&refusal, 1))));
   }
 }
@@ -135,8 +135,9 @@ KeeperReply Keeper::Handle(const KeeperRequest& request, std::vector<UniqueFd> f
   Status status;
   std::string name = GetText(request.name);
   if (request.magic != kKeeperMagic || request.protocol != kKeeperProtocol) {
-    status = UnsupportedError(fmt::format("this keeper speaks protocol {}, asked for {}",
-                                          kKeeperProtocol, request.protocol));
+    status = UnsupportedError(
+        fmt::format("this keeper supports protocol {}; the request has protocol {}",
+                    kKeeperProtocol, request.protocol));
   } else {
     switch (request.op) {
       case KeeperOp::kPut:
@@ -180,7 +181,7 @@ Status Keeper::Put(const KeeperRequest& request, std::vector<UniqueFd> fds) {
   for (const UniqueFd& fd : fds) {
     struct stat info {};
     if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-      return InvalidArgumentError("a descriptor to keep is not a file in memory");
+      return InvalidArgumentError("an entry's descriptor is not a memory file");
     }
     entry.bytes += static_cast<uint64_t>(info.st_size);
   }

@@ -17,17 +17,18 @@
 
 namespace holdfast::agent {
 
-/// Holds descriptors for an agent that may die: the whole of the holdfast-keeper process. One
-/// thread, one poll loop, no state but the descriptors. One keeper a run directory: keeper.lock is
-/// held for life and carries the pid.
+/// Holds descriptors for an agent that may die. The holdfast-keeper process does nothing else. It
+/// has one thread, one poll loop, and no state but the descriptors. One keeper per run directory:
+/// the process holds the lock on keeper.lock, which contains its PID, until it exits.
 class Keeper {
  public:
-  /// Takes the lock and listens. AlreadyExists: another keeper serves this directory.
+  /// Takes the lock and starts to listen. AlreadyExists: another keeper serves this directory.
   static Result<std::unique_ptr<Keeper>> Open(const std::string& run_dir);
   ~Keeper();
 
-  /// Serves until a client asks for shutdown, `stop_fd` becomes readable, or nobody can reach this
-  /// keeper any more: its socket file is gone, cannot be made again, and no client is connected.
+  /// Serves until a client requests a shutdown, `stop_fd` becomes readable, or this keeper is
+  /// unreachable for good: its socket file was removed, cannot be created again, and no client is
+  /// connected.
   Status Run(int stop_fd);
 
  private:
@@ -40,10 +41,10 @@ class Keeper {
   Keeper(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   Status Listen();
   bool SocketIsOurs() const;
-  /// False when the keeper should end.
+  /// Creates a removed socket again. Returns false when the keeper is unreachable and should end.
   bool StaysReachable();
   void AcceptClients();
-  /// False: the client is to be closed.
+  /// Returns false when the caller must close the client's connection.
   bool ServeClient(int client);
   KeeperReply Handle(const KeeperRequest& request, std::vector<UniqueFd> fds,
                      std::vector<int>& reply_fds);

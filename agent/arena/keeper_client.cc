@@ -20,16 +20,17 @@ namespace holdfast::agent {
 namespace {
 constexpr int kAnswerMs = 5000;
 constexpr auto kStartTimeout = std::chrono::seconds(10);
-// A keeper on its way out holds its lock a little longer than its socket: try again.
-constexpr auto kStartAgainAfter = std::chrono::milliseconds(500);
+// An exiting keeper holds its lock a little longer than its socket, so starting one may fail:
+// retry.
+constexpr auto kStartRetryInterval = std::chrono::milliseconds(500);
 constexpr unsigned kCloseRangeCloexec = 1U << 2;
 
-bool NobodyThere(ErrorCode code) {
+bool NoKeeperRuns(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kUnavailable;
 }
 
-/// What the new process needs, made before fork(): after it only async-signal-safe calls are
-/// allowed, since other threads may hold any lock.
+/// What the new process needs. It is made before fork(): after fork() only async-signal-safe calls
+/// are allowed, since other threads may hold any lock.
 struct Launch {
   UniqueFd input;
   UniqueFd output;
@@ -45,7 +46,7 @@ struct Launch {
 
 [[noreturn]] void BecomeKeeper(const Launch& launch) {
   if (::setsid() < 0) ReportAndExit(launch);
-  // The second fork: an orphan is nobody's zombie and cannot acquire a terminal.
+  // The second fork makes the keeper an orphan: init reaps it, and it cannot acquire a terminal.
   pid_t pid = ::fork();
   if (pid < 0) ReportAndExit(launch);
   if (pid > 0) ::_exit(0);
@@ -67,8 +68,8 @@ Result<UniqueFd> OpenLog(const std::string& run_dir) {
 
 Status StartKeeper(const std::string& run_dir, std::string binary) {
   if (::access(binary.c_str(), X_OK) != 0) {
-    return ErrnoStatus(
-        errno, "start the keeper " + binary + " (install holdfast-keeper beside holdfast-agent)");
+    return ErrnoStatus(errno, "start the keeper " + binary +
+                                  " (install holdfast-keeper in the folder of holdfast-agent)");
   }
   std::string option = "--run-dir";
   std::string value = run_dir;
@@ -124,14 +125,14 @@ Result<KeeperClient> KeeperClient::ConnectOrStart(const std::string& run_dir,
   auto start_at = clock.Now();
   for (;;) {
     auto client = Connect(run_dir);
-    if (client || !NobodyThere(client.error().code())) return client;
+    if (client || !NoKeeperRuns(client.error().code())) return client;
     if (clock.Now() >= deadline) {
       return Fail(UnavailableError(
           fmt::format("the keeper {} does not answer: see {}/keeper.log", binary, run_dir)));
     }
     if (clock.Now() >= start_at) {
       HOLDFAST_RETURN_IF_ERROR(StartKeeper(run_dir, binary));
-      start_at = clock.Now() + kStartAgainAfter;
+      start_at = clock.Now() + kStartRetryInterval;
     }
     clock.SleepFor(std::chrono::milliseconds(5));
   }
@@ -140,7 +141,8 @@ Result<KeeperClient> KeeperClient::ConnectOrStart(const std::string& run_dir,
 Result<KeeperClient::Answer> KeeperClient::Call(const KeeperRequest& request,
                                                 std::span<const int> fds) {
   if (!socket_.valid()) return Fail(UnavailableError("the connection to the keeper is closed"));
-  // A keeper that refuses a client answers and hangs up before the request: look for that answer.
+  // A keeper that refuses a client replies and closes the connection before it reads the request,
+  // so the reply may be there although sending failed.
   Status sent = SendPacket(socket_.get(), std::as_bytes(std::span(&request, 1)), fds);
   if (!sent.ok() && sent.code() != ErrorCode::kUnavailable) return Fail(std::move(sent));
   auto packet = ReceivePacket(socket_.get(), sizeof(KeeperReply), kAnswerMs);
@@ -153,15 +155,17 @@ Result<KeeperClient::Answer> KeeperClient::Call(const KeeperRequest& request,
     }
   }
   socket_.Reset();
-  if (packet && packet->bytes.empty()) return Fail(UnavailableError("the keeper hung up"));
-  if (packet) return Fail(InternalError("the keeper's answer is not of its protocol"));
-  return Fail(packet.error().WithContext("the keeper's answer"));
+  if (packet && packet->bytes.empty()) {
+    return Fail(UnavailableError("the keeper closed the connection"));
+  }
+  if (packet) return Fail(InternalError("the keeper's reply does not follow the protocol"));
+  return Fail(packet.error().WithContext("waiting for the keeper's reply"));
 }
 
 Status KeeperClient::CallForStatus(const KeeperRequest& request, std::span<const int> fds) {
   HOLDFAST_ASSIGN_OR_RETURN(Answer answer, Call(request, fds));
   if (answer.reply.code == 0) return Status::Ok();
-  return {ErrorFromNumber(answer.reply.code), "the keeper says: " + GetText(answer.reply.text)};
+  return {ErrorFromNumber(answer.reply.code), "the keeper replied: " + GetText(answer.reply.text)};
 }
 
 Status KeeperClient::Put(const std::string& name, std::string_view note, std::span<const int> fds) {
@@ -178,7 +182,7 @@ Result<std::optional<KeptEntry>> KeeperClient::Next(const std::string& after) {
   ErrorCode code = ErrorFromNumber(answer.reply.code);
   if (code == ErrorCode::kNotFound) return std::optional<KeptEntry>();
   if (code != ErrorCode::kOk) {
-    return Fail(Status(code, "the keeper says: " + GetText(answer.reply.text)));
+    return Fail(Status(code, "the keeper replied: " + GetText(answer.reply.text)));
   }
   const char* note = reinterpret_cast<const char*>(answer.reply.note);
   return std::optional<KeptEntry>(KeptEntry{.name = GetText(answer.reply.name),
@@ -195,7 +199,7 @@ Result<KeeperUsage> KeeperClient::Usage() {
   HOLDFAST_ASSIGN_OR_RETURN(Answer answer, Call(KeeperRequest{.op = KeeperOp::kUsage}));
   if (answer.reply.code != 0) {
     return Fail(Status(ErrorFromNumber(answer.reply.code),
-                       "the keeper says: " + GetText(answer.reply.text)));
+                       "the keeper replied: " + GetText(answer.reply.text)));
   }
   return KeeperUsage{.pid = static_cast<pid_t>(answer.reply.pid),
                      .entries = answer.reply.entries,

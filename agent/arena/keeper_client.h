@@ -26,21 +26,22 @@ struct KeeperUsage {
   uint64_t bytes = 0;
 };
 
-/// One connection to a keeper. After an error that is not the keeper's own answer the connection is
-/// closed and every later call is Unavailable: connect again. Thread-compatible.
+/// One connection to a keeper. An error that is not the keeper's reply closes the connection, and
+/// every later call returns Unavailable: connect again. Thread-compatible.
 class KeeperClient {
  public:
-  /// NotFound or Unavailable when no keeper runs.
+  /// Returns NotFound or Unavailable when no keeper runs.
   static Result<KeeperClient> Connect(const std::string& run_dir);
-  /// Starts `binary` when no keeper answers. Several callers at once end with one keeper. The
-  /// keeper is no child of this process: it has its own session and inherits no descriptor; what it
-  /// has to say goes to <run_dir>/keeper.log.
+  /// Connects, after starting `binary` if no keeper answers. Concurrent callers get the same
+  /// keeper. The keeper is not a child of this process: it has its own session, inherits no
+  /// descriptor, and logs to <run_dir>/keeper.log.
   static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary);
 
-  /// The keeper gets duplicates; the same name again replaces its entry.
+  /// Stores an entry. The keeper gets duplicates of the descriptors; an entry of the same name is
+  /// replaced.
   Status Put(const std::string& name, std::string_view note, std::span<const int> fds);
-  /// The first entry whose name is greater than `after`, with duplicates of its descriptors; the
-  /// keeper keeps its own.
+  /// Returns the first entry whose name is greater than `after`, with duplicates of its
+  /// descriptors; the keeper retains its own. Returns nullopt when there is no such entry.
   Result<std::optional<KeptEntry>> Next(const std::string& after);
   Status Drop(const std::string& name);
   Result<KeeperUsage> Usage();
@@ -52,7 +53,7 @@ class KeeperClient {
     KeeperReply reply;
     std::vector<UniqueFd> fds;
   };
-  /// The answer whatever its code; an error only when there is none.
+  /// Returns the keeper's reply whatever its code; an error only when there is no reply.
   Result<Answer> Call(const KeeperRequest& request, std::span<const int> fds = {});
   Status CallForStatus(const KeeperRequest& request, std::span<const int> fds = {});
 

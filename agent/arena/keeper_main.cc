@@ -23,7 +23,7 @@ constexpr char kHelp[] =
     "usage: holdfast-keeper --run-dir DIR\n"
     "\n"
     "Holds the memory of a node's checkpoints while the agent restarts. The agent starts it;\n"
-    "SIGTERM ends it and gives the memory back.\n"
+    "SIGTERM ends it and frees the memory.\n"
     "\n"
     "  --run-dir DIR    where keeper.sock, keeper.lock (with the pid) and keeper.log are\n"
     "  --version        print version, commit, compiler and features\n"
@@ -39,7 +39,7 @@ struct Arguments {
   bool check_config = false;
 };
 
-/// The argument that is wrong, or empty.
+/// Returns the first invalid argument, or an empty string.
 std::string ParseArguments(int argc, char** argv, Arguments& arguments) {
   for (int i = 1; i < argc; ++i) {
     std::string_view argument = argv[i];
@@ -73,7 +73,8 @@ std::string BuildText() {
   return text + ")";
 }
 
-/// Nothing that was open in the starter may stay open here for the life of the node.
+/// Closes all descriptors inherited from the process that started the keeper, which may run for as
+/// long as the node is up.
 void CloseInherited() {
   if (::syscall(SYS_close_range, 3U, UINT_MAX, 0U) == 0) return;
   rlimit limit{};
@@ -88,17 +89,18 @@ void RaiseLimits() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-  // The kernel should end others first; lowering needs a privilege, doing without is fine.
+  // The OOM killer should choose other processes first. Lowering the score needs a privilege, and
+  // the keeper works without.
   holdfast::UniqueFd fd(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   constexpr std::string_view kScore = "-900";
   if (fd.valid() && ::write(fd.get(), kScore.data(), kScore.size()) < 0) {
-    std::fprintf(stderr, "keeper: oom_score_adj stays as it is: %s\n", std::strerror(errno));
+    std::fprintf(stderr, "keeper: cannot lower oom_score_adj: %s\n", std::strerror(errno));
   }
 }
 
 /// Becomes readable on SIGTERM or SIGINT.
 holdfast::UniqueFd StopSignals() {
-  // An ignored signal, inherited so, would never reach the signalfd.
+  // A signal that is ignored by inheritance would never reach the signalfd.
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGHUP, SIG_IGN);
@@ -114,7 +116,7 @@ holdfast::UniqueFd StopSignals() {
 int Serve(const std::string& run_dir) {
   CloseInherited();
   RaiseLimits();
-  ::setsid();  // fails when the starter did it already
+  ::setsid();  // fails when this process already leads a session
   holdfast::UniqueFd stop = StopSignals();
   auto keeper = holdfast::agent::Keeper::Open(run_dir);
   if (!keeper) {

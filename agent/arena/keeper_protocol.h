@@ -7,8 +7,8 @@
 
 #include "storage/base/status.h"
 
-// Packets between an agent and its keeper on <run_dir>/keeper.sock: one request, one reply, in
-// turn. Fixed size, little-endian; docs/formats/ledger.md describes them byte by byte.
+// Packets between an agent and its keeper on <run_dir>/keeper.sock: one reply to each request, in
+// order. Fixed size, little-endian. Byte layout: docs/formats/ledger.md.
 
 namespace holdfast::agent {
 
@@ -21,11 +21,11 @@ inline constexpr size_t kKeptEntriesMax = 4096;
 inline constexpr size_t kKeeperClientsMax = 16;
 
 enum class KeeperOp : uint32_t {
-  kPut = 1,       // name, note, 1…4 descriptors; the same name again replaces its entry
+  kPut = 1,       // name, note, 1…4 descriptors; replaces an entry of the same name
   kNext = 2,      // the first entry after `name` in byte order, with descriptors; NotFound: no more
-  kDrop = 3,      // closes an entry's descriptors; a name it does not hold is no error
-  kUsage = 4,     // counts, and a sign of life
-  kShutdown = 5,  // replies, then exits: all memory nobody else maps is given back
+  kDrop = 3,      // closes an entry's descriptors; an unknown name is not an error
+  kUsage = 4,     // counts; also a health check
+  kShutdown = 5,  // replies, then exits, which frees all memory that no other process maps
 };
 
 struct KeeperRequest {
@@ -43,8 +43,8 @@ struct KeeperReply {
   uint32_t code = 0;  // ErrorCode
   uint32_t note_bytes = 0;
   uint32_t pid = 0;      // of the keeper
-  uint32_t entries = 0;  // now held
-  uint64_t bytes = 0;    // of all files held
+  uint32_t entries = 0;  // number held now
+  uint64_t bytes = 0;    // total size of all files held
   char name[kKeptNameBytes] = {};
   std::byte note[kKeptNoteBytes] = {};
   char text[256] = {};

@@ -32,8 +32,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 192 && std::has_unique_object_representations_v<Header>);
 
-// What a checksum of a slot covers: where it is, too, so that a record cannot pass for another's.
-struct LeaseFacts {
+// The input of a slot's checksums. It includes the segment and the slot, so that a record copied to
+// another slot does not match.
+struct LeaseFields {
   uint64_t segment_id;
   uint64_t incarnation;
   uint64_t step;
@@ -41,28 +42,28 @@ struct LeaseFacts {
   uint32_t slot;
   uint32_t world;
 };
-struct SealFacts {
+struct SealFields {
   uint32_t lease_crc;
   uint32_t chunk_count;
   int64_t wall_nanos;
   uint32_t table_crc;
   uint32_t zero;
 };
-struct SealFactsWithLife {
-  SealFacts facts;
+struct SealFieldsWithLife {
+  SealFields fields;
   uint64_t life;
 };
 
-// The state with its complement, so that a damaged word is no state.
+// The state with its complement, so that a damaged word is not a valid state.
 constexpr uint64_t StateWord(SlotState state) {
   auto number = static_cast<uint32_t>(state);
   return number | static_cast<uint64_t>(~number) << 32;
 }
 
 template <typename T>
-uint32_t CrcOf(const T& facts) {
+uint32_t CrcOf(const T& fields) {
   static_assert(std::has_unique_object_representations_v<T>);
-  return Crc32c(std::as_bytes(std::span(&facts, 1)));
+  return Crc32c(std::as_bytes(std::span(&fields, 1)));
 }
 
 uint32_t HeaderCrc(const Header& header) {
@@ -117,7 +118,8 @@ Result<Ledger> Ledger::Read(std::span<std::byte> memory) {
   if (header.magic != kLedgerMagic) return Fail(DataLossError("a ledger has the wrong magic"));
   if (header.format > kLedgerFormat) {
     return Fail(UnsupportedError(
-        fmt::format("a ledger has format {}, this build knows {}", header.format, kLedgerFormat)));
+        fmt::format("a ledger has format {}, but this release supports formats up to {}",
+                    header.format, kLedgerFormat)));
   }
   if (header.crc != HeaderCrc(header)) {
     return Fail(DataLossError("a ledger's header does not match its checksum"));
@@ -135,7 +137,7 @@ Result<Ledger> Ledger::Read(std::span<std::byte> memory) {
       shape.slot_bytes > kSlotBytesMax || shape.slot_bytes % kSlotAlign != 0 ||
       header.ledger_bytes != memory.size() ||
       BytesFor(shape.slots, shape.slot_bytes) != memory.size()) {
-    return Fail(DataLossError("a ledger's header has numbers that do not fit together"));
+    return Fail(DataLossError("a ledger's header has inconsistent numbers"));
   }
   return Ledger(memory, std::move(shape));
 }
@@ -173,22 +175,22 @@ SlotRecord Ledger::record(uint32_t slot) const {
 
 uint32_t Ledger::LeaseCrc(uint32_t slot) const {
   const Slot& at = At(slot);
-  return CrcOf(LeaseFacts{.segment_id = shape_.id,
-                          .incarnation = at.incarnation,
-                          .step = at.step,
-                          .image_bytes = at.image_bytes,
-                          .slot = slot,
-                          .world = at.world});
+  return CrcOf(LeaseFields{.segment_id = shape_.id,
+                           .incarnation = at.incarnation,
+                           .step = at.step,
+                           .image_bytes = at.image_bytes,
+                           .slot = slot,
+                           .world = at.world});
 }
 
 uint32_t Ledger::SealCrc(uint32_t slot) const {
   const Slot& at = At(slot);
-  const SealFacts facts{.lease_crc = at.lease_crc,
-                        .chunk_count = at.chunk_count,
-                        .wall_nanos = at.wall_nanos,
-                        .table_crc = Crc32c(std::as_bytes(TableOf(slot).first(at.chunk_count))),
-                        .zero = 0};
-  return shape_.format == 1 ? CrcOf(facts) : CrcOf(SealFactsWithLife{facts, at.life});
+  const SealFields fields{.lease_crc = at.lease_crc,
+                          .chunk_count = at.chunk_count,
+                          .wall_nanos = at.wall_nanos,
+                          .table_crc = Crc32c(std::as_bytes(TableOf(slot).first(at.chunk_count))),
+                          .zero = 0};
+  return shape_.format == 1 ? CrcOf(fields) : CrcOf(SealFieldsWithLife{fields, at.life});
 }
 
 Status Ledger::Check(uint32_t slot) const {
@@ -199,12 +201,12 @@ Status Ledger::Check(uint32_t slot) const {
   if (!sealed && word != StateWord(SlotState::kLeased)) {
     return DataLossError(fmt::format("slot {} has the damaged state {:#x}", slot, word));
   }
-  bool whole =
+  bool valid =
       at.image_bytes > 0 && at.image_bytes <= shape_.slot_bytes && at.lease_crc == LeaseCrc(slot);
-  if (whole && sealed) {
-    whole = at.chunk_count == ChunkCount(at.image_bytes) && at.seal_crc == SealCrc(slot);
+  if (valid && sealed) {
+    valid = at.chunk_count == ChunkCount(at.image_bytes) && at.seal_crc == SealCrc(slot);
   }
-  if (whole) return Status::Ok();
+  if (valid) return Status::Ok();
   return DataLossError(fmt::format("the record of slot {} does not match its checksum", slot));
 }
 
@@ -227,9 +229,9 @@ Result<ShardSeal> Ledger::ReadSeal(uint32_t slot) const {
   return seal;
 }
 
-// The fields of a slot are read only in states that follow their writing, so a half-written record
-// is never seen: the store of the state is the one instruction that counts. A killed process has
-// executed its instructions up to some point, so it is the compiler that must keep their order.
+// Readers use a slot's fields only in states that are stored after the fields, so they never see a
+// half-written record: the change takes effect with the store of the state. A killed process has
+// executed its instructions up to some point, so only the compiler could reorder the stores.
 void Ledger::SetState(uint32_t slot, SlotState state) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   At(slot).state.store(StateWord(state), std::memory_order_release);

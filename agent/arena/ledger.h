@@ -12,13 +12,13 @@ namespace holdfast::agent {
 
 inline constexpr uint32_t kLedgerFormat = 2;
 
-/// What a ledger's header fixes for its segment's life.
+/// The fixed properties of a segment, from its ledger's header.
 struct SegmentShape {
   uint64_t id = 0;
   SegmentOwner owner;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
-  /// 1: made by an older agent; it has no room for a life, so what is sealed there has none.
+  /// 1: made by an older agent. Format 1 does not store a life, so its sealed slots have none.
   uint32_t format = kLedgerFormat;
 
   uint64_t segment_bytes() const { return kControlBytes + slots * slot_bytes; }
@@ -26,24 +26,25 @@ struct SegmentShape {
 
 /// The records of a segment's slots, in memory that outlives this process. Each change writes the
 /// record first and then, with one store, the slot's state: a process killed between any two
-/// instructions leaves the old state with all it needs or the new one. Format:
-/// docs/formats/ledger.md. Thread-compatible; a view, `memory` outlives it.
+/// instructions leaves the old state or the new one, each with a complete record. Format:
+/// docs/formats/ledger.md. Thread-compatible. A ledger does not own `memory`, which must outlive
+/// it.
 class Ledger {
  public:
   static uint64_t BytesFor(uint32_t slots, uint64_t slot_bytes);
-  /// Makes a ledger of free slots in `memory`: BytesFor() zero bytes.
+  /// Writes a ledger of free slots to `memory`, which has BytesFor() zero bytes.
   static Ledger Make(std::span<std::byte> memory, const SegmentShape& shape);
-  /// DataLoss when the header is damaged or its numbers do not fit `memory`; Unsupported for a
-  /// newer format.
+  /// Reads a ledger. DataLoss when the header is damaged or its numbers do not fit `memory`;
+  /// Unsupported for a newer format.
   static Result<Ledger> Read(std::span<std::byte> memory);
 
   const SegmentShape& shape() const { return shape_; }
-  /// Every damaged slot counts as free here; Check() tells.
+  /// Returns the slot's state. A damaged state reads as free; Check() detects it.
   SlotState state(uint32_t slot) const;
   SlotRecord record(uint32_t slot) const;
-  /// DataLoss: what is recorded for this slot does not match its checksums.
+  /// Verifies the slot's record. DataLoss when it does not match its checksums.
   Status Check(uint32_t slot) const;
-  /// The seal of a sealed slot; FailedPrecondition in another state, DataLoss as Check().
+  /// Returns the seal of a sealed slot. FailedPrecondition in another state, DataLoss as Check().
   Result<ShardSeal> ReadSeal(uint32_t slot) const;
 
   void WriteLeased(uint32_t slot, const SlotRecord& record);

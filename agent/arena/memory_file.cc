@@ -17,7 +17,8 @@
 
 namespace holdfast::agent {
 namespace {
-// Allocated in steps, each after another look at what is free, with this much left to others.
+// Memory is allocated in steps. Each step first checks the available memory and leaves kLeaveBytes
+// to other processes.
 constexpr uint64_t kStepBytes = 256ULL << 20;
 constexpr uint64_t kLeaveBytes = 64ULL << 20;
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -27,7 +28,8 @@ constexpr uint64_t kPageBytes = 4096;
 #define MADV_COLLAPSE 25  // Linux 6.1
 #endif
 
-/// The number after `key` at the start of a line, e.g. "MemAvailable:" in /proc/meminfo.
+/// Returns the number after `key` at the start of a line, e.g. "MemAvailable:" in /proc/meminfo.
+/// With an empty key the file contains only the number.
 std::optional<uint64_t> NumberInFile(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;
@@ -47,45 +49,48 @@ struct CgroupFiles {
   const char* reclaimable;  // key in memory.stat
 };
 
-/// Narrows `room` by one cgroup, if it has a limit.
+/// Lowers `headroom` to the memory left in one cgroup, if the cgroup has a limit.
 void Narrow(const std::string& folder, const std::string& name, const CgroupFiles& files,
-            MemoryRoom& room) {
+            MemoryHeadroom& headroom) {
   auto limit = NumberInFile(folder + files.limit, "");
   auto usage = NumberInFile(folder + files.usage, "");
   if (!limit || !usage) return;
   uint64_t reclaimable = NumberInFile(folder + "memory.stat", files.reclaimable).value_or(0);
   uint64_t used = *usage - std::min(*usage, reclaimable);
   uint64_t left = *limit - std::min(*limit, used);
-  if (left < room.bytes) room = {.bytes = left, .limit = "memory limit of cgroup " + name};
+  if (left < headroom.bytes) headroom = {.bytes = left, .limit = "memory limit of cgroup " + name};
 }
 
-/// Narrows `room` by a cgroup and those above it.
+/// Lowers `headroom` to the memory left in a cgroup and in its ancestors.
 void NarrowUpwards(const std::string& mount, std::string name, const CgroupFiles& files,
-                   MemoryRoom& room) {
+                   MemoryHeadroom& headroom) {
   while (!name.empty() && name.back() == '/') name.pop_back();
   for (;;) {
-    Narrow(mount + name + "/", name.empty() ? "/" : name, files, room);
+    Narrow(mount + name + "/", name.empty() ? "/" : name, files, headroom);
     if (name.empty()) return;
     name.resize(name.rfind('/') == std::string::npos ? 0 : name.rfind('/'));
   }
 }
 
-Status CheckRoom(uint64_t left_to_take, uint64_t bytes) {
-  MemoryRoom room = AvailableMemory();
-  if (room.bytes >= left_to_take && room.bytes - left_to_take >= kLeaveBytes) return Status::Ok();
+Status CheckHeadroom(uint64_t left_to_take, uint64_t bytes) {
+  MemoryHeadroom headroom = AvailableMemory();
+  if (headroom.bytes >= left_to_take && headroom.bytes - left_to_take >= kLeaveBytes) {
+    return Status::Ok();
+  }
   return ResourceExhaustedError(fmt::format(
-      "a segment of {} does not fit: {} are left by the {}, of which {} stay free for "
-      "others. Free memory, or save less a rank",
-      FormatBytes(bytes), FormatBytes(room.bytes), room.limit, FormatBytes(kLeaveBytes)));
+      "a segment of {} does not fit: {} are available ({}), of which {} stay free for other "
+      "processes. Free memory, or save less per rank",
+      FormatBytes(bytes), FormatBytes(headroom.bytes), headroom.limit, FormatBytes(kLeaveBytes)));
 }
 
 Status FallocateError(uint64_t done, uint64_t bytes) {
   if (errno != ENOMEM && errno != ENOSPC) {
     return ErrnoStatus(errno, fmt::format("allocate {} of shared memory", FormatBytes(bytes)));
   }
-  return ResourceExhaustedError(fmt::format(
-      "the kernel gave {} of the {} for a segment: {}", FormatBytes(done), FormatBytes(bytes),
-      errno == ENOMEM ? "out of memory" : "the shared memory file system is full"));
+  return ResourceExhaustedError(
+      fmt::format("the kernel allocated only {} of the {} for a segment: {}", FormatBytes(done),
+                  FormatBytes(bytes),
+                  errno == ENOMEM ? "out of memory" : "the shared memory file system is full"));
 }
 
 int Fallocate(int fd, uint64_t begin, uint64_t bytes) {
@@ -96,9 +101,10 @@ int Fallocate(int fd, uint64_t begin, uint64_t bytes) {
   return result;
 }
 
-/// Makes huge pages of the whole 2 MiB extents of `memory`, as far as the kernel can: direct I/O
-/// then needs a 512th of the segments a request and pinning is as much cheaper. Each extent gets
-/// its first page by fallocate, so that a lack of memory is an error here and never a fault.
+/// Turns the full 2 MiB extents of [begin, end) into huge pages, as far as the kernel can. Direct
+/// I/O then needs 1/512 of the segments per request, and pinning becomes cheaper by the same
+/// factor. The first page of each extent is fallocated, so that a lack of memory is an error and
+/// never a fault.
 void TryHugePages(int fd, std::span<std::byte> memory, uint64_t begin, uint64_t end) {
   for (uint64_t at = begin; at + kHugeBytes <= end; at += kHugeBytes) {
     if (Fallocate(fd, at, kPageBytes) != 0) return;
@@ -115,14 +121,14 @@ Status SetSize(int fd, uint64_t bytes) {
                     FormatBytes(bytes), FormatBytes(file_limit.rlim_cur)));
   }
   if (::ftruncate(fd, static_cast<off_t>(bytes)) == 0) return Status::Ok();
-  return ErrnoStatus(errno, fmt::format("size {} of shared memory", FormatBytes(bytes)));
+  return ErrnoStatus(errno, fmt::format("set the size of shared memory to {}", FormatBytes(bytes)));
 }
 }  // namespace
 
-MemoryRoom AvailableMemory() {
-  MemoryRoom room{.bytes = std::numeric_limits<uint64_t>::max(), .limit = "machine"};
+MemoryHeadroom AvailableMemory() {
+  MemoryHeadroom headroom{.bytes = std::numeric_limits<uint64_t>::max(), .limit = "machine"};
   if (auto kib = NumberInFile("/proc/meminfo", "MemAvailable:")) {
-    room = {.bytes = *kib << 10, .limit = "free memory of this machine"};
+    headroom = {.bytes = *kib << 10, .limit = "free memory of this machine"};
   }
   constexpr CgroupFiles kV1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                             "total_inactive_file"};
@@ -134,18 +140,18 @@ MemoryRoom AvailableMemory() {
     if (second == std::string::npos) continue;
     std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     std::string name = line.substr(second + 1);
-    if (controllers == ",,") NarrowUpwards("/sys/fs/cgroup", name, kV2, room);
+    if (controllers == ",,") NarrowUpwards("/sys/fs/cgroup", name, kV2, headroom);
     if (controllers.find(",memory,") != std::string::npos) {
-      NarrowUpwards("/sys/fs/cgroup/memory", name, kV1, room);
+      NarrowUpwards("/sys/fs/cgroup/memory", name, kV1, headroom);
     }
   }
-  return room;
+  return headroom;
 }
 
 Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes, uint64_t later) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Fail(ErrnoStatus(errno, "memfd_create"));
-  HOLDFAST_RETURN_IF_ERROR(CheckRoom(bytes - later, bytes));
+  HOLDFAST_RETURN_IF_ERROR(CheckHeadroom(bytes - later, bytes));
   HOLDFAST_RETURN_IF_ERROR(SetSize(fd.get(), bytes));
   HOLDFAST_ASSIGN_OR_RETURN(MemoryFile file, Map(std::move(fd), bytes));
   HOLDFAST_RETURN_IF_ERROR(file.Allocate(later, bytes));
@@ -158,7 +164,7 @@ Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes, u
 Status MemoryFile::Allocate(uint64_t begin, uint64_t end) {
   const uint64_t bytes = end - begin;
   for (uint64_t done = 0; done < bytes;) {
-    HOLDFAST_RETURN_IF_ERROR(CheckRoom(bytes - done, bytes));
+    HOLDFAST_RETURN_IF_ERROR(CheckHeadroom(bytes - done, bytes));
     uint64_t step = std::min<uint64_t>(kStepBytes, bytes - done);
     TryHugePages(fd(), memory_, begin + done, begin + done + step);
     if (Fallocate(fd(), begin + done, step) != 0) return FallocateError(done, bytes);
@@ -179,7 +185,7 @@ Result<MemoryFile> MemoryFile::Adopt(UniqueFd fd) {
 }
 
 Result<MemoryFile> MemoryFile::Map(UniqueFd fd, uint64_t bytes) {
-  // At a multiple of a huge page, found by reserving that much more.
+  // The mapping begins at a multiple of a huge page: reserve one huge page more and trim.
   uint64_t reserved = bytes + kHugeBytes;
   void* reservation = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   void* address = MAP_FAILED;
@@ -196,7 +202,7 @@ Result<MemoryFile> MemoryFile::Map(UniqueFd fd, uint64_t bytes) {
   if (address == MAP_FAILED) {
     return Fail(ErrnoStatus(errno, fmt::format("map {} of shared memory", FormatBytes(bytes))));
   }
-  // Gigabytes of weights do not belong in a core dump; failing to say so harms nothing.
+  // Gigabytes of weights do not belong in a core dump. A failure of this call is harmless.
   ::madvise(address, bytes, MADV_DONTDUMP);
   return MemoryFile(std::move(fd), {static_cast<std::byte*>(address), bytes});
 }

@@ -11,15 +11,16 @@
 
 namespace holdfast::agent {
 
-/// A memfd, mapped whole: every page allocated before it is touched, its size sealed. Nobody who
-/// gets the descriptor can make touching the mapping fail. Unmapped and closed on destruction.
+/// A fully mapped memfd. Every page is allocated before use and the size is sealed, so no process
+/// with the descriptor can cause a fault in the mapping. Unmapped and closed on destruction.
 class MemoryFile {
  public:
-  /// `name` shows in /proc/<pid>/maps. ResourceExhausted, with the numbers, when the machine or a
-  /// cgroup has not the memory; it then keeps nothing and the OOM killer was not asked.
-  /// The first `later` bytes are not allocated yet: nobody touches them before Allocate() has.
+  /// Creates a file of `bytes` bytes; `name` shows in /proc/<pid>/maps. ResourceExhausted, with the
+  /// numbers, when the machine or a cgroup lacks the memory; nothing stays allocated, and the OOM
+  /// killer does not act. The first `later` bytes are not allocated: they must not be used before
+  /// Allocate().
   static Result<MemoryFile> Create(const std::string& name, uint64_t bytes, uint64_t later = 0);
-  /// DataLoss when `fd` is not such a file.
+  /// Maps an existing file. DataLoss when `fd` is not a memfd with a sealed size.
   static Result<MemoryFile> Adopt(UniqueFd fd);
 
   MemoryFile() = default;
@@ -28,8 +29,8 @@ class MemoryFile {
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
 
-  /// Allocates [begin, end), which begins at a huge page; for several ranges at once, too. Errors
-  /// as Create().
+  /// Allocates [begin, end), where `begin` is a multiple of a huge page. Concurrent calls for
+  /// different ranges are allowed. Errors as Create().
   Status Allocate(uint64_t begin, uint64_t end);
 
   int fd() const { return fd_.get(); }
@@ -43,13 +44,13 @@ class MemoryFile {
   std::span<std::byte> memory_;
 };
 
-/// How much memory may still be taken and what sets that limit.
-struct MemoryRoom {
+/// How much memory is available and what limits it.
+struct MemoryHeadroom {
   uint64_t bytes = 0;
   std::string limit;  // "free memory of this machine", "memory limit of cgroup /x"
 };
-/// The tightest of MemAvailable and the limits of this process's cgroups (v1 and v2). What cannot
-/// be read does not limit.
-MemoryRoom AvailableMemory();
+/// Returns the lowest of MemAvailable and the limits of this process's cgroups (v1 and v2). Ignores
+/// values that cannot be read.
+MemoryHeadroom AvailableMemory();
 
 }  // namespace holdfast::agent

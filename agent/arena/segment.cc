@@ -52,7 +52,7 @@ Result<std::unique_ptr<MappedSegment>> MappedSegment::Adopt(KeptEntry entry) {
   HOLDFAST_ASSIGN_OR_RETURN(MemoryFile ledger_memory, MemoryFile::Adopt(std::move(entry.fds[1])));
   HOLDFAST_ASSIGN_OR_RETURN(Ledger ledger, Ledger::Read(ledger_memory.memory()));
   if (memory.memory().size() != ledger.shape().segment_bytes()) {
-    return Fail(DataLossError(fmt::format("a segment has {} bytes, its ledger says {}",
+    return Fail(DataLossError(fmt::format("a segment has {} bytes, but its ledger has {}",
                                           memory.memory().size(), ledger.shape().segment_bytes())));
   }
   std::unique_ptr<MappedSegment> segment(
@@ -127,7 +127,7 @@ Result<uint32_t> MappedSegment::Lease(VersionId version, uint32_t world, uint64_
 Status MappedSegment::Expect(uint32_t index, SlotState wanted, std::string_view action) const {
   if (index >= shape_.slots) {
     return InvalidArgumentError(
-        fmt::format("{} has {} slots, there is no slot {}", note(), shape_.slots, index));
+        fmt::format("{} has {} slots; there is no slot {}", note(), shape_.slots, index));
   }
   SlotState state = ledger_.state(index);
   if (state == wanted) return Status::Ok();
@@ -160,7 +160,7 @@ Status MappedSegment::Seal(uint32_t index, const ShardSeal& seal) {
   if (seal.chunk_crcs.size() != ChunkCount(seal.image_bytes) || !seal.parts.empty() ||
       !seal.image_header.empty()) {
     return InvalidArgumentError(
-        fmt::format("a seal in memory has {} chunk checksums and no parts, this one {} and {}",
+        fmt::format("the seal needs {} chunk checksums and no parts, but has {} and {}",
                     ChunkCount(seal.image_bytes), seal.chunk_crcs.size(), seal.parts.size()));
   }
   ledger_.WriteSealed(index, seal);

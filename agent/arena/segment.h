@@ -11,14 +11,14 @@
 
 namespace holdfast::agent {
 
-/// A Segment over two memory files. It unmaps and closes them on destruction; the memory lives on
-/// while the keeper or a trainer has it.
+/// A Segment over two memory files, which it unmaps and closes on destruction. The memory stays
+/// allocated as long as the keeper or a trainer holds it.
 class MappedSegment : public Segment {
  public:
-  /// New memory, all slots free. The keeper does not know it yet.
+  /// Allocates a segment with free slots. The caller still has to pass it to the keeper.
   static Result<std::unique_ptr<MappedSegment>> Create(const SegmentShape& shape);
-  /// Memory that a keeper held. Leased slots become free, and so do slots whose record is damaged
-  /// (logged); sealed ones stay. DataLoss or Unsupported when the whole cannot be used.
+  /// Adopts memory that a keeper held. Leased slots and slots with a damaged record (logged) become
+  /// free; sealed ones stay. DataLoss or Unsupported when the segment cannot be used at all.
   static Result<std::unique_ptr<MappedSegment>> Adopt(KeptEntry entry);
 
   uint64_t id() const override { return shape_.id; }
@@ -39,17 +39,17 @@ class MappedSegment : public Segment {
 
   int ledger_fd() const { return ledger_memory_.fd(); }
   uint64_t bytes() const { return shape_.segment_bytes(); }
-  /// Under which the keeper holds it: "segment-<id in hex>".
+  /// Returns the name of the keeper's entry: "segment-<ID in hex>".
   std::string kept_name() const;
-  /// "job/rank-3", for people who look at a keeper.
+  /// Returns a text for the operator, such as "job/rank-3".
   std::string note() const;
-  /// Empty when all slots are free, else what they hold: "slot 0 sealed 3-120, slot 2 leased
-  /// 3-121".
+  /// Returns an empty text when all slots are free, else a list of what they hold: "slot 0 sealed
+  /// 3-120, slot 2 leased 3-121".
   std::string DescribeHeld() const;
 
  private:
   MappedSegment(MemoryFile memory, MemoryFile ledger_memory, Ledger ledger);
-  /// FailedPrecondition naming the slot's state unless it is `wanted`.
+  /// Returns FailedPrecondition, with the slot's state, unless the state is `wanted`.
   Status Expect(uint32_t index, SlotState wanted, std::string_view action) const
       HOLDFAST_REQUIRES(mutex_);
   void DropUnfinished();

@@ -15,8 +15,8 @@ namespace holdfast::agent {
 namespace {
 constexpr int kSshPort = 22;
 
-/// What is used of libnftables; its interface has been the same since its first version. The nft
-/// command alone would not do: it lets go of what it made.
+/// The functions used of libnftables; they have not changed since its first version. The nft
+/// command would not do: the kernel removes such a filter when the command ends.
 struct Nftables {
   void* (*New)(uint32_t flags) = nullptr;
   void (*Free)(void* context) = nullptr;
@@ -59,7 +59,7 @@ std::optional<Address> ParseAddress(const std::string& text) {
   return std::nullopt;
 }
 
-/// Not loopback, not "any", no group of machines.
+/// Returns false for loopback, "any" and multicast addresses.
 bool IsOneOtherMachine(const Address& address) {
   const auto& bytes = address.bytes;
   if (!address.v6) return bytes[0] != 0 && bytes[0] != 127 && bytes[0] < 224;
@@ -77,10 +77,10 @@ std::string TableOf(const std::string& drill) {
   return name;
 }
 
-/// A set of that name with those addresses of the order that are of its family.
-std::string SetOf(const CutOrder& order, bool v6) {
+/// Returns the definition of a set with the request's addresses of one family.
+std::string SetOf(const CutRequest& request, bool v6) {
   std::set<std::string> members;
-  for (const std::string& text : order.addresses) {
+  for (const std::string& text : request.addresses) {
     const auto address = ParseAddress(text);
     if (!address || address->v6 != v6) continue;
     char number[INET6_ADDRSTRLEN] = {};
@@ -92,13 +92,14 @@ std::string SetOf(const CutOrder& order, bool v6) {
       members.empty() ? "" : fmt::format("elements = {{ {} }};", fmt::join(members, ", ")));
 }
 
-/// `side`: the field of a packet that names the other machine.
+/// Returns the chains of one hook. `side` is the packet field with the other machine's address.
 std::string ChainsOf(const std::string& hook, const std::string& side, uint64_t bytes_per_s) {
-  const std::string fate = bytes_per_s == 0
-                               ? "drop"
-                               : fmt::format("limit rate over {} bytes/second burst {} bytes drop",
-                                             bytes_per_s, std::min<uint64_t>(bytes_per_s, 1 << 20));
-  // One limit for all others together: their packets meet in a chain.
+  std::string action = "drop";
+  if (bytes_per_s != 0) {
+    action = fmt::format("limit rate over {} bytes/second burst {} bytes drop", bytes_per_s,
+                         std::min<uint64_t>(bytes_per_s, 1 << 20));
+  }
+  // One limit for all other machines together: their packets pass the same chain.
   return fmt::format(
       "  chain struck_{0} {{ {1}; }}\n"
       "  chain {0} {{\n"
@@ -108,7 +109,7 @@ std::string ChainsOf(const std::string& hook, const std::string& side, uint64_t 
       "    ip {3} @others4 goto struck_{0}\n"
       "    ip6 {3} @others6 goto struck_{0}\n"
       "  }}\n",
-      hook, fate, kSshPort, side);
+      hook, action, kSshPort, side);
 }
 
 Status Explain(const std::string& error) {
@@ -118,58 +119,61 @@ Status Explain(const std::string& error) {
         "(AmbientCapabilities= in its unit)");
   }
   return FailedPreconditionError(
-      "this kernel takes no packet filter that ends with its owner "
-      "(nf_tables of Linux 5.12 or newer): " +
+      "this kernel does not support packet filters that end with their owner "
+      "(needs nf_tables of Linux 5.12 or newer): " +
       error);
 }
 }  // namespace
 
-Status CheckCut(const CutOrder& order) {
-  if (order.addresses.empty() || order.addresses.size() > kCutAddressesMax) {
-    return InvalidArgumentError(fmt::format("a drill of links takes 1 to {} addresses, not {}",
-                                            kCutAddressesMax, order.addresses.size()));
+Status CheckCut(const CutRequest& request) {
+  if (request.addresses.empty() || request.addresses.size() > kCutAddressesMax) {
+    return InvalidArgumentError(fmt::format("a drill of links needs 1 to {} addresses, not {}",
+                                            kCutAddressesMax, request.addresses.size()));
   }
-  for (const std::string& text : order.addresses) {
+  for (const std::string& text : request.addresses) {
     const auto address = ParseAddress(text);
     if (!address) {
-      return InvalidArgumentError(fmt::format("'{}' is no IP address", text.substr(0, 64)));
+      return InvalidArgumentError(fmt::format("'{}' is not an IP address", text.substr(0, 64)));
     }
     if (!IsOneOtherMachine(*address)) {
-      return InvalidArgumentError(
-          fmt::format("{} is not one other machine's: a drill there would strike this one", text));
+      return InvalidArgumentError(fmt::format(
+          "{} is not the address of one other machine: a drill would affect this one", text));
     }
   }
-  const uint64_t rate = order.bytes_per_s;
+  const uint64_t rate = request.bytes_per_s;
   if (rate != 0 && (rate < kCutRateMin || rate > kCutRateMax)) {
-    return InvalidArgumentError("a slow link passes from 64 KiB to 100 GiB a second");
+    return InvalidArgumentError(
+        "the rate of a slow link must be between 64 KiB and 100 GiB per second");
   }
   return Status::Ok();
 }
 
-std::string CutRules(const CutOrder& order) {
-  return fmt::format("table inet {} {{\n  flags owner;\n{}{}{}{}}}\n", TableOf(order.drill),
-                     SetOf(order, false), SetOf(order, true),
-                     ChainsOf("input", "saddr", order.bytes_per_s),
-                     ChainsOf("output", "daddr", order.bytes_per_s));
+std::string CutRules(const CutRequest& request) {
+  return fmt::format("table inet {} {{\n  flags owner;\n{}{}{}{}}}\n", TableOf(request.drill),
+                     SetOf(request, false), SetOf(request, true),
+                     ChainsOf("input", "saddr", request.bytes_per_s),
+                     ChainsOf("output", "daddr", request.bytes_per_s));
 }
 
-Status NetworkCut::Rehearse(const CutOrder& order) {
-  const auto cut = Apply(order, true);
+Status NetworkCut::Rehearse(const CutRequest& request) {
+  const auto cut = Apply(request, true);
   return cut ? Status::Ok() : cut.error();
 }
 
-Result<NetworkCut> NetworkCut::Apply(const CutOrder& order, bool dry_run) {
-  HOLDFAST_RETURN_IF_ERROR(CheckCut(order));
+Result<NetworkCut> NetworkCut::Apply(const CutRequest& request, bool dry_run) {
+  HOLDFAST_RETURN_IF_ERROR(CheckCut(request));
   static const std::optional<Nftables> nft = LoadNftables();
   if (!nft) {
     return Fail(FailedPreconditionError(
         "libnftables.so.1 is not on this node: install the package nftables"));
   }
   Context context(nft->New(0), nft->Free);
-  if (context == nullptr) return Fail(FailedPreconditionError("libnftables cannot be used here"));
+  if (context == nullptr) {
+    return Fail(FailedPreconditionError("libnftables cannot create a context"));
+  }
   nft->BufferError(context.get());
   nft->SetDryRun(context.get(), dry_run);
-  if (nft->Run(context.get(), CutRules(order).c_str()) != 0) {
+  if (nft->Run(context.get(), CutRules(request).c_str()) != 0) {
     return Fail(Explain(nft->Error(context.get())));
   }
   return NetworkCut(std::move(context));

@@ -6,38 +6,41 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/hand/hand.h"
+#include "coordinator/faults/injector.h"
 #include "storage/base/status.h"
 
-// Cuts a node off from others, or makes its links to them slow, with a packet filter (nftables) in
-// the network namespace of this process.
+// Cuts a node off from others, or slows its links to them, by a packet filter (nftables) in the
+// network namespace of this process.
 
 namespace holdfast::agent {
 
 inline constexpr size_t kCutAddressesMax = 4096;
-/// Below, a single packet of a fast network card would not pass at all.
+/// Below this rate a single packet of a fast network card would not pass at all.
 inline constexpr uint64_t kCutRateMin = 64 << 10;
 inline constexpr uint64_t kCutRateMax = 100ULL << 30;
 
-using coord::CutOrder;
+using coord::CutRequest;
 
-/// InvalidArgument: not 1 to 4096 IP addresses of other machines, or no possible rate.
-Status CheckCut(const CutOrder& order);
-/// The filter in nft's language. SSH passes: who repairs must get in. `order` is checked.
-std::string CutRules(const CutOrder& order);
+/// Checks a request. InvalidArgument: not 1 to 4096 IP addresses of other machines, or a rate out
+/// of range.
+Status CheckCut(const CutRequest& request);
+/// Returns the filter in nft's language for a valid `request`. SSH passes, so that operators can
+/// log in.
+std::string CutRules(const CutRequest& request);
 
-/// The filter is in force as long as this lives. The kernel ties it to this process: however it
-/// ends, nothing is left.
+/// A filter that is active while this object lives. The kernel removes it at the end of this
+/// process, however the process ends.
 class NetworkCut {
  public:
-  /// FailedPrecondition: libnftables is not installed, this process may not, or the kernel cannot.
-  static Result<NetworkCut> Make(const CutOrder& order) { return Apply(order, false); }
-  /// Only asks the kernel whether it would.
-  static Status Rehearse(const CutOrder& order);
+  /// Activates the filter. FailedPrecondition: libnftables is not installed, this process lacks the
+  /// privilege, or the kernel lacks the feature.
+  static Result<NetworkCut> Make(const CutRequest& request) { return Apply(request, false); }
+  /// Checks with the kernel whether Make() would work, and changes nothing.
+  static Status Rehearse(const CutRequest& request);
 
  private:
   using Context = std::unique_ptr<void, void (*)(void*)>;  // owns the filter
-  static Result<NetworkCut> Apply(const CutOrder& order, bool dry_run);
+  static Result<NetworkCut> Apply(const CutRequest& request, bool dry_run);
   explicit NetworkCut(Context context) : context_(std::move(context)) {}
 
   Context context_;

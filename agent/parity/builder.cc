@@ -14,7 +14,7 @@
 namespace holdfast::agent {
 namespace {
 
-/// The rows of one member under construction.
+/// Builds the rows of one member.
 class Builder {
  public:
   Builder(const GroupAccess& access, RowExchange& rows, uint32_t position,
@@ -26,7 +26,7 @@ class Builder {
         slot_(slot),
         deadline_(deadline) {}
 
-  /// All rows; the first error ends the others.
+  /// Builds all rows; the first error ends the others.
   Status MakeRows() {
     std::vector<Status> outcomes(layout_.parity_count());
     std::vector<std::thread> followers;
@@ -35,7 +35,7 @@ class Builder {
     }
     outcomes[0] = End(Lead());
     for (std::thread& follower : followers) follower.join();
-    // What ended first is the reason; the others only say that they were cancelled.
+    // The cancellation has the first error; the other outcomes are only Cancelled.
     HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
     for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);
     return Status::Ok();
@@ -80,11 +80,15 @@ class Builder {
     std::vector<std::shared_ptr<RowQueue>> queues;
     for (uint32_t parity = 1; parity < m; ++parity) {
       queues.push_back(rows_.Find(RowRequest(stripe, parity)));
-      if (queues.back() == nullptr) return ResourceExhaustedError("too many rows of parity");
+      if (queues.back() == nullptr) {
+        return ResourceExhaustedError("too many rows of parity are pending");
+      }
     }
     std::vector<std::vector<std::byte>> forwarded(m - 1, std::vector<std::byte>(kStripeUnitBytes));
     const std::span<std::byte> kept = Row(0);
     const uint64_t bytes = layout_.ParityBytes(stripe);
+    // Unit by unit: memory stays bounded, and followers receive rows while segments are being
+    // copied.
     for (uint64_t at = 0; at < bytes;) {
       const uint64_t unit = std::min(kStripeUnitBytes, bytes - at);
       std::vector<std::span<const std::byte>> data(k);
@@ -103,11 +107,12 @@ class Builder {
       HOLDFAST_CRASH_POINT("agent.mid_stripe");
     }
     for (const auto& queue : queues) queue->Close(Status::Ok());
+    // After the parity, the slot may still hold bytes of an older version.
     std::memset(kept.data() + bytes, 0, kept.size() - bytes);
     return Status::Ok();
   }
 
-  /// Takes a further row from its stripe's leader.
+  /// Reads a further row from its stripe's leader.
   Status Follow(uint32_t parity) {
     const uint32_t stripe = ParityImage::StripeOfRow(layout_, position_, parity);
     const std::span<std::byte> row = Row(parity);
@@ -152,7 +157,7 @@ Result<ShardSeal> BuildParity(const GroupAccess& access, uint32_t world, RowExch
   }
   Builder builder(access, rows, *position, slot, deadline);
   const Status made = builder.MakeRows();
-  // Whoever has not read its row by now failed or will ask again for another version.
+  // A member that has not read its row by now has failed, or will request one of another version.
   if (!made.ok()) {
     rows.Drop(access.job, access.version, made);
     return Fail(made);

@@ -10,12 +10,12 @@
 
 namespace holdfast::agent {
 
-/// Makes this node's parity shard of one version in `slot`: leads its own stripe (pulls the k
-/// segments, encodes all m parities, keeps the first and offers the others in `rows`), takes its
-/// further rows from the leaders of their stripes, collects the group's seals. Segments are read
-/// behind the copies that fill them, so this begins before the version is sealed. Blocks until
-/// done, cancelled or `deadline`; `world` is the trainers'. The slot's bytes mean nothing after an
-/// error.
+/// Builds this node's parity shard of one version in `slot`: leads this node's stripe (reads the k
+/// segments, encodes all m parities, keeps the first and offers the others in `rows`), reads its
+/// further rows from the leaders of their stripes, and collects the group's seals. Segments are
+/// read while they are being copied, so this begins before the version is sealed. Blocks until
+/// done, cancelled or `deadline`; `world` is that of the trainers. After an error the content of
+/// the slot is undefined.
 Result<ShardSeal> BuildParity(const GroupAccess& access, uint32_t world, RowExchange& rows,
                               std::span<std::byte> slot, Clock& clock, Clock::TimePoint deadline);
 

@@ -16,8 +16,8 @@
 namespace holdfast::agent {
 namespace {
 
-// A member that says nothing for so long is done without, where another can take its place.
-constexpr std::chrono::seconds kPatience(2);
+// How long to wait for a member that another one can replace.
+constexpr std::chrono::seconds kMemberTimeout(2);
 
 class Decoder final : public PeerReader {
  public:
@@ -30,20 +30,22 @@ class Decoder final : public PeerReader {
         end_(request.offset + request.bytes),
         access_{plan_, self,      request.job,  request.version, request.incarnation,
                 local, transport, cancellation_},
-        made_(kStripeUnitBytes) {}
+        decoded_(kStripeUnitBytes) {}
 
-  /// Who can be read: this node first, then data before parity, as data needs no decoding.
-  Status Choose(const std::string& self) {
+  /// Selects the members to read from: this node first, then data before parity, since data needs
+  /// no decoding.
+  Status SelectInputs(const std::string& self) {
     const StripeLayout& layout = plan_.layout();
     const uint32_t k = layout.data_count();
     HOLDFAST_ASSIGN_OR_RETURN(code_, ErasureCode::Make(k, layout.parity_count()));
     end_ = std::min(end_, RealBytes(wanted_));
     for (uint32_t index = 0; index < layout.node_count(); ++index) {
       const PlanMember& member = plan_.members()[layout.NodeOf(stripe_, index)];
-      const bool there = index < k ? member.has_data : member.has_parity;
-      if (index == wanted_ || !there) continue;
-      const bool here = member.node == self;
-      inputs_.insert(here ? inputs_.begin() : inputs_.end(), Input{index, 0, nullptr, nullptr, {}});
+      const bool present = index < k ? member.has_data : member.has_parity;
+      if (index == wanted_ || !present) continue;
+      const bool local = member.node == self;
+      inputs_.insert(local ? inputs_.begin() : inputs_.end(),
+                     Input{index, 0, nullptr, nullptr, {}});
     }
     if (inputs_.size() >= k) return Status::Ok();
     return DataLossError(
@@ -52,17 +54,19 @@ class Decoder final : public PeerReader {
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
-    if (offset != at_) return Fail(InvalidArgumentError("a segment is decoded front to back"));
+    if (offset != at_) {
+      return Fail(InvalidArgumentError("a segment can only be decoded from front to back"));
+    }
     const uint64_t unit = std::min({bytes, kStripeUnitBytes, end_ - std::min(at_, end_)});
     if (unit == 0) return std::span<const std::byte>();
-    const auto made = std::span(made_).first(unit);
-    Outcome outcome = Make(at_, made, /*piecewise=*/false, deadline);
-    // Some of the members that have a bad chunk here have only a part of the unit in it.
+    const auto made = std::span(decoded_).first(unit);
+    Outcome outcome = Decode(at_, made, /*piecewise=*/false, deadline);
+    // A bad chunk of a member may cover only a part of the unit: retry in pieces within one chunk.
     if (!outcome.status.ok() && outcome.bad_bytes) {
       outcome = {};
       for (uint64_t done = 0; done < unit && outcome.status.ok();) {
         const uint64_t piece = PieceInOneChunk(plan_, stripe_, at_ + done, unit - done);
-        outcome = Make(at_ + done, made.subspan(done, piece), /*piecewise=*/true, deadline);
+        outcome = Decode(at_ + done, made.subspan(done, piece), /*piecewise=*/true, deadline);
         done += piece;
       }
     }
@@ -71,19 +75,21 @@ class Decoder final : public PeerReader {
     HOLDFAST_CRASH_POINT("agent.mid_decode");
     return std::span<const std::byte>(made);
   }
-  void Cancel() override { cancellation_.Cancel(CancelledError("nobody wants the segment now")); }
+  void Cancel() override {
+    cancellation_.Cancel(CancelledError("the segment is no longer needed"));
+  }
 
  private:
   struct Input {
     uint32_t index = 0;
-    uint64_t next = 0;                      // in the segment: where what is open goes on
-    std::unique_ptr<NodeImageReader> data;  // one of the two, once begun
+    uint64_t next = 0;                      // next position of the open stream in the segment
+    std::unique_ptr<NodeImageReader> data;  // data or row is set once reading has begun
     std::unique_ptr<PeerStream> row;
     std::vector<std::byte> unit;
   };
   struct Outcome {
     Status status;
-    bool bad_bytes = false;  // some member has bad ones here
+    bool bad_bytes = false;  // a member has bad bytes in this range
   };
 
   uint64_t RealBytes(uint32_t index) const {
@@ -92,9 +98,10 @@ class Decoder final : public PeerReader {
                                        : layout.ParityBytes(stripe_);
   }
 
-  /// Decodes [at, at + into.size()) from the first k members that give their bytes of it; one that
-  /// does not is an erasure here, and asked last from now on.
-  Outcome Make(uint64_t at, std::span<std::byte> into, bool piecewise, Clock::TimePoint deadline) {
+  /// Decodes [at, at + into.size()) from the first k members that deliver their bytes. A member
+  /// that does not is an erasure here, and is tried last from now on.
+  Outcome Decode(uint64_t at, std::span<std::byte> into, bool piecewise,
+                 Clock::TimePoint deadline) {
     const uint32_t k = plan_.layout().data_count();
     std::vector<PresentSegment> present;
     std::vector<uint32_t> failed;
@@ -103,11 +110,11 @@ class Decoder final : public PeerReader {
     for (Input& input : inputs_) {
       if (present.size() == k) break;
       const bool replaceable = left-- > k - present.size();
-      const Clock::TimePoint patience =
-          replaceable ? std::min(deadline, Clock::Real().Now() + kPatience) : deadline;
+      const Clock::TimePoint member_deadline =
+          replaceable ? std::min(deadline, Clock::Real().Now() + kMemberTimeout) : deadline;
       input.unit.resize(kStripeUnitBytes);
       const auto unit = std::span(input.unit).first(into.size());
-      const auto any = Fill(input, at, unit, piecewise, patience);
+      const auto any = Fill(input, at, unit, piecewise, member_deadline);
       if (any) {
         present.push_back({input.index, *any ? unit : std::span<std::byte>()});
         continue;
@@ -117,7 +124,7 @@ class Decoder final : public PeerReader {
       failed.push_back(input.index);
       const bool bad = any.error().code() == ErrorCode::kDataLoss;
       outcome.bad_bytes = outcome.bad_bytes || bad;
-      // What may pass says more than what will not.
+      // Prefer a transient error to one that will not go away.
       if (outcome.status.ok() || !bad) outcome.status = any.error();
     }
     std::stable_partition(inputs_.begin(), inputs_.end(), [&](const Input& input) {
@@ -128,8 +135,8 @@ class Decoder final : public PeerReader {
     return {code_->Decode(present, {&wanted, 1}), false};
   }
 
-  /// The input's bytes of the segment from `at` on. False: all zeros. A piece is asked for by
-  /// itself: what follows it may be bad.
+  /// Reads the input's bytes of the segment from `at` on. Returns false when all of them are zeros.
+  /// A piece gets a separate request, because the bytes after it may be bad.
   Result<bool> Fill(Input& input, uint64_t at, std::span<std::byte> into, bool piecewise,
                     Clock::TimePoint deadline) {
     if (piecewise || input.next != at) Close(input);
@@ -171,7 +178,7 @@ class Decoder final : public PeerReader {
     }
     for (uint64_t done = 0; done < into.size();) {
       HOLDFAST_ASSIGN_OR_RETURN(const size_t got, input.row->Read(into.subspan(done), deadline));
-      if (got == 0) return Fail(DataLossError("a parity shard ends too early"));
+      if (got == 0) return Fail(DataLossError("a parity shard is shorter than its rows"));
       done += got;
     }
     return true;
@@ -185,8 +192,8 @@ class Decoder final : public PeerReader {
   Cancellation cancellation_;
   const GroupAccess access_;
   std::unique_ptr<ErasureCode> code_;
-  std::vector<Input> inputs_;  // whoever may be read, in the order in which they are asked
-  std::vector<std::byte> made_;
+  std::vector<Input> inputs_;  // usable members, in the order in which they are tried
+  std::vector<std::byte> decoded_;
 };
 
 }  // namespace
@@ -201,7 +208,7 @@ Result<std::unique_ptr<PeerReader>> OpenDecoder(const PeerRequest& request, cons
     return Fail(InvalidArgumentError("the group has no such segment"));
   }
   auto decoder = std::make_unique<Decoder>(std::move(plan), request, self, local, transport);
-  HOLDFAST_RETURN_IF_ERROR(decoder->Choose(self));
+  HOLDFAST_RETURN_IF_ERROR(decoder->SelectInputs(self));
   return decoder;
 }
 

@@ -6,12 +6,12 @@
 
 namespace holdfast::agent {
 
-/// Serves PeerRequestKind::kDecode: one segment of a stripe, made from k others that present
-/// members hold, a unit at a time; what lies on this node goes over no wire. `request.group` is the
-/// plan, saying who has what of the version. A member that does not give its bytes at some place,
-/// because a chunk of them is bad or because it does not answer, counts as lost for that place
-/// only. The bytes are checked where they come from; whoever gets the segment checks the result
-/// against the wanted shard's seal.
+/// Serves PeerRequestKind::kDecode: decodes one segment of a stripe from k others of reachable
+/// members, a unit at a time. Segments on this node are read locally. `request.group` is the plan,
+/// which names what each member has of the version. A member that cannot deliver its bytes at a
+/// position, because of a bad chunk or because it does not answer, is an erasure at that position
+/// only. The sources verify their bytes; the caller must verify the result against the seal of the
+/// requested shard.
 Result<std::unique_ptr<PeerReader>> OpenDecoder(const PeerRequest& request, const std::string& self,
                                                 PeerSource& local, PeerTransport& transport);
 

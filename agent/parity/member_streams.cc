@@ -10,11 +10,11 @@
 namespace holdfast::agent {
 namespace {
 
-// Whoever is asked says at once whether it has the object, and asking cannot be cancelled: a node
-// that fell silent holds up nothing for longer.
+// Timeout for opening an object. Members answer an open immediately, and it cannot be cancelled, so
+// this bounds the wait for a member that does not respond.
 constexpr std::chrono::seconds kAnswerTime(5);
 
-/// A member's object that this node has itself.
+/// An object of this node, read without the network.
 class LocalStream final : public PeerStream {
  public:
   LocalStream(std::unique_ptr<PeerReader> reader, uint64_t offset, uint64_t bytes)
@@ -37,7 +37,7 @@ class LocalStream final : public PeerStream {
   uint64_t left_;
 };
 
-/// A stream that the cancellation knows while it lives.
+/// A stream that is registered with the cancellation while it lives.
 class RegisteredStream final : public PeerStream {
  public:
   RegisteredStream(std::unique_ptr<PeerStream> stream, Cancellation& cancellation, std::string from)
@@ -95,7 +95,9 @@ Result<std::unique_ptr<PeerStream>> GroupAccess::Open(uint32_t position, PeerReq
       HOLDFAST_ASSIGN_OR_RETURN(auto reader, local.Open(request));
       return std::make_unique<LocalStream>(std::move(reader), request.offset, request.bytes);
     }
-    if (member.address.empty()) return Fail(UnavailableError("it is not there"));
+    if (member.address.empty()) {
+      return Fail(UnavailableError("the node has no peer address: it is not attached"));
+    }
     return transport.Open(member.address, request,
                           std::min(deadline, Clock::Real().Now() + kAnswerTime));
   };
@@ -120,7 +122,7 @@ Result<bool> NodeImageReader::Next(std::span<std::byte> into, Clock::TimePoint d
   bool any = false;
   uint64_t done = 0;
   const auto zeros = [&](uint64_t until) {
-    // Bytes before the first real one are filled in only once it is known that there is one.
+    // Zeros before the first byte of a shard are written only once there is such a byte.
     if (any) std::memset(into.data() + done, 0, until - done);
     done = until;
   };
@@ -156,7 +158,7 @@ Result<bool> NodeImageReader::Next(std::span<std::byte> into, Clock::TimePoint d
   return any;
 }
 
-/// Some of the current piece's bytes; 0 where the shard ends.
+/// Reads some of the current piece's bytes; returns 0 where the shard ends.
 Result<size_t> NodeImageReader::ReadPiece(std::span<std::byte> into, Clock::TimePoint deadline) {
   const GroupPlan::Piece& piece = pieces_[piece_];
   if (stream_ == nullptr) {
@@ -170,9 +172,9 @@ Result<size_t> NodeImageReader::ReadPiece(std::span<std::byte> into, Clock::Time
   return stream_->Read(into, deadline);
 }
 
-Result<std::vector<std::byte>> ReadWhole(const GroupAccess& access, uint32_t position,
-                                         PeerRequest request, uint64_t bytes_max,
-                                         Clock::TimePoint deadline) {
+Result<std::vector<std::byte>> ReadObject(const GroupAccess& access, uint32_t position,
+                                          PeerRequest request, uint64_t bytes_max,
+                                          Clock::TimePoint deadline) {
   request.bytes = bytes_max;
   HOLDFAST_ASSIGN_OR_RETURN(auto stream, access.Open(position, std::move(request), deadline));
   std::vector<std::byte> bytes;
@@ -194,8 +196,8 @@ Result<std::vector<ShardSeal>> CollectSeals(const GroupAccess& access, Clock::Ti
       PeerRequest request;
       request.kind = PeerRequestKind::kSeal;
       request.rank = rank.rank;
-      HOLDFAST_ASSIGN_OR_RETURN(const auto record, ReadWhole(access, position, std::move(request),
-                                                             kSealBytesMax, deadline));
+      HOLDFAST_ASSIGN_OR_RETURN(const auto record, ReadObject(access, position, std::move(request),
+                                                              kSealBytesMax, deadline));
       HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(record));
       if (seal.identity.key() != ShardKey{access.job, access.version, rank.rank}) {
         return Fail(DataLossError("a peer sent the seal of " + ToString(seal.identity.key())));

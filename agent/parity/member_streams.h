@@ -15,13 +15,13 @@
 
 namespace holdfast::agent {
 
-/// Ends from any thread what is being read from peers, now and later. Thread-safe.
+/// Cancels current and later reads from peers. Thread-safe.
 class Cancellation {
  public:
   void Cancel(Status why);
-  /// OK until cancelled.
+  /// Returns OK until cancelled, then the reason.
   Status status() const;
-  /// While registered, Cancel() also cancels the stream. Cancelled: it is too late.
+  /// While `stream` is registered, Cancel() cancels it. Returns the reason if already cancelled.
   Status Register(PeerStream* stream);
   void Unregister(PeerStream* stream);
 
@@ -31,11 +31,10 @@ class Cancellation {
   std::set<PeerStream*> streams_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-/// One version of a job as the members of its group have it, read for one purpose. All references
-/// outlive it.
+/// Access to one version of a job at the members of its group. All references must outlive it.
 struct GroupAccess {
   const GroupPlan& plan;
-  std::string self;  // this node's name; what it has itself goes over no wire
+  std::string self;  // this node's name; its objects are read locally
   std::string job;
   VersionId version;
   Incarnation incarnation;  // current one of the job
@@ -43,24 +42,24 @@ struct GroupAccess {
   PeerTransport& transport;
   Cancellation& cancellation;
 
-  /// Opens what `request` names (kind, rank, stripe, index, offset, bytes, group; the rest is
-  /// filled in) at a member. Unavailable names the member.
+  /// Opens an object at a member. `request` has kind, rank, stripe, index, offset, bytes and group;
+  /// the other fields are filled in. Errors name the member; Unavailable: it has no address.
   Result<std::unique_ptr<PeerStream>> Open(uint32_t position, PeerRequest request,
                                            Clock::TimePoint deadline) const;
 };
 
-/// Reads a range of a member's node image from front to back; what its shards do not fill is zeros
-/// and not sent. Thread-compatible.
+/// Reads a range of a member's node image from front to back. Space that its shards do not fill is
+/// zeros and is not sent. Thread-compatible.
 class NodeImageReader {
  public:
-  /// The node-image bytes [begin, end) of the member at `position`.
+  /// Reads node-image bytes [begin, end) of the member at `position`.
   NodeImageReader(const GroupAccess& access, uint32_t position, uint64_t begin, uint64_t end);
   ~NodeImageReader();
   NodeImageReader(const NodeImageReader&) = delete;
   NodeImageReader& operator=(const NodeImageReader&) = delete;
 
-  /// The next into.size() bytes; past the end zeros. False: all of them are zeros, and nothing was
-  /// written.
+  /// Reads the next into.size() bytes; past the end they are zeros. Returns false, and leaves
+  /// `into` unchanged, when all of them are zeros.
   Result<bool> Next(std::span<std::byte> into, Clock::TimePoint deadline);
 
  private:
@@ -73,16 +72,16 @@ class NodeImageReader {
   size_t piece_ = 0;
   uint64_t at_ = 0;  // in the range
   std::unique_ptr<PeerStream> stream_;
-  bool piece_ended_ = false;  // the shard ends before its room does
+  bool piece_ended_ = false;  // the shard ends before its slot does
 };
 
-/// Everything of one object at a member; InvalidArgument over `bytes_max`.
-Result<std::vector<std::byte>> ReadWhole(const GroupAccess& access, uint32_t position,
-                                         PeerRequest request, uint64_t bytes_max,
-                                         Clock::TimePoint deadline);
+/// Reads a complete object at a member. InvalidArgument if it exceeds `bytes_max`.
+Result<std::vector<std::byte>> ReadObject(const GroupAccess& access, uint32_t position,
+                                          PeerRequest request, uint64_t bytes_max,
+                                          Clock::TimePoint deadline);
 
-/// The seals of all shards of the group's ranks, from the members that have them; waits for those
-/// that are still being saved.
+/// Returns the seals of all shards of the group's ranks from the members that have them. Waits for
+/// shards that are still being saved.
 Result<std::vector<ShardSeal>> CollectSeals(const GroupAccess& access, Clock::TimePoint deadline);
 
 }  // namespace holdfast::agent

@@ -16,17 +16,17 @@
 namespace holdfast::agent {
 namespace {
 
-// Segments that are fetched at the same time, each from another decoder.
+// Number of shares that are fetched concurrently, each from a different decoder.
 constexpr size_t kFetchersMax = 4;
-// A member that sends nothing for so long is given up, and this attempt with it: whoever ordered it
-// orders it again, from those who are left by then.
-constexpr std::chrono::seconds kSilence(10);
+// A read from a member that sends nothing for this long fails. If the rebuild fails as a result,
+// the coordinator requests another attempt with the remaining members.
+constexpr std::chrono::seconds kReadTimeout(10);
 
-Clock::TimePoint Soon(Clock::TimePoint deadline) {
-  return std::min(deadline, Clock::Real().Now() + kSilence);
+Clock::TimePoint ReadDeadline(Clock::TimePoint deadline) {
+  return std::min(deadline, Clock::Real().Now() + kReadTimeout);
 }
 
-/// A part of what is wanted that lies in one stripe.
+/// A part of a requested range that is within one stripe.
 struct Share {
   uint32_t stripe = 0;
   uint32_t index = 0;
@@ -34,7 +34,7 @@ struct Share {
   std::span<std::byte> into;
 };
 
-/// Of a rank's shard.
+/// Adds the shares of a range of a rank's shard.
 void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const ImageRange& range,
                std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
@@ -50,7 +50,8 @@ void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const ImageR
   }
 }
 
-/// Of a parity shard: rows alone, cut so that all who can decode have something to do.
+/// Adds the shares of a range of a parity shard: only its rows, split so that every decoder gets a
+/// share.
 void AddRowShares(const GroupPlan& plan, uint32_t position, size_t decoders,
                   const ImageRange& range, std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
@@ -70,7 +71,7 @@ void AddRowShares(const GroupPlan& plan, uint32_t position, size_t decoders,
   }
 }
 
-/// Whoever is there and has something of the version can decode.
+/// Returns the members that can decode: reachable ones with data or parity of the version.
 std::vector<uint32_t> Decoders(const GroupAccess& access) {
   std::vector<uint32_t> decoders;
   for (uint32_t position = 0; position < access.plan.members().size(); ++position) {
@@ -81,7 +82,7 @@ std::vector<uint32_t> Decoders(const GroupAccess& access) {
   return decoders;
 }
 
-/// Fetches shares from those who can decode. Thread-safe.
+/// Fetches shares from the decoders. Thread-safe.
 class Fetch {
  public:
   Fetch(const GroupAccess& access, const std::vector<uint32_t>& decoders,
@@ -91,9 +92,10 @@ class Fetch {
         group_(access.plan.ToJson(/*as_of_now=*/true)),
         progress_(progress),
         deadline_(deadline),
-        silent_(decoders.size()) {}
+        unresponsive_(decoders.size()) {}
 
-  /// All shares, a few at a time; the first that nobody can decode ends the others.
+  /// Fetches all shares, a few concurrently. The first share that no member can decode cancels the
+  /// rest.
   Status All(const std::vector<Share>& shares) {
     std::atomic<size_t> next{0};
     const auto fetch = [&]() -> Status {
@@ -116,19 +118,20 @@ class Fetch {
   }
 
  private:
-  /// From its decoder, or else from the next one that goes on where it stopped.
+  /// Fetches a share from its decoder. If that fails, the next decoder continues at the same
+  /// position.
   Status One(const Share& share, size_t first) {
     size_t done = 0;
     Status last = UnavailableError("no member of the group answers");
     for (size_t i = 0; i < decoders_.size(); ++i) {
       const size_t decoder = (first + i) % decoders_.size();
-      if (silent_[decoder].load()) continue;
+      if (unresponsive_[decoder].load()) continue;
       last = From(decoder, share, done);
       if (last.ok()) return last;
       HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
-      const bool away =
+      const bool unresponsive =
           last.code() == ErrorCode::kUnavailable || last.code() == ErrorCode::kDeadlineExceeded;
-      if (away) silent_[decoder].store(true);
+      if (unresponsive) unresponsive_[decoder].store(true);
     }
     return last;
   }
@@ -145,7 +148,7 @@ class Fetch {
     HOLDFAST_ASSIGN_OR_RETURN(auto stream, access_.Open(position, std::move(request), deadline_));
     std::vector<std::byte> unit(kStripeUnitBytes);
     while (done < share.into.size()) {
-      HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, Soon(deadline_)));
+      HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, ReadDeadline(deadline_)));
       if (got == 0 || got > share.into.size() - done) {
         return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
                                          access_.plan.members()[position].node, done,
@@ -163,10 +166,10 @@ class Fetch {
   const std::string group_;
   const std::function<void(uint64_t)>& progress_;
   const Clock::TimePoint deadline_;
-  std::vector<std::atomic<bool>> silent_;  // decoders that did not answer once
+  std::vector<std::atomic<bool>> unresponsive_;  // decoders that failed to answer a request
 };
 
-/// The list of seals that a member has in its parity shard.
+/// Returns the seals in a member's parity shard.
 Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t position,
                                        Clock::TimePoint deadline) {
   const Rank parity = ParityRank(access.plan.members()[position].number);
@@ -177,8 +180,9 @@ Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t posit
   request.kind = PeerRequestKind::kShard;
   request.rank = parity;
   request.offset = image.seals_begin();
-  HOLDFAST_ASSIGN_OR_RETURN(const auto list, ReadWhole(access, position, std::move(request),
-                                                       image.seals_bytes(), Soon(deadline)));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto list,
+                            ReadObject(access, position, std::move(request), image.seals_bytes(),
+                                       ReadDeadline(deadline)));
   HOLDFAST_ASSIGN_OR_RETURN(std::vector<ShardSeal> seals, ParseSeals(list));
   for (const ShardSeal& seal : seals) {
     const ShardIdentity& of = seal.identity;
@@ -188,7 +192,7 @@ Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t posit
   return seals;
 }
 
-/// The seals of the group, from a member's parity.
+/// Returns the seals of the group from the first readable parity shard.
 Result<std::vector<ShardSeal>> SealsFromParity(const GroupAccess& access,
                                                Clock::TimePoint deadline) {
   Status last = DataLossError("no member of the group has its parity shard");
@@ -209,7 +213,7 @@ Result<ShardSeal> FetchSeal(const GroupAccess& access, Rank rank, Clock::TimePoi
   for (ShardSeal& seal : *seals) {
     if (seal.identity.rank == rank) return std::move(seal);
   }
-  return Fail(DataLossError("the group's parity does not know " + ShardName(rank)));
+  return Fail(DataLossError("the group's parity has no seal of " + ShardName(rank)));
 }
 
 Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
@@ -240,8 +244,8 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
   });
   Result<std::vector<ShardSeal>> seals = std::vector<ShardSeal>();
   if (!rows_only) seals = SealsFromParity(access, deadline);
-  // Without any parity left all data is there, and with it its seals.
-  if (!seals) seals = CollectSeals(access, Soon(deadline));
+  // If no parity shard is readable, the bytes were decoded from data shards only. These have seals.
+  if (!seals) seals = CollectSeals(access, ReadDeadline(deadline));
   if (!seals) return seals.error();
   for (const ImageRange& range : ranges) {
     HOLDFAST_RETURN_IF_ERROR(image.FinishRange(range.begin, range.into, *seals));
@@ -252,15 +256,16 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
 Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
   if (image.size() < seal.image_bytes) {
-    return InvalidArgumentError("no room for " + ShardName(seal.identity.rank));
+    return InvalidArgumentError("the buffer is too small for " + ShardName(seal.identity.rank));
   }
   image = image.first(seal.image_bytes);
-  const ImageRange whole{0, image};
-  HOLDFAST_RETURN_IF_ERROR(DecodeRanges(access, seal.identity, {&whole, 1}, progress, deadline));
+  const ImageRange full_range{0, image};
+  HOLDFAST_RETURN_IF_ERROR(
+      DecodeRanges(access, seal.identity, {&full_range, 1}, progress, deadline));
   const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
   if (bad == kNoChunk) return Status::Ok();
   return DataLossError(
-      fmt::format("{} as decoded from its group: chunk {} does not match its checksum",
+      fmt::format("{} was decoded from its group, but chunk {} does not match its checksum",
                   ToString(seal.identity.key()), bad));
 }
 
@@ -279,10 +284,11 @@ Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, ui
   if (image.size() < parity.image_bytes()) {
     return Fail(InternalError("the slot is too small for the parity image"));
   }
-  const ImageRange whole{0, image.first(parity.image_bytes())};
-  HOLDFAST_RETURN_IF_ERROR(DecodeRanges(access, seal.identity, {&whole, 1}, progress, deadline));
+  const ImageRange full_range{0, image.first(parity.image_bytes())};
+  HOLDFAST_RETURN_IF_ERROR(
+      DecodeRanges(access, seal.identity, {&full_range, 1}, progress, deadline));
   seal.image_bytes = parity.image_bytes();
-  seal.chunk_crcs = ChunkCrcs(whole.into);
+  seal.chunk_crcs = ChunkCrcs(full_range.into);
   seal.wall_nanos = clock.WallNanos();
   return seal;
 }

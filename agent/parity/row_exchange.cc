@@ -8,8 +8,8 @@ namespace holdfast::agent {
 namespace {
 
 constexpr size_t kUnitsMax = 4;
-// A version that was never built leaves its rows behind until it is dropped; more than these mean
-// that a peer asks for what does not exist.
+// The rows of a version that is never built stay until Drop(). More rows than this mean that a peer
+// requests rows that do not exist.
 constexpr size_t kRowsMax = 1024;
 
 class RowReader final : public PeerReader {
@@ -18,14 +18,18 @@ class RowReader final : public PeerReader {
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
-    if (offset != at_) return Fail(InvalidArgumentError("a row is read from front to back"));
+    if (offset != at_) {
+      return Fail(InvalidArgumentError("a row can only be read from front to back"));
+    }
     HOLDFAST_ASSIGN_OR_RETURN(unit_, row_->Pop(deadline));
-    if (unit_.size() > bytes) return Fail(InvalidArgumentError("a row is read by the unit"));
+    if (unit_.size() > bytes) {
+      return Fail(InvalidArgumentError("a row can only be read in full units"));
+    }
     at_ += unit_.size();
     return std::span<const std::byte>(unit_);
   }
-  // What was taken from the queue is gone: nobody can go on reading the row.
-  void Cancel() override { row_->Close(CancelledError("the row's reader gave up")); }
+  // Units taken from the queue are lost, so no other reader can continue the row.
+  void Cancel() override { row_->Close(CancelledError("the row's reader was cancelled")); }
 
  private:
   std::shared_ptr<RowQueue> row_;
@@ -33,7 +37,7 @@ class RowReader final : public PeerReader {
   std::vector<std::byte> unit_;
 };
 
-Status TooLate() { return DeadlineExceededError("a row of parity did not move in time"); }
+Status TooLate() { return DeadlineExceededError("timeout: a row of parity made no progress"); }
 
 }  // namespace
 
@@ -42,7 +46,7 @@ Status RowQueue::Push(std::span<const std::byte> unit, Clock::TimePoint deadline
   while (!closed_ && units_.size() >= kUnitsMax) {
     if (!changed_.WaitUntil(mutex_, deadline)) return TooLate();
   }
-  if (closed_) return why_.ok() ? InternalError("a complete row grows") : why_;
+  if (closed_) return why_.ok() ? InternalError("a unit was added to a complete row") : why_;
   units_.emplace_back(unit.begin(), unit.end());
   changed_.NotifyAll();
   return Status::Ok();
@@ -89,7 +93,7 @@ void RowExchange::Drop(const std::string& job, VersionId version, const Status& 
 
 Result<std::unique_ptr<PeerReader>> RowExchange::Open(const PeerRequest& request) {
   std::shared_ptr<RowQueue> row = Find(request);
-  if (row == nullptr) return Fail(ResourceExhaustedError("too many rows of parity are asked for"));
+  if (row == nullptr) return Fail(ResourceExhaustedError("too many rows of parity are pending"));
   return std::make_unique<RowReader>(std::move(row), request.offset);
 }
 

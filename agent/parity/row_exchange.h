@@ -16,15 +16,15 @@
 
 namespace holdfast::agent {
 
-/// One row of parity on its way from the leader that encodes it to the member that keeps it: a few
-/// units, and whoever is ahead waits. Thread-safe.
+/// A queue of a few units that passes one row of parity from the leader that encodes it to the
+/// member that keeps it. The faster side waits. Thread-safe.
 class RowQueue {
  public:
-  /// Waits for room. Once Close()d, its reason.
+  /// Appends a unit; blocks while the queue is full. After Close() returns its reason.
   Status Push(std::span<const std::byte> unit, Clock::TimePoint deadline);
-  /// OK: the row is complete. The first call counts.
+  /// Closes the queue; OK: the row is complete. Later calls have no effect.
   void Close(Status why);
-  /// The next unit; empty when the row is complete.
+  /// Removes and returns the next unit; empty when the row is complete.
   Result<std::vector<std::byte>> Pop(Clock::TimePoint deadline);
 
  private:
@@ -35,14 +35,15 @@ class RowQueue {
   Status why_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-/// Where leaders leave rows and followers find them, whoever comes first. Thread-safe.
+/// The rows of a node: leaders write them, followers read them, in any order of arrival.
+/// Thread-safe.
 class RowExchange {
  public:
-  /// The row's queue; made by the first of the two that asks.
+  /// Returns the row's queue, which the first caller creates; null when there are too many rows.
   std::shared_ptr<RowQueue> Find(const PeerRequest& request);
-  /// Closes and forgets every row of the version.
+  /// Closes and removes every row of the version.
   void Drop(const std::string& job, VersionId version, const Status& why);
-  /// Serves PeerRequestKind::kParityRow; reads go forward, in the leader's units.
+  /// Serves PeerRequestKind::kParityRow. Reads must go forward, in the leader's units.
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request);
 
  private:

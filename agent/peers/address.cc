@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int kBacklog = 128;
 constexpr mode_t kSocketFileMode = 0600;
-// Look-ups that have not come back; more mean that the resolver hangs.
+// Limit of pending name lookups. When it is reached, the resolver is assumed to hang.
 constexpr int kLookupsMax = 16;
 
 Status Bad(std::string_view text, std::string_view why) {
@@ -57,7 +57,9 @@ Result<PeerAddress> ParseUnix(std::string_view text) {
   if (address.path.empty() || address.path[0] != '/') {
     return Fail(Bad(text, "the socket's path must be absolute"));
   }
-  if (address.path.find('\0') != std::string::npos) return Fail(Bad(text, "a NUL in the path"));
+  if (address.path.find('\0') != std::string::npos) {
+    return Fail(Bad(text, "the path contains a NUL"));
+  }
   if (address.path.size() > kUnixPathBytesMax) {
     return Fail(Bad(text, fmt::format("the socket's path has {} bytes, the kernel allows {}",
                                       address.path.size(), kUnixPathBytesMax)));
@@ -102,7 +104,7 @@ std::optional<SocketAddress> NumericAddress(const std::string& host, uint16_t po
   return std::nullopt;
 }
 
-/// What a look-up and the one who waits for it share.
+/// State shared by a lookup and the thread that waits for it.
 struct Lookup {
   Mutex mutex;
   CondVar changed;
@@ -128,15 +130,15 @@ void RunLookup(const std::string& host, uint16_t port, Lookup& lookup) {
   lookup.changed.NotifyAll();
 }
 
-/// getaddrinfo knows no deadline, so it runs on a thread that may outlive the wait for it; hence
-/// detached, and the answer's place shared.
+/// Resolves a host name. getaddrinfo() has no deadline, so it runs in a detached thread. That
+/// thread may outlive this call, so the two share the ownership of the lookup's state.
 Result<SocketAddress> ResolveName(const std::string& host, uint16_t port,
                                   Clock::TimePoint deadline) {
   static std::atomic<int> running{0};
   if (running.fetch_add(1) >= kLookupsMax) {
     --running;
-    return Fail(UnavailableError(
-        fmt::format("{} is not looked up: {} look-ups do not come back", host, kLookupsMax)));
+    return Fail(UnavailableError(fmt::format(
+        "cannot look up {}: {} name lookups are pending, the resolver hangs", host, kLookupsMax)));
   }
   auto lookup = std::make_shared<Lookup>();
   std::thread([host, port, lookup] {
@@ -147,13 +149,13 @@ Result<SocketAddress> ResolveName(const std::string& host, uint16_t port,
   while (!lookup->done) {
     const auto left = deadline - Clock::Real().Now();
     if (left <= Clock::Duration::zero()) {
-      return Fail(DeadlineExceededError("no answer in time to the look-up of " + host));
+      return Fail(DeadlineExceededError("the name lookup of " + host + " timed out"));
     }
     lookup->changed.WaitFor(lookup->mutex, left);
   }
   if (lookup->error != 0) {
     return Fail(UnavailableError(
-        fmt::format("{} cannot be looked up: {}", host, ::gai_strerror(lookup->error))));
+        fmt::format("cannot look up {}: {}", host, ::gai_strerror(lookup->error))));
   }
   return lookup->found;
 }
@@ -170,8 +172,8 @@ Result<UniqueFd> NewSocket(int family) {
   return fd;
 }
 
-/// Makes way for a new listener at `path`. Two starters of one node are kept apart by its run
-/// directory's lock.
+/// Removes a stale socket at `path`, so that a new listener can bind there. The lock of the run
+/// directory prevents two agents from doing this concurrently.
 Status RemoveStaleSocket(const std::string& path, const SocketAddress& where) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) {
@@ -203,10 +205,10 @@ Status ReadBoundPort(int socket, PeerAddress& address) {
 Status ConnectError(int error, const PeerAddress& address) {
   const std::string text =
       fmt::format("no connection to {}: {}", address.ToString(), std::strerror(error));
-  // All that a restarted or returning node, or a less busy one, would cure.
-  for (int passing : {ECONNREFUSED, ENOENT, ENOTDIR, EAGAIN, ECONNRESET, EHOSTUNREACH, ENETUNREACH,
-                      ENETDOWN, EHOSTDOWN, ETIMEDOUT, EADDRNOTAVAIL}) {
-    if (error == passing) return UnavailableError(text);
+  // Errors that may disappear when the node restarts, becomes reachable or is less busy.
+  for (int transient : {ECONNREFUSED, ENOENT, ENOTDIR, EAGAIN, ECONNRESET, EHOSTUNREACH,
+                        ENETUNREACH, ENETDOWN, EHOSTDOWN, ETIMEDOUT, EADDRNOTAVAIL}) {
+    if (error == transient) return UnavailableError(text);
   }
   return ErrnoStatus(error, "connect to " + address.ToString());
 }
@@ -250,13 +252,13 @@ Result<PeerAddress> ParsePeerAddress(std::string_view text) {
   if (host.find(':') != std::string_view::npos) {
     return Fail(Bad(text, "an IPv6 address needs brackets"));
   }
-  if (!IsHostName(host)) return Fail(Bad(text, "no such form of host"));
+  if (!IsHostName(host)) return Fail(Bad(text, "the host is not a valid name"));
   address.host = host;
   return address;
 }
 
 Result<UniqueFd> ListenAt(PeerAddress& address) {
-  // At the start of a program a slow resolver may be waited for.
+  // A program listens when it starts, and may wait for a slow resolver then.
   const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
   HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
   const bool is_unix = address.kind == PeerAddress::Kind::kUnix;
@@ -264,7 +266,7 @@ Result<UniqueFd> ListenAt(PeerAddress& address) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
   const int on = 1;
   if (!is_unix) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // The file takes the socket's own mode, so that it is never wider, not even for an instant.
+  // The file gets the socket's mode, so its mode is never wider, not even for an instant.
   if (is_unix && ::fchmod(fd.get(), kSocketFileMode) != 0) {
     return Fail(ErrnoStatus(errno, "fchmod of a socket"));
   }
@@ -290,7 +292,7 @@ Result<UniqueFd> ConnectTo(const PeerAddress& address, Clock::TimePoint deadline
       ready = ::poll(&waiting, 1, PollMsUntil(deadline));
     } while (ready < 0 && errno == EINTR);
     if (ready == 0) {
-      return Fail(DeadlineExceededError("no connection in time to " + address.ToString()));
+      return Fail(DeadlineExceededError("connecting to " + address.ToString() + " timed out"));
     }
     socklen_t bytes = sizeof(error);
     if (ready < 0 || ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) {

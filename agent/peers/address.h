@@ -10,7 +10,8 @@
 
 namespace holdfast::agent {
 
-/// Where a node serves its peers: "10.0.0.7:7072", "[::1]:0", "host:7072" or "unix:/path".
+/// The address at which a node serves its peers: "10.0.0.7:7072", "[::1]:0", "host:7072" or
+/// "unix:/path".
 struct PeerAddress {
   enum class Kind { kUnix, kTcp };
   Kind kind = Kind::kTcp;
@@ -19,29 +20,30 @@ struct PeerAddress {
   uint16_t port = 0;
   bool operator==(const PeerAddress&) const = default;
 
-  /// Only reachable from this machine: a unix socket, 127.0.0.0/8, ::1 or "localhost", which
-  /// stands for 127.0.0.1 here whatever a resolver says.
+  /// Returns whether the address is reachable from this machine only: a unix socket, 127.0.0.0/8,
+  /// ::1 or "localhost", which always stands for 127.0.0.1 here, independent of the resolver.
   bool IsLocal() const;
-  /// The form that ParsePeerAddress reads.
+  /// Returns the form that ParsePeerAddress() reads.
   std::string ToString() const;
 };
 
-/// InvalidArgument says what is wrong and shows the accepted forms.
+/// Parses an address. InvalidArgument: the message names the problem and the accepted forms.
 Result<PeerAddress> ParsePeerAddress(std::string_view text);
 
-/// A non-blocking listener; `address` gets the port that was bound. A stale socket file is
-/// replaced, one that somebody listens on is not (AlreadyExists). Only this user reaches a socket
-/// file.
+/// Returns a non-blocking listener and sets the bound port in `address`. Replaces a stale socket
+/// file, but not one with a live listener (AlreadyExists). Only this user may access a socket file.
 Result<UniqueFd> ListenAt(PeerAddress& address);
 
-/// A connected, non-blocking socket. Unavailable: nobody listens there or it cannot be reached;
-/// DeadlineExceeded, also for the resolving of a name.
+/// Returns a connected, non-blocking socket. Unavailable: no process listens there or the address
+/// is unreachable. DeadlineExceeded: also when resolving a name takes too long.
 Result<UniqueFd> ConnectTo(const PeerAddress& address, Clock::TimePoint deadline);
 
-/// Frames go out at once, whatever their size. Nothing for a unix socket.
+/// Disables Nagle's algorithm, so that frames of any size are sent immediately. No effect on a unix
+/// socket.
 void DisableDelay(int socket);
 
-/// Milliseconds for poll() until `deadline`, rounded up; 0 when it has passed.
+/// Returns the milliseconds until `deadline` for poll(), rounded up; 0 when the deadline has
+/// passed.
 int PollMsUntil(Clock::TimePoint deadline);
 
 }  // namespace holdfast::agent

@@ -17,10 +17,10 @@
 namespace holdfast::agent {
 namespace {
 
-// Received bytes are taken and checksummed in pieces of this size: large enough that waking up for
-// each costs little, and still in the cache when they are checksummed.
+// Bytes are received and checksummed in pieces of this size: large enough to make wake-ups cheap,
+// and small enough to be still in the cache for the checksum.
 constexpr size_t kPieceBytes = 512 << 10;
-// What a peer said before it hung up has arrived or never will; this is for one that is slow to.
+// How long to wait for the refusal of a peer that is slow to close the connection.
 constexpr auto kRefusalWait = std::chrono::seconds(1);
 
 bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -38,12 +38,12 @@ void Channel::Shut() {
 }
 
 Status Channel::Ended() const {
-  if (shut_) return CancelledError("the connection was given up");
-  return UnavailableError(peer_ + " has ended the connection");
+  if (shut_) return CancelledError("this node has shut the connection down");
+  return UnavailableError(peer_ + " has closed the connection");
 }
 
 Status Channel::Broken(int error) const {
-  if (shut_) return CancelledError("the connection was given up");
+  if (shut_) return CancelledError("this node has shut the connection down");
   return UnavailableError(
       fmt::format("the connection to {} broke: {}", peer_, std::strerror(error)));
 }
@@ -57,7 +57,7 @@ Status Channel::Poll(short events, Clock::TimePoint deadline) const {
     if (ready == 0) {
       return DeadlineExceededError(
           fmt::format("{} did not {} in time", peer_,
-                      (events & POLLIN) != 0 ? "answer" : "take what it was sent"));
+                      (events & POLLIN) != 0 ? "answer" : "receive the data sent to it"));
     }
     if (errno != EINTR) return Broken(errno);
   }
@@ -84,7 +84,7 @@ Status Channel::Send(FrameKind kind, std::span<const std::byte> payload, uint32_
                      Clock::TimePoint deadline, uint16_t flags) {
   Status status = SendBytes(kind, payload, stamp, deadline, flags);
   if (status.code() == ErrorCode::kDeadlineExceeded) {
-    // What the other side does not take, the kernel need not keep for it once we close.
+    // The kernel need not keep data that the other side does not receive after the close.
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   }
@@ -107,7 +107,7 @@ Status Channel::SendText(FrameKind kind, const std::string& payload, Clock::Time
 
 Status Channel::SendPlain(std::span<const std::byte> header, std::span<const std::byte> payload,
                           Clock::TimePoint deadline) {
-  // The kernel only reads them; iovec lacks the const.
+  // sendmsg() only reads the bytes, but iovec is not const.
   iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
                      {const_cast<std::byte*>(payload.data()), payload.size()}};
   msghdr message{};
@@ -169,7 +169,7 @@ void Channel::WakeAt(size_t bytes) {
   if (wake_bytes_ == bytes) return;
   wake_bytes_ = bytes;
   const int value = static_cast<int>(bytes);
-  // Only saves wake-ups: a kernel that refuses wakes us more often.
+  // An optimization: if the kernel refuses, there are only more wake-ups.
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value));
 }
 
@@ -208,7 +208,7 @@ Result<std::vector<std::byte>> Channel::ReceiveFrame(FrameKind kind, Clock::Time
   HOLDFAST_ASSIGN_OR_RETURN(const FrameHeader header, ReceiveHeader(deadline));
   const bool refusal = header.kind == FrameKind::kError && header.flags == kFrameOfConnection;
   if (header.kind != kind && !refusal) {
-    return Fail(DataLossError(fmt::format("{} sent a frame {} where {} is due", peer_,
+    return Fail(DataLossError(fmt::format("{} sent a frame {} where {} is expected", peer_,
                                           FrameName(header.kind), FrameName(kind))));
   }
   std::vector<std::byte> payload(header.payload_bytes);

@@ -15,43 +15,45 @@
 
 namespace holdfast::agent {
 
-/// One connection to a peer: frames with deadlines, in the clear or inside TLS. Used by one thread
-/// at a time, but for Shut(). After any error it is of no more use, and the errors are:
-/// Unavailable: the other side is gone; DeadlineExceeded; Cancelled: Shut(); DataLoss: bytes that
-/// are no frame or do not match their checksum; Unsupported: frames of a newer protocol.
+/// One connection to a peer: frames with deadlines, in plain text or inside TLS. Only one thread at
+/// a time may use it, except for Shut() and HasHungUp(). Unusable after any error. The errors are
+/// Unavailable (the other side has closed the connection), DeadlineExceeded, Cancelled (Shut() was
+/// called), DataLoss (the bytes are not a frame or do not match their checksum) and Unsupported
+/// (frames of a newer protocol).
 class Channel {
  public:
-  /// Takes over a connected, non-blocking socket. `peer` names the other side in errors.
+  /// Takes ownership of a connected, non-blocking socket. `peer` names the other side in errors.
   Channel(UniqueFd socket, std::string peer);
   ~Channel();
 
-  /// Puts everything from now on inside TLS. FailedPrecondition: the other side does not, and what
-  /// it says, a refusal maybe, can be received as ever.
+  /// Sends and receives everything from now on inside TLS. FailedPrecondition: the other side does
+  /// not use TLS; its frames, such as a refusal, can be received in plain text.
   Status StartTls(const TlsContext& context, const std::string& host, Clock::TimePoint deadline);
 
-  /// Sends a frame whose checksum starts at `stamp`; `payload` goes out from where it lies.
+  /// Sends a frame whose checksum starts at `stamp`; `payload` is not copied.
   Status Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
               Clock::TimePoint deadline, uint16_t flags = 0);
   Status SendText(FrameKind kind, const std::string& payload, Clock::TimePoint deadline);
 
   Result<FrameHeader> ReceiveHeader(Clock::TimePoint deadline);
-  /// Receives the payload of `header` into the front of `into`, which has room for it, and checks
-  /// it as it comes.
+  /// Receives the payload of `header` into the front of `into`, which must be large enough, and
+  /// verifies its checksum.
   Status ReceivePayload(const FrameHeader& header, uint32_t stamp, std::span<std::byte> into,
                         Clock::TimePoint deadline);
-  /// Receives a whole frame that must be of `kind`; an Error of the connection comes back as its
-  /// status, any other frame as DataLoss.
+  /// Receives a complete frame of `kind`. If the other side refuses the connection instead (an
+  /// Error frame with kFrameOfConnection), returns its status. DataLoss for any other frame.
   Result<std::vector<std::byte>> ReceiveFrame(FrameKind kind, Clock::TimePoint deadline);
-  /// What the other side said before it hung up, if it said why; `otherwise` if not.
+  /// Returns the refusal that the other side sent before it closed the connection, or `otherwise`
+  /// if it sent none.
   Status RefusalOr(Status otherwise);
 
-  /// Waits until something can be received. Unavailable when the other side hung up instead.
+  /// Blocks until bytes can be received. Unavailable: the other side has closed the connection.
   Status AwaitReadable(Clock::TimePoint deadline);
-  /// Connected, and nothing waits to be received.
+  /// Returns whether the channel is connected and has no bytes to receive.
   bool IsQuiet();
-  /// The other side is gone. Any thread.
+  /// Returns whether the other side has closed the connection. Callable from any thread.
   bool HasHungUp() const;
-  /// Ends what runs and all later calls as Cancelled. Any thread.
+  /// Makes running and later calls return Cancelled. Callable from any thread.
   void Shut();
 
   const std::string& peer() const { return peer_; }
@@ -66,7 +68,7 @@ class Channel {
                    Clock::TimePoint deadline);
   Status SendTls(std::span<const std::byte> bytes, Clock::TimePoint deadline);
   Status Receive(std::span<std::byte> into, Clock::TimePoint deadline);
-  /// The kernel wakes a Poll for receiving once so many bytes are there, or the end is.
+  /// Makes the kernel wake a Poll() for receiving only when `bytes` bytes or the end have arrived.
   void WakeAt(size_t bytes);
   Result<size_t> ReceiveSome(std::span<std::byte> into, Clock::TimePoint deadline);
   Status WaitFor(TlsSession::Want want, Clock::TimePoint deadline) const;
@@ -75,7 +77,7 @@ class Channel {
   const std::string peer_;
   size_t wake_bytes_ = 1;
   std::atomic<bool> shut_{false};
-  std::unique_ptr<TlsSession> tls_;  // after the socket: it ends first
+  std::unique_ptr<TlsSession> tls_;  // declared after the socket, so destroyed before it
 };
 
 }  // namespace holdfast::agent

@@ -12,24 +12,25 @@ namespace holdfast::agent {
 
 void PeersConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.listen", &listen,
-             "Where other nodes read parity and shards: host:port (0: any) or unix:/path.");
+             "Address at which other nodes read parity and shards: host:port (port 0: any) or "
+             "unix:/path.");
   schema.Add("peers.advertise", &advertise,
-             "The address that other nodes are told, where it is not peers.listen: host:port or "
+             "Address that other nodes use, if it differs from peers.listen: host:port or "
              "unix:/path.");
   schema.Add(
       "peers.secret_file", &secret_file,
-      "File of 16 to 4096 bytes, the same on all nodes, that others may not read; needed where "
+      "File of 16 to 4096 bytes, the same on all nodes, unreadable for other users; required where "
       "other machines reach peers.listen.");
   schema.Add("peers.connections_max", &connections_max,
-             "Connections of peers served at once; further ones are refused.", 1, 4096);
+             "Maximum of concurrent connections of peers; further ones are refused.", 1, 4096);
   schema.AddBytes("peers.rate_bytes_per_s", &rate_bytes_per_s,
-                  "Send to peers at most so many bytes a second; 0: as fast as it goes.");
+                  "Limit for sending to peers, bytes per second; 0: unlimited.");
   schema.AddBytes("peers.busy_rate_bytes_per_s", &busy_rate_bytes_per_s,
-                  "The same while the trainers' own traffic runs; 0: nothing meanwhile.");
+                  "The same limit while collectives of trainers run; 0: pause sending.");
   schema.Add(
       "peers.yield_max_ms", &yield_max_ms,
-      "Yield to the trainers' own traffic for so long in one go, and for half of the time at "
-      "most; 0: never.",
+      "Longest continuous time at that limit, which also holds for at most half of the time; 0: "
+      "never.",
       0, 60'000);
 }
 
@@ -42,13 +43,13 @@ Status PeersConfig::Check() const {
   }
   HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !secret_file.empty(), "peers.listen"));
   if (advertise.empty()) return Status::Ok();
-  const auto told = ParsePeerAddress(advertise);
-  if (!told) return told.error().WithContext("peers.advertise");
-  if (told->kind == PeerAddress::Kind::kTcp && told->port == 0) {
+  const auto advertised = ParsePeerAddress(advertise);
+  if (!advertised) return advertised.error().WithContext("peers.advertise");
+  if (advertised->kind == PeerAddress::Kind::kTcp && advertised->port == 0) {
     return InvalidArgumentError(fmt::format("peers.advertise '{}' has no port", advertise));
   }
-  // Whoever reaches it reaches peers.listen.
-  return RequireSecret(*told, !secret_file.empty(), "peers.advertise");
+  // A machine that reaches this address reaches peers.listen.
+  return RequireSecret(*advertised, !secret_file.empty(), "peers.advertise");
 }
 
 Status PeersConfig::CheckFiles(const PeerTlsFiles& tls) const {

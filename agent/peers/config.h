@@ -21,11 +21,11 @@ struct PeersConfig {
   uint64_t busy_rate_bytes_per_s = 0;
   int64_t yield_max_ms = 200;
 
-  /// Binds every field; the config outlives the schema.
+  /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
-  /// What the schema cannot check. Files are read when server and transport start.
+  /// Checks what the schema cannot. Does not read files; server and transport do when they start.
   Status Check() const;
-  /// The secret and the TLS files can be used; files that are not configured are not looked for.
+  /// Checks that the configured secret and TLS files are usable.
   Status CheckFiles(const PeerTlsFiles& tls) const;
 
   TcpPeerServerOptions ServerOptions(const std::string& cluster, const std::string& node,

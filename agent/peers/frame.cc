@@ -21,7 +21,7 @@ constexpr size_t kProofPayloadMax = 32;
 constexpr size_t kErrorPayloadMax = 2048;
 constexpr size_t kRequestPayloadMax = kPeerGroupBytesMax + (64U << 10);
 
-/// The header as it lies on the wire; no hidden padding.
+/// The header on the wire; the struct has no hidden padding.
 struct WireHeader {
   uint32_t magic = kMagic;
   uint8_t protocol = kPeerProtocol;
@@ -116,27 +116,28 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
   if (wire.magic != kMagic) {
     return Fail(DataLossError("the other side does not send peer frames; does it use TLS?"));
   }
-  // The checksum comes before the protocol, so that a flipped bit is not taken for a newer one.
+  // Checked before the protocol, so that a flipped bit does not look like a newer protocol.
   if (wire.header_crc != Crc32c(bytes.first(kCoveredBytes))) {
     return Fail(DataLossError("the header of a frame does not match its checksum"));
   }
   if (wire.protocol != kPeerProtocol) {
     return Fail(UnsupportedError(
-        fmt::format("peer protocol {} meets protocol {}: run the same Holdfast on all nodes",
+        fmt::format("the other side uses peer protocol {} and this node protocol {}: run the same "
+                    "release of Holdfast on all nodes",
                     wire.protocol, kPeerProtocol)));
   }
   if (!IsKnown(wire.kind)) {
-    return Fail(UnsupportedError(fmt::format("peer frames have no kind {}", wire.kind)));
+    return Fail(UnsupportedError(fmt::format("unknown kind {} of a peer frame", wire.kind)));
   }
   FrameHeader header{static_cast<FrameKind>(wire.kind), wire.flags, wire.payload_bytes,
                      wire.payload_crc};
   const uint16_t flags_allowed = header.kind == FrameKind::kError ? kFrameOfConnection : 0;
   if ((header.flags & ~flags_allowed) != 0 ||
       std::any_of(std::begin(wire.zero), std::end(wire.zero), [](uint8_t b) { return b != 0; })) {
-    return Fail(UnsupportedError("a frame has fields that this build does not know"));
+    return Fail(UnsupportedError("a frame has fields that this release does not support"));
   }
   if (header.payload_bytes > FramePayloadMax(header.kind)) {
-    return Fail(DataLossError(fmt::format("a frame {} says {} bytes; at most {} are allowed",
+    return Fail(DataLossError(fmt::format("a frame {} has {} bytes; at most {} are allowed",
                                           FrameName(header.kind), header.payload_bytes,
                                           FramePayloadMax(header.kind))));
   }

@@ -16,23 +16,23 @@ namespace holdfast::agent {
 inline constexpr uint8_t kPeerProtocol = 1;
 inline constexpr size_t kFrameHeaderBytes = 32;
 
-/// The numbers are stable (wire).
+/// The values are stable (wire format).
 enum class FrameKind : uint8_t {
   // the handshake, in this order
   kHello = 1,      // client: Introduction
   kChallenge = 2,  // server: Introduction
-  kProof = 3,      // client: HMAC, empty without a secret
-  kWelcome = 4,    // server: the same
+  kProof = 3,      // client: HMAC; no payload without a secret
+  kWelcome = 4,    // server: HMAC; no payload without a secret
   // one request at a time
   kRequest = 16,   // client: StreamRequest
-  kAccepted = 32,  // server: the source has opened the object; empty
+  kAccepted = 32,  // server: the source has opened the object; no payload
   kData = 33,      // server: 1 to kPeerUnitBytes bytes of it
-  kEnd = 34,       // server: the object ends before the request does; empty
+  kEnd = 34,       // server: the object ends before the request's range; no payload
   kError = 35,     // server: code and text; ends the request
 };
 
-/// Flag of an Error that is about the connection and not about a request: its checksum has no
-/// stamp, and the connection ends.
+/// Flag of an Error that concerns the connection and not a request. Its checksum has no stamp, and
+/// the connection ends after it.
 inline constexpr uint16_t kFrameOfConnection = 1;
 
 struct FrameHeader {
@@ -43,32 +43,32 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-/// "Data" for kData.
+/// Returns the kind's name: "Data" for kData.
 std::string_view FrameName(FrameKind kind);
 
-/// Longest payload of a kind: nothing is allocated or received for a longer one.
+/// Returns the longest payload of a kind. Longer payloads are neither allocated nor received.
 uint32_t FramePayloadMax(FrameKind kind);
 
 std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);
 
-/// DataLoss: not a header, a damaged one, or a payload that is too long. Unsupported: another
-/// protocol or kind, whose header is intact.
+/// Decodes a header. DataLoss: no header, a damaged header, or a payload that is too long.
+/// Unsupported: an intact header of another protocol or of an unknown kind.
 Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-/// What the checksum of an answer covers beside its payload, without being sent again: the whole
-/// request (job, version, rank, incarnation, number of the stream …) and the position that the
-/// answer is for. A frame that is misdirected, out of place or replayed has another checksum.
+/// The checksum of an answer covers, in addition to its payload, data that is not sent again: the
+/// complete request (job, version, rank, incarnation, number of the stream …) and the position of
+/// the answer. A frame that is misdirected, out of order or replayed has another checksum.
 class FrameStamp {
  public:
   explicit FrameStamp(std::span<const std::byte> request_payload);
-  /// The CRC-32C to start from for an answer at `position` of the object.
+  /// Returns the CRC-32C at which the checksum of an answer at `position` of the object starts.
   uint32_t At(uint64_t position) const;
 
  private:
   uint32_t crc_;
 };
 
-/// Where the checksums of all other frames start.
+/// The value at which the checksums of all other frames start.
 inline constexpr uint32_t kNoStamp = 0;
 
 }  // namespace holdfast::agent

@@ -21,16 +21,17 @@ Result<Introduction> Introduce(const PeerIdentity& self) {
   introduction.cluster = self.cluster;
   introduction.node = self.node;
   if (RAND_bytes(reinterpret_cast<unsigned char*>(introduction.nonce.data()), kNonceBytes) != 1) {
-    return Fail(InternalError("OpenSSL has no random numbers"));
+    return Fail(InternalError("OpenSSL returned no random numbers"));
   }
   return introduction;
 }
 
-/// Whether the two may go on to prove themselves.
+/// Checks that both nodes belong to the same cluster and both or neither have a secret.
 Status CheckIntroduction(const Introduction& other, const PeerIdentity& self) {
   if (other.cluster != self.cluster) {
-    return FailedPreconditionError(fmt::format("node {} is of cluster {}, node {} of cluster {}",
-                                               other.node, other.cluster, self.node, self.cluster));
+    return FailedPreconditionError(
+        fmt::format("node {} belongs to cluster {}, but node {} to cluster {}", other.node,
+                    other.cluster, self.node, self.cluster));
   }
   if (other.has_secret == !self.secret.empty()) return Status::Ok();
   return PermissionDeniedError(fmt::format(
@@ -39,7 +40,7 @@ Status CheckIntroduction(const Introduction& other, const PeerIdentity& self) {
       other.has_secret ? other.node : self.node, other.has_secret ? self.node : other.node));
 }
 
-/// The payload of Proof and Welcome: empty without a secret.
+/// Returns the payload of Proof and Welcome; empty without a secret.
 Result<std::string> ProofPayload(const PeerIdentity& self, std::string_view role,
                                  const Introduction& client, const Introduction& server) {
   if (self.secret.empty()) return std::string();
@@ -49,7 +50,7 @@ Result<std::string> ProofPayload(const PeerIdentity& self, std::string_view role
 
 Status CheckProof(const std::string& expected, const std::vector<std::byte>& got,
                   const std::string& node) {
-  // In constant time: how much of a guess is right must not show.
+  // In constant time, so that timing does not reveal how much of a guess is right.
   if (got.size() == expected.size() &&
       CRYPTO_memcmp(got.data(), expected.data(), expected.size()) == 0) {
     return Status::Ok();
@@ -101,7 +102,7 @@ Status ProofAsServer(Channel& channel, const PeerIdentity& self, Clock::TimePoin
 
 Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
                             const Introduction& client, const Introduction& server) {
-  // Each part carries its own lengths, so that no two conversations give the same text.
+  // Each part contains its lengths, so that two different handshakes never give the same text.
   const std::string text = fmt::format("holdfast peer {} {}\n", kPeerProtocol, role) +
                            EncodeIntroduction(client) + EncodeIntroduction(server);
   PeerProof proof;
@@ -109,7 +110,9 @@ Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
   const auto* made = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
                           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                           reinterpret_cast<unsigned char*>(proof.data()), &bytes);
-  if (made == nullptr || bytes != proof.size()) return Fail(InternalError("OpenSSL has no HMAC"));
+  if (made == nullptr || bytes != proof.size()) {
+    return Fail(InternalError("OpenSSL returned no HMAC"));
+  }
   return proof;
 }
 
@@ -118,7 +121,7 @@ Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& sel
   std::string server_node;
   const Status status = ProofAsClient(channel, self, deadline, &server_node);
   if (status.ok()) return server_node;
-  // A server that refuses hangs up; why, it said before.
+  // A server that refuses sends the reason before it closes the connection.
   if (status.code() == ErrorCode::kUnavailable) return Fail(channel.RefusalOr(status));
   return Fail(status);
 }

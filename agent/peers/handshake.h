@@ -12,32 +12,32 @@
 
 namespace holdfast::agent {
 
-/// Who a node is to its peers.
+/// The identity of a node towards its peers.
 struct PeerIdentity {
   std::string cluster;
   std::string node;
-  std::string secret;  // shared by all nodes; empty: none, and everybody of the cluster is believed
+  std::string secret;  // shared by all nodes; empty: none, every node of the cluster is trusted
 };
 
 inline constexpr size_t kProofBytes = 32;
 using PeerProof = std::array<std::byte, kProofBytes>;
 
-/// What one side ("client" or "server") sends to show that it knows the secret: HMAC-SHA256 over
-/// its role, the protocol and everything that both sides said. Neither a replay nor a reflection of
-/// the other side's proof is one.
+/// Returns the proof of one side ("client" or "server") that it knows the secret: HMAC-SHA256 over
+/// its role, the protocol and both introductions. Neither a replay nor a reflection of the other
+/// side's proof is valid.
 Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
                             const Introduction& client, const Introduction& server);
 
-/// Both sides show that they belong to the same cluster and know its secret; the client first, so
-/// that a stranger gets nothing to try guesses on. Return the other node's name.
-/// FailedPrecondition: another cluster; PermissionDenied: no secret, or another one; Unsupported:
-/// another protocol; or a channel's errors.
+/// Both sides prove that they belong to the same cluster and know its secret. The client sends its
+/// proof first, so that a client without the secret gets no proof against which it could test
+/// guesses. Return the other node's name. FailedPrecondition: another cluster; PermissionDenied: no
+/// secret, or another one; Unsupported: another protocol; or the channel's errors.
 Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& self,
                                        Clock::TimePoint deadline);
 Result<std::string> ShakeHandsAsServer(Channel& channel, const PeerIdentity& self,
                                        Clock::TimePoint deadline);
 
-/// Tells the other side why the connection ends, as far as it listens.
+/// Sends the other side the reason for the end of the connection; errors are ignored.
 void SendRefusal(Channel& channel, const Status& why);
 
 }  // namespace holdfast::agent

@@ -5,14 +5,14 @@
 
 namespace holdfast::agent {
 
-void IdleChannels::DropOld() {
+void IdleChannels::DropExpired() {
   const Clock::TimePoint oldest = Clock::Real().Now() - timeout_;
   while (!idle_.empty() && idle_.front().since < oldest) idle_.pop_front();
 }
 
 std::unique_ptr<Channel> IdleChannels::Take(const std::string& address) {
   MutexLock lock(mutex_);
-  DropOld();
+  DropExpired();
   for (auto it = idle_.end(); it != idle_.begin();) {
     --it;
     if (it->address != address) continue;
@@ -25,7 +25,7 @@ std::unique_ptr<Channel> IdleChannels::Take(const std::string& address) {
 
 void IdleChannels::Put(const std::string& address, std::unique_ptr<Channel> channel) {
   MutexLock lock(mutex_);
-  DropOld();
+  DropExpired();
   const auto same = std::count_if(idle_.begin(), idle_.end(),
                                   [&](const Idle& one) { return one.address == address; });
   if (static_cast<size_t>(same) >= per_address_max_) return;

@@ -11,15 +11,16 @@
 
 namespace holdfast::agent {
 
-/// Connections that wait for their next stream. Thread-safe.
+/// Idle connections that can be used for another stream. Thread-safe.
 class IdleChannels {
  public:
   IdleChannels(size_t per_address_max, Clock::Duration timeout)
       : per_address_max_(per_address_max), timeout_(timeout) {}
 
-  /// The one that waits for the shortest time, if it still is connected; null: none.
+  /// Returns the connection to `address` that has been idle for the shortest time and is still
+  /// connected; null if there is none.
   std::unique_ptr<Channel> Take(const std::string& address);
-  /// Keeps it, or drops it where there are enough.
+  /// Keeps the connection, or closes it when the address already has per_address_max idle ones.
   void Put(const std::string& address, std::unique_ptr<Channel> channel);
 
  private:
@@ -28,13 +29,13 @@ class IdleChannels {
     std::unique_ptr<Channel> channel;
     Clock::TimePoint since;
   };
-  /// Drops what has waited too long.
-  void DropOld() HOLDFAST_REQUIRES(mutex_);
+  /// Closes connections that have been idle for longer than the timeout.
+  void DropExpired() HOLDFAST_REQUIRES(mutex_);
 
   const size_t per_address_max_;
   const Clock::Duration timeout_;
   Mutex mutex_;
-  std::list<Idle> idle_ HOLDFAST_GUARDED_BY(mutex_);  // longest first
+  std::list<Idle> idle_ HOLDFAST_GUARDED_BY(mutex_);  // longest idle first
 };
 
 }  // namespace holdfast::agent

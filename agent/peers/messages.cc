@@ -27,7 +27,7 @@ void PutName(const std::string& name, std::string* out) {
   out->append(name);
 }
 
-/// Takes numbers and texts from the front; false when the bytes do not suffice.
+/// Takes numbers and texts from the front. Functions return false when there are too few bytes.
 class Cursor {
  public:
   explicit Cursor(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -56,7 +56,7 @@ class Cursor {
 };
 
 Status Damaged(std::string_view what) {
-  return DataLossError(fmt::format("a peer's {} does not add up", what));
+  return DataLossError(fmt::format("a peer's {} is malformed", what));
 }
 
 bool IsKnownRequest(uint8_t kind) {
@@ -100,62 +100,63 @@ Status ValidateRequest(const PeerRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job));
   if (!IsKnownRequest(static_cast<uint8_t>(request.kind))) {
     return InvalidArgumentError(
-        fmt::format("peers have no requests of kind {}", static_cast<uint8_t>(request.kind)));
+        fmt::format("unknown kind {} of a request to a peer", static_cast<uint8_t>(request.kind)));
   }
   if (request.version.incarnation.value == 0 || request.incarnation.value == 0) {
     return InvalidArgumentError("a request to a peer needs incarnations from 1");
   }
   uint64_t end = 0;
   if (__builtin_add_overflow(request.offset, request.bytes, &end)) {
-    return InvalidArgumentError(
-        fmt::format("{} bytes from {} are beyond any object", request.bytes, request.offset));
+    return InvalidArgumentError(fmt::format("a range of {} bytes at offset {} is beyond any object",
+                                            request.bytes, request.offset));
   }
   if (!request.group.empty() && request.kind != PeerRequestKind::kDecode) {
     return InvalidArgumentError("only a request to decode carries a group");
   }
   if (request.group.size() > kPeerGroupBytesMax) {
-    return InvalidArgumentError(fmt::format("a group of {} bytes; at most {} are allowed",
-                                            request.group.size(), kPeerGroupBytesMax));
+    return InvalidArgumentError(
+        fmt::format("a request's group has {} bytes; at most {} are allowed", request.group.size(),
+                    kPeerGroupBytesMax));
   }
   return Status::Ok();
 }
 
 std::string EncodeRequest(const StreamRequest& request) {
-  const PeerRequest& asked = request.request;
+  const PeerRequest& inner = request.request;
   std::string out;
-  out.reserve(128 + asked.job.size() + asked.group.size());
+  out.reserve(128 + inner.job.size() + inner.group.size());
   Put(request.stream, &out);
-  Put(static_cast<uint8_t>(asked.kind), &out);
-  PutName(asked.job, &out);
-  Put(asked.version.incarnation.value, &out);
-  Put(asked.version.step.value, &out);
-  Put(asked.incarnation.value, &out);
-  Put(asked.rank.value, &out);
-  Put(asked.stripe, &out);
-  Put(asked.index, &out);
-  Put(asked.offset, &out);
-  Put(asked.bytes, &out);
-  Put(static_cast<uint32_t>(asked.group.size()), &out);
-  out.append(asked.group);
+  Put(static_cast<uint8_t>(inner.kind), &out);
+  PutName(inner.job, &out);
+  Put(inner.version.incarnation.value, &out);
+  Put(inner.version.step.value, &out);
+  Put(inner.incarnation.value, &out);
+  Put(inner.rank.value, &out);
+  Put(inner.stripe, &out);
+  Put(inner.index, &out);
+  Put(inner.offset, &out);
+  Put(inner.bytes, &out);
+  Put(static_cast<uint32_t>(inner.group.size()), &out);
+  out.append(inner.group);
   return out;
 }
 
 Result<StreamRequest> DecodeRequest(std::span<const std::byte> payload) {
   StreamRequest request;
-  PeerRequest& asked = request.request;
+  PeerRequest& inner = request.request;
   Cursor cursor(payload);
   uint8_t kind = 0;
   uint32_t group_bytes = 0;
-  if (!cursor.Take(&request.stream) || !cursor.Take(&kind) || !cursor.TakeName(&asked.job) ||
-      !cursor.Take(&asked.version.incarnation.value) || !cursor.Take(&asked.version.step.value) ||
-      !cursor.Take(&asked.incarnation.value) || !cursor.Take(&asked.rank.value) ||
-      !cursor.Take(&asked.stripe) || !cursor.Take(&asked.index) || !cursor.Take(&asked.offset) ||
-      !cursor.Take(&asked.bytes) || !cursor.Take(&group_bytes) ||
-      !cursor.TakeText(group_bytes, &asked.group) || cursor.left() != 0) {
+  if (!cursor.Take(&request.stream) || !cursor.Take(&kind) || !cursor.TakeName(&inner.job) ||
+      !cursor.Take(&inner.version.incarnation.value) || !cursor.Take(&inner.version.step.value) ||
+      !cursor.Take(&inner.incarnation.value) || !cursor.Take(&inner.rank.value) ||
+      !cursor.Take(&inner.stripe) || !cursor.Take(&inner.index) || !cursor.Take(&inner.offset) ||
+      !cursor.Take(&inner.bytes) || !cursor.Take(&group_bytes) ||
+      !cursor.TakeText(group_bytes, &inner.group) || cursor.left() != 0) {
     return Fail(Damaged("request"));
   }
-  asked.kind = static_cast<PeerRequestKind>(kind);
-  HOLDFAST_RETURN_IF_ERROR(ValidateRequest(asked));
+  inner.kind = static_cast<PeerRequestKind>(kind);
+  HOLDFAST_RETURN_IF_ERROR(ValidateRequest(inner));
   return request;
 }
 

@@ -12,15 +12,15 @@
 
 namespace holdfast::agent {
 
-/// Where all connections of a server wait for the one pacer. Thread-safe.
+/// The gate where all connections of a server wait for their common pacer. Thread-safe.
 class PaceGate {
  public:
-  /// `is_busy` says whether the trainers' own traffic runs; asked before each unit, by any thread;
-  /// null: never.
+  /// `is_busy` returns whether collectives of the trainers are running. It is called before each
+  /// unit, from any thread; null: never busy.
   PaceGate(const PacerOptions& options, std::function<bool()> is_busy, const Clock& clock)
       : is_busy_(std::move(is_busy)), pacer_(options, clock) {}
 
-  /// Waits until `bytes` may be sent. False: stopped.
+  /// Blocks until `bytes` may be sent. Returns false when stopped.
   bool Await(uint64_t bytes) {
     for (;;) {
       const bool busy = is_busy_ && is_busy_();
@@ -29,7 +29,7 @@ class PaceGate {
       pacer_.SetBusy(busy);
       const Clock::Duration wait = pacer_.TryTake(bytes);
       if (wait == Clock::Duration::zero()) return true;
-      changed_.WaitFor(mutex_, busy ? std::min<Clock::Duration>(wait, kLook) : wait);
+      changed_.WaitFor(mutex_, busy ? std::min<Clock::Duration>(wait, kPollInterval) : wait);
     }
   }
   void Stop() {
@@ -37,15 +37,16 @@ class PaceGate {
     stopped_ = true;
     changed_.NotifyAll();
   }
-  /// Time that data has waited for the trainers' own traffic.
+  /// Returns the total time that data has waited for collectives of the trainers.
   Clock::Duration yielded() const {
     MutexLock lock(mutex_);
     return pacer_.yielded();
   }
 
  private:
-  // Nobody says when a trainer's traffic ends: a hint must not cost it a system call.
-  static constexpr std::chrono::milliseconds kLook{1};
+  // The gate polls for the end of a collective, because a notification would cost the trainer a
+  // system call.
+  static constexpr std::chrono::milliseconds kPollInterval{1};
 
   const std::function<bool()> is_busy_;
   mutable Mutex mutex_;

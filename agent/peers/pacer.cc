@@ -6,7 +6,7 @@
 
 namespace holdfast::agent {
 namespace {
-// Longer waits are cut: those who wait ask again.
+// Longer waits are cut to this; callers retry after the wait.
 constexpr double kWaitMaxSeconds = 3600;
 }  // namespace
 
@@ -16,7 +16,7 @@ Pacer::Pacer(const PacerOptions& options, const Clock& clock)
       clock_(clock),
       tokens_(burst_),
       refilled_(clock.Now()),
-      patience_(options.yield_max) {}
+      yield_budget_(options.yield_max) {}
 
 void Pacer::Refill() {
   const Clock::TimePoint now = clock_.Now();
@@ -30,27 +30,29 @@ void Pacer::Refill() {
   } else if (!yields) {
     tokens_ = burst_;  // unpaced time leaves the bucket full for the paced time after it
   }
-  // Nobody waits longer than told: what goes beyond was no waiting.
-  const Clock::Duration waited = yields ? std::min(passed, told_to_wait_) : Clock::Duration::zero();
+  // Count at most the returned delay: callers wait no longer, so any excess was not caused by
+  // pacing.
+  const Clock::Duration waited =
+      yields ? std::min(passed, returned_wait_) : Clock::Duration::zero();
   yielded_ += waited;
-  patience_ = std::clamp(patience_ + passed - 2 * waited, Clock::Duration::zero(),
-                         Clock::Duration(options_.yield_max));
+  yield_budget_ = std::clamp(yield_budget_ + passed - 2 * waited, Clock::Duration::zero(),
+                             Clock::Duration(options_.yield_max));
 }
 
 Clock::Duration Pacer::EmptyFor(uint64_t rate) const {
-  // One byte more than the debt, rounded up: after so long there is something in the bucket.
+  // One byte more than the debt, rounded up, so that the bucket is not empty after this time.
   const double seconds = std::min((1 - tokens_) / static_cast<double>(rate), kWaitMaxSeconds);
   return Clock::Duration(static_cast<int64_t>(std::ceil(seconds * 1e9)));
 }
 
 Clock::Duration Pacer::TryTake(uint64_t bytes) {
   Refill();
-  told_to_wait_ = {};
+  returned_wait_ = {};
   if (Yields()) {
     const uint64_t rate = options_.busy_rate_bytes_per_s;
     if (rate == 0 || tokens_ <= 0) {
-      told_to_wait_ = rate == 0 ? patience_ : std::min(patience_, EmptyFor(rate));
-      return told_to_wait_;
+      returned_wait_ = rate == 0 ? yield_budget_ : std::min(yield_budget_, EmptyFor(rate));
+      return returned_wait_;
     }
   } else if (options_.rate_bytes_per_s == 0) {
     return Clock::Duration::zero();
@@ -63,7 +65,7 @@ Clock::Duration Pacer::TryTake(uint64_t bytes) {
 
 void Pacer::SetBusy(bool busy) {
   if (busy == busy_) return;
-  Refill();  // what has passed counts at the rate that it passed at
+  Refill();  // the time until now counts at the previous rate
   busy_ = busy;
 }
 

@@ -8,37 +8,37 @@
 namespace holdfast::agent {
 
 struct PacerOptions {
-  uint64_t rate_bytes_per_s = 0;       // 0: not paced
-  uint64_t busy_rate_bytes_per_s = 0;  // while busy; 0: nothing is sent then
-  uint64_t burst_bytes = 4ULL << 20;   // sent at once after a pause
-  /// How long it yields in one go; 0: busy changes nothing.
+  uint64_t rate_bytes_per_s = 0;       // 0: unlimited
+  uint64_t busy_rate_bytes_per_s = 0;  // while busy; 0: no data is sent
+  uint64_t burst_bytes = 4ULL << 20;   // may be sent without waiting after a pause
+  /// Longest continuous yielding; 0: busy has no effect.
   Clock::Duration yield_max = std::chrono::milliseconds(200);
 };
 
-/// A token bucket: over any time T it lets through at most rate·T + burst + one unit. A unit may
-/// begin whenever anything is in the bucket and may overdraw it, so that long units do not starve
-/// beside short ones.
+/// A token bucket: over any time T it admits at most rate·T + burst + one unit. A unit may start
+/// whenever the bucket is not empty and may overdraw it, so that short units do not starve long
+/// ones.
 ///
-/// While busy it yields: the busy rate holds. Whatever it is told, it waits so for at most half of
-/// any time plus yield_max: waiting uses its patience up, all other time gives it back, and
-/// without patience the rate of quiet times holds. Pure but for the clock; thread-compatible.
+/// While busy the pacer yields: the busy rate applies. Yielding is bounded to half of any time plus
+/// yield_max: waiting spends a budget, which refills over all other time. Without a budget the
+/// normal rate applies. Pure except for the clock; thread-compatible.
 class Pacer {
  public:
-  /// `clock` outlives it.
+  /// `clock` must outlive the pacer.
   Pacer(const PacerOptions& options, const Clock& clock);
 
-  /// Takes `bytes` and returns 0, or takes nothing and returns how long at most there is nothing to
-  /// take. Ask again then, or when SetBusy changes the rate.
+  /// Takes `bytes` and returns 0, or takes nothing and returns the longest time until a retry can
+  /// succeed. Retry then, or when SetBusy() changes the rate.
   Clock::Duration TryTake(uint64_t bytes);
 
-  /// Busy: the trainers' own traffic runs and goes first.
+  /// Busy: collectives of the trainers run and have priority.
   void SetBusy(bool busy);
 
-  /// Time that was waited because of SetBusy, so far.
+  /// Returns the total time that senders have waited because of SetBusy().
   Clock::Duration yielded() const { return yielded_; }
 
  private:
-  bool Yields() const { return busy_ && patience_ > Clock::Duration::zero(); }
+  bool Yields() const { return busy_ && yield_budget_ > Clock::Duration::zero(); }
   Clock::Duration EmptyFor(uint64_t rate) const;
   void Refill();
 
@@ -48,8 +48,8 @@ class Pacer {
   bool busy_ = false;
   double tokens_;  // bytes; below 0: overdrawn
   Clock::TimePoint refilled_;
-  Clock::Duration patience_;
-  Clock::Duration told_to_wait_{};  // by the last TryTake
+  Clock::Duration yield_budget_;
+  Clock::Duration returned_wait_{};  // of the last TryTake() while yielding
   Clock::Duration yielded_{};
 };
 

@@ -11,8 +11,9 @@
 namespace holdfast::agent {
 namespace {
 
-/// Whether the other side is told: not when it is gone, silent or we are stopping.
-bool IsWorthTelling(const Status& why) {
+/// Returns whether to send the reason to the other side: not when it has disconnected or this
+/// server is stopping.
+bool ShouldReport(const Status& why) {
   return why.code() != ErrorCode::kUnavailable && why.code() != ErrorCode::kCancelled;
 }
 
@@ -30,7 +31,7 @@ void PeerSession::Stop() {
   if (reader_ != nullptr) reader_->Cancel();
 }
 
-void PeerSession::CancelIfGone() {
+void PeerSession::CancelIfDisconnected() {
   MutexLock lock(mutex_);
   if (reader_ != nullptr && channel_.HasHungUp()) reader_->Cancel();
 }
@@ -47,13 +48,13 @@ Status PeerSession::Run() {
     ++context_.counters.rejected;
     return status;
   }
-  // Who has just connected wants something; it may be slow to say so.
-  Clock::Duration patience = std::max(context_.timeouts.idle, context_.timeouts.frame);
-  for (;; patience = context_.timeouts.idle) {
-    HOLDFAST_RETURN_IF_ERROR(channel_.AwaitReadable(In(patience)));
+  // The first request of a connection gets the longer of the two timeouts.
+  Clock::Duration timeout = std::max(context_.timeouts.idle, context_.timeouts.frame);
+  for (;; timeout = context_.timeouts.idle) {
+    HOLDFAST_RETURN_IF_ERROR(channel_.AwaitReadable(In(timeout)));
     status = ServeRequest();
     if (status.ok()) continue;
-    if (IsWorthTelling(status)) {
+    if (ShouldReport(status)) {
       ++context_.counters.rejected;
       SendRefusal(channel_, status);
     }
@@ -70,7 +71,7 @@ Status PeerSession::ShakeHands() {
   }
   auto node = ShakeHandsAsServer(channel_, context_.self, deadline);
   if (node) return Status::Ok();
-  if (IsWorthTelling(node.error())) SendRefusal(channel_, node.error());
+  if (ShouldReport(node.error())) SendRefusal(channel_, node.error());
   return node.error();
 }
 
@@ -78,8 +79,8 @@ Status PeerSession::ServeRequest() {
   HOLDFAST_ASSIGN_OR_RETURN(
       const auto payload, channel_.ReceiveFrame(FrameKind::kRequest, In(context_.timeouts.frame)));
   const FrameStamp stamp(payload);
-  HOLDFAST_ASSIGN_OR_RETURN(const StreamRequest asked, DecodeRequest(payload));
-  const PeerRequest& request = asked.request;
+  HOLDFAST_ASSIGN_OR_RETURN(const StreamRequest decoded, DecodeRequest(payload));
+  const PeerRequest& request = decoded.request;
   auto opened = context_.source.Open(request);
   if (!opened) return SendError(opened.error(), stamp.At(request.offset));
   ++context_.counters.streams;
@@ -87,7 +88,7 @@ Status PeerSession::ServeRequest() {
                                          In(context_.timeouts.send)));
   SetReader(opened->get());
   Status status = SendObject(request, stamp, **opened);
-  SetReader(nullptr);  // before the reader goes
+  SetReader(nullptr);  // before the reader is destroyed
   return status;
 }
 
@@ -100,13 +101,14 @@ Status PeerSession::SendObject(const PeerRequest& request, const FrameStamp& sta
     auto unit = reader.Read(position, want, In(context_.timeouts.source));
     if (!unit) return SendError(unit.error(), start);
     if (unit->size() > want) {
-      return SendError(
-          InternalError(fmt::format("a source gave {} bytes for {}", unit->size(), want)), start);
+      return SendError(InternalError(fmt::format("a source returned {} bytes for a read of {}",
+                                                 unit->size(), want)),
+                       start);
     }
     if (unit->empty()) {
       return channel_.Send(FrameKind::kEnd, {}, start, In(context_.timeouts.send));
     }
-    if (!context_.gate.Await(unit->size())) return CancelledError("the server stops");
+    if (!context_.gate.Await(unit->size())) return CancelledError("the server is stopping");
     HOLDFAST_RETURN_IF_ERROR(
         channel_.Send(FrameKind::kData, *unit, start, In(context_.timeouts.send)));
     position += unit->size();

@@ -14,45 +14,45 @@
 
 namespace holdfast::agent {
 
-/// How long a server waits for what. All are bounds on one thread and one connection.
+/// Timeouts of a server. Each of them bounds the wait of one connection's thread.
 struct PeerServerTimeouts {
-  Clock::Duration frame = std::chrono::seconds(5);    // the handshake; the rest of a frame
-  Clock::Duration idle = std::chrono::seconds(60);    // the next request
-  Clock::Duration source = std::chrono::seconds(60);  // a unit from the source
-  Clock::Duration send = std::chrono::seconds(30);    // a peer that does not take a unit
+  Clock::Duration frame = std::chrono::seconds(5);    // for the handshake; for the rest of a frame
+  Clock::Duration idle = std::chrono::seconds(60);    // for the next request
+  Clock::Duration source = std::chrono::seconds(60);  // for a unit from the source
+  Clock::Duration send = std::chrono::seconds(30);    // for a peer to receive a unit
 };
 
-/// What a server has done since its start.
+/// Totals of a server since its start.
 struct PeerServerCounters {
   std::atomic<uint64_t> connections{0};  // accepted
   std::atomic<uint64_t> refused{0};      // over the limit
-  std::atomic<uint64_t> rejected{0};     // did not prove itself, or broke the protocol
-  std::atomic<uint64_t> streams{0};      // requests that the source has opened
-  std::atomic<uint64_t> data_bytes{0};   // sent, without frames and handshakes
-  std::atomic<uint64_t> frame_bytes{0};  // sent with them: their headers
+  std::atomic<uint64_t> rejected{0};     // failed authentication or violated the protocol
+  std::atomic<uint64_t> streams{0};      // requests whose object the source opened
+  std::atomic<uint64_t> data_bytes{0};   // data sent, without frames and handshakes
+  std::atomic<uint64_t> frame_bytes{0};  // headers of the sent data
 };
 
-/// What all sessions of a server share; outlives them.
+/// State shared by all sessions of a server; it must outlive them.
 struct PeerServerContext {
   PeerIdentity self;
-  std::unique_ptr<TlsContext> tls;  // null: in the clear
+  std::unique_ptr<TlsContext> tls;  // null: plain text
   PeerServerTimeouts timeouts;
   PeerSource& source;
   PaceGate gate;
   PeerServerCounters counters;
 };
 
-/// The serving side of one connection: handshake, then requests one after another.
+/// The server side of one connection: a handshake, then requests one after another.
 class PeerSession {
  public:
   PeerSession(UniqueFd socket, std::string peer, PeerServerContext& context);
 
-  /// Serves until the connection ends; returns why. One thread.
+  /// Serves until the connection ends and returns the reason. For one thread.
   Status Run();
-  /// Ends Run() soon. Any thread.
+  /// Makes Run() return soon. Callable from any thread.
   void Stop();
-  /// Cancels the source's reader when the client has hung up. Any thread.
-  void CancelIfGone();
+  /// Cancels the source's reader if the client has disconnected. Callable from any thread.
+  void CancelIfDisconnected();
 
   const std::string& peer() const { return channel_.peer(); }
 
@@ -61,7 +61,7 @@ class PeerSession {
   Status ServeRequest();
   Status SendObject(const PeerRequest& request, const FrameStamp& stamp, PeerReader& reader);
   Status SendError(const Status& error, uint32_t stamp);
-  /// Makes `reader` known to Stop() and CancelIfGone(); null: none.
+  /// Sets the reader for Stop() and CancelIfDisconnected(); null: none.
   void SetReader(PeerReader* reader);
   Clock::TimePoint In(Clock::Duration time) const;
 

@@ -25,10 +25,10 @@ Result<std::string> ReadPeerSecret(const std::string& path) {
   if (!S_ISREG(info.st_mode)) return Fail(named(InvalidArgumentError("is not a file")));
   if ((info.st_mode & kOthersMask) != 0) {
     return Fail(named(PermissionDeniedError(
-        fmt::format("every user of this machine has access to it (mode {:04o}); do: chmod o= {}",
+        fmt::format("all users of this machine can access it (mode {:04o}); run: chmod o= {}",
                     info.st_mode & 07777U, path))));
   }
-  // One byte more than allowed shows that there is more.
+  // One byte more than allowed, to detect longer files.
   std::string secret(kPeerSecretBytesMax + 1, '\0');
   size_t have = 0;
   while (have < secret.size()) {
@@ -52,8 +52,7 @@ Status RequireSecret(const PeerAddress& address, bool has_secret, std::string_vi
   if (has_secret || address.IsLocal()) return Status::Ok();
   return InvalidArgumentError(fmt::format(
       "{} {} is reachable from other machines and there is no peer secret: set peers.secret_file "
-      "to "
-      "a file with {} to {} bytes that all nodes share, or use a loopback address or unix:/path",
+      "to a file with {} to {} bytes that all nodes share, or use a loopback address or unix:/path",
       what, address.ToString(), kPeerSecretBytesMin, kPeerSecretBytesMax));
 }
 

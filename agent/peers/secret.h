@@ -12,13 +12,13 @@ namespace holdfast::agent {
 inline constexpr size_t kPeerSecretBytesMin = 16;
 inline constexpr size_t kPeerSecretBytesMax = 4096;
 
-/// The secret that the nodes of a cluster share: all bytes of the file, a newline at the end too.
-/// PermissionDenied when everyone may read or change the file; InvalidArgument for a length outside
-/// 16…4096 bytes.
+/// Reads the secret that the nodes of a cluster share: all bytes of the file, including a newline
+/// at the end. PermissionDenied when other users may access the file; InvalidArgument for a length
+/// outside 16…4096 bytes.
 Result<std::string> ReadPeerSecret(const std::string& path);
 
-/// InvalidArgument, saying what to set, when there is no secret and other machines reach `address`.
-/// `what` names it: "peers.listen".
+/// Returns InvalidArgument, with the setting to change, when there is no secret and other machines
+/// reach `address`. `what` names the address in the message: "peers.listen".
 Status RequireSecret(const PeerAddress& address, bool has_secret, std::string_view what);
 
 }  // namespace holdfast::agent

@@ -21,9 +21,11 @@
 namespace holdfast::agent {
 namespace {
 
-// While a source is waited for nobody reads from the client; so often is looked after it.
+// While a session waits for its source no thread reads from the client, so the accept thread checks
+// at this interval whether clients have disconnected.
 constexpr int kTickMs = 200;
-// A peer that is refused tries again and again; the log tells of one, and of how many there were.
+// A rejected peer retries repeatedly. The log gets at most one line per interval, with the number
+// of rejections since the line before.
 constexpr auto kLogInterval = std::chrono::seconds(1);
 
 std::string NameOf(const sockaddr_storage& from) {
@@ -41,7 +43,7 @@ std::string NameOf(const sockaddr_storage& from) {
   return "a local peer";
 }
 
-/// An end that operators should hear of: somebody who may not, or something that is broken.
+/// Returns whether operators should see this end of a connection: a missing permission or a defect.
 bool IsSuspicious(const Status& why) {
   return why.code() == ErrorCode::kPermissionDenied ||
          why.code() == ErrorCode::kFailedPrecondition || why.code() == ErrorCode::kDataLoss ||
@@ -50,7 +52,7 @@ bool IsSuspicious(const Status& why) {
 
 }  // namespace
 
-/// A served connection and its thread, which says when it is finished.
+/// A served connection and its thread, which sets `finished` at its end.
 struct TcpPeerServer::Connection {
   Connection(UniqueFd socket, std::string peer, PeerServerContext& context)
       : session(std::move(socket), std::move(peer), context) {}
@@ -104,7 +106,7 @@ TcpPeerServer::~TcpPeerServer() { Stop(); }
 
 void TcpPeerServer::Wake() {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then it wakes anyway.
+  // Fails only when the counter is full; then the descriptor is readable anyway.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -113,7 +115,7 @@ void TcpPeerServer::Stop() {
   stopping_ = true;
   Wake();
   accept_thread_.join();
-  // Still listening, so the file is ours.
+  // This server still listens, so the file belongs to it.
   if (address_.kind == PeerAddress::Kind::kUnix) ::unlink(address_.path.c_str());
   listener_.Reset();
   context_.gate.Stop();
@@ -126,7 +128,7 @@ void TcpPeerServer::AcceptLoop() {
   while (!stopping_) {
     std::array<pollfd, 2> waiting = {pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                                      pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-    // Without descriptors to accept with, the listener stays readable: it is left out for a tick.
+    // When the process has no descriptors left, the listener stays readable: skip it for one tick.
     const nfds_t count = accept_failed_ ? 1 : 2;
     const bool ticks = accept_failed_ || !connections_.empty();
     ::poll(waiting.data(), count, ticks ? kTickMs : -1);
@@ -134,7 +136,7 @@ void TcpPeerServer::AcceptLoop() {
     uint64_t drained = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &drained, sizeof(drained));
     Reap();
-    for (Connection& connection : connections_) connection.session.CancelIfGone();
+    for (Connection& connection : connections_) connection.session.CancelIfDisconnected();
     if ((waiting[1].revents & POLLIN) != 0) AcceptAll();
   }
 }
@@ -172,7 +174,8 @@ void TcpPeerServer::AcceptAll() {
       continue;
     }
     ++context_.counters.refused;
-    // In the clear even where TLS is used, and into an empty buffer: nobody waits for it.
+    // Sent in plain text even where TLS is used. The socket's buffer is empty, so this does not
+    // block.
     Channel refused(std::move(socket), NameOf(from));
     SendRefusal(refused, ResourceExhaustedError(fmt::format(
                              "node {} serves {} peer connections already (peers.connections_max)",

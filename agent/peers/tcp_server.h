@@ -25,35 +25,36 @@ struct TcpPeerServerOptions {
   std::string cluster;
   std::string node;
   std::string listen = "127.0.0.1:0";  // host:port (0: any) or unix:/path
-  std::string secret_file;             // needed where other machines reach `listen`
+  std::string secret_file;             // required where other machines reach `listen`
   PeerTlsFiles tls;
   PacerOptions pace;
-  /// Whether the trainers' own traffic runs now, see PaceGate; null: never.
+  /// Returns whether collectives of the trainers run now, see PaceGate; null: never.
   std::function<bool()> is_busy;
   size_t connections_max = 64;
   PeerServerTimeouts timeouts;
 };
 
-/// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, one
-/// serves each connection, at most connections_max of them; further ones are refused with
-/// ResourceExhausted. A session holds one frame of a request (at most 1 MiB + 64 KiB) and nothing
-/// of the data: that goes out from where the reader has it.
+/// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, and one
+/// serves each connection. Connections beyond connections_max are refused with ResourceExhausted. A
+/// session holds one frame of a request (at most 1 MiB + 64 KiB) and no data, which is sent from
+/// the reader's memory.
 class TcpPeerServer {
  public:
-  /// `source` outlives the server. InvalidArgument: options that cannot work, or other machines
-  /// reach `listen` and there is no secret; AlreadyExists: somebody listens there.
+  /// Starts a server; `source` must outlive it. InvalidArgument: invalid options, or other machines
+  /// reach `listen` and there is no secret. AlreadyExists: another process listens there.
   static Result<std::unique_ptr<TcpPeerServer>> Start(const TcpPeerServerOptions& options,
                                                       PeerSource& source);
   ~TcpPeerServer();
 
-  /// Where it listens, with the port that was bound.
+  /// Returns the address of the listener, with the bound port.
   const std::string& address() const { return address_text_; }
-  /// Time that data has waited for the trainers' own traffic. Any thread.
+  /// Returns the time that data has waited for collectives of the trainers. Callable from any
+  /// thread.
   Clock::Duration yielded() const { return context_.gate.yielded(); }
   const PeerServerCounters& counters() const { return context_.counters; }
 
-  /// Ends all connections and waits for their threads: as long as the slowest reader's Cancel() and
-  /// Open() take. Nothing is served afterwards.
+  /// Ends all connections and waits for their threads, which takes as long as the slowest Cancel()
+  /// or Open() of the source.
   void Stop();
 
  private:
@@ -74,10 +75,10 @@ class TcpPeerServer {
   const PeerAddress address_;
   const std::string address_text_;
   UniqueFd listener_;
-  const UniqueFd wake_;  // eventfd: a connection ended, or the server stops
+  const UniqueFd wake_;  // eventfd: a connection has ended, or the server is stopping
   std::atomic<bool> stopping_{false};
-  bool accept_failed_ = false;         // accept thread
-  std::list<Connection> connections_;  // accept thread; Stop() once that has ended
+  bool accept_failed_ = false;         // for the accept thread only
+  std::list<Connection> connections_;  // for the accept thread, and for Stop() after its end
   std::thread accept_thread_;
 
   Mutex log_mutex_;

@@ -20,14 +20,14 @@
 namespace holdfast::agent {
 namespace {
 
-/// What a server said to a request, or that the connection is of no more use.
+/// The answer of a server to a request.
 struct Answer {
   FrameHeader header;
-  Status error;  // the source's own, of an Error frame
+  Status error;  // the source's, from an Error frame
 };
 
-/// Receives the header of the next frame of a stream that is at `position`, and all of it but the
-/// payload of Data.
+/// Receives the next frame of a stream that is at `position`, except the payload of Data. An error
+/// means that the connection is unusable.
 Result<Answer> ReceiveAnswer(Channel& channel, const FrameStamp& stamp, uint64_t position,
                              Clock::TimePoint deadline) {
   Answer answer;
@@ -67,9 +67,9 @@ class TcpPeerStream final : public PeerStream {
     {
       MutexLock lock(mutex_);
       if (cancelled_) return Fail(CancelledError("the stream was cancelled"));
-      channel = channel_.get();  // only this thread takes it away
+      channel = channel_.get();  // only this thread resets it
     }
-    if (into.empty()) return Fail(InvalidArgumentError("no room to read a peer's bytes into"));
+    if (into.empty()) return Fail(InvalidArgumentError("the buffer for a peer's bytes is empty"));
     if (!rest_.empty()) return TakeRest(into);
     if (channel == nullptr) {
       HOLDFAST_RETURN_IF_ERROR(outcome_);
@@ -77,7 +77,7 @@ class TcpPeerStream final : public PeerStream {
     }
     auto got = ReadFrame(*channel, into, deadline);
     if (got) return got;
-    GiveUp(got.error());
+    Abandon(got.error());
     return got;
   }
 
@@ -103,9 +103,10 @@ class TcpPeerStream final : public PeerStream {
     if (header.kind != FrameKind::kData) return Fail(OutOfPlace(channel, header.kind));
     const uint64_t bytes = header.payload_bytes;
     if (bytes == 0 || bytes > end_ - position_) {
-      return Fail(DataLossError(channel.peer() + " sent more or less than was asked for"));
+      return Fail(DataLossError(channel.peer() + " sent an empty unit or more than was requested"));
     }
-    // A unit is handed out only once all of it is checked; where it does not fit, it waits here.
+    // The reader gets a unit only after all of it was verified. If the unit does not fit into the
+    // reader's buffer, it is received into unit_.
     const bool fits = bytes <= into.size();
     if (!fits) unit_.resize(kPeerUnitBytes);
     HOLDFAST_RETURN_IF_ERROR(channel.ReceivePayload(header, stamp_.At(position_),
@@ -125,7 +126,7 @@ class TcpPeerStream final : public PeerStream {
     return bytes;
   }
 
-  /// The stream has ended as it should, and its connection can have another.
+  /// Ends the stream in order and returns the connection for another stream.
   void Finish(Status outcome) {
     outcome_ = std::move(outcome);
     std::unique_ptr<Channel> channel;
@@ -137,7 +138,7 @@ class TcpPeerStream final : public PeerStream {
     if (channel != nullptr) idle_.Put(address_, std::move(channel));
   }
 
-  void GiveUp(const Status& why) {
+  void Abandon(const Status& why) {
     MutexLock lock(mutex_);
     if (channel_ == nullptr) return;  // finished with the source's error
     outcome_ = why;
@@ -150,8 +151,8 @@ class TcpPeerStream final : public PeerStream {
   uint64_t position_;
   const uint64_t end_;
   std::atomic<uint64_t>* const received_bytes_;
-  Status outcome_;                   // once channel_ is gone
-  std::vector<std::byte> unit_;      // for readers with less room than a unit
+  Status outcome_;                   // valid once channel_ is null
+  std::vector<std::byte> unit_;      // for readers with a buffer smaller than a unit
   std::span<const std::byte> rest_;  // of unit_
   Mutex mutex_;
   std::unique_ptr<Channel> channel_ HOLDFAST_GUARDED_BY(mutex_);
@@ -172,15 +173,15 @@ class TcpTransport final : public PeerTransport {
     HOLDFAST_RETURN_IF_ERROR(ValidateRequest(request));
     HOLDFAST_ASSIGN_OR_RETURN(const PeerAddress where, ParsePeerAddress(address));
     HOLDFAST_RETURN_IF_ERROR(RequireSecret(where, !self_.secret.empty(), "a peer's address"));
-    // A connection that lay idle may have died meanwhile, unnoticed, or have more to say of an
-    // older stream. Asking twice does no harm.
+    // An idle connection may have died unnoticed, or may have frames of an older stream pending.
+    // Repeating the request is harmless.
     while (auto channel = idle_.Take(address)) {
-      auto stream = Ask(address, channel, request, deadline);
+      auto stream = SendRequest(address, channel, request, deadline);
       const bool answered = stream || channel == nullptr;
       if (answered || stream.error().code() == ErrorCode::kDeadlineExceeded) return stream;
     }
     HOLDFAST_ASSIGN_OR_RETURN(auto channel, Dial(where, deadline));
-    return Ask(address, channel, request, deadline);
+    return SendRequest(address, channel, request, deadline);
   }
 
  private:
@@ -189,7 +190,7 @@ class TcpTransport final : public PeerTransport {
     auto channel = std::make_unique<Channel>(std::move(socket), where.ToString());
     if (tls_ != nullptr) {
       const Status started = channel->StartTls(*tls_, where.host, deadline);
-      // A server that has no room says so before TLS, and hangs up.
+      // A server at its connection limit sends the refusal before TLS and closes the connection.
       if (started.code() == ErrorCode::kFailedPrecondition ||
           started.code() == ErrorCode::kUnavailable) {
         return Fail(channel->RefusalOr(started));
@@ -201,11 +202,12 @@ class TcpTransport final : public PeerTransport {
     return channel;
   }
 
-  /// Sends the request and waits for the source's word. Takes the channel when that has come,
-  /// whatever it is.
-  Result<std::unique_ptr<PeerStream>> Ask(const std::string& address,
-                                          std::unique_ptr<Channel>& channel,
-                                          const PeerRequest& request, Clock::TimePoint deadline) {
+  /// Sends the request and waits for the source's answer. Takes ownership of the channel when any
+  /// answer has come.
+  Result<std::unique_ptr<PeerStream>> SendRequest(const std::string& address,
+                                                  std::unique_ptr<Channel>& channel,
+                                                  const PeerRequest& request,
+                                                  Clock::TimePoint deadline) {
     const std::string payload = EncodeRequest({RandomSeed(), request});
     const FrameStamp stamp(std::as_bytes(std::span(payload)));
     const Status sent = channel->SendText(FrameKind::kRequest, payload, deadline);

@@ -16,18 +16,19 @@ namespace holdfast::agent {
 struct TcpTransportOptions {
   std::string cluster;
   std::string node;
-  std::string secret_file;  // needed to reach other machines
+  std::string secret_file;  // required to reach other machines
   PeerTlsFiles tls;
-  /// Connections whose stream has ended wait here for the next one: so many an address, so long. A
-  /// server waits longer (PeerServerTimeouts::idle).
+  /// How many idle connections per address are kept for later streams, and for how long. A server
+  /// keeps them longer (PeerServerTimeouts::idle).
   size_t idle_max = 4;
   Clock::Duration idle_timeout = std::chrono::seconds(30);
-  /// Counts the data received, without frames; outlives transport and streams. Null: not counted.
+  /// Counts the data received, without frames. Must outlive transport and streams. Null: not
+  /// counted.
   std::atomic<uint64_t>* received_bytes = nullptr;
 };
 
-/// Reaches TcpPeerServers. One stream has one connection to itself; no threads of its own: name
-/// look-ups aside, all work is done in the callers'. InvalidArgument for options that cannot work.
+/// Returns a client of TcpPeerServers. Each stream uses one connection exclusively. Except for name
+/// lookups, all work happens in the callers' threads. InvalidArgument for invalid options.
 Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options);
 
 }  // namespace holdfast::agent

@@ -17,7 +17,7 @@ namespace {
 // First byte of a frame.
 constexpr char kFrameBegin = 'H';
 
-/// The oldest error of this thread's queue in OpenSSL's words; empties the queue.
+/// Returns OpenSSL's text for the oldest error in this thread's queue and empties the queue.
 std::string TakeErrorText() {
   const unsigned long error = ERR_get_error();
   ERR_clear_error();
@@ -28,7 +28,8 @@ std::string TakeErrorText() {
 
 TlsSocket& SocketOf(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
 
-/// Whether the first byte is that of a frame and of no TLS record: a side without TLS.
+/// Returns whether the first byte begins a frame and not a TLS record. If so, the other side does
+/// not use TLS.
 bool BeginsWithFrame(int socket) {
   char begin = 0;
   return ::recv(socket, &begin, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && begin == kFrameBegin;
@@ -36,8 +37,8 @@ bool BeginsWithFrame(int socket) {
 
 bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// OpenSSL's own socket BIO writes with write(): a peer that has hung up would kill the process with
-// SIGPIPE.
+// OpenSSL's socket BIO uses write(), so a peer that has closed the connection would kill the
+// process with SIGPIPE.
 int BioWrite(BIO* bio, const char* data, size_t bytes, size_t* written) {
   BIO_clear_retry_flags(bio);
   const ssize_t sent = ::send(SocketOf(bio).socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -53,7 +54,7 @@ int BioRead(BIO* bio, char* data, size_t bytes, size_t* got) {
   BIO_clear_retry_flags(bio);
   TlsSocket& from = SocketOf(bio);
   if (!from.has_received && BeginsWithFrame(from.socket)) {
-    from.in_the_clear = true;  // and left to be received as the frame that it is
+    from.in_the_clear = true;  // the frame stays in the socket for Channel to receive
     return 0;
   }
   const ssize_t received = ::recv(from.socket, data, bytes, MSG_DONTWAIT);
@@ -73,7 +74,7 @@ long BioControl(BIO* bio, int command, long /*number*/, void* /*pointer*/) {
 }
 
 BIO_METHOD* SocketMethod() {
-  // Lives as long as the process.
+  // Never freed.
   static BIO_METHOD* const method = [] {
     BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "holdfast socket");
     if (made == nullptr) return made;
@@ -85,7 +86,7 @@ BIO_METHOD* SocketMethod() {
   return method;
 }
 
-/// An encrypted key has nobody to ask for its password.
+/// Provides no password, because no operator is present to enter one for an encrypted key.
 int NoPassword(char* /*buffer*/, int /*bytes*/, int /*writing*/, void* /*pointer*/) { return 0; }
 
 Status NotUsable(std::string_view key, const std::string& path) {
@@ -104,9 +105,9 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, 
   std::unique_ptr<TlsContext> context(new TlsContext(raw, role));
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // An end without close_notify is an end: frames show whether anything is missing.
+  // Accept an end without close_notify: frames show whether data is missing.
   SSL_CTX_set_options(raw, SSL_OP_IGNORE_UNEXPECTED_EOF);
-  // Tickets would come unasked and make an idle connection look as if it had an answer waiting.
+  // Unsolicited tickets would make an idle connection look as if an answer were pending.
   SSL_CTX_set_num_tickets(raw, 0);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
@@ -145,7 +146,7 @@ Result<std::unique_ptr<TlsSession>> TlsSession::Make(const TlsContext& context, 
   SSL_set_connect_state(raw);
   if (host.empty()) return session;
   X509_VERIFY_PARAM* verify = SSL_get0_param(raw);
-  // An address must be named as an address, a name as a name.
+  // The certificate must name an IP address as an address, and a host name as a name.
   if (X509_VERIFY_PARAM_set1_ip_asc(verify, host.c_str()) != 1) {
     ERR_clear_error();
     if (SSL_set1_host(raw, host.c_str()) != 1 || SSL_set_tlsext_host_name(raw, host.c_str()) != 1) {
@@ -200,7 +201,7 @@ Result<TlsSession::Step> TlsSession::Write(std::span<const std::byte> bytes) {
   const int result = SSL_write_ex(session_, bytes.data(), bytes.size(), &written);
   auto step = StepOf(result, written, "sending over TLS");
   if (step && step->want == Want::kNothing && step->bytes == 0) {
-    return Fail(UnavailableError("the other side has ended the connection"));
+    return Fail(UnavailableError("the other side has closed the connection"));
   }
   return step;
 }

@@ -7,13 +7,13 @@
 
 #include "storage/base/status.h"
 
-// OpenSSL's own types stay out of our headers.
+// Declared here, so that this header does not include OpenSSL's.
 struct ssl_ctx_st;
 struct ssl_st;
 
 namespace holdfast::agent {
 
-/// Files in PEM form; all three or none. Both sides prove who they are (mutual TLS).
+/// Files in PEM form; all three or none. Both sides authenticate (mutual TLS).
 struct PeerTlsFiles {
   std::string ca;
   std::string cert;
@@ -25,7 +25,7 @@ struct PeerTlsFiles {
 class TlsContext {
  public:
   enum class Role { kServer, kClient };
-  /// InvalidArgument names the key of the file that cannot be used.
+  /// Loads the files. InvalidArgument: the message names the key of the file that cannot be used.
   static Result<std::unique_ptr<TlsContext>> Load(const PeerTlsFiles& files, Role role);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -40,25 +40,25 @@ class TlsContext {
   Role role_;
 };
 
-/// What TLS runs over.
+/// The socket below a TLS session.
 struct TlsSocket {
   int socket = -1;
   bool has_received = false;
-  bool in_the_clear = false;  // the other side begins with a frame
+  bool in_the_clear = false;  // the other side does not use TLS: it began with a frame
 };
 
-/// TLS 1.3 over one non-blocking socket, as steps that never wait. Thread-compatible.
+/// TLS 1.3 over one non-blocking socket, in steps that never block. Thread-compatible.
 class TlsSession {
  public:
-  /// What must happen before the step is tried again; kNothing: it is done.
+  /// What the socket must be ready for before the step is repeated; kNothing: the step is done.
   enum class Want { kNothing, kRead, kWrite };
   struct Step {
     Want want = Want::kNothing;
-    size_t bytes = 0;  // moved; 0 from Read: the other side has ended
+    size_t bytes = 0;  // transferred; 0 from Read(): the other side has ended the session
   };
 
-  /// `socket` and `context` outlive it. A client makes sure that the server's certificate is for
-  /// `host`; empty: for any (unix sockets).
+  /// `socket` and `context` must outlive the session. A client checks that the server's certificate
+  /// is for `host`; an empty `host` accepts any (unix sockets).
   static Result<std::unique_ptr<TlsSession>> Make(const TlsContext& context, int socket,
                                                   const std::string& host);
   ~TlsSession();
@@ -66,11 +66,11 @@ class TlsSession {
   TlsSession& operator=(const TlsSession&) = delete;
 
   /// PermissionDenied: a certificate is missing or not accepted. FailedPrecondition: the other side
-  /// sends frames in the clear; what it sent is still to be received.
+  /// sends frames in plain text; they have not been received yet.
   Result<Step> Handshake();
   Result<Step> Write(std::span<const std::byte> bytes);
   Result<Step> Read(std::span<std::byte> into);
-  /// Bytes have been received that Read() gives without the socket.
+  /// Returns whether Read() can return bytes without reading from the socket.
   bool has_pending() const;
 
  private:

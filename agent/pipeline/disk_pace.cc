@@ -5,14 +5,14 @@
 
 namespace holdfast::agent {
 
-bool DiskPace::Due(VersionId version, const JobState* job) const {
+bool DiskPace::IsEligible(VersionId version, const JobState* job) const {
   if (job == nullptr || version.incarnation != job->incarnation) return false;
   const bool target_taken =
       started_.incarnation == job->incarnation && started_.step >= job->disk_target_step;
-  return !target_taken && version.step >= job->disk_target_step && Wanted(version);
+  return !target_taken && version.step >= job->disk_target_step && IsOnInterval(version);
 }
 
-bool DiskPace::Lacks(VersionId version, const JobState* job) {
+bool DiskPace::IsLateParity(VersionId version, const JobState* job) {
   return job != nullptr && job->for_parity && job->disk_committed == version;
 }
 
@@ -20,8 +20,9 @@ std::optional<uint32_t> DiskPace::Choose(std::span<const DiskCandidate> candidat
                                          const JobState* job) {
   const DiskCandidate* first = nullptr;
   for (const DiskCandidate& candidate : candidates) {
-    if (!Due(candidate.version, job) && !Lacks(candidate.version, job)) continue;
-    if (first == nullptr || candidate.version < first->version) first = &candidate;
+    const VersionId version = candidate.version;
+    if (!IsEligible(version, job) && !IsLateParity(version, job)) continue;
+    if (first == nullptr || version < first->version) first = &candidate;
   }
   if (first == nullptr) return std::nullopt;
   previous_ = std::exchange(started_, std::max(started_, first->version));

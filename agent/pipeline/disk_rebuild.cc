@@ -19,19 +19,22 @@
 namespace holdfast::agent {
 namespace {
 
-// A window is decoded, checked and written before the next one: bounds the memory.
+// Each window is decoded, checked and written before the next one, which bounds the memory.
 constexpr uint64_t kWindowBytes = 64 * kChunkBytes;
-// Cut, so that as many members decode at the same time.
+// A window is divided into four ranges, which several members decode at the same time.
 constexpr uint64_t kRangeBytes = kWindowBytes / 4;
 constexpr std::chrono::minutes kWindowTime(5);
 
-/// Room for an image in which only what is in use takes memory.
+/// Address space for an image; only the pages in use take memory.
 class SparseImage {
  public:
   static Result<SparseImage> Make(uint64_t bytes) {
     void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return Fail(ErrnoStatus(errno, "no address space for a shard"));
+    if (memory == MAP_FAILED) {
+      return Fail(
+          ErrnoStatus(errno, fmt::format("map {} bytes of address space for a shard", bytes)));
+    }
     return SparseImage(std::span(static_cast<std::byte*>(memory), bytes));
   }
   ~SparseImage() {
@@ -41,7 +44,7 @@ class SparseImage {
   SparseImage& operator=(SparseImage&&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// The bytes are not needed any more.
+  /// Frees the memory of all pages that are inside the range.
   void Drop(uint64_t begin, uint64_t end) {
     begin = RoundUp(begin, kBlockBytes);
     end -= std::min(end, end % kBlockBytes);
@@ -53,22 +56,26 @@ class SparseImage {
   std::span<std::byte> bytes_;
 };
 
-/// What is known of the shard before its bytes are.
-Result<ShardSeal> Expected(const GroupAccess& access, const PrepareShard& prepare,
-                           const RestoreTools& tools) {
+/// Returns the parts of the seal that are known before the shard is decoded. A rank's seal comes
+/// from the group and is complete; a parity seal has no checksums yet.
+Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareShard& prepare,
+                               const RestoreTools& tools) {
   const ShardIdentity& identity = prepare.identity;
   if (!IsParity(identity.rank)) {
-    HOLDFAST_ASSIGN_OR_RETURN(
-        ShardSeal seal, FetchSeal(access, identity.rank, Clock::Real().Now() + kWindowTime));
+    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal,
+                              FetchSeal(access, identity.rank, Clock::Real().Now() + kWindowTime));
     if (seal.identity != identity) {
-      return Fail(DataLossError("the group has the seal of " + ToString(seal.identity.key())));
+      return Fail(DataLossError("the group sent the seal of " + ToString(seal.identity.key()) +
+                                " when asked for " + ToString(identity.key())));
     }
     seal.parts.clear();
     seal.image_header.clear();
     return seal;
   }
   const auto position = access.plan.PositionOf(tools.node);
-  if (!position) return Fail(InvalidArgumentError("this node is not in the group"));
+  if (!position) {
+    return Fail(InvalidArgumentError("node " + tools.node + " is not in the parity group"));
+  }
   HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
                             ParityImage::Make(access.plan, *position, identity));
   ShardSeal seal;
@@ -80,13 +87,14 @@ Result<ShardSeal> Expected(const GroupAccess& access, const PrepareShard& prepar
 
 Status CheckDecodedDigest(const PrepareShard& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
-  return DataLossError(fmt::format("{} as decoded has digest {:016x}, the committed one {:016x}",
-                                   ToString(prepare.identity.key()), seal.digest(),
-                                   prepare.digest));
+  return DataLossError(
+      fmt::format("{} was decoded with digest {:016x}; the committed one is {:016x}",
+                  ToString(prepare.identity.key()), seal.digest(), prepare.digest));
 }
 
-/// Compares a window with the seal, or, of parity, adds its checksums there.
-Status TakeChunks(ShardSeal& seal, uint64_t begin, std::span<const std::byte> window) {
+/// Checks a window of a rank's shard against the seal. For a parity shard, adds the window's
+/// checksums to the seal.
+Status CheckWindow(ShardSeal& seal, uint64_t begin, std::span<const std::byte> window) {
   for (uint64_t at = 0; at < window.size(); at += kChunkBytes) {
     const uint64_t bytes = std::min<uint64_t>(kChunkBytes, window.size() - at);
     const uint32_t crc = Crc32c(window.subspan(at, bytes));
@@ -112,23 +120,29 @@ Status DecodeWindow(const GroupAccess& access, const ShardIdentity& identity, ui
   const Status status = DecodeRanges(
       access, identity, ranges, [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
       Clock::Real().Now() + kWindowTime);
-  // It is some other node's device that failed.
+  // IoError is reserved for this node's device; here it comes from another node's.
   return status.code() == ErrorCode::kIoError ? DataLossError(status.message()) : status;
 }
 
 }  // namespace
 
 Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
-  if (!prepare.group) return InvalidArgumentError("no parity group was named");
+  if (!prepare.group) {
+    return InvalidArgumentError("the directive for " + ToString(prepare.identity.key()) +
+                                " names no parity group");
+  }
   const ShardIdentity& identity = prepare.identity;
   Cancellation cancellation;
   const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
                            prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
-  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, Expected(access, prepare, tools));
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(access, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
-  // It is tried again and again: peers are not asked for what there is no room for.
+  // The coordinator repeats the directive: do not make peers decode a shard for which
+  // this node has no room.
   if (tools.volume.FreeBytes() < seal.image_bytes) {
-    return OutOfSpaceError("the disk has no room for " + ToString(identity.key()));
+    return OutOfSpaceError(fmt::format("{} needs {} bytes on disk, and {} are free",
+                                       ToString(identity.key()), seal.image_bytes,
+                                       tools.volume.FreeBytes()));
   }
   HOLDFAST_ASSIGN_OR_RETURN(SparseImage memory,
                             SparseImage::Make(RoundUp(seal.image_bytes, kBlockBytes)));
@@ -139,7 +153,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
     if (tools.stopping()) return CancelledError("the agent is stopping");
     const auto window = image.subspan(at, std::min<uint64_t>(kWindowBytes, image.size() - at));
     HOLDFAST_RETURN_IF_ERROR(DecodeWindow(access, identity, at, window));
-    HOLDFAST_RETURN_IF_ERROR(TakeChunks(seal, at, window));
+    HOLDFAST_RETURN_IF_ERROR(CheckWindow(seal, at, window));
     at += window.size();
     if (!header_checked) {
       HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(image, image.size()));
@@ -155,7 +169,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
   HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
   Log(LogLevel::kInfo, "ShardRebuilt",
       {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
-  tools.link.Report(Holding{identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  tools.link.Report(StoredReplica{identity, Tier::kDisk, seal.digest(), seal.image_bytes});
   return Status::Ok();
 }
 

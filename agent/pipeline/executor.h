@@ -9,15 +9,15 @@
 
 namespace holdfast::agent {
 
-/// A fixed number of threads that run tasks in the order they were posted. Thread-safe.
+/// A fixed number of threads that start tasks in the order they were posted. Thread-safe.
 class Executor {
  public:
   explicit Executor(uint32_t threads);
   ~Executor();
 
-  /// False when the queue is full or the executor stops; the task is dropped then.
+  /// Returns false, and drops the task, when the queue is full or the executor is stopping.
   [[nodiscard]] bool Post(std::function<void()> task);
-  /// Drops what has not begun and waits for what has. Idempotent.
+  /// Drops tasks that have not begun and waits for those that have. Idempotent.
   void Stop();
   bool stopping();
 

@@ -15,19 +15,20 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr size_t kPartedMax = 4096;
+constexpr size_t kDepartedMax = 4096;
 constexpr uint32_t kWorkers = 4;
 constexpr uint32_t kRepairs = 2;
-// They read from memories, disks and peers at once.
-constexpr uint32_t kViewReaders = 8;
+// Threads of version readers, which read from memory, disks and peers in parallel.
+constexpr uint32_t kReaderThreads = 8;
 constexpr size_t kSessionsMax = 512;
-/// Connections of one user that have not said Hello. A trainer says it at once; whoever connects
-/// and is silent takes no place from others.
+/// Limit of one user's connections without a Hello. A trainer sends its Hello at once; silent
+/// connections must not use up the places of trainers.
 constexpr size_t kSilentMax = 64;
 constexpr int kTickMs = 100;
-// How soon an operator who deleted quarantined files sees that the warning is gone.
+// Interval at which the warning about quarantined files is updated, also after an operator has
+// deleted them.
 constexpr std::chrono::seconds kQuarantineCheckPause(5);
-// So many packets of one trainer in a row before the others get their turn.
+// Packets handled for one trainer before the other trainers are served.
 constexpr int kPacketsPerTurn = 16;
 
 class MemoryReader final : public ShardReader {
@@ -53,7 +54,9 @@ class MemoryReader final : public ShardReader {
   }
 
  private:
-  static Status NoSuchChunk() { return InvalidArgumentError("no such chunk"); }
+  static Status NoSuchChunk() {
+    return InvalidArgumentError("the index or the length of the chunk is wrong");
+  }
 
   std::shared_ptr<RankPipeline> rank_;  // keeps the mapping alive while it is read
   uint32_t slot_;
@@ -82,7 +85,7 @@ Node::Node(NodeOptions options, Arena& arena, Volume& volume, CoordinatorLink& l
       workers_(kWorkers),
       repairs_(kRepairs),
       retention_(1),
-      view_readers_(kViewReaders) {}
+      reader_threads_(kReaderThreads) {}
 
 RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
   return {volume_,
@@ -96,7 +99,7 @@ RestoreTools Node::MakeRestoreTools(ShardFetcher& fetcher) {
           [this](const ShardKey& key, Tier tier, const Status& how) { OnDamaged(key, tier, how); },
           [this](const ShardKey& key, Tier tier, const Status& how) { OnLost(key, tier, how); },
           [this](const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
-            OnWhole(identity, tier, seal);
+            OnVerified(identity, tier, seal);
           },
           [this](const ShardKey& key) { return OpenInMemory(key); }};
 }
@@ -117,13 +120,13 @@ void Node::Stop() {
   workers_.Stop();
   repairs_.Stop();
   retention_.Stop();
-  view_readers_.Stop();
+  reader_threads_.Stop();
   sessions_.clear();
   std::vector<std::shared_ptr<RankPipeline>> ranks = Ranks();
   {
     MutexLock lock(ranks_mutex_);
     ranks_.clear();
-    set_aside_.clear();
+    retained_.clear();
   }
   for (std::shared_ptr<RankPipeline>& rank : ranks) {
     volume_.UnregisterMemory(rank->segment.memory());
@@ -135,8 +138,8 @@ void Node::Stop() {
 
 void Node::Adopt() {
   for (const StoredShard& shard : volume_.recovery().shards) {
-    link_.Report(
-        Holding{shard.identity, Tier::kDisk, shard.digest, shard.image_bytes, "", shard.life});
+    link_.Report(StoredReplica{shard.identity, Tier::kDisk, shard.digest, shard.image_bytes, "",
+                               shard.life});
   }
   struct Found {
     VersionId version;
@@ -164,15 +167,15 @@ void Node::Adopt() {
 void Node::VerifyAdopted(const std::shared_ptr<RankPipeline>& rank, VersionId version) {
   const SegmentOwner& owner = rank->segment.owner();
   const ShardKey key{owner.job, version, owner.rank};
-  auto slot = rank->slots.Pin(version, RankSlots::Find::kUncheckedToo);
+  auto slot = rank->slots.Pin(version, RankSlots::Find::kIncludeUnchecked);
   if (slot) {
     Status status = VerifySlot(rank->segment, *slot);
     auto seal = rank->segment.seal(*slot);
     if (status.ok() && seal) {
       auto stored = volume_.ReadSeal(key);
       rank->slots.Verified(*slot, stored && stored->digest() == seal->digest());
-      link_.Report(Holding{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes, "",
-                           seal->life});
+      link_.Report(StoredReplica{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes,
+                                 "", seal->life});
       Log(LogLevel::kInfo, "SlotAdopted",
           {Kv("shard", ToString(key)), Kv("bytes", seal->image_bytes)});
     } else {
@@ -207,7 +210,7 @@ std::shared_ptr<RankPipeline> Node::FindHolder(const ShardKey& key) {
   std::shared_ptr<RankPipeline> rank = FindRank(key.job, key.rank);
   if (rank != nullptr && rank->slots.Has(key.version)) return rank;
   MutexLock lock(ranks_mutex_);
-  for (const auto& former : set_aside_) {
+  for (const auto& former : retained_) {
     const SegmentOwner& owner = former->segment.owner();
     if (owner.job == key.job && owner.rank == key.rank && former->slots.Has(key.version)) {
       return former;
@@ -222,7 +225,7 @@ std::vector<std::shared_ptr<RankPipeline>> Node::Ranks(const std::string* job) {
   for (const auto& [key, rank] : ranks_) {
     if (job == nullptr || key.first == *job) ranks.push_back(rank);
   }
-  for (const auto& rank : set_aside_) {
+  for (const auto& rank : retained_) {
     if (job == nullptr || rank->segment.owner().job == *job) ranks.push_back(rank);
   }
   return ranks;
@@ -235,8 +238,8 @@ std::shared_ptr<RankPipeline> Node::MakeRank(Segment& segment) {
                                              options_.peer_every_steps, volume_, events, clock_);
   rank->slots.SetLife(LifeId{life_.load()}, LifeId{unlabeled_.load()});
   MutexLock lock(ranks_mutex_);
-  if (arena_.IsSetAside(&segment)) {
-    set_aside_.push_back(rank);
+  if (arena_.IsRetained(&segment)) {
+    retained_.push_back(rank);
   } else {
     ranks_[{segment.owner().job, segment.owner().rank}] = rank;
   }
@@ -295,7 +298,8 @@ void Node::RunLoop() {
     polled.push_back({wake_fd_.get(), POLLIN, 0});
     polled.push_back({sessions_.size() < kSessionsMax ? listener_.get() : -1, POLLIN, 0});
     for (const auto& [id, session] : sessions_) {
-      // A trainer that is being joined is not listened to, only watched.
+      // The loop does not read packets of a trainer that is joining. It only detects the trainer's
+      // end.
       const bool reads = session->state != Session::State::kJoining;
       const int events = (reads ? POLLIN : 0) | (session->has_backlog() ? POLLOUT : 0);
       ids.push_back(id);
@@ -310,15 +314,15 @@ void Node::RunLoop() {
       if (session == nullptr || session->state == Session::State::kClosing) continue;
       const int16_t on_socket = polled[2 + 2 * i].revents;
       if ((on_socket & POLLOUT) != 0 && !session->FlushBacklog()) {
-        EndSession(*session, "it does not take packets");
+        EndSession(*session, "the trainer does not read its packets");
         continue;
       }
       const bool dead = (polled[3 + 2 * i].revents & POLLIN) != 0;
       const bool hung_up = (on_socket & (POLLHUP | POLLERR)) != 0;
-      // What it sent before its end still counts.
+      // Packets sent before the end still count.
       if ((on_socket & POLLIN) != 0 || dead || hung_up) ReadPackets(*session);
       if ((dead || hung_up) && session->state != Session::State::kClosing) {
-        EndSession(*session, dead ? "its process is gone" : "it hung up");
+        EndSession(*session, dead ? "its process has ended" : "it closed the connection");
       }
     }
     if (clock_.Now() >= next_tick) {
@@ -341,10 +345,10 @@ void Node::AcceptTrainers() {
     auto peer = CredentialsOf(socket.get());
     if (!peer) continue;
     auto pid_fd = PidFdOfPeer(socket.get());
-    // One that the agent cannot see is refused once it said who it is: it cannot be told from
-    // another, nor watched.
+    // A process that the agent cannot see is refused after its Hello: it can neither be identified
+    // nor watched.
     const bool visible = peer->pid > 0;
-    if (!pid_fd && visible) continue;  // gone already
+    if (!pid_fd && visible) continue;  // the process has ended already
     DropSilent(peer->uid);
     const uint64_t id = next_session_++;
     sessions_[id] = std::make_unique<Session>(
@@ -353,7 +357,7 @@ void Node::AcceptTrainers() {
   }
 }
 
-/// Makes room for one more connection of this user: the oldest silent one goes.
+/// Makes room for one more connection of this user: ends the oldest one without a Hello.
 void Node::DropSilent(uid_t uid) {
   size_t silent = 0;
   Session* oldest = nullptr;
@@ -363,10 +367,11 @@ void Node::DropSilent(uid_t uid) {
     ++silent;
   }
   if (silent < kSilentMax) return;
-  ReadPackets(*oldest);  // many ranks start at once: its Hello may just not have been read
+  ReadPackets(*oldest);  // many ranks start at once: its Hello may be waiting to be read
   if (oldest->state != Session::State::kHello) return;
-  Log(LogLevel::kDebug, "SilentDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
-  EndSession(*oldest, "its user has too many connections that said no Hello");
+  Log(LogLevel::kDebug, "IdleConnectionDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
+  EndSession(*oldest,
+             fmt::format("its user has more than {} connections without a Hello", kSilentMax));
   sessions_.erase(oldest->id());
 }
 
@@ -398,10 +403,10 @@ void Node::TickLoop() {
   const Clock::TimePoint now = clock_.Now();
   for (const auto& [id, session] : sessions_) {
     if (session->state == Session::State::kHello && now >= session->deadline) {
-      EndSession(*session, "it said no Hello");
+      EndSession(*session, "it sent no Hello in time");
     }
-    if (session->state == Session::State::kReady) RetryWaiting(*session);
-    if (session->state == Session::State::kJoining) TellProgress(*session);
+    if (session->state == Session::State::kReady) RetryWaitingRequests(*session);
+    if (session->state == Session::State::kJoining) SendReservationProgress(*session);
   }
   std::vector<ParkedPrepare> expired;
   for (size_t i = 0; i < parked_.size();) {
@@ -412,6 +417,7 @@ void Node::TickLoop() {
     expired.push_back(std::move(parked_[i]));
     parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
   }
+  // The coordinator waits for the outcome of each request.
   for (const ParkedPrepare& parked : expired) {
     const ShardIdentity& identity = parked.prepare.identity;
     link_.Report(Prepared{
@@ -419,9 +425,9 @@ void Node::TickLoop() {
         {ErrorCode::kUnavailable, fmt::format("rank {} of {} has not connected to node {}",
                                               identity.rank.value, identity.job, options_.node)}});
   }
-  ReleaseSetAside();
+  ReleaseRetained();
   AdvanceReleases();
-  TellRanks();
+  ReportRanks();
   if (now >= next_quarantine_check_) {
     next_quarantine_check_ = now + kQuarantineCheckPause;
     static_cast<void>(retention_.Post([this] { WarnOfQuarantine(); }));
@@ -437,25 +443,27 @@ void Node::EndSession(Session& session, std::string_view why) {
   Log(LogLevel::kInfo, "TrainerLeft",
       {Kv("job", session.job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
        Kv("why", why)});
-  if (session.said_goodbye) {
+  if (session.goodbye) {
+    // The process may connect again, and must then join as the same start.
     auto trainer = trainers_.extract({session.job, session.rank});
-    if (!trainer.empty() && (parted_.size() < kPartedMax || parted_.contains(trainer.key()))) {
+    if (!trainer.empty() &&
+        (departed_.size() < kDepartedMax || departed_.contains(trainer.key()))) {
       const Trainer& one = trainer.mapped();
-      parted_[trainer.key()] = {one.pid, one.start_ticks, one.incarnation};
+      departed_[trainer.key()] = {one.pid, one.start_ticks, one.incarnation};
     }
     StoreTrainers();
   }
   if (session.pipeline == nullptr) return;
   session.pipeline->connected.store(false);
-  watched_.Leave(session.job, session.rank, session.said_goodbye);
-  if (session.said_goodbye) RememberGoodbye(session);
+  watched_.Leave(session.job, session.rank, session.goodbye);
+  if (session.goodbye) RememberGoodbye(session);
   RankSlots& slots = session.pipeline->slots;
   for (uint32_t slot : session.pins) slots.Unpin(slot);
   session.pins.clear();
-  for (const auto& [number, view] : session.views) {
-    if (view.own_slot) slots.Unpin(*view.own_slot);
+  for (const auto& [number, reader] : session.readers) {
+    if (reader.own_slot) slots.Unpin(*reader.own_slot);
   }
-  session.views.clear();
+  session.readers.clear();
   const std::string reason = fmt::format("the trainer left before its copy was complete: {}", why);
   for (VersionId version : slots.AbortUnended({ErrorCode::kAborted, reason})) {
     ReportNotSaved({session.job, version, session.rank}, reason);
@@ -523,7 +531,7 @@ Scrubber::Counts Node::scrub_counts() const {
   return scrubber_ == nullptr ? Scrubber::Counts() : scrubber_->counts();
 }
 
-/// Whoever keeps parity of a version is in a group that protects it.
+/// A node that keeps parity of a version is a member of a group that protects the version.
 Result<ShardSeal> Node::SealOfProtected(const ShardKey& key, Tier tier) {
   bool is_protected = IsParity(key.rank);
   for (const auto& rank : Ranks(&key.job)) {
@@ -537,15 +545,17 @@ Result<ShardSeal> Node::SealOfProtected(const ShardKey& key, Tier tier) {
     is_protected = is_protected || (IsParity(identity.rank) && identity.job == key.job &&
                                     identity.version == key.version);
   }
-  if (!is_protected) return Fail(NotFoundError("no parity group protects it"));
+  if (!is_protected) {
+    return Fail(NotFoundError("no parity group protects " + ToString(key)));
+  }
   if (tier == Tier::kDisk) {
     HOLDFAST_ASSIGN_OR_RETURN(const auto chunks, volume_.OpenChunks(key));
     return chunks->seal();
   }
   const std::shared_ptr<RankPipeline> rank = FindHolder(key);
-  if (rank == nullptr) return Fail(NotFoundError("no memory of it"));
+  if (rank == nullptr) return Fail(NotFoundError(ToString(key) + " is not in memory"));
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot,
-                            rank->slots.Pin(key.version, RankSlots::Find::kUncheckedToo));
+                            rank->slots.Pin(key.version, RankSlots::Find::kIncludeUnchecked));
   auto seal = rank->segment.seal(slot);
   rank->slots.Unpin(slot);
   return seal;
@@ -566,8 +576,8 @@ bool Node::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
   }
   Log(LogLevel::kError, "ShardDamaged",
       {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
-  link_.Report(
-      Holding{seal->identity, tier, seal->digest(), seal->image_bytes, how.message(), seal->life});
+  link_.Report(StoredReplica{seal->identity, tier, seal->digest(), seal->image_bytes, how.message(),
+                             seal->life});
   return true;
 }
 
@@ -586,16 +596,16 @@ void Node::OnLost(const ShardKey& key, Tier tier, const Status& how) {
   }
   Log(LogLevel::kError, "ShardLost",
       {Kv("shard", ToString(key)), Kv("tier", ToString(tier)), Kv("error", how.message())});
-  link_.Report(Gone{key, tier, how.message()});
+  link_.Report(RemovedReplica{key, tier, how.message()});
   if (tier == Tier::kMemory) OnSlotsChanged(key.job, key.rank);
 }
 
-void Node::OnWhole(const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
+void Node::OnVerified(const ShardIdentity& identity, Tier tier, const ShardSeal& seal) {
   if (tier == Tier::kDisk) {
     MutexLock lock(damaged_mutex_);
     damaged_on_disk_.erase(identity.key());
   }
-  link_.Report(Holding{identity, tier, seal.digest(), seal.image_bytes, "", seal.life});
+  link_.Report(StoredReplica{identity, tier, seal.digest(), seal.image_bytes, "", seal.life});
 }
 
 Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
@@ -611,7 +621,7 @@ Status Node::VerifyInMemory(const ShardKey& key, bool deep, ShardSeal* seal) {
 }
 
 namespace {
-bool SaysCollective(RankPipeline& rank) {
+bool ReportsCollective(RankPipeline& rank) {
   return rank.connected.load() && rank.segment.control().phase(Phase::kCollective).open.load() != 0;
 }
 }  // namespace
@@ -619,13 +629,13 @@ bool SaysCollective(RankPipeline& rank) {
 bool Node::InCollective() {
   MutexLock lock(ranks_mutex_);
   return std::any_of(ranks_.begin(), ranks_.end(),
-                     [](const auto& entry) { return SaysCollective(*entry.second); });
+                     [](const auto& entry) { return ReportsCollective(*entry.second); });
 }
 
 std::vector<Node::RankStatus> Node::Snapshot() {
   std::vector<RankStatus> result;
   for (const auto& rank : Ranks()) {
-    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), SaysCollective(*rank),
+    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), ReportsCollective(*rank),
                       rank->segment.control().phase(Phase::kCollective).begun.load(),
                       rank->slots.Snapshot()});
   }

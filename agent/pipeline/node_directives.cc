@@ -5,7 +5,7 @@
 #include "storage/base/log.h"
 #include "storage/parity/parity_image.h"
 
-// What the coordinator directs and what the ranks' threads tell.
+// Executes the coordinator's directives and handles the events of the ranks' threads.
 
 namespace holdfast::agent {
 namespace {
@@ -13,7 +13,7 @@ constexpr size_t kParkedMax = 4096;
 constexpr size_t kJobsMax = 4096;
 constexpr std::chrono::seconds kRejoinPause(2);
 constexpr std::chrono::minutes kRejoinPauseMost(10);
-constexpr uint32_t kParitySlots = 2;  // committed, and its successor in the making
+constexpr uint32_t kParitySlots = 2;  // the committed version and the one being built
 }  // namespace
 
 void Node::OnJobState(JobState state) {
@@ -32,21 +32,22 @@ void Node::OnLife(const SeenLife& seen) {
   Post([this, seen] { ApplyLife(seen); });
 }
 
-/// In another life of the store numbers of versions and starts mean something else: trainers join
-/// anew, and what was agreed on before is forgotten. What is held stays, as another life's.
+/// In another life of the coordinator's store, the numbers of versions and incarnations have
+/// another meaning. Trainers join again, and the state of jobs is dropped. Replicas are kept; they
+/// belong to the earlier life.
 void Node::ApplyLife(const SeenLife& seen) {
   const LifeId before{life_.exchange(seen.life.value)};
   unlabeled_.store(seen.unlabeled.value);
   for (const auto& rank : Ranks()) rank->slots.SetLife(seen.life, seen.unlabeled);
   if (before.value == 0 || before == seen.life) return;
-  Log(LogLevel::kWarn, "OtherLife",
+  Log(LogLevel::kWarn, "StoreLifeChanged",
       {Kv("life", ToString(seen.life)), Kv("before", ToString(before)),
-       Kv("effect", "trainers join anew; copies of the life before are kept aside")});
+       Kv("effect", "trainers join again; replicas of the earlier life are kept")});
   for (const auto& [id, session] : sessions_) {
-    EndSession(*session, "the coordinator's store is another one");
+    EndSession(*session, "the life of the coordinator's store has changed");
   }
   for (auto& [key, trainer] : trainers_) trainer.incarnation = Incarnation{};
-  parted_.clear();
+  departed_.clear();
   StoreTrainers();
   for (const auto& rank : Ranks()) rank->slots.ForgetJobState();
   for (const auto& [name, job] : std::exchange(jobs_, {})) {
@@ -67,7 +68,7 @@ void Node::ApplyJobState(JobState state) {
     return;
   }
   if (state.release) {
-    state.group.reset();  // nothing is made or kept for it any more
+    state.group.reset();  // build no more parity for it
     releasing_jobs_.try_emplace(state.job, clock_.Now());
   } else {
     releasing_jobs_.erase(state.job);
@@ -95,7 +96,7 @@ void Node::ApplyJobState(JobState state) {
              {ErrorCode::kFenced, fenced});
     }
     NotifyCommitted(*session, &before, now);
-    if (session->state == Session::State::kReady) RetryWaiting(*session);
+    if (session->state == Session::State::kReady) RetryWaitingRequests(*session);
   }
 }
 
@@ -121,8 +122,9 @@ void Node::UpdateParity(const JobState& job) {
   keeper->second->SetJobState(job);
 }
 
-/// A coordinator that restarted while ranks joined has forgotten how large their slots are, and
-/// makes no group without: it is told again, ever more rarely, since there may be other reasons.
+/// Repeats the joins of a job without a parity group. A coordinator that restarted while ranks
+/// joined has lost their slot sizes and cannot plan a group without them. The interval doubles each
+/// time, since a group can be absent for other reasons.
 void Node::RepeatJoins(const JobState& job) {
   if (job.group) {
     unprotected_.erase(job.job);
@@ -139,7 +141,7 @@ void Node::RepeatJoins(const JobState& job) {
   for (const auto& [id, session] : sessions_) {
     const bool runs = session->state == Session::State::kReady && session->job == job.job &&
                       session->incarnation == job.incarnation;
-    if (runs) link_.Join(QuestionOf(*session), [](const Result<Incarnation>&) {});
+    if (runs) link_.Join(JoinRequestOf(*session), [](const Result<Incarnation>&) {});
   }
 }
 
@@ -150,7 +152,10 @@ Result<std::shared_ptr<RankPipeline>> Node::ReserveParity(const std::string& job
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] Segment * segment,
                             Reserve(owner, kParitySlots, slot_bytes, /*world=*/0));
   std::shared_ptr<RankPipeline> rank = FindRank(job, parity);
-  if (rank == nullptr) return Fail(UnavailableError("its memory was given to another job"));
+  if (rank == nullptr) {
+    return Fail(UnavailableError(
+        fmt::format("the memory of {} of {} was reassigned", ShardName(parity), job)));
+  }
   rank->connected.store(true);
   return rank;
 }
@@ -161,7 +166,7 @@ void Node::ApplyPrepare(PrepareShard prepare) {
     running->second.push_back(prepare.request);
     return;
   }
-  // A shard goes to disk whether it has memory here or not.
+  // A shard can go to disk without memory on this node.
   if (prepare.into != Tier::kDisk && IsParity(key.rank)) {
     return StartParityPrepare(std::move(prepare));
   }
@@ -183,7 +188,7 @@ void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank
     prepare.incarnation = job->second.incarnation;
   }
   preparing_[{key, into}].push_back(prepare.request);
-  // What goes to disk takes its time, and nobody waits for it.
+  // Restores to disk take long and are not urgent: they must not delay restores to memory.
   Executor& executor = into == Tier::kDisk ? repairs_ : workers_;
   const bool posted = executor.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
     const Status status = Prepare(prepare, rank.get());
@@ -196,14 +201,17 @@ void Node::StartPrepare(PrepareShard prepare, std::shared_ptr<RankPipeline> rank
   }
 }
 
-/// Parity has no trainer that brought its memory along: it is reserved first, on a worker.
+/// No trainer has reserved memory for a parity shard, so a worker reserves it first.
 void Node::StartParityPrepare(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
   const auto refuse = [&](const Status& why) { link_.Report(Prepared{prepare.request, why}); };
   const auto position =
       prepare.group ? prepare.group->PositionOf(options_.node) : std::optional<uint32_t>();
-  if (!position) return refuse(InvalidArgumentError("no group that this node is in was named"));
+  if (!position) {
+    return refuse(InvalidArgumentError(
+        fmt::format("the directive names no parity group with node {}", options_.node)));
+  }
   const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
   if (!image) return refuse(image.error());
   JobState job;
@@ -221,7 +229,7 @@ void Node::StartParityPrepare(PrepareShard prepare) {
     }
     Post([this, shard, into = prepare.into, status] { FinishPrepare(shard, into, status); });
   };
-  // Where the job's parity is being made, between two versions: both need the free slot.
+  // The job's parity keeper runs the task between two versions, since both need the free slot.
   auto keeper = parity_keepers_.find(key.job);
   if (keeper != parity_keepers_.end()) return keeper->second->Post(std::move(task));
   if (workers_.Post(std::move(task))) return;
@@ -245,7 +253,7 @@ void Node::FinishPrepare(const ShardKey& key, Tier into, const Status& status) {
   if (Session* session = FindSession(key.job, key.rank);
       session != nullptr && session->state == Session::State::kReady) {
     if (status.ok() && into == Tier::kMemory) session->prepared = key.version;
-    RetryWaiting(*session);
+    RetryWaitingRequests(*session);
   }
 }
 
@@ -254,7 +262,7 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
     for (const auto& rank : Ranks(&remove.job)) {
       if (!rank->slots.Discard(remove.version).ok()) continue;
       const Rank number = rank->segment.owner().rank;
-      link_.Report(Gone{{remove.job, remove.version, number}, Tier::kMemory});
+      link_.Report(RemovedReplica{{remove.job, remove.version, number}, Tier::kMemory});
       OnSlotsChanged(remove.job, number);
     }
     return;
@@ -276,9 +284,10 @@ void Node::ApplyRemove(const RemoveVersion& remove) {
 
 void Node::OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) {
   HOLDFAST_CRASH_POINT("agent.before_report_memory");
-  Holding holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life};
-  holding.samples = std::move(samples);
-  link_.Report(std::move(holding));
+  StoredReplica report{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "",
+                       seal.life};
+  report.samples = std::move(samples);
+  link_.Report(std::move(report));
   Post([this, key = seal.identity.key()] {
     Session* session = FindSession(key.job, key.rank);
     if (session == nullptr || session->state != Session::State::kReady) return;
@@ -287,7 +296,7 @@ void Node::OnSealed(const ShardSeal& seal, std::vector<ReplicaSample> samples) {
 }
 
 void Node::OnSaveFailed(const ShardKey& key, const Status& why) {
-  // Aborts were reported by whoever gave the save up.
+  // An aborted save was reported when it was given up.
   if (why.code() == ErrorCode::kAborted || why.code() == ErrorCode::kFenced ||
       why.code() == ErrorCode::kCancelled) {
     return;
@@ -304,11 +313,12 @@ void Node::OnSaveFailed(const ShardKey& key, const Status& why) {
 void Node::OnStored(const ShardSeal& seal) {
   SetWarning("disk", "");
   HOLDFAST_CRASH_POINT("agent.before_report_disk");
-  link_.Report(Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
+  link_.Report(
+      StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
 }
 
 void Node::OnNotStored(const ShardKey& key, const Status& why) {
-  link_.Report(Missing{key, Tier::kDisk, why.message()});
+  link_.Report(FailedReplica{key, Tier::kDisk, why.message()});
   const bool full = why.code() == ErrorCode::kOutOfSpace;
   SetWarning("disk", fmt::format("{}: {}", full ? "disk full" : "disk failed", why.message()));
   Post([this, key, why] {
@@ -321,17 +331,19 @@ void Node::OnNotStored(const ShardKey& key, const Status& why) {
 void Node::OnSlotsChanged(const std::string& job, Rank rank) {
   Post([this, job, rank] {
     Session* session = FindSession(job, rank);
-    if (session != nullptr && session->state == Session::State::kReady) RetryWaiting(*session);
+    if (session == nullptr || session->state != Session::State::kReady) return;
+    RetryWaitingRequests(*session);
   });
 }
 
 void Node::WarnOfQuarantine() {
   const uint64_t files = volume_.QuarantinedFiles();
-  SetWarning("quarantine",
-             files == 0 ? ""
-                        : fmt::format("quarantined files: {} in quarantine/ of the data "
-                                      "directories, damaged or unknown; delete them after a look",
-                                      files));
+  SetWarning("quarantine", files == 0
+                               ? ""
+                               : fmt::format("quarantined files: {} in quarantine/ of the data "
+                                             "directories, damaged or unknown; inspect them, then "
+                                             "delete them",
+                                             files));
 }
 
 void Node::SetWarning(const std::string& key, const std::string& text) {

@@ -5,27 +5,27 @@
 #include "agent/pipeline/node.h"
 #include "storage/base/log.h"
 
-// The life of jobs on this node: which trainers it has, and the end of what a job that is over has
-// in memory, or a forgotten one anywhere.
+// The lifecycle of jobs on this node: reports the trainers, frees the memory of jobs that are over
+// and removes forgotten jobs.
 
 namespace holdfast::agent {
 namespace {
 constexpr size_t kGoodbyesMax = 65'536;
-constexpr std::chrono::milliseconds kReleaseAgain(500);
-constexpr std::chrono::milliseconds kFlushLook(20);
+constexpr std::chrono::milliseconds kReleaseRetryInterval(500);
+constexpr std::chrono::milliseconds kFlushPollInterval(20);
 }  // namespace
 
-/// Tells the coordinator of the trainers of this node. A rank counts as connected until what it
-/// saved is sealed, or checked after a restart of the agent: nobody takes its job for over before.
-void Node::TellRanks() {
+/// Reports the trainers of this node to the coordinator. A rank counts as connected until its saves
+/// are sealed, or verified after a restart of the agent: until then its job is not over.
+void Node::ReportRanks() {
   std::map<RankKey, LocalRank> ranks;
   for (const auto& [key, incarnation] : goodbyes_) {
-    ranks[key] = {key.first, incarnation, key.second, /*said_goodbye=*/true};
+    ranks[key] = {key.first, incarnation, key.second, /*goodbye=*/true};
   }
   for (const auto& rank : Ranks()) {
     const SegmentOwner& owner = rank->segment.owner();
     if (IsParity(owner.rank)) {
-      // Its memory is for the trainers that it protects.
+      // Parity memory is in use as long as the job that it protects runs.
       auto job = jobs_.find(owner.job);
       const bool over = job != jobs_.end() && job->second.phase != JobPhase::kRunning;
       if (over) rank->connected.store(false);
@@ -36,7 +36,7 @@ void Node::TellRanks() {
     if (busy) {
       ranks[key] = {owner.job, *busy, owner.rank};
     } else if (trainers_.contains(key) && FindSession(owner.job, owner.rank) == nullptr) {
-      // It lives, and has not come back to this agent yet.
+      // The process is alive and has not connected to the restarted agent yet.
       const auto newest = rank->slots.SealedVersions();
       if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};
     }
@@ -58,14 +58,16 @@ void Node::RememberGoodbye(const Session& session) {
   }
 }
 
-/// Loop thread. The memory goes on a worker, bit by bit as it is no longer in use.
+/// Called on the loop thread. A worker frees the memory, one segment after the other, each when it
+/// is no longer in use.
 void Node::AdvanceReleases() {
   const Clock::TimePoint now = clock_.Now();
   for (auto it = releasing_jobs_.begin(); it != releasing_jobs_.end();) {
     const std::string job = it->first;
-    const bool back = std::any_of(sessions_.begin(), sessions_.end(),
-                                  [&](const auto& entry) { return entry.second->job == job; });
-    if (back) {
+    const bool reconnected =
+        std::any_of(sessions_.begin(), sessions_.end(),
+                    [&](const auto& entry) { return entry.second->job == job; });
+    if (reconnected) {
       it = releasing_jobs_.erase(it);
       continue;
     }
@@ -76,9 +78,9 @@ void Node::AdvanceReleases() {
       continue;
     }
     if (now >= it->second) {
-      it->second = now + kReleaseAgain;
+      it->second = now + kReleaseRetryInterval;
       StopParity(job);
-      // When the workers are busy, later.
+      // If the workers' queue is full, this is retried at the next interval.
       static_cast<void>(workers_.Post([this, job] { ReleaseMemory(job); }));
     }
     ++it;
@@ -100,12 +102,13 @@ void Node::ReleaseMemory(const std::string& job) {
     Log(LogLevel::kInfo, "MemoryReleased",
         {Kv("job", owner.job), Kv("shard", ShardName(owner.rank))});
     if (Status status = arena_.Release(memory); !status.ok()) {
-      Log(LogLevel::kWarn, "MemoryNotGivenBack", {Kv("error", status.ToString())});
+      Log(LogLevel::kWarn, "MemoryNotReleased", {Kv("error", status.ToString())});
     }
   }
 }
 
-/// Its thread may be in the middle of something: it is joined elsewhere.
+/// The thread of the ParityKeeper may be in the middle of a build, so the retention thread joins
+/// it.
 void Node::StopParity(const std::string& job) {
   reach_.SetGroup(job, std::nullopt);
   auto keeper = parity_keepers_.extract(job);
@@ -114,31 +117,31 @@ void Node::StopParity(const std::string& job) {
   static_cast<void>(retention_.Post([last] {}));
 }
 
-/// What is known of a job beside what it holds.
+/// Drops the state of a job that has no memory left.
 void Node::DropJob(const std::string& job) {
   jobs_.erase(job);
   unprotected_.erase(job);
-  std::erase_if(parted_, [&](const auto& entry) { return entry.first.first == job; });
+  std::erase_if(departed_, [&](const auto& entry) { return entry.first.first == job; });
   std::erase_if(joined_, [&](const auto& entry) { return entry.first.first == job; });
   std::erase_if(goodbyes_, [&](const auto& entry) { return entry.first.first == job; });
   peer_source_.Forget(job);
   SetWarning("parity/" + job, "");
 }
 
-/// Everything of incarnations up to the named one goes, on disk as well.
-void Node::ForgetJob(const JobState& word) {
-  const std::string& job = word.job;
+/// Removes all shards of incarnations up to that of `state`, also from disk.
+void Node::ForgetJob(const JobState& state) {
+  const std::string& job = state.job;
   for (const auto& rank : Ranks(&job)) {
     const Rank number = rank->segment.owner().rank;
     for (const auto& [version, verified] : rank->slots.SealedVersions()) {
-      if (version.incarnation > word.incarnation || !rank->slots.Discard(version).ok()) continue;
-      link_.Report(Gone{{job, version, number}, Tier::kMemory});
+      if (version.incarnation > state.incarnation || !rank->slots.Discard(version).ok()) continue;
+      link_.Report(RemovedReplica{{job, version, number}, Tier::kMemory});
     }
   }
   auto known = jobs_.find(job);
-  const bool all = known == jobs_.end() || known->second.incarnation <= word.incarnation;
+  const bool all = known == jobs_.end() || known->second.incarnation <= state.incarnation;
   if (all) releasing_jobs_.try_emplace(job, clock_.Now());
-  const bool posted = retention_.Post([this, job, upto = word.incarnation] {
+  const bool posted = retention_.Post([this, job, upto = state.incarnation] {
     std::map<VersionId, std::vector<ShardKey>> versions;
     for (const StoredShard& shard : volume_.List()) {
       const ShardIdentity& identity = shard.identity;
@@ -152,7 +155,7 @@ void Node::ForgetJob(const JobState& word) {
   if (!posted) Log(LogLevel::kWarn, "RemovalDropped", {Kv("job", job)});
 }
 
-/// Retention's thread.
+/// Runs on the retention thread.
 void Node::RemoveFromDisk(const std::string& job, VersionId version,
                           const std::vector<ShardKey>& keys) {
   const Status status = volume_.RemoveVersion(job, version);
@@ -162,7 +165,7 @@ void Node::RemoveFromDisk(const std::string& job, VersionId version,
     return;
   }
   Log(LogLevel::kDebug, "VersionRemoved", {Kv("job", job), Kv("version", ToString(version))});
-  for (const ShardKey& key : keys) link_.Report(Gone{key, Tier::kDisk});
+  for (const ShardKey& key : keys) link_.Report(RemovedReplica{key, Tier::kDisk});
   MutexLock lock(damaged_mutex_);
   for (const ShardKey& key : keys) damaged_on_disk_.erase(key);
 }
@@ -174,7 +177,7 @@ bool Node::Flush(int64_t timeout_ms) {
   const auto flushed = [](const auto& rank) { return rank->slots.Flushed(); };
   while (!std::all_of(ranks.begin(), ranks.end(), flushed)) {
     if (clock_.Now() >= deadline) return false;
-    clock_.SleepFor(kFlushLook);
+    clock_.SleepFor(kFlushPollInterval);
   }
   return true;
 }

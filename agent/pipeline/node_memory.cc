@@ -6,8 +6,9 @@
 #include "storage/base/config.h"
 #include "storage/base/log.h"
 
-// Which rank has which memory: given when its trainer connects, taken from who is done with it, and
-// set aside where it is too small for a rank and still needed for what it holds.
+// Assigns memory to ranks. A rank gets memory when its trainer connects; memory of finished ranks
+// and jobs is reassigned. A segment that is too small for its rank, but has shards that are still
+// needed, becomes a retained segment.
 
 namespace holdfast::agent {
 
@@ -31,8 +32,8 @@ Result<Segment*> Node::Reserve(const SegmentOwner& owner, uint32_t slots, uint64
   return segment;
 }
 
-Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
-                                     uint64_t slot_bytes, uint32_t world) {
+Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
+                                     uint32_t world) {
   std::shared_ptr<RankPipeline> too_small;
   {
     MutexLock lock(reserve_mutex_);
@@ -40,20 +41,20 @@ Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
       if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
         return &rank->segment;
       }
-      // A start with fewer ranks has larger shards, and gets them from those that lie here.
+      // A start with fewer ranks has larger shards, which it reads from the shards in this memory.
       if (!Retire(rank, /*on_disk_too=*/false).ok()) {
-        HOLDFAST_RETURN_IF_ERROR(SetAside(rank));
+        HOLDFAST_RETURN_IF_ERROR(RetainSegment(rank));
         too_small = std::move(rank);
       }
     }
   }
-  // Without the lock: large memory takes minutes, and ranks wait for theirs together.
+  // Reserve without the lock: large memory takes minutes, and ranks reserve in parallel.
   Result<Segment*> segment = FromArena(owner, slots, slot_bytes);
   const auto full = [&] {
     return !segment && segment.error().code() == ErrorCode::kResourceExhausted;
   };
   MutexLock lock(reserve_mutex_);
-  // Ranks and jobs that are over and safe on disk make room.
+  // Reassign memory of ranks and jobs that have ended and whose versions are safe on disk.
   std::vector<std::shared_ptr<RankPipeline>> idle;
   if (full()) idle = IdleRanks(owner.job, world);
   while (full() && !idle.empty()) {
@@ -63,7 +64,7 @@ Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
     const SegmentOwner old = memory->owner();
     if (!Retire(rank, /*on_disk_too=*/true).ok()) continue;
     rank.reset();
-    Log(LogLevel::kInfo, "IdleMemoryGiven",
+    Log(LogLevel::kInfo, "IdleMemoryReassigned",
         {Kv("from", old.job), Kv("from_shard", ShardName(old.rank)), Kv("to", owner.job)});
     HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
     segment = FromArena(owner, slots, slot_bytes);
@@ -71,7 +72,7 @@ Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
   if (segment) {
     MakeRank(**segment);
   } else if (too_small != nullptr) {
-    TakeBack(too_small);  // a start that asks for less can use it
+    TakeBack(too_small);  // a later start with smaller slots can use it
   }
   return segment;
 }
@@ -79,9 +80,9 @@ Result<Segment*> Node::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
 void Node::TakeBack(const std::shared_ptr<RankPipeline>& rank) {
   const SegmentOwner& owner = rank->segment.owner();
   MutexLock lock(ranks_mutex_);
-  const bool there = std::find(set_aside_.begin(), set_aside_.end(), rank) != set_aside_.end();
-  if (!there || !arena_.TakeBack(&rank->segment).ok()) return;
-  std::erase(set_aside_, rank);
+  const bool retained = std::find(retained_.begin(), retained_.end(), rank) != retained_.end();
+  if (!retained || !arena_.ReinstateSegment(&rank->segment).ok()) return;
+  std::erase(retained_, rank);
   ranks_[{owner.job, owner.rank}] = rank;
 }
 
@@ -93,7 +94,7 @@ std::vector<std::shared_ptr<RankPipeline>> Node::IdleRanks(const std::string& jo
         key.first != job || (world != 0 && !IsParity(key.second) && key.second.value >= world);
     if (over && !rank->connected.load()) idle.push_back(rank);
   }
-  idle.insert(idle.end(), set_aside_.begin(), set_aside_.end());
+  idle.insert(idle.end(), retained_.begin(), retained_.end());
   return idle;
 }
 
@@ -102,51 +103,56 @@ Status Node::Retire(const std::shared_ptr<RankPipeline>& rank, bool on_disk_too)
   std::vector<VersionId> freed;
   {
     MutexLock lock(ranks_mutex_);
-    // The map and the caller: nobody reads it or is about to bring something into it.
-    if (rank.use_count() > 2) return UnavailableError("its memory is in use; try again");
+    // Two references are the map's and the caller's. More mean that a reader or a restore uses it.
+    if (rank.use_count() > 2) {
+      return UnavailableError(fmt::format("the memory of {} of {} is in use; try again",
+                                          ShardName(owner.rank), owner.job));
+    }
     HOLDFAST_ASSIGN_OR_RETURN(freed, rank->slots.Vacate(on_disk_too));
     auto current = ranks_.find({owner.job, owner.rank});
     if (current != ranks_.end() && current->second == rank) {
       ranks_.erase(current);
     } else {
-      std::erase(set_aside_, rank);
+      std::erase(retained_, rank);
     }
   }
   for (VersionId version : freed) {
     const ShardKey key{owner.job, version, owner.rank};
-    // Other memory of the rank may have it, too.
+    // Another segment of the rank may have the version as well.
     const std::shared_ptr<RankPipeline> holder = FindHolder(key);
-    if (holder == nullptr || !holder->slots.Has(version)) link_.Report(Gone{key, Tier::kMemory});
+    if (holder == nullptr || !holder->slots.Has(version)) {
+      link_.Report(RemovedReplica{key, Tier::kMemory});
+    }
   }
   volume_.UnregisterMemory(rank->segment.memory());
   return Status::Ok();
 }
 
-Status Node::SetAside(const std::shared_ptr<RankPipeline>& rank) {
+Status Node::RetainSegment(const std::shared_ptr<RankPipeline>& rank) {
   const SegmentOwner& owner = rank->segment.owner();
   MutexLock lock(ranks_mutex_);
-  HOLDFAST_RETURN_IF_ERROR(arena_.SetAside(&rank->segment));
+  HOLDFAST_RETURN_IF_ERROR(arena_.RetainSegment(&rank->segment));
   rank->connected.store(false);
-  set_aside_.push_back(rank);
+  retained_.push_back(rank);
   ranks_.erase({owner.job, owner.rank});
-  Log(LogLevel::kInfo, "MemorySetAside",
+  Log(LogLevel::kInfo, "SegmentRetained",
       {Kv("job", owner.job), Kv("rank", owner.rank.value),
        Kv("bytes", rank->segment.memory().size())});
   return Status::Ok();
 }
 
-/// Gives back memory that was set aside once nothing in it is needed. Loop thread; the work, which
-/// takes its time, is a worker's.
-void Node::ReleaseSetAside() {
+/// Frees retained segments of which no shard is needed any more. Called on the loop thread; a
+/// worker frees the memory, since that takes time.
+void Node::ReleaseRetained() {
   {
     MutexLock lock(ranks_mutex_);
-    if (set_aside_.empty() || releasing_.exchange(true)) return;
+    if (retained_.empty() || releasing_.exchange(true)) return;
   }
   const bool posted = workers_.Post([this] {
     std::vector<std::shared_ptr<RankPipeline>> all;
     {
       MutexLock lock(ranks_mutex_);
-      all = set_aside_;
+      all = retained_;
     }
     while (!all.empty()) {
       std::shared_ptr<RankPipeline> rank = std::move(all.back());
@@ -155,7 +161,7 @@ void Node::ReleaseSetAside() {
       if (!Retire(rank, /*on_disk_too=*/false).ok()) continue;
       rank.reset();
       if (Status status = arena_.Release(memory); !status.ok()) {
-        Log(LogLevel::kWarn, "MemoryNotGivenBack", {Kv("error", status.ToString())});
+        Log(LogLevel::kWarn, "MemoryNotReleased", {Kv("error", status.ToString())});
       }
     }
     releasing_.store(false);

@@ -11,24 +11,25 @@
 #include "storage/base/log.h"
 #include "storage/base/process.h"
 
-// What trainers say to the node. Every number in a packet is checked here or where it is used.
+// Handles the packets of trainers. Every number in a packet is checked here or where it is used.
 
 namespace holdfast::agent {
 namespace {
 
-constexpr uint32_t kSlotsLeast = 2;
+constexpr uint32_t kSlotsMin = 2;
 constexpr size_t kWaitingSavesMax = 4;
 constexpr size_t kJoinedMax = 256;
 constexpr uint64_t kRestoreTimeoutMaxMs = 3'600'000;
-// After the decision: the shard should be here by then, else it is fetched from this node's disk.
+// How long after the restore decision a trainer's restore waits for the shard to be in memory.
 constexpr std::chrono::seconds kRestoreGrace(30);
 
-// While memory is being reserved: the trainer's time limit starts anew with each.
-constexpr std::chrono::milliseconds kProgressPause(1000);
+// Interval of the progress notices while memory is being reserved. Each restarts the trainer's
+// timeout.
+constexpr std::chrono::milliseconds kProgressInterval(1000);
 
-// How soon a question is repeated that the coordinator could not take.
-constexpr std::chrono::milliseconds kAskAgain(200);
-// The coordinator takes no larger ones.
+// Pause before a request is repeated after the coordinator could not be reached.
+constexpr std::chrono::milliseconds kRequestRetryPause(200);
+// The coordinator accepts no larger steps.
 constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 2;
 
 template <typename Message>
@@ -43,8 +44,8 @@ Status ValidateRunId(std::string_view run_id) {
       std::all_of(run_id.begin(), run_id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   if (!run_id.empty() && printable) return Status::Ok();
   return Status(ErrorCode::kInvalidArgument,
-                "the run id must be 1 to 128 printable characters without spaces; all ranks of one "
-                "start of the job give the same one (HOLDFAST_RUN_ID)");
+                "the run ID must be 1 to 128 printable characters without spaces, and the same for "
+                "all ranks of one start of the job (HOLDFAST_RUN_ID)");
 }
 
 }  // namespace
@@ -55,10 +56,11 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
     Refuse(session, header.error());
     return;
   }
+  // Handlers rely on the identity that the Hello establishes.
   const bool is_hello = header->type == MessageType::kHello;
   if (is_hello != (session.state == Session::State::kHello)) {
     Refuse(session, {ErrorCode::kInvalidArgument,
-                     fmt::format("{} is out of order: the first packet, and only the first, is "
+                     fmt::format("{} is out of order: the first packet, and no other, must be "
                                  "Hello",
                                  NameOf(header->type))});
     return;
@@ -72,24 +74,24 @@ void Node::HandlePacket(Session& session, std::span<const std::byte> packet) {
     case MessageType::kAbandonSave:
       return HandleEndSave(session, Decode<EndSaveMessage>(packet));
     case MessageType::kFindRestore:
-    case MessageType::kOpenView:
+    case MessageType::kOpenReader:
       return HandleFindRestore(session, Decode<FindRestoreMessage>(packet));
-    case MessageType::kReadView:
-      return HandleReadView(session, Decode<ReadViewMessage>(packet));
-    case MessageType::kCloseView:
-      return CloseView(session, Decode<CloseViewMessage>(packet).view);
+    case MessageType::kReadRange:
+      return HandleReadRange(session, Decode<ReadRangeMessage>(packet));
+    case MessageType::kCloseReader:
+      return CloseReader(session, Decode<CloseReaderMessage>(packet).reader);
     case MessageType::kWantTier:
       return HandleWantTier(session, Decode<EndSaveMessage>(packet));
     case MessageType::kEndRestore:
       return HandleEndRestore(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
-      session.said_goodbye = true;
+      session.goodbye = true;
       return EndSession(session, "goodbye");
     case MessageType::kWelcome:
     case MessageType::kReply:
     case MessageType::kNotice:
       return Refuse(session, {ErrorCode::kInvalidArgument,
-                              fmt::format("{} is for the agent to send", NameOf(header->type))});
+                              fmt::format("only the agent sends {}", NameOf(header->type))});
   }
 }
 
@@ -123,20 +125,22 @@ Status Node::CheckHello(Session& session, const HelloMessage& hello) {
   HOLDFAST_RETURN_IF_ERROR(ValidateRunId(run_id));
   if (hello.world == 0 || hello.world > kWorldMax || hello.rank >= hello.world) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("rank {} of a world of {}: the world has 1 to {} ranks, counted "
+                  fmt::format("rank {} of a world of {}: a world has 1 to {} ranks, numbered "
                               "from 0",
                               hello.rank, hello.world, kWorldMax));
   }
-  if (hello.slots < kSlotsLeast || hello.slots > kSlotsMax) {
+  if (hello.slots < kSlotsMin || hello.slots > kSlotsMax) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("{} slots asked for: between {} and {} are possible (one is always "
+                  fmt::format("{} slots requested: between {} and {} are possible (one is always "
                               "kept while the next is written)",
-                              hello.slots, kSlotsLeast, kSlotsMax));
+                              hello.slots, kSlotsMin, kSlotsMax));
   }
   if (hello.slot_bytes == 0 || hello.slot_bytes > kSlotBytesMax) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("slots of {} bytes are not possible", hello.slot_bytes));
+                  fmt::format("slots of {} bytes requested: between 1 and {} bytes are possible",
+                              hello.slot_bytes, kSlotBytesMax));
   }
+  // Refuse sizes that can never fit. Reserve() handles an arena that is full at the moment.
   const ArenaUsage usage = arena_.usage();
   const uint64_t need = kControlBytes + hello.slots * RoundUp(hello.slot_bytes, kSlotAlign);
   if (need > usage.budget_bytes) {
@@ -156,7 +160,7 @@ Status Node::CheckHello(Session& session, const HelloMessage& hello) {
   return Status::Ok();
 }
 
-// One trainer at a time has a rank's memory mapped: two would write into the same slots.
+// Only one process may have a rank's memory mapped: two would write into the same slots.
 Status Node::ClaimRank(Session& session) {
   if (std::shared_ptr<RankPipeline> rank = FindRank(session.job, session.rank)) {
     const uid_t owner = rank->segment.owner().uid;
@@ -169,8 +173,8 @@ Status Node::ClaimRank(Session& session) {
   const RankKey key{session.job, session.rank};
   const auto refuse = [&](pid_t pid) {
     return Status(ErrorCode::kFailedPrecondition,
-                  fmt::format("rank {} of {} is still run by process {} on node {}: wait for its "
-                              "end, or end it",
+                  fmt::format("rank {} of {} is still run by process {} on node {}: wait until it "
+                              "has ended, or end it",
                               session.rank.value, session.job, pid, options_.node));
   };
   auto trainer = trainers_.find(key);
@@ -184,7 +188,7 @@ Status Node::ClaimRank(Session& session) {
     if (other->peer().pid != session.peer().pid && !ProcessGone(other->pid_fd())) {
       return refuse(other->peer().pid);
     }
-    ReadPackets(*other);  // what it sent before its end still counts
+    ReadPackets(*other);  // packets sent before the end still count
     EndSession(*other, "a new connection of the rank replaced it");
   }
   return Status::Ok();
@@ -199,27 +203,27 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
   }
   session.state = Session::State::kJoining;
   session.joins_since = clock_.Now();
-  session.next_progress = session.joins_since + kProgressPause;
-  JoinQuestion question = QuestionOf(session);
+  session.next_progress = session.joins_since + kProgressInterval;
+  JoinRequest request = JoinRequestOf(session);
   const RankKey key{session.job, session.rank};
-  if (!trainers_.contains(key) && !parted_.contains(key)) {
-    // An agent that lost its run_dir knows nobody.
-    question.joined_before = Incarnation{hello.JoinedBefore()};
+  if (!trainers_.contains(key) && !departed_.contains(key)) {
+    // An agent that lost its run_dir has no record of trainers and relies on the Hello.
+    request.joined_before = Incarnation{hello.JoinedBefore()};
   }
-  link_.Join(question, [this, id = session.id()](const Result<Incarnation>& incarnation) {
+  link_.Join(request, [this, id = session.id()](const Result<Incarnation>& incarnation) {
     Post([this, id, incarnation] { OnJoined(id, incarnation); });
   });
 }
 
-JoinQuestion Node::QuestionOf(const Session& session) const {
-  JoinQuestion question{session.job,        session.run_id,
-                        session.rank,       session.world,
-                        session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
+JoinRequest Node::JoinRequestOf(const Session& session) const {
+  JoinRequest request{session.job,        session.run_id,
+                      session.rank,       session.world,
+                      session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
   if (session.incarnation.value != 0) {
-    question.joined_before = session.incarnation;
-    return question;
+    request.joined_before = session.incarnation;
+    return request;
   }
-  // A process whose connection was cut, or that closed its client and opens another.
+  // The process may have joined before: its connection was lost, or it opened another client.
   const pid_t pid = session.peer().pid;
   const uint64_t start_ticks = StartTicksOf(pid);
   const auto same = [&](const auto& one) {
@@ -227,13 +231,13 @@ JoinQuestion Node::QuestionOf(const Session& session) const {
   };
   const RankKey key{session.job, session.rank};
   auto trainer = trainers_.find(key);
-  auto parted = parted_.find(key);
+  auto parted = departed_.find(key);
   if (trainer != trainers_.end() && same(trainer->second)) {
-    question.joined_before = trainer->second.incarnation;
-  } else if (parted != parted_.end() && same(parted->second)) {
-    question.joined_before = parted->second.incarnation;
+    request.joined_before = trainer->second.incarnation;
+  } else if (parted != departed_.end() && same(parted->second)) {
+    request.joined_before = parted->second.incarnation;
   }
-  return question;
+  return request;
 }
 
 void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation) {
@@ -260,22 +264,22 @@ void Node::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation)
   }
 }
 
-void Node::TellProgress(Session& session) {
+void Node::SendReservationProgress(Session& session) {
   const Clock::TimePoint now = clock_.Now();
   if (now < session.next_progress) return;
-  session.next_progress = now + kProgressPause;
+  session.next_progress = now + kProgressInterval;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - session.joins_since);
   Notify(session, NoticeKind::kReserving, {session.incarnation, Step{}}, Tier::kMemory,
          Status(ErrorCode::kUnavailable,
-                fmt::format("the agent of node {} reserves {} of memory for rank {} of {}, for {} "
+                fmt::format("the agent of node {} is reserving {} of memory for rank {} of {}: {} "
                             "s so far",
                             options_.node,
                             FormatBytes(session.slots * RoundUp(session.slot_bytes, kSlotAlign)),
                             session.rank.value, session.job, seconds.count())));
 }
 
-/// A trainer waits: the coordinator has the version brought there, also when it would be passed
-/// over.
+/// A trainer waits for a version at a tier. The coordinator then brings the version there, even if
+/// it would be superseded otherwise.
 void Node::HandleWantTier(Session& session, const EndSaveMessage& message) {
   if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
     return Refuse(session, {ErrorCode::kInvalidArgument,
@@ -304,7 +308,7 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
     return;
   }
   if (ProcessGone(session->pid_fd())) {
-    EndSession(*session, "its process is gone");
+    EndSession(*session, "its process has ended");
     return;
   }
   auto pid_fd = session->DuplicatePidFd();
@@ -317,7 +321,7 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
   goodbyes_.erase({session->job, session->rank});
   session->state = Session::State::kReady;
   Segment& memory = session->pipeline->segment;
-  // What a trainer before it left; the client says again what holds once it is welcome.
+  // Clear the state of an earlier trainer. The client publishes its state after the Welcome.
   for (PhaseHint& phase : memory.control().phases) phase.open.store(0);
   ForgetWriter(memory.control().collectives);
   watched_.Join({session->job, session->rank, session->world, session->incarnation,
@@ -334,7 +338,7 @@ void Node::OnReserved(uint64_t session_id, const Result<Segment*>& segment) {
   PutText(welcome.node, options_.node);
   const int fd = memory.fd();
   if (!session->SendMessage(welcome, std::span(&fd, 1))) {
-    EndSession(*session, "it does not take packets");
+    EndSession(*session, "the trainer does not read its packets");
     return;
   }
   Log(LogLevel::kInfo, "TrainerJoined",
@@ -371,13 +375,13 @@ void Node::StoreTrainers() {
         {key.first, key.second, trainer.pid, trainer.start_ticks, trainer.incarnation});
   }
   Status status = WriteTrainers(options_.trainers_file, records);
-  if (!status.ok()) Log(LogLevel::kWarn, "TrainersNotNoted", {Kv("error", status.ToString())});
+  if (!status.ok()) Log(LogLevel::kWarn, "TrainersNotRecorded", {Kv("error", status.ToString())});
 }
 
 void Node::LoadTrainers() {
   for (const TrainerRecord& record : ReadTrainers(options_.trainers_file)) {
     auto pid_fd = PidFdOf(record.pid);
-    // Compared after the descriptor is open: from here on the pid cannot change hands.
+    // Compare after the descriptor is open: from here on the PID cannot be reused.
     if (!pid_fd || StartTicksOf(record.pid) != record.start_ticks) continue;
     trainers_[{record.job, record.rank}] =
         Trainer{record.pid, std::move(*pid_fd), record.start_ticks, record.incarnation};
@@ -390,7 +394,7 @@ void Node::HandleBeginSave(Session& session, const BeginSaveMessage& message) {
   if (message.step > kStepMax) {
     return Reply(session, message.header.ticket,
                  {ErrorCode::kInvalidArgument,
-                  fmt::format("step {}: steps go to {}", message.step, kStepMax)});
+                  fmt::format("step {}: the largest possible step is {}", message.step, kStepMax)});
   }
   WaitingSave save;
   save.ticket = message.header.ticket;
@@ -425,10 +429,10 @@ bool Node::TryBeginSave(Session& session, const WaitingSave& save, bool last_cha
     auto slot = session.pipeline->slots.BeginSave(version, session.world, save.image_bytes, &freed);
     for (const FreedSlot& old : freed) {
       const ShardKey old_key{session.job, old.version, session.rank};
-      link_.Report(Gone{old_key, Tier::kMemory});
-      const Status why{ErrorCode::kAborted, "a newer version took its turn to be written to disk"};
-      if (old.disk_missed) link_.Report(Missing{old_key, Tier::kDisk, why.message()});
-      if (old.disk_overtaken) {
+      link_.Report(RemovedReplica{old_key, Tier::kMemory});
+      const Status why{ErrorCode::kAborted, "superseded: a newer version is written to disk"};
+      if (old.disk_missed) link_.Report(FailedReplica{old_key, Tier::kDisk, why.message()});
+      if (old.disk_superseded) {
         Notify(session, NoticeKind::kFailed, old.version, Tier::kDisk, why);
       }
     }
@@ -438,6 +442,7 @@ bool Node::TryBeginSave(Session& session, const WaitingSave& save, bool last_cha
       status = slot.error();
     }
   }
+  // Without a free slot, the save waits for a commit as long as the trainer permits.
   if (status.code() == ErrorCode::kResourceExhausted && !last_chance) return false;
   if (status.ok()) HOLDFAST_CRASH_POINT("agent.after_begin_save");
   if (status.code() == ErrorCode::kResourceExhausted) {
@@ -450,7 +455,7 @@ bool Node::TryBeginSave(Session& session, const WaitingSave& save, bool last_cha
   reply.step = save.step;
   reply.image_bytes = save.image_bytes;
   PutText(reply.text, status.message());
-  if (!session.SendMessage(reply)) EndSession(session, "it does not take packets");
+  if (!session.SendMessage(reply)) EndSession(session, "the trainer does not read its packets");
   return true;
 }
 
@@ -461,51 +466,51 @@ void Node::HandleEndSave(Session& session, const EndSaveMessage& message) {
   if (message.header.type == MessageType::kEndSave) {
     status = slots.EndSave(message.slot, version);
   } else {
-    const Status why(ErrorCode::kAborted, "the trainer gave the save up");
+    const Status why(ErrorCode::kAborted, "the trainer abandoned the save");
     status = slots.AbandonSave(message.slot, version, why);
     if (status.ok()) ReportNotSaved({session.job, version, session.rank}, why.message());
   }
   if (!status.ok()) Notify(session, NoticeKind::kFailed, version, Tier::kMemory, status);
-  RetryWaiting(session);
+  RetryWaitingRequests(session);
 }
 
 void Node::ReportNotSaved(const ShardKey& key, const std::string& why) {
-  link_.Report(Missing{key, Tier::kMemory, why});
-  link_.Report(Missing{key, Tier::kDisk, why});
+  link_.Report(FailedReplica{key, Tier::kMemory, why});
+  link_.Report(FailedReplica{key, Tier::kDisk, why});
 }
 
 // ---- restores ----
 
 void Node::HandleFindRestore(Session& session, const FindRestoreMessage& message) {
   const uint64_t ticket = message.header.ticket;
-  if (session.restore_ask || session.waiting_view || !session.waiting_restores.empty()) {
-    Reply(
-        session, ticket,
-        {ErrorCode::kFailedPrecondition, "an earlier FindRestore or OpenView is not answered yet"});
+  if (session.pending_restore || session.waiting_reader || !session.waiting_restores.empty()) {
+    Reply(session, ticket,
+          {ErrorCode::kFailedPrecondition,
+           "an earlier FindRestore or OpenReader has no reply yet: wait for it"});
     return;
   }
-  RestoreAsk ask;
-  ask.ticket = ticket;
-  ask.question.job = session.job;
-  ask.question.incarnation = session.incarnation;
-  ask.question.rank = session.rank;
-  ask.question.view = message.header.type == MessageType::kOpenView;
+  PendingRestore pending;
+  pending.ticket = ticket;
+  pending.request.job = session.job;
+  pending.request.incarnation = session.incarnation;
+  pending.request.rank = session.rank;
+  pending.request.reshard = message.header.type == MessageType::kOpenReader;
   if (message.wanted_incarnation != 0) {
-    ask.question.wanted =
+    pending.request.wanted =
         VersionId{Incarnation{message.wanted_incarnation}, Step{message.wanted_step}};
   }
-  ask.deadline = clock_.Now() + std::chrono::milliseconds(std::clamp<uint64_t>(
-                                    message.timeout_ms, 1, kRestoreTimeoutMaxMs));
-  session.restore_ask = std::move(ask);
-  AskRestore(session);
+  pending.deadline = clock_.Now() + std::chrono::milliseconds(std::clamp<uint64_t>(
+                                        message.timeout_ms, 1, kRestoreTimeoutMaxMs));
+  session.pending_restore = std::move(pending);
+  RequestRestore(session);
 }
 
-void Node::AskRestore(Session& session) {
-  RestoreAsk& ask = *session.restore_ask;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(ask.deadline - clock_.Now());
-  ask.question.timeout_ms = std::max<int64_t>(1, left.count());
-  ask.under_way = true;
-  link_.DecideRestore(ask.question,
+void Node::RequestRestore(Session& session) {
+  PendingRestore& pending = *session.pending_restore;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(pending.deadline - clock_.Now());
+  pending.request.timeout_ms = std::max<int64_t>(1, left.count());
+  pending.under_way = true;
+  link_.DecideRestore(pending.request,
                       [this, id = session.id()](const Result<RestoreDecision>& decision) {
                         Post([this, id, decision] { OnRestoreDecided(id, decision); });
                       });
@@ -514,32 +519,32 @@ void Node::AskRestore(Session& session) {
 void Node::OnRestoreDecided(uint64_t session_id, const Result<RestoreDecision>& decision) {
   Session* session = FindSession(session_id);
   if (session == nullptr || session->state != Session::State::kReady) return;
-  RestoreAsk& ask = *session->restore_ask;
+  PendingRestore& pending = *session->pending_restore;
   if (!decision && decision.error().code() == ErrorCode::kUnavailable &&
-      clock_.Now() + kAskAgain < ask.deadline) {
-    ask.under_way = false;
-    ask.retry_at = clock_.Now() + kAskAgain;
+      clock_.Now() + kRequestRetryPause < pending.deadline) {
+    pending.under_way = false;
+    pending.retry_at = clock_.Now() + kRequestRetryPause;
     return;
   }
-  const uint64_t ticket = ask.ticket;
-  const Clock::TimePoint asked_until = ask.deadline;
-  const bool view = ask.question.view;
-  session->restore_ask.reset();
+  const uint64_t ticket = pending.ticket;
+  const Clock::TimePoint request_deadline = pending.deadline;
+  const bool reshard = pending.request.reshard;
+  session->pending_restore.reset();
   if (!decision) {
     Reply(*session, ticket, decision.error());
     return;
   }
-  if (view) {
-    session->waiting_view = WaitingView{ticket, *decision, asked_until};
+  if (reshard) {
+    session->waiting_reader = WaitingReader{ticket, *decision, request_deadline};
     CheckOwnShard(*session, *decision);
-    return RetryWaiting(*session);
+    return RetryWaitingRequests(*session);
   }
   WaitingRestore restore{ticket, *decision, {}};
   if (TryAnswerRestore(*session, restore)) return;
-  restore.deadline =
-      std::max(clock_.Now() + kAskAgain, std::min(clock_.Now() + kRestoreGrace, asked_until));
+  restore.deadline = std::max(clock_.Now() + kRequestRetryPause,
+                              std::min(clock_.Now() + kRestoreGrace, request_deadline));
   session->waiting_restores.push_back(restore);
-  // Decided earlier, and its slot is free by now: the disk may still have it.
+  // The version was decided earlier and its slot has been freed since: the disk may still have it.
   PrepareShard prepare;
   prepare.identity = {session->job, decision->version, session->rank, session->world};
   prepare.tier = Tier::kDisk;
@@ -567,7 +572,7 @@ bool Node::TryAnswerRestore(Session& session, const WaitingRestore& restore) {
   reply.step = restore.decision.version.step.value;
   reply.image_bytes = session.pipeline->segment.record(*slot).image_bytes;
   reply.tier = static_cast<uint32_t>(restore.decision.tier);
-  if (!session.SendMessage(reply)) EndSession(session, "it does not take packets");
+  if (!session.SendMessage(reply)) EndSession(session, "the trainer does not read its packets");
   return true;
 }
 
@@ -581,18 +586,19 @@ void Node::HandleEndRestore(Session& session, const EndSaveMessage& message) {
   }
   session.pins.erase(pin);
   session.pipeline->slots.Unpin(message.slot);
-  RetryWaiting(session);
+  RetryWaitingRequests(session);
 }
 
 // ---- answers ----
 
-void Node::RetryWaiting(Session& session) {
+void Node::RetryWaitingRequests(Session& session) {
   const Clock::TimePoint now = clock_.Now();
-  if (session.restore_ask && !session.restore_ask->under_way &&
-      now >= session.restore_ask->retry_at) {
-    AskRestore(session);
+  if (session.pending_restore && !session.pending_restore->under_way &&
+      now >= session.pending_restore->retry_at) {
+    RequestRestore(session);
   }
-  if (session.waiting_view) TryStartView(session, now);
+  if (session.waiting_reader) TryStartReader(session, now);
+  // Saves wait in order: a later one must not take the slot of an earlier one.
   while (session.state == Session::State::kReady && !session.waiting_saves.empty()) {
     const WaitingSave save = session.waiting_saves.front();
     if (!TryBeginSave(session, save, now >= save.deadline)) break;
@@ -609,7 +615,7 @@ void Node::RetryWaiting(Session& session) {
     if (answered) continue;
     Reply(session, restore.ticket,
           {ErrorCode::kUnavailable, fmt::format("version {} is decided, but not in this node's "
-                                                "memory yet; ask again",
+                                                "memory yet; try again",
                                                 ToString(restore.decision.version))});
   }
   if (session.state == Session::State::kReady && session.starved && session.waiting_saves.empty() &&
@@ -625,7 +631,7 @@ void Node::Reply(Session& session, uint64_t ticket, const Status& status) {
   reply.code = static_cast<uint32_t>(status.code());
   reply.incarnation = session.incarnation.value;
   PutText(reply.text, status.message());
-  if (!session.SendMessage(reply)) EndSession(session, "it does not take packets");
+  if (!session.SendMessage(reply)) EndSession(session, "the trainer does not read its packets");
 }
 
 void Node::Notify(Session& session, NoticeKind kind, VersionId version, Tier tier,
@@ -637,7 +643,7 @@ void Node::Notify(Session& session, NoticeKind kind, VersionId version, Tier tie
   notice.step = version.step.value;
   notice.code = static_cast<uint32_t>(status.code());
   PutText(notice.text, status.message());
-  if (!session.SendMessage(notice)) EndSession(session, "it does not take packets");
+  if (!session.SendMessage(notice)) EndSession(session, "the trainer does not read its packets");
 }
 
 void Node::NotifyCommitted(Session& session, const JobState* before, const JobState& now) {

@@ -14,11 +14,12 @@
 
 namespace holdfast::agent {
 namespace {
-// How often a waiting keeper looks whether a rank has begun a version that is due: far below the
-// time of a step that is worth protecting.
-constexpr std::chrono::milliseconds kLook(5);
-// And without trainers here: one that comes takes longer than this to its first save.
-constexpr std::chrono::milliseconds kLookIdle(250);
+// Interval at which a waiting keeper checks whether a rank has begun to save an eligible version.
+// It is far shorter than the steps of any job that needs protection.
+constexpr std::chrono::milliseconds kPollInterval(5);
+// The interval while the node has no trainers of the job. A new trainer takes longer than this to
+// reach its first save.
+constexpr std::chrono::milliseconds kIdlePollInterval(250);
 }  // namespace
 
 JobState ForParity(JobState job) {
@@ -44,9 +45,9 @@ ParityKeeper::~ParityKeeper() {
 void ParityKeeper::SetJobState(const JobState& job) {
   MutexLock lock(mutex_);
   job_ = job;
-  if (current_ && Pointless(*current_)) {
+  if (current_ && IsObsolete(*current_)) {
     current_->cancellation->Cancel(
-        AbortedError(ToString(current_->identity.version) + " is no longer to be protected"));
+        AbortedError(ToString(current_->identity.version) + " no longer needs parity"));
   }
   changed_.NotifyAll();
 }
@@ -57,7 +58,7 @@ void ParityKeeper::Post(std::function<void()> task) {
   changed_.NotifyAll();
 }
 
-bool ParityKeeper::Pointless(const Work& work) const {
+bool ParityKeeper::IsObsolete(const Work& work) const {
   const VersionId version = work.identity.version;
   const auto& aborted = job_->aborted;
   return !job_->group || version.incarnation != job_->incarnation ||
@@ -70,14 +71,14 @@ void ParityKeeper::Run() {
     const Status status = Protect(*work);
     const ShardKey key = work->identity.key();
     if (status.ok()) {
-      log_.Made();
+      log_.CountMade();
     } else {
-      if (const auto line = log_.NotMade(tools_.clock.Now())) {
+      if (const auto line = log_.CountNotMade(tools_.clock.Now())) {
         Log(LogLevel::kWarn, "ParityNotMade",
             {Kv("shard", ToString(key)), Kv("error", status.ToString()),
              Kv("not_made", line->not_made), Kv("made", line->made)});
       }
-      tools_.link.Report(Missing{key, Tier::kPeer, status.message()});
+      tools_.link.Report(FailedReplica{key, Tier::kPeer, status.message()});
     }
     MutexLock lock(mutex_);
     done_ = key.version;
@@ -107,19 +108,19 @@ std::optional<ParityKeeper::Work> ParityKeeper::Await() {
     for (const PlanRank& rank : self.ranks) {
       const std::shared_ptr<RankPipeline> pipeline = tools_.find_rank(job_name_, rank.rank);
       trained_here = trained_here || (pipeline != nullptr && pipeline->connected.load());
-      const auto due = pipeline == nullptr ? std::nullopt : pipeline->slots.DueForPeers();
+      const auto due = pipeline == nullptr ? std::nullopt : pipeline->slots.NextForPeers();
       if (!due || due->version == done_) continue;
       Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
       work.identity.rank = ParityRank(self.number);
-      if (Pointless(work)) continue;
-      // Whoever still wanted rows of the last version has them, or never will.
+      if (IsObsolete(work)) continue;
+      // Members that have not read their rows of the last version yet get Aborted.
       if (done_) {
         tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
       }
       current_ = work;
       return work;
     }
-    changed_.WaitFor(mutex_, trained_here ? kLook : kLookIdle);
+    changed_.WaitFor(mutex_, trained_here ? kPollInterval : kIdlePollInterval);
   }
 }
 
@@ -135,7 +136,8 @@ Status ParityKeeper::Protect(const Work& work) {
     MutexLock lock(mutex_);
     slots.SetJobState(ForParity(*job_));
   }
-  if (const auto made = slots.Pin(identity.version)) {  // before a restart, and reported then
+  // The parity was built before a restart of the agent, and reported when the slot was adopted.
+  if (const auto made = slots.Pin(identity.version)) {
     slots.Unpin(*made);
     return Status::Ok();
   }
@@ -143,7 +145,7 @@ Status ParityKeeper::Protect(const Work& work) {
   const auto slot =
       slots.LeaseForRestore(identity.version, identity.world, image.image_bytes(), &freed);
   for (const FreedSlot& old : freed) {
-    tools_.link.Report(Gone{{job_name_, old.version, identity.rank}, Tier::kMemory});
+    tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
   if (!slot) return slot.error();
   const GroupAccess access{work.plan,
@@ -169,7 +171,7 @@ Status ParityKeeper::Protect(const Work& work) {
   Log(LogLevel::kDebug, "ParityMade", {Kv("shard", ToString(identity.key()))});
   HOLDFAST_CRASH_POINT("agent.before_report_peer");
   tools_.link.Report(
-      Holding{identity, Tier::kMemory, seal->digest(), seal->image_bytes, "", seal->life});
+      StoredReplica{identity, Tier::kMemory, seal->digest(), seal->image_bytes, "", seal->life});
   return Status::Ok();
 }
 

@@ -17,7 +17,7 @@ namespace holdfast::agent {
 
 struct RankPipeline;
 
-/// What making parity needs of the node; all outlive the keeper.
+/// The node's facilities that building parity needs. All outlive the keeper.
 struct ParityTools {
   NodePeerSource& source;
   PeerTransport& transport;
@@ -25,48 +25,51 @@ struct ParityTools {
   Clock& clock;
   std::string node;
   int64_t build_timeout_ms = 0;
-  /// Memory for the parity shards of a job: two slots of `slot_bytes`. Blocks.
+  /// Reserves memory for the parity shards of a job: two slots of `slot_bytes`. Blocks.
   std::function<Result<std::shared_ptr<RankPipeline>>(const std::string& job, Rank parity,
                                                       uint64_t slot_bytes)>
       reserve;
   std::function<std::shared_ptr<RankPipeline>(const std::string& job, Rank rank)> find_rank;
-  /// A condition an operator should see; empty: it is over.
+  /// Sets a warning that an operator should see; an empty text clears it.
   std::function<void(const std::string& text)> warn;
 };
 
-/// The coordinator's word as it concerns parity shards: what counts for them is the tier peer.
+/// Returns the job state as parity shards need it: their commits are those of the peer tier.
 JobState ForParity(JobState job);
 
-/// One job's thread that makes this node's parity shards, one version after the other: waits until
-/// a rank of the node saves the version that is due, builds, seals, reports. A version that fails
-/// is reported Missing, so that the coordinator moves on; nothing waits for it. Thread-safe.
+/// A job's thread that builds this node's parity shards, one version after the other. It waits
+/// until a rank of the node saves the next eligible version, then builds, seals and reports the
+/// parity shard. A version that fails is reported as FailedReplica, and the coordinator moves on to
+/// the next one. Thread-safe.
 class ParityKeeper {
  public:
   ParityKeeper(ParityTools tools, std::string job);
   ~ParityKeeper();
 
-  /// The coordinator's latest word. Ends a build that it makes pointless.
+  /// Sets the coordinator's latest job state. Cancels a build that it makes obsolete.
   void SetJobState(const JobState& job);
-  /// Runs the task between two versions. Dropped when the keeper ends first.
+  /// Runs the task between two versions. Drops it when the keeper ends first.
   void Post(std::function<void()> task);
 
  private:
   struct Work {
     GroupPlan plan;
-    uint32_t position = 0;   // of this node in it
+    uint32_t position = 0;   // of this node in the plan
     ShardIdentity identity;  // of the parity shard
     std::shared_ptr<Cancellation> cancellation;
   };
 
   void Run();
-  /// The version to protect next; nothing when stopping. Runs posted tasks meanwhile.
+  /// Waits for the next version to protect; returns nothing when stopping. Runs posted tasks while
+  /// it waits.
   std::optional<Work> Await();
   Status Protect(const Work& work);
-  bool Pointless(const Work& work) const HOLDFAST_REQUIRES(mutex_);
+  /// Returns whether the coordinator no longer needs the parity of this version.
+  bool IsObsolete(const Work& work) const HOLDFAST_REQUIRES(mutex_);
 
   const ParityTools tools_;
   const std::string job_name_;
-  ParityLog log_;  // the thread's
+  ParityLog log_;  // used by thread_ only
   Mutex mutex_;
   CondVar changed_;
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);

@@ -8,18 +8,18 @@
 
 namespace holdfast::agent {
 
-/// Which of a job's versions without parity are worth a line. Versions are passed over all the time
-/// when steps are faster than the peers: that is one line a minute at most, with the count.
+/// Limits the log lines about a job's versions without parity. When steps are faster than the
+/// peers, many versions are superseded. At most one line a minute is logged, with their number.
 /// Thread-compatible.
 class ParityLog {
  public:
   struct Line {
-    uint64_t not_made = 0;  // since the last line
-    uint64_t made = 0;
+    uint64_t not_made = 0;  // versions without parity since the last line
+    uint64_t made = 0;      // versions with parity since the last line
   };
 
-  /// A line when it is time for one.
-  std::optional<Line> NotMade(Clock::TimePoint now) {
+  /// Counts a version without parity. Returns a line when one is due.
+  std::optional<Line> CountNotMade(Clock::TimePoint now) {
     ++line_.not_made;
     if (last_ && now - *last_ < kPause) return std::nullopt;
     last_ = now;
@@ -27,7 +27,7 @@ class ParityLog {
     line_ = {};
     return line;
   }
-  void Made() { ++line_.made; }
+  void CountMade() { ++line_.made; }
 
  private:
   static constexpr std::chrono::minutes kPause{1};

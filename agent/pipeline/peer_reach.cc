@@ -7,14 +7,14 @@
 
 namespace holdfast::agent {
 namespace {
-constexpr size_t kAsked = 4;  // of a group, each by the four before it
-constexpr std::chrono::milliseconds kAnswerWithin(1000);
-constexpr std::chrono::milliseconds kRoundEvery(1000);
-constexpr std::chrono::milliseconds kWonderFor(1000);
-constexpr std::chrono::milliseconds kAnswersLast(3000);
+constexpr size_t kProbedPeers = 4;  // the next members of the group
+constexpr std::chrono::milliseconds kProbeTimeout(1000);
+constexpr std::chrono::milliseconds kProbeInterval(1000);
+constexpr std::chrono::milliseconds kRequestLifetime(1000);
+constexpr std::chrono::milliseconds kResultLifetime(3000);
 
-/// Only a peer says these.
-bool Answered(const Status& status) {
+/// Returns whether the error came from the peer, and not from the network.
+bool IsAnswer(const Status& status) {
   constexpr ErrorCode kAnswers[] = {ErrorCode::kNotFound, ErrorCode::kFenced,
                                     ErrorCode::kResourceExhausted, ErrorCode::kPermissionDenied};
   return std::find(std::begin(kAnswers), std::end(kAnswers), status.code()) != std::end(kAnswers);
@@ -38,7 +38,7 @@ void PeerReach::SetGroup(const std::string& job, const std::optional<GroupPlan>&
   const auto position = group ? group->PositionOf(node_) : std::nullopt;
   if (position) {
     const std::vector<PlanMember>& members = group->members();
-    for (size_t i = 1; i < members.size() && peers.size() < kAsked; ++i) {
+    for (size_t i = 1; i < members.size() && peers.size() < kProbedPeers; ++i) {
       const PlanMember& member = members[(*position + i) % members.size()];
       if (!member.address.empty()) peers.emplace_back(member.node, member.address);
     }
@@ -51,16 +51,16 @@ void PeerReach::SetGroup(const std::string& job, const std::optional<GroupPlan>&
   }
 }
 
-std::vector<PeerAnswer> PeerReach::Wonder(const std::string& job) {
+std::vector<PeerProbe> PeerReach::RequestProbes(const std::string& job) {
   MutexLock lock(mutex_);
   auto found = jobs_.find(job);
   if (found == jobs_.end()) return {};
   const auto now = clock_.Now();
-  found->second.wondered = now;
+  found->second.requested_at = now;
   changed_.NotifyAll();
-  const bool fresh = found->second.answered != Clock::TimePoint::min() &&
-                     now - found->second.answered < kAnswersLast;
-  return fresh ? found->second.answers : std::vector<PeerAnswer>();
+  const bool fresh = found->second.probed_at != Clock::TimePoint::min() &&
+                     now - found->second.probed_at < kResultLifetime;
+  return fresh ? found->second.results : std::vector<PeerProbe>();
 }
 
 void PeerReach::Run() {
@@ -68,48 +68,49 @@ void PeerReach::Run() {
   while (!stopping_) {
     const auto now = clock_.Now();
     std::optional<std::string> due;
-    bool anybody = false;
+    bool any_requested = false;
     for (const auto& [name, job] : jobs_) {
-      const bool wondered =
-          job.wondered != Clock::TimePoint::min() && now - job.wondered < kWonderFor;
-      const bool asked =
-          job.answered != Clock::TimePoint::min() && now - job.answered < kRoundEvery;
-      anybody = anybody || wondered;
-      if (wondered && !asked) due = name;
+      const bool requested =
+          job.requested_at != Clock::TimePoint::min() && now - job.requested_at < kRequestLifetime;
+      const bool probed =
+          job.probed_at != Clock::TimePoint::min() && now - job.probed_at < kProbeInterval;
+      any_requested = any_requested || requested;
+      if (requested && !probed) due = name;
     }
-    if (!due && anybody) changed_.WaitFor(mutex_, kRoundEvery / 4);
-    if (!due && !anybody) changed_.Wait(mutex_);
+    if (!due && any_requested) changed_.WaitFor(mutex_, kProbeInterval / 4);
+    if (!due && !any_requested) changed_.Wait(mutex_);
     if (!due) continue;
-    const Job whom = jobs_[*due];
+    const Job probed = jobs_[*due];
     mutex_.Unlock();
-    std::vector<PeerAnswer> answers = Ask(*due, whom);
+    std::vector<PeerProbe> results = Probe(*due, probed);
     mutex_.Lock();
     auto job = jobs_.find(*due);
-    if (job == jobs_.end()) continue;
-    job->second.answers = std::move(answers);
-    job->second.answered = clock_.Now();
+    if (job == jobs_.end()) continue;  // its group was removed during the probe
+    job->second.results = std::move(results);
+    job->second.probed_at = clock_.Now();
   }
 }
 
-/// All at once: who cannot be reached costs the whole time.
-std::vector<PeerAnswer> PeerReach::Ask(const std::string& job, const Job& whom) {
-  std::vector<PeerAnswer> answers(whom.peers.size());
+/// Probes all peers in parallel, since each unreachable one takes the full timeout.
+std::vector<PeerProbe> PeerReach::Probe(const std::string& name, const Job& job) {
+  std::vector<PeerProbe> results(job.peers.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < whom.peers.size(); ++i) {
-    answers[i].node = whom.peers[i].first;
+  for (size_t i = 0; i < job.peers.size(); ++i) {
+    results[i].node = job.peers[i].first;
     threads.emplace_back([&, i] {
+      // A version that cannot exist: any answer shows that the peer is reachable.
       PeerRequest request;
       request.kind = PeerRequestKind::kSeal;
-      request.job = job;
+      request.job = name;
       request.version = {Incarnation{1}, Step{0}};
       request.incarnation = Incarnation{1};
       request.bytes = 1;
-      auto stream = transport_.Open(whom.peers[i].second, request, clock_.Now() + kAnswerWithin);
-      answers[i].reached = stream.has_value() || Answered(stream.error());
+      auto stream = transport_.Open(job.peers[i].second, request, clock_.Now() + kProbeTimeout);
+      results[i].reached = stream.has_value() || IsAnswer(stream.error());
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return answers;
+  return results;
 }
 
 }  // namespace holdfast::agent

@@ -13,39 +13,39 @@
 
 namespace holdfast::agent {
 
-/// Whether a peer answered when it was asked lately.
-struct PeerAnswer {
+/// The result of a probe: whether the peer answered.
+struct PeerProbe {
   std::string node;
   bool reached = false;
-  bool operator==(const PeerAnswer&) const = default;
+  bool operator==(const PeerProbe&) const = default;
 };
 
-/// Finds out which peers this node reaches, while somebody wonders: when a transfer between
-/// trainers does not move, the ends of a dead link and the node that is cut off are told apart by
-/// who still reaches whom. Asks the next few members of the job's parity group for something that
-/// they do not have, once a second; otherwise idle. Its own thread. Thread-safe.
+/// Probes on demand which peers this node reaches. When a transfer between trainers is stuck, the
+/// coordinator uses the results of all nodes to distinguish a dead link from an isolated node.
+/// A probe requests a version that does not exist from the next few members of the job's parity
+/// group. Probes once a second on demand; otherwise idle. Has a thread. Thread-safe.
 class PeerReach {
  public:
-  /// `transport` and `clock` outlive it; `node` is this one.
+  /// `transport` and `clock` outlive the object; `node` is this node's name.
   PeerReach(PeerTransport& transport, std::string node, Clock& clock);
   ~PeerReach();
 
-  /// Whom there is to ask.
+  /// Sets the parity group whose members are probed; nullopt: no peer is probed.
   void SetGroup(const std::string& job, const std::optional<GroupPlan>& group);
-  /// Peers of the job are asked from now on, until a moment after the last such call. Returns what
-  /// those who were asked lately had to say.
-  std::vector<PeerAnswer> Wonder(const std::string& job);
+  /// Requests probes of the job's peers; they stop one second after the last request. Returns the
+  /// results of the latest probes, or nothing when these are older than three seconds.
+  std::vector<PeerProbe> RequestProbes(const std::string& job);
 
  private:
   struct Job {
     std::vector<std::pair<std::string, std::string>> peers;  // node, address
-    Clock::TimePoint wondered = Clock::TimePoint::min();
-    std::vector<PeerAnswer> answers;
-    Clock::TimePoint answered = Clock::TimePoint::min();
+    Clock::TimePoint requested_at = Clock::TimePoint::min();
+    std::vector<PeerProbe> results;
+    Clock::TimePoint probed_at = Clock::TimePoint::min();
   };
 
   void Run();
-  std::vector<PeerAnswer> Ask(const std::string& job, const Job& whom);
+  std::vector<PeerProbe> Probe(const std::string& name, const Job& job);
 
   PeerTransport& transport_;
   const std::string node_;

@@ -15,7 +15,8 @@
 namespace holdfast::agent {
 namespace {
 
-/// A slot that a peer reads; kept until then. The version may still be on its way.
+/// A slot that a peer reads. It stays pinned until the destructor. The version need not
+/// be sealed when the object is made.
 class FollowedSlot {
  public:
   FollowedSlot(std::shared_ptr<RankPipeline> rank, VersionId version)
@@ -73,8 +74,8 @@ class ImageReader final : public PeerReader {
   void Cancel() override { followed_.Cancel(); }
 
  private:
-  /// What was sealed before is not trusted to have stayed as it was. What is being saved has just
-  /// been checksummed.
+  /// Verifies the chunks of a sealed slot, since they may have decayed. A slot that is being saved
+  /// needs no check: its chunks have just been checksummed.
   Status CheckChunks(uint32_t slot, uint64_t begin, uint64_t end) {
     Segment& segment = followed_.rank().segment;
     if (!seal_) {
@@ -102,10 +103,10 @@ class ImageReader final : public PeerReader {
   FollowedSlot followed_;
   const NodePeerSource::OnDamage& on_damage_;
   std::optional<ShardSeal> seal_;
-  uint64_t checked_ = 0;  // chunks below are good, or were not asked for
+  uint64_t checked_ = 0;  // chunks below were verified or not requested
 };
 
-/// A shard as it lies on disk.
+/// Reads a shard from disk.
 class DiskReader final : public PeerReader {
  public:
   DiskReader(std::unique_ptr<ShardChunks> chunks, const NodePeerSource::OnDamage& on_damage)
@@ -120,7 +121,7 @@ class DiskReader final : public PeerReader {
       if (chunk != chunk_) HOLDFAST_RETURN_IF_ERROR(Load(chunk));
       const auto from = loaded_.subspan(at % kChunkBytes);
       const auto piece = from.first(std::min<uint64_t>(from.size(), end - at));
-      // A unit that lies in one chunk is not copied.
+      // A unit within one chunk is returned without a copy.
       if (piece.size() == end - offset) return piece;
       unit_.insert(unit_.end(), piece.begin(), piece.end());
       at += piece.size();
@@ -150,10 +151,10 @@ class DiskReader final : public PeerReader {
   std::vector<std::byte> unit_;
 };
 
-/// A shard that is here twice: what is bad in one place may be good in the other.
-class EitherReader final : public PeerReader {
+/// Reads a shard that memory and disk both have. Bytes that are bad in memory are read from disk.
+class FallbackReader final : public PeerReader {
  public:
-  EitherReader(std::unique_ptr<PeerReader> memory, std::unique_ptr<PeerReader> disk)
+  FallbackReader(std::unique_ptr<PeerReader> memory, std::unique_ptr<PeerReader> disk)
       : memory_(std::move(memory)), disk_(std::move(disk)) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
@@ -169,7 +170,7 @@ class EitherReader final : public PeerReader {
   const std::unique_ptr<PeerReader> disk_;
 };
 
-/// A seal as peers get it.
+/// Reads an encoded seal.
 class RecordReader final : public PeerReader {
  public:
   explicit RecordReader(std::string record) : record_(std::move(record)) {}
@@ -228,23 +229,25 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
   return OpenShard(request);
 }
 
-/// From memory, else from disk, else from memory as soon as it comes.
+/// Prefers an intact slot, then the disk, then a slot that is still being saved. A damaged slot is
+/// combined with the replica on disk.
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
   std::shared_ptr<RankPipeline> rank = find_rank_({request.job, request.version, request.rank});
-  const bool whole = rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kWhole);
+  const bool intact =
+      rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kIntact);
   std::unique_ptr<PeerReader> on_disk;
-  if (!whole) {
+  if (!intact) {
     auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
     if (chunks && seal_only) {
-      // Parts are this volume's business; the image is the same everywhere.
+      // Parts and header describe this volume's files; peers need the image's checksums only.
       ShardSeal seal = (*chunks)->seal();
       seal.parts.clear();
       seal.image_header.clear();
       return std::make_unique<RecordReader>(EncodeSeal(seal));
     }
     const bool damaged =
-        rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kDamagedToo);
+        rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kIncludeDamaged);
     if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
       return Fail(chunks.error());
     }
@@ -252,13 +255,13 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
     if (on_disk != nullptr && !damaged) return on_disk;
   }
   if (rank == nullptr) {
-    return Fail(NotFoundError(fmt::format("node {} has nothing of {} of {}", node_,
+    return Fail(NotFoundError(fmt::format("node {} has no replica of {} of {}", node_,
                                           ShardName(request.rank), request.job)));
   }
   if (seal_only) return std::make_unique<SealReader>(std::move(rank), request.version);
   auto in_memory = std::make_unique<ImageReader>(std::move(rank), request.version, on_damage_);
   if (on_disk == nullptr) return in_memory;
-  return std::make_unique<EitherReader>(std::move(in_memory), std::move(on_disk));
+  return std::make_unique<FallbackReader>(std::move(in_memory), std::move(on_disk));
 }
 
 void NodePeerSource::SetIncarnation(const std::string& job, Incarnation incarnation) {

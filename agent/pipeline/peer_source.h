@@ -14,19 +14,20 @@ namespace holdfast::agent {
 
 struct RankPipeline;
 
-/// What this node serves to its peers: shards while they are being saved and after, from memory or
-/// else from disk, their seals, rows of parity that it encodes, segments that it decodes. Sealed
-/// bytes are checked against their seal before they leave, and what differs is told. Requests of
-/// older incarnations are refused. Thread-safe.
+/// Serves this node's data to its peers: shards while they are being saved and afterwards, from
+/// memory or else from disk; seals; parity rows that the node encodes; segments that it decodes.
+/// Sealed bytes are checked against their seal before they are sent, and damage is reported.
+/// Requests of older incarnations are refused. Thread-safe.
 class NodePeerSource final : public PeerSource {
  public:
-  /// The rank's memory that has the version; where none has, the memory that it would come into.
+  /// Returns the rank's memory that has the version; without one, the rank's current memory.
   using FindRank = std::function<std::shared_ptr<RankPipeline>(const ShardKey& key)>;
 
-  /// Told from any thread of a copy that is not what it was sealed as.
+  /// Called, from any thread, for a replica that does not match its seal.
   using OnDamage = std::function<void(const ShardKey& key, Tier tier, const Status& how)>;
 
-  /// `transport` reaches the peers that a decode needs; it and `volume` outlive this.
+  /// `transport` connects to the peers that a decode needs. `transport` and `volume` outlive the
+  /// source.
   NodePeerSource(std::string node, FindRank find_rank, OnDamage on_damage, const Volume& volume,
                  PeerTransport& transport)
       : node_(std::move(node)),
@@ -36,7 +37,7 @@ class NodePeerSource final : public PeerSource {
         transport_(transport) {}
 
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override;
-  /// The job's current incarnation, from the coordinator.
+  /// Sets the job's current incarnation, as the coordinator reports it.
   void SetIncarnation(const std::string& job, Incarnation incarnation);
   void Forget(const std::string& job);
   RowExchange& rows() { return rows_; }

@@ -23,7 +23,7 @@ void Persister::Run() {
 bool Persister::Write(const SaveJob& job) {
   const ShardKey key = job.identity.key();
   Result<ShardSeal> seal = WriteOnce(job);
-  // Aborted: the coordinator had the version removed meanwhile.
+  // Aborted: the version was removed during the write, by a directive of the coordinator.
   const auto given_up = [](const Status& status) {
     return status.code() == ErrorCode::kCancelled || status.code() == ErrorCode::kAborted;
   };
@@ -72,13 +72,15 @@ Result<ShardSeal> Persister::AwaitSeal(const SaveJob& job) {
   }
 }
 
-// An agent that was killed between publishing and reporting finds its own file.
+// Handles a shard that is on disk already: an earlier agent was killed after it published the shard
+// and before it reported the shard.
 Result<ShardSeal> Persister::AlreadyStored(const SaveJob& job) {
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, AwaitSeal(job));
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, volume_.ReadSeal(job.identity.key()));
   if (stored.digest() == seal.digest()) return seal;
   if (stored.life != seal.life && stored.life.value != 0) {
-    // Of another life of the coordinator's store: kept, out of the way. The caller writes again.
+    // The replica belongs to another life of the coordinator's store: keep it in quarantine. The
+    // caller then repeats the write.
     HOLDFAST_RETURN_IF_ERROR(volume_.Quarantine(
         job.identity.key(), "of life " + ToString(stored.life) + " of the store"));
   }

@@ -8,22 +8,23 @@
 
 namespace holdfast::agent {
 
-/// One rank's thread that writes versions to disk: follows the sealer's counter, so that writing
-/// begins before the copy has ended, and publishes once the slot is sealed. A failed write abandons
-/// its file; there is one new attempt from memory (none when the disk is full), then the version is
-/// not stored and everything else goes on.
+/// One rank's thread that writes versions to disk. It follows the sealer's counter, so that writing
+/// begins before the copy has ended, and publishes the shard once the slot is sealed. A failed
+/// write abandons its file and is repeated once from memory, except when the disk is full. After a
+/// second failure the version is reported as not stored, and the thread continues with the next
+/// one.
 class Persister {
  public:
-  /// The arguments outlive it. Starts its thread.
+  /// Starts the thread. The arguments outlive the persister.
   Persister(RankSlots& slots, Volume& volume, RankEvents& events);
-  /// `slots` must be stopped before.
+  /// Joins the thread. `slots` must be stopped first.
   ~Persister();
 
  private:
   void Run();
-  /// False when the save or its version was given up before anything was written.
+  /// Returns false when the save or its version was given up before the shard was written.
   bool Write(const SaveJob& job);
-  /// Cancelled: the save was given up, there is nothing to store.
+  /// Cancelled: the save was given up.
   Result<ShardSeal> WriteOnce(const SaveJob& job);
   Result<ShardSeal> AwaitSeal(const SaveJob& job);
   Result<ShardSeal> AlreadyStored(const SaveJob& job);

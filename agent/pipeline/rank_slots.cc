@@ -50,7 +50,7 @@ void RankSlots::SetLife(LifeId life, LifeId unlabeled) {
   unlabeled_ = unlabeled;
   if (life == life_) return;
   life_ = life;
-  // Steps of another life are not what this one counts from.
+  // The saved steps of another life do not restrict the steps of this one.
   newest_sealed_ = {};
   for (const Entry& entry : entries_) {
     if (entry.phase != Phase::kSealed || IsOfOtherLife(entry)) continue;
@@ -86,8 +86,8 @@ Status RankSlots::CheckNewer(VersionId version) const {
   }
   return Status(
       ErrorCode::kAlreadyExists,
-      fmt::format("step {} is not newer than step {}, which this run saved already; steps of one "
-                  "run only grow: to go back, restore in a new run (a new run id)",
+      fmt::format("step {} is not newer than step {}, which this run saved already: the steps of a "
+                  "run must grow. To go back, restore in a new run (a new run ID)",
                   version.step.value, newest.step.value));
 }
 
@@ -102,16 +102,17 @@ Result<uint32_t> RankSlots::BeginSave(VersionId version, uint32_t world, uint64_
   return slot;
 }
 
-/// With a version that is to be brought back also what of parity it replaces: older versions that
-/// never reached the tier peer, and will not now.
+/// Returns the slots that may be freed. For the restore of a parity shard (`for_restore`), these
+/// include older parity versions that are not committed at peer: the restored version replaces
+/// them.
 std::vector<uint32_t> RankSlots::Freeable(VersionId for_restore) const {
-  const std::vector<SlotView> views = Views();
-  std::vector<uint32_t> freeable = FreeableSlots(views, job());
+  const std::vector<SlotInfo> slots = Slots();
+  std::vector<uint32_t> freeable = FreeableSlots(slots, job());
   if (!freeable.empty() || job() == nullptr || !job()->for_parity) return freeable;
-  for (const SlotView& view : views) {
-    if (view.state != SlotState::kSealed || view.in_use || view.held) continue;
-    if (view.version >= for_restore || view.version == job()->peer_committed) continue;
-    freeable.push_back(view.slot);
+  for (const SlotInfo& slot : slots) {
+    if (slot.state != SlotState::kSealed || slot.in_use || slot.held) continue;
+    if (slot.version >= for_restore || slot.version == job()->peer_committed) continue;
+    freeable.push_back(slot.slot);
   }
   return freeable;
 }
@@ -123,15 +124,15 @@ Result<uint32_t> RankSlots::Lease(VersionId version, uint32_t world, uint64_t im
     const std::vector<uint32_t> freeable = Freeable(restore ? version : VersionId{});
     if (freeable.empty()) {
       return Fail({ErrorCode::kResourceExhausted,
-                   fmt::format("all {} slots are in use: each is being written, or holds a version "
-                               "that nothing newer has replaced yet",
+                   fmt::format("all {} slots are in use: each is being written, or has a version "
+                               "that no newer commit has replaced yet",
                                entries_.size())});
     }
     Entry& oldest = entries_[freeable.front()];
     const bool unwritten = oldest.disk == Disk::kNone && oldest.verified;
-    const bool missed = unwritten && pace_.Due(oldest.version, job());
+    const bool missed = unwritten && pace_.IsEligible(oldest.version, job());
     HOLDFAST_RETURN_IF_ERROR(segment_.Free(freeable.front()));
-    freed->push_back({oldest.version, missed, unwritten && pace_.Wanted(oldest.version)});
+    freed->push_back({oldest.version, missed, unwritten && pace_.IsOnInterval(oldest.version)});
     oldest = Entry{};
     slot = segment_.Lease(version, world, image_bytes);
   }
@@ -204,7 +205,7 @@ bool RankSlots::HasRoom() {
   for (const Entry& entry : entries_) {
     if (entry.phase == Phase::kFree) return true;
   }
-  return !FreeableSlots(Views(), job()).empty();
+  return !FreeableSlots(Slots(), job()).empty();
 }
 
 void RankSlots::GiveUp(uint32_t slot, const Status& why) {
@@ -239,33 +240,33 @@ void RankSlots::Release(uint32_t slot) {
   changed_.NotifyAll();
 }
 
-std::vector<SlotView> RankSlots::Views() const {
-  std::vector<SlotView> views;
-  views.reserve(entries_.size());
+std::vector<SlotInfo> RankSlots::Slots() const {
+  std::vector<SlotInfo> infos;
+  infos.reserve(entries_.size());
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
-    SlotView view;
-    view.slot = slot;
-    view.version = entry.version;
-    view.in_use = entry.users > 0 || (entry.phase == Phase::kSealed && !entry.verified);
-    view.held = held_ == entry.version || peer_version_ == entry.version;
-    view.other_life = IsOfOtherLife(entry);
-    view.disk_done = entry.disk == Disk::kDone;
+    SlotInfo info;
+    info.slot = slot;
+    info.version = entry.version;
+    info.in_use = entry.users > 0 || (entry.phase == Phase::kSealed && !entry.verified);
+    info.held = held_ == entry.version || peer_version_ == entry.version;
+    info.other_life = IsOfOtherLife(entry);
+    info.disk_done = entry.disk == Disk::kDone;
     switch (entry.phase) {
       case Phase::kFree:
-        view.state = SlotState::kFree;
+        info.state = SlotState::kFree;
         break;
       case Phase::kCopying:
       case Phase::kFilling:
-        view.state = SlotState::kLeased;
+        info.state = SlotState::kLeased;
         break;
       case Phase::kSealed:
-        view.state = SlotState::kSealed;
+        info.state = SlotState::kSealed;
         break;
     }
-    views.push_back(view);
+    infos.push_back(info);
   }
-  return views;
+  return infos;
 }
 
 SaveJob RankSlots::JobOf(uint32_t slot) const {
@@ -356,12 +357,13 @@ std::vector<DiskCandidate> RankSlots::DiskCandidates() const {
   return candidates;
 }
 
-/// What is of another life is brought to safety whatever the pace.
+/// Returns a slot of another life that is not on disk yet. Such slots are written regardless of the
+/// pace.
 std::optional<uint32_t> RankSlots::OtherLifeForDisk() const {
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
-    const bool whole = entry.phase == Phase::kSealed && entry.verified && !entry.damaged;
-    if (whole && !entry.discard && entry.disk == Disk::kNone && IsOfOtherLife(entry)) return slot;
+    const bool intact = entry.phase == Phase::kSealed && entry.verified && !entry.damaged;
+    if (intact && !entry.discard && entry.disk == Disk::kNone && IsOfOtherLife(entry)) return slot;
   }
   return std::nullopt;
 }
@@ -400,8 +402,11 @@ void RankSlots::StartFlush() {
 
 bool RankSlots::Flushed() {
   MutexLock lock(mutex_);
-  return !ToFlush() && std::none_of(entries_.begin(), entries_.end(), [this](const Entry& entry) {
-    return entry.disk == Disk::kWriting && job_ && entry.version == job_->memory_committed;
+  if (ToFlush()) return false;
+  if (!job_) return true;
+  const std::optional<VersionId> newest = job_->memory_committed;
+  return std::none_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.disk == Disk::kWriting && entry.version == newest;
   });
 }
 
@@ -443,7 +448,7 @@ bool RankSlots::Aborted(VersionId version) const {
          std::find(job_->aborted.begin(), job_->aborted.end(), version) != job_->aborted.end();
 }
 
-bool RankSlots::IsDueForPeers(VersionId version) const {
+bool RankSlots::IsEligibleForPeers(VersionId version) const {
   return job_ && job_->group && version.incarnation == job_->incarnation &&
          version.step >= job_->peer_target_step && version.step.value % peer_every_ == 0 &&
          !Aborted(version);
@@ -454,13 +459,13 @@ void RankSlots::ChoosePeerVersion() {
   for (const Entry& entry : entries_) {
     const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
     const bool copying = entry.phase == Phase::kCopying && entry.given_up.ok();
-    if ((!sealed && !copying) || !IsDueForPeers(entry.version)) continue;
+    if ((!sealed && !copying) || !IsEligibleForPeers(entry.version)) continue;
     if (!first || entry.version < *first) first = entry.version;
   }
   peer_version_ = first;
 }
 
-std::optional<ShardIdentity> RankSlots::DueForPeers() {
+std::optional<ShardIdentity> RankSlots::NextForPeers() {
   MutexLock lock(mutex_);
   for (uint32_t slot = 0; peer_version_ && slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];
@@ -471,9 +476,9 @@ std::optional<ShardIdentity> RankSlots::DueForPeers() {
 
 Status RankSlots::CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline) {
   if (stopping_) return CancelledError("the agent is stopping");
-  if (cancelled.load()) return CancelledError("nobody waits any more");
+  if (cancelled.load()) return CancelledError("the wait was cancelled");
   if (Clock::Real().Now() >= deadline) {
-    return DeadlineExceededError("the bytes were not there in time");
+    return DeadlineExceededError("the bytes were not available before the deadline");
   }
   changed_.WaitUntil(mutex_, deadline);
   return Status::Ok();
@@ -494,7 +499,7 @@ Result<uint32_t> RankSlots::Follow(VersionId version, const std::atomic<bool>& c
       ++entry.users;
       return slot;
     }
-    // Steps are saved in order: what is older and not here never will be.
+    // Steps are saved in order: an older version that memory lacks will never be saved.
     if (newest >= version || Aborted(version) ||
         (job_ && job_->incarnation > version.incarnation)) {
       return Fail(NotFoundError(fmt::format("version {} of {} is not in this node's memory",
@@ -564,7 +569,7 @@ Status RankSlots::SealFilled(uint32_t slot, const ShardSeal& seal, Disk disk) {
   for (uint32_t other = 0; other < entries_.size(); ++other) {
     Entry& old = entries_[other];
     if (other == slot || !old.damaged || old.version != entry.version) continue;
-    old.discard = true;  // this one replaces it
+    old.discard = true;  // the new slot replaces it
     FreeIfUnused(other);
   }
   changed_.NotifyAll();
@@ -586,8 +591,8 @@ Result<uint32_t> RankSlots::Pin(VersionId version, Find find) {
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     Entry& entry = entries_[slot];
     if (entry.phase != Phase::kSealed || entry.version != version || entry.discard) continue;
-    if (entry.damaged && find == Find::kWhole) continue;
-    if (!entry.verified && find != Find::kUncheckedToo) continue;
+    if (entry.damaged && find == Find::kIntact) continue;
+    if (!entry.verified && find != Find::kIncludeUnchecked) continue;
     ++entry.users;
     return slot;
   }
@@ -601,7 +606,7 @@ void RankSlots::Unpin(uint32_t slot) {
   Release(slot);
 }
 
-bool RankSlots::Keeps(uint32_t slot) {
+bool RankSlots::KeepsAfterUnpin(uint32_t slot) {
   MutexLock lock(mutex_);
   return !entries_[slot].discard;
 }
@@ -621,10 +626,10 @@ Status RankSlots::MarkDamaged(VersionId version) {
     if (entry.phase != Phase::kSealed || entry.version != version) continue;
     if (entry.discard || entry.damaged) continue;
     entry.damaged = true;
-    entry.verified = true;  // its checks are over
+    entry.verified = true;  // verification has ended
     return Status::Ok();
   }
-  return NotFoundError("memory does not hold a good version " + ToString(version));
+  return NotFoundError("memory has no intact replica of version " + ToString(version));
 }
 
 Status RankSlots::Discard(VersionId version) {
@@ -636,7 +641,7 @@ Status RankSlots::Discard(VersionId version) {
     FreeIfUnused(slot);
     return Status::Ok();
   }
-  return Status(ErrorCode::kNotFound, "memory does not hold version " + ToString(version));
+  return Status(ErrorCode::kNotFound, "memory does not have version " + ToString(version));
 }
 
 bool RankSlots::Has(VersionId version) {
@@ -648,27 +653,27 @@ bool RankSlots::Has(VersionId version) {
 
 Result<std::vector<VersionId>> RankSlots::Vacate(bool on_disk_too) {
   MutexLock lock(mutex_);
-  const std::vector<SlotView> views = Views();
-  const std::vector<uint32_t> freeable = FreeableSlots(views, job());
-  for (const SlotView& view : views) {
-    if (view.state == SlotState::kFree) continue;
-    const std::string version = ToString(view.version);
-    if (view.state == SlotState::kLeased || view.in_use || view.held) {
+  const std::vector<SlotInfo> slots = Slots();
+  const std::vector<uint32_t> freeable = FreeableSlots(slots, job());
+  for (const SlotInfo& slot : slots) {
+    if (slot.state == SlotState::kFree) continue;
+    const std::string version = ToString(slot.version);
+    if (slot.state == SlotState::kLeased || slot.in_use || slot.held) {
       return Fail(FailedPreconditionError("version " + version + " is in use"));
     }
     const bool on_disk =
-        on_disk_too && job_ && job_->disk_committed && view.version <= *job_->disk_committed;
-    const bool may_go = std::find(freeable.begin(), freeable.end(), view.slot) != freeable.end();
+        on_disk_too && job_ && job_->disk_committed && slot.version <= *job_->disk_committed;
+    const bool may_go = std::find(freeable.begin(), freeable.end(), slot.slot) != freeable.end();
     if (!on_disk && !may_go) {
       return Fail(FailedPreconditionError("version " + version + " is only in memory"));
     }
   }
   std::vector<VersionId> freed;
-  for (const SlotView& view : views) {
-    if (view.state == SlotState::kFree) continue;
-    HOLDFAST_RETURN_IF_ERROR(segment_.Free(view.slot));
-    freed.push_back(view.version);
-    entries_[view.slot] = Entry{};
+  for (const SlotInfo& slot : slots) {
+    if (slot.state == SlotState::kFree) continue;
+    HOLDFAST_RETURN_IF_ERROR(segment_.Free(slot.slot));
+    freed.push_back(slot.version);
+    entries_[slot.slot] = Entry{};
   }
   return freed;
 }
@@ -681,10 +686,10 @@ void RankSlots::HoldForRestore(VersionId version) {
 std::vector<RankSlots::SlotStatus> RankSlots::Snapshot() {
   MutexLock lock(mutex_);
   std::vector<SlotStatus> result;
-  for (const SlotView& view : Views()) {
-    const Entry& entry = entries_[view.slot];
+  for (const SlotInfo& info : Slots()) {
+    const Entry& entry = entries_[info.slot];
     SlotStatus status;
-    status.view = view;
+    status.info = info;
     status.image_bytes = entry.image_bytes;
     status.checksummed = entry.checksummed;
     status.verified = entry.verified && !entry.damaged;
@@ -698,7 +703,7 @@ std::vector<RankSlots::SlotStatus> RankSlots::Snapshot() {
 
 std::vector<VersionId> RankSlots::Kept() {
   MutexLock lock(mutex_);
-  const std::vector<uint32_t> freeable = FreeableSlots(Views(), job());
+  const std::vector<uint32_t> freeable = FreeableSlots(Slots(), job());
   std::vector<VersionId> kept;
   for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
     const Entry& entry = entries_[slot];

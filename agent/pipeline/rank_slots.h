@@ -18,11 +18,11 @@ namespace holdfast::agent {
 /// A sealed slot that was freed for something newer.
 struct FreedSlot {
   VersionId version;
-  bool disk_missed = false;     // it was due for disk and its write had not begun
-  bool disk_overtaken = false;  // it is not on disk: a newer version took its turn there
+  bool disk_missed = false;      // it was eligible for disk and its write had not begun
+  bool disk_superseded = false;  // it will not be on disk: a newer version is written instead
 };
 
-/// A save on its way through sealer and persister.
+/// A save in progress in the sealer and the persister.
 struct SaveJob {
   uint32_t slot = 0;
   ShardIdentity identity;
@@ -30,64 +30,66 @@ struct SaveJob {
   LifeId life;
 };
 
-/// The meeting point of one rank's session, sealer, persister and restores: who is at which slot
-/// and how far. The ledger (Segment) says what slots hold across restarts; this says what is going
-/// on with them now. A slot is given back only when nobody is at it. Thread-safe; the mutex is held
-/// only for bookkeeping, never over checksums, copies or I/O.
+/// Tracks the users and the progress of one rank's slots for its session, sealer, persister and
+/// restores. The ledger (Segment) stores the slots' contents across restarts; this class holds the
+/// state of the running process. A slot is freed only when it has no users. Thread-safe; the mutex
+/// is held only for bookkeeping, never during checksums, copies or I/O.
 class RankSlots {
  public:
-  /// Takes over the sealed slots of an adopted segment as unverified: they count for nothing until
-  /// Verified() says so. `segment` outlives it.
+  /// Takes over the sealed slots of an adopted segment as unverified: they are not offered until
+  /// Verified() is called for them. `segment` outlives the object.
   RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps);
 
   Segment& segment() { return segment_; }
   void SetJobState(const JobState& job);
-  /// What was agreed on with another life of the coordinator's store: nothing is freed until the
-  /// next word.
+  /// Drops the job state after a change of the coordinator store's life. No slot is freed until the
+  /// next SetJobState().
   void ForgetJobState();
-  /// The life that saves belong to from now on, and the one that seals without a life belong to.
-  /// What is sealed of another one is written to disk and then gives way to saves.
+  /// Sets the life of new saves, and the life to which seals without one belong. Slots sealed in
+  /// another life are written to disk and may then be freed for saves.
   void SetLife(LifeId life, LifeId unlabeled);
   LifeId life();
 
   // ---- saves (session) ----
 
-  /// Leases a slot, freeing what the policy allows (added to `freed`) when none is free.
-  /// AlreadyExists: this step or a later one of the incarnation is saved; ResourceExhausted.
+  /// Leases a slot. When none is free, frees one that the policy allows and adds it to `freed`.
+  /// AlreadyExists: this step, or a later one of the incarnation, is saved already.
+  /// ResourceExhausted: no slot is free.
   Result<uint32_t> BeginSave(VersionId version, uint32_t world, uint64_t image_bytes,
                              std::vector<FreedSlot>* freed);
-  /// The copy is complete: the sealer may seal.
+  /// Records that the copy is complete: the sealer may seal the slot.
   Status EndSave(uint32_t slot, VersionId version);
-  /// The copy failed; the slot is free again once nobody follows it.
+  /// Records that the copy failed. The slot is freed once it has no users.
   Status AbandonSave(uint32_t slot, VersionId version, const Status& why);
   /// Gives up every save whose copy has not ended; returns their versions.
   std::vector<VersionId> AbortUnended(const Status& why);
   /// Gives up every unsealed save of an incarnation before `current`; returns their versions.
   std::vector<VersionId> AbortOlder(Incarnation current, const Status& why);
-  /// Would BeginSave find a slot?
+  /// Returns whether BeginSave would find a slot.
   bool HasRoom();
 
   // ---- sealer ----
 
-  /// Waits for the next save; nothing when stopping.
+  /// Waits for the next save. Returns nothing when stopping.
   std::optional<SaveJob> TakeSave();
   struct SaveSignal {
     bool ended = false;
-    Status given_up;  // not ok: stop working on it
+    Status given_up;  // not ok: the sealer must stop working on the save
   };
   SaveSignal Signal(uint32_t slot);
-  /// Bytes [0, bytes) are checksummed; wakes the persister. False: the save was given up.
+  /// Records that bytes [0, bytes) are checksummed and wakes the persister. Returns false when the
+  /// save was given up.
   bool PublishChecksummed(uint32_t slot, uint64_t bytes);
-  /// Waits until the trainer says that the copy has ended (or the save was given up).
+  /// Waits until the trainer has ended the copy. Returns the reason when the save was given up.
   Status AwaitEnd(uint32_t slot);
   /// Seals the slot in the ledger.
   Status SealSave(uint32_t slot, const ShardSeal& seal);
-  /// The sealer lets go of a save it did not seal, because of `why`.
+  /// Ends the sealer's use of a save that was not sealed because of `why`.
   void DropSave(uint32_t slot, const Status& why);
 
   // ---- persister ----
 
-  /// Waits for the next version to write; nothing when stopping.
+  /// Waits for the next version to write. Returns nothing when stopping.
   std::optional<SaveJob> TakeDisk();
   struct DiskFollow {
     uint64_t checksummed = 0;
@@ -96,86 +98,94 @@ class RankSlots {
   };
   /// Waits until more than `seen` bytes are checksummed, or the save is sealed or given up.
   DiskFollow AwaitChecksummed(uint32_t slot, uint64_t seen);
-  /// `given_up`: the save or the version was, so nothing was written.
+  /// Ends the persister's use of the slot. `given_up`: the save or the version was given up, and
+  /// nothing was written.
   void FinishDisk(const SaveJob& job, bool given_up);
 
   // ---- peers ----
 
-  /// The shard whose parity is to be made now: of those saved here, the first at or after the
-  /// coordinator's target that is divisible by `every`. All ranks of the job choose the same. It is
-  /// kept until the target moves past it or it is aborted.
-  std::optional<ShardIdentity> DueForPeers();
+  /// Returns the shard whose parity is to be built now. Of the versions saved here, it is the first
+  /// one at or after the coordinator's target whose step is divisible by `peer_every_steps`, so all
+  /// ranks of the job choose the same one. Its slot is kept until the target moves past the version
+  /// or the version is aborted.
+  std::optional<ShardIdentity> NextForPeers();
 
-  /// Waits until the version is being saved or is sealed here, and keeps its slot: Unpin() it.
-  /// NotFound: it is not here and will not come. Cancelled when `cancelled` says so (see Wake).
+  /// Waits until the version is being saved or is sealed here, and pins its slot: the caller must
+  /// Unpin() it. NotFound: memory does not have the version and never will. Cancelled: `cancelled`
+  /// was set (see Wake).
   Result<uint32_t> Follow(VersionId version, const std::atomic<bool>& cancelled,
                           Clock::TimePoint deadline);
-  /// Waits until bytes [0, until) of a followed slot are checksummed, or it is sealed: how many
-  /// are. Aborted when the save was given up.
+  /// Waits until bytes [0, until) of a followed slot are checksummed, or the slot is sealed.
+  /// Returns the number of checksummed bytes. Aborted: the save was given up.
   Result<uint64_t> AwaitBytes(uint32_t slot, uint64_t until, const std::atomic<bool>& cancelled,
                               Clock::TimePoint deadline);
-  /// As AwaitBytes, until the slot is sealed.
+  /// Waits until a followed slot is sealed. Errors as AwaitBytes.
   Result<ShardSeal> AwaitSeal(uint32_t slot, const std::atomic<bool>& cancelled,
                               Clock::TimePoint deadline);
-  /// Makes every wait look at its `cancelled` again.
+  /// Makes every wait check its `cancelled` again.
   void Wake();
 
   // ---- restores, parity, checks, readers ----
 
-  /// As BeginSave, for a shard that is brought back from elsewhere.
+  /// As BeginSave, for a shard that is restored, rebuilt or built.
   Result<uint32_t> LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
                                    std::vector<FreedSlot>* freed);
   Status SealRestored(uint32_t slot, const ShardSeal& seal);
-  /// As SealRestored, for what was made here: it is still to be written to disk.
+  /// As SealRestored, for a shard that was built here and still has to be written to disk.
   Status SealBuilt(uint32_t slot, const ShardSeal& seal);
+  /// Frees a slot leased by LeaseForRestore that was not sealed.
   void DropRestore(uint32_t slot);
-  /// Which sealed slots are found: those known to be good; those bad in places as well; those that
-  /// were not checked yet as well.
-  enum class Find : uint8_t { kWhole, kDamagedToo, kUncheckedToo };
-  /// Keeps the sealed slot of `version` from being freed. NotFound when memory has none.
-  Result<uint32_t> Pin(VersionId version, Find find = Find::kWhole);
+  /// Which sealed slots Pin() returns: only verified and intact ones; also damaged ones; also those
+  /// that are not verified yet.
+  enum class Find : uint8_t { kIntact, kIncludeDamaged, kIncludeUnchecked };
+  /// Keeps the sealed slot of `version` from being freed until Unpin(). NotFound: memory has no
+  /// such slot.
+  Result<uint32_t> Pin(VersionId version, Find find = Find::kIntact);
   void Unpin(uint32_t slot);
-  /// The pinned slot is not to be freed when it is unpinned.
-  bool Keeps(uint32_t slot);
-  /// The pinned slot passed its checks: all of it is good, or is again.
+  /// Returns whether the pinned slot stays when it is unpinned.
+  bool KeepsAfterUnpin(uint32_t slot);
+  /// Records that all chunks of the pinned slot are good, possibly after a repair. `on_disk`: disk
+  /// has the same image.
   void Verified(uint32_t slot, bool on_disk);
-  /// Some of the sealed slot is bad: it is offered to nobody as a whole until it is Verified();
-  /// peers may read its good chunks. NotFound when memory does not hold the version, or this is
-  /// known.
+  /// Records that the sealed slot has bad chunks. It is not offered as an intact replica until
+  /// Verified(); peers may read its good chunks. NotFound: memory does not have the version, or the
+  /// damage was known already.
   Status MarkDamaged(VersionId version);
-  /// Frees a sealed slot (damaged, or told to) as soon as nobody is at it, and offers it to nobody
-  /// from now on. NotFound when memory does not hold the version.
+  /// Stops offering a sealed slot and frees it as soon as it has no users. NotFound: memory does
+  /// not have the version.
   Status Discard(VersionId version);
-  /// Frees every slot, if nobody is at any of them and each version may go, or, with `on_disk_too`,
-  /// is committed on disk; returns their versions. FailedPrecondition says what stands in the way,
-  /// and nothing is freed. For memory that is to be given to something else.
+  /// Frees all slots and returns their versions, so that the memory can be reassigned. No slot may
+  /// have users. The policy must allow each version to be freed or, with `on_disk_too`, the version
+  /// must be committed on disk. FailedPrecondition: names the version that must stay; no slot is
+  /// freed.
   Result<std::vector<VersionId>> Vacate(bool on_disk_too);
-  /// Memory has the version, whole or not, checked or not.
+  /// Returns whether memory has the version, damaged and unverified replicas included.
   bool Has(VersionId version);
-  /// Keeps `version` until the restore that it was prepared for is decided.
+  /// Keeps `version` from being freed until the restore that it was prepared for is decided.
   void HoldForRestore(VersionId version);
 
   struct SlotStatus {
-    SlotView view;
+    SlotInfo info;
     uint64_t image_bytes = 0;
     uint64_t checksummed = 0;
     bool verified = false;
     std::string_view disk;
   };
   std::vector<SlotStatus> Snapshot();
-  /// The incarnation of a save that is not sealed yet, or of what was not checked yet after a
-  /// restart of the agent.
+  /// Returns the incarnation of a save that is not sealed yet, or of a slot that was not verified
+  /// yet after a restart of the agent.
   std::optional<Incarnation> Unsealed();
-  /// From now on the writer takes what is committed at memory, whatever the target says.
+  /// From now on the persister also writes the version committed at memory, regardless of the
+  /// target.
   void StartFlush();
-  /// All of that is on disk, or cannot be.
+  /// Returns whether the flush has ended: the version is on disk, or its write failed.
   bool Flushed();
-  /// Sealed and verified versions that no save may take.
+  /// Returns the intact sealed versions that the policy does not allow to be freed.
   std::vector<VersionId> Kept();
-  /// Sealed versions, newest first, with whether they are verified.
+  /// Returns the sealed versions, newest first, with whether each is verified.
   std::vector<std::pair<VersionId, bool>> SealedVersions();
 
-  /// Ends all waiting.
+  /// Ends all waits.
   void Stop();
 
  private:
@@ -191,9 +201,9 @@ class RankSlots {
     bool sealer_took = false;
     bool ended = false;
     bool verified = false;
-    bool damaged = false;  // sealed, and bad in places
-    bool discard = false;  // sealed, to be freed when unused
-    Status given_up;       // of an unsealed one
+    bool damaged = false;  // sealed, with bad chunks
+    bool discard = false;  // sealed, to be freed when it has no users
+    Status given_up;       // unsealed: not ok when the save was given up
     Disk disk = Disk::kNone;
     LifeId life;
   };
@@ -203,15 +213,15 @@ class RankSlots {
   std::vector<uint32_t> Freeable(VersionId for_restore) const HOLDFAST_REQUIRES(mutex_);
   std::optional<uint32_t> ToFlush() const HOLDFAST_REQUIRES(mutex_);
   Status CheckNewer(VersionId version) const HOLDFAST_REQUIRES(mutex_);
-  std::vector<SlotView> Views() const HOLDFAST_REQUIRES(mutex_);
+  std::vector<SlotInfo> Slots() const HOLDFAST_REQUIRES(mutex_);
   void GiveUp(uint32_t slot, const Status& why) HOLDFAST_REQUIRES(mutex_);
-  /// Gives the slot back if it is to go and nobody is at it.
+  /// Frees the slot if it has no users and was given up or discarded.
   void FreeIfUnused(uint32_t slot) HOLDFAST_REQUIRES(mutex_);
   void Release(uint32_t slot) HOLDFAST_REQUIRES(mutex_);
   Status CheckOpenSave(uint32_t slot, VersionId version) const HOLDFAST_REQUIRES(mutex_);
   std::vector<DiskCandidate> DiskCandidates() const HOLDFAST_REQUIRES(mutex_);
   bool Aborted(VersionId version) const HOLDFAST_REQUIRES(mutex_);
-  bool IsDueForPeers(VersionId version) const HOLDFAST_REQUIRES(mutex_);
+  bool IsEligibleForPeers(VersionId version) const HOLDFAST_REQUIRES(mutex_);
   void ChoosePeerVersion() HOLDFAST_REQUIRES(mutex_);
   bool IsOfOtherLife(const Entry& entry) const HOLDFAST_REQUIRES(mutex_);
   std::optional<uint32_t> OtherLifeForDisk() const HOLDFAST_REQUIRES(mutex_);

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "agent/parity/rebuild.h"
+#include "agent/pipeline/chunk_repair.h"
 #include "agent/pipeline/disk_rebuild.h"
-#include "agent/pipeline/mending.h"
 #include "agent/pipeline/sealer.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
@@ -18,27 +18,27 @@
 namespace holdfast::agent {
 namespace {
 
-// A write to disk holds its slot only for a while: worth waiting for.
+// Slots that are being written to disk become free within this time.
 constexpr std::chrono::seconds kSlotWait(20);
 constexpr std::chrono::milliseconds kSlotPoll(20);
-// A decoder that stops sending is noticed sooner, by the transport.
+// Limit of a complete rebuild. The transport detects a decoder that stops sending earlier.
 constexpr std::chrono::minutes kRebuildTime(5);
-constexpr uint64_t kChunksPerChecker = 128;  // at least: 128 MiB
+constexpr uint64_t kChunksPerChecker = 128;  // minimum per thread: 128 MiB
 constexpr uint64_t kCheckersMax = 4;
 
 Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
   return Status(ErrorCode::kDataLoss,
-                fmt::format("the copy of {} has digest {:016x}, the committed one {:016x}",
+                fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
                             ToString(prepare.identity.key()), seal.digest(), prepare.digest));
 }
 
-// Nothing: memory has no (good) copy, look elsewhere. What is bad in places is mended where it
-// lies.
+// Restores from the slot that already has the version, after a repair of its bad chunks. Returns
+// nothing when another source must be tried.
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
                                       const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
-  auto slot = slots.Pin(key.version, RankSlots::Find::kUncheckedToo);
+  auto slot = slots.Pin(key.version, RankSlots::Find::kIncludeUnchecked);
   if (!slot) return std::nullopt;
   Status status;
   if (auto seal = slots.segment().seal(*slot); !seal) {
@@ -50,25 +50,25 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
       tools.lost(key, Tier::kMemory, status);
     } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
       tools.damaged(key, Tier::kMemory, status);
-      if (slots.Keeps(*slot)) {
-        const Status mended = MendInMemory(tools, slots, prepare, *slot);
-        if (mended.ok() || prepare.tier == Tier::kPeer) status = mended;
-        if (mended.code() == ErrorCode::kIoError) tools.lost(key, Tier::kMemory, mended);
+      if (slots.KeepsAfterUnpin(*slot)) {
+        const Status repaired = RepairInMemory(tools, slots, prepare, *slot);
+        if (repaired.ok() || prepare.tier == Tier::kPeer) status = repaired;
+        if (repaired.code() == ErrorCode::kIoError) tools.lost(key, Tier::kMemory, repaired);
       }
     } else {
       slots.Verified(*slot, /*on_disk=*/false);
     }
   }
   if (status.ok() && !IsParity(key.rank)) slots.HoldForRestore(key.version);
-  // What its group cannot mend chunk by chunk it cannot decode as a whole.
+  // A group that could not repair the bad chunks cannot decode the complete shard either.
   const bool decided = status.ok() || prepare.tier == Tier::kMemory ||
-                       (prepare.tier == Tier::kPeer && slots.Keeps(*slot));
+                       (prepare.tier == Tier::kPeer && slots.KeepsAfterUnpin(*slot));
   slots.Unpin(*slot);
   if (!decided) return std::nullopt;
   return status;
 }
 
-/// A large image by several threads: a rank waits for it.
+/// Checks a large image on several threads, since a rank waits for the result.
 uint64_t FirstBadChunkOf(std::span<const std::byte> image, std::span<const uint32_t> crcs) {
   const uint64_t chunks_each =
       std::max<uint64_t>(kChunksPerChecker, (crcs.size() + kCheckersMax - 1) / kCheckersMax);
@@ -97,7 +97,7 @@ Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
     std::vector<FreedSlot> freed;
     auto slot = slots.LeaseForRestore(identity.version, identity.world, image_bytes, &freed);
     for (const FreedSlot& old : freed) {
-      tools.link.Report(Gone{{identity.job, old.version, identity.rank}, Tier::kMemory});
+      tools.link.Report(RemovedReplica{{identity.job, old.version, identity.rank}, Tier::kMemory});
     }
     if (slot || slot.error().code() != ErrorCode::kResourceExhausted) return slot;
     if (tools.clock.Now() >= deadline) return slot;
@@ -106,7 +106,7 @@ Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
   }
 }
 
-// A slot that is free again unless it was sealed.
+// A leased slot. The destructor frees it unless it was sealed.
 class FillingSlot {
  public:
   FillingSlot(RankSlots& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
@@ -128,7 +128,7 @@ class FillingSlot {
   bool sealed_ = false;
 };
 
-// Checks what was read, seals and reports it.
+// Checks the identity of a filled slot, then seals and reports it.
 Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
                   FillingSlot& filling, ShardSeal seal) {
   seal.parts.clear();
@@ -138,7 +138,7 @@ Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShar
   HOLDFAST_RETURN_IF_ERROR(filling.Seal(seal));
   if (!IsParity(prepare.identity.rank)) slots.HoldForRestore(prepare.identity.version);
   tools.link.Report(
-      Holding{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life});
+      StoredReplica{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
 }
 
@@ -149,13 +149,13 @@ std::function<void(uint64_t)> Progress() {
 Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   Status status;
-  bool other_copy = false;
+  bool wrong_digest = false;
   auto stored = tools.volume.ReadSeal(key);
   if (!stored) {
     status = stored.error();
   } else {
     status = CheckDigest(prepare, *stored);
-    other_copy = !status.ok();
+    wrong_digest = !status.ok();
     if (status.ok()) {
       HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
                                 LeaseSlot(tools, slots, prepare.identity, stored->image_bytes));
@@ -167,11 +167,11 @@ Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSh
     }
   }
   if (status.code() == ErrorCode::kNotFound) {
-    tools.link.Report(Gone{key, Tier::kDisk});
+    tools.link.Report(RemovedReplica{key, Tier::kDisk});
     return Status(ErrorCode::kDataLoss, status.message());
   }
   if (status.code() == ErrorCode::kDataLoss) {
-    (other_copy ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+    (wrong_digest ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
   }
   return status;
 }
@@ -194,19 +194,25 @@ Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   return SealFilled(tools, slots, prepare, filling, seal);
 }
 
-// Decodes the shard by the members of the version's group into a leased slot, checked.
+// Has the group's members decode the shard into a leased slot, and checks it.
 Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
                          std::optional<FillingSlot>& filling) {
   const ShardIdentity& identity = prepare.identity;
-  if (!prepare.group) return Fail(InvalidArgumentError("no parity group was named"));
+  if (!prepare.group) {
+    return Fail(InvalidArgumentError("the directive for " + ToString(identity.key()) +
+                                     " names no parity group"));
+  }
   Cancellation cancellation;
   const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
                            prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
   const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
   ShardSeal seal;
+  // A parity shard's length follows from the plan; a rank's shard needs the seal first.
   if (IsParity(identity.rank)) {
     const auto position = prepare.group->PositionOf(tools.node);
-    if (!position) return Fail(InvalidArgumentError("this node is not in the group"));
+    if (!position) {
+      return Fail(InvalidArgumentError("node " + tools.node + " is not in the parity group"));
+    }
     HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
                               ParityImage::Make(*prepare.group, *position, identity));
     HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
@@ -222,7 +228,8 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
     HOLDFAST_RETURN_IF_ERROR(RebuildShard(access, seal, filling->memory(), Progress(), deadline));
   }
   if (seal.identity != identity) {
-    return Fail(DataLossError("the group has the seal of " + ToString(seal.identity.key())));
+    return Fail(DataLossError("the group sent the seal of " + ToString(seal.identity.key()) +
+                              " when asked for " + ToString(identity.key())));
   }
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
   Log(LogLevel::kInfo, "ShardDecoded",
@@ -230,7 +237,7 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
   return seal;
 }
 
-// From memory of the rank that was set aside when it got larger slots.
+// Copies the shard from the rank's retained segment.
 Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
                       ShardReader& reader) {
   const ShardSeal& seal = reader.seal();
@@ -258,7 +265,8 @@ Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const Prepa
                               LeaseSlot(tools, slots, prepare.identity, image_bytes));
     return filling.emplace(slots, slot).memory();
   };
-  // The good chunks of a damaged copy here are half the work, and may be what nobody else has.
+  // Use the good chunks of a damaged replica on disk: they need no decoding, and may be the only
+  // ones left.
   auto seal = FillFromDisk(tools, slots, prepare, lease);
   if (!seal && seal.error().code() == ErrorCode::kNotFound && !filling) {
     seal = Decode(tools, slots, prepare, filling);
@@ -267,38 +275,40 @@ Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const Prepa
   return SealFilled(tools, slots, prepare, *filling, *std::move(seal));
 }
 
-// Durable, and reported as such.
+// Writes the shard to disk durably and reports it.
 Status Publish(const RestoreTools& tools, std::span<const std::byte> image, const ShardSeal& seal) {
   HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(seal.identity, image));
   HOLDFAST_RETURN_IF_ERROR(writer->Advance(image.size()));
   HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
   tools.link.Report(
-      Holding{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
+      StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
 }
 
-// NotFound: there is none, or none that can be made good where it lies.
+// Verifies the replica on disk and repairs its bad chunks. NotFound: there is no replica, or the
+// disk cannot keep it.
 Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
   Status status = CheckDigest(prepare, stored);
-  const bool other_copy = !status.ok();
+  const bool wrong_digest = !status.ok();
   if (status.ok()) status = tools.volume.VerifyShard(key, /*deep=*/true);
   if (status.ok()) {
-    tools.whole(stored.identity, Tier::kDisk, stored);
+    tools.verified(stored.identity, Tier::kDisk, stored);
     return status;
   }
   if (status.code() != ErrorCode::kDataLoss && status.code() != ErrorCode::kIoError) return status;
-  (other_copy ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+  (wrong_digest ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
   if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
-  Status mended = MendOnDisk(tools, slots, prepare);
-  // What is not enough today may be tomorrow; a disk that does not take the bytes will not.
-  if (mended.code() != ErrorCode::kIoError) return mended;
-  tools.lost(key, Tier::kDisk, mended);
-  return NotFoundError(mended.message());
+  Status repaired = RepairOnDisk(tools, slots, prepare);
+  // A later directive may find more good chunks. The replica counts as lost only if the disk does
+  // not keep the bytes.
+  if (repaired.code() != ErrorCode::kIoError) return repaired;
+  tools.lost(key, Tier::kDisk, repaired);
+  return NotFoundError(repaired.message());
 }
 
-// NotFound: memory has none, or none that is good.
+// Writes the shard from memory to disk. NotFound: memory has no good replica.
 Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.Pin(key.version));
@@ -340,7 +350,7 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
   if (auto reader = tools.in_memory(prepare.identity.key())) {
     return ReadFromMemory(tools, slots, prepare, **reader);
   }
-  tools.link.Report(Gone{prepare.identity.key(), Tier::kMemory});
+  tools.link.Report(RemovedReplica{prepare.identity.key(), Tier::kMemory});
   return Status(ErrorCode::kDataLoss, fmt::format("{} is no longer in this node's memory",
                                                   ToString(prepare.identity.key())));
 }

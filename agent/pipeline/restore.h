@@ -15,19 +15,19 @@
 
 namespace holdfast::agent {
 
-/// A shard being read out of memory for somebody else.
+/// A reader of a shard in this node's memory. Keeps the memory mapped and the slot pinned.
 class ShardReader {
  public:
   virtual ~ShardReader() = default;
   virtual const ShardSeal& seal() const = 0;
-  /// Copies chunk `index`, into.size() bytes long, out and checks it: DataLoss when it does not
-  /// match the seal.
+  /// Copies chunk `index` into `into`, which has the chunk's length, and checks it. DataLoss: the
+  /// chunk does not match the seal.
   virtual Status CopyChunk(uint64_t index, std::span<std::byte> into) = 0;
-  /// The same, at its own length.
+  /// As CopyChunk; resizes `into` to the chunk's length.
   virtual Status ReadChunk(uint64_t index, std::vector<std::byte>* into) = 0;
 };
 
-/// What a restore works with; all outlive it. Thread-safe members only.
+/// The node's facilities that a restore needs. All outlive the restore and are thread-safe.
 struct RestoreTools {
   Volume& volume;
   ShardFetcher& fetcher;
@@ -36,32 +36,33 @@ struct RestoreTools {
   PeerTransport& peers;
   PeerSource& peer_source;         // of this node
   std::string node;                // this node's name
-  std::function<bool()> stopping;  // ends waiting for a slot
-  /// A copy is not what it was sealed as: it is reported, and stays, for its good chunks, where its
-  /// group can make use of them.
+  std::function<bool()> stopping;  // true: stop waiting for a slot
+  /// Handles a replica that does not match its seal: reports it. The replica stays, for its good
+  /// chunks, while a parity group protects the version.
   std::function<void(const ShardKey& key, Tier tier, const Status& how)> damaged;
-  /// The same for one that is of no use to anybody: it is taken out of service and reported Gone.
+  /// Handles a replica that is of no further use: takes it out of service and reports it as a
+  /// RemovedReplica.
   std::function<void(const ShardKey& key, Tier tier, const Status& how)> lost;
-  /// A copy is as it was sealed, or is again.
-  std::function<void(const ShardIdentity& identity, Tier tier, const ShardSeal& seal)> whole;
-  /// A shard in this node's memory, also in what was set aside.
+  /// Reports a replica that matches its seal, possibly after a repair.
+  std::function<void(const ShardIdentity& identity, Tier tier, const ShardSeal& seal)> verified;
+  /// Opens a shard in this node's memory, retained segments included.
   std::function<Result<std::unique_ptr<ShardReader>>(const ShardKey& key)> in_memory;
 };
 
-/// Brings the shard, a rank's or a node's parity, into its memory and verifies every byte: from the
-/// slot that already holds it, from this node's disk, from another agent, or decoded by its parity
-/// group, which then mends what a damaged copy here has wrong. On success the slot is sealed and
-/// reported, and a rank's is held for the restore. A damaged source is reported; the error is then
-/// DataLoss and says what is damaged. Blocks; run it on a worker.
+/// Brings a rank's shard or a parity shard into its slots and verifies every byte. The source
+/// is the slot that already has the shard, this node's disk, another agent or the parity group. The
+/// group also repairs the bad chunks of a damaged replica on this node. On success the slot is
+/// sealed and reported, and a rank's slot is held for the restore. A damaged source is reported;
+/// the error is then DataLoss and names the damage. Blocks; run it on a worker.
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare);
 
-/// Puts the shard back onto this node's disks: from its memory here, if it has any (`slots` may be
-/// nullptr), or decoded by its parity group. What is there and bad in places is mended where it
-/// lies; what cannot be is quarantined first. On success it is durable and reported. Blocks; run it
-/// on a worker.
+/// Restores the shard to this node's disks: from the rank's memory on this node (`slots` is nullptr
+/// without one), or decoded by its parity group. A replica on disk with bad chunks is repaired in
+/// place; one that the disk cannot keep is quarantined first. On success the shard is durable and
+/// reported. Blocks; run it on a worker.
 Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare);
 
-/// Checks all chunks of a pinned slot. DataLoss names the first bad one.
+/// Verifies all chunks of a pinned slot. DataLoss names the first bad one.
 Status VerifySlot(Segment& segment, uint32_t slot);
 
 }  // namespace holdfast::agent

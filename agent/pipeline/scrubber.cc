@@ -75,7 +75,7 @@ void Scrubber::CheckDisk(const ShardKey& key) {
 }
 
 void Scrubber::Report(const ShardKey& key, Tier tier, const Status& how) {
-  // Anything else only says that it cannot be looked at now.
+  // Other errors, such as a shard removed meanwhile, are not damage.
   if (how.code() != ErrorCode::kDataLoss && how.code() != ErrorCode::kIoError) return;
   if (tools_.damaged(key, tier, how)) ++damaged_;
 }

@@ -14,31 +14,32 @@
 namespace holdfast::agent {
 
 struct ScrubOptions {
-  uint64_t bytes_per_s = 64ULL << 20;  // read at most so fast; 0: never scrub
-  int64_t pause_ms = 3'600'000;        // before the first pass and between two
+  uint64_t bytes_per_s = 64ULL << 20;  // limit of the read rate; 0: never scrub
+  int64_t pause_ms = 3'600'000;        // before each pass
 };
 
-/// What the scrubber looks at; all outlive it.
+/// The data that the scrubber verifies. All outlive the scrubber.
 struct ScrubTools {
-  /// Shards in memory that are to stay: those that a save may take are left alone.
+  /// Returns the shards in memory that must stay. Slots that a save may take are not scrubbed.
   std::function<std::vector<ShardKey>()> in_memory;
-  /// Checks one chunk of a shard in memory against its seal: its bytes, or 0 behind the last one.
-  /// NotFound when the shard has gone; DataLoss.
+  /// Checks one chunk of a shard in memory against its seal. Returns the chunk's length, or 0 after
+  /// the last chunk. NotFound: the shard was removed. DataLoss: the chunk does not match.
   std::function<Result<uint64_t>(const ShardKey& key, uint64_t chunk)> check_in_memory;
   const Volume& volume;
-  /// A copy differs from what was sealed, or cannot be read. False: that was known.
+  /// Handles a replica that does not match its seal or cannot be read. Returns false when the
+  /// damage was known already.
   std::function<bool(const ShardKey& key, Tier tier, const Status& how)> damaged;
 };
 
-/// Reads everything that this node keeps, at its own slow pace, so that what has decayed is found
-/// while it can still be replaced. Its own thread. Nothing is kept from use: memory is looked at a
-/// chunk at a time.
+/// Verifies all shards that this node keeps, at a limited rate, so that decayed chunks are found
+/// while they can still be replaced. Has a thread. Does not block other users: memory is checked
+/// one chunk at a time.
 class Scrubber {
  public:
   struct Counts {
     uint64_t passes = 0;   // completed
     uint64_t bytes = 0;    // checked since the start
-    uint64_t damaged = 0;  // copies found bad
+    uint64_t damaged = 0;  // damaged replicas found since the start
   };
 
   Scrubber(ScrubOptions options, ScrubTools tools);
@@ -52,7 +53,8 @@ class Scrubber {
   void CheckMemory(const ShardKey& key);
   void CheckDisk(const ShardKey& key);
   void Report(const ShardKey& key, Tier tier, const Status& how);
-  /// So that `bytes` more keep to the rate. False: stopping.
+  /// Waits as long as the rate limit requires after `bytes` more were read. Returns false when
+  /// stopping.
   bool Pace(uint64_t bytes);
   bool Pause(Clock::Duration time);
 

@@ -15,12 +15,12 @@
 
 namespace holdfast::agent {
 namespace {
-// How soon a stop or an abort is noticed while the trainer publishes nothing.
+// Bounds the time to notice a stop or an abort while the trainer makes no progress.
 constexpr int kProgressWaitMs = 20;
 }  // namespace
 
 Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected) {
-  // A trainer may still change the bytes: nothing is parsed in place.
+  // The trainer may still change the bytes: parse only a private copy.
   std::array<std::byte, 8> first8{};
   if (image.size() < first8.size()) {
     return Fail(DataLossError(fmt::format("an image of {} bytes has no header", image.size())));
@@ -28,14 +28,16 @@ Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardId
   std::memcpy(first8.data(), image.data(), first8.size());
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(first8, image.size()));
   if (header_bytes > image.size()) {
-    return Fail(DataLossError("the image header is longer than the image"));
+    return Fail(
+        DataLossError(fmt::format("the image header of {} bytes is longer than the image of {}",
+                                  header_bytes, image.size())));
   }
   std::vector<std::byte> head(image.begin(), image.begin() + static_cast<ptrdiff_t>(header_bytes));
   std::memcpy(head.data(), first8.data(), first8.size());
   HOLDFAST_ASSIGN_OR_RETURN(ParsedImage parsed, ParseImage(head, image.size()));
   if (parsed.identity == expected) return parsed;
   return Fail(InvalidArgumentError(fmt::format(
-      "the image says it is {} of {} ranks, expected {} of {}", ToString(parsed.identity.key()),
+      "the image header names {} of {} ranks, expected {} of {}", ToString(parsed.identity.key()),
       parsed.identity.world, ToString(expected.key()), expected.world)));
 }
 
@@ -86,7 +88,8 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
     AwaitProgress(progress, seen, kProgressWaitMs);
     const RankSlots::SaveSignal signal = slots_.Signal(job.slot);
     HOLDFAST_RETURN_IF_ERROR(signal.given_up);
-    // The end is told after the last progress: with it, this value is the final one.
+    // The trainer sends EndSave after its last progress store: once `ended` is set, `copied` is
+    // final.
     const uint64_t copied = progress.copied.load(std::memory_order_acquire);
     HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
     seen = copied;
@@ -110,7 +113,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
 Status Sealer::CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const {
   if (copied > job.image_bytes) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("the trainer says it copied {} bytes of an image of {}", copied,
+                  fmt::format("the trainer reports {} bytes copied of an image of {}", copied,
                               job.image_bytes));
   }
   if (copied < seen) {

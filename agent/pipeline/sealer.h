@@ -8,21 +8,21 @@
 
 namespace holdfast::agent {
 
-/// One rank's thread that turns copies into sealed slots: follows the trainer's progress counter,
-/// takes the CRC-32C of each chunk as it becomes final, and when the trainer has ended the save,
-/// checks that the image is what the lease says and writes the seal into the ledger. Everything in
-/// the shared memory is taken as hostile: a counter that jumps or goes back, or a header that is
-/// not this shard's, fails that one save.
+/// One rank's thread that seals slots. It follows the trainer's progress counter and computes the
+/// CRC-32C of each chunk as the chunk becomes final. When the trainer has ended the save, the
+/// thread checks that the image is the shard that was leased, and writes the seal into the ledger.
+/// The shared memory is untrusted: a counter that jumps or goes back, or the header of another
+/// shard, fails only that save.
 class Sealer {
  public:
-  /// The arguments outlive it. Starts its thread.
+  /// Starts the thread. The arguments outlive the sealer.
   Sealer(RankSlots& slots, RankEvents& events, Clock& clock);
-  /// `slots` must be stopped before.
+  /// Joins the thread. `slots` must be stopped first.
   ~Sealer();
 
  private:
   void Run();
-  /// `samples`: those that the image lists.
+  /// Checksums and checks one save. `samples` gets the samples that the image lists.
   Result<ShardSeal> Follow(const SaveJob& job, std::vector<ReplicaSample>* samples);
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 
@@ -32,9 +32,10 @@ class Sealer {
   std::thread thread_;
 };
 
-/// Parses the head of `image` from a private copy and compares its identity with what was leased.
+/// Parses the header of `image` from a private copy. InvalidArgument: the identity is not
+/// `expected`.
 Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected);
-/// Only whether that succeeds.
+/// As ParseImageOf; returns only the status.
 Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected);
 
 }  // namespace holdfast::agent

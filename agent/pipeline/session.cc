@@ -7,10 +7,12 @@
 
 namespace holdfast::agent {
 namespace {
-// Packets kept for a trainer that does not read; a stopped one misses far fewer.
+// Packets kept for a trainer that does not read. A trainer that is stopped for a while needs far
+// fewer.
 constexpr size_t kBacklogMax = 512;
 
-// Its last packets, a goodbye among them, may still be unread: whoever reads them ends the session.
+// A hang-up does not end the session here: the trainer's last packets, possibly a Goodbye, may
+// still be unread. The read path ends it.
 bool IsHangUp(const Status& status) { return status.code() == ErrorCode::kUnavailable; }
 }  // namespace
 

@@ -18,18 +18,18 @@
 namespace holdfast::agent {
 
 struct RankPipeline;
-class VersionView;
+class VersionReader;
 
-/// A view that a trainer has open: the version, and the memory they share. Whoever reads into that
-/// keeps both.
-struct OpenView {
-  /// Reads bytes of a shard into a place, which is nobody else's meanwhile. Most trainers need few
-  /// of the places or none, so each gets its memory when it is read into.
+/// A version reader that a trainer has open, with the memory that both share. Each read in progress
+/// keeps both alive.
+struct OpenReader {
+  /// Reads bytes of a shard into a place, which no other read uses at the same time. A place gets
+  /// its memory at the first read, since most trainers need few of the places or none.
   Status Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes);
 
-  std::shared_ptr<VersionView> view;
+  std::shared_ptr<VersionReader> reader;
   MemoryFile memory;
-  std::array<uint64_t, kViewPlaces> allocated{};  // bytes of each place
+  std::array<uint64_t, kReadPlaces> allocated{};  // bytes of each place
 };
 
 /// A BeginSave that waits for a slot.
@@ -41,31 +41,31 @@ struct WaitingSave {
   Clock::TimePoint deadline;
 };
 
-/// A FindRestore that is decided, whose shard is still being brought into memory.
+/// A FindRestore that has been decided and whose shard is being brought into memory.
 struct WaitingRestore {
   uint64_t ticket = 0;
   RestoreDecision decision;
   Clock::TimePoint deadline;
 };
 
-/// An OpenView that is decided, while this rank's own shard is being brought into memory.
-struct WaitingView {
+/// An OpenReader that has been decided, while this rank's own shard is being brought into memory.
+struct WaitingReader {
   uint64_t ticket = 0;
   RestoreDecision decision;
   Clock::TimePoint deadline;
 };
 
 /// A FindRestore that the coordinator has not decided yet.
-struct RestoreAsk {
+struct PendingRestore {
   uint64_t ticket = 0;
-  RestoreQuestion question;
+  RestoreRequest request;
   Clock::TimePoint deadline;
-  bool under_way = false;  // else it is asked again at `retry_at`
+  bool under_way = false;  // false: the request is repeated at `retry_at`
   Clock::TimePoint retry_at;
 };
 
-/// One connected trainer: its socket, what it said it is and what it waits for. Only the node's
-/// loop thread touches it.
+/// One connected trainer: its socket, its identity from the Hello and its waiting requests. Only
+/// the node's loop thread uses it.
 class Session {
  public:
   enum class State { kHello, kJoining, kReady, kClosing };
@@ -84,8 +84,8 @@ class Session {
   Result<UniqueFd> DuplicatePidFd() const;
   const PeerCredentials& peer() const { return peer_; }
 
-  /// Sends a packet now, or as soon as the trainer reads; to one that has hung up, nothing. False:
-  /// it is so far behind that it is to be dropped.
+  /// Sends a packet now, or as soon as the trainer reads. Does nothing after the trainer has closed
+  /// the connection. Returns false when the backlog is full and the session must end.
   [[nodiscard]] bool Send(std::span<const std::byte> packet, std::span<const int> fds = {});
   template <typename Message>
   [[nodiscard]] bool SendMessage(const Message& message, std::span<const int> fds = {}) {
@@ -110,30 +110,30 @@ class Session {
   uint32_t world = 0;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
-  Clock::TimePoint joins_since;      // while it is being joined
-  Clock::TimePoint next_progress;    // when it is told next that its memory is being reserved
+  Clock::TimePoint joins_since;    // start of kJoining
+  Clock::TimePoint next_progress;  // of the next kReserving notice
   Incarnation incarnation;
-  // Shared with data readers and workers, which may outlast the rank's place in the node.
+  // Shared with data readers and workers, which may use it after the node has dropped the rank.
   std::shared_ptr<RankPipeline> pipeline;
   bool fenced = false;
-  bool said_goodbye = false;
-  bool starved = false;  // was told that no slot is free
+  bool goodbye = false;
+  bool starved = false;  // a save was refused because no slot was free
   std::deque<WaitingSave> waiting_saves;
   std::vector<WaitingRestore> waiting_restores;
-  std::optional<WaitingView> waiting_view;
-  std::optional<RestoreAsk> restore_ask;
-  std::optional<VersionId> prepared;  // its shard of that was checked in memory since it joined
-  std::vector<uint32_t> pins;         // slots that it reads
-  struct View {
-    std::shared_ptr<OpenView> open;
-    std::bitset<kViewPlaces> busy;     // places that are being read into
+  std::optional<WaitingReader> waiting_reader;
+  std::optional<PendingRestore> pending_restore;
+  std::optional<VersionId> prepared;  // this rank's shard of it was verified since the join
+  std::vector<uint32_t> pins;         // slots that the trainer restores from
+  struct Reader {
+    std::shared_ptr<OpenReader> open;
+    std::bitset<kReadPlaces> busy;     // places with a read in progress
     std::optional<uint32_t> own_slot;  // pinned
   };
-  std::map<uint32_t, View> views;
-  uint32_t next_view = 1;
+  std::map<uint32_t, Reader> readers;
+  uint32_t next_reader = 1;
 };
 
-/// True once the process behind a pidfd is gone.
+/// Returns true once the process of a pidfd has ended.
 bool ProcessGone(int pid_fd);
 
 }  // namespace holdfast::agent

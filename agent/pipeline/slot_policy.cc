@@ -5,8 +5,8 @@
 namespace holdfast::agent {
 namespace {
 
-// Lower goes first; 0 means that the slot must stay.
-int FreeOrder(const SlotView& slot, const JobState& job) {
+// Returns the slot's priority to be freed, lowest first; 0: the slot must stay.
+int FreeOrder(const SlotInfo& slot, const JobState& job) {
   const VersionId version = slot.version;
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
   const bool adopted =
@@ -16,7 +16,7 @@ int FreeOrder(const SlotView& slot, const JobState& job) {
   }
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
   if (job.memory_committed == version || job.peer_committed == version) return 0;
-  // The target has moved past it: another member failed, and it will never protect anything.
+  // Another member failed and the target has moved past this parity: it can never be committed.
   if (job.for_parity && version.incarnation == job.incarnation &&
       version.step < job.peer_target_step) {
     return 1;
@@ -31,7 +31,7 @@ int FreeOrder(const SlotView& slot, const JobState& job) {
 
 }  // namespace
 
-std::vector<uint32_t> FreeableSlots(std::span<const SlotView> slots, const JobState* job) {
+std::vector<uint32_t> FreeableSlots(std::span<const SlotInfo> slots, const JobState* job) {
   if (job == nullptr) return {};
   struct Candidate {
     int order;
@@ -40,7 +40,7 @@ std::vector<uint32_t> FreeableSlots(std::span<const SlotView> slots, const JobSt
     auto operator<=>(const Candidate&) const = default;
   };
   std::vector<Candidate> candidates;
-  for (const SlotView& slot : slots) {
+  for (const SlotInfo& slot : slots) {
     int order = FreeOrder(slot, *job);
     if (order > 0) candidates.push_back({order, slot.version, slot.slot});
   }

@@ -9,29 +9,32 @@
 
 namespace holdfast::agent {
 
-/// What the policy needs to know about one slot.
-struct SlotView {
+/// The state of one slot, as the policy needs it.
+struct SlotInfo {
   uint32_t slot = 0;
   SlotState state = SlotState::kFree;
   VersionId version;
-  bool in_use = false;      // being written to disk, read by a restore, checked or sent
-  bool held = false;        // for a restore that is not decided yet, or its parity is being made
-  bool other_life = false;  // of the coordinator's store: this one counts it only when adopted
-  bool disk_done = false;   // it was written to disk, as far as that was possible
+  bool in_use = false;      // being written to disk, restored, verified or sent
+  bool held = false;        // for an undecided restore, or while its parity is being built
+  bool other_life = false;  // sealed in another life of the coordinator's store
+  bool disk_done = false;   // the write to disk has ended, successfully or not
 };
 
-/// The sealed slots that may be freed now, in the order in which they should go: a floor that never
-/// opens. `job` is the coordinator's latest word, null when there is none yet (then nothing is
-/// freed). A slot that is in use or held never is. Otherwise it may go when
-///   - it is of another life of the coordinator's store, was written to disk, and this life has not
-///     adopted its version as the newest, or
+/// Returns the sealed slots that may be freed now, in the order in which to free them. Enforces the
+/// retention floor in memory. `job` is the coordinator's latest job state; without one (null) no
+/// slot may be freed. A slot that is in use or held may never be freed. Any other slot may be freed
+/// when
+///   - it is of another life of the coordinator's store, its write to disk has ended, and this life
+///     has not adopted its version as the newest, or
 ///   - its version is aborted, or
-///   - a newer version is committed at memory and, where a parity group protects this one, a newer
-///     one at peer; the version that the current incarnation restores
-///     from stays until that incarnation has committed one of its own, or
+///   - it is a parity shard of the current incarnation, is older than the peer target, and is not
+///     the newest version committed at peer, or
+///   - a newer version is committed at memory, and also at peer if this version is the newest one
+///     committed there; the version that the current incarnation restores stays until that
+///     incarnation has committed a version, or
 ///   - it belongs to an older incarnation and is neither the newest committed version nor the
 ///     restore version.
 /// Pure.
-std::vector<uint32_t> FreeableSlots(std::span<const SlotView> slots, const JobState* job);
+std::vector<uint32_t> FreeableSlots(std::span<const SlotInfo> slots, const JobState* job);
 
 }  // namespace holdfast::agent

@@ -11,18 +11,18 @@ constexpr size_t kRecordsMax = 4096;
 }  // namespace
 
 Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& records) {
-  const std::string beside = path + ".new";
+  const std::string temporary = path + ".new";
   {
-    std::ofstream file(beside, std::ios::trunc);
+    std::ofstream file(temporary, std::ios::trunc);
     for (const TrainerRecord& record : records) {
       file << record.job << ' ' << record.rank.value << ' ' << record.pid << ' '
            << record.start_ticks << ' ' << record.incarnation.value << '\n';
     }
     file.flush();
-    if (!file) return ErrnoStatus(errno, "write " + beside);
+    if (!file) return ErrnoStatus(errno, "write " + temporary);
   }
-  if (std::rename(beside.c_str(), path.c_str()) == 0) return Status::Ok();
-  return ErrnoStatus(errno, "rename " + beside);
+  if (std::rename(temporary.c_str(), path.c_str()) == 0) return Status::Ok();
+  return ErrnoStatus(errno, "rename " + temporary);
 }
 
 std::vector<TrainerRecord> ReadTrainers(const std::string& path) {
@@ -33,7 +33,7 @@ std::vector<TrainerRecord> ReadTrainers(const std::string& path) {
     TrainerRecord record;
     std::istringstream fields(line);
     if (!(fields >> record.job >> record.rank.value >> record.pid >> record.start_ticks)) continue;
-    if (!(fields >> record.incarnation.value)) record.incarnation = {};  // an older agent's
+    if (!(fields >> record.incarnation.value)) record.incarnation = {};  // by an older agent
     if (!ValidateName("job", record.job).ok() || record.pid <= 0) continue;
     records.push_back(record);
   }

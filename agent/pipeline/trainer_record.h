@@ -9,9 +9,9 @@
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
-// Which process has which rank's memory mapped, kept beside the sockets so that a restarted agent
-// still refuses a second process while the first is alive. A hint for one boot: nothing is synced,
-// and a file that is absent or torn means that nobody is known.
+// The record of which process has which rank's memory mapped. With it, a restarted agent still
+// refuses a second process while the first is alive. The file is in the run directory and is valid
+// for one boot: it is not synced, and an absent or torn file means that no trainer is known.
 
 namespace holdfast::agent {
 
@@ -19,12 +19,14 @@ struct TrainerRecord {
   std::string job;
   Rank rank;
   pid_t pid = 0;
-  uint64_t start_ticks = 0;      // tells a process from a later one with the same pid
-  Incarnation incarnation = {};  // that it joined
+  uint64_t start_ticks = 0;      // distinguishes the process from a later one with the same PID
+  Incarnation incarnation = {};  // the one it joined
   bool operator==(const TrainerRecord&) const = default;
 };
 
+/// Replaces the file atomically.
 Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& records);
+/// Returns the valid records; skips malformed lines.
 std::vector<TrainerRecord> ReadTrainers(const std::string& path);
 
 }  // namespace holdfast::agent

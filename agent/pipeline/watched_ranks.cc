@@ -9,7 +9,8 @@
 
 namespace holdfast::agent {
 namespace {
-/// How a process ended is known once its parent has asked; so long it is waited for.
+/// The exit status is available once the parent has reaped the process. This is the longest wait
+/// for it.
 constexpr uint64_t kReapWaitNs = 1'000'000'000;
 
 // PIDFD_GET_INFO of linux/pidfd.h, which is newer than many C libraries (exit: Linux 6.15).
@@ -23,7 +24,7 @@ static_assert(sizeof(PidFdInfo) == 64);
 constexpr uint64_t kPidFdInfoExit = 1U << 3;
 constexpr unsigned long kPidFdGetInfo = _IOWR(0xFF, 11, PidFdInfo);
 
-/// As waitpid(2) gives it; nothing where the kernel does not say.
+/// Returns the wait status as waitpid(2) does; nothing when the kernel does not provide it.
 std::optional<int> WaitStatusOf(int pid_fd) {
   PidFdInfo info;
   info.mask = kPidFdInfoExit;
@@ -45,7 +46,7 @@ void WatchedRanks::Join(const WatchedRank& who, UniqueFd pid_fd, SegmentControl&
   entry.ended_ns.reset();
   entry.control = &control;
   entry.reader.emplace(control);
-  entry.complained = false;
+  entry.read_error_logged = false;
 }
 
 void WatchedRanks::Leave(const std::string& job, Rank rank, bool orderly) {
@@ -57,40 +58,41 @@ void WatchedRanks::Leave(const std::string& job, Rank rank, bool orderly) {
   if (orderly) entries_.erase(found);
 }
 
-std::vector<RankSight> WatchedRanks::Look(uint64_t now_ns) {
+std::vector<ObservedRank> WatchedRanks::Observe(uint64_t now_ns) {
   MutexLock lock(mutex_);
-  std::vector<RankSight> sights;
+  std::vector<ObservedRank> observations;
   for (auto& [key, entry] : entries_) {
-    RankSight& sight = sights.emplace_back();
-    sight.who = entry.who;
+    ObservedRank& observed = observations.emplace_back();
+    observed.who = entry.who;
     const std::optional<ProcessStat> stat = StatOf(entry.who.process.pid);
-    const bool there = stat && stat->start_ticks == entry.who.process.start_ticks;
-    sight.alive = there && stat->state != 'Z' && stat->state != 'X';
-    if (!sight.alive) SeeEnd(entry, !there, now_ns, &sight);
-    if (sight.alive && stat) sight.process_state = stat->state;
+    const bool exists = stat && stat->start_ticks == entry.who.process.start_ticks;
+    observed.alive = exists && stat->state != 'Z' && stat->state != 'X';
+    if (!observed.alive) ObserveEnd(entry, !exists, now_ns, &observed);
+    if (observed.alive && stat) observed.process_state = stat->state;
     if (!entry.reader) continue;
     auto telemetry = entry.reader->Read(now_ns);
     if (telemetry) {
-      sight.telemetry = *std::move(telemetry);
-    } else if (!std::exchange(entry.complained, true)) {
+      observed.telemetry = *std::move(telemetry);
+    } else if (!std::exchange(entry.read_error_logged, true)) {
       Log(LogLevel::kWarn, "TelemetryRefused",
           {Kv("job", key.first), Kv("rank", key.second.value),
            Kv("error", telemetry.error().ToString())});
     }
   }
-  return sights;
+  return observations;
 }
 
-/// A process that was asked to end is no failure; until it is known it counts as there, for a time.
-void WatchedRanks::SeeEnd(Entry& entry, bool reaped, uint64_t now_ns, RankSight* sight) {
+/// An intended end (exit code 0, SIGTERM, SIGINT) is not a failure. While the exit status is
+/// unknown, the process counts as alive, for kReapWaitNs at most.
+void WatchedRanks::ObserveEnd(Entry& entry, bool reaped, uint64_t now_ns, ObservedRank* observed) {
   if (!entry.ended_ns) entry.ended_ns = now_ns;
   const std::optional<int> status = WaitStatusOf(entry.pid_fd.get());
   if (status) {
     const int signal = WIFSIGNALED(*status) ? WTERMSIG(*status) : 0;
-    sight->ended_orderly = (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) ||
-                           signal == SIGTERM || signal == SIGINT;
+    observed->ended_orderly =
+        (WIFEXITED(*status) && WEXITSTATUS(*status) == 0) || signal == SIGTERM || signal == SIGINT;
   }
-  sight->alive = !status && !reaped && now_ns - *entry.ended_ns < kReapWaitNs;
+  observed->alive = !status && !reaped && now_ns - *entry.ended_ns < kReapWaitNs;
 }
 
 std::optional<ProcessName> WatchedRanks::ProcessOf(const std::string& job, Rank rank) {

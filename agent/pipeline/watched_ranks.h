@@ -23,42 +23,46 @@ struct WatchedRank {
   ProcessName process;
 };
 
-/// One look at a trainer.
-struct RankSight {
+/// One observation of a trainer.
+struct ObservedRank {
   WatchedRank who;
   bool alive = true;
-  bool ended_orderly = false;  // with exit code 0, by SIGTERM or SIGINT: somebody wanted that
+  bool ended_orderly = false;  // exit code 0, SIGTERM or SIGINT: an intended end
   char process_state = 0;
-  RankTelemetry telemetry;  // not present: it is not connected, or tells nothing
+  RankTelemetry telemetry;  // not present: not connected, or no telemetry
 };
 
-/// The trainers of this node and what can be seen of them from outside. A process that ended
-/// without a goodbye stays in sight, as dead, until its rank is taken by another or its job goes on
-/// to a newer incarnation. Thread-safe.
+/// The trainers of this node, observed from outside: process state and telemetry. A process that
+/// ended without a Goodbye is still observed, as dead, until another process joins as its rank or
+/// its job starts a newer incarnation on this node. Thread-safe.
 class WatchedRanks {
  public:
-  /// `pid_fd` is the process's. `control` stays mapped until Leave().
+  /// Begins to observe a rank. `pid_fd` is that of its process. `control` stays mapped until
+  /// Leave().
   void Join(const WatchedRank& who, UniqueFd pid_fd, SegmentControl& control);
-  /// Its memory may go from here on. `orderly`: it said goodbye, nobody misses it.
+  /// Stops using the rank's memory, which may be unmapped afterwards. `orderly`: the trainer sent a
+  /// Goodbye and is no longer observed.
   void Leave(const std::string& job, Rank rank, bool orderly);
-  /// Looks at all of them; `now_ns` is CLOCK_MONOTONIC.
-  std::vector<RankSight> Look(uint64_t now_ns);
-  /// The process that runs a rank, or did last.
+  /// Observes all ranks; `now_ns` is CLOCK_MONOTONIC.
+  std::vector<ObservedRank> Observe(uint64_t now_ns);
+  /// Returns the process that runs a rank, or ran it last.
   std::optional<ProcessName> ProcessOf(const std::string& job, Rank rank);
-  /// Asks the ranks of a job to tell of their next operations' transfers, too.
+  /// Requests that the connected ranks of a job also record the transfers of their next
+  /// `operations` operations.
   void Sample(const std::string& job, uint32_t operations);
 
  private:
   struct Entry {
     WatchedRank who;
     UniqueFd pid_fd;
-    std::optional<uint64_t> ended_ns;  // when its end was seen first
-    SegmentControl* control = nullptr;  // while it is connected
+    std::optional<uint64_t> ended_ns;   // when its end was observed first
+    SegmentControl* control = nullptr;  // set while it is connected
     std::optional<TableReader> reader;
-    bool complained = false;
+    bool read_error_logged = false;
   };
 
-  static void SeeEnd(Entry& entry, bool reaped, uint64_t now_ns, RankSight* sight);
+  /// Fills `alive` and `ended_orderly` for a process that does not run any more.
+  static void ObserveEnd(Entry& entry, bool reaped, uint64_t now_ns, ObservedRank* observed);
 
   Mutex mutex_;
   std::map<std::pair<std::string, Rank>, Entry> entries_ HOLDFAST_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 constexpr size_t kSide = 32;  // of the matrices
 constexpr uint32_t kChain = 20'000;
-constexpr size_t kNamed = 8;  // cores in a message
+constexpr size_t kNamed = 8;  // cores named in a message
 
 constexpr uint64_t Mix(uint64_t value) {
   value ^= value >> 31U;
@@ -41,7 +41,8 @@ constexpr double Entry(uint64_t seed, size_t i) {
   return static_cast<double>(Mix(seed + i) & 0xfffffU);
 }
 
-/// The sum of a product's entries, each times its place: a permutation shows.
+/// Returns the sum of a product's entries, each times its position, so that a permutation is
+/// detected.
 constexpr uint64_t Product(uint64_t seed) {
   std::array<double, kSide * kSide> a{};
   std::array<double, kSide * kSide> b{};
@@ -93,7 +94,7 @@ constexpr Case Known() {
   return {kSeed, Chain(kSeed), Product(kSeed), BitwiseCrc32c(Bytes(kSeed))};
 }
 
-/// By the compiler, on the machine that built this.
+/// Evaluated by the compiler, on the machine that built this program.
 constexpr Case kCases[] = {Known<1>(), Known<0x123456789abcdefU>(), Known<~uint64_t{41}>()};
 
 struct Core {
@@ -108,16 +109,17 @@ void Compute(const CpuCheckOptions& options, steady_clock::time_point until, Cor
   CPU_ZERO(&only);
   CPU_SET(core.number, &only);
   core.pinned = pthread_setaffinity_np(pthread_self(), sizeof(only), &only) == 0;
-  const auto said = [&](uint64_t result) {
+  const auto output = [&](uint64_t result) {
     return options.wrong ? options.wrong(core.number, result) : result;
   };
   do {
     for (const Case& known : kCases) {
-      // The compiler must not know the seed here.
+      // volatile: the compiler must not evaluate the computation here.
       volatile uint64_t hidden = known.seed;
       const uint64_t seed = hidden;
-      const bool right = said(Chain(seed)) == known.chain && said(Product(seed)) == known.product &&
-                         said(Crc32c(Bytes(seed))) == known.crc;
+      const bool right = output(Chain(seed)) == known.chain &&
+                         output(Product(seed)) == known.product &&
+                         output(Crc32c(Bytes(seed))) == known.crc;
       ++core.rounds;
       core.wrong += right ? 0 : 1;
     }
@@ -153,12 +155,13 @@ CheckResult CheckCpu(const CpuCheckOptions& options) {
   CheckResult result{.part = "cpu"};
   std::vector<Core> cores = CoresOfThisProcess();
   if (cores.empty()) {
-    result.what = "the kernel does not say which cores this process may use";
+    result.what = "the kernel did not return the cores that this process may use";
     return result;
   }
   const auto begin = steady_clock::now();
   const auto until = begin + std::chrono::duration_cast<steady_clock::duration>(
                                  std::chrono::duration<double>(options.seconds));
+  // One pinned thread per core; the end of the block joins them.
   {
     std::vector<std::jthread> threads;
     threads.reserve(cores.size());

@@ -8,16 +8,16 @@
 namespace holdfast::selftest {
 
 struct CpuCheckOptions {
-  double seconds = 2;  // of each core, all at once
-  /// Stands for a core that computes wrongly, in tests: the core's number and a result → what the
-  /// core says.
+  double seconds = 2;  // all cores run concurrently
+  /// Simulates a defective core in tests: maps a core's number and a result to the result that the
+  /// core returns.
   std::function<uint64_t(int core, uint64_t result)> wrong;
 };
 
-/// Has every core that this process may use compute, over and over, what the compiler has computed
-/// as well: an integer chain, a matrix product in double precision whose entries are exact, and a
-/// CRC-32C. A core with a wrong result fails the check. Finds cores that are silently defective
-/// under load; not those that are wrong once a day.
+/// Runs computations with known results repeatedly on every core that this process may use: an
+/// integer chain, a matrix product in double precision with exact entries, and a CRC-32C. The
+/// compiler has evaluated the same computations. A wrong result fails the check. Finds cores that
+/// silently compute wrong results under load, but not cores with one wrong result per day.
 CheckResult CheckCpu(const CpuCheckOptions& options);
 
 }  // namespace holdfast::selftest

@@ -19,7 +19,8 @@ using std::chrono::steady_clock;
 constexpr uint64_t kBlock = uint64_t{4} << 20U;
 constexpr uint64_t kInFlight = 8;  // blocks
 
-/// Words that follow from their place in the file: a block in another place shows.
+/// Fills a block with words that depend on their position in the file, so that a misplaced block is
+/// detected.
 void Fill(std::span<std::byte> block, uint64_t offset) {
   for (uint64_t i = 0; i < block.size(); i += sizeof(uint64_t)) {
     const uint64_t word = PatternWord(offset + i);
@@ -37,13 +38,14 @@ class DiskCheck {
     const uint64_t wanted = std::max(options_.bytes, kBlock);
     const uint64_t bytes = RoundDownTo(std::min(wanted, free / 4), kBlock);
     if (bytes == 0) {
-      return OutOfSpaceError(fmt::format("{} MiB are free, too little for a test", free >> 20U));
+      return OutOfSpaceError(
+          fmt::format("only {} MiB are free, too little for a test: free some space", free >> 20U));
     }
     HOLDFAST_ASSIGN_OR_RETURN(buffer_, AlignedBuffer::Allocate(kInFlight * kBlock));
     HOLDFAST_ASSIGN_OR_RETURN(expected_, AlignedBuffer::Allocate(kBlock));
     const std::string name = fmt::format("self-test-{}", ::getpid());
     HOLDFAST_ASSIGN_OR_RETURN(file_, directory_.OpenFile(name, OpenMode::kCreateExclusive));
-    // From here on the file goes with this process.
+    // From here on the file disappears with this process.
     HOLDFAST_RETURN_IF_ERROR(directory_.RemoveFile(name));
     HOLDFAST_RETURN_IF_ERROR(Write(bytes));
     HOLDFAST_RETURN_IF_ERROR(Read());
@@ -125,7 +127,7 @@ CheckResult CheckDisk(Directory& directory, const DiskCheckOptions& options) {
   } else if (check.bad_blocks() > 0) {
     result.outcome = Outcome::kFailed;
     result.what =
-        fmt::format("{} of {} blocks of 4 MiB read back otherwise than written, first at byte {}",
+        fmt::format("{} of {} blocks of 4 MiB differ from what was written, the first at byte {}",
                     check.bad_blocks(), check.written() / kBlock, check.first_bad());
   } else {
     result.outcome = Outcome::kPassed;

@@ -18,9 +18,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr uint64_t kLeast = uint64_t{16} << 20U;
-constexpr uint64_t kShare = 8;  // of the available memory, one part is tried
-constexpr size_t kThreadsMost = 8;
+constexpr uint64_t kBytesMin = uint64_t{16} << 20U;
+constexpr uint64_t kShare = 8;  // one eighth of the available memory is tested
+constexpr size_t kThreadsMax = 8;
 
 class Mapping {
  public:
@@ -49,10 +49,10 @@ uint64_t WordAt(uint64_t index, bool complement) {
   return complement ? ~word : word;
 }
 
-/// Runs `work(begin, end)` over the words, cut between threads.
+/// Runs `work(thread, begin, end)` over the words, split between threads.
 template <typename Work>
 void Split(uint64_t words, const Work& work) {
-  const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kThreadsMost);
+  const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
   std::vector<std::jthread> running;
   for (size_t i = 0; i < threads; ++i) {
     const uint64_t begin = words / threads * i;
@@ -64,7 +64,7 @@ void Split(uint64_t words, const Work& work) {
 struct Wrong {
   uint64_t words = 0;
   uint64_t first = ~uint64_t{0};  // index
-  uint64_t bits = 0;              // that were wrong in any of them
+  uint64_t bits = 0;              // bits that were wrong in any word
 };
 
 }  // namespace
@@ -83,23 +83,24 @@ uint64_t AvailableMemory() {
 CheckResult CheckMemory(const MemoryCheckOptions& options) {
   CheckResult result{.part = "memory"};
   const uint64_t available = AvailableMemory();
-  uint64_t bytes = std::max(options.bytes, kLeast);
+  uint64_t bytes = std::max(options.bytes, kBytesMin);
   if (available > 0) bytes = std::min(bytes, available / kShare);
-  if (bytes < kLeast) {
-    result.what = fmt::format("{} MiB of memory are available, too little to take some for a test",
-                              available >> 20U);
+  if (bytes < kBytesMin) {
+    result.what =
+        fmt::format("only {} MiB of memory are available, too little for a test: free some memory",
+                    available >> 20U);
     return result;
   }
   const Mapping mapping(bytes);
   if (!mapping.ok()) {
-    result.what = fmt::format("the kernel gave no {} MiB", bytes >> 20U);
+    result.what = fmt::format("the kernel could not allocate {} MiB", bytes >> 20U);
     return result;
   }
   const std::span<uint64_t> words = mapping.words();
   const auto begin = steady_clock::now();
   double write_s = 0;
   double read_s = 0;
-  std::vector<Wrong> wrong(kThreadsMost);
+  std::vector<Wrong> wrong(kThreadsMax);
   uint32_t passes = 0;
   for (const bool complement : {false, true}) {
     if (passes > 0 && SecondsSince(begin) >= options.seconds) break;
@@ -107,7 +108,7 @@ CheckResult CheckMemory(const MemoryCheckOptions& options) {
     Split(words.size(), [&](size_t, uint64_t from, uint64_t to) {
       for (uint64_t i = from; i < to; ++i) words[i] = WordAt(i, complement);
     });
-    if (passes > 0) write_s += SecondsSince(write_began);  // the first pass makes the pages
+    if (passes > 0) write_s += SecondsSince(write_began);  // the first pass allocates the pages
     if (options.damage) options.damage(words);
     const auto read_began = steady_clock::now();
     Split(words.size(), [&](size_t thread, uint64_t from, uint64_t to) {
@@ -140,7 +141,7 @@ CheckResult CheckMemory(const MemoryCheckOptions& options) {
   } else {
     result.outcome = Outcome::kFailed;
     result.what = fmt::format(
-        "{} of {} words read back otherwise than written, first at byte {}, wrong bits {:#018x}",
+        "{} of {} words differ from what was written, the first at byte {}, wrong bits {:#018x}",
         all.words, words.size() * passes, all.first * sizeof(uint64_t), all.bits);
   }
   return result;

@@ -9,17 +9,17 @@
 namespace holdfast::selftest {
 
 struct MemoryCheckOptions {
-  uint64_t bytes = uint64_t{1} << 30;  // at most; an eighth of what is available where that is less
+  uint64_t bytes = uint64_t{1} << 30;  // at most; never more than an eighth of the available memory
   double seconds = 5;                  // no pass starts after this time
-  /// Changes what was written, in tests.
+  /// Simulates damage in tests: changes the written words.
   std::function<void(std::span<uint64_t> words)> damage;
 };
 
-/// Writes words that follow from their address, and then their complements, into fresh memory, and
-/// reads them back, from several threads. It sees the memory that the kernel gave it, no more.
+/// Writes words that depend on their position, and then their complements, to fresh memory and
+/// reads them back, with several threads. Tests only the memory that the kernel allocates for it.
 CheckResult CheckMemory(const MemoryCheckOptions& options);
 
-/// MemAvailable of /proc/meminfo in bytes; 0 when it is not known.
+/// Returns MemAvailable of /proc/meminfo in bytes; 0 when unknown.
 uint64_t AvailableMemory();
 
 }  // namespace holdfast::selftest

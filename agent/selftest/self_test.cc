@@ -11,7 +11,7 @@ namespace {
 CheckResult CheckDirectory(const std::string& path, const DiskCheckOptions& options) {
   CheckResult result{.part = "disk " + path};
   struct stat found {};
-  // OpenDirectory would make it.
+  // OpenDirectory() would create the folder.
   if (::stat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
     result.what = "there is no such directory: name a data directory of this node";
     return result;

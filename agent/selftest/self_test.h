@@ -9,9 +9,8 @@
 #include "agent/selftest/disk_check.h"
 #include "agent/selftest/memory_check.h"
 
-// Tests the parts of this node that a training job relies on. At most 20 s with the default
-// options and one disk; each further disk takes up to 8 s to write, and as long as it needs to
-// read.
+// Tests the parts of this node that a training job relies on. Takes at most 20 s with the default
+// options and one disk. Each further disk takes up to 8 s for writing plus the time for reading.
 
 namespace holdfast::selftest {
 
@@ -19,12 +18,12 @@ struct SelfTestOptions {
   CpuCheckOptions cpu;
   MemoryCheckOptions memory;
   DiskCheckOptions disk;
-  std::vector<std::string> data_dirs;  // that exist; none: no disk is tested
-  /// Told as each part is over.
+  std::vector<std::string> data_dirs;  // existing folders; empty: no disk is tested
+  /// Called after each part with its result.
   std::function<void(const CheckResult& result)> progress;
 };
 
-/// One result a part. Never fails as a whole: what could not be tried is kNotTested.
+/// Runs all checks and returns one result per part. A part that could not be tested is kNotTested.
 std::vector<CheckResult> RunSelfTest(const SelfTestOptions& options);
 
 }  // namespace holdfast::selftest

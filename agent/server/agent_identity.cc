@@ -22,7 +22,7 @@ constexpr uint32_t kFormat = 1;
 constexpr size_t kFileBytesMax = 4096;
 constexpr mode_t kMode = 0600;
 constexpr uint32_t kRandomBits = 24;
-// Dropped by the volume's recovery where a crash leaves it.
+// The volume's recovery removes such files after a crash.
 constexpr std::string_view kTemporaryPrefix = "/HOLDFAST.tmp.";
 
 template <typename Number>
@@ -35,7 +35,7 @@ bool TakeLine(std::string_view& text, std::string_view key, int base, Number* nu
   return parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
 }
 
-/// Nothing where there is none, or where it cannot be used.
+/// Returns nothing when there is no usable file.
 std::optional<AgentIdentity> ReadFrom(const std::string& dir) {
   const std::string path = dir + "/" + std::string(kAgentFileName);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -62,15 +62,16 @@ Status WriteAll(int fd, std::string_view text) {
 
 Status WriteTo(const std::string& dir, const AgentIdentity& identity) {
   const std::string path = dir + "/" + std::string(kAgentFileName);
-  const std::string beside = dir + std::string(kTemporaryPrefix) + RandomHex(8);
-  UniqueFd fd(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
-  if (!fd.valid()) return ErrnoStatus(errno, "create " + beside);
-  Status status = WriteAll(fd.get(), RenderIdentity(identity)).WithContext(beside);
-  if (status.ok() && std::rename(beside.c_str(), path.c_str()) != 0) {
-    status = ErrnoStatus(errno, "rename " + beside);
+  const std::string temporary = dir + std::string(kTemporaryPrefix) + RandomHex(8);
+  UniqueFd fd(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
+  if (!fd.valid()) return ErrnoStatus(errno, "create " + temporary);
+  Status status = WriteAll(fd.get(), RenderIdentity(identity)).WithContext(temporary);
+  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus(errno, "rename " + temporary);
   }
   if (!status.ok()) {
-    ::unlink(beside.c_str());
+    ::unlink(temporary.c_str());
     return status;
   }
   UniqueFd folder(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -104,7 +105,7 @@ Result<AgentIdentity> ParseIdentity(std::string_view text) {
                      TakeLine(rest, "id = ", 16, &identity.id) &&
                      TakeLine(rest, "starts = ", 10, &identity.starts);
   if (sound && RenderIdentity(identity) == text) return identity;
-  return Fail(DataLossError("the agent's file is damaged, or of a newer release"));
+  return Fail(DataLossError("the agent's identity file is damaged or from a newer release"));
 }
 
 Result<AgentIdentity> CountStart(const std::vector<std::string>& data_dirs) {

@@ -35,14 +35,14 @@ namespace holdfast::agent {
 namespace {
 
 constexpr mode_t kRunDirMode = 0755;
-constexpr mode_t kTrainerSocketMode = 0666;  // who may do what is decided by SO_PEERCRED
-// Of the data service: its readers, those that wait, and what operators ask.
+constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a process may do
+// Threads of the data service: for readers, for waiting readers and for operators' requests.
 constexpr int kDataThreadsMax = 96;
-// So long the coordinator is not told what this node holds while memory is still being checked.
+// How long the agent verifies memory before it reports this node's replicas to the coordinator.
 constexpr int64_t kAdoptWaitMs = 30'000;
-// Less than service managers wait between SIGTERM and SIGKILL.
+// Shorter than the time between SIGTERM and SIGKILL of service managers.
 constexpr int64_t kFlushMs = 30'000;
-// A predecessor that was just killed may take a moment to let go.
+// A predecessor that was just killed may hold the lock for another moment.
 constexpr int kLockAttempts = 20;
 
 Status MakeRunDir(const std::string& path) {
@@ -50,7 +50,7 @@ Status MakeRunDir(const std::string& path) {
     const std::string prefix = path.substr(0, slash);
     const bool made = ::mkdir(prefix.c_str(), kRunDirMode) == 0;
     if (!made && errno != EEXIST) return ErrnoStatus(errno, "run_dir: mkdir " + prefix);
-    // Whatever the umask is: trainers of other users pass through it.
+    // Independent of the umask: trainers of other users need access through the directory.
     if (made && ::chmod(prefix.c_str(), kRunDirMode) != 0) {
       return ErrnoStatus(errno, "run_dir: chmod " + prefix);
     }
@@ -58,12 +58,16 @@ Status MakeRunDir(const std::string& path) {
   }
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "run_dir: stat " + path);
-  if (!S_ISDIR(info.st_mode)) return InvalidArgumentError("run_dir " + path + " is no directory");
-  if (info.st_uid != ::geteuid()) {
-    return PermissionDeniedError(fmt::format(
-        "run_dir {} belongs to uid {}, the agent runs as uid {}", path, info.st_uid, ::geteuid()));
+  if (!S_ISDIR(info.st_mode)) {
+    return InvalidArgumentError("run_dir " + path + " is not a directory");
   }
-  // Trainers of other users reach the socket through it, and must not put anything there.
+  if (info.st_uid != ::geteuid()) {
+    return PermissionDeniedError(
+        fmt::format("run_dir {} belongs to uid {}, but the agent runs as uid {}", path, info.st_uid,
+                    ::geteuid()));
+  }
+  // Trainers of other users reach the socket through the directory, and must not create files in
+  // it.
   if (::chmod(path.c_str(), kRunDirMode) != 0) return ErrnoStatus(errno, "run_dir: chmod " + path);
   return Status::Ok();
 }
@@ -78,8 +82,8 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
       char pid[32] = {};
       [[maybe_unused]] ssize_t got = ::pread(lock.get(), pid, sizeof(pid) - 1, 0);
       return Fail(AlreadyExistsError(
-          fmt::format("another agent (process {}) runs with run_dir {}: stop it, or give this one "
-                      "a run_dir of its own",
+          fmt::format("another agent (process {}) uses run_dir {}: stop it, or set another run_dir "
+                      "for this one",
                       pid, run_dir)));
     }
     Clock::Real().SleepFor(std::chrono::milliseconds(100));
@@ -165,14 +169,14 @@ Status AgentApplication::OpenWorkers() {
   options.log_folder = config_.workers_log_dir;
   options.agent_socket = config_.run_dir + "/agent.sock";
   options.worker_umask = worker_umask_;
-  HOLDFAST_ASSIGN_OR_RETURN(options.shim, ProgramBeside("holdfast-shim"));
+  HOLDFAST_ASSIGN_OR_RETURN(options.shim, SiblingProgram("holdfast-shim"));
   HOLDFAST_ASSIGN_OR_RETURN(workers_, WorkerManager::Open(
-                                          options, [this] { link_->Hurry(); }, Clock::Real()));
+                                          options, [this] { link_->ReportNow(); }, Clock::Real()));
   return Status::Ok();
 }
 
 Status AgentApplication::Open() {
-  // Refused before anything is touched.
+  // Refuse a bad configuration before changing anything.
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
   HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint,
                             coord::ParseEndpoint(config_.coordinator));
@@ -190,7 +194,8 @@ Status AgentApplication::Open() {
   link.node = config_.node;
   auto identity = CountStart(config_.data_dirs);
   if (!identity) {
-    // A full disk keeps nobody from starting: while no agent of this node is attached, any may be.
+    // An agent with a full disk can start, too: its start number only matters while another agent
+    // of this node is attached.
     Log(LogLevel::kWarn, "StartNotCounted", {Kv("error", identity.error().ToString())});
   }
   link.agent_id = identity ? identity->id : 0;
@@ -205,16 +210,17 @@ Status AgentApplication::Open() {
   if (seen) {
     link.seen = *seen;
   } else {
-    // It is a guard against an older copy of the coordinator's store, not needed for more.
+    // The agent works without this record, which only protects against an older copy of the
+    // coordinator's store.
     Log(LogLevel::kWarn, "LifeUnknown", {Kv("error", seen.error().ToString())});
   }
   const SeenLife seen_life = link.seen;
-  link.remember = [this](const SeenLife& now) { return volume_->WriteLife(now); };
+  link.store_seen = [this](const SeenLife& now) { return volume_->WriteLife(now); };
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   if (config_.workers_enabled) {
     link.worker_address = config_.workers_address;
     link.workers = [this] { return workers_->Workers(); };
-    link.want_workers = [this](WorkersWanted wanted) { workers_->Want(std::move(wanted)); };
+    link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
   fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
@@ -253,9 +259,10 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
                             ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));
   HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
+  // Attach only after memory was verified, so that the first inventory contains its shards.
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {
     Log(LogLevel::kWarn, "AdoptionSlow",
-        {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unchecked slots are offered later")});
+        {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unverified slots are reported later")});
   }
   if (config_.peers_enabled) {
     const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
@@ -301,18 +308,18 @@ void AgentApplication::Tick() {
     if (keeper_failed_) {
       Log(LogLevel::kError, "KeeperLost", {Kv("error", status.ToString())});
     } else {
-      Log(LogLevel::kInfo, "KeeperBack");
+      Log(LogLevel::kInfo, "KeeperReconnected");
     }
   }
 }
 
 void AgentApplication::Stop() {
-  // The node may be about to lose its power.
+  // The node may be about to lose power.
   if (node_ != nullptr && !node_->Flush(kFlushMs)) {
     Log(LogLevel::kWarn, "NotFlushed",
-        {Kv("after_ms", kFlushMs), Kv("effect", "a newest version is in memory only")});
+        {Kv("after_ms", kFlushMs), Kv("effect", "the newest version may be in memory only")});
   }
-  // From the outside in: who is called goes after who calls.
+  // Each part is destroyed before the parts that it calls.
   metrics_.reset();
   if (link_ != nullptr) link_->Stop();
   telemetry_.reset();
@@ -349,11 +356,12 @@ int RunAgent(const AgentConfig& config) {
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
   ::sigaddset(&ends, SIGINT);
-  // Before any thread exists, so that all of them leave these signals to this one.
+  // Blocked before any thread exists, so that only this thread takes these signals.
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   if (auto level = ParseLogLevel(config.log_level)) ConfigureLog("agent", *level);
-  // What is not opened to others on purpose, as agent.sock is, is for this user alone.
+  // Only this user may access the agent's files, except those opened explicitly, such as
+  // agent.sock.
   const mode_t worker_umask = ::umask(077);
   auto application = Application::Start(config, worker_umask);
   if (!application) {

@@ -9,29 +9,27 @@
 
 namespace holdfast::agent {
 
-/// The agent of a node, put together from its rooms.
+/// The agent of a node with all its parts.
 class Application {
  public:
   virtual ~Application() = default;
 
-  /// Takes the run directory (AlreadyExists when another agent has it), opens disks and arena,
-  /// checks what they hold, and serves trainers, readers and the coordinator. Everything runs once
-  /// this returns, whether or not the coordinator can be reached.
-  /// Workers get `worker_umask`.
+  /// Locks the run directory (AlreadyExists when another agent uses it), opens disks and arena,
+  /// verifies what they hold, and serves trainers, readers and the coordinator. When it returns,
+  /// everything runs, whether or not the coordinator is reachable. Workers get `worker_umask`.
   static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
                                                     mode_t worker_umask = 022);
 
-  /// What has to be done every second or so.
+  /// Periodic work: replaces a dead keeper and reaps fault injectors. Call it about every second.
   virtual void Tick() = 0;
-  /// Where ReadShard is served, with the port that was bound.
+  /// Returns the address of the data service, with the bound port.
   virtual const std::string& data_address() const = 0;
-  /// Orderly end: trainers are let go, writes under way are given up, and what is sealed in memory
-  /// stays with the keeper.
+  /// Ends in order: flushes the newest versions (30 s at most), disconnects trainers and cancels
+  /// unfinished writes. Shards sealed in memory stay with the keeper.
   virtual void Stop() = 0;
 };
 
-/// Everything main does after its arguments are parsed; returns the exit code. Runs until SIGTERM
-/// or SIGINT.
+/// Runs the agent until SIGTERM or SIGINT and returns the exit code of the process.
 int RunAgent(const AgentConfig& config);
 
 }  // namespace holdfast::agent

@@ -15,7 +15,7 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr uint64_t kArenaBytesLeast = 16ULL << 20;
+constexpr uint64_t kArenaBytesMin = 16ULL << 20;
 constexpr size_t kSocketPathMax = 107;
 constexpr size_t kAddressMax = 255;
 
@@ -35,57 +35,58 @@ Status CheckEndpoint(std::string_view key, const std::string& text) {
 AgentConfig::AgentConfig() : node(HostName()) {}
 
 void AgentConfig::Bind(ConfigSchema& schema) {
-  schema.Add("cluster", &cluster, "Name of the cluster; data directories of another are refused.");
+  schema.Add("cluster", &cluster,
+             "Name of the cluster; data directories of another cluster are refused.");
   schema.Add("node", &node, "Name of this node, unique in the cluster.");
-  schema.Add("coordinator", &coordinator,
-             "Where the coordinator listens: host:port or unix:/path.");
-  schema.Add("data_listen", &data_listen,
-             "Where other agents and operators read shards: host:port (0: any) or unix:/path.");
+  schema.Add("coordinator", &coordinator, "Address of the coordinator: host:port or unix:/path.");
+  schema.Add(
+      "data_listen", &data_listen,
+      "Address for shard readers (agents, operators): host:port (port 0: any) or unix:/path.");
   schema.Add("run_dir", &run_dir,
-             "Sockets live here: agent.sock for trainers, keeper.sock for the keeper.");
+             "Folder of the sockets: agent.sock for trainers, keeper.sock for the keeper.");
   schema.Add("data_dirs", &data_dirs,
-             "Where versions are stored, one directory a device; shards are cut over all of them.");
+             "Folders for versions, one per device; each shard is split over all of them.");
   schema.Add("log_level", &log_level, "debug, info, warn or error.");
   schema.Add(
       "labels", &labels,
-      "Where this node is, as name=value: nodes of one rack=… do not protect each other alone.");
+      "Location of this node, as name=value; a parity group spans nodes of several rack=… values.");
   schema.AddBytes("arena.bytes", &arena_bytes,
-                  "Memory for checkpoints on this node, over all ranks and their slots.");
+                  "Memory for checkpoints on this node, for all slots of all ranks.");
   schema.Add("disk.every", &disk_every_steps,
-             "Write every k-th step to disk; 0: as fast as the disks follow.", 0, 1'000'000'000);
+             "Write every k-th step to disk; 0: as often as the disks keep up.", 0, 1'000'000'000);
   schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
   schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
-  schema.Add("io.queue_depth", &queue_depth, "Operations under way a file.", 1, 1024);
+  schema.Add("io.queue_depth", &queue_depth, "I/O operations in flight per file.", 1, 1024);
   schema.Add("peers.enabled", &peers_enabled,
              "Protect the memory of jobs by parity on other nodes.");
   schema.Add("peers.every", &peer_every_steps,
-             "Protect every k-th step; 0: as fast as the peers follow.", 0, 1'000'000'000);
+             "Protect every k-th step; 0: as often as the peers keep up.", 0, 1'000'000'000);
   schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
-             "A version whose parity takes longer is passed over.", 100, 3'600'000);
+             "Skip a version whose parity takes longer than this.", 100, 3'600'000);
   peers.Bind(schema);
   schema.AddBytes(
       "scrub.bytes_per_s", &scrub_bytes_per_s,
-      "Read what is kept in memory and on disk again so fast, to find decay; 0: never.");
-  schema.Add("scrub.pause_ms", &scrub_pause_ms, "Between two such passes, and before the first.",
-             10, 604'800'000);
+      "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
+  schema.Add("scrub.pause_ms", &scrub_pause_ms,
+             "Pause between two such passes and before the first.", 10, 604'800'000);
   schema.Add("workers.enabled", &workers_enabled,
-             "Launch what `holdfast run` asks for, as this agent's user: whoever reaches the "
-             "coordinator can then run programs here.");
+             "Launch the workers of `holdfast run`, as this agent's user: any client that reaches "
+             "the coordinator can then run programs here.");
   schema.Add("workers.address", &workers_address,
-             "The address that workers of other nodes are told for those here (MASTER_ADDR).");
-  schema.Add(
-      "workers.log_dir", &workers_log_dir,
-      "What workers say goes to <job>/<launch>/rank-<r>.log in it; the newest five launches stay.");
+             "Address of this node for workers on other nodes (MASTER_ADDR).");
+  schema.Add("workers.log_dir", &workers_log_dir,
+             "Folder for the output of workers: <job>/<launch>/rank-<r>.log; the newest five "
+             "launches stay.");
   schema.Add("gpus.nvml_library", &nvml_library,
-             "Watch the node's GPUs for errors (Xids) by this library of the NVIDIA driver, where "
-             "there is one; empty: never.");
+             "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
+             "where it exists; empty: never.");
   schema.Add("metrics.listen", &metrics_listen, coord::kMetricsListenHelp);
   schema.Add("drills.enabled", &drills_enabled,
-             "Cause the failures that `holdfast drill` asks for: whoever reaches data_listen can "
+             "Inject the failures of `holdfast drill`: any client that reaches data_listen can "
              "then end trainers, this agent and its memory.");
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
-  schema.Add("tls.key", &tls.key, "PEM file of its private key.");
+  schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
 }
 
 Status AgentConfig::Check() const {
@@ -102,29 +103,32 @@ Status AgentConfig::Check() const {
   }
   if (run_dir.size() + std::string_view("/keeper.sock").size() > kSocketPathMax) {
     return InvalidArgumentError(
-        fmt::format("run_dir '{}' is too long: the sockets in it may have {} characters", run_dir,
-                    kSocketPathMax));
+        fmt::format("run_dir '{}' is too long: the paths of its sockets may have {} characters",
+                    run_dir, kSocketPathMax));
   }
-  if (data_dirs.empty()) return InvalidArgumentError("data_dirs: at least one is needed");
+  if (data_dirs.empty()) {
+    return InvalidArgumentError("data_dirs is empty: name at least one folder");
+  }
   std::set<std::string> unique;
   for (const std::string& dir : data_dirs) {
     if (dir.empty() || dir.front() != '/') {
       return InvalidArgumentError(fmt::format("data_dirs: '{}' is not an absolute path", dir));
     }
+    // Normalized, so that two spellings of one folder do not count as two devices.
     std::string plain = std::filesystem::path(dir).lexically_normal().string();
     while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
     if (!unique.insert(std::move(plain)).second) {
       return InvalidArgumentError(fmt::format("data_dirs: '{}' is given twice", dir));
     }
   }
-  if (arena_bytes < kArenaBytesLeast) {
-    return InvalidArgumentError(fmt::format("arena.bytes {} is too small: at least {}",
-                                            FormatBytes(arena_bytes),
-                                            FormatBytes(kArenaBytesLeast)));
+  if (arena_bytes < kArenaBytesMin) {
+    return InvalidArgumentError(fmt::format("arena.bytes {} is too small: use at least {}",
+                                            FormatBytes(arena_bytes), FormatBytes(kArenaBytesMin)));
   }
   HOLDFAST_RETURN_IF_ERROR(peers.Check());
   if (workers_enabled && (workers_address.empty() || workers_address.size() > kAddressMax)) {
-    return InvalidArgumentError("workers.address: a host name or an address is needed");
+    return InvalidArgumentError(
+        "workers.address must be a host name or an IP address of at most 255 characters");
   }
   if (workers_log_dir.empty() || workers_log_dir.front() != '/') {
     return InvalidArgumentError(

@@ -12,12 +12,12 @@
 
 namespace holdfast::agent {
 
-/// What an agent is told. Defaults suit one machine.
+/// The configuration of an agent. The defaults suit a single machine.
 struct AgentConfig {
   AgentConfig();
 
   std::string cluster = "holdfast";
-  std::string node;  // the host's name
+  std::string node;  // default: the host's name
   std::string coordinator = "127.0.0.1:7070";
   std::string data_listen = "127.0.0.1:0";
   std::string run_dir = "/run/holdfast";
@@ -44,14 +44,14 @@ struct AgentConfig {
 
   bool drills_enabled = false;
 
-  /// Binds every field; the config outlives the schema.
+  /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
-  /// `labels` as a map. InvalidArgument for one without a name or a value.
+  /// Returns `labels` as a map. InvalidArgument for a label without a name or a value.
   Result<std::map<std::string, std::string>> Labels() const;
-  /// What the schema cannot check: names, endpoints, paths, levels.
+  /// Checks what the schema cannot: names, endpoints, paths, levels.
   Status Check() const;
-  /// Check(), and what the files say that it names: all that a start can refuse before it touches
-  /// anything.
+  /// Calls Check(), and also checks the content of the files that the configuration names, so that
+  /// a start refuses a bad configuration before it changes anything.
   Status CheckStart() const;
 };
 

@@ -11,12 +11,13 @@
 namespace holdfast::agent {
 namespace {
 
-// Calls that read shards at once; each has a few MiB under way.
+// Concurrent calls that read complete shards; each has a few MiB in flight.
 constexpr int kCallsMax = 6;
-// Parts are small, and many ranks want theirs at once: they wait for each other, so long at most.
+// Parts are small and many ranks request theirs at once, so calls for parts wait for each other,
+// for at most kPartWait.
 constexpr int kPartsAtOnce = 8;
 constexpr std::chrono::seconds kPartWait(10);
-/// Each that waits has a thread; beyond them the reader waits at its own end.
+/// Each waiting call occupies a thread; readers beyond this number wait in the client and retry.
 constexpr int kPartsWaitingMax = 32;
 constexpr int kRetryAfterMs = 500;
 constexpr size_t kLogPieceBytes = 256 << 10;
@@ -40,7 +41,7 @@ Result<Tier> LocalTier(uint32_t number) {
   HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(number));
   if (tier == Tier::kMemory || tier == Tier::kDisk) return tier;
   return Fail(
-      InvalidArgumentError(fmt::format("an agent keeps shards in memory and on disk, not "
+      InvalidArgumentError(fmt::format("an agent keeps shards at tiers memory and disk, not "
                                        "at tier {}",
                                        ToString(tier))));
 }
@@ -53,7 +54,8 @@ class CallCount {
   CallCount& operator=(const CallCount&) = delete;
   Status Check() const {
     if (mine_ <= kCallsMax) return Status::Ok();
-    return UnavailableError(fmt::format("{} shards are being read already; try again", kCallsMax));
+    return UnavailableError(
+        fmt::format("{} shards are being read from this agent already; try again", kCallsMax));
   }
 
  private:
@@ -61,15 +63,15 @@ class CallCount {
   int mine_;
 };
 
-Status Gone() { return CancelledError("the reader went away"); }
+Status ReaderDisconnected() { return CancelledError("the reader has disconnected"); }
 
 Status SendSeal(ShardSeal seal, grpc::ServerWriter<ShardPiece>* writer) {
-  // Parts are this volume's business; the image is the same everywhere.
+  // How this volume splits the image into parts is private to it; readers only need the image.
   seal.parts.clear();
   seal.image_header.clear();
   ShardPiece piece;
   piece.set_seal(EncodeSeal(seal));
-  return writer->Write(piece) ? Status::Ok() : Gone();
+  return writer->Write(piece) ? Status::Ok() : ReaderDisconnected();
 }
 
 Status SendChunk(uint64_t offset, std::span<const std::byte> chunk,
@@ -77,7 +79,7 @@ Status SendChunk(uint64_t offset, std::span<const std::byte> chunk,
   ShardPiece piece;
   piece.set_offset(offset);
   piece.set_data(chunk.data(), chunk.size());
-  return writer->Write(piece) ? Status::Ok() : Gone();
+  return writer->Write(piece) ? Status::Ok() : ReaderDisconnected();
 }
 
 std::string_view NameOf(SlotState state) {
@@ -156,18 +158,19 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
     MutexLock lock(parts_mutex_);
     if (parts_ >= kPartsAtOnce && parts_waiting_ >= kPartsWaitingMax) {
       return UnavailableError(
-          fmt::format("{} parts of shards are being read here and {} readers wait; try again in "
-                      "{} ms",
+          fmt::format("{} parts of shards are being read from this agent and {} readers wait; try "
+                      "again in {} ms",
                       parts_, parts_waiting_, kRetryAfterMs));
     }
+    // Wait for a turn. The number of waiting calls is bounded, because each occupies a thread.
     ++parts_waiting_;
     while (parts_ >= kPartsAtOnce && Clock::Real().Now() < deadline) {
       part_ended_.WaitFor(parts_mutex_, deadline - Clock::Real().Now());
     }
     --parts_waiting_;
     if (parts_ >= kPartsAtOnce) {
-      return UnavailableError(fmt::format("too many shards are being read here; try again in {} ms",
-                                          kRetryAfterMs));
+      return UnavailableError(fmt::format(
+          "too many parts are being read from this agent; try again in {} ms", kRetryAfterMs));
     }
     ++parts_;
   }
@@ -182,8 +185,10 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
     const ShardSeal& seal = in_memory != nullptr ? in_memory->seal() : on_disk->seal();
     if (request.offset() % kChunkBytes != 0 || request.offset() > seal.image_bytes ||
         request.bytes() > seal.image_bytes - request.offset()) {
-      return InvalidArgumentError(fmt::format("no {} bytes begin at {} of an image of {}",
-                                              request.bytes(), request.offset(), seal.image_bytes));
+      return InvalidArgumentError(
+          fmt::format("cannot read {} bytes at offset {} of an image of {}: the range must begin "
+                      "at a chunk and end within the image",
+                      request.bytes(), request.offset(), seal.image_bytes));
     }
     HOLDFAST_RETURN_IF_ERROR(SendSeal(seal, writer));
     std::vector<std::byte> chunk;
@@ -201,6 +206,7 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
     return Status::Ok();
   };
   Status status = send();
+  // A damaged replica must be reported, since it no longer counts.
   if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, tier, status);
   MutexLock lock(parts_mutex_);
   --parts_;
@@ -240,7 +246,7 @@ grpc::Status DataService::ReadWorkerLog(grpc::ServerContext* /*context*/,
   const WorkerManager* workers = workers_.load();
   Result<std::string> data =
       workers == nullptr
-          ? Fail(NotFoundError("this node launches no workers"))
+          ? Fail(NotFoundError("this node launches no workers (workers.enabled is false)"))
           : workers->ReadLog(request->job(), request->run_id(), Rank{request->rank()},
                              request->offset(), kLogPieceBytes);
   if (data) {
@@ -256,7 +262,7 @@ grpc::Status DataService::InjectFault(grpc::ServerContext* /*context*/,
                                       const InjectFaultRequest* request, InjectFaultReply* reply) {
   Injector* injector = injector_.load();
   Result<std::string> what = injector == nullptr
-                                 ? Fail(UnavailableError("this agent is just starting"))
+                                 ? Fail(UnavailableError("this agent is still starting; try again"))
                                  : injector->Inject(*request);
   if (what) {
     reply->set_what(*std::move(what));
@@ -270,8 +276,9 @@ grpc::Status DataService::InjectFault(grpc::ServerContext* /*context*/,
 grpc::Status DataService::EndFault(grpc::ServerContext* /*context*/, const EndFaultRequest* request,
                                    EndFaultReply* reply) {
   Injector* injector = injector_.load();
-  const Status status = injector == nullptr ? UnavailableError("this agent is just starting")
-                                            : injector->End(request->drill());
+  const Status status = injector == nullptr
+                            ? UnavailableError("this agent is still starting; try again")
+                            : injector->End(request->drill());
   reply->set_code(static_cast<uint32_t>(status.code()));
   reply->set_message(status.message());
   return grpc::Status::OK;
@@ -286,11 +293,11 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
   for (const Node::RankStatus& rank : node_.Snapshot()) {
     json slots = json::array();
     for (const RankSlots::SlotStatus& slot : rank.slots) {
-      slots.push_back({{"slot", slot.view.slot},
-                       {"state", NameOf(slot.view.state)},
-                       {"version", ToString(slot.view.version)},
-                       {"in_use", slot.view.in_use},
-                       {"held", slot.view.held},
+      slots.push_back({{"slot", slot.info.slot},
+                       {"state", NameOf(slot.info.state)},
+                       {"version", ToString(slot.info.version)},
+                       {"in_use", slot.info.in_use},
+                       {"held", slot.info.held},
                        {"verified", slot.verified},
                        {"image_bytes", slot.image_bytes},
                        {"checksummed_bytes", slot.checksummed},

@@ -13,19 +13,19 @@
 
 namespace holdfast::agent {
 
-/// Shards out, for operators and other agents; reads only, but for drills. Names, numbers and tiers
-/// of requests are checked; bytes leave only after their chunk's checksum was. At most a few calls
-/// at once, each with a few MiB, and a few dozen that wait for them, so that memory and threads
-/// stay bounded: whoever comes then is refused at once and tries again.
+/// Sends shards to operators and other agents. The service only reads, except for drills. It checks
+/// names, numbers and tiers of requests, and sends a chunk only after verifying its checksum. A few
+/// calls run concurrently, each with a few MiB, and a few dozen wait, so that memory and threads
+/// stay bounded. Further calls are refused immediately; their clients retry.
 class DataService final : public Agent::Service {
  public:
-  /// The arguments outlive it.
+  /// The arguments must outlive the service.
   DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
-  /// From now on Dump tells of it, too; it outlives this.
+  /// From now on Dump() includes the peer server, which must outlive the service.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
-  /// From now on faults are injected by it; it outlives this.
+  /// From now on `injector`, which must outlive the service, injects faults.
   void AllowFaults(Injector& injector) { injector_.store(&injector); }
-  /// From now on logs are read there; it outlives this.
+  /// From now on ReadWorkerLog() serves logs of `workers`, which must outlive the service.
   void ShowWorkers(const WorkerManager& workers) { workers_.store(&workers); }
 
   grpc::Status ReadShard(grpc::ServerContext* context, const ReadShardRequest* request,
@@ -57,8 +57,8 @@ class DataService final : public Agent::Service {
   std::atomic<int> running_{0};
   Mutex parts_mutex_;
   CondVar part_ended_;
-  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;          // being sent
-  int parts_waiting_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // to be sent
+  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;          // being sent now
+  int parts_waiting_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // waiting for their turn
 };
 
 }  // namespace holdfast::agent

@@ -16,11 +16,12 @@
 namespace holdfast::agent {
 namespace {
 
-// A peer that sends nothing for so long (frozen, or cut off) is given up: a worker waits for it.
+// A call to a peer that sends nothing for this long (stopped or cut off) is cancelled, since a
+// thread waits for the data.
 constexpr std::chrono::seconds kStall(40);
 constexpr size_t kChannelsMax = 1024;
 
-/// Cancels a call that makes no progress. Its own thread; lives as long as the call.
+/// Cancels a call that makes no progress for kStall. Has a thread and lives as long as the call.
 class StallGuard {
  public:
   explicit StallGuard(grpc::ClientContext& context)
@@ -107,7 +108,8 @@ class GrpcShardStream final : public ShardStream {
     return ReadChunks(0, into.first(seal_.image_bytes), progress);
   }
 
-  /// The image bytes from `offset` on, which is a chunk's first; `into` ends where a chunk does.
+  /// Reads the image bytes from `offset` on, which must be the start of a chunk; `into` must end at
+  /// the end of a chunk.
   Status ReadChunks(uint64_t offset, std::span<std::byte> into,
                     const std::function<void(uint64_t)>& progress) {
     uint64_t done = 0;
@@ -116,14 +118,16 @@ class GrpcShardStream final : public ShardStream {
       const std::span<const std::byte> data = std::as_bytes(std::span(piece_.data()));
       const uint64_t expected = std::min<uint64_t>(kChunkBytes, into.size() - done);
       if (piece_.offset() != offset + done || data.size() != expected) {
-        return DataLossError(fmt::format("{} sent {} bytes at {} in place of {} at {}", address_,
-                                         data.size(), piece_.offset(), expected, offset + done));
+        return DataLossError(fmt::format("{} sent {} bytes at offset {} instead of {} at {}",
+                                         address_, data.size(), piece_.offset(), expected,
+                                         offset + done));
       }
       if (chunk >= seal_.chunk_crcs.size()) {
-        return InvalidArgumentError(fmt::format("{} has no chunk {}", address_, chunk));
+        return InvalidArgumentError(
+            fmt::format("the shard of {} has no chunk {}", address_, chunk));
       }
       if (Crc32c(data) != seal_.chunk_crcs[chunk]) {
-        return DataLossError(fmt::format("chunk {} of {} as sent by {} does not match its checksum",
+        return DataLossError(fmt::format("chunk {} of {} from {} does not match its checksum",
                                          chunk, ToString(seal_.identity.key()), address_));
       }
       std::memcpy(into.data() + done, data.data(), data.size());

@@ -10,7 +10,7 @@
 
 namespace holdfast::agent {
 
-/// Reads shards from other agents with their ReadShard call. Thread-safe.
+/// Reads shards from other agents by their ReadShard call. Thread-safe.
 class GrpcShardFetcher final : public ShardFetcher {
  public:
   explicit GrpcShardFetcher(coord::TlsFiles tls) : tls_(std::move(tls)) {}
@@ -24,7 +24,7 @@ class GrpcShardFetcher final : public ShardFetcher {
 
   coord::TlsFiles tls_;
   Mutex mutex_;
-  /// Kept, so that the many small reads of a view do not each begin with a handshake.
+  /// Cached, so that the many small reads of a version reader do not each begin with a handshake.
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -16,8 +16,8 @@ namespace {
 
 namespace pb = ::holdfast::coordinator;
 
-constexpr int64_t kRetryLeastMs = 100;
-constexpr int64_t kRetryMostMs = 1000;
+constexpr int64_t kRetryMinMs = 100;
+constexpr int64_t kRetryMaxMs = 1000;
 constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
 constexpr int64_t kPlacesTimeoutMs = 10'000;
@@ -32,22 +32,22 @@ gpr_timespec After(int64_t ms) {
 }
 
 /// `unlabeled`: see SeenLife.
-coord::Holding ToCoord(const Holding& holding, LifeId unlabeled) {
-  const LifeId life = holding.life.value != 0 ? holding.life : unlabeled;
-  return {holding.identity.job,
-          holding.identity.version,
-          holding.identity.rank,
-          holding.identity.world,
-          holding.tier,
-          holding.digest,
-          holding.image_bytes,
-          holding.damage,
+coord::StoredReplica ToCoord(const StoredReplica& report, LifeId unlabeled) {
+  const LifeId life = report.life.value != 0 ? report.life : unlabeled;
+  return {report.identity.job,
+          report.identity.version,
+          report.identity.rank,
+          report.identity.world,
+          report.tier,
+          report.digest,
+          report.image_bytes,
+          report.damage,
           life,
-          holding.samples};
+          report.samples};
 }
 
 coord::LocalRank ToCoord(const LocalRank& rank) {
-  return {rank.job, rank.incarnation, rank.rank, rank.said_goodbye};
+  return {rank.job, rank.incarnation, rank.rank, rank.goodbye};
 }
 
 std::optional<VersionId> Named(VersionId version) {
@@ -55,7 +55,7 @@ std::optional<VersionId> Named(VersionId version) {
   return version;
 }
 
-/// Nothing, with a line in the log, when it cannot be laid out: then nothing is protected.
+/// Returns nothing, and logs an error, when the group is invalid; then no shard is protected.
 std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
   if (group.members.empty()) return std::nullopt;
   std::vector<PlanMember> members;
@@ -77,47 +77,51 @@ std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
   return std::nullopt;
 }
 
-JobState FromCoord(coord::JobWord word) {
+JobState FromCoord(coord::JobState wire) {
   JobState state;
-  state.job = std::move(word.job);
-  state.incarnation = word.incarnation;
-  state.memory_committed = Named(word.memory_committed);
-  state.peer_committed = Named(word.peer_committed);
-  state.disk_committed = Named(word.disk_committed);
-  state.aborted = std::move(word.aborted);
-  state.disk_target_step = word.disk_target_step;
-  state.peer_target_step = word.peer_target_step;
-  state.group = FromCoord(word.group);
-  state.restore = Named(word.restore);
-  state.phase = static_cast<JobPhase>(word.phase);
-  state.release = word.release;
-  state.forget = word.forget;
+  state.job = std::move(wire.job);
+  state.incarnation = wire.incarnation;
+  state.memory_committed = Named(wire.memory_committed);
+  state.peer_committed = Named(wire.peer_committed);
+  state.disk_committed = Named(wire.disk_committed);
+  state.aborted = std::move(wire.aborted);
+  state.disk_target_step = wire.disk_target_step;
+  state.peer_target_step = wire.peer_target_step;
+  state.group = FromCoord(wire.group);
+  state.restore = Named(wire.restore);
+  state.phase = static_cast<JobPhase>(wire.phase);
+  state.release = wire.release;
+  state.forget = wire.forget;
   return state;
 }
 
-PrepareShard FromCoord(coord::PrepareOrder order) {
+PrepareShard FromCoord(coord::PrepareShard wire) {
   PrepareShard prepare;
-  prepare.request = order.request;
-  prepare.identity = {std::move(order.job), order.version, order.rank, order.world};
-  prepare.tier = order.tier;
-  prepare.source_node = std::move(order.source_node);
-  prepare.source_address = std::move(order.source_address);
-  prepare.into = order.into;
-  prepare.digest = order.digest;
-  prepare.group = FromCoord(order.group);
+  prepare.request = wire.request;
+  prepare.identity = {std::move(wire.job), wire.version, wire.rank, wire.world};
+  prepare.tier = wire.tier;
+  prepare.source_node = std::move(wire.source_node);
+  prepare.source_address = std::move(wire.source_address);
+  prepare.into = wire.into;
+  prepare.digest = wire.digest;
+  prepare.group = FromCoord(wire.group);
   return prepare;
 }
 
 Result<VersionPlaces> PlacesOf(const pb::PlanRestoreReply& reply) {
   HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
   if (reply.world() == 0 || reply.world() > kWorldMax) {
-    return Fail(InternalError(fmt::format("a version of {} ranks", reply.world())));
+    return Fail(
+        InternalError(fmt::format("the coordinator named a version of {} ranks", reply.world())));
   }
   VersionPlaces places;
   places.shards.resize(reply.world());
   for (const pb::ShardSource& source : reply.sources()) {
     HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(source.tier()));
-    if (source.rank() >= reply.world()) return Fail(InternalError("a rank beyond the world"));
+    if (source.rank() >= reply.world()) {
+      return Fail(InternalError(fmt::format(
+          "the coordinator named rank {} of a version of {} ranks", source.rank(), reply.world())));
+    }
     VersionPlaces::Shard& shard = places.shards[source.rank()];
     shard.digest = source.digest();
     shard.places.push_back({source.node(), source.address(), tier});
@@ -129,23 +133,23 @@ Result<VersionPlaces> PlacesOf(const pb::PlanRestoreReply& reply) {
   return places;
 }
 
-WorkersWanted FromCoord(coord::WorkersOrder order) {
-  WorkersWanted wanted;
-  wanted.job = std::move(order.job);
-  wanted.run_id = std::move(order.run_id);
-  wanted.first_rank = order.first_rank;
-  wanted.ranks = order.ranks;
-  wanted.world = order.world;
-  wanted.node_rank = order.node_rank;
-  wanted.nodes = order.nodes;
-  wanted.master_address = std::move(order.master_address);
-  wanted.master_port = order.master_port;
-  wanted.restarts = order.restarts;
-  wanted.restarts_max = order.restarts_max;
-  wanted.command = std::move(order.command);
-  wanted.environment = std::move(order.environment);
-  wanted.directory = std::move(order.directory);
-  wanted.grace_ms = order.grace_ms;
+SetWorkers FromCoord(coord::SetWorkers wire) {
+  SetWorkers wanted;
+  wanted.job = std::move(wire.job);
+  wanted.run_id = std::move(wire.run_id);
+  wanted.first_rank = wire.first_rank;
+  wanted.ranks = wire.ranks;
+  wanted.world = wire.world;
+  wanted.node_rank = wire.node_rank;
+  wanted.nodes = wire.nodes;
+  wanted.master_address = std::move(wire.master_address);
+  wanted.master_port = wire.master_port;
+  wanted.restarts = wire.restarts;
+  wanted.restarts_max = wire.restarts_max;
+  wanted.command = std::move(wire.command);
+  wanted.environment = std::move(wire.environment);
+  wanted.directory = std::move(wire.directory);
+  wanted.grace_ms = wire.grace_ms;
   return wanted;
 }
 
@@ -173,7 +177,7 @@ coord::WorkerState ToCoord(WorkerStatus status, int64_t boot_nanos) {
   return state;
 }
 
-// A call of the callback interface, alive until it is answered.
+// A call of the callback interface; it lives until its callback has run.
 template <typename Request, typename Response>
 struct Call {
   grpc::ClientContext context;
@@ -206,7 +210,7 @@ void GrpcCoordinatorLink::Stop() {
     for (grpc::ClientContext* context : calls_) context->TryCancel();
     changed_.NotifyAll();
   }
-  facts_.Wake();
+  reports_.Wake();
   if (attach_thread_.joinable()) attach_thread_.join();
   if (send_thread_.joinable()) send_thread_.join();
   MutexLock lock(mutex_);
@@ -251,7 +255,7 @@ void GrpcCoordinatorLink::EndCall(grpc::ClientContext* context) {
 // ---- attach ----
 
 void GrpcCoordinatorLink::AttachLoop() {
-  int64_t wait_ms = kRetryLeastMs;
+  int64_t wait_ms = kRetryMinMs;
   std::string last_error;
   for (;;) {
     Status status = AttachOnce();
@@ -267,7 +271,7 @@ void GrpcCoordinatorLink::AttachLoop() {
       Log(LogLevel::kWarn, was_attached ? "CoordinatorLost" : "CoordinatorNotReached",
           {Kv("error", last_error)});
     }
-    wait_ms = was_attached ? kRetryLeastMs : std::min(wait_ms * 2, kRetryMostMs);
+    wait_ms = was_attached ? kRetryMinMs : std::min(wait_ms * 2, kRetryMaxMs);
     if (!Pause(wait_ms)) return;
   }
 }
@@ -282,7 +286,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_peer_address(options_.peer_address());
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
-  const FactBatch inventory = facts_.Inventory();
+  const ReportBatch inventory = reports_.Inventory();
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
   request.set_disk_every(options_.disk_every);
@@ -292,12 +296,13 @@ Status GrpcCoordinatorLink::AttachOnce() {
     MutexLock lock(mutex_);
     request.set_epoch_seen(seen_.epoch.value);
     request.set_life_seen(seen_.life.value);
-    for (const Holding& holding : inventory.holdings) {
-      coord::ToProto(ToCoord(holding, seen_.unlabeled), request.add_holdings());
+    for (const StoredReplica& report : inventory.replicas) {
+      coord::ToProto(ToCoord(report, seen_.unlabeled), request.add_replicas());
     }
   }
   grpc::ClientContext context;
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
+  // Set before the stream opens, so that AwaitAttachedToSend() can detect a silent stream.
   {
     MutexLock lock(mutex_);
     stream_ = &context;
@@ -321,9 +326,9 @@ Status GrpcCoordinatorLink::AttachOnce() {
   return status.ok() ? UnavailableError("the coordinator ended the connection") : status;
 }
 
-bool GrpcCoordinatorLink::Follow(const coordinator::Directive& directive, bool* first) {
+bool GrpcCoordinatorLink::AcceptEpoch(const coordinator::Directive& directive, bool* first) {
   SeenLife now;
-  bool remember = false;
+  bool store = false;
   {
     MutexLock lock(mutex_);
     if (stopping_) return false;
@@ -335,19 +340,20 @@ bool GrpcCoordinatorLink::Follow(const coordinator::Directive& directive, bool* 
           {Kv("epoch", directive.epoch()), Kv("seen", seen_.epoch.value)});
       return false;
     }
-    remember = now != kept_;
+    store = now != last_stored_;
   }
-  if (remember) {
-    const Status kept = options_.remember(now);
-    if (!kept.ok()) {
-      Log(LogLevel::kWarn, "LifeNotKept",
-          {Kv("life", ToString(now.life)), Kv("error", kept.ToString()),
-           Kv("effect", "a rolled back coordinator may go unnoticed after a restart")});
+  // Stored before the directive takes effect, so that a restarted agent refuses older epochs, too.
+  if (store) {
+    const Status stored = options_.store_seen(now);
+    if (!stored.ok()) {
+      Log(LogLevel::kWarn, "LifeNotStored",
+          {Kv("life", ToString(now.life)), Kv("error", stored.ToString()),
+           Kv("effect", "after a restart this agent may accept an older coordinator store")});
     }
-    kept_ = now;
+    last_stored_ = now;
   }
-  if (now.life.value != 0 && now.life != told_) {
-    told_ = now.life;
+  if (now.life.value != 0 && now.life != reported_life_) {
+    reported_life_ = now.life;
     handler_->OnLife(now);
   }
   MutexLock lock(mutex_);
@@ -361,69 +367,69 @@ bool GrpcCoordinatorLink::Follow(const coordinator::Directive& directive, bool* 
 
 bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
   bool first = false;
-  if (!Follow(directive, &first)) return false;
+  if (!AcceptEpoch(directive, &first)) return false;
   if (first) {
     Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", directive.epoch())});
-    facts_.Wake();
+    reports_.Wake();
   }
-  const auto bad = [](const Status& status) {
+  const auto refuse = [](const Status& status) {
     Log(LogLevel::kError, "DirectiveRefused", {Kv("error", status.ToString())});
   };
   switch (directive.kind_case()) {
     case pb::Directive::kJob: {
-      auto word = coord::FromProto(directive.job());
-      word ? handler_->OnJobState(FromCoord(*std::move(word))) : bad(word.error());
+      auto state = coord::FromProto(directive.job());
+      state ? handler_->OnJobState(FromCoord(*std::move(state))) : refuse(state.error());
       break;
     }
     case pb::Directive::kPrepare: {
-      auto order = coord::FromProto(directive.prepare());
-      order ? handler_->OnPrepareShard(FromCoord(*std::move(order))) : bad(order.error());
+      auto prepare = coord::FromProto(directive.prepare());
+      prepare ? handler_->OnPrepareShard(FromCoord(*std::move(prepare))) : refuse(prepare.error());
       break;
     }
     case pb::Directive::kRemove: {
-      auto order = coord::FromProto(directive.remove());
-      order ? handler_->OnRemoveVersion({order->job, order->version, order->tier})
-            : bad(order.error());
+      auto remove = coord::FromProto(directive.remove());
+      remove ? handler_->OnRemoveVersion({remove->job, remove->version, remove->tier})
+             : refuse(remove.error());
       break;
     }
     case pb::Directive::kWorkers: {
-      auto order = coord::FromProto(directive.workers());
-      if (!order) {
-        bad(order.error());
-      } else if (options_.want_workers) {
-        options_.want_workers(FromCoord(*std::move(order)));
+      auto workers = coord::FromProto(directive.workers());
+      if (!workers) {
+        refuse(workers.error());
+      } else if (options_.set_workers) {
+        options_.set_workers(FromCoord(*std::move(workers)));
       }
       break;
     }
     case pb::Directive::KIND_NOT_SET:
-      break;  // only says which epoch it is
+      break;  // only carries the epoch
   }
   return true;
 }
 
-// ---- facts ----
+// ---- reports ----
 
 void GrpcCoordinatorLink::SendLoop() {
   for (;;) {
-    facts_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
+    reports_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
     if (!AwaitAttachedToSend()) return;
-    FactBatch batch = facts_.Take();
-    const bool disk = std::any_of(batch.holdings.begin(), batch.holdings.end(),
-                                  [](const Holding& one) { return one.tier == Tier::kDisk; });
+    ReportBatch batch = reports_.Take();
+    const bool disk = std::any_of(batch.replicas.begin(), batch.replicas.end(),
+                                  [](const StoredReplica& one) { return one.tier == Tier::kDisk; });
     Status status = SendBatch(batch);
     if (status.ok()) {
       if (disk) HOLDFAST_CRASH_POINT("agent.after_report_disk");
       continue;
     }
-    facts_.Return(std::move(batch));
+    reports_.Return(std::move(batch));
     Log(LogLevel::kDebug, "ReportRepeated", {Kv("error", status.ToString())});
-    // No answer in time: the connection may be dead without anybody having said so.
+    // After a timeout the connection may be dead although neither side has closed it.
     if (status.code() == ErrorCode::kFenced || status.code() == ErrorCode::kDeadlineExceeded) {
       MutexLock lock(mutex_);
       attached_ = false;
       if (stream_ != nullptr) stream_->TryCancel();
     }
-    if (!Pause(kRetryLeastMs)) return;
+    if (!Pause(kRetryMinMs)) return;
   }
 }
 
@@ -440,14 +446,14 @@ bool GrpcCoordinatorLink::AwaitAttachedToSend() {
         continue;
       }
     }
-    AskEpoch();
+    QueryEpoch();
     if (!Pause(kSilentStream.count())) return false;
   }
 }
 
-void GrpcCoordinatorLink::AskEpoch() {
+void GrpcCoordinatorLink::QueryEpoch() {
   pb::GetStatusRequest request;
-  request.set_job("-");  // no job's status is wanted
+  request.set_job("-");  // only the epoch is needed, no job's status
   pb::GetStatusReply reply;
   grpc::ClientContext context;
   context.set_deadline(After(kReportTimeoutMs));
@@ -456,7 +462,7 @@ void GrpcCoordinatorLink::AskEpoch() {
   EndCall(&context);
   MutexLock lock(mutex_);
   if (!sent.ok() || stream_ == nullptr || attached_ || reply.epoch() == 0) return;
-  // Of another life the stream speaks first.
+  // A new life must arrive on the stream first, where AcceptEpoch() handles it.
   if (reply.life() != 0 && LifeId{reply.life()} != seen_.life) return;
   if (Epoch{reply.epoch()} < seen_.epoch) {
     stream_->TryCancel();
@@ -468,24 +474,26 @@ void GrpcCoordinatorLink::AskEpoch() {
   Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", reply.epoch())});
 }
 
-Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
+Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   pb::ReportRequest request;
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
   {
     MutexLock lock(mutex_);
     request.set_epoch(seen_.epoch.value);
-    for (const Holding& holding : batch.holdings) {
-      coord::ToProto(ToCoord(holding, seen_.unlabeled), request.add_holdings());
+    for (const StoredReplica& report : batch.replicas) {
+      coord::ToProto(ToCoord(report, seen_.unlabeled), request.add_replicas());
     }
   }
-  for (const Missing& one : batch.missing) {
-    coord::ToProto(coord::Missing{one.key.job, one.key.version, one.key.rank, one.tier, one.why},
-                   request.add_missing());
+  for (const FailedReplica& one : batch.failed) {
+    coord::ToProto(
+        coord::FailedReplica{one.key.job, one.key.version, one.key.rank, one.tier, one.why},
+        request.add_failed());
   }
-  for (const Gone& one : batch.gone) {
-    coord::ToProto(coord::Gone{one.key.job, one.key.version, one.key.rank, one.tier, one.damage},
-                   request.add_gone());
+  for (const RemovedReplica& one : batch.removed) {
+    coord::ToProto(
+        coord::RemovedReplica{one.key.job, one.key.version, one.key.rank, one.tier, one.damage},
+        request.add_removed());
   }
   for (const Prepared& one : batch.prepared) {
     coord::ToProto(coord::Prepared{one.request, one.outcome}, request.add_prepared());
@@ -495,6 +503,7 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
   for (const TierWanted& one : batch.wanted) {
     coord::ToProto(coord::TierWanted{one.job, one.version, one.tier}, request.add_wanted());
   }
+  // Every report carries these, also one without reports: it serves as the heartbeat.
   request.set_disk_free_percent(options_.disk_free_percent());
   AddWorkers(&request);
 
@@ -509,7 +518,7 @@ Status GrpcCoordinatorLink::SendBatch(const FactBatch& batch) {
 }
 
 Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(pb::ObserveRequest request) {
-  if (!attached()) return Fail(UnavailableError("not attached"));
+  if (!attached()) return Fail(UnavailableError("the agent is not attached to the coordinator"));
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
   grpc::ClientContext context;
@@ -532,28 +541,28 @@ void GrpcCoordinatorLink::AddWorkers(Request* request) const {
   }
 }
 
-// ---- questions ----
+// ---- requests ----
 
-void GrpcCoordinatorLink::Join(const JoinQuestion& question,
+void GrpcCoordinatorLink::Join(const JoinRequest& request,
                                std::function<void(Result<Incarnation>)> done) {
   if (!attached()) {
-    // Until the coordinator's life is known, nothing may be saved in it.
+    // The life of a save must be the coordinator's, so no rank may join before the life is known.
     done(Fail(UnavailableError("the agent is not attached to the coordinator yet; try again")));
     return;
   }
-  // Alive until gRPC has called back, whoever else is gone by then.
+  // The callback shares ownership of the call, so the call lives until gRPC has run the callback.
   auto call = std::make_shared<Call<pb::JoinRequest, pb::JoinReply>>();
   call->request.set_node(options_.node);
   call->request.set_agent_start(options_.agent_start);
-  call->request.set_job(question.job);
-  call->request.set_run_id(question.run_id);
-  call->request.set_rank(question.rank.value);
-  call->request.set_world(question.world);
-  call->request.set_uid(question.uid);
-  call->request.set_slot_bytes(question.slot_bytes);
-  const bool returns = question.joined_before.value != 0;
+  call->request.set_job(request.job);
+  call->request.set_run_id(request.run_id);
+  call->request.set_rank(request.rank.value);
+  call->request.set_world(request.world);
+  call->request.set_uid(request.uid);
+  call->request.set_slot_bytes(request.slot_bytes);
+  const bool returns = request.joined_before.value != 0;
   call->request.set_start(returns ? kStartReturn : kStartNew);
-  call->request.set_incarnation_before(question.joined_before.value);
+  call->request.set_incarnation_before(request.joined_before.value);
   call->context.set_deadline(After(kJoinTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));
@@ -575,16 +584,16 @@ void GrpcCoordinatorLink::Join(const JoinQuestion& question,
                        });
 }
 
-void GrpcCoordinatorLink::DecideRestore(const RestoreQuestion& question,
+void GrpcCoordinatorLink::DecideRestore(const RestoreRequest& request,
                                         std::function<void(Result<RestoreDecision>)> done) {
   auto call = std::make_shared<Call<pb::DecideRestoreRequest, pb::DecideRestoreReply>>();
   call->request.set_node(options_.node);
-  call->request.set_job(question.job);
-  call->request.set_incarnation(question.incarnation.value);
-  call->request.set_rank(question.rank.value);
-  coord::ToProto(question.wanted.value_or(VersionId{}), call->request.mutable_wanted());
-  call->request.set_view(question.view);
-  call->context.set_deadline(After(question.timeout_ms));
+  call->request.set_job(request.job);
+  call->request.set_incarnation(request.incarnation.value);
+  call->request.set_rank(request.rank.value);
+  coord::ToProto(request.wanted.value_or(VersionId{}), call->request.mutable_wanted());
+  call->request.set_reshard(request.reshard);
+  call->context.set_deadline(After(request.timeout_ms));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));
     return;
@@ -611,7 +620,7 @@ void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
   auto call = std::make_shared<Call<pb::PlanRestoreRequest, pb::PlanRestoreReply>>();
   call->request.set_job(job);
   coord::ToProto(version, call->request.mutable_version());
-  call->request.set_whole(true);
+  call->request.set_all_replicas(true);
   call->context.set_deadline(After(kPlacesTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));

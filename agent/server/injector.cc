@@ -24,8 +24,8 @@
 
 namespace holdfast::agent {
 namespace {
-using coord::HandAction;
-using coord::HandOrder;
+using coord::FaultRequest;
+using coord::InjectedFault;
 constexpr int64_t kDurationMsMax = 3'600'000;
 constexpr int64_t kStartInMsMax = 60'000;
 constexpr uint32_t kSlowPercent = 50;
@@ -33,10 +33,10 @@ constexpr uint32_t kSlowPercent = 50;
 Status CheckRequest(const InjectFaultRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("drill", request.drill()));
   if (request.duration_ms() < 0 || request.duration_ms() > kDurationMsMax) {
-    return InvalidArgumentError("a fault lasts from 0 to an hour");
+    return InvalidArgumentError("the duration of a fault must be between 0 and 3600 s");
   }
   if (request.start_in_ms() < 0 || request.start_in_ms() > kStartInMsMax) {
-    return InvalidArgumentError("a fault starts within a minute");
+    return InvalidArgumentError("the start of a fault must be between 0 and 60 s from now");
   }
   if (!request.job().empty()) HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job()));
   return Status::Ok();
@@ -50,7 +50,7 @@ Result<dev_t> DeviceOf(const std::string& path) {
   return info.st_dev;
 }
 
-/// Where the parts of a shard lie.
+/// Returns the paths of the files of a shard's parts.
 std::vector<std::string> PartsOf(const std::vector<std::string>& data_dirs, const ShardKey& key,
                                  uint32_t parts) {
   std::vector<std::string> paths;
@@ -72,11 +72,11 @@ Status FlipBit(const std::string& path, uint64_t offset, int bit) {
   if (::pread(file.get(), &byte, 1, at) != 1) return ErrnoStatus(errno, "read " + path);
   byte ^= static_cast<unsigned char>(1U << bit);
   if (::pwrite(file.get(), &byte, 1, at) != 1) return ErrnoStatus(errno, "write " + path);
-  // Readers with O_DIRECT see what the device has.
+  // Readers with O_DIRECT read what is on the device.
   return ::fsync(file.get()) == 0 ? Status::Ok() : ErrnoStatus(errno, "fsync " + path);
 }
 
-/// The addresses of this machine, or of the network namespace it is.
+/// Returns the addresses of this machine, or of its network namespace.
 Result<std::set<std::string>> OwnAddresses() {
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) return Fail(ErrnoStatus(errno, "getifaddrs"));
@@ -99,9 +99,10 @@ Result<std::set<std::string>> OwnAddresses() {
   return addresses;
 }
 
-/// Adds the coordinator to whom a node is cut off from; false if it is on this machine.
+/// Adds the coordinator's addresses to those that `cut` blocks. Returns false, and adds none, when
+/// the coordinator runs on this machine.
 Result<bool> AddCoordinator(const std::string& coordinator, const std::set<std::string>& own,
-                            CutOrder* cut) {
+                            CutRequest* cut) {
   HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(coordinator));
   if (endpoint.IsLocal()) return false;
   HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, coord::NumericAddresses(endpoint));
@@ -122,24 +123,25 @@ Result<std::string> Injector::Inject(const InjectFaultRequest& request) {
   if (!options_.enabled) {
     return Fail(FailedPreconditionError(
         "drills are not enabled on this node: set drills.enabled = true in its agent's "
-        "configuration and start it again"));
+        "configuration and restart it"));
   }
-  HandOrder order;
-  order.record = RecordOf(request.drill());
-  order.start_in_ms = request.start_in_ms();
-  order.duration_ms = request.duration_ms();
+  FaultRequest fault;
+  fault.record = RecordOf(request.drill());
+  fault.start_in_ms = request.start_in_ms();
+  fault.duration_ms = request.duration_ms();
   const std::string& kind = request.kind();
-  Result<std::string> what = Fail(InvalidArgumentError("this agent knows no drill '" + kind + "'"));
+  Result<std::string> what =
+      Fail(InvalidArgumentError("this agent does not support the drill '" + kind + "'"));
   if (kind == "kill-rank") {
     what = Kill(request);
   } else if (kind == "hang-rank" || kind == "slow-rank") {
-    what = Stop(request, std::move(order));
+    what = Stop(request, std::move(fault));
   } else if (kind == "kill-agent" || kind == "kill-node") {
-    what = Restart(request, std::move(order));
+    what = Restart(request, std::move(fault));
   } else if (kind == "fill-disk") {
-    what = Fill(request, std::move(order));
+    what = Fill(request, std::move(fault));
   } else if (kind == "partition" || kind == "slow-link") {
-    what = Cut(request, std::move(order));
+    what = Cut(request, std::move(fault));
   } else if (kind == "corrupt-shard") {
     what = Corrupt(request);
   }
@@ -162,90 +164,93 @@ Result<std::string> Injector::Kill(const InjectFaultRequest& request) {
   return fmt::format("rank {} (process {}) is killed", request.rank(), trainer.pid);
 }
 
-Result<std::string> Injector::Stop(const InjectFaultRequest& request, HandOrder order) {
-  HOLDFAST_ASSIGN_OR_RETURN(order.process, TrainerOf(request));
-  order.action = HandAction::kStop;
+Result<std::string> Injector::Stop(const InjectFaultRequest& request, FaultRequest fault) {
+  HOLDFAST_ASSIGN_OR_RETURN(fault.process, TrainerOf(request));
+  fault.action = InjectedFault::kStop;
   const bool hangs = request.kind() == "hang-rank";
-  order.stopped_percent = hangs ? 100 : kSlowPercent;
-  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
-  return fmt::format("rank {} (process {}) {} for {}", request.rank(), order.process.pid,
+  fault.stopped_percent = hangs ? 100 : kSlowPercent;
+  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(fault));
+  return fmt::format("rank {} (process {}) {} for {}", request.rank(), fault.process.pid,
                      hangs ? "is stopped" : fmt::format("runs {} % of the time", kSlowPercent),
                      Seconds(request.duration_ms()));
 }
 
-Result<std::string> Injector::Restart(const InjectFaultRequest& request, HandOrder order) {
-  order.action = HandAction::kRestart;
-  order.process = NameProcess(::getpid());
+Result<std::string> Injector::Restart(const InjectFaultRequest& request, FaultRequest fault) {
+  fault.action = InjectedFault::kRestart;
+  fault.process = NameProcess(::getpid());
   const bool node = request.kind() == "kill-node";
-  if (node) order.node_run_dir = options_.run_dir;
-  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
+  if (node) fault.node_run_dir = options_.run_dir;
+  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(fault));
   const std::string away = Seconds(request.duration_ms());
-  if (!node) return fmt::format("the agent is killed and starts again after {}", away);
+  if (!node) return fmt::format("the agent is killed and restarts after {}", away);
   return fmt::format(
-      "agent, keeper and workers are killed, the memory is gone; the agent starts again after {}, "
-      "with its disks as they are",
+      "agent, keeper and workers are killed and the memory is lost; the agent restarts after {} "
+      "with its disks unchanged",
       away);
 }
 
-Result<std::string> Injector::Fill(const InjectFaultRequest& request, HandOrder order) {
-  order.action = HandAction::kFill;
+Result<std::string> Injector::Fill(const InjectFaultRequest& request, FaultRequest fault) {
+  fault.action = InjectedFault::kFill;
   HOLDFAST_ASSIGN_OR_RETURN(const dev_t run_dir, DeviceOf(options_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(const dev_t root, DeviceOf("/"));
   for (const std::string& dir : options_.data_dirs) {
     HOLDFAST_ASSIGN_OR_RETURN(const dev_t device, DeviceOf(dir));
     if (device == root || device == run_dir) {
       return Fail(FailedPreconditionError(
-          fmt::format("{} is on the file system of {}: filling it would strike the whole machine; "
-                      "give data_dirs file systems of their own",
+          fmt::format("{} is on the file system of {}: filling it would affect the whole machine; "
+                      "put data_dirs on separate file systems",
                       dir, device == root ? "/" : options_.run_dir)));
     }
-    // A name that the volume drops when it opens: it is gone even if the hand was killed.
-    order.files.push_back(dir + "/.probe-" + RandomHex(8));
+    // The volume removes files of such a name when it opens, even if the fault injector was killed.
+    fault.files.push_back(dir + "/.probe-" + RandomHex(8));
   }
-  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
-  return fmt::format("all room in {} directories is taken for {}", order.files.size(),
+  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(fault));
+  return fmt::format("all free space in {} directories is taken for {}", fault.files.size(),
                      Seconds(request.duration_ms()));
 }
 
-Result<std::string> Injector::Cut(const InjectFaultRequest& request, HandOrder order) {
-  order.action = HandAction::kCut;
+Result<std::string> Injector::Cut(const InjectFaultRequest& request, FaultRequest fault) {
+  fault.action = InjectedFault::kCut;
   const bool slow = request.kind() == "slow-link";
   if (slow != (request.bytes_per_s() != 0)) {
-    return Fail(InvalidArgumentError("a slow link has a rate, a partition has none"));
+    return Fail(
+        InvalidArgumentError("slow-link needs a rate (bytes_per_s) and partition takes none"));
   }
-  order.cut.drill = request.drill();
-  order.cut.bytes_per_s = request.bytes_per_s();
-  order.cut.addresses.assign(request.addresses().begin(), request.addresses().end());
-  HOLDFAST_RETURN_IF_ERROR(CheckCut(order.cut));
-  const size_t others = order.cut.addresses.size();
+  fault.cut.drill = request.drill();
+  fault.cut.bytes_per_s = request.bytes_per_s();
+  fault.cut.addresses.assign(request.addresses().begin(), request.addresses().end());
+  HOLDFAST_RETURN_IF_ERROR(CheckCut(fault.cut));
+  const size_t others = fault.cut.addresses.size();
   HOLDFAST_ASSIGN_OR_RETURN(const std::set<std::string> own, OwnAddresses());
-  for (const std::string& address : order.cut.addresses) {
+  for (const std::string& address : fault.cut.addresses) {
     if (own.count(address) == 0) continue;
     return Fail(FailedPreconditionError(
-        fmt::format("{} is an address of this machine, too: a drill of its links would strike the "
-                    "whole machine; it takes nodes with addresses of their own",
+        fmt::format("{} is also an address of this machine: a drill of its links would affect the "
+                    "whole machine; use nodes with separate addresses",
                     address)));
   }
   bool coordinator = false;
   const std::string& peer = request.peer();
   if (!peer.empty()) HOLDFAST_RETURN_IF_ERROR(ValidateName("peer", peer));
   if (!slow && peer.empty()) {
-    HOLDFAST_ASSIGN_OR_RETURN(coordinator, AddCoordinator(options_.coordinator, own, &order.cut));
+    HOLDFAST_ASSIGN_OR_RETURN(coordinator, AddCoordinator(options_.coordinator, own, &fault.cut));
   }
-  HOLDFAST_RETURN_IF_ERROR(RehearseHand(order));
-  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(order));
+  // Also before a real cut: the caller then gets the kernel's refusal in the reply.
+  HOLDFAST_RETURN_IF_ERROR(RehearseInjector(fault));
+  if (!request.dry_run()) HOLDFAST_RETURN_IF_ERROR(Start(fault));
   const std::string time = Seconds(request.duration_ms());
-  const std::string whom = fmt::format("{} {} of {}", others, others == 1 ? "address" : "addresses",
-                                       peer.empty() ? "the others" : peer);
+  const std::string peers =
+      fmt::format("{} {} of {}", others, others == 1 ? "address" : "addresses",
+                  peer.empty() ? "the other nodes" : peer);
   if (slow) {
-    return fmt::format("{} a second pass in each direction between this node and {} for {}",
-                       FormatBytes(request.bytes_per_s()), whom, time);
+    return fmt::format("{} per second pass in each direction between this node and {} for {}",
+                       FormatBytes(request.bytes_per_s()), peers, time);
   }
   if (!peer.empty())
-    return fmt::format("nothing passes between this node and {} for {}", whom, time);
+    return fmt::format("nothing passes between this node and {} for {}", peers, time);
   return fmt::format(
-      "nothing passes between this node and {} {} for {}", whom,
-      coordinator ? "and the coordinator" : "(the coordinator, on this machine, stays in reach)",
+      "nothing passes between this node and {} {} for {}", peers,
+      coordinator ? "and the coordinator" : "(the coordinator, on this machine, stays reachable)",
       time);
 }
 
@@ -262,7 +267,7 @@ Result<std::string> Injector::Corrupt(const InjectFaultRequest& request) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return Fail(ErrnoStatus(errno, "stat " + path));
   if (info.st_size == 0) return Fail(FailedPreconditionError(path + " is empty"));
-  // Behind the image's end a file may be padded: nobody reads there.
+  // A file may be padded after the image's end, where no reader would notice the damage.
   const uint64_t bytes = std::min(static_cast<uint64_t>(info.st_size), seal.image_bytes);
   const uint64_t offset = random.Below(parts.size() == 1 ? bytes : bytes / parts.size() + 1);
   const int bit = static_cast<int>(random.Below(8));
@@ -270,23 +275,24 @@ Result<std::string> Injector::Corrupt(const InjectFaultRequest& request) {
   return fmt::format("bit {} of byte {} of {} is flipped", bit, offset, path);
 }
 
-Status Injector::Start(const HandOrder& order) {
-  HOLDFAST_ASSIGN_OR_RETURN(const pid_t hand, StartHand(order));
+Status Injector::Start(const FaultRequest& fault) {
+  HOLDFAST_ASSIGN_OR_RETURN(const pid_t injector, StartInjector(fault));
   MutexLock lock(mutex_);
-  hands_.insert(hand);
+  injectors_.insert(injector);
   return Status::Ok();
 }
 
 Status Injector::End(const std::string& drill) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("drill", drill));
-  Status status = coord::EndHand(RecordOf(drill));
+  Status status = coord::StopInjector(RecordOf(drill));
   Reap();
   return status;
 }
 
 void Injector::Reap() {
   MutexLock lock(mutex_);
-  std::erase_if(hands_, [](pid_t hand) { return ::waitpid(hand, nullptr, WNOHANG) != 0; });
+  std::erase_if(injectors_,
+                [](pid_t injector) { return ::waitpid(injector, nullptr, WNOHANG) != 0; });
 }
 
 }  // namespace holdfast::agent

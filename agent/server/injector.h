@@ -7,7 +7,7 @@
 
 #include "agent/api/agent.pb.h"
 #include "agent/pipeline/watched_ranks.h"
-#include "coordinator/hand/hand.h"
+#include "coordinator/faults/injector.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/volume/volume.h"
@@ -15,44 +15,46 @@
 namespace holdfast::agent {
 
 struct InjectorOptions {
-  bool enabled = false;  // else everything is refused
+  bool enabled = false;  // false: every request is refused
   std::string run_dir;
   std::vector<std::string> data_dirs;
-  std::string coordinator;  // its address: a partition cuts the node off from it, too
+  std::string coordinator;  // address; a partition cuts the node off from the coordinator, too
 };
 
-/// Causes failures on this node for `holdfast drill`. What lasts, or strikes the agent itself, is
-/// done by a process of its own that undoes it in any case (agent/faults). Thread-safe.
+/// Injects failures into this node for `holdfast drill`. A fault that lasts, or that kills the
+/// agent, is carried out by a separate fault injector, which also undoes it, even if the agent has
+/// ended (agent/faults). Thread-safe.
 class Injector {
  public:
-  /// The arguments outlive it.
+  /// `ranks` and `volume` must outlive the injector.
   Injector(InjectorOptions options, WatchedRanks& ranks, Volume& volume)
       : options_(std::move(options)), ranks_(ranks), volume_(volume) {}
 
-  /// Begins the fault, or (dry_run) only looks whether it can be; returns what it is, as a
-  /// sentence. FailedPrecondition: drills are not enabled here, or it would do harm beyond this
-  /// node's part.
+  /// Begins the fault, or with dry_run only checks whether it is possible. Returns a sentence that
+  /// describes the fault. FailedPrecondition: drills are not enabled on this node, or the fault
+  /// would affect more than this node.
   Result<std::string> Inject(const InjectFaultRequest& request);
+  /// Ends the drill's fault and undoes it; OK when there is none.
   Status End(const std::string& drill);
-  /// Takes note of hands that have ended; now and then.
+  /// Reaps the fault injectors that have exited. Call it from time to time.
   void Reap();
 
  private:
   Result<std::string> Kill(const InjectFaultRequest& request);
-  Result<std::string> Stop(const InjectFaultRequest& request, coord::HandOrder order);
-  Result<std::string> Restart(const InjectFaultRequest& request, coord::HandOrder order);
-  Result<std::string> Fill(const InjectFaultRequest& request, coord::HandOrder order);
-  Result<std::string> Cut(const InjectFaultRequest& request, coord::HandOrder order);
+  Result<std::string> Stop(const InjectFaultRequest& request, coord::FaultRequest fault);
+  Result<std::string> Restart(const InjectFaultRequest& request, coord::FaultRequest fault);
+  Result<std::string> Fill(const InjectFaultRequest& request, coord::FaultRequest fault);
+  Result<std::string> Cut(const InjectFaultRequest& request, coord::FaultRequest fault);
   Result<std::string> Corrupt(const InjectFaultRequest& request);
   Result<ProcessName> TrainerOf(const InjectFaultRequest& request);
-  Status Start(const coord::HandOrder& order);
+  Status Start(const coord::FaultRequest& fault);
   std::string RecordOf(const std::string& drill) const;
 
   const InjectorOptions options_;
   WatchedRanks& ranks_;
   Volume& volume_;
   Mutex mutex_;
-  std::set<pid_t> hands_ HOLDFAST_GUARDED_BY(mutex_);  // our children
+  std::set<pid_t> injectors_ HOLDFAST_GUARDED_BY(mutex_);  // children of this process
 };
 
 }  // namespace holdfast::agent

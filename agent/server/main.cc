@@ -6,8 +6,8 @@ int main(int argc, char** argv) {
   holdfast::ConfigSchema schema("Configuration of holdfast-agent");
   config.Bind(schema);
   if (auto code = holdfast::ParseProgramArgs(
-          argc, argv, "Keeps the checkpoints of one node's trainers in memory and on disk",
-          schema, [&config] { return config.CheckStart(); })) {
+          argc, argv, "Keeps the checkpoints of one node's trainers in memory and on disk", schema,
+          [&config] { return config.CheckStart(); })) {
     return *code;
   }
   return holdfast::agent::RunAgent(config);

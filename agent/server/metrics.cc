@@ -14,9 +14,9 @@ constexpr MetricSpec kSessions{"holdfast_agent_trainers", Kind::kGauge, "Trainer
 constexpr MetricSpec kBudget{"holdfast_agent_arena_budget_bytes", Kind::kGauge,
                              "Memory that checkpoints may take on this node."};
 constexpr MetricSpec kReserved{"holdfast_agent_arena_reserved_bytes", Kind::kGauge,
-                               "Of it, reserved for ranks and parity."};
+                               "Memory of that budget that is reserved for ranks and parity."};
 constexpr MetricSpec kSegments{"holdfast_agent_arena_segments", Kind::kGauge,
-                               "Ranks and parity shards that have memory here."};
+                               "Ranks and parity shards that have memory on this node."};
 constexpr MetricSpec kSlots{"holdfast_agent_slots",
                             Kind::kGauge,
                             "Slots of the job's segments, by state: `free`, `leased` (being copied "
@@ -24,32 +24,32 @@ constexpr MetricSpec kSlots{"holdfast_agent_slots",
                             {"job", "state"}};
 constexpr MetricSpec kSealedStep{"holdfast_agent_sealed_step",
                                  Kind::kGauge,
-                                 "Newest step that any rank here has sealed in memory.",
+                                 "Newest step that any rank of this node has sealed in memory.",
                                  {"job"}};
 constexpr MetricSpec kDiskShards{"holdfast_agent_disk_shards", Kind::kGauge,
                                  "Shards published on this node's disks."};
 constexpr MetricSpec kDiskFree{"holdfast_agent_disk_free_bytes", Kind::kGauge,
-                               "Room in the data directories."};
+                               "Free space in the data directories."};
 constexpr MetricSpec kScrubPasses{"holdfast_agent_scrub_passes_total", Kind::kCounter,
-                                  "Times that everything kept here was read again."};
+                                  "Completed passes of the scrubber over all shards of this node."};
 constexpr MetricSpec kScrubBytes{"holdfast_agent_scrub_checked_bytes_total", Kind::kCounter,
-                                 "Read by the scrubber and compared with checksums."};
+                                 "Bytes that the scrubber read and compared with checksums."};
 constexpr MetricSpec kScrubDamaged{"holdfast_agent_scrub_damaged_total", Kind::kCounter,
-                                   "Copies that the scrubber found damaged."};
+                                   "Replicas that the scrubber found damaged."};
 constexpr MetricSpec kPeerReceived{"holdfast_agent_peer_received_bytes_total", Kind::kCounter,
-                                   "Data read from other nodes, checked."};
+                                   "Data read from other nodes and verified."};
 constexpr MetricSpec kPeerSent{"holdfast_agent_peer_sent_bytes_total", Kind::kCounter,
                                "Data sent to other nodes, without frames."};
 constexpr MetricSpec kPeerFrames{"holdfast_agent_peer_frame_bytes_total", Kind::kCounter,
-                                 "Frames around the data that was sent."};
+                                 "Frames around the sent data."};
 constexpr MetricSpec kPeerStreams{"holdfast_agent_peer_streams_total", Kind::kCounter,
                                   "Requests of other nodes that were served."};
 constexpr MetricSpec kPeerConnections{
     "holdfast_agent_peer_connections_total",
     Kind::kCounter,
-    "Connections of other nodes, by what became of them: `accepted`; "
-    "of those `rejected`, which did not prove themselves; `refused` "
-    "for being too many.",
+    "Connections of other nodes by outcome: `accepted`; `rejected`, "
+    "accepted ones that failed authentication; `refused`, those over "
+    "the limit.",
     {"outcome"}};
 constexpr MetricSpec kPeerYielded{"holdfast_agent_peer_yielded_seconds_total", Kind::kCounter,
                                   "Time that data for other nodes waited for the trainers' own "
@@ -60,18 +60,18 @@ constexpr MetricSpec kWorkers{"holdfast_agent_workers",
                               {"phase"}};
 constexpr MetricSpec kDigests{"holdfast_agent_telemetry_digests_total",
                               Kind::kCounter,
-                              "Digests of telemetry, by whether the coordinator took them: `sent` "
+                              "Telemetry digests, by whether the coordinator accepted them: `sent` "
                               "or `unsent`.",
                               {"outcome"}};
 constexpr MetricSpec kGaps{"holdfast_agent_telemetry_lost_records_total",
                            Kind::kCounter,
-                           "Records of trainers that were left out: `dropped` by the trainer for "
-                           "want of room, `overwritten` before they were seen, `nonsense`.",
+                           "Records of trainers that digests lack: `dropped` by the trainer for "
+                           "lack of space, `overwritten` before they were read, `nonsense`.",
                            {"why"}};
 constexpr MetricSpec kGpuErrors{
     "holdfast_agent_gpu_errors_total",
     Kind::kCounter,
-    "Errors of GPUs that the driver reported (Xids), by its index of the GPU.",
+    "Errors of GPUs that the driver reported (Xids), by the driver's GPU index.",
     {"device", "xid"}};
 
 constexpr const MetricSpec* kAll[] = {
@@ -94,9 +94,9 @@ void ShowSlots(Node& node, MetricsPage& page) {
   for (const Node::RankStatus& rank : node.Snapshot()) {
     Slots& slots = jobs[rank.owner.job];
     for (const RankSlots::SlotStatus& slot : rank.slots) {
-      ++slots.by_state[static_cast<size_t>(slot.view.state)];
-      const bool trainers = slot.view.state == SlotState::kSealed && !IsParity(rank.owner.rank);
-      if (trainers) slots.newest = std::max(slots.newest, slot.view.version);
+      ++slots.by_state[static_cast<size_t>(slot.info.state)];
+      const bool trainers = slot.info.state == SlotState::kSealed && !IsParity(rank.owner.rank);
+      if (trainers) slots.newest = std::max(slots.newest, slot.info.version);
     }
   }
   for (const auto& [job, slots] : jobs) {

@@ -13,10 +13,10 @@
 
 namespace holdfast::agent {
 
-/// All that an agent shows.
+/// Returns the specifications of all metrics of an agent.
 coord::MetricSpecs AgentMetrics();
 
-/// What there is to look at; all of it thread-safe.
+/// The parts of an agent that metrics read. All of them are thread-safe.
 struct AgentParts {
   Node& node;
   Arena& arena;
@@ -24,11 +24,11 @@ struct AgentParts {
   const TelemetrySender& telemetry;
   const GpuWatch& gpus;
   const std::atomic<uint64_t>& peer_received_bytes;
-  const TcpPeerServer* peers = nullptr;  // null: it serves none
-  WorkerManager* workers = nullptr;      // null: it launches none
+  const TcpPeerServer* peers = nullptr;  // null: the agent serves no peers
+  WorkerManager* workers = nullptr;      // null: the agent launches no workers
 };
 
-/// The metrics' values now. Threads: any.
+/// Returns the current values of the metrics. Callable from any thread.
 coord::MetricsPage CollectMetrics(const AgentParts& parts);
 
 }  // namespace holdfast::agent

@@ -11,13 +11,13 @@ namespace holdfast::agent {
 namespace {
 namespace pb = ::holdfast::coordinator;
 
-constexpr std::chrono::milliseconds kLookEvery(100);
-// This process, or the machine with all its trainers, was stopped.
-constexpr std::chrono::milliseconds kStoodStill(900);
-constexpr int kCommunicatorsEvery = 50;  // looks: whoever has forgotten them knows them again
-// Younger operations say nothing about a hang yet.
-constexpr uint64_t kFlightAgeLeast = 700'000'000;
-// From here on it is worth knowing which peers are reached; a hang is told after five seconds.
+constexpr std::chrono::milliseconds kPollInterval(100);
+// A poll that is later than this means that the agent, or the whole machine, was stopped.
+constexpr std::chrono::milliseconds kStopped(900);
+constexpr int kCommunicatorInterval = 50;  // in polls; for a coordinator that lost them
+// Younger operations are no evidence of a hang yet.
+constexpr uint64_t kFlightAgeMin = 700'000'000;
+// From this age on, digests include which peers are reachable. A hang is reported after 5 s.
 constexpr uint64_t kStuckAge = 2'000'000'000;
 
 uint64_t MonotonicNanos() {
@@ -44,9 +44,9 @@ void Fill(const CollectiveValues& values, pb::ObservedOperation* out) {
   out->set_moved_bytes(values.moved_bytes);
 }
 
-/// Whom it waits for. A send or a receive has one peer, which the program named; the connection
-/// that is known of its communicator may be another's.
-void FillPeer(const InFlightView& flight, pb::ObservedFlight* out) {
+/// Sets the peer that the operation waits for. A send or a receive has one peer, named by the
+/// program; the known connection of the communicator may belong to another operation.
+void FillPeer(const ObservedFlight& flight, pb::ObservedFlight* out) {
   const bool sends = flight.values.kind == CollectiveKind::kSend;
   const bool pairwise = sends || flight.values.kind == CollectiveKind::kReceive;
   const Direction direction = sends ? Direction::kSend : Direction::kReceive;
@@ -66,22 +66,22 @@ void FillPeer(const InFlightView& flight, pb::ObservedFlight* out) {
   }
 }
 
-/// What is worth telling of a rank's operations: all that run, since the rank waits in them, and of
-/// those that its CPU has only enqueued the oldest of each communicator, which comes next.
-std::vector<const InFlightView*> FlightsToTell(const std::vector<InFlightView>& in_flight) {
-  std::vector<const InFlightView*> told;
-  std::map<uint64_t, const InFlightView*> next;  // by communicator
-  for (const InFlightView& flight : in_flight) {
-    if (flight.age_ns < kFlightAgeLeast) continue;
+/// Returns the operations of a rank to report: all that have started, since the rank waits for
+/// them, and of those that are only enqueued the oldest of each communicator, which starts next.
+std::vector<const ObservedFlight*> FlightsToReport(const std::vector<ObservedFlight>& in_flight) {
+  std::vector<const ObservedFlight*> reported;
+  std::map<uint64_t, const ObservedFlight*> next;  // by communicator
+  for (const ObservedFlight& flight : in_flight) {
+    if (flight.age_ns < kFlightAgeMin) continue;
     if (flight.started) {
-      told.push_back(&flight);
+      reported.push_back(&flight);
       continue;
     }
-    const InFlightView*& oldest = next[flight.values.communicator];
+    const ObservedFlight*& oldest = next[flight.values.communicator];
     if (oldest == nullptr || flight.age_ns > oldest->age_ns) oldest = &flight;
   }
-  for (const auto& [communicator, flight] : next) told.push_back(flight);
-  return told;
+  for (const auto& [communicator, flight] : next) reported.push_back(flight);
+  return reported;
 }
 
 void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedRank* out) {
@@ -91,25 +91,25 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
     out->set_step(telemetry.progress.step);
     out->set_since_step_ns(telemetry.progress.age_ns);
   }
-  for (const StepView& step : telemetry.steps) {
+  for (const ObservedStep& step : telemetry.steps) {
     pb::ObservedStep* one = out->add_steps();
     one->set_step(step.step);
     one->set_duration_ns(step.duration_ns);
   }
   if (with_communicators || telemetry.communicators_changed) {
-    for (const CommunicatorView& view : telemetry.communicators) {
+    for (const ObservedCommunicator& from : telemetry.communicators) {
       pb::ObservedCommunicator* one = out->add_communicators();
-      one->set_id(view.id);
-      one->set_role(static_cast<uint32_t>(view.role));
-      one->set_size(view.size);
-      one->set_index(view.index);
-      for (const uint32_t member : view.members) one->add_members(member);
+      one->set_id(from.id);
+      one->set_role(static_cast<uint32_t>(from.role));
+      one->set_size(from.size);
+      one->set_index(from.index);
+      for (const uint32_t member : from.members) one->add_members(member);
     }
   }
   for (const CollectiveValues& values : telemetry.ended) {
     if (values.started_ns != 0 && values.ended_ns != 0) Fill(values, out->add_operations());
   }
-  for (const InFlightView* flight : FlightsToTell(telemetry.in_flight)) {
+  for (const ObservedFlight* flight : FlightsToReport(telemetry.in_flight)) {
     pb::ObservedFlight* one = out->add_in_flight();
     Fill(flight->values, one->mutable_operation());
     one->set_started(flight->started);
@@ -122,13 +122,13 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
     one->set_kind(static_cast<uint32_t>(count.kind));
     one->set_count(count.count);
   }
-  for (const PeerSumsView& sums : telemetry.peers) {
+  for (const ObservedPeer& sums : telemetry.peers) {
     pb::ObservedPeer* one = out->add_peers();
     one->set_communicator(sums.communicator);
     one->set_peer(sums.peer);
     one->set_direction(static_cast<uint32_t>(sums.direction));
     one->set_bytes(sums.bytes);
-    // Sent bytes wait on the wire, bytes to receive wait for their sender.
+    // A send waits for the transfer, a receive for the sender.
     one->set_wait_ns(sums.direction == Direction::kSend ? sums.transfer_ns : sums.peer_wait_ns);
     one->set_transfers(sums.transfers);
   }
@@ -140,8 +140,8 @@ TelemetrySender::TelemetrySender(Node& node, const GpuWatch& gpus, GrpcCoordinat
       reach_(node.reach()),
       gpus_(gpus),
       link_(link),
-      filter_(std::chrono::nanoseconds(kLookEvery).count(),
-              std::chrono::nanoseconds(kStoodStill).count()),
+      filter_(std::chrono::nanoseconds(kPollInterval).count(),
+              std::chrono::nanoseconds(kStopped).count()),
       thread_([this] { Run(); }) {}
 
 TelemetrySender::~TelemetrySender() {
@@ -153,21 +153,21 @@ TelemetrySender::~TelemetrySender() {
   thread_.join();
 }
 
-std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<RankSight>& sights,
+std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<ObservedRank>& observations,
                                                    uint64_t taken_ns, bool with_communicators) {
   std::map<std::string, pb::Digest> by_job;
-  for (const RankSight& sight : sights) {
-    pb::Digest& digest = by_job[sight.who.job];
-    digest.set_job(sight.who.job);
-    digest.set_incarnation(sight.who.incarnation.value);
-    digest.set_world(sight.who.world);
+  for (const ObservedRank& observed : observations) {
+    pb::Digest& digest = by_job[observed.who.job];
+    digest.set_job(observed.who.job);
+    digest.set_incarnation(observed.who.incarnation.value);
+    digest.set_world(observed.who.world);
     digest.set_taken_ns(taken_ns);
     pb::ObservedRank* rank = digest.add_ranks();
-    rank->set_rank(sight.who.rank.value);
-    rank->set_alive(sight.alive);
-    rank->set_ended_orderly(sight.ended_orderly);
-    rank->set_process_state(static_cast<uint8_t>(sight.process_state));
-    if (sight.telemetry.present) Fill(sight.telemetry, with_communicators, rank);
+    rank->set_rank(observed.who.rank.value);
+    rank->set_alive(observed.alive);
+    rank->set_ended_orderly(observed.ended_orderly);
+    rank->set_process_state(static_cast<uint8_t>(observed.process_state));
+    if (observed.telemetry.present) Fill(observed.telemetry, with_communicators, rank);
   }
   std::vector<pb::Digest> digests;
   for (auto& [job, digest] : by_job) digests.push_back(std::move(digest));
@@ -179,27 +179,28 @@ TelemetrySender::Counts TelemetrySender::counts() const {
   return counts_;
 }
 
-void TelemetrySender::Count(const std::vector<RankSight>& sights) {
+void TelemetrySender::Count(const std::vector<ObservedRank>& observations) {
   MutexLock lock(mutex_);
-  for (const RankSight& sight : sights) {
-    counts_.dropped += sight.telemetry.gaps.dropped;
-    counts_.overwritten += sight.telemetry.gaps.lost;
-    counts_.nonsense += sight.telemetry.gaps.nonsense;
+  for (const ObservedRank& observed : observations) {
+    counts_.dropped += observed.telemetry.gaps.dropped;
+    counts_.overwritten += observed.telemetry.gaps.lost;
+    counts_.nonsense += observed.telemetry.gaps.nonsense;
   }
 }
 
-/// Where an operation does not end it may be for want of a link.
-void TelemetrySender::AddReach(const std::vector<RankSight>& sights,
+/// For digests with a stuck operation, adds which peers are reachable: a broken link may be the
+/// cause.
+void TelemetrySender::AddReach(const std::vector<ObservedRank>& observations,
                                std::vector<pb::Digest>* digests) {
   std::set<std::string> stuck;
-  for (const RankSight& sight : sights) {
-    for (const InFlightView& flight : sight.telemetry.in_flight) {
-      if (flight.started && flight.age_ns >= kStuckAge) stuck.insert(sight.who.job);
+  for (const ObservedRank& observed : observations) {
+    for (const ObservedFlight& flight : observed.telemetry.in_flight) {
+      if (flight.started && flight.age_ns >= kStuckAge) stuck.insert(observed.who.job);
     }
   }
   for (pb::Digest& digest : *digests) {
     if (stuck.count(digest.job()) == 0) continue;
-    for (const PeerAnswer& answer : reach_.Wonder(digest.job())) {
+    for (const PeerProbe& answer : reach_.RequestProbes(digest.job())) {
       pb::ObservedReach* one = digest.add_reach();
       one->set_node(answer.node);
       one->set_reached(answer.reached);
@@ -208,25 +209,25 @@ void TelemetrySender::AddReach(const std::vector<RankSight>& sights,
 }
 
 void TelemetrySender::Run() {
-  bool told_communicators = false;
-  for (int look = 0;; ++look) {
+  bool sent_communicators = false;
+  for (int poll = 0;; ++poll) {
     {
       MutexLock lock(mutex_);
-      if (!stopping_) changed_.WaitFor(mutex_, kLookEvery);
+      if (!stopping_) changed_.WaitFor(mutex_, kPollInterval);
       if (stopping_) return;
     }
     const uint64_t now = MonotonicNanos();
-    const bool with_communicators = !told_communicators || look % kCommunicatorsEvery == 0;
-    const std::vector<RankSight> sights = filter_.Take(ranks_.Look(now), now);
-    Count(sights);
-    std::vector<pb::Digest> digests = DigestsOf(sights, now, with_communicators);
-    AddReach(sights, &digests);
-    const std::vector<GpuError> errors = gpus_.After(told_errors_);
+    const bool with_communicators = !sent_communicators || poll % kCommunicatorInterval == 0;
+    const std::vector<ObservedRank> observations = filter_.Take(ranks_.Observe(now), now);
+    Count(observations);
+    std::vector<pb::Digest> digests = DigestsOf(observations, now, with_communicators);
+    AddReach(observations, &digests);
+    const std::vector<GpuError> errors = gpus_.After(sent_errors_);
     if (digests.empty() && errors.empty()) continue;
     const bool any = !digests.empty();
     const bool sent = Send(std::move(digests), errors, now);
-    if (any) told_communicators = sent;
-    if (any && sent) filter_.Told(sights);
+    if (any) sent_communicators = sent;
+    if (any && sent) filter_.RecordSent(observations);
   }
 }
 
@@ -251,7 +252,7 @@ bool TelemetrySender::Send(std::vector<pb::Digest> digests, const std::vector<Gp
     (reply ? counts_.sent : counts_.unsent) += digests.size();
   }
   if (!reply) return false;
-  if (!errors.empty()) told_errors_ = errors.back().number;
+  if (!errors.empty()) sent_errors_ = errors.back().number;
   for (const pb::SampleRequest& sample : reply->samples()) {
     ranks_.Sample(sample.job(), sample.operations());
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "agent/pipeline/node.h"
-#include "agent/server/sight_filter.h"
+#include "agent/server/observation_filter.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "storage/base/mutex.h"
@@ -17,33 +17,34 @@ namespace holdfast::agent {
 
 class GrpcCoordinatorLink;
 
-/// Looks at the node's ranks ten times a second and tells the coordinator, with errors of the GPUs.
-/// Nothing of the ranks is kept for later: while the coordinator is away, what was seen is
-/// forgotten, but for the communicators, which are told again. Its own thread.
+/// Polls the telemetry of the node's ranks ten times per second and sends it to the coordinator,
+/// with errors of the GPUs. While the coordinator is unreachable, telemetry of ranks is dropped;
+/// afterwards the communicators are sent again. Runs in its own thread.
 class TelemetrySender {
  public:
-  /// All outlive it.
+  /// The arguments must outlive the sender.
   TelemetrySender(Node& node, const GpuWatch& gpus, GrpcCoordinatorLink& link);
   ~TelemetrySender();
 
-  /// Since the start.
+  /// Totals since the start.
   struct Counts {
-    uint64_t sent = 0;     // digests that the coordinator has taken
-    uint64_t unsent = 0;   // and that it has not
-    uint64_t dropped = 0;  // records that are missing in them: TelemetryGaps
+    uint64_t sent = 0;     // digests that the coordinator has accepted
+    uint64_t unsent = 0;   // digests that it has not accepted
+    uint64_t dropped = 0;  // records that the digests lack: TelemetryGaps
     uint64_t overwritten = 0;
     uint64_t nonsense = 0;
   };
   Counts counts() const;
 
-  /// One message for each job among `sights`; `taken_ns` is CLOCK_MONOTONIC.
-  static std::vector<coordinator::Digest> DigestsOf(const std::vector<RankSight>& sights,
+  /// Returns one digest for each job among `observations`; `taken_ns` is CLOCK_MONOTONIC.
+  static std::vector<coordinator::Digest> DigestsOf(const std::vector<ObservedRank>& observations,
                                                     uint64_t taken_ns, bool with_communicators);
 
  private:
   void Run();
-  void Count(const std::vector<RankSight>& sights);
-  void AddReach(const std::vector<RankSight>& sights, std::vector<coordinator::Digest>* digests);
+  void Count(const std::vector<ObservedRank>& observations);
+  void AddReach(const std::vector<ObservedRank>& observations,
+                std::vector<coordinator::Digest>* digests);
   bool Send(std::vector<coordinator::Digest> digests, const std::vector<GpuError>& errors,
             uint64_t now_ns);
 
@@ -51,9 +52,9 @@ class TelemetrySender {
   PeerReach& reach_;
   const GpuWatch& gpus_;
   GrpcCoordinatorLink& link_;
-  SightFilter filter_;
-  std::map<std::string, uint64_t> numbers_;  // of the digests, by job
-  uint64_t told_errors_ = 0;                 // of GPUs, up to this number
+  ObservationFilter filter_;
+  std::map<std::string, uint64_t> numbers_;  // of the next digest, by job
+  uint64_t sent_errors_ = 0;                 // number of the last GPU error that was sent
   mutable Mutex mutex_;
   CondVar changed_;
   Counts counts_ HOLDFAST_GUARDED_BY(mutex_);

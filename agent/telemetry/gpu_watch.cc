@@ -19,16 +19,17 @@ using std::chrono::milliseconds;
 
 constexpr unsigned int kDevicesMax = 64;
 constexpr unsigned int kWaitMs = 500;
-constexpr milliseconds kPause(1000);  // after an error, and in a flood
+constexpr milliseconds kPause(1000);  // after an error, and in a flood of events
 constexpr milliseconds kLeaveAfter(1500);
 constexpr int kEventsInARow = 64;
 constexpr size_t kKept = 64;
 constexpr size_t kCountsMax = 512;
 constexpr unsigned long long kXidMax = 0xFFFF;
-/// The same error of the same GPU again within this is counted, but no news.
+/// A repeated error of the same GPU within this time is counted, but not reported again.
 constexpr std::chrono::seconds kSameError(1);
 
-/// Hexadecimal digits, colons and a dot: nothing else gets out of here.
+/// Returns the bus ID, or an empty text if it has other characters than hexadecimal digits, colons
+/// and dots.
 std::string BusIdOf(const NvmlPciInfo& info) {
   std::string text(info.bus_id, ::strnlen(info.bus_id, sizeof info.bus_id));
   const bool sane = text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string::npos;
@@ -38,19 +39,19 @@ std::string BusIdOf(const NvmlPciInfo& info) {
 
 class GpuWatch::Waiter {
  public:
-  void Run(const std::string& library, milliseconds look_again) {
-    std::string said;
+  void Run(const std::string& library, milliseconds retry_interval) {
+    std::string logged;
     while (!Stopping()) {
       auto nvml = LoadNvml(library);
       const Status watched = nvml ? Watch(*nvml) : nvml.error();
       if (watched.ok()) break;
-      if (watched.message() != said) {
-        said = watched.message();
-        Log(LogLevel::kInfo, "GpuErrorsNotWatched", {Kv("why", said)});
+      if (watched.message() != logged) {
+        logged = watched.message();
+        Log(LogLevel::kInfo, "GpuErrorsNotWatched", {Kv("why", logged)});
       }
-      // What was loaded stays loaded: another release is found by another agent.
+      // A loaded library stays loaded, so only a restarted agent could load another release.
       if (watched.code() == ErrorCode::kUnsupported) break;
-      Pause(look_again);
+      Pause(retry_interval);
     }
     MutexLock lock(mutex_);
     ended_ = true;
@@ -87,7 +88,7 @@ class GpuWatch::Waiter {
     std::string bus_id;
   };
 
-  /// Until the end; a Status where nothing can be watched.
+  /// Waits for errors until Stop(). Returns an error when no GPU can be watched.
   Status Watch(const Nvml& nvml) {
     int result = nvml.Init();
     if (result != kNvmlSuccess) return UnavailableError(nvml.ErrorText(result));
@@ -139,7 +140,7 @@ class GpuWatch::Waiter {
     const int result = nvml.EventSetWait(set_, &event, kWaitMs);
     if (result == kNvmlSuccess) {
       Note(event);
-      // A driver with nothing but errors gets no processor of ours for them.
+      // A driver that reports errors without end must not occupy a core of this process.
       if (++in_a_row_ % kEventsInARow == 0) Pause(kPause);
       return;
     }
@@ -148,10 +149,10 @@ class GpuWatch::Waiter {
       if (Time::now() - before < milliseconds(kWaitMs / 2)) Pause(milliseconds(kWaitMs));
       return;
     }
-    // Other GPUs may still have something to say.
-    if (result != complained_) {
-      complained_ = result;
-      Log(LogLevel::kWarn, "GpuErrorsNotTold", {Kv("why", nvml.ErrorText(result))});
+    // Other GPUs may still report errors, so continue.
+    if (result != last_error_) {
+      last_error_ = result;
+      Log(LogLevel::kWarn, "GpuErrorsNotReported", {Kv("why", nvml.ErrorText(result))});
     }
     Pause(kPause);
   }
@@ -192,11 +193,11 @@ class GpuWatch::Waiter {
     }
   }
 
-  // The thread's alone.
+  // For the thread only.
   NvmlEventSet set_ = nullptr;
   std::vector<Device> devices_;
   int in_a_row_ = 0;
-  int complained_ = kNvmlSuccess;
+  int last_error_ = kNvmlSuccess;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -208,11 +209,11 @@ class GpuWatch::Waiter {
   std::map<std::pair<uint32_t, uint32_t>, Time::time_point> last_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-GpuWatch::GpuWatch(std::string library, milliseconds look_again) {
+GpuWatch::GpuWatch(std::string library, milliseconds retry_interval) {
   if (library.empty()) return;
   waiter_ = std::make_shared<Waiter>();
-  std::thread([waiter = waiter_, library = std::move(library), look_again] {
-    waiter->Run(library, look_again);
+  std::thread([waiter = waiter_, library = std::move(library), retry_interval] {
+    waiter->Run(library, retry_interval);
   }).detach();
 }
 

@@ -46,7 +46,7 @@ Result<Nvml> LoadNvml(const std::string& library) {
   need("nvmlEventSetWait_v2", &nvml.EventSetWait);
   if (missing == nullptr) return nvml;
   return Fail(UnsupportedError(fmt::format(
-      "{} has no function {}: a driver of release 450 or newer is needed", library, missing)));
+      "{} has no function {}: install a driver of release 450 or newer", library, missing)));
 }
 
 }  // namespace holdfast::agent

@@ -5,9 +5,9 @@
 
 #include "storage/base/status.h"
 
-// The few functions of NVIDIA's management library (libnvidia-ml.so.1, part of the driver) that
-// tell of errors of GPUs. Neither its header nor the library is needed to build: declared here is
-// what https://docs.nvidia.com/deploy/nvml-api/ promises to stay as it is.
+// The functions of NVIDIA's management library (libnvidia-ml.so.1, part of the driver) that report
+// errors of GPUs. The build needs neither its header nor the library: the declarations follow the
+// stable interface in https://docs.nvidia.com/deploy/nvml-api/.
 
 namespace holdfast::agent {
 
@@ -24,13 +24,13 @@ inline constexpr unsigned long long kNvmlXidEvent = 0x8;  // nvmlEventTypeXidCri
 struct NvmlEvent {
   NvmlDevice device;
   unsigned long long type;
-  unsigned long long data;  // of an Xid event: its number; 999: not known
+  unsigned long long data;  // of an Xid event: its number; 999: unknown
   unsigned int gpu_instance;
   unsigned int compute_instance;
 };
 static_assert(sizeof(NvmlEvent) == 32 && offsetof(NvmlEvent, data) == 16);
 
-/// nvmlPciInfo_t, with room for a library that writes more than it did when this was written.
+/// nvmlPciInfo_t, with reserve space for later releases that write more.
 struct NvmlPciInfo {
   char legacy_bus_id[16];
   unsigned int domain;
@@ -55,12 +55,13 @@ struct Nvml {
                               NvmlEventSet set) = nullptr;
   int (*EventSetWait)(NvmlEventSet set, NvmlEvent* event, unsigned int timeout_ms) = nullptr;
 
-  /// In words, whatever the library returns.
+  /// Returns the library's text for a result, with the number.
   std::string ErrorText(int result) const;
 };
 
-/// `library`: a name or a path, as for dlopen. NotFound where there is none, Unsupported where it
-/// lacks a function. What was loaded stays loaded: a driver's threads may outlive us.
+/// Loads NVML; `library` is a name or a path, as for dlopen(). NotFound: there is no such library.
+/// Unsupported: it lacks a function. The library is never unloaded, because a driver's threads may
+/// still run.
 Result<Nvml> LoadNvml(const std::string& library);
 
 }  // namespace holdfast::agent

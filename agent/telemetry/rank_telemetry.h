@@ -6,37 +6,37 @@
 
 #include "agent/api/collective_table.h"
 
-// What an agent knows of one of its ranks after a look at its table: plain values, every number
-// within its bounds whatever the trainer wrote. Times are the node's CLOCK_MONOTONIC; ages and
-// durations are what may be compared with those of other nodes.
+// The result of one poll of a rank's table: plain values, every number within its bounds whatever
+// the trainer wrote. Times are the node's CLOCK_MONOTONIC; only ages and durations are comparable
+// with those of other nodes.
 
 namespace holdfast::agent {
 
-struct CommunicatorView {
+struct ObservedCommunicator {
   uint64_t id = 0;
   uint32_t size = 0;
   uint32_t index = 0;
   CommunicatorRole role = CommunicatorRole::kUnknown;
-  /// Ranks of the job by index; empty when this process does not know them or they are more than
-  /// the table holds: then every member tells its own index.
+  /// Ranks of the job by index; empty when the trainer does not know them or the table cannot hold
+  /// them all. Then every member reports its own index.
   std::vector<uint32_t> members;
 
-  bool operator==(const CommunicatorView&) const = default;
+  bool operator==(const ObservedCommunicator&) const = default;
 };
 
 /// The transfer that an operation in flight has waited for longest.
-struct EdgeView {
+struct ObservedEdge {
   uint32_t peer = 0;  // index in the communicator
   Direction direction = Direction::kSend;
   EdgeState state = EdgeState::kIdle;
   uint64_t age_ns = 0;  // in this state
 };
 
-struct InFlightView {
+struct ObservedFlight {
   CollectiveValues values;
   bool started = false;
-  uint64_t age_ns = 0;  // since it started, or was enqueued when it has not
-  std::optional<EdgeView> edge;
+  uint64_t age_ns = 0;  // since its start, or since it was enqueued
+  std::optional<ObservedEdge> edge;
 };
 
 /// Operations 0 … count − 1 of this kind are complete.
@@ -46,8 +46,8 @@ struct CompletedCount {
   uint64_t count = 0;
 };
 
-/// Sums over the transfers with one peer since the look before.
-struct PeerSumsView {
+/// Sums over the transfers with one peer since the last poll.
+struct ObservedPeer {
   uint64_t communicator = 0;
   uint32_t peer = 0;  // index in the communicator
   Direction direction = Direction::kSend;
@@ -59,41 +59,41 @@ struct PeerSumsView {
   uint64_t flush_ns = 0;
 };
 
-struct StepView {
+struct ObservedStep {
   uint64_t step = 0;
   uint64_t duration_ns = 0;
 };
 
-struct ProgressView {
-  bool known = false;  // the trainer has told a step
+struct ObservedProgress {
+  bool known = false;  // the trainer has reported a step
   uint64_t step = 0;
-  uint64_t age_ns = 0;  // since it began
+  uint64_t age_ns = 0;  // since the step began
   uint64_t last_step_ns = 0;
 };
 
-/// What was left out, since the look before.
+/// Counts of omitted records since the last poll.
 struct TelemetryGaps {
-  uint64_t dropped = 0;   // by the trainer, for want of room
-  uint64_t lost = 0;      // records overwritten before this look
-  uint64_t nonsense = 0;  // numbers that cannot be
+  uint64_t dropped = 0;   // by the trainer, for lack of space
+  uint64_t lost = 0;      // records overwritten before this poll
+  uint64_t nonsense = 0;  // implausible values
 };
 
 struct RankTelemetry {
-  /// False: this trainer tells nothing (yet).
+  /// False: this trainer has not attached to the table.
   bool present = false;
-  /// Another process, or another table, than at the look before: all that is below is new.
+  /// The process or the table differs from the last poll: all data below is new.
   bool restarted = false;
-  ProgressView progress;
+  ObservedProgress progress;
   uint32_t phases = 0;  // bit p: phase p (agent::Phase) is open
-  /// Since the trainer wrote anything: a step, a begin, an end.
+  /// Time since the trainer's last record: a step, a begin or an end.
   uint64_t silent_ns = 0;
-  std::vector<StepView> steps;  // over since the look before, oldest first
-  std::vector<CommunicatorView> communicators;
+  std::vector<ObservedStep> steps;  // completed since the last poll, oldest first
+  std::vector<ObservedCommunicator> communicators;
   bool communicators_changed = false;
-  std::vector<CollectiveValues> ended;  // since the look before, oldest first
-  std::vector<InFlightView> in_flight;
+  std::vector<CollectiveValues> ended;  // since the last poll, oldest first
+  std::vector<ObservedFlight> in_flight;
   std::vector<CompletedCount> completed;
-  std::vector<PeerSumsView> peers;
+  std::vector<ObservedPeer> peers;
   TelemetryGaps gaps;
 };
 

@@ -9,12 +9,12 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 
-// No number beyond these is believed.
+// Numbers beyond these are implausible.
 constexpr uint64_t kDurationMaxNs = 10ULL * 365 * 24 * 3600 * 1'000'000'000;
 constexpr uint64_t kBytesMax = 1ULL << 60;
 constexpr uint64_t kCountMax = 1ULL << 60;
 constexpr uint32_t kRanksMax = 1U << 20;
-// The trainer writes on while we read; its stamps may be a little after our `now`.
+// The trainer writes during a poll, so its times may be a little later than `now_ns`.
 constexpr uint64_t kAheadMaxNs = 1'000'000'000;
 constexpr int kProgressAttempts = 8;
 
@@ -29,36 +29,38 @@ uint64_t AgeOf(uint64_t since_ns, uint64_t now_ns) {
 
 bool IsPast(uint64_t at_ns, uint64_t now_ns) { return at_ns <= AddUpTo(now_ns, kAheadMaxNs); }
 
-/// The second look at the tag of an entry whose values were taken, with acquire, since the first.
-bool IsStill(const std::atomic<uint64_t>& tag, uint64_t expected) {
+/// Reads an entry's tag again and returns whether it is unchanged. The loads of the values before
+/// it have acquire order.
+bool IsUnchanged(const std::atomic<uint64_t>& tag, uint64_t expected) {
   return tag.load(kRelaxed) == expected;
 }
 
-bool IsValid(const CommunicatorView& view, uint32_t member_count) {
-  if (view.size == 0 || view.size > kRanksMax || view.index >= view.size) return false;
-  if (static_cast<uint32_t>(view.role) >= kCommunicatorRoles) return false;
-  if (member_count > std::min(view.size, kMembersMax)) return false;
-  std::vector<uint32_t> sorted = view.members;
+bool IsValid(const ObservedCommunicator& communicator, uint32_t member_count) {
+  if (communicator.size == 0 || communicator.size > kRanksMax) return false;
+  if (communicator.index >= communicator.size) return false;
+  if (static_cast<uint32_t>(communicator.role) >= kCommunicatorRoles) return false;
+  if (member_count > std::min(communicator.size, kMembersMax)) return false;
+  std::vector<uint32_t> sorted = communicator.members;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
   return sorted.empty() || sorted.back() < kRanksMax;
 }
 
-CommunicatorView LoadCommunicator(const CommunicatorEntry& entry, uint32_t* member_count) {
-  CommunicatorView view;
-  view.id = entry.id.load(kAcquire);
-  view.size = entry.size.load(kAcquire);
-  view.index = entry.index.load(kAcquire);
-  view.role = static_cast<CommunicatorRole>(entry.role.load(kAcquire));
+ObservedCommunicator LoadCommunicator(const CommunicatorEntry& entry, uint32_t* member_count) {
+  ObservedCommunicator communicator;
+  communicator.id = entry.id.load(kAcquire);
+  communicator.size = entry.size.load(kAcquire);
+  communicator.index = entry.index.load(kAcquire);
+  communicator.role = static_cast<CommunicatorRole>(entry.role.load(kAcquire));
   *member_count = entry.member_count.load(kAcquire);
-  if (*member_count != view.size || *member_count > kMembersMax) return view;
+  if (*member_count != communicator.size || *member_count > kMembersMax) return communicator;
   for (uint32_t i = 0; i < *member_count; ++i) {
-    view.members.push_back(entry.members[i].load(kAcquire));
+    communicator.members.push_back(entry.members[i].load(kAcquire));
   }
-  return view;
+  return communicator;
 }
 
-PeerSumsView ViewOf(const PeerKey& key, uint64_t communicator,
+ObservedPeer SumsOf(const PeerKey& key, uint64_t communicator,
                     const std::array<uint64_t, 6>& words) {
   return {.communicator = communicator,
           .peer = key.peer,
@@ -89,8 +91,8 @@ Result<RankTelemetry> TableReader::Read(uint64_t now_ns) {
         ours ? "the trainer's library writes collective table version " +
                    std::to_string(static_cast<uint32_t>(layout)) + ", this agent reads version " +
                    std::to_string(kCollectiveTableVersion) + ": install the same release of both"
-             : "what the trainer wrote is no collective table: its memory is damaged, or another "
-               "program wrote there; it will be read again when the trainer connects again"));
+             : "the trainer's memory has no collective table: it is damaged, or another program "
+               "wrote to it; the agent reads it again when the trainer reconnects"));
   }
   out.present = true;
   const uint64_t writer = table.writer.load(kRelaxed);
@@ -101,14 +103,14 @@ Result<RankTelemetry> TableReader::Read(uint64_t now_ns) {
   ReadProgress(now_ns, &out);
   ReadSteps(&out);
   ReadCommunicators(&out);
-  // In this order: what has begun before the look at what is in flight is there, or has ended.
+  // In this order: an operation that was counted as begun is in flight afterwards, or has ended.
   ReadBegun();
   ReadInFlight(now_ns, &out);
   CountCompleted(&out);
   ReadRing(now_ns, &out);
   ReadPeers(now_ns, &out);
   ReadDrops(&out);
-  out.silent_ns = heard_ns_ == 0 ? 0 : AgeOf(heard_ns_, now_ns);
+  out.silent_ns = activity_ns_ == 0 ? 0 : AgeOf(activity_ns_, now_ns);
   return out;
 }
 
@@ -117,7 +119,7 @@ void TableReader::Restart(uint64_t writer) {
   ring_next_ = 0;
   ring_waiting_ = false;
   steps_next_ = 0;
-  heard_ns_ = 0;
+  activity_ns_ = 0;
   dropped_ = 0;
   progress_ = {};
   communicators_ = {};
@@ -125,8 +127,8 @@ void TableReader::Restart(uint64_t writer) {
   sums_ = {};
 }
 
-void TableReader::Heard(uint64_t at_ns, uint64_t now_ns) {
-  if (IsPast(at_ns, now_ns)) heard_ns_ = std::max(heard_ns_, at_ns);
+void TableReader::RecordActivity(uint64_t at_ns, uint64_t now_ns) {
+  if (IsPast(at_ns, now_ns)) activity_ns_ = std::max(activity_ns_, at_ns);
 }
 
 bool TableReader::Plausible(const CollectiveValues& values, uint64_t now_ns) const {
@@ -153,7 +155,7 @@ void TableReader::ReadProgress(uint64_t now_ns, RankTelemetry* out) {
     const Progress seen{.step = entry.step.load(kAcquire),
                         .advanced_ns = entry.advanced_ns.load(kAcquire),
                         .last_step_ns = entry.last_step_ns.load(kAcquire)};
-    if (!IsStill(entry.version, version)) continue;
+    if (!IsUnchanged(entry.version, version)) continue;
     if (seen.advanced_ns == 0 || !IsPast(seen.advanced_ns, now_ns) || seen.step >= kCountMax ||
         seen.last_step_ns > kDurationMaxNs) {
       ++out->gaps.nonsense;
@@ -167,7 +169,7 @@ void TableReader::ReadProgress(uint64_t now_ns, RankTelemetry* out) {
                    .step = progress_.step,
                    .age_ns = AgeOf(progress_.advanced_ns, now_ns),
                    .last_step_ns = progress_.last_step_ns};
-  Heard(progress_.advanced_ns, now_ns);
+  RecordActivity(progress_.advanced_ns, now_ns);
 }
 
 void TableReader::ReadSteps(RankTelemetry* out) {
@@ -183,13 +185,13 @@ void TableReader::ReadSteps(RankTelemetry* out) {
   }
   for (; steps_next_ < head; ++steps_next_) {
     const StepRecord& record = table.steps[steps_next_ % kStepRecords];
-    const uint64_t whole = 2 * steps_next_ + 2;
-    if (record.tag.load(kAcquire) != whole) {
+    const uint64_t complete = 2 * steps_next_ + 2;
+    if (record.tag.load(kAcquire) != complete) {
       ++out->gaps.lost;
       continue;
     }
-    const StepView step{record.step.load(kAcquire), record.duration_ns.load(kAcquire)};
-    if (!IsStill(record.tag, whole)) {
+    const ObservedStep step{record.step.load(kAcquire), record.duration_ns.load(kAcquire)};
+    if (!IsUnchanged(record.tag, complete)) {
       ++out->gaps.lost;
     } else if (step.step >= kCountMax || step.duration_ns > kDurationMaxNs) {
       ++out->gaps.nonsense;
@@ -210,19 +212,19 @@ void TableReader::ReadCommunicators(RankTelemetry* out) {
       cached = {};
       if (tag % 2 != 0) {
         uint32_t member_count = 0;
-        CommunicatorView view = LoadCommunicator(entry, &member_count);
-        if (!IsStill(entry.tag, tag)) continue;  // the next look will find it
-        cached.valid = IsValid(view, member_count);
+        ObservedCommunicator communicator = LoadCommunicator(entry, &member_count);
+        if (!IsUnchanged(entry.tag, tag)) continue;  // the next poll reads it
+        cached.valid = IsValid(communicator, member_count);
         if (!cached.valid) ++out->gaps.nonsense;
-        cached.view = std::move(view);
+        cached.value = std::move(communicator);
       }
       cached.tag = tag;
     }
-    // Two that claim the same id cannot both be right.
-    if (cached.valid && !index_of_.emplace(cached.view.id, i).second) ++out->gaps.nonsense;
+    // Two entries with the same ID cannot both be right.
+    if (cached.valid && !index_of_.emplace(cached.value.id, i).second) ++out->gaps.nonsense;
   }
   for (const auto& [id, index] : index_of_)
-    out->communicators.push_back(communicators_[index].view);
+    out->communicators.push_back(communicators_[index].value);
 }
 
 void TableReader::ReadBegun() {
@@ -238,27 +240,27 @@ void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
   for (const CollectiveRecord& entry : control_.collectives.in_flight) {
     const uint64_t tag = entry.tag.load(kAcquire);
     if (tag % 2 == 0) continue;
-    InFlightView view{.values = LoadValues(entry), .edge = {}};
-    if (!IsStill(entry.tag, tag)) continue;  // it ended just now
-    view.values.ended_ns = 0;
-    if (!Plausible(view.values, now_ns)) {
+    ObservedFlight flight{.values = LoadValues(entry), .edge = {}};
+    if (!IsUnchanged(entry.tag, tag)) continue;  // it has just ended
+    flight.values.ended_ns = 0;
+    if (!Plausible(flight.values, now_ns)) {
       ++out->gaps.nonsense;
       continue;
     }
-    view.started = view.values.started_ns != 0;
-    const uint64_t since = view.started ? view.values.started_ns : view.values.enqueued_ns;
-    view.age_ns = AgeOf(since, now_ns);
-    Heard(since, now_ns);
-    out->in_flight.push_back(view);
+    flight.started = flight.values.started_ns != 0;
+    const uint64_t since = flight.started ? flight.values.started_ns : flight.values.enqueued_ns;
+    flight.age_ns = AgeOf(since, now_ns);
+    RecordActivity(since, now_ns);
+    out->in_flight.push_back(flight);
   }
 }
 
 void TableReader::CountCompleted(RankTelemetry* out) {
-  for (const InFlightView& view : out->in_flight) {
-    auto found = index_of_.find(view.values.communicator);
+  for (const ObservedFlight& flight : out->in_flight) {
+    auto found = index_of_.find(flight.values.communicator);
     if (found == index_of_.end()) continue;
-    uint64_t& count = begun_[found->second][static_cast<uint8_t>(view.values.kind)];
-    count = std::min(count, view.values.sequence);
+    uint64_t& count = begun_[found->second][static_cast<uint8_t>(flight.values.kind)];
+    count = std::min(count, flight.values.sequence);
   }
   for (const auto& [id, index] : index_of_) {
     for (uint8_t kind = 0; kind < kCollectiveKinds; ++kind) {
@@ -282,27 +284,28 @@ void TableReader::ReadRing(uint64_t now_ns, RankTelemetry* out) {
   }
   for (; ring_next_ < head; ++ring_next_) {
     const CollectiveRecord& record = table.ring[ring_next_ % kRingEntries];
-    const uint64_t whole = 2 * ring_next_ + 2;
+    const uint64_t complete = 2 * ring_next_ + 2;
     const uint64_t tag = record.tag.load(kAcquire);
-    if (tag < whole && !ring_waiting_) {
-      ring_waiting_ = true;  // it is being written, or its writer gave it up: the next look tells
+    if (tag < complete && !ring_waiting_) {
+      // The record is being written, or its writer was stopped. Retry it at the next poll.
+      ring_waiting_ = true;
       return;
     }
     ring_waiting_ = false;
     const CollectiveValues values = LoadValues(record);
-    if (tag != whole || !IsStill(record.tag, whole)) {
+    if (tag != complete || !IsUnchanged(record.tag, complete)) {
       ++out->gaps.lost;
     } else if (values.ended_ns == 0 || !Plausible(values, now_ns)) {
       ++out->gaps.nonsense;
     } else {
-      Heard(values.ended_ns, now_ns);
+      RecordActivity(values.ended_ns, now_ns);
       out->ended.push_back(values);
     }
   }
 }
 
 void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
-  std::map<uint64_t, EdgeView> oldest;  // by communicator
+  std::map<uint64_t, ObservedEdge> oldest;  // by communicator
   for (uint32_t i = 0; i < kPeerCellsMax; ++i) {
     const PeerCell& cell = control_.collectives.peers[i];
     const uint64_t word = cell.key.load(kAcquire);
@@ -312,7 +315,7 @@ void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
                                      : nullptr;
     if (communicator == nullptr || !communicator->valid ||
         (communicator->tag >> 1 & kPeerGenerations) != key.generation ||
-        key.peer >= communicator->view.size) {
+        key.peer >= communicator->value.size) {
       sums_[i] = {};
       continue;
     }
@@ -323,31 +326,31 @@ void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
     Sums& before = sums_[i];
     if (before.key != word) before = {.key = word, .words = {}};
     std::array<uint64_t, 6> since = {};
-    bool believed = true;
+    bool plausible = true;
     for (size_t w = 0; w < words.size(); ++w) {
       since[w] = words[w] - before.words[w];
-      believed = believed && words[w] >= before.words[w] && words[w] <= kBytesMax;
+      plausible = plausible && words[w] >= before.words[w] && words[w] <= kBytesMax;
     }
     before.words = words;
-    const uint64_t id = communicator->view.id;
-    if (!believed) {
+    const uint64_t id = communicator->value.id;
+    if (!plausible) {
       ++out->gaps.nonsense;
     } else if (since[0] > 0) {
-      out->peers.push_back(ViewOf(key, id, since));
+      out->peers.push_back(SumsOf(key, id, since));
     }
     const uint64_t now_word = cell.now.load(kRelaxed);
     const auto state = static_cast<EdgeState>(now_word >> 56);
     const uint64_t since_ns = now_word & ~(0xFFULL << 56);
     if (state == EdgeState::kIdle || static_cast<uint8_t>(state) >= kEdgeStates) continue;
     if (!IsPast(since_ns, now_ns)) continue;
-    const EdgeView edge{key.peer, key.direction, state, AgeOf(since_ns, now_ns)};
+    const ObservedEdge edge{key.peer, key.direction, state, AgeOf(since_ns, now_ns)};
     auto [found, first] = oldest.emplace(id, edge);
     if (!first && edge.age_ns > found->second.age_ns) found->second = edge;
   }
-  for (InFlightView& view : out->in_flight) {
-    auto found = oldest.find(view.values.communicator);
-    if (found == oldest.end() || !view.started || found->second.age_ns > view.age_ns) continue;
-    view.edge = found->second;
+  for (ObservedFlight& flight : out->in_flight) {
+    auto found = oldest.find(flight.values.communicator);
+    if (found == oldest.end() || !flight.started || found->second.age_ns > flight.age_ns) continue;
+    flight.edge = found->second;
   }
 }
 

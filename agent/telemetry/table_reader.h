@@ -11,16 +11,16 @@
 
 namespace holdfast::agent {
 
-/// Reads what one rank's trainer writes about its collectives, again and again. It trusts nothing:
-/// whatever lies in the table, a look takes a bounded time and memory, and returns numbers that can
-/// be. It never writes there. One thread at a time; the trainer writes meanwhile.
+/// Polls the table that one rank's trainer writes. The table is untrusted: one poll takes bounded
+/// time and memory, whatever the table contains, and returns only plausible numbers. It never
+/// writes to the table. For one thread at a time; the trainer may write concurrently.
 class TableReader {
  public:
-  /// `control` stays mapped for the reader's life. A reader belongs to one connection of a trainer.
+  /// `control` must stay mapped for the reader's life. A reader is for one connection of a trainer.
   explicit TableReader(const SegmentControl& control) : control_(control) {}
 
-  /// What is so at `now_ns` (CLOCK_MONOTONIC) and what is new. Unsupported: the table is of another
-  /// release, or is none.
+  /// Returns the state at `now_ns` (CLOCK_MONOTONIC) and what is new since the last call.
+  /// Unsupported: the table is of another release, or is no table.
   Result<RankTelemetry> Read(uint64_t now_ns);
 
  private:
@@ -36,7 +36,7 @@ class TableReader {
   struct Cached {
     uint64_t tag = 0;
     bool valid = false;
-    CommunicatorView view;
+    ObservedCommunicator value;
   };
 
   void Restart(uint64_t writer);
@@ -50,17 +50,17 @@ class TableReader {
   void ReadPeers(uint64_t now_ns, RankTelemetry* out);
   void ReadDrops(RankTelemetry* out);
   bool Plausible(const CollectiveValues& values, uint64_t now_ns) const;
-  void Heard(uint64_t at_ns, uint64_t now_ns);
+  void RecordActivity(uint64_t at_ns, uint64_t now_ns);
 
   const SegmentControl& control_;
   uint64_t writer_ = 0;
   uint64_t ring_next_ = 0;
-  bool ring_waiting_ = false;  // at the last look the record of ring_next_ was being written
+  bool ring_waiting_ = false;  // at the last poll the record of ring_next_ was incomplete
   uint64_t steps_next_ = 0;
-  uint64_t heard_ns_ = 0;
+  uint64_t activity_ns_ = 0;  // time of the trainer's last record
   uint64_t dropped_ = 0;
   Progress progress_;
-  std::map<uint64_t, uint32_t> index_of_;  // of each communicator's entry, by id
+  std::map<uint64_t, uint32_t> index_of_;  // index of a communicator's entry, by ID
   std::array<Cached, kCommunicatorsMax> communicators_ = {};
   std::array<std::array<uint64_t, kCollectiveKinds>, kCommunicatorsMax> begun_ = {};
   std::array<Sums, kPeerCellsMax> sums_ = {};

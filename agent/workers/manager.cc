@@ -22,17 +22,18 @@ namespace holdfast::agent {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr int kBusyMs = 20;  // something is on its way
+constexpr int kBusyMs = 20;  // poll interval while a worker starts or stops
 constexpr int kIdleMs = 1000;
-constexpr size_t kLaunchesLogged = 5;  // of a job
+constexpr size_t kLaunchesLogged = 5;  // launches per job whose logs are kept
 constexpr mode_t kFolderMode = 0700;
 
-bool IsWanted(const WorkersWanted& wanted, const WorkerSpec& spec) {
+bool IsWanted(const SetWorkers& wanted, const WorkerSpec& spec) {
   return wanted.ranks != 0 && wanted.run_id == spec.run_id && spec.rank >= wanted.first_rank &&
          spec.rank.value - wanted.first_rank.value < wanted.ranks;
 }
 
-/// Those that are missing, for this user alone: environments and output of workers have secrets.
+/// Creates the missing folders of `path` for this user only: environments and output of workers may
+/// contain secrets.
 Status MakeFolders(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string prefix = path.substr(0, slash);
@@ -43,10 +44,10 @@ Status MakeFolders(const std::string& path) {
   }
 }
 
-/// To the whole group, but never to a stranger's.
+/// Sends `signal` to the worker's process group, but never to a group that reuses its ID.
 void Signal(const std::optional<WorkerPids>& pids, int signal) {
   if (!pids || !IsAlive(pids->worker)) return;
-  // A worker that was stopped right after its fork has no group of its own yet.
+  // A worker that is stopped right after its fork does not lead a group yet.
   if (::kill(-pids->worker.pid, signal) != 0 && errno == ESRCH) ::kill(pids->worker.pid, signal);
 }
 }  // namespace
@@ -60,10 +61,10 @@ Result<std::unique_ptr<WorkerManager>> WorkerManager::Open(WorkerManagerOptions 
                                                            Clock& clock) {
   if (::access(options.shim.c_str(), X_OK) != 0) {
     return Fail(ErrnoStatus(errno, "start workers by " + options.shim +
-                                       " (install holdfast-shim beside holdfast-agent)"));
+                                       " (install holdfast-shim next to holdfast-agent)"));
   }
   HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.folder));
-  // One that an earlier release made is open to all.
+  // Earlier releases made this folder accessible to all users.
   if (::chmod(options.folder.c_str(), kFolderMode) != 0) {
     return Fail(ErrnoStatus(errno, "chmod " + options.folder));
   }
@@ -86,7 +87,7 @@ WorkerManager::~WorkerManager() {
   if (thread_.joinable()) thread_.join();
 }
 
-void WorkerManager::Want(WorkersWanted wanted) {
+void WorkerManager::SetWanted(SetWorkers wanted) {
   {
     MutexLock lock(mutex_);
     wanted_[wanted.job] = std::move(wanted);
@@ -112,7 +113,7 @@ std::string WorkerManager::LogPath(const std::string& job, const std::string& ru
 Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::string& run_id,
                                            Rank rank, uint64_t offset, size_t bytes_max) const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
-  HOLDFAST_RETURN_IF_ERROR(ValidateName("run id", run_id));
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("run ID", run_id));
   const std::string path = LogPath(job, run_id, rank);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid()) return Fail(ErrnoStatus(errno, "open " + path));
@@ -123,7 +124,7 @@ Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::st
   return data;
 }
 
-/// What an agent before this one left.
+/// Adopts the workers of an earlier agent.
 void WorkerManager::Adopt() {
   MutexLock lock(mutex_);
   std::error_code error;
@@ -161,7 +162,7 @@ void WorkerManager::Run() {
       }
     }
     if (changed) changed_();
-    // Descriptors are closed by this thread alone, so they stay valid without the lock.
+    // Only this thread closes descriptors, so they stay valid without the lock.
     ::poll(waiting.data(), waiting.size(), timeout_ms);
     eventfd_t count = 0;
     ::eventfd_read(wake_.get(), &count);
@@ -201,7 +202,7 @@ int WorkerManager::StepAll(bool* changed) {
   return busy || *changed ? kBusyMs : kIdleMs;
 }
 
-/// Looks whether it has started, and whether it has ended.
+/// Checks whether the worker has started and whether it has ended; returns whether that changed.
 bool WorkerManager::Refresh(Worker& worker) {
   bool changed = false;
   if (!worker.pids) {
@@ -219,11 +220,11 @@ bool WorkerManager::Refresh(Worker& worker) {
   if (auto exit = ReadExit(worker.folder)) {
     worker.exit = *std::move(exit);
   } else {
-    // It died with its shim, unless the kernel still has it in its hands.
+    // The worker dies with its shim, but the kernel may not have delivered the signal yet.
     if (worker.pids && IsAlive(worker.pids->worker)) Signal(worker.pids, SIGKILL);
     worker.exit.signal = SIGKILL;
     worker.exit.boot_ns = BootNanos();
-    worker.exit.last_lines = "(its shim was killed, and the worker with it)";
+    worker.exit.last_lines = "(the worker's shim was killed, which also killed the worker)";
   }
   worker.phase = WorkerPhase::kEnded;
   Log(LogLevel::kInfo, "WorkerEnded",
@@ -255,17 +256,18 @@ bool WorkerManager::Stop(Worker& worker, int64_t grace_ms) {
   return true;
 }
 
-/// Nothing is started beside what is left of an older launch.
-bool WorkerManager::StartMissing(const WorkersWanted& wanted) {
-  std::vector<bool> there(wanted.ranks);
+/// Starts the missing workers, unless a worker of an older launch is left. Returns whether any was
+/// started.
+bool WorkerManager::StartMissing(const SetWorkers& wanted) {
+  std::vector<bool> present(wanted.ranks);
   for (const Worker& worker : workers_) {
     if (worker.spec.job != wanted.job) continue;
     if (!IsWanted(wanted, worker.spec)) return false;
-    there[worker.spec.rank.value - wanted.first_rank.value] = true;
+    present[worker.spec.rank.value - wanted.first_rank.value] = true;
   }
   bool started = false;
   for (uint32_t i = 0; i < wanted.ranks; ++i) {
-    if (there[i]) continue;
+    if (present[i]) continue;
     started = true;
     Status status = Start(wanted, i);
     if (status.ok()) continue;
@@ -284,7 +286,7 @@ bool WorkerManager::StartMissing(const WorkersWanted& wanted) {
   return started;
 }
 
-Status WorkerManager::Start(const WorkersWanted& wanted, uint32_t local_rank) {
+Status WorkerManager::Start(const SetWorkers& wanted, uint32_t local_rank) {
   Worker worker;
   WorkerSpec& spec = worker.spec;
   spec.job = wanted.job;
@@ -324,7 +326,7 @@ Status WorkerManager::Spawn(Worker& worker) {
   sigset_t none;
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
-  // Its own session: what ends the agent must not end the workers.
+  // A separate session: a signal that ends the agent must not end the workers.
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
   std::string program = options_.shim;
   char* const arguments[] = {program.data(), worker.folder.data(), nullptr};
@@ -337,7 +339,7 @@ Status WorkerManager::Spawn(Worker& worker) {
   return Status::Ok();
 }
 
-/// Of each job the newest launches stay.
+/// Removes the logs of the job's oldest launches and keeps the newest ones.
 void WorkerManager::PruneLogs(const std::string& job) {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, fs::path>> launches;

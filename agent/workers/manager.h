@@ -24,35 +24,37 @@ struct WorkerStatus {
   std::string run_id;
   Rank rank;
   WorkerPhase phase = WorkerPhase::kRunning;
-  pid_t pid = 0;  // 0: its shim has not yet said
+  pid_t pid = 0;  // 0: its shim has not reported it yet
   WorkerExit exit;
 };
 
 struct WorkerManagerOptions {
-  std::string folder;        // for the workers' folders; one boot of the machine
+  std::string folder;        // of the workers' folders; valid for one boot of the machine
   std::string log_folder;    // <job>/<run id>/rank-<r>.log
-  std::string agent_socket;  // that their clients connect to
-  std::string shim;          // the program
+  std::string agent_socket;  // for the workers' clients
+  std::string shim;          // path of holdfast-shim
   int64_t kill_timeout_ms = 10'000;
   uint32_t worker_umask = 022;
 };
 
-/// Makes what runs on this node what should run: stops workers of launches that are over, then
-/// starts those that are wanted, and watches them. What an agent before this one started is taken
-/// over; of a job for which no word has come yet, everything is left as it is. Thread-safe.
+/// Makes the running workers of this node match the wanted ones: stops workers of earlier launches,
+/// then starts the wanted ones, and monitors them. It adopts the workers of an earlier agent. The
+/// workers of a job without a SetWanted() call stay as they are. Thread-safe.
 class WorkerManager {
  public:
-  /// `changed` is called, from its thread, whenever Workers() would say something new.
+  /// Adopts existing workers and starts the manager's thread, which calls `changed` after each
+  /// change of what Workers() returns.
   static Result<std::unique_ptr<WorkerManager>> Open(WorkerManagerOptions options,
                                                      std::function<void()> changed, Clock& clock);
-  /// The workers stay.
+  /// Stops the thread; the workers keep running.
   ~WorkerManager();
 
-  /// Replaces what was wanted of the job.
-  void Want(WorkersWanted wanted);
+  /// Replaces the wanted workers of a job.
+  void SetWanted(SetWorkers wanted);
+  /// Returns the state of all workers.
   std::vector<WorkerStatus> Workers();
-  /// What a worker said from `offset` on, at most `bytes_max` of it; also after its end, while its
-  /// log is kept. NotFound.
+  /// Returns at most `bytes_max` bytes of a worker's log from `offset` on; also after the worker's
+  /// end, while the log is kept. NotFound: there is no such log.
   Result<std::string> ReadLog(const std::string& job, const std::string& run_id, Rank rank,
                               uint64_t offset, size_t bytes_max) const;
 
@@ -61,8 +63,8 @@ class WorkerManager {
     WorkerSpec spec;
     std::string folder;
     std::optional<WorkerPids> pids;
-    pid_t shim = 0;    // while it is our child
-    UniqueFd shim_fd;  // readable when the shim has ended
+    pid_t shim = 0;    // not 0: the shim is a child of this process
+    UniqueFd shim_fd;  // pidfd: readable when the shim has ended
     WorkerPhase phase = WorkerPhase::kRunning;
     WorkerExit exit;
     std::optional<Clock::TimePoint> term_at;
@@ -73,12 +75,12 @@ class WorkerManager {
   std::string LogPath(const std::string& job, const std::string& run_id, Rank rank) const;
   void Adopt();
   void Run();
-  /// How long nothing happens by itself.
+  /// Advances all workers. Returns the milliseconds until the next call is due.
   int StepAll(bool* changed) HOLDFAST_REQUIRES(mutex_);
   bool Refresh(Worker& worker) HOLDFAST_REQUIRES(mutex_);
   bool Stop(Worker& worker, int64_t grace_ms) HOLDFAST_REQUIRES(mutex_);
-  bool StartMissing(const WorkersWanted& wanted) HOLDFAST_REQUIRES(mutex_);
-  Status Start(const WorkersWanted& wanted, uint32_t local_rank) HOLDFAST_REQUIRES(mutex_);
+  bool StartMissing(const SetWorkers& wanted) HOLDFAST_REQUIRES(mutex_);
+  Status Start(const SetWorkers& wanted, uint32_t local_rank) HOLDFAST_REQUIRES(mutex_);
   Status Spawn(Worker& worker) HOLDFAST_REQUIRES(mutex_);
   void PruneLogs(const std::string& job) HOLDFAST_REQUIRES(mutex_);
 
@@ -88,7 +90,7 @@ class WorkerManager {
   UniqueFd wake_;  // an eventfd
 
   Mutex mutex_;
-  std::map<std::string, WorkersWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<std::string, SetWorkers> wanted_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Worker> workers_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 

@@ -22,21 +22,21 @@
 
 namespace holdfast::agent {
 namespace {
-constexpr int kNotFound = 127;  // as shells have it
+constexpr int kNotFound = 127;  // as in shells
 constexpr int kNotExecutable = 126;
-// What a dead worker's children still say is waited for so long.
+// How long the shim waits for further output of a dead worker's children.
 constexpr int kDrainMs = 200;
-// A log that is longer is begun anew; the one before stays beside it.
+// The log is rotated at this length; one earlier log stays, with the suffix .1.
 constexpr off_t kLogBytesMax = 64LL << 20;
 
-/// The worker's output: to its log, and the last of it kept.
+/// Writes the worker's output to its log and keeps the end of the output.
 class Output {
  public:
   explicit Output(std::string path) : path_(std::move(path)) { Open(); }
 
   void Take(const char* data, size_t bytes) {
     last_.append(data, bytes);
-    // More than is shown, so that there is a line's beginning to show it from.
+    // Keep more than is reported, so that the report can begin at the start of a line.
     if (last_.size() > 4 * kLastLinesBytes) last_.erase(0, last_.size() - 2 * kLastLinesBytes);
     struct stat info {};
     if (::fstat(log_.get(), &info) == 0 && info.st_size >= kLogBytesMax) {
@@ -46,13 +46,13 @@ class Output {
     while (bytes > 0 && log_.valid()) {
       const ssize_t written = ::write(log_.get(), data, bytes);
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;  // a full disk costs the log, never the worker
+      if (written <= 0) return;  // on a full disk only the log is lost, never the worker
       data += written;
       bytes -= static_cast<size_t>(written);
     }
   }
 
-  /// Whole lines where there are any.
+  /// Returns the end of the output, from the start of a line if possible.
   std::string LastLines() const {
     if (last_.size() <= kLastLinesBytes) return last_;
     const size_t start = last_.size() - kLastLinesBytes;
@@ -71,16 +71,16 @@ class Output {
   std::string last_;
 };
 
-[[noreturn]] void GiveUp(const char* what, const char* name, int code) {
+[[noreturn]] void ExitWithError(const char* what, const char* name, int code) {
   ::dprintf(2, "holdfast: cannot %s %s: %s\n", what, name, ::strerror(errno));
   ::_exit(code);
 }
 
-/// In the child. Everything was made before, so that nothing here takes a lock.
+/// Runs in the child. All data was prepared before the fork, so that no code here takes a lock.
 [[noreturn]] void BecomeWorker(const WorkerSpec& spec, char* const* arguments,
                                char* const* environment, int output, pid_t parent) {
   ::setsid();
-  // A worker never outlives the one who would tell of its end.
+  // A worker must not outlive its shim, which reports the worker's end.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kNotExecutable);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_DFL);
@@ -94,10 +94,10 @@ class Output {
   ::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
   ::umask(static_cast<mode_t>(spec.umask));
   if (::chdir(spec.directory.c_str()) != 0) {
-    GiveUp("enter the folder", spec.directory.c_str(), kNotExecutable);
+    ExitWithError("enter the folder", spec.directory.c_str(), kNotExecutable);
   }
   ::execvpe(arguments[0], arguments, environment);
-  GiveUp("run", arguments[0], errno == ENOENT ? kNotFound : kNotExecutable);
+  ExitWithError("run", arguments[0], errno == ENOENT ? kNotFound : kNotExecutable);
 }
 
 std::vector<char*> Pointers(const std::vector<std::string>& texts) {
@@ -107,8 +107,9 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// Copies until the worker has ended and its output is drained; returns when it ended.
-int64_t Follow(int pid_fd, int output, Output& log) {
+/// Copies the output until the worker has ended and its output is drained. Returns the time of the
+/// end (CLOCK_BOOTTIME, ns).
+int64_t CopyOutput(int pid_fd, int output, Output& log) {
   std::array<char, 16384> buffer{};
   bool ended = false;
   int64_t ended_at = 0;
@@ -127,7 +128,7 @@ int64_t Follow(int pid_fd, int output, Output& log) {
       log.Take(buffer.data(), static_cast<size_t>(bytes));
     } else if (bytes == 0 || errno != EINTR) {
       if (ended) return ended_at;
-      // It closed its output and works on.
+      // The worker has closed its output and still runs.
       pollfd end{pid_fd, POLLIN, 0};
       while (::poll(&end, 1, -1) < 0 && errno == EINTR) {
       }
@@ -158,12 +159,13 @@ int RunShim(const std::string& folder) {
     BecomeWorker(*spec, arguments.data(), environment.data(), input.get(), shim);
   }
   input.Reset();
-  const Status told = WritePids(folder, {NameProcess(worker), NameProcess(shim)});
+  const Status written = WritePids(folder, {NameProcess(worker), NameProcess(shim)});
   auto pid_fd = PidFdOf(worker);
-  if (!told.ok() || !pid_fd) ::kill(worker, SIGKILL);  // nobody could ever stop it
+  // Without these no agent could stop the worker.
+  if (!written.ok() || !pid_fd) ::kill(worker, SIGKILL);
   WorkerExit exit;
-  exit.boot_ns = pid_fd ? Follow(pid_fd->get(), output.get(), log) : BootNanos();
-  // Before it is reaped its pid names nobody else's group.
+  exit.boot_ns = pid_fd ? CopyOutput(pid_fd->get(), output.get(), log) : BootNanos();
+  // Until the worker is reaped no other group can have its ID.
   ::kill(-worker, SIGKILL);
   int status = 0;
   while (::waitpid(worker, &status, 0) < 0 && errno == EINTR) {

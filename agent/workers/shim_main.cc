@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   if (!argument.empty() && argument.front() == '/') return holdfast::agent::RunShim(argv[1]);
   std::fprintf(stderr,
                "usage: holdfast-shim FOLDER\n\n"
-               "Starts one worker of a job and keeps what it says and how it ended. The agent\n"
-               "starts it, with the worker's folder; it takes no configuration.\n");
+               "Starts one worker of a job and records its output and its exit. The agent starts\n"
+               "this program with the worker's folder; it has no configuration.\n");
   return argument == "--help" ? 0 : 64;
 }

@@ -7,7 +7,7 @@
 
 namespace holdfast::agent {
 
-std::vector<std::string> EnvironmentOf(const WorkersWanted& wanted, uint32_t local_rank,
+std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, uint32_t local_rank,
                                        const std::string& agent_socket,
                                        const std::string& error_file) {
   std::map<std::string, std::string> variables;
@@ -16,7 +16,7 @@ std::vector<std::string> EnvironmentOf(const WorkersWanted& wanted, uint32_t loc
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   };
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add(*entry);
-  // Threads of its own for each of many ranks on a machine would only be in each other's way.
+  // As in torchrun: OpenMP threads of several ranks on one machine would compete for the cores.
   if (wanted.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
   for (const std::string& text : wanted.environment) add(text);
 

@@ -9,10 +9,10 @@
 
 namespace holdfast::agent {
 
-/// The workers of a job that this node shall have; no ranks: none.
-struct WorkersWanted {
+/// The wanted workers of a job on this node; without ranks the node should have none.
+struct SetWorkers {
   std::string job;
-  std::string run_id;  // names the launch: workers of another one are stopped first
+  std::string run_id;  // of the launch; workers of another launch are stopped first
   Rank first_rank;
   uint32_t ranks = 0;
   uint32_t world = 0;
@@ -34,24 +34,24 @@ struct WorkerSpec {
   std::string run_id;
   Rank rank;
   std::vector<std::string> command;
-  std::vector<std::string> environment;  // all of it
+  std::vector<std::string> environment;  // complete
   std::string directory;
-  std::string log;  // path
-  uint32_t umask = 022;  // what the agent was started with; its own files are for itself alone
+  std::string log;       // path
+  uint32_t umask = 022;  // that the agent was started with, not the stricter one it uses
 };
 
 /// How a worker ended.
 struct WorkerExit {
   int exit_code = 0;
-  int signal = 0;          // not 0: what ended it
-  int64_t boot_ns = 0;     // when, by CLOCK_BOOTTIME
+  int signal = 0;          // not 0: the signal that ended the worker
+  int64_t boot_ns = 0;     // time of the end, CLOCK_BOOTTIME
   std::string last_lines;  // at most kLastLinesBytes
 };
 inline constexpr size_t kLastLinesBytes = 4096;
 
-/// Environment of one worker: what the agent has, what the user adds, and what torchrun's workers
-/// are told (RANK, WORLD_SIZE, MASTER_ADDR, …), beside the names that Holdfast's client reads.
-std::vector<std::string> EnvironmentOf(const WorkersWanted& wanted, uint32_t local_rank,
+/// Returns the environment of one worker: the agent's variables, the user's, those of torchrun's
+/// workers (RANK, WORLD_SIZE, MASTER_ADDR, …) and those of Holdfast's client. Later ones win.
+std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, uint32_t local_rank,
                                        const std::string& agent_socket,
                                        const std::string& error_file);
 

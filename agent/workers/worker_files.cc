@@ -17,25 +17,26 @@ using Json = nlohmann::json;
 
 constexpr int64_t kFileBytesMax = 4 << 20;
 
-Status WriteWhole(const std::string& path, const Json& body) {
-  const std::string beside = path + ".new";
+Status WriteJsonFile(const std::string& path, const Json& body) {
+  const std::string temporary = path + ".new";
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
-  ::unlink(beside.c_str());
-  // The environment is in it, with keys and tokens.
-  UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, "create " + beside);
+  ::unlink(temporary.c_str());
+  // 0600: a spec contains the environment with keys and tokens.
+  UniqueFd file(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, "create " + temporary);
   for (std::string_view rest = text; !rest.empty();) {
     const ssize_t written = ::write(file.get(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return ErrnoStatus(errno, "write " + beside);
+    if (written < 0) return ErrnoStatus(errno, "write " + temporary);
     rest.remove_prefix(static_cast<size_t>(written));
   }
-  if (std::rename(beside.c_str(), path.c_str()) == 0) return Status::Ok();
-  return ErrnoStatus(errno, "rename " + beside);
+  if (std::rename(temporary.c_str(), path.c_str()) == 0) return Status::Ok();
+  return ErrnoStatus(errno, "rename " + temporary);
 }
 
-/// Nothing when it is absent or not ours.
-std::optional<Json> ReadWhole(const std::string& path) {
+/// Returns nothing when the file is absent, too long or not a JSON object.
+std::optional<Json> ReadJsonFile(const std::string& path) {
   std::ifstream file(path, std::ios::ate);
   if (!file || file.tellg() > kFileBytesMax) return std::nullopt;
   file.seekg(0);
@@ -66,65 +67,65 @@ bool Take(const Json& body, const char* key, T* into) {
 }  // namespace
 
 Status WriteSpec(const std::string& folder, const WorkerSpec& spec) {
-  return WriteWhole(folder + "/spec", {{"job", spec.job},
-                                       {"run_id", spec.run_id},
-                                       {"rank", spec.rank.value},
-                                       {"command", spec.command},
-                                       {"environment", spec.environment},
-                                       {"directory", spec.directory},
-                                       {"log", spec.log},
-                                       {"umask", spec.umask}});
+  return WriteJsonFile(folder + "/spec", {{"job", spec.job},
+                                          {"run_id", spec.run_id},
+                                          {"rank", spec.rank.value},
+                                          {"command", spec.command},
+                                          {"environment", spec.environment},
+                                          {"directory", spec.directory},
+                                          {"log", spec.log},
+                                          {"umask", spec.umask}});
 }
 
 Result<WorkerSpec> ReadSpec(const std::string& folder) {
   WorkerSpec spec;
-  std::optional<Json> body = ReadWhole(folder + "/spec");
-  const bool whole = body && Take(*body, "job", &spec.job) && Take(*body, "run_id", &spec.run_id) &&
-                     Take(*body, "rank", &spec.rank.value) &&
-                     Take(*body, "command", &spec.command) &&
-                     Take(*body, "environment", &spec.environment) &&
-                     Take(*body, "directory", &spec.directory) && Take(*body, "log", &spec.log);
-  if (!whole || spec.command.empty()) {
-    return Fail(DataLossError(folder + "/spec is absent or not a worker's"));
+  std::optional<Json> body = ReadJsonFile(folder + "/spec");
+  const bool complete =
+      body && Take(*body, "job", &spec.job) && Take(*body, "run_id", &spec.run_id) &&
+      Take(*body, "rank", &spec.rank.value) && Take(*body, "command", &spec.command) &&
+      Take(*body, "environment", &spec.environment) && Take(*body, "directory", &spec.directory) &&
+      Take(*body, "log", &spec.log);
+  if (!complete || spec.command.empty()) {
+    return Fail(DataLossError(folder + "/spec is absent or not a complete worker specification"));
   }
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", spec.job));
-  Take(*body, "umask", &spec.umask);  // of an agent before this release: none
+  Take(*body, "umask", &spec.umask);  // optional: older agents do not write it
   spec.umask &= 0777U;
   return spec;
 }
 
 Status WritePids(const std::string& folder, const WorkerPids& pids) {
-  return WriteWhole(folder + "/pid", {{"pid", pids.worker.pid},
-                                      {"start_ticks", pids.worker.start_ticks},
-                                      {"shim_pid", pids.shim.pid},
-                                      {"shim_start_ticks", pids.shim.start_ticks}});
+  return WriteJsonFile(folder + "/pid", {{"pid", pids.worker.pid},
+                                         {"start_ticks", pids.worker.start_ticks},
+                                         {"shim_pid", pids.shim.pid},
+                                         {"shim_start_ticks", pids.shim.start_ticks}});
 }
 
 std::optional<WorkerPids> ReadPids(const std::string& folder) {
   WorkerPids pids;
-  std::optional<Json> body = ReadWhole(folder + "/pid");
-  const bool whole = body && Take(*body, "pid", &pids.worker.pid) &&
-                     Take(*body, "start_ticks", &pids.worker.start_ticks) &&
-                     Take(*body, "shim_pid", &pids.shim.pid) &&
-                     Take(*body, "shim_start_ticks", &pids.shim.start_ticks);
-  if (!whole || pids.worker.pid <= 1 || pids.shim.pid <= 1) return std::nullopt;
+  std::optional<Json> body = ReadJsonFile(folder + "/pid");
+  const bool complete = body && Take(*body, "pid", &pids.worker.pid) &&
+                        Take(*body, "start_ticks", &pids.worker.start_ticks) &&
+                        Take(*body, "shim_pid", &pids.shim.pid) &&
+                        Take(*body, "shim_start_ticks", &pids.shim.start_ticks);
+  if (!complete || pids.worker.pid <= 1 || pids.shim.pid <= 1) return std::nullopt;
   return pids;
 }
 
 Status WriteExit(const std::string& folder, const WorkerExit& exit) {
-  return WriteWhole(folder + "/exit", {{"exit_code", exit.exit_code},
-                                       {"signal", exit.signal},
-                                       {"boot_ns", exit.boot_ns},
-                                       {"last_lines", exit.last_lines}});
+  return WriteJsonFile(folder + "/exit", {{"exit_code", exit.exit_code},
+                                          {"signal", exit.signal},
+                                          {"boot_ns", exit.boot_ns},
+                                          {"last_lines", exit.last_lines}});
 }
 
 std::optional<WorkerExit> ReadExit(const std::string& folder) {
   WorkerExit exit;
-  std::optional<Json> body = ReadWhole(folder + "/exit");
-  const bool whole = body && Take(*body, "exit_code", &exit.exit_code) &&
-                     Take(*body, "signal", &exit.signal) && Take(*body, "boot_ns", &exit.boot_ns) &&
-                     Take(*body, "last_lines", &exit.last_lines);
-  if (!whole) return std::nullopt;
+  std::optional<Json> body = ReadJsonFile(folder + "/exit");
+  const bool complete =
+      body && Take(*body, "exit_code", &exit.exit_code) && Take(*body, "signal", &exit.signal) &&
+      Take(*body, "boot_ns", &exit.boot_ns) && Take(*body, "last_lines", &exit.last_lines);
+  if (!complete) return std::nullopt;
   return exit;
 }
 

@@ -6,15 +6,15 @@
 #include "agent/workers/worker.h"
 #include "storage/base/status.h"
 
-// What lies in the folder of a worker, for one boot of the machine: nothing is synced. Each file
-// appears whole, under its final name.
+// The files in a worker's folder. They are valid for one boot of the machine, so they are not
+// synced. Each file is renamed to its final name when it is complete.
 
 namespace holdfast::agent {
 
 Status WriteSpec(const std::string& folder, const WorkerSpec& spec);
 Result<WorkerSpec> ReadSpec(const std::string& folder);
 
-/// Who runs: the worker, and the shim that is its parent.
+/// The processes of a worker: the worker itself and the shim, its parent.
 struct WorkerPids {
   ProcessName worker;
   ProcessName shim;
@@ -25,7 +25,7 @@ std::optional<WorkerPids> ReadPids(const std::string& folder);
 Status WriteExit(const std::string& folder, const WorkerExit& exit);
 std::optional<WorkerExit> ReadExit(const std::string& folder);
 
-/// CLOCK_BOOTTIME.
+/// Returns CLOCK_BOOTTIME in nanoseconds.
 int64_t BootNanos();
 
 }  // namespace holdfast::agent

@@ -11,15 +11,15 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kAdoptFooter = R"(
-A coordinator whose store was lost, or was restored from a backup, begins a new life. What nodes
-still have of the life before is kept, but counts for nothing: nobody can say any more which of it
-was committed. This command takes the versions that are provably whole: every rank has a copy on an
-attached node, of one life, with one digest. From then on they are restored like any other.
+A coordinator whose store was lost, or was restored from a backup, begins a new life. Nodes keep
+their shards of the life before, but these do not count, since it is unknown which versions were
+committed. This command adopts the versions that are provably complete: every rank has a replica on
+an attached node, of one life, with one digest. From then on they are restored like any other.
 
-Attach all nodes first, and look at --dry-run. A job that runs is not disturbed.
+Attach all nodes first, and run it with --dry-run. A running job is not affected.
 
 Examples:
-  holdfast status                       OTHER_LIFE: what nodes keep aside
+  holdfast status                       OTHER_LIFE: shards of another life
   holdfast adopt --dry-run
   holdfast adopt my-job
 )";
@@ -28,11 +28,12 @@ class AdoptCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
-        app.add_subcommand("adopt", "Take versions of a lost store's life into this one");
+        app.add_subcommand("adopt", "Adopt versions of an earlier life of the store");
     command->footer(kAdoptFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_option("--life", life_, "Only this life, as shown by --dry-run");
-    command->add_flag("--dry-run", dry_run_, "Show what would be taken, and change nothing");
+    command->add_flag("--dry-run", dry_run_,
+                      "Show which versions would be adopted, change nothing");
     return command;
   }
 
@@ -44,9 +45,9 @@ class AdoptCommand : public Command {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_));
     Write(context, reply);
-    int taken = 0;
-    for (const auto& version : reply.versions()) taken += version.why_not().empty() ? 1 : 0;
-    if (taken != 0) return ExitCode::kOk;
+    int adopted = 0;
+    for (const auto& version : reply.versions()) adopted += version.why_not().empty() ? 1 : 0;
+    if (adopted != 0) return ExitCode::kOk;
     return reply.versions().empty() ? ExitCode::kNotFound : ExitCode::kFinding;
   }
 
@@ -69,7 +70,7 @@ class AdoptCommand : public Command {
       return;
     }
     if (reply.versions().empty()) {
-      output.Write("nothing of another life is on the attached nodes\n");
+      output.Write("the attached nodes have no version of another life\n");
       return;
     }
     Table table({{"JOB", false, true},
@@ -80,9 +81,9 @@ class AdoptCommand : public Command {
                  {"TIERS", false, false},
                  {"RESULT", false, true}});
     for (const auto& one : reply.versions()) {
-      const Cell result = !one.why_not().empty() ? Cell{"left: " + one.why_not(), Tone::kWarn}
-                          : dry_run_             ? Cell{"would be taken"}
-                                                 : Cell{"taken", Tone::kGood};
+      const Cell result = !one.why_not().empty() ? Cell{"skipped: " + one.why_not(), Tone::kWarn}
+                          : dry_run_             ? Cell{"would be adopted"}
+                                                 : Cell{"adopted", Tone::kGood};
       table.Add({{one.job()},
                  {ToString(FromProto(one.version()))},
                  {ToString(LifeId{one.life()})},

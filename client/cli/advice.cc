@@ -14,10 +14,10 @@ double SecondsBetween(int64_t from_nanos, int64_t to_nanos) {
   return static_cast<double>(std::max<int64_t>(to_nanos - from_nanos, 0)) / 1e9;
 }
 
-/// Time that lies within any of the failures' recoveries; they may overlap.
-double DownSeconds(const RunSeen& run) {
+/// Returns the time during which the run recovered from a failure. Recoveries may overlap.
+double DownSeconds(const ObservedRun& run) {
   std::vector<std::pair<int64_t, int64_t>> spans;
-  for (const FailureSeen& failure : run.failures) {
+  for (const ObservedFailure& failure : run.failures) {
     const int64_t from = std::max(failure.wall_nanos, run.started_wall_nanos);
     const int64_t end = failure.recovered_ms < 0
                             ? run.until_wall_nanos
@@ -34,9 +34,9 @@ double DownSeconds(const RunSeen& run) {
   return down;
 }
 
-void CountTime(const RunSeen& run, RunAdvice& advice) {
+void CountTime(const ObservedRun& run, RunAdvice& advice) {
   advice.down_seconds = DownSeconds(run);
-  for (const FailureSeen& failure : run.failures) {
+  for (const ObservedFailure& failure : run.failures) {
     if (failure.lost_steps < 0 || (failure.lost_steps > 0 && !run.step_seconds)) {
       advice.again_unknown = true;
     } else {
@@ -49,9 +49,9 @@ void CountTime(const RunSeen& run, RunAdvice& advice) {
   advice.ettr = std::clamp(1 - lost / advice.observed_seconds, 0.0, 1.0);
 }
 
-void CountRecoveries(const RunSeen& run, RunAdvice& advice) {
+void CountRecoveries(const ObservedRun& run, RunAdvice& advice) {
   std::vector<double> seconds;
-  for (const FailureSeen& failure : run.failures) {
+  for (const ObservedFailure& failure : run.failures) {
     if (failure.recovered_ms < 0) continue;
     seconds.push_back(static_cast<double>(failure.recovered_ms) / 1e3);
   }
@@ -61,11 +61,12 @@ void CountRecoveries(const RunSeen& run, RunAdvice& advice) {
   advice.recover_worst_seconds = seconds.back();
 }
 
-void AdviseTier(const RunSeen& run, std::optional<double> stall, TierAdvice& advice) {
-  // Tiers behind memory are filled beside training: unless told otherwise a save there costs none.
+void AdviseTier(const ObservedRun& run, std::optional<double> stall, TierAdvice& advice) {
+  // Tiers beyond memory are filled in the background: unless a cost is given, a save there costs
+  // none.
   if (!stall && advice.tier != Tier::kMemory) stall = 0;
   if (!stall) {
-    advice.why_not = "what a save costs is not known here: give --stall";
+    advice.why_not = "the cost of a save is unknown: give --stall";
   } else if (*stall <= 0) {
     advice.interval_seconds = 0;
   } else if (!advice.failures.measured()) {
@@ -80,8 +81,8 @@ void AdviseTier(const RunSeen& run, std::optional<double> stall, TierAdvice& adv
 }
 }  // namespace
 
-/// Upper limits of a Poisson mean at 95 %, half of chi-square's quantile with 2n + 2 degrees: exact
-/// for few, Wilson and Hilferty's approximation for more.
+/// Uses upper limits of a Poisson mean at 95 %, half of chi-square's quantile with 2n + 2 degrees:
+/// exact values for few events, Wilson and Hilferty's approximation for more.
 double Rate::least_mean_seconds() const {
   constexpr double kExact[] = {2.9957, 4.7439, 6.2958, 7.7537, 9.1535, 10.5130};
   double most = 0;
@@ -116,18 +117,18 @@ uint32_t PoissonQuantile(double mean, double quantile) {
   return kSparesMax;
 }
 
-RunAdvice Advise(const RunSeen& run) {
+RunAdvice Advise(const ObservedRun& run) {
   RunAdvice advice;
   advice.observed_seconds = SecondsBetween(run.started_wall_nanos, run.until_wall_nanos);
   advice.failures = {run.failures.size(), advice.observed_seconds};
   const auto lost = std::count_if(run.failures.begin(), run.failures.end(),
-                                  [](const FailureSeen& failure) { return failure.node_lost; });
+                                  [](const ObservedFailure& failure) { return failure.node_lost; });
   advice.node_losses = {static_cast<size_t>(lost), advice.observed_seconds};
   CountTime(run, advice);
   CountRecoveries(run, advice);
 
-  // What a restart falls back on: every failure on memory, a lost node on its peers, or else on the
-  // disk. That more was lost than peers give back is not among what is recorded.
+  // The tier that a restart reads: memory after every failure, peers after a lost node, or the disk
+  // without peers. Losses that exceed the parity are not recorded.
   const Rate none{0, advice.observed_seconds};
   const Rate rates[] = {advice.failures, run.has_peers ? advice.node_losses : none,
                         run.has_peers ? none : advice.node_losses};

@@ -8,49 +8,50 @@
 
 #include "storage/base/ids.h"
 
-// The arithmetic of `holdfast advise`; docs/advice.md explains it. Pure, and silent where too
-// little was seen: a number that is not there is not known.
+// The arithmetic of `holdfast advise`; docs/advice.md explains it. Pure. Values that cannot be
+// computed from few observations have no value.
 
 namespace holdfast::cli {
 
-/// So many failures at least are needed before a rate is called measured.
-inline constexpr size_t kFailuresLeast = 3;
+/// A rate counts as measured after at least this many failures.
+inline constexpr size_t kFailuresMin = 3;
 
-/// Something that stopped a job's training.
-struct FailureSeen {
+/// A failure that stopped a job's training.
+struct ObservedFailure {
   int64_t wall_nanos = 0;     // the last sign of health
   int64_t recovered_ms = -1;  // from then to the first new version; -1: not yet
-  int64_t lost_steps = -1;    // trained again; -1: not known
+  int64_t lost_steps = -1;    // steps trained again; -1: unknown
   bool node_lost = false;     // with the memory of its node
 };
 
-/// What is known of a run.
-struct RunSeen {
+/// Observations of a run.
+struct ObservedRun {
   int64_t started_wall_nanos = 0;
-  int64_t until_wall_nanos = 0;  // now, or its last version when it is over
-  std::vector<FailureSeen> failures;
-  bool has_peers = false;  // parity groups: the disk is not what a lost node falls back on
+  int64_t until_wall_nanos = 0;  // now, or the time of its last version after its end
+  std::vector<ObservedFailure> failures;
+  bool has_peers =
+      false;  // has parity groups: a lost node is restored from its peers, not the disk
   std::optional<double> step_seconds;
   std::optional<double> disk_every_seconds;            // between versions on disk
   std::array<std::optional<double>, 3> stall_seconds;  // of a save; memory, peer, disk
   double repair_seconds = 0;                           // until a lost node is back
 };
 
-/// How often something happens that is seen now and then.
+/// The rate of a rare event.
 struct Rate {
   size_t count = 0;
   double observed_seconds = 0;
-  bool measured() const { return count >= kFailuresLeast; }
-  /// Mean seconds between two; meaningful when measured.
+  bool measured() const { return count >= kFailuresMin; }
+  /// Mean seconds between two events; meaningful when measured().
   double mean_seconds() const { return observed_seconds / static_cast<double>(count); }
-  /// With 95 % confidence the mean is at least this; also when nothing was seen.
+  /// Lower bound of the mean with 95 % confidence; also when no event was observed.
   double least_mean_seconds() const;
 };
 
 struct TierAdvice {
   Tier tier = Tier::kMemory;
-  Rate failures;                           // that this tier is there for
-  std::optional<double> interval_seconds;  // recommended; 0: as often as the tier follows
+  Rate failures;                           // that this tier protects from
+  std::optional<double> interval_seconds;  // recommended; 0: as often as the tier can take versions
   std::optional<uint64_t> interval_steps;
   std::string why_not;  // without an interval
 };
@@ -58,31 +59,32 @@ struct TierAdvice {
 struct RunAdvice {
   double observed_seconds = 0;
   double down_seconds = 0;   // from failures to the first new version after them
-  double again_seconds = 0;  // training lost steps again, as far as it is known
+  double again_seconds = 0;  // training lost steps again, as far as known
   bool again_unknown = false;
-  /// Share of the time that brought training forward.
+  /// Share of the time in which training made progress.
   std::optional<double> ettr;
   Rate failures;
   std::optional<double> recover_median_seconds;
   std::optional<double> recover_worst_seconds;
   std::array<TierAdvice, 3> tiers;
-  /// To be expected with the recommended interval at tier memory.
+  /// Expected with the recommended interval at tier memory.
   std::optional<double> expected_ettr;
   Rate node_losses;
-  /// Spare nodes that suffice for 99 % of repair times; from the worst rate that 95 % confidence
-  /// leaves while the rate is not measured.
+  /// Spare nodes that suffice during 99 % of repairs. While the rate is not measured, computed from
+  /// its upper bound with 95 % confidence.
   uint32_t spares = 0;
 };
 
-RunAdvice Advise(const RunSeen& run);
+RunAdvice Advise(const ObservedRun& run);
 
-/// The interval that loses least when a save costs `stall` and a failure comes every `mean`:
-/// Young's first order with Daly's higher-order terms.
+/// Returns the interval with the least loss when a save costs `stall_seconds` and a failure happens
+/// every `mean_seconds`: Young's first-order formula with Daly's higher-order terms.
 double BestInterval(double stall_seconds, double mean_seconds);
-/// The share of productive time with an interval (first order).
+/// Returns the share of productive time with an interval (first order).
 double ExpectedEttr(double stall_seconds, double interval_seconds, double mean_seconds,
                     double recover_seconds);
-/// The smallest k that a Poisson variable exceeds with a probability of at most 1 - `quantile`.
+/// Returns the smallest k that a Poisson variable exceeds with a probability of at most
+/// 1 - `quantile`.
 uint32_t PoissonQuantile(double mean, double quantile);
 
 }  // namespace holdfast::cli

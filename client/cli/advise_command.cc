@@ -13,25 +13,26 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kAdviseFooter = R"(
-From the incidents of a run that `holdfast run` launched: how much of its time brought it forward
-(ETTR), how often to save to each tier, how many spare nodes it needs. docs/advice.md has the
-arithmetic. What a save costs is known to the trainers only: guard_ns / saves of holdfast_get_stats.
+Computes from the incidents of a run that `holdfast run` launched: the share of its time in which it
+made progress (ETTR), how often to save to each tier, and how many spare nodes it needs.
+docs/advice.md has the arithmetic. Only the trainers measure the cost of a save: guard_ns / saves of
+holdfast_get_stats.
 
-With --without: could each job go on from its newest version if these nodes went, with their memory
-and disks? Exit code 2 when not.
+With --without: shows whether each job could continue from its newest version if these nodes were
+lost, with their memory and disks. The exit code is 2 if not.
 
 Examples:
   holdfast advise
   holdfast advise lm --stall 40ms --repair-time 8h
   holdfast advise --stall memory=40ms --stall disk=10ms -o json
-  holdfast advise --without n7            may I take n7 out?
+  holdfast advise --without n7            can n7 be taken out?
   holdfast advise lm --without n3,n7
 )";
 
 constexpr Tier kTiers[] = {Tier::kMemory, Tier::kPeer, Tier::kDisk};
 using Stalls = std::array<std::optional<double>, 3>;
 
-/// "40ms" (of memory) or "disk=10ms".
+/// Parses "40ms" (for memory) or "disk=10ms".
 Status ReadStall(const std::string& text, Stalls* stalls) {
   const size_t equals = text.find('=');
   const std::string tier = equals == std::string::npos ? "memory" : text.substr(0, equals);
@@ -55,8 +56,8 @@ CLI::Validator StallCheck() {
       "", "stall");
 }
 
-/// How long a step takes and how far apart versions on disk are, where neighbours are kept.
-void Measure(const coordinator::ListVersionsReply& reply, RunSeen* run) {
+/// Measures the duration of a step and the time between versions on disk, from adjacent versions.
+void Measure(const coordinator::ListVersionsReply& reply, ObservedRun* run) {
   const coordinator::VersionInfo* newer = nullptr;
   const auto least = [](std::optional<double>& value, double one) {
     value = value ? std::min(*value, one) : one;
@@ -81,9 +82,9 @@ bool HasEnded(const coordinator::RunStatus& run) {
   return run.phase() == "finished" || run.phase() == "failed" || run.phase() == "stopped";
 }
 
-RunSeen SeenOf(const coordinator::RunStatus& run, const coordinator::JobStatus* job,
-               const coordinator::ListIncidentsReply& incidents, int64_t now) {
-  RunSeen seen;
+ObservedRun ObserveRun(const coordinator::RunStatus& run, const coordinator::JobStatus* job,
+                       const coordinator::ListIncidentsReply& incidents, int64_t now) {
+  ObservedRun seen;
   seen.started_wall_nanos = run.started_wall_nanos();
   seen.until_wall_nanos = HasEnded(run) && job != nullptr ? job->committed_wall_nanos() : now;
   seen.has_peers = job != nullptr && job->peer_members() != 0;
@@ -113,14 +114,14 @@ std::string FailuresText(const Rate& rate) {
   return fmt::format("{}: one in {}, {}", seen, Span(rate.mean_seconds()), least);
 }
 
-std::string IntervalText(const TierAdvice& tier, const RunSeen& seen) {
+std::string IntervalText(const TierAdvice& tier, const ObservedRun& seen) {
   if (!tier.interval_seconds) return tier.why_not;
   if (*tier.interval_seconds > 0) {
     std::string text = "every " + Span(*tier.interval_seconds);
     if (tier.interval_steps) text += fmt::format(" ({})", Count(*tier.interval_steps, "step"));
     return text;
   }
-  std::string text = "as often as it follows: it costs training nothing";
+  std::string text = "as often as possible: it costs training nothing";
   if (tier.tier == Tier::kDisk && seen.disk_every_seconds) {
     text += ", now every " + Span(*seen.disk_every_seconds);
   }
@@ -132,22 +133,23 @@ std::string EttrText(const RunAdvice& advice) {
   std::string text = fmt::format("{:.4f} of {}: {} without progress, {} of steps trained again",
                                  *advice.ettr, Span(advice.observed_seconds),
                                  Span(advice.down_seconds), Span(advice.again_seconds));
-  if (advice.again_unknown) text += " and some that are not known";
+  if (advice.again_unknown) text += ", and an unknown number of others";
   return text;
 }
 
-/// A bound from few incidents that asks for more spares than the run has nodes says nothing.
-bool SaysSpares(const RunAdvice& advice, const coordinator::RunStatus& run) {
+/// Returns whether the number of spares is meaningful. A bound from few incidents that exceeds the
+/// number of nodes is not.
+bool HasSpareEstimate(const RunAdvice& advice, const coordinator::RunStatus& run) {
   if (advice.observed_seconds <= 0) return false;
   return advice.node_losses.measured() || advice.spares <= run.spec().nodes();
 }
 
-std::string SparesText(const RunAdvice& advice, const RunSeen& seen,
+std::string SparesText(const RunAdvice& advice, const ObservedRun& seen,
                        const coordinator::RunStatus& run) {
   const size_t n = advice.node_losses.count;
   const std::string few = fmt::format("not enough incidents yet (n = {})", n);
-  const std::string now = fmt::format("{} could take a place now", run.spares_size());
-  if (!SaysSpares(advice, run)) return few + "; " + now;
+  const std::string now = fmt::format("{} available now", Count(run.spares_size(), "spare"));
+  if (!HasSpareEstimate(advice, run)) return few + "; " + now;
   const std::string suffice =
       fmt::format("{} for 99 % of repairs of {}; {}", Count(advice.spares, "spare"),
                   Span(seen.repair_seconds), now);
@@ -155,7 +157,8 @@ std::string SparesText(const RunAdvice& advice, const RunSeen& seen,
   return fmt::format("{}; at most {}", few, suffice);
 }
 
-std::string Page(const coordinator::RunStatus& run, const RunAdvice& advice, const RunSeen& seen) {
+std::string Page(const coordinator::RunStatus& run, const RunAdvice& advice,
+                 const ObservedRun& seen) {
   std::string text = fmt::format("job {}\n", Printable(run.spec().job()));
   const auto line = [&text](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
@@ -190,7 +193,7 @@ Json ToJson(const Rate& rate) {
           {"least_mean_seconds", any ? Json(rate.least_mean_seconds()) : Json(nullptr)}};
 }
 
-Json ToJson(const coordinator::RunStatus& run, const RunAdvice& advice, const RunSeen& seen) {
+Json ToJson(const coordinator::RunStatus& run, const RunAdvice& advice, const ObservedRun& seen) {
   Json tiers = Json::array();
   for (size_t i = 0; i < advice.tiers.size(); ++i) {
     const TierAdvice& tier = advice.tiers[i];
@@ -216,7 +219,7 @@ Json ToJson(const coordinator::RunStatus& run, const RunAdvice& advice, const Ru
           {"tiers", tiers},
           {"node_losses", ToJson(advice.node_losses)},
           {"repair_seconds", seen.repair_seconds},
-          {"spares", SaysSpares(advice, run) ? Json(advice.spares) : Json(nullptr)},
+          {"spares", HasSpareEstimate(advice, run) ? Json(advice.spares) : Json(nullptr)},
           {"spares_now", run.spares_size()}};
 }
 
@@ -224,18 +227,20 @@ class AdviseCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
-        app.add_subcommand("advise", "Goodput, intervals, spares; may a node be taken out?");
+        app.add_subcommand("advise", "Goodput, save intervals, spares; effect of losing nodes");
     command->footer(kAdviseFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
-    command->add_option("--without", without_, "Would the newest version survive their loss?")
+    command->add_option("--without", without_, "Show whether jobs survive the loss of these nodes")
         ->type_name("NODE,…")
         ->delimiter(',')
         ->check(NameCheck("node"));
-    command->add_option("--stall", stalls_, "What a save to the tier (memory) costs training")
+    command
+        ->add_option("--stall", stalls_,
+                     "Time that a save to the tier costs training; without TIER: to memory")
         ->type_name("[TIER=]DURATION")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->check(StallCheck());
-    command->add_option("--repair-time", repair_, "Until a lost node is back")
+    command->add_option("--repair-time", repair_, "Time until a lost node is repaired")
         ->type_name("DURATION")
         ->check(DurationCheck())
         ->capture_default_str();
@@ -260,7 +265,7 @@ class AdviseCommand : public Command {
       const std::string& name = run.spec().job();
       const coordinator::JobStatus* job = nullptr;
       for (const auto& one : status.jobs()) job = one.job() == name ? &one : job;
-      RunSeen seen = SeenOf(run, job, incidents, now);
+      ObservedRun seen = ObserveRun(run, job, incidents, now);
       seen.repair_seconds = static_cast<double>(repair_ms) / 1e3;
       for (const std::string& stall : stalls_) {
         HOLDFAST_RETURN_IF_ERROR(ReadStall(stall, &seen.stall_seconds));
@@ -273,7 +278,7 @@ class AdviseCommand : public Command {
       list.push_back(ToJson(run, advice, seen));
       text += (text.empty() ? "" : "\n") + Page(run, advice, seen);
     }
-    if (text.empty()) text = "no job was started with `holdfast run`: nothing was measured\n";
+    if (text.empty()) text = "no job was started with `holdfast run`: there are no measurements\n";
     if (context.output.json()) {
       context.output.WriteJson("advice", {{"time", FormatUtc(now)}, {"jobs", list}});
     } else {
@@ -293,11 +298,11 @@ class AdviseCommand : public Command {
                  {"STOPS", false, false},
                  {"WHY NOT", false, true}});
     bool all = true;
-    for (const coordinator::JobWithout& job : reply.jobs()) {
+    for (const coordinator::JobImpact& job : reply.jobs()) {
       all = all && job.keeps();
       const VersionId newest = FromProto(job.newest());
       const VersionId fallback = FromProto(job.fallback());
-      // A newer incarnation goes on from where an older one was: steps are comparable.
+      // A newer incarnation continues from a version of an older one, so steps are comparable.
       std::optional<uint64_t> steps;
       const bool some = fallback.incarnation.value != 0 && newest.step >= fallback.step;
       if (some) steps = newest.step.value - fallback.step.value;

@@ -12,10 +12,10 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kAgentHint = "is holdfast-agent running there?";
-/// The slowest device a deep check is expected to read from.
+/// The read rate of the slowest device that a deep check is expected to read.
 constexpr uint64_t kSlowBytesPerMs = 20'000;
 
-/// Checks the pieces of one stream, of a whole image or of a part of it, and hands them on.
+/// Checks the pieces of one stream, of a complete image or a part, and passes them to the sink.
 class PieceChecker {
  public:
   PieceChecker(const ShardKey& key, const agent::ReadShardRequest& request, const std::string& peer,
@@ -31,7 +31,7 @@ class PieceChecker {
     if (!piece.seal().empty()) HOLDFAST_RETURN_IF_ERROR(TakeSeal(piece.seal()));
     if (!begun_) return Damage("the stream does not begin with a seal");
     if (piece.data().empty()) return Status::Ok();
-    if (next_ >= end_) return Damage("the stream goes on behind its end");
+    if (next_ >= end_) return Damage("the stream continues after its end");
     uint64_t chunk = next_ / kChunkBytes;
     uint64_t expected = std::min(kChunkBytes, seal_.image_bytes - next_);
     if (piece.offset() != next_ || piece.data().size() != expected) {
@@ -57,10 +57,13 @@ class PieceChecker {
     Result<ShardSeal> seal = DecodeSeal(std::as_bytes(std::span(bytes)));
     if (!seal) return seal.error().WithContext(ToString(key_) + " from " + peer_);
     if (seal->identity.key() != key_)
-      return Damage("it was answered with " + ToString(seal->identity.key()));
+      return Damage("the agent sent " + ToString(seal->identity.key()) + " instead");
     seal_ = *std::move(seal);
     if (whole_) end_ = seal_.image_bytes;
-    if (end_ > seal_.image_bytes) return Damage("it is shorter than it was");
+    if (end_ > seal_.image_bytes) {
+      return Damage(
+          fmt::format("the image has {} bytes, {} were expected", seal_.image_bytes, end_));
+    }
     begun_ = true;
     return sink_.Begin(seal_);
   }
@@ -79,7 +82,7 @@ class PieceChecker {
   bool begun_ = false;
 };
 
-/// Read or verify.
+/// Fills in the fields that read and verify requests share.
 template <typename Request>
 Request RequestOf(const ShardKey& key, Tier tier) {
   Request request;
@@ -136,7 +139,7 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   HOLDFAST_RETURN_IF_ERROR(taken);
   if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
   Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
-  // Refused by the agent itself, which says so in the details: it has too much to do.
+  // The agent itself sends error details: it has refused the read since it is busy.
   bool refused = status.code() == ErrorCode::kUnavailable && !finished.error_details().empty();
   *busy = !any && (refused || IsSlowHandshake(finished));
   HOLDFAST_RETURN_IF_ERROR(status);
@@ -217,7 +220,7 @@ Status AgentClient::EndFault(const std::string& drill) const {
 
 Result<std::string> AgentClient::Dump() const {
   agent::DumpReply reply;
-  Status asked = RetryBusy([&](bool* busy) -> Status {
+  Status sent = RetryBusy([&](bool* busy) -> Status {
     grpc::ClientContext call;
     SilenceGuard guard(call, timeout_ms_);
     OnInterrupt cancel([&call] { call.TryCancel(); });
@@ -227,7 +230,7 @@ Result<std::string> AgentClient::Dump() const {
     *busy = IsSlowHandshake(finished);
     return FromTransport(finished, peer_, timeout_ms_, kAgentHint);
   });
-  HOLDFAST_RETURN_IF_ERROR(asked);
+  HOLDFAST_RETURN_IF_ERROR(sent);
   return reply.json();
 }
 

@@ -13,7 +13,7 @@
 
 namespace holdfast::cli {
 
-/// Takes a shard as it arrives, in order; every chunk was checked against the seal.
+/// Receives a shard in order. Every chunk has been compared with the seal.
 class ShardSink {
  public:
   virtual ~ShardSink() = default;
@@ -21,31 +21,31 @@ class ShardSink {
   virtual Status Chunk(uint64_t offset, std::span<const std::byte> bytes) = 0;
 };
 
-/// The data side of one agent. Thread-safe.
+/// The data service of one agent. Thread-safe.
 class AgentClient {
  public:
-  /// `name` is the node's, for messages.
+  /// `name` is the node's name, for messages.
   static Result<AgentClient> Open(const std::string& name, const std::string& address,
                                   const GlobalOptions& options);
 
-  /// Streams a shard into `sink`. The seal must be of `key`; each piece must be the next whole
-  /// chunk and match its CRC-32C: otherwise DataLoss naming node, shard and chunk. Ends with
-  /// DeadlineExceeded when nothing arrives for the time-out.
+  /// Streams a shard into `sink`. The seal must be of `key`, and each piece must be the next
+  /// complete chunk and match its CRC-32C; otherwise returns DataLoss with node, shard and chunk.
+  /// Returns DeadlineExceeded when nothing arrives for the time-out.
   Status ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const;
-  /// Only the image bytes [offset, offset + bytes), from a chunk's first byte on; `sink` gets whole
-  /// chunks.
+  /// Streams only the image bytes [offset, offset + bytes). `offset` is a chunk's first byte;
+  /// `sink` gets complete chunks.
   Status ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
                   ShardSink& sink) const;
-  /// Has the agent check a shard. A deep check of `image_bytes` gets more time than the time-out.
+  /// Lets the agent verify a shard. The time-out of a deep check grows with `image_bytes`.
   Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes) const;
-  /// What a worker said from `offset` on, a piece of it; empty: no more yet.
+  /// Returns a piece of a worker's output from `offset` on; empty: no more yet.
   Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
                                     uint64_t offset) const;
-  /// Causes a failure there (or only says which, as the request has it); returns what it is.
+  /// Injects a fault, or with the request's dry_run only checks it. Returns its description.
   Result<std::string> InjectFault(const agent::InjectFaultRequest& request) const;
-  /// Undoes what the drill of this name began there. Also after an interruption.
+  /// Ends the fault of the drill of this name. Also works after an interruption.
   Status EndFault(const std::string& drill) const;
-  /// The agent's live state.
+  /// Returns the agent's live state as JSON.
   Result<std::string> Dump() const;
 
  private:
@@ -54,8 +54,8 @@ class AgentClient {
 
   Status ReadOnce(const ShardKey& key, const agent::ReadShardRequest& request, ShardSink& sink,
                   bool* busy) const;
-  /// An agent serves a few readers at once and refuses further ones for the moment: repeats
-  /// `attempt` while it sets *busy and the time-out has not passed.
+  /// Repeats `attempt` while it sets *busy, until the time-out: an agent serves only a few readers
+  /// at once and refuses more.
   Status RetryBusy(const std::function<Status(bool* busy)>& attempt) const;
 
   std::unique_ptr<agent::Agent::Stub> stub_;

@@ -18,18 +18,19 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kDescription =
-    "holdfast - see, check and bring back the checkpoints of training jobs";
+    "holdfast - show, verify and restore the checkpoints of training jobs";
 
 constexpr const char* kProgramFooter = R"(
 Examples:
-  holdfast status                                 is everything well?
-  holdfast nodes                                  who protects whom?
-  holdfast versions my-job                        which checkpoints are there?
-  holdfast run --nnodes 4 -- python train.py      launch a job and keep it running
-  holdfast incidents                              what went wrong, and what was done about it?
-  holdfast advise --without n7                    may I take this node out?
-  holdfast drill kill-rank --job my-job           does it come back?
-  holdfast restore my-job --to ./out --dry-run    where would each shard come from?
+  holdfast status                                 health of the cluster and its jobs
+  holdfast nodes                                  nodes and their parity groups
+  holdfast versions my-job                        the checkpoints of a job
+  holdfast run --nnodes 4 --job my-job -- python train.py
+                                                  launch a job and keep it running
+  holdfast incidents                              faults, and how they were handled
+  holdfast advise --without n7                    can this node be taken out?
+  holdfast drill kill-rank --job my-job           does the job recover?
+  holdfast restore my-job --to ./out --dry-run    the source of each shard
   holdfast export my-job --format hf --to ./out   the model, for transformers
   holdfast verify my-job --deep                   read and check every byte
   holdfast inspect rank-00000-of-00004.safetensors
@@ -37,10 +38,10 @@ Examples:
 
 Exit codes: 0 ok, 1 error, 2 a finding (damage, degraded), 3 partial, 4 not found,
   5 coordinator or agent unreachable, 6 fenced, 64 usage, 124 time-out, 130 interrupted.
-Data goes to stdout; progress and messages to stderr. NO_COLOR is honoured.
+Data goes to stdout, progress and messages to stderr. NO_COLOR is respected.
 )";
 
-/// The text form of options whose value is not text.
+/// The text of options whose value is not text.
 struct RawOptions {
   std::string timeout = "10s";
   std::string format = "table";
@@ -65,15 +66,15 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"table", "wide", "json"}).description(""))
       ->capture_default_str();
-  app.add_option("--tls-ca", options.tls_ca, "PEM file of the authority that signed the servers");
+  app.add_option("--tls-ca", options.tls_ca, "PEM file of the CA that signed the servers");
   app.add_option("--tls-cert", options.tls_cert, "PEM file of this operator's certificate");
   app.add_option("--tls-key", options.tls_key, "PEM file of that certificate's key");
 }
 
-/// gRPC reports what we report better.
+/// Drops gRPC's own log: the command prints better messages for the same errors.
 void DropGrpcLog(gpr_log_func_args*) {}
 
-/// What lives as long as the process: CLI11 keeps references to the values.
+/// Exists as long as the process: CLI11 keeps references to the values.
 struct Program {
   CLI::App app{kDescription, "holdfast"};
   GlobalOptions options;
@@ -89,7 +90,7 @@ void Describe(Program& program) {
   app.require_subcommand(1);
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-  app.set_help_flag("-h,--help", "Explain, with examples, and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
   app.set_version_flag("--version", "holdfast " + BuildInfo(),
                        "Print version, commit and compiler");
   AddGlobalOptions(app, program.options, program.raw);
@@ -141,7 +142,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-/// The first argument that is neither an option nor an option's value; empty: there is none.
+/// Returns the first argument that is neither an option nor an option's value; empty: none.
 std::string FirstWord(const CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -153,7 +154,7 @@ std::string FirstWord(const CLI::App& app, int argc, char** argv) {
   return "";
 }
 
-/// What to say of a command that does not exist; empty: that is not what is wrong.
+/// Returns the error for a command that does not exist; empty: the command exists or is missing.
 std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
   const std::string word = FirstWord(app, argc, argv);
   if (word.empty()) return "";
@@ -172,7 +173,7 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
          " `holdfast --help` lists all commands";
 }
 
-/// parse() has seen to it that exactly one was chosen.
+/// Runs the chosen command. parse() has checked that exactly one was chosen.
 Result<ExitCode> RunChosen(Program& program, Output& output) {
   if (program.completion->parsed()) {
     output.Write(BashCompletion(program.app));
@@ -199,7 +200,7 @@ int RunCli(int argc, char** argv) {
     const std::string unknown =
         error.get_exit_code() == 0 ? "" : UnknownCommand(program.app, argc, argv);
     if (!unknown.empty()) {
-      SayError(InvalidArgumentError(unknown));
+      PrintError(InvalidArgumentError(unknown));
       return static_cast<int>(ExitCode::kUsage);
     }
     int code = program.app.exit(error, std::cout, std::cerr);
@@ -214,12 +215,12 @@ int RunCli(int argc, char** argv) {
   Status flushed = output.Flush();
   if (Interrupt::requested()) return static_cast<int>(ExitCode::kInterrupted);
   if (!result) {
-    SayError(result.error());
+    PrintError(result.error());
     return static_cast<int>(ExitCodeOf(result.error()));
   }
   if (!flushed.ok()) {
-    // A pager that was closed early wants no complaint.
-    if (flushed.code() != ErrorCode::kCancelled) SayError(flushed);
+    // A pager that was closed early is not an error to report.
+    if (flushed.code() != ErrorCode::kCancelled) PrintError(flushed);
     return static_cast<int>(ExitCode::kError);
   }
   return static_cast<int>(*result);

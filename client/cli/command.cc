@@ -11,12 +11,13 @@
 namespace holdfast::cli {
 
 namespace {
-/// CLI11 wants an empty string for a good value, the complaint otherwise.
-std::string Complaint(const Status& status) { return status.ok() ? "" : status.message(); }
+/// CLI11's validators return an empty string for a valid value, otherwise the error.
+std::string ValidationMessage(const Status& status) { return status.ok() ? "" : status.message(); }
 }  // namespace
 
 CLI::Validator NameCheck(const std::string& what) {
-  return {[what](std::string& value) { return Complaint(ValidateName(what, value)); }, "", ""};
+  return {[what](std::string& value) { return ValidationMessage(ValidateName(what, value)); }, "",
+          ""};
 }
 
 CLI::Validator EndpointCheck() {
@@ -28,7 +29,7 @@ CLI::Validator EndpointCheck() {
 }
 
 CLI::Validator JobNameCheck() {
-  return {[](std::string& value) { return Complaint(ValidateJobName(value)); }, "", ""};
+  return {[](std::string& value) { return ValidationMessage(ValidateJobName(value)); }, "", ""};
 }
 
 CLI::Validator VersionCheck() {
@@ -73,13 +74,12 @@ bool Confirmed(Context& context, const std::string& question, bool yes) {
 }
 
 void WatchOptions::AddTo(CLI::App& app) {
-  app.add_flag("-w,--watch", watch,
-               "Show it again and again until interrupted; JSON lines under -o json");
-  app.add_option("--interval", interval, "Pause between two pictures of --watch")
+  app.add_flag("-w,--watch", watch, "Repeat until interrupted; prints JSON lines with -o json");
+  app.add_option("--interval", interval, "Pause between two outputs of --watch")
       ->type_name("DURATION")
       ->check(DurationCheck())
       ->capture_default_str();
-  app.add_option("--count", count, "Stop --watch after this many pictures")->type_name("N");
+  app.add_option("--count", count, "Stop --watch after this many outputs")->type_name("N");
 }
 
 Result<ExitCode> RunWatched(Context& context, const WatchOptions& watch,
@@ -98,7 +98,7 @@ Result<ExitCode> RunWatched(Context& context, const WatchOptions& watch,
                                  {"code", ErrorName(last.error().code())},
                                  {"message", last.error().message()}});
     }
-    if (!last && !final) SayError(last.error());
+    if (!last && !final) PrintError(last.error());
     HOLDFAST_RETURN_IF_ERROR(output.Flush());
     if (final) return last;
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(ParseDurationMs(watch.interval).value_or(2000)));

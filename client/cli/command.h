@@ -13,21 +13,21 @@
 
 namespace holdfast::cli {
 
-/// What a command works with. All of it outlives the command.
+/// The environment of a command. All of it outlives the command.
 struct Context {
   const GlobalOptions& options;
   Output& output;
   Clock& clock;
 };
 
-/// One subcommand: it describes its options, whose values are its members, and runs.
+/// One subcommand: declares its options, which set its members, and runs.
 class Command {
  public:
   virtual ~Command() = default;
-  /// Adds the subcommand to `app` and returns it. Checks on options throw CLI::ValidationError from
-  /// within CLI11, which the caller of parse() turns into a usage error.
+  /// Adds the subcommand to `app` and returns it. Option checks throw CLI::ValidationError from
+  /// CLI11; the caller of parse() turns it into a usage error.
   virtual CLI::App* AddTo(CLI::App& app) = 0;
-  /// Does it. A returned error is shown by the caller and decides the exit code.
+  /// Runs the command. The caller prints a returned error and derives the exit code from it.
   virtual Result<ExitCode> Run(Context& context) = 0;
 };
 
@@ -53,27 +53,27 @@ std::unique_ptr<Command> MakeDrillCommand();
 std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeDumpCommand();
 
-/// A bash script that completes `app`'s commands and options.
+/// Returns a bash script that completes `app`'s commands and options.
 std::string BashCompletion(const CLI::App& app);
 
-/// Validators: a job or node name; a version such as 3-120; a tier.
+/// Validators of a job or node name, an endpoint, a version such as 3-120 and a tier.
 CLI::Validator NameCheck(const std::string& what);
 CLI::Validator EndpointCheck();
-/// Of a job that begins: reserved names are refused, too.
+/// For the name of a new job: also refuses reserved names.
 CLI::Validator JobNameCheck();
 CLI::Validator VersionCheck();
 CLI::Validator TierCheck();
-/// A duration such as 10s, read with ParseDurationMs.
+/// For a duration such as 10s, which ParseDurationMs() parses.
 CLI::Validator DurationCheck();
 
-/// The value of an option that VersionCheck passed; 0-0 when it was not given.
+/// Parses the value of an option with VersionCheck(); 0-0 when the option was not given.
 VersionId VersionOf(const std::string& text);
 
-/// Asks on the terminal where somebody can answer; true with `yes`, under JSON and in a script,
-/// which has decided already.
+/// Asks the user for confirmation on the terminal. Returns true without asking with `yes`, with
+/// JSON output, and without a terminal (in a script).
 bool Confirmed(Context& context, const std::string& question, bool yes);
 
-/// -w/--watch of the commands that can repeat themselves.
+/// -w/--watch, for commands that can repeat their output.
 struct WatchOptions {
   bool watch = false;
   std::string interval = "2s";
@@ -82,8 +82,8 @@ struct WatchOptions {
   void AddTo(CLI::App& app);
 };
 
-/// Runs `frame` once, or again and again under --watch. While watching, an error of a frame is
-/// shown (as a JSON line too) and the next frame tries again.
+/// Runs `frame` once, or repeatedly with --watch. With --watch, an error of a frame is printed
+/// (also as a JSON line), and the next frame tries again.
 Result<ExitCode> RunWatched(Context& context, const WatchOptions& watch,
                             const std::function<Result<ExitCode>()>& frame);
 

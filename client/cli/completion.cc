@@ -5,7 +5,7 @@ namespace holdfast::cli {
 
 namespace {
 
-/// The words that may start an option or a command of `app`, for bash's compgen.
+/// Returns the options of `app`, for bash's compgen.
 std::string WordsOf(const CLI::App& app) {
   std::vector<std::string> words;
   for (const CLI::Option* option : app.get_options()) {

@@ -13,7 +13,7 @@ namespace holdfast::cli {
 namespace {
 const std::string kCoordinatorHint =
     std::string("is holdfast-coordinator running? (--endpoint or ") + kEndpointVariable +
-    " says where)";
+    " gives its address)";
 using coordinator::Coordinator;
 }  // namespace
 
@@ -50,7 +50,7 @@ Result<coordinator::GetStatusReply> CoordinatorClient::GetStatus(const std::stri
   request.set_job(job);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::GetStatus, request));
   if (!job.empty() && reply.jobs_size() == 0)
-    return Fail(NotFoundError("the coordinator knows no job '" + job + "'"));
+    return Fail(NotFoundError("the coordinator has no job '" + job + "'"));
   return reply;
 }
 
@@ -70,23 +70,24 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::
   ToProto(version, request.mutable_version());
   request.set_tier(tier);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
-  bool whole = reply.world() > 0 && reply.world() <= kWorldMax &&
-               static_cast<uint32_t>(reply.sources_size()) == reply.world();
-  for (uint32_t rank = 0; whole && rank < reply.world(); ++rank) {
+  bool complete = reply.world() > 0 && reply.world() <= kWorldMax &&
+                  static_cast<uint32_t>(reply.sources_size()) == reply.world();
+  for (uint32_t rank = 0; complete && rank < reply.world(); ++rank) {
     const auto& source = reply.sources(static_cast<int>(rank));
-    whole = source.rank() == rank && coord::TierFromNumber(source.tier()).has_value();
+    complete = source.rank() == rank && coord::TierFromNumber(source.tier()).has_value();
   }
-  if (!whole)
+  if (!complete)
     return Fail(InternalError(peer_ + " sent a plan without exactly one source for each rank"));
   return reply;
 }
 
-Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanWhole(const std::string& job,
-                                                                   VersionId version, bool as_is) {
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(const std::string& job,
+                                                                         VersionId version,
+                                                                         bool as_is) {
   coordinator::PlanRestoreRequest request;
   request.set_job(job);
   ToProto(version, request.mutable_version());
-  request.set_whole(true);
+  request.set_all_replicas(true);
   request.set_as_is(as_is);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
   const auto good = [&](const coordinator::ShardSource& source, bool parity) {

@@ -11,48 +11,49 @@
 
 namespace holdfast::cli {
 
-/// The operator's calls of the coordinator. Each waits at most the --timeout, ends early when the
-/// command is interrupted, and returns one error whether the transport or the coordinator failed.
+/// The operator's calls to the coordinator. Each waits at most --timeout and ends early when the
+/// command is interrupted. Errors of the transport and of the coordinator have the same form.
 /// Nothing is sent before the first call. Thread-safe.
 class CoordinatorClient {
  public:
-  /// InvalidArgument for a malformed endpoint, or one of another machine without TLS files.
+  /// InvalidArgument: a malformed endpoint, or one on another machine without TLS files.
   static Result<CoordinatorClient> Open(const GlobalOptions& options);
 
-  /// `job` empty: all jobs; otherwise NotFound when the coordinator does not know it.
+  /// `job` empty: all jobs. NotFound: the coordinator has no such job.
   Result<coordinator::GetStatusReply> GetStatus(const std::string& job);
   Result<coordinator::ListVersionsReply> ListVersions(const std::string& job, bool restorable_only);
-  /// `version` 0-0: the newest restorable; `tier` 0: the nearest a shard. The reply has one source
-  /// for each rank, in order.
+  /// `version` 0-0: the newest restorable one. `tier` 0: the nearest tier of each shard. The reply
+  /// has one source for each rank, in order.
   Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
                                                     uint32_t tier);
-  /// All copies of all shards of a version (0-0: the newest restorable), parity among them; with
-  /// `as_is` also of one that is not whole.
-  Result<coordinator::PlanRestoreReply> PlanWhole(const std::string& job, VersionId version,
-                                                  bool as_is);
-  /// Of one job or all; of one life or any (0).
+  /// Returns all replicas of all shards and parity shards of a version (0-0: the newest restorable
+  /// one). With `as_is`, also of a version that lacks shards.
+  Result<coordinator::PlanRestoreReply> PlanAllReplicas(const std::string& job, VersionId version,
+                                                        bool as_is);
+  /// `job` empty: all jobs. `life` 0: any life.
   Result<coordinator::AdoptReply> Adopt(const std::string& job, LifeId life, bool dry_run);
   Status Pin(const std::string& job, VersionId version, bool pinned);
-  /// Pins the newest version on disk, and says which that is.
+  /// Pins the newest version on disk and returns it.
   Result<VersionId> PinNewest(const std::string& job);
-  /// `keep_last` 0: the coordinator's rule again.
+  /// `keep_last` 0: returns to the coordinator's rule.
   Status Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every);
   Result<coordinator::ForgetJobReply> ForgetJob(const std::string& job);
   Status StartRun(const coordinator::RunSpec& spec);
   Status StopRun(const std::string& job, int64_t deadline_ms);
-  /// Of one job (NotFound), or of all.
+  /// `job` empty: all jobs. NotFound: the job has no run.
   Result<coordinator::GetRunsReply> GetRuns(const std::string& job);
-  /// Newest first; of one job, or one incident (NotFound), or all.
+  /// Newest first. All incidents, those of `job`, or the one with this `id` (NotFound).
   Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
   Status AcknowledgeIncident(uint64_t id, const std::string& why);
   Result<coordinator::WhatIfLostReply> WhatIfLost(const std::string& job,
                                                   const std::vector<std::string>& nodes);
   Status Quarantine(const std::string& node, bool set, const std::string& why);
 
-  /// `down_ms` after its end it starts again. `dry_run`: only asks whether it would.
+  /// Kills the coordinator, which starts again `down_ms` later. `dry_run`: only checks whether it
+  /// would.
   Status KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms);
 
-  /// The named job, or all jobs when `job` is empty.
+  /// Returns the named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);
 
  private:

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr uint64_t kMarkerBytesMax = 64 << 10;
 
-/// Names in `dir` that are directories or files, sorted; errors say which directory.
+/// Returns the sorted entries of `dir`. Errors name the directory.
 Result<std::vector<fs::directory_entry>> ListSorted(const std::string& dir) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;
@@ -37,7 +37,7 @@ bool IsDirectory(const fs::directory_entry& entry) {
   return entry.is_directory(error) && !entry.is_symlink(error);
 }
 
-/// Looks at the files of one version: unreadable seals and what was never published.
+/// Scans the files of one version for unreadable seals and unpublished files.
 Status ScanVersion(const std::string& dir, const std::string& job, VersionId version,
                    std::set<ShardKey>& sealed, OfflineVolume& out) {
   HOLDFAST_ASSIGN_OR_RETURN(auto entries, ListSorted(dir));
@@ -63,13 +63,13 @@ Status ScanVersion(const std::string& dir, const std::string& job, VersionId ver
       if (!error.ok())
         out.damaged.push_back({entry.path().string(), job, version, name->rank, error});
     } else {
-      out.unsealed.insert({job, version, name->rank});  // until its seal is found
+      out.unsealed.insert({job, version, name->rank});  // removed again if its seal is found
     }
   }
   return Status::Ok();
 }
 
-/// The volume lists what it can read; this finds the seals it cannot.
+/// The volume lists the seals that it can read; this scan finds the others.
 Status ScanDataDir(const std::string& dir, std::set<ShardKey>& sealed, OfflineVolume& out) {
   HOLDFAST_ASSIGN_OR_RETURN(auto jobs, ListSorted(dir));
   for (const auto& job : jobs) {
@@ -90,13 +90,14 @@ Status ScanDataDir(const std::string& dir, std::set<ShardKey>& sealed, OfflineVo
   return Status::Ok();
 }
 
-/// A directory and what its marker says.
+/// A directory and its marker.
 struct Marked {
   std::string dir;
   VolumeMarker marker;
 };
 
-/// Says what a data directory is, since a wrong path is the likeliest mistake.
+/// Reads a marker. The error explains what a data directory is, since a wrong path is the most
+/// likely mistake.
 Result<Marked> ReadMarker(const std::string& dir) {
   std::string path = (fs::path(dir) / kMarkerName).string();
   Result<std::string> text = ReadWholeFile(path, kMarkerBytesMax);
@@ -105,14 +106,14 @@ Result<Marked> ReadMarker(const std::string& dir) {
     if (!fs::is_directory(dir, error)) return Fail(NotFoundError("there is no directory " + dir));
     return Fail(FailedPreconditionError(
         dir + " is not a data directory: it has no file named " + std::string(kMarkerName) +
-        "; give what the agent's configuration has under data_dirs"));
+        "; give the directories in data_dirs of the agent's configuration"));
   }
   if (!text) return Fail(text.error());
   HOLDFAST_ASSIGN_OR_RETURN(VolumeMarker marker, ParseMarker(*text, path));
   return Marked{dir, std::move(marker)};
 }
 
-/// `marked` are directories of one volume, in any order.
+/// Opens one volume. `marked` are its directories, in any order.
 Result<OfflineVolume> OpenOne(std::vector<Marked> marked) {
   std::sort(marked.begin(), marked.end(),
             [](const Marked& a, const Marked& b) { return a.marker.index < b.marker.index; });
@@ -128,7 +129,7 @@ Result<OfflineVolume> OpenOne(std::vector<Marked> marked) {
   }
   if (marked[0].marker.count > marked.size()) {
     return Fail(FailedPreconditionError(
-        fmt::format("{} is one of {} data directories of a volume, and only {} given: give all of "
+        fmt::format("{} is one of {} data directories of a volume, but only {} given: give all of "
                     "that node",
                     marked[0].dir, marked[0].marker.count,
                     marked.size() == 1 ? "it was" : std::to_string(marked.size()) + " were")));
@@ -179,7 +180,7 @@ Result<std::vector<OfflineVersion>> VersionsOf(const std::vector<OfflineVolume>&
     for (const StoredShard& shard : volumes[v].shards) {
       const ShardIdentity& identity = shard.identity;
       if (!job.empty() && identity.job != job) continue;
-      if (IsParity(identity.rank)) continue;  // protects shards, is none that a restore needs
+      if (IsParity(identity.rank)) continue;  // a restore does not need parity shards
       OfflineVersion& version = found[{identity.job, identity.version}];
       if (version.world == 0) {
         version.job = identity.job;
@@ -207,18 +208,18 @@ Result<std::string> ReadWholeFile(const std::string& path, uint64_t bytes_max) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return Fail(ErrnoStatus(errno, "cannot open " + path));
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoStatus(errno, "cannot look at " + path));
+  if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoStatus(errno, "cannot stat " + path));
   if (!S_ISREG(info.st_mode)) return Fail(InvalidArgumentError(path + " is not a regular file"));
   auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > bytes_max)
-    return Fail(
-        DataLossError(fmt::format("{} has {} bytes, more than any such file", path, bytes)));
+    return Fail(DataLossError(
+        fmt::format("{} has {} bytes, but such a file has at most {}", path, bytes, bytes_max)));
   std::string text(bytes, '\0');
   for (size_t done = 0; done < bytes;) {
     ssize_t n = ::read(fd.get(), text.data() + done, bytes - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Fail(ErrnoStatus(errno, "cannot read " + path));
-    if (n == 0) return Fail(DataLossError(path + " became shorter while it was read"));
+    if (n == 0) return Fail(DataLossError(path + " was truncated while it was read"));
     done += static_cast<size_t>(n);
   }
   return text;

@@ -10,7 +10,7 @@
 
 namespace holdfast::cli {
 
-/// A seal that is there and cannot be read.
+/// A seal that exists and cannot be read.
 struct DamagedSeal {
   std::string path;
   std::string job;
@@ -19,22 +19,23 @@ struct DamagedSeal {
   Status error;
 };
 
-/// One node's volume, read only.
+/// One node's volume, opened read-only.
 struct OfflineVolume {
   std::vector<std::string> dirs;
   std::string cluster;
   std::unique_ptr<Volume> volume;
   std::vector<StoredShard> shards;
   std::vector<DamagedSeal> damaged;
-  /// Data under its final name without a seal: the shard was published once, or nearly.
+  /// Shards with data under its final name but no seal: the seal was lost, or a crash interrupted
+  /// the publishing just before it.
   std::set<ShardKey> unsealed;
-  std::vector<std::string> leftovers;  // unpublished files: never part of a version, never damage
+  std::vector<std::string> leftovers;  // unpublished files: not part of a version, no damage
 
-  /// Where the shard lies, for people: its directory in every data directory that has it.
+  /// Returns the path of the shard's seal in the first data directory, for messages.
   std::string PathOf(const ShardKey& key) const;
 };
 
-/// A version as found in data directories: which ranks, and on which volume each lies.
+/// A version as found in data directories: its ranks and the volumes that have them.
 struct OfflineVersion {
   std::string job;
   VersionId version;
@@ -44,20 +45,21 @@ struct OfflineVersion {
   bool complete() const { return world > 0 && ranks.size() == world; }
 };
 
-/// Opens the data directories of one node or of several: directories of the same volume are put
-/// together by their markers, in the volume's own order. FailedPrecondition for a directory that is
-/// no data directory or a volume of which a directory is missing from `dirs`.
+/// Opens the data directories of one or more nodes. Directories of the same volume are combined by
+/// their markers, in the volume's order. FailedPrecondition: a directory is not a data directory,
+/// or a directory of a volume is missing in `dirs`.
 Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& dirs);
 
-/// True when `dir` has a data directory's marker.
+/// Returns whether `dir` has a data directory's marker.
 bool IsDataDir(const std::string& dir);
 
-/// All versions, newest first within a job. `job` empty: all jobs. Shards of one version that speak
-/// of different worlds are DataLoss.
+/// Returns all versions, newest first within a job. `job` empty: all jobs. DataLoss: shards of one
+/// version have different worlds.
 Result<std::vector<OfflineVersion>> VersionsOf(const std::vector<OfflineVolume>& volumes,
                                                const std::string& job);
 
-/// A whole file, refused beyond `bytes_max`. NotFound, PermissionDenied … as the system says.
+/// Reads a complete file of at most `bytes_max` bytes. NotFound, PermissionDenied and other errors
+/// of the system.
 Result<std::string> ReadWholeFile(const std::string& path, uint64_t bytes_max);
 
 }  // namespace holdfast::cli

@@ -13,11 +13,11 @@ using selftest::CheckResult;
 using selftest::Outcome;
 
 constexpr const char* kDoctorFooter = R"(
-Tests this machine: no agent, no coordinator and no network are needed. Every core computes known
-results for two seconds, patterns are written to an eighth of the available memory (1 GiB at most)
-and read back, and so is a file without a name in each data directory (256 MiB, a quarter of the
-free space at most). A few seconds, at most about 20 s with one disk. A job that trains here
-meanwhile is slowed down.
+Tests this machine, without an agent, a coordinator or the network. Every core computes known
+results for two seconds. Patterns are written to an eighth of the available memory (at most 1 GiB)
+and read back, and likewise to an unnamed file in each data directory (256 MiB, at most a quarter of
+the free space). Takes a few seconds, at most about 20 s with one disk, and slows down a job that
+trains on this machine.
 
 Exit code 2 when a part failed, 3 when a part could not be tested.
 
@@ -63,11 +63,11 @@ class DoctorCommand : public Command {
     command
         ->add_option("--data-dir", data_dirs_, "Test the disk of this directory; may be repeated")
         ->type_name("DIR");
-    command->add_option("--memory", memory_, "Most memory to test, such as 256MiB")
+    command->add_option("--memory", memory_, "Maximum memory to test, such as 256MiB")
         ->type_name("BYTES")
         ->check(BytesCheck())
         ->capture_default_str();
-    command->add_option("--disk", disk_, "Most to write to each disk")
+    command->add_option("--disk", disk_, "Maximum to write to each disk")
         ->type_name("BYTES")
         ->check(BytesCheck())
         ->capture_default_str();
@@ -80,7 +80,7 @@ class DoctorCommand : public Command {
     HOLDFAST_ASSIGN_OR_RETURN(options.disk.bytes, ParseBytes(disk_));
     options.data_dirs = data_dirs_;
     if (!context.output.json()) {
-      Say("testing this machine: a few seconds for each part");
+      PrintMessage("testing this machine: a few seconds for each part");
     }
     const std::vector<CheckResult> results = selftest::RunSelfTest(options);
     Write(context.output, results);

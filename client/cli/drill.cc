@@ -67,7 +67,7 @@ Result<DrillTarget> ParseDrillTarget(const std::vector<std::string>& words) {
       target.rank = rank;
       return target;
     }
-    return Fail(InvalidArgumentError("'" + Printable(words[1]) + "' is no rank"));
+    return Fail(InvalidArgumentError("'" + Printable(words[1]) + "' is not a rank"));
   }
   const auto is_node = [](const std::string& word) {
     return word != "rank" && ValidateName("node", word).ok();
@@ -101,7 +101,7 @@ Result<DrillObjective> ParseDrillObjective(const std::string& text) {
     if (key == "lost-steps") {
       int64_t steps = 0;
       if (objective.lost_steps) return wrong(part, "lost-steps is given twice");
-      if (!ReadNumber(value, &steps)) return wrong(part, "lost-steps is a number from 0");
+      if (!ReadNumber(value, &steps)) return wrong(part, "lost-steps must be a number from 0");
       objective.lost_steps = steps;
     } else if (key == "detect" || key == "recover") {
       std::optional<int64_t>& limit = key == "detect" ? objective.detect_ms : objective.recover_ms;
@@ -110,7 +110,7 @@ Result<DrillObjective> ParseDrillObjective(const std::string& text) {
       if (!ms) return wrong(part, ms.error().message());
       limit = *ms;
     } else {
-      return wrong(part, "there are detect, recover and lost-steps");
+      return wrong(part, "the objectives are detect, recover and lost-steps");
     }
   }
   return objective;
@@ -121,7 +121,7 @@ void Judge(const DrillObjective& objective, DrillReport* report) {
     if (!limit) return;
     if (ms < 0) {
       report->missed.push_back(
-          fmt::format("{}: not seen, at most {}", name, FormatSeconds(*limit)));
+          fmt::format("{}: did not happen, at most {} allowed", name, FormatSeconds(*limit)));
     } else if (ms > *limit) {
       report->missed.push_back(fmt::format("{}: {} instead of at most {}", name, FormatSeconds(ms),
                                            FormatSeconds(*limit)));
@@ -130,16 +130,16 @@ void Judge(const DrillObjective& objective, DrillReport* report) {
   time("detect", report->detect_ms, objective.detect_ms);
   time("recover", report->recover_ms, objective.recover_ms);
   if (report->recover_ms < 0 && !objective.recover_ms) {
-    report->missed.emplace_back("recover: it did not");
+    report->missed.emplace_back("recover: the job did not recover");
   }
   if (objective.lost_steps && report->lost_steps > *objective.lost_steps) {
     report->missed.push_back(fmt::format("lost-steps: {} instead of at most {}", report->lost_steps,
                                          *objective.lost_steps));
   } else if (objective.lost_steps && report->lost_steps < 0) {
-    report->missed.emplace_back("lost-steps: not known");
+    report->missed.emplace_back("lost-steps: unknown");
   }
   if (report->bytes == BytesVerdict::kDiffer) {
-    report->missed.emplace_back("bytes: what was restored differs from what was saved");
+    report->missed.emplace_back("bytes: the restored version differs from the saved one");
   }
 }
 

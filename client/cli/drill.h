@@ -9,7 +9,7 @@
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
-// What a drill is and what came of it, as values.
+// The kinds, targets, objectives and reports of drills.
 
 namespace holdfast::cli {
 
@@ -27,43 +27,44 @@ enum class DrillKind {
   kSlowLink,
 };
 
-/// What is fixed for each kind.
+/// Properties of each kind.
 struct DrillTraits {
   DrillKind kind;
   const char* name;
-  bool of_rank;  // strikes a rank: else a node, or neither
+  bool of_rank;  // the target is a rank; otherwise a node, or neither
   bool of_node;
-  bool restarts;        // the ranks start again: needs a job that the coordinator runs
+  bool restarts;        // the ranks are restarted: needs a job that the coordinator runs
   bool random;          // `random` may choose it
-  int64_t duration_ms;  // of the fault, unless asked for otherwise
+  int64_t duration_ms;  // the default duration of the fault
 };
 const std::vector<DrillTraits>& AllDrills();
 const DrillTraits& TraitsOf(DrillKind kind);
-/// InvalidArgument names the kinds there are.
+/// InvalidArgument lists the kinds.
 Result<DrillKind> ParseDrillKind(const std::string& name);
 
-/// What to strike; neither is set: the seed chooses.
+/// The target of a drill. Without rank and node, the seed chooses.
 struct DrillTarget {
   std::optional<uint32_t> rank;
   std::string node;
-  std::string peer;  // of its links the one to this node alone
+  std::string peer;  // only the node's link to this node
 };
-/// "rank 3", "n2" or "n1,n2", in words.
+/// Parses "rank 3", "n2" or "n1,n2", split into words.
 Result<DrillTarget> ParseDrillTarget(const std::vector<std::string>& words);
 
-/// What a drill has to keep to.
+/// Limits that a drill must meet.
 struct DrillObjective {
   std::optional<int64_t> detect_ms;
   std::optional<int64_t> recover_ms;
   std::optional<int64_t> lost_steps;
   bool operator==(const DrillObjective&) const = default;
 };
-/// "detect=10s,recover=60s,lost-steps=1", each at most once.
+/// Parses "detect=10s,recover=60s,lost-steps=1", each at most once.
 Result<DrillObjective> ParseDrillObjective(const std::string& text);
 
 enum class BytesVerdict { kUnknown, kEqual, kDiffer };
 
-/// Times are milliseconds since the injection; -1: not, or not known.
+/// The result of a drill. Times are milliseconds since the injection; -1: did not happen, or
+/// unknown.
 struct DrillReport {
   DrillKind kind = DrillKind::kKillRank;
   std::string target;  // "rank 3 on n1", "n2", "coordinator"
@@ -76,18 +77,18 @@ struct DrillReport {
   int64_t restore_ms = -1;
   int64_t recover_ms = -1;  // a new version was committed
   int64_t lost_steps = -1;
-  uint64_t incident = 0;  // its number; 0: none was opened
+  uint64_t incident = 0;  // number of the incident; 0: none was opened
   std::string incident_kind;
   std::vector<uint32_t> blamed_ranks;
   std::vector<std::string> blamed_nodes;
-  VersionId restored;  // 0-0: nothing had to be
+  VersionId restored;  // 0-0: no restore was needed
   BytesVerdict bytes = BytesVerdict::kUnknown;
   std::vector<std::string> notes;
-  std::vector<std::string> missed;  // what it did not keep to; empty: passed
+  std::vector<std::string> missed;  // limits that were not met; empty: passed
 };
 
-/// Writes into `missed` what the report does not keep to. Without a recovery, or with other bytes,
-/// no drill is passed.
+/// Fills the report's `missed`. A drill without a recovery, or that restored different bytes, is
+/// never passed.
 void Judge(const DrillObjective& objective, DrillReport* report);
 
 }  // namespace holdfast::cli

@@ -19,31 +19,31 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kDrillFooter = R"(
-Causes a real failure in a job that runs, and measures what follows: until it is noticed, until a
-new version is committed, how many steps are trained again, and whether what was restored is byte
-for byte what was saved. Agents and coordinator must allow it (drills.enabled).
+Injects a real failure into a running job and measures the recovery: the time until the failure is
+detected, the time until a new version is committed, the number of steps trained again, and whether
+the restored bytes equal the saved ones. Agents and coordinator must allow it (drills.enabled).
 
   kill-rank         SIGKILL to a trainer
-  hang-rank         SIGSTOP to a trainer; restarted once the hang is as old as the coordinator's
-                    [detect] section says, or --hang-after of `holdfast run`
+  hang-rank         SIGSTOP to a trainer; the job is restarted when the hang has lasted for the time
+                    in the coordinator's [detect] section, or for --hang-after of `holdfast run`
   slow-rank         a trainer runs half of the time
   kill-agent        SIGKILL to an agent; it starts again after --duration
-  kill-node         agent, keeper and workers of a node die at once, its memory is gone; the agent
-                    starts again after --duration, with its disks as they are
-  kill-coordinator  SIGKILL; it starts again after --duration
+  kill-node         agent, keeper and workers of a node die at once, and its memory is lost; the
+                    agent starts again after --duration, with its disks unchanged
+  kill-coordinator  SIGKILL to the coordinator; it starts again after --duration
   corrupt-shard     one bit of a shard on disk flips
-  fill-disk         a node's data directories have no room for --duration
+  fill-disk         a node's data directories are full for --duration
   power-loss        all nodes and the coordinator die at once
-  partition         a node and all others, and the coordinator, lose each other's packets for
+  partition         packets between a node and all other nodes and the coordinator are lost for
                     --duration
-  slow-link         only so much passes between a node and all others as --rate says; both also
-                    between two nodes only: --target n1,n2
-  random            one of them that the job would survive, by the seed (not slow-rank, fill-disk,
+  slow-link         the rate between a node and all others is limited to --rate; --target n1,n2
+                    limits partition and slow-link to the link between two nodes
+  random            a kind that the job would survive, chosen by the seed (not slow-rank, fill-disk,
                     partition, slow-link)
 
-A drill is refused when no version of the job would survive it (--force does it anyway). It undoes
-what it did, also when it is interrupted or this command is killed. The exit code is 2 when
-the job did not come back, came back with other bytes, or an objective was missed.
+A drill is refused when no version of the job would survive it, unless --force is given. The fault
+is undone, also when the drill is interrupted or this command is killed. The exit code is 2 when the
+job did not recover, recovered with other bytes, or missed an objective.
 
 Examples:
   holdfast drill kill-rank --job gpt --dry-run
@@ -52,7 +52,7 @@ Examples:
   holdfast drill random --job gpt --seed 7 --repeat 20 --yes -o json
 )";
 
-constexpr std::chrono::seconds kBetween(30);
+constexpr std::chrono::seconds kReplanTimeout(30);
 
 class DrillCommand : public Command {
  public:
@@ -60,33 +60,34 @@ class DrillCommand : public Command {
     CLI::App* command =
         app.add_subcommand("drill", "Cause a failure in a running job and measure the recovery");
     command->footer(kDrillFooter);
-    command->add_option("KIND", kind_, "See below")->required();
-    command->add_option("--job", job_, "In which job")->required()->check(NameCheck("job"));
+    command->add_option("KIND", kind_, "The kind of failure, see below")->required();
+    command->add_option("--job", job_, "The job")->required()->check(NameCheck("job"));
     command
         ->add_option("--target", target_,
-                     "\"rank 3\", a node, or two (n1,n2); otherwise the seed chooses")
+                     "\"rank 3\", a node, or two nodes (n1,n2) [chosen by the seed]")
         ->expected(1, 2)
         ->type_name("TARGET")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    command->add_option("--seed", seed_, "For what is left open; otherwise a new one each time");
-    command->add_option("--repeat", repeat_, "So many drills in a row")
+    command->add_option("--seed", seed_, "Seed of random choices [random]");
+    command->add_option("--repeat", repeat_, "Number of drills in a row")
         ->check(CLI::Range(1, 10'000).description(""))
         ->capture_default_str();
-    command->add_option("--objective", objective_, "detect=10s,recover=60s,lost-steps=1");
-    command->add_option("--duration", duration_, "How long the fault lasts; each kind has its own")
+    command->add_option("--objective", objective_,
+                        "Limits to meet, e.g. detect=10s,recover=60s,lost-steps=1");
+    command->add_option("--duration", duration_, "Duration of the fault [depends on the kind]")
         ->type_name("DURATION")
         ->check(DurationCheck());
-    command->add_option("--rate", rate_, "slow-link: what passes a second in each direction")
+    command->add_option("--rate", rate_, "slow-link: bytes per second in each direction")
         ->type_name("BYTES")
         ->capture_default_str();
-    command->add_option("--give-up", give_up_, "Wait so long for a recovery")
+    command->add_option("--give-up", give_up_, "Maximum wait for the recovery")
         ->type_name("DURATION")
         ->check(DurationCheck())
         ->capture_default_str();
-    command->add_option("--html", html_, "Write a page with a timeline there")->type_name("FILE");
-    command->add_flag("--dry-run", dry_run_, "Say what would be done");
-    command->add_flag("-y,--yes", yes_, "Do not ask (a terminal is asked, a script is not)");
-    command->add_flag("--force", force_, "Also if the job would not survive it");
+    command->add_option("--html", html_, "Write an HTML page with a timeline")->type_name("FILE");
+    command->add_flag("--dry-run", dry_run_, "Show what the drill would do, and do nothing");
+    command->add_flag("-y,--yes", yes_, "Do not ask for confirmation (asked only on a terminal)");
+    command->add_flag("--force", force_, "Run the drill even if the job would not survive it");
     return command;
   }
 
@@ -101,53 +102,54 @@ class DrillCommand : public Command {
     if (!rate) return Usage(rate.error().WithContext("--rate"));
     if (!objective) return Usage(objective.error());
     if (!target) return Usage(target.error());
-    DrillWish wish;
-    wish.target = *target;
-    wish.bytes_per_s = *rate;
-    wish.force = force_;
-    if (!duration_.empty()) wish.duration_ms = ParseDurationMs(duration_).value_or(0);
+    DrillRequest request;
+    request.target = *target;
+    request.bytes_per_s = *rate;
+    request.force = force_;
+    if (!duration_.empty()) request.duration_ms = ParseDurationMs(duration_).value_or(0);
     if (!seed_) seed_ = RandomSeed() >> 32;
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     DrillRunner runner(context, client, job_);
     std::vector<DrillReport> reports;
     Random seeds(*seed_);
     for (uint32_t i = 0; i < repeat_; ++i) {
-      // The first of several is the one that the seed alone gives.
+      // The first of several drills equals a single drill with the same seed.
       const uint64_t seed = i == 0 ? *seed_ : seeds.Next() >> 32;
-      auto report = Once(context, runner, wish, i, seed);
+      auto report = Once(context, runner, request, i, seed);
       if (!report && reports.empty()) return Fail(report.error());
       if (!report) {
-        // What was measured is shown in any case.
-        SayError(report.error().WithContext(fmt::format("drill {} of {}", i + 1, repeat_)));
+        // The results so far are printed in any case.
+        PrintError(report.error().WithContext(fmt::format("drill {} of {}", i + 1, repeat_)));
         failed_ = ExitCodeOf(report.error());
         break;
       }
       if (!*report && dry_run_) continue;
       if (!*report) {
-        Say("nothing was done");
+        PrintMessage("cancelled: nothing was done");
         return ExitCode::kError;
       }
       Judge(*objective, &**report);
       reports.push_back(std::move(**report));
     }
     if (dry_run_) return ExitCode::kOk;
-    return Tell(context, *objective, reports);
+    return WriteReport(context, *objective, reports);
   }
 
  private:
   static Result<ExitCode> Usage(const Status& error) {
-    SayError(error);
+    PrintError(error);
     return ExitCode::kUsage;
   }
 
-  /// Nothing, when nothing was to be done.
+  /// Runs one drill. Returns nothing for a dry run, or when the user did not confirm.
   Result<std::optional<DrillReport>> Once(Context& context, DrillRunner& runner,
-                                          const DrillWish& wish, uint32_t i, uint64_t seed) const {
-    auto plan = Choose(runner, wish, seed);
-    // After a drill the job may need a moment until it is protected again.
-    const auto until = context.clock.Now() + kBetween;
+                                          const DrillRequest& request, uint32_t i,
+                                          uint64_t seed) const {
+    auto plan = Choose(runner, request, seed);
+    // After a drill, the job may need some time until it is protected again.
+    const auto until = context.clock.Now() + kReplanTimeout;
     while (i > 0 && !plan && context.clock.Now() < until && Interrupt::SleepFor(100).ok()) {
-      plan = Choose(runner, wish, seed);
+      plan = Choose(runner, request, seed);
     }
     if (!plan) return Fail(plan.error());
     HOLDFAST_ASSIGN_OR_RETURN(const std::string what, runner.Rehearse(&*plan));
@@ -156,20 +158,20 @@ class DrillCommand : public Command {
       return std::optional<DrillReport>();
     }
     if (i == 0 && !Confirmed(context, *plan, what)) return std::optional<DrillReport>();
-    Say(fmt::format("drill {} of {}: {} ({}), seed {}", i + 1, repeat_, TraitsOf(plan->kind).name,
-                    plan->Target(), seed));
+    PrintMessage(fmt::format("drill {} of {}: {} ({}), seed {}", i + 1, repeat_,
+                             TraitsOf(plan->kind).name, plan->Target(), seed));
     HOLDFAST_ASSIGN_OR_RETURN(DrillReport report,
                               runner.Run(*plan, ParseDurationMs(give_up_).value_or(180'000)));
     return std::optional<DrillReport>(std::move(report));
   }
 
-  /// With `random`, kinds that the job would not survive now are passed over.
-  Result<DrillPlan> Choose(DrillRunner& runner, DrillWish wish, uint64_t seed) const {
+  /// Plans a drill. With `random`, skips kinds that the job would not survive now.
+  Result<DrillPlan> Choose(DrillRunner& runner, DrillRequest request, uint64_t seed) const {
     if (kind_ != "random") {
-      wish.kind = ParseDrillKind(kind_).value_or(DrillKind::kKillRank);
-      return runner.Plan(wish, seed);
+      request.kind = ParseDrillKind(kind_).value_or(DrillKind::kKillRank);
+      return runner.Plan(request, seed);
     }
-    wish.force = false;
+    request.force = false;
     std::vector<DrillKind> kinds;
     for (const DrillTraits& traits : AllDrills()) {
       if (traits.random) kinds.push_back(traits.kind);
@@ -178,8 +180,8 @@ class DrillCommand : public Command {
     Result<DrillPlan> plan = Fail(InternalError("there are no drills"));
     while (!kinds.empty()) {
       const auto chosen = kinds.begin() + static_cast<ptrdiff_t>(random.Below(kinds.size()));
-      wish.kind = *chosen;
-      plan = runner.Plan(wish, seed);
+      request.kind = *chosen;
+      plan = runner.Plan(request, seed);
       if (plan || plan.error().code() == ErrorCode::kUnavailable) return plan;
       kinds.erase(chosen);
     }
@@ -211,8 +213,8 @@ class DrillCommand : public Command {
     }
   }
 
-  Result<ExitCode> Tell(Context& context, const DrillObjective& objective,
-                        const std::vector<DrillReport>& reports) const {
+  Result<ExitCode> WriteReport(Context& context, const DrillObjective& objective,
+                               const std::vector<DrillReport>& reports) const {
     bool passed = true;
     Json list = Json::array();
     for (const DrillReport& report : reports) {
@@ -247,7 +249,7 @@ class DrillCommand : public Command {
   bool dry_run_ = false;
   bool yes_ = false;
   bool force_ = false;
-  ExitCode failed_ = ExitCode::kOk;  // what ended a series early
+  ExitCode failed_ = ExitCode::kOk;  // of the error that ended a series early
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ Result<std::vector<std::string>> LinksOf(const coordinator::GetStatusReply& stat
   for (const auto& other : status.nodes()) {
     if (other.node() == node || (!peer.empty() && other.node() != peer)) continue;
     for (const std::string& text : {other.peer_address(), other.data_address()}) {
-      if (text.empty()) continue;  // takes part in no parity group
+      if (text.empty()) continue;  // is in no parity group
       const auto endpoint = coord::ParseEndpoint(text);
       if (!endpoint) return Fail(endpoint.error().WithContext("node " + Printable(other.node())));
       if (endpoint->IsLocal()) continue;
@@ -25,10 +25,10 @@ Result<std::vector<std::string>> LinksOf(const coordinator::GetStatusReply& stat
     }
   }
   if (!addresses.empty()) return std::vector<std::string>(addresses.begin(), addresses.end());
-  return Fail(FailedPreconditionError(
-      fmt::format("from node '{}' no way leads to {} by addresses of their own, only by unix "
-                  "sockets or loopback: there is nothing to cut off (peers.listen of the agents)",
-                  Printable(node), peer.empty() ? "another" : Printable(peer))));
+  return Fail(FailedPreconditionError(fmt::format(
+      "node '{}' reaches {} only through unix sockets or loopback, so there is no link "
+      "to cut: give the agents' peers.listen an address of the network",
+      Printable(node), peer.empty() ? "other nodes" : "node '" + Printable(peer) + "'")));
 }
 
 }  // namespace holdfast::cli

@@ -8,9 +8,9 @@
 
 namespace holdfast::cli {
 
-/// The IP addresses under which `peer`, or all nodes but `node` where it is empty, are reached by
-/// their peers and by readers.
-/// FailedPrecondition: only by unix sockets and over loopback, where there is no link to strike.
+/// Returns the IP addresses at which peers and readers reach `peer`; with an empty `peer`, all
+/// nodes except `node`. FailedPrecondition: they are reached only through unix sockets and
+/// loopback, so there is no link to cut.
 Result<std::vector<std::string>> LinksOf(const coordinator::GetStatusReply& status,
                                          const std::string& node, const std::string& peer);
 

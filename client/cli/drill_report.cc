@@ -46,7 +46,7 @@ std::string Escaped(const std::string& text) {
   return out;
 }
 
-/// What happened when, in the order of a recovery.
+/// Returns the events of a recovery with their times, in the usual order.
 std::vector<std::pair<const char*, int64_t>> MomentsOf(const DrillReport& report) {
   return {{"injected", 0},
           {"detected", report.detect_ms},
@@ -56,8 +56,8 @@ std::vector<std::pair<const char*, int64_t>> MomentsOf(const DrillReport& report
           {"first step", report.recover_ms}};
 }
 
-/// A line of time with a mark a moment; labels take turns above and below it so that close ones
-/// stay apart.
+/// Draws a timeline with a mark for each event. Labels alternate above and below the line, so that
+/// labels of close events do not overlap.
 std::string Timeline(const DrillReport& report) {
   auto moments = MomentsOf(report);
   std::erase_if(moments, [](const auto& moment) { return moment.second < 0; });
@@ -77,7 +77,7 @@ std::string Timeline(const DrillReport& report) {
                        x(report.detect_ms));
   }
   const int heights[] = {50, 88, 30, 108, 12, 126};
-  std::string texts;  // above the lines
+  std::string texts;  // drawn last, on top of the lines
   for (size_t i = 0; i < moments.size(); ++i) {
     const int at = x(moments[i].second);
     const int y = heights[i % std::size(heights)];

@@ -17,25 +17,25 @@
 namespace holdfast::cli {
 namespace {
 constexpr int64_t kPollMs = 20;
-// Faults of several nodes begin together, after the last was told; who cuts itself off has
-// answered for certain.
-constexpr int64_t kTogetherMs = 400;
-// Who kills itself answers first.
-constexpr int64_t kAnswerMs = 100;
-// Nodes are back, and a job that did not recover is left alone, after so long at the latest.
+// Faults of several nodes begin at the same time, after the last node has got its request. A node
+// that cuts itself off has replied by then.
+constexpr int64_t kSimultaneousStartMs = 400;
+// A process that kills itself replies first.
+constexpr int64_t kReplyDelayMs = 100;
+// The longest wait for nodes to be back after the fault.
 constexpr int64_t kEndTimeoutMs = 60'000;
-// After its end a fault that never showed is no longer waited for.
-constexpr int64_t kUnseenMs = 5000;
+// How long after its end a fault may still be detected.
+constexpr int64_t kNotDetectedMs = 5000;
 constexpr int kVersionTries = 20;
-// How long a comparison waits for ranks that only a parity group has: a killed node comes back.
+// How long a comparison waits for shards that only a parity group has: a killed node may come back.
 constexpr int64_t kComparableMs = 30'000;
 constexpr int64_t kComparablePollMs = 250;
 
 int64_t StartInMs(DrillKind kind) {
-  if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kTogetherMs;
+  if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kSimultaneousStartMs;
   const bool server = kind == DrillKind::kKillAgent || kind == DrillKind::kKillNode ||
                       kind == DrillKind::kKillCoordinator;
-  return server ? kAnswerMs : 0;
+  return server ? kReplyDelayMs : 0;
 }
 
 bool SurvivesNode(const std::string& survives) {
@@ -45,7 +45,7 @@ bool SurvivesPowerCut(const std::string& survives) {
   return survives.find("power cut") != std::string::npos;
 }
 
-/// Does what it was given when it goes, the last first.
+/// Runs its functions in the destructor, the last first.
 class Undo {
  public:
   ~Undo() {
@@ -63,7 +63,7 @@ class Undo {
   std::vector<std::function<void()>> todo_;
 };
 
-/// A wait of a command that ends in its own way. Cancelled after the first signal.
+/// Waits. Returns Cancelled after the first signal, which DeferInterrupt only records.
 Status Pause(int64_t ms) {
   HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(ms));
   return DeferInterrupt::seen() ? CancelledError("interrupted") : Status::Ok();
@@ -106,7 +106,7 @@ std::string DrillPlan::Target() const {
 
 // ---- before ----
 
-/// Where the job runs; refuses a job that nobody would start again.
+/// Finds the nodes of the job. Refuses a job that would not be restarted.
 Status DrillRunner::CheckJob(const DrillTraits& traits, bool force) {
   HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
   addresses_.clear();
@@ -124,22 +124,22 @@ Status DrillRunner::CheckJob(const DrillTraits& traits, bool force) {
     const bool last = run.restarts() >= run.spec().restarts_max();
     if (traits.restarts && last && !force) {
       return FailedPreconditionError(
-          fmt::format("job '{}' has used all of its {} restarts: nobody would start it again "
-                      "(--force does it anyway)",
+          fmt::format("job '{}' has used all of its {} restarts and would not be restarted "
+                      "(--force runs the drill anyway)",
                       job_, run.spec().restarts_max()));
     }
   }
   if (running) return Status::Ok();
   if (run_nodes_.empty()) {
     return FailedPreconditionError(
-        fmt::format("job '{}' was not launched by `holdfast run`: nobody would start it again, "
-                    "and where its ranks run is not known",
+        fmt::format("job '{}' was not launched by `holdfast run`: it would not be restarted, and "
+                    "the nodes of its ranks are unknown",
                     job_));
   }
   if (force) return Status::Ok();
   return FailedPreconditionError(
-      fmt::format("job '{}' is {} and not running: a drill would tell "
-                  "nothing (--force does it anyway)",
+      fmt::format("job '{}' is {} and not running: a drill would have no meaningful result "
+                  "(--force runs it anyway)",
                   job_, runs->runs(0).phase()));
 }
 
@@ -147,7 +147,7 @@ Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, Dril
   const DrillTraits& traits = TraitsOf(plan->kind);
   const auto ranks = static_cast<uint32_t>(run_nodes_.size()) * ranks_per_node_;
   if (!traits.of_rank && target.rank) {
-    return InvalidArgumentError(fmt::format("{} strikes no rank", traits.name));
+    return InvalidArgumentError(fmt::format("the target of {} cannot be a rank", traits.name));
   }
   if (!traits.of_rank && !traits.of_node && !target.node.empty()) {
     return InvalidArgumentError(fmt::format("{} takes no target", traits.name));
@@ -155,7 +155,7 @@ Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, Dril
   const bool of_links = plan->kind == DrillKind::kPartition || plan->kind == DrillKind::kSlowLink;
   if (!of_links && !target.peer.empty()) {
     return InvalidArgumentError(
-        fmt::format("{} strikes one node: only partition and slow-link take two", traits.name));
+        fmt::format("{} takes one node: only partition and slow-link take two", traits.name));
   }
   if (!target.peer.empty() && addresses_.count(target.peer) == 0) {
     return NotFoundError(fmt::format("there is no node '{}'", Printable(target.peer)));
@@ -165,6 +165,7 @@ Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, Dril
     return NotFoundError(fmt::format("job '{}' has no rank {}: its ranks are 0 to {}", job_,
                                      *target.rank, ranks - 1));
   }
+  // Ranks are numbered by node: node i of the run has ranks i * ranks_per_node_ and following.
   const auto place = std::find(run_nodes_.begin(), run_nodes_.end(), target.node);
   if (!target.node.empty() && place == run_nodes_.end()) {
     return NotFoundError(fmt::format("no rank of job '{}' runs on node '{}': it runs on {}", job_,
@@ -191,7 +192,7 @@ Status DrillRunner::ChooseTarget(const DrillTarget& target, Random& random, Dril
   return Status::Ok();
 }
 
-/// Some version has to be left.
+/// Refuses a drill after which no version could be restored.
 Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
   if (!TraitsOf(kind).restarts && kind != DrillKind::kCorruptShard) return Status::Ok();
   HOLDFAST_ASSIGN_OR_RETURN(auto listed, client_.ListVersions(job_, true));
@@ -201,7 +202,7 @@ Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
     const bool power_cut = SurvivesPowerCut(info.survives());
     const bool on_disk = (info.available_tiers() & TierBit(Tier::kDisk)) != 0;
     bool enough = info.restorable();
-    // Another node may take the place of one that is cut off.
+    // A spare may replace a node that is cut off.
     if (kind == DrillKind::kKillNode || kind == DrillKind::kPartition) enough = node || power_cut;
     if (kind == DrillKind::kPowerLoss) enough = power_cut;
     if (kind == DrillKind::kCorruptShard) enough = node && on_disk;
@@ -222,26 +223,26 @@ Status DrillRunner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) {
                                                            : "that can be restored";
   return FailedPreconditionError(
       fmt::format("job '{}' would not survive {}: it has no version {} (`holdfast versions {}`, "
-                  "column SURVIVES; --force does it anyway)",
+                  "column SURVIVES; --force runs the drill anyway)",
                   job_, TraitsOf(kind).name, lacking, job_));
 }
 
-Result<DrillPlan> DrillRunner::Plan(const DrillWish& wish, uint64_t seed) {
+Result<DrillPlan> DrillRunner::Plan(const DrillRequest& request, uint64_t seed) {
   DrillPlan plan;
-  plan.kind = wish.kind;
+  plan.kind = request.kind;
   plan.seed = seed;
-  plan.duration_ms = wish.duration_ms.value_or(TraitsOf(wish.kind).duration_ms);
-  if (wish.kind == DrillKind::kSlowLink) plan.bytes_per_s = wish.bytes_per_s;
-  HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(wish.kind), wish.force));
+  plan.duration_ms = request.duration_ms.value_or(TraitsOf(request.kind).duration_ms);
+  if (request.kind == DrillKind::kSlowLink) plan.bytes_per_s = request.bytes_per_s;
+  HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(request.kind), request.force));
   Random random(seed);
-  HOLDFAST_RETURN_IF_ERROR(ChooseTarget(wish.target, random, &plan));
-  plan.force = wish.force;
+  HOLDFAST_RETURN_IF_ERROR(ChooseTarget(request.target, random, &plan));
+  plan.force = request.force;
   HOLDFAST_RETURN_IF_ERROR(ChooseLinks(&plan));
   HOLDFAST_RETURN_IF_ERROR(ChooseVersion(&plan));
   return plan;
 }
 
-/// All of the node's links to other nodes, or the one.
+/// Chooses all of the node's links to other nodes, or the one to the peer.
 Status DrillRunner::ChooseLinks(DrillPlan* plan) {
   if (plan->kind != DrillKind::kPartition && plan->kind != DrillKind::kSlowLink) {
     return Status::Ok();
@@ -251,12 +252,12 @@ Status DrillRunner::ChooseLinks(DrillPlan* plan) {
   return Status::Ok();
 }
 
-/// What would be left, and which version is damaged: of those on disk the newest.
+/// Checks that a version would be left, and chooses the version to corrupt: the newest on disk.
 Status DrillRunner::ChooseVersion(DrillPlan* plan) {
   plan->version = VersionId{};
   HOLDFAST_RETURN_IF_ERROR(CheckSurvival(plan->kind, plan->force, plan));
   if (plan->kind == DrillKind::kCorruptShard) {
-    // Its copy may lie elsewhere than where the rank runs now.
+    // The node with the rank's replica may differ from the node of the rank.
     HOLDFAST_ASSIGN_OR_RETURN(
         auto sources, client_.PlanRestore(job_, plan->version, static_cast<uint32_t>(Tier::kDisk)));
     plan->nodes = {sources.sources(static_cast<int>(*plan->rank)).node()};
@@ -264,13 +265,13 @@ Status DrillRunner::ChooseVersion(DrillPlan* plan) {
   return Status::Ok();
 }
 
-/// Training goes on, and retention with it: versions come and go within moments.
+/// Training and retention continue during a drill, so a version may be removed at any time.
 template <typename Try>
 auto DrillRunner::OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt()) {
   for (int tries = 1;; ++tries) {
     auto result = attempt();
-    const bool gone = !Succeeded(result) && CodeOf(result) == ErrorCode::kNotFound;
-    if (plan->kind != DrillKind::kCorruptShard || !gone || tries == kVersionTries) return result;
+    const bool removed = !Succeeded(result) && CodeOf(result) == ErrorCode::kNotFound;
+    if (plan->kind != DrillKind::kCorruptShard || !removed || tries == kVersionTries) return result;
     static_cast<void>(ChooseVersion(plan).ok());
   }
 }
@@ -309,7 +310,7 @@ Result<std::string> DrillRunner::Inject(const DrillPlan& plan, bool dry_run) {
     agents.push_back(std::move(agent));
   }
   const int64_t start_in_ms = StartInMs(plan.kind);
-  // All are asked before any is told.
+  // A dry run on all nodes first, so that no fault begins when one of them would refuse.
   for (const bool dry : {true, false}) {
     if (!dry && dry_run) break;
     if (plan.coordinator) {
@@ -327,12 +328,12 @@ Result<std::string> DrillRunner::Inject(const DrillPlan& plan, bool dry_run) {
   return what;
 }
 
-/// The agents undo what lasts, and who was killed is back.
+/// Lets the agents end lasting faults, and waits until killed nodes are back.
 Status DrillRunner::End(const DrillPlan& plan, int64_t timeout_ms) {
   const auto until = context_.clock.Now() + std::chrono::milliseconds(timeout_ms);
   Status status;
   do {
-    // Who has started again may answer elsewhere.
+    // An agent that has started again may have another address.
     auto seen = client_.GetStatus(job_);
     status = seen ? Status::Ok() : seen.error();
     for (const std::string& name : plan.nodes) {
@@ -365,7 +366,7 @@ Result<DrillRunner::Digests> DrillRunner::DigestsOf(VersionId version) {
   return digests;
 }
 
-/// Of the newest that can be restored now: it may be the one that is.
+/// Records the digests of a version that may be restored later.
 void DrillRunner::RecordDigests(VersionId version) {
   static_cast<void>(DigestsOf(version).has_value());
 }
@@ -387,25 +388,27 @@ Status DrillRunner::Begin() {
   return Status::Ok();
 }
 
-DrillRunner::Sight DrillRunner::Look() {
-  Sight sight;
+DrillRunner::Snapshot DrillRunner::TakeSnapshot() {
+  Snapshot snapshot;
   auto status = client_.GetStatus(job_);
   auto incidents = client_.ListIncidents(job_, 0);
-  if (!status || !incidents) return sight;
-  sight.reached = true;
-  sight.status = *std::move(status);
+  if (!status || !incidents) return snapshot;
+  snapshot.reached = true;
+  snapshot.status = *std::move(status);
   for (const auto& one : incidents->incidents()) {
-    if (one.id() > before_.incident) sight.incidents.insert(sight.incidents.begin(), one);
+    if (one.id() > before_.incident) snapshot.incidents.insert(snapshot.incidents.begin(), one);
   }
-  return sight;
+  return snapshot;
 }
 
-/// The coordinator counts from the last sign of health, this from the injection.
-void DrillRunner::TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report) {
-  for (const coordinator::Incident& incident : sight.incidents) {
+/// Takes times from new incidents. The coordinator's times count from the last sign of health,
+/// those of the report from the injection.
+void DrillRunner::ApplyIncidents(const DrillPlan& plan, const Snapshot& snapshot,
+                                 DrillReport* report) {
+  for (const coordinator::Incident& incident : snapshot.incidents) {
     const bool noted = incident.state() == "noted";
-    // On a busy machine others are slow now and then, too.
-    if (noted && !NamesTheSlow(plan, incident)) continue;
+    // On a busy machine, ranks that are not the target are slow now and then, too.
+    if (noted && !NamesSlowTarget(plan, incident)) continue;
     const int64_t ahead = (incident.wall_nanos() - injected_wall_) / 1'000'000;
     const auto take = [&](int64_t ms, int64_t* into, bool first) {
       if (ms < 0 || (first && *into >= 0)) return;
@@ -436,13 +439,14 @@ void DrillRunner::TakeIncidents(const DrillPlan& plan, const Sight& sight, Drill
   }
 }
 
-/// What is noted of a drill that makes something slow.
-bool DrillRunner::NamesTheSlow(const DrillPlan& plan, const coordinator::Incident& incident) const {
+/// Returns whether a noted incident names the target of a drill that slows it down.
+bool DrillRunner::NamesSlowTarget(const DrillPlan& plan,
+                                  const coordinator::Incident& incident) const {
   const auto& ranks = incident.ranks();
   if (plan.kind == DrillKind::kSlowRank) {
     return std::find(ranks.begin(), ranks.end(), *plan.rank) != ranks.end();
   }
-  // Of a link both ends are named.
+  // An incident of a link names both ends.
   const auto named = [&nodes = incident.nodes()](const std::string& node) {
     return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
   };
@@ -450,33 +454,33 @@ bool DrillRunner::NamesTheSlow(const DrillPlan& plan, const coordinator::Inciden
          (plan.peer.empty() || named(plan.peer));
 }
 
-/// Where no incident follows: what an operator would see.
-bool DrillRunner::FaultShows(const DrillPlan& plan, const Sight& sight) const {
-  if (plan.kind == DrillKind::kKillCoordinator) return !sight.reached;
-  if (!sight.reached || plan.nodes.empty()) return false;
-  const auto* node = Find(sight.status, plan.nodes[0]);
+/// Returns whether the status shows a fault for which no incident is opened.
+bool DrillRunner::FaultShows(const DrillPlan& plan, const Snapshot& snapshot) const {
+  if (plan.kind == DrillKind::kKillCoordinator) return !snapshot.reached;
+  if (!snapshot.reached || plan.nodes.empty()) return false;
+  const auto* node = Find(snapshot.status, plan.nodes[0]);
   if (plan.kind == DrillKind::kKillAgent) {
     return node == nullptr || !node->alive();
   }
   return plan.kind == DrillKind::kFillDisk && node != nullptr && MentionsFullDisk(*node);
 }
 
-bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* report) {
-  const bool shows = FaultShows(plan, sight);
+bool DrillRunner::Apply(const DrillPlan& plan, const Snapshot& snapshot, DrillReport* report) {
+  const bool shows = FaultShows(plan, snapshot);
   if (shows && report->detect_ms < 0) report->detect_ms = SinceInjection();
-  if (!sight.reached || sight.job() == nullptr) return false;
-  const coordinator::JobStatus& job = *sight.job();
-  TakeIncidents(plan, sight, report);
-  const bool open = std::any_of(sight.incidents.begin(), sight.incidents.end(),
+  if (!snapshot.reached || snapshot.job() == nullptr) return false;
+  const coordinator::JobStatus& job = *snapshot.job();
+  ApplyIncidents(plan, snapshot, report);
+  const bool open = std::any_of(snapshot.incidents.begin(), snapshot.incidents.end(),
                                 [](const auto& one) { return one.state() == "open"; });
-  const bool given_up = std::any_of(sight.incidents.begin(), sight.incidents.end(),
+  const bool given_up = std::any_of(snapshot.incidents.begin(), snapshot.incidents.end(),
                                     [](const auto& one) { return one.state() == "given up"; });
   if (given_up) return true;
   const bool restarted = job.incarnation() != before_.incarnation;
-  // Two nodes may have nothing to do with each other.
+  // Two nodes may have no traffic with each other.
   const bool restarts = TraitsOf(plan.kind).restarts && plan.peer.empty();
   const bool over = SinceInjection() >= plan.duration_ms || restarts;
-  // What is newer than the fault tells that it is over, although nobody noticed it.
+  // After an unnoticed fault, a version that is newer than the fault shows that training recovered.
   const bool before = !over || restarts;
   if (before && !restarted && !open && report->detect_ms < 0) {
     before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
@@ -486,12 +490,12 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
     }
   }
   if (restarts || restarted) return restarted && !open && report->recover_ms >= 0;
-  const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kUnseenMs;
+  const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kNotDetectedMs;
   if (shows || !over || unseen) return false;
-  // Training never stopped: what counts is that versions are committed again.
+  // Training did not stop: it has recovered when versions are committed again.
   const VersionId committed = FromProto(job.memory_committed());
   for (const std::string& name : plan.nodes) {
-    const auto* node = Find(sight.status, name);
+    const auto* node = Find(snapshot.status, name);
     if (node == nullptr || !node->alive()) return false;
   }
   if (before_.committed == VersionId{} || !(committed > before_.committed)) return false;
@@ -505,15 +509,16 @@ bool DrillRunner::Take(const DrillPlan& plan, const Sight& sight, DrillReport* r
 void DrillRunner::Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
   if (plan.kind == DrillKind::kCorruptShard) return FollowCorruption(plan, give_up_ms, report);
   while (SinceInjection() < give_up_ms) {
-    if (Take(plan, Look(), report)) return;
+    if (Apply(plan, TakeSnapshot(), report)) return;
     if (!Pause(kPollMs).ok()) return;
   }
-  report->notes.push_back(fmt::format("given up after {} s", give_up_ms / 1000));
+  report->notes.push_back(fmt::format("no recovery within {} s", give_up_ms / 1000));
 }
 
-/// The agent is asked to read the shard: otherwise the next scrub, or a restore, would find it.
+/// Follows a corrupted shard. The agent verifies it at once: otherwise the next scrub, or a
+/// restore, would detect the corruption.
 void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
-  report->notes.emplace_back("detection: by a verify that the drill asked for at once");
+  report->notes.emplace_back("detection: by a verify that the drill requested at once");
   const ShardKey key{job_, plan.version, Rank{*plan.rank}};
   auto agent = AgentClient::Open(plan.nodes[0], addresses_[plan.nodes[0]], context_.options);
   if (!agent) return;
@@ -529,12 +534,12 @@ void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, Dr
   }
 }
 
-/// `version` as it is now, against what was recorded of it before, and each byte against its
-/// checksums.
+/// Compares the digests of `version` with those recorded before, and each byte with its checksums.
 void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
   const auto before = before_.digests.find(version);
   if (version == VersionId{} || before == before_.digests.end()) {
-    report->notes.emplace_back("bytes: the digests of the restored version were not seen before");
+    report->notes.emplace_back(
+        "bytes: the digests of the restored version were not recorded before the fault");
     return;
   }
   const Digests known = before->second;
@@ -553,21 +558,21 @@ void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
     report->notes.push_back("bytes: " + checked.error().message());
     return;
   }
-  bool whole = true;
+  bool equal = true;
   for (const ShardCheck& check : checked->checks) {
     if (check.verdict != Verdict::kDamaged && check.verdict != Verdict::kMissing) continue;
-    // Its parity group gives it back, every byte checked; the digests say whether it is the same.
+    // It was decoded from its parity group and every byte verified; its digest is compared below.
     if (check.verdict == Verdict::kMissing && check.decodable) continue;
     report->notes.push_back(Printable(ToString(check.key) + ": " + check.message));
-    // Parity that a lost node took along says nothing about what was restored.
+    // A parity shard that was lost with a node does not affect the restored bytes.
     if (check.verdict == Verdict::kMissing && IsParity(check.key.rank)) continue;
-    whole = false;
+    equal = false;
   }
-  report->bytes = whole && *now == known ? BytesVerdict::kEqual : BytesVerdict::kDiffer;
+  report->bytes = equal && *now == known ? BytesVerdict::kEqual : BytesVerdict::kDiffer;
 }
 
 Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
-  DeferInterrupt in_our_own_way;
+  DeferInterrupt defer;
   HOLDFAST_RETURN_IF_ERROR(Begin());
   DrillReport report;
   report.kind = plan.kind;
@@ -587,7 +592,8 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
       pinned_.insert(plan.version);
       RecordDigests(plan.version);
     }
-    // The one that will be restored may be committed when nobody can look any more.
+    // The version that will be restored may be committed when its digests can no longer be
+    // recorded. Another one is pinned as a substitute.
     if (TraitsOf(plan.kind).restarts && client_.Pin(job_, before_.disk, true).ok()) {
       pinned_.insert(before_.disk);
       if (DigestsOf(before_.disk)) before_.kept = before_.disk;
@@ -604,10 +610,11 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
     injected_wall_ += StartInMs(plan.kind) * 1'000'000;
     Follow(plan, give_up_ms, &report);
     VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
-    // Committed too late to have been seen before, or gone by now: then the one that was pinned.
+    // Compares the pinned version when the restored one was committed too late to be recorded, or
+    // has been removed.
     const bool comparable = before_.digests.count(compared) != 0 && DigestsOf(compared).has_value();
     if (compared != VersionId{} && !comparable && before_.kept != VersionId{}) {
-      report.notes.push_back(fmt::format("bytes: {} cannot be compared; compared is {}",
+      report.notes.push_back(fmt::format("bytes: {} cannot be compared, so {} was compared",
                                          ToString(compared), ToString(before_.kept)));
       compared = before_.kept;
     }

@@ -15,25 +15,25 @@
 
 namespace holdfast::cli {
 
-/// One drill, fixed: what is struck, and how.
+/// One drill with all choices made: its target and its fault.
 struct DrillPlan {
   DrillKind kind = DrillKind::kKillRank;
   uint64_t seed = 0;
   std::optional<uint32_t> rank;
-  std::vector<std::string> nodes;  // whose agents inject
-  bool coordinator = false;        // is struck (too)
+  std::vector<std::string> nodes;  // whose agents inject the fault
+  bool coordinator = false;        // the coordinator is a target, too
   VersionId version;               // kCorruptShard
   int64_t duration_ms = 0;
   std::vector<std::string> others;  // kPartition, kSlowLink: addresses of the other nodes
-  std::string peer;                 // not empty: only those of this one
+  std::string peer;                 // not empty: only the link to this node
   uint64_t bytes_per_s = 0;         // kSlowLink
   bool force = false;
 
   std::string Target() const;
 };
 
-/// What the command line says of a drill; the seed chooses what it leaves open.
-struct DrillWish {
+/// A drill as given on the command line. The seed makes the remaining choices.
+struct DrillRequest {
   DrillKind kind = DrillKind::kKillRank;
   DrillTarget target;
   std::optional<int64_t> duration_ms;
@@ -41,26 +41,26 @@ struct DrillWish {
   bool force = false;
 };
 
-/// Injects failures into a running job and watches what follows. Whatever it began it ends again
-/// before it returns, also when the command is interrupted.
+/// Injects failures into a running job and measures the recovery. Ends its faults before it
+/// returns, also when the command is interrupted.
 class DrillRunner {
  public:
   DrillRunner(Context& context, CoordinatorClient& client, std::string job)
       : context_(context), client_(client), job_(std::move(job)) {}
 
-  /// Chooses what the wish leaves open, and refuses (FailedPrecondition) what the job could not
-  /// survive unless it is forced.
-  Result<DrillPlan> Plan(const DrillWish& wish, uint64_t seed);
-  /// What would happen, as the agents say it.
+  /// Makes the remaining choices. FailedPrecondition: the job could not survive the drill, and the
+  /// drill is not forced.
+  Result<DrillPlan> Plan(const DrillRequest& request, uint64_t seed);
+  /// Returns the agents' description of what the drill would do.
   Result<std::string> Rehearse(DrillPlan* plan);
-  /// Waits at most `give_up_ms` for the recovery; a job that did not is a report, not an error.
-  /// Cancelled: interrupted, and cleaned up.
+  /// Runs the drill and waits at most `give_up_ms` for the recovery. A job that does not recover is
+  /// a report, not an error. Cancelled: interrupted, and the faults have been ended.
   Result<DrillReport> Run(DrillPlan plan, int64_t give_up_ms);
 
  private:
   using Digests = std::map<uint32_t, uint64_t>;  // by rank
-  /// What can be seen from outside at one moment.
-  struct Sight {
+  /// The state that an operator can observe at one time.
+  struct Snapshot {
     bool reached = false;
     coordinator::GetStatusReply status;
     std::vector<coordinator::Incident> incidents;  // new ones, oldest first
@@ -83,23 +83,23 @@ class DrillRunner {
   Status CheckSurvival(DrillKind kind, bool force, DrillPlan* plan);
   Status ChooseVersion(DrillPlan* plan);
   Status ChooseLinks(DrillPlan* plan);
-  /// Tries with other versions while the chosen one is gone.
+  /// Tries again with another version as long as the chosen one was removed meanwhile.
   template <typename Try>
   auto OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt());
   Status Begin();
   Result<std::string> Inject(const DrillPlan& plan, bool dry_run);
   agent::InjectFaultRequest RequestOf(const DrillPlan& plan, bool dry_run) const;
   Status End(const DrillPlan& plan, int64_t timeout_ms);
-  Sight Look();
+  Snapshot TakeSnapshot();
   void RecordDigests(VersionId version);
   Result<Digests> DigestsOf(VersionId version);
 
   void Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
-  /// True: it is over.
-  bool Take(const DrillPlan& plan, const Sight& sight, DrillReport* report);
-  void TakeIncidents(const DrillPlan& plan, const Sight& sight, DrillReport* report);
-  bool NamesTheSlow(const DrillPlan& plan, const coordinator::Incident& incident) const;
-  bool FaultShows(const DrillPlan& plan, const Sight& sight) const;
+  /// Returns true when the drill is over.
+  bool Apply(const DrillPlan& plan, const Snapshot& snapshot, DrillReport* report);
+  void ApplyIncidents(const DrillPlan& plan, const Snapshot& snapshot, DrillReport* report);
+  bool NamesSlowTarget(const DrillPlan& plan, const coordinator::Incident& incident) const;
+  bool FaultShows(const DrillPlan& plan, const Snapshot& snapshot) const;
   void FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
   void CompareBytes(VersionId version, DrillReport* report);
   int64_t SinceInjection() const;

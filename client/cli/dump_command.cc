@@ -7,7 +7,7 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kDumpFooter = R"(
-The fields are the agent's own and may change between releases: for people, not for scripts.
+The fields may change between releases, so scripts must not depend on them.
 
 Examples:
   holdfast dump n1

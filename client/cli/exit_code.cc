@@ -34,8 +34,8 @@ ExitCode ExitCodeOf(const Status& status) {
 }
 
 namespace {
-/// Partial results give way to findings, findings to errors.
-int Gravity(ExitCode code) {
+/// Findings are more severe than partial results, and errors more than findings.
+int Severity(ExitCode code) {
   switch (code) {
     case ExitCode::kOk:
       return 0;
@@ -49,6 +49,6 @@ int Gravity(ExitCode code) {
 }
 }  // namespace
 
-ExitCode Worse(ExitCode a, ExitCode b) { return Gravity(a) >= Gravity(b) ? a : b; }
+ExitCode Worse(ExitCode a, ExitCode b) { return Severity(a) >= Severity(b) ? a : b; }
 
 }  // namespace holdfast::cli

@@ -4,12 +4,12 @@
 
 namespace holdfast::cli {
 
-/// What the process ends with. Numbers are stable: scripts branch on them.
+/// The exit codes of the process. Numbers are stable: scripts branch on them.
 enum class ExitCode : int {
   kOk = 0,
   kError = 1,
-  kFinding = 2,   // it worked, and what it found is not well: damage, degraded health
-  kPartial = 3,   // some of it could not be done or looked at
+  kFinding = 2,   // the command worked and found a problem: damage, degraded health
+  kPartial = 3,   // a part could not be done or checked
   kNotFound = 4,  // no such job, version, node or file
   kUnreachable = 5,
   kFenced = 6,
@@ -18,9 +18,9 @@ enum class ExitCode : int {
   kInterrupted = 130,
 };
 
-/// The exit code that an error ends a command with.
+/// Returns the exit code of a command that ends with this error.
 ExitCode ExitCodeOf(const Status& status);
-/// The graver of two results of parts of one command.
+/// Returns the more severe of two results of parts of one command.
 ExitCode Worse(ExitCode a, ExitCode b);
 
 }  // namespace holdfast::cli

@@ -21,16 +21,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExportFooter = R"(
-Puts every tensor together from the slices that the ranks saved, however many there were, and writes
-them for other programs into a new or empty directory:
+Assembles every tensor from the slices that the ranks saved, whatever their number, and writes the
+tensors for other programs into a new or empty directory:
 
   safetensors   model.safetensors, all tensors under their full names
-  hf            model-00001-of-0000N.safetensors and model.safetensors.index.json: the model alone,
-                by the names that its module has, as transformers loads them
-  dcp           a directory that torch.distributed.checkpoint.load reads, values too (needs Python)
+  hf            model-00001-of-0000N.safetensors and model.safetensors.index.json: only the model,
+                under the names in its module, as transformers loads it
+  dcp           a directory that torch.distributed.checkpoint.load reads, with all values (needs
+                Python)
 
-Every chunk is checked against its checksum; files appear under their names only when all are
-complete and synced. Memory is bounded, whatever the model's size. The running job is not touched.
+Every chunk is compared with its checksum. Files get their final names only when all are complete
+and synced. Memory use is bounded, whatever the model's size. The running job is not affected.
 
 Examples:
   holdfast export my-job --format hf --to ./my-model
@@ -40,7 +41,7 @@ Examples:
   holdfast export my-job --format hf --to ./out --from-data-dir /nvme0/hf /nvme1/hf
 )";
 
-/// A folder within the target for what is not the result. Removed with all that is in it.
+/// A folder within the target for intermediate files. Removed with its contents.
 class WorkFolder {
  public:
   static Result<WorkFolder> Make(const TargetFolder& target) {
@@ -70,7 +71,7 @@ class ExportCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
-        app.add_subcommand("export", "Write a version's tensors, whole, for other programs");
+        app.add_subcommand("export", "Write a version's complete tensors for other programs");
     command->footer(kExportFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
     command->add_option("--format", format_, "safetensors, hf or dcp")
@@ -81,17 +82,17 @@ class ExportCommand : public Command {
     source_.AddTo(*command);
     CLI::Option* entry =
         command->add_option("--entry", choice_.entry,
-                            "Only this entry of the state, without its name in front; hf: the "
-                            "model, where it is clear which that is");
-    command->add_flag("--all", choice_.all, "All tensors by their full names, with hf, too")
+                            "Only this entry of the state, without its name as prefix [hf: the "
+                            "model, if only one entry can be it]");
+    command->add_flag("--all", choice_.all, "All tensors by their full names, also with hf")
         ->excludes(entry);
-    command->add_option("--max-shard-size", shard_size_, "hf: bytes of tensors a file")
+    command->add_option("--max-shard-size", shard_size_, "hf: bytes of tensors per file")
         ->type_name("SIZE")
         ->check(SizeCheck())
         ->capture_default_str();
     python_.AddTo(*command);
-    command->add_flag("--dry-run", dry_run_, "Show what would be written and write nothing");
-    command->add_flag("-y,--yes", yes_, "Do not ask (a terminal is asked, a script is not)");
+    command->add_flag("--dry-run", dry_run_, "Show the files and write nothing");
+    command->add_flag("-y,--yes", yes_, "Do not ask for confirmation (asked only on a terminal)");
     return command;
   }
 
@@ -103,7 +104,8 @@ class ExportCommand : public Command {
     ExportHeaders headers;
     {
       Progress progress("reading headers", 0, false, context.clock);
-      // Values go by the names of all of the state.
+      // Values refer to the names of the complete state, so a single entry is exported without
+      // them.
       const bool values = dcp && choice_.entry.empty();
       HOLDFAST_ASSIGN_OR_RETURN(headers, ReadHeaders(*source, plan, values, progress));
     }
@@ -116,11 +118,11 @@ class ExportCommand : public Command {
     for (const ExportFile& file : layout.files) bytes += file.bytes;
     HOLDFAST_RETURN_IF_ERROR(TargetFolder::Check(to_, dcp ? 2 * bytes : bytes));
     if (!context.output.json()) WritePlan(context.output, plan, layout);
-    source_.SayWhatWasChosen(plan);
-    if (!dcp) SayWhatSafetensorsLacks(selection);
+    source_.PrintChosenVersion(plan);
+    if (!dcp) PrintConvertedTypes(selection);
     if (!dry_run_) {
       if (!Confirmed(context, "Write these files?", yes_)) {
-        Say("nothing was written");
+        PrintMessage("cancelled: nothing was written");
         return ExitCode::kError;
       }
       HOLDFAST_RETURN_IF_ERROR(Materialise(context, *source, plan, headers, layout));
@@ -151,7 +153,7 @@ class ExportCommand : public Command {
     for (const ParsedImage& image : headers.shards) {
       for (const PlacedTensor& tensor : image.tensors) {
         if (!tensor.spec.name.starts_with(kSampleCopiesPrefix)) {
-          names.emplace(WholeName(tensor.spec.name));
+          names.emplace(BaseTensorName(tensor.spec.name));
         }
       }
     }
@@ -164,20 +166,20 @@ class ExportCommand : public Command {
     ExportForm form;
     form.numbered = format_ == "hf";
     if (form.numbered) form.file_bytes_max = ParseBytes(shard_size_).value_or(0);
-    // transformers asks for the framework.
+    // transformers requires the framework's name under "format".
     form.metadata = {{"format", "pt"}, {"source", plan.job + "/" + ToString(plan.version)}};
     if (!selection.aliases.empty()) form.metadata["aliases"] = Json(selection.aliases).dump();
     if (!selection.types.empty()) form.metadata["types"] = Json(selection.types).dump();
     return form;
   }
 
-  static void SayWhatSafetensorsLacks(const Selection& selection) {
+  static void PrintConvertedTypes(const Selection& selection) {
     for (const auto& [name, type] : selection.types) {
       bool pairs = type.find("complex") != std::string::npos;
-      Say(Printable(
-          fmt::format("'{}' is {}, for which safetensors has no type: it is written as "
-                      "{}",
-                      name, type, pairs ? "pairs of numbers, in one more dimension" : "its bits")));
+      PrintMessage(Printable(fmt::format(
+          "'{}' is {}, for which safetensors has no type: it is written as "
+          "{}",
+          name, type, pairs ? "pairs of numbers, in an additional dimension" : "its bits")));
     }
   }
 
@@ -205,7 +207,7 @@ class ExportCommand : public Command {
     return PublishFiles(target, files);
   }
 
-  /// The tensors as one safetensors file, and each rank's extras as files beside it.
+  /// Writes the tensors as one safetensors file, and each rank's extras as further files.
   static Status WriteForPython(RestoreSource& source, RestorePlan& plan,
                                const ExportHeaders& headers, const ExportLayout& layout,
                                const TargetFolder& work, Progress& progress) {
@@ -220,7 +222,8 @@ class ExportCommand : public Command {
     return PublishFiles(work, files);
   }
 
-  /// Moves what Python has written and synced; `.metadata`, without which there is nothing, last.
+  /// Moves the files that Python has written and synced. `.metadata` is last: without it the
+  /// directory is no checkpoint.
   static Status PublishDcp(const TargetFolder& target, const std::string& from) {
     constexpr const char* kMetadata = ".metadata";
     std::error_code error;
@@ -233,7 +236,7 @@ class ExportCommand : public Command {
       HOLDFAST_CRASH_POINT("cli.before_rename");
       fs::rename(from + "/" + name, target.dir() + "/" + name, error);
       if (error)
-        return ErrnoStatus(error.value(), "cannot give " + target.dir() + "/" + name + " its name");
+        return ErrnoStatus(error.value(), "cannot rename a file to " + target.dir() + "/" + name);
     }
     return target.Sync();
   }
@@ -263,7 +266,7 @@ class ExportCommand : public Command {
   void WriteJson(Context& context, const RestorePlan& plan, const ExportLayout& layout) const {
     Json files = Json::array();
     for (const ExportFile& file : layout.files) {
-      if (format_ == "dcp") break;  // torch names them
+      if (format_ == "dcp") break;  // torch chooses their names
       files.push_back(
           {{"file", file.name}, {"tensors", file.tensors.size()}, {"bytes", file.bytes}});
     }

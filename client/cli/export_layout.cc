@@ -15,12 +15,12 @@ namespace holdfast::cli {
 
 namespace {
 
-/// Files are written and mapped more cheaply from a page on.
+/// Data begins at a page, so that files are written and mapped efficiently.
 constexpr uint64_t kDataAlign = kImageAlign;
-/// Reading on is cheaper than another request, for so many bytes.
+/// Up to this many unneeded bytes are read, since they cost less than another request.
 constexpr uint64_t kGapBytes = 4 * kChunkBytes;
 
-/// Adds the strings of the object `key`.
+/// Adds the string members of the object `key`.
 void AddStrings(const nlohmann::json& from, const char* key,
                 std::map<std::string, std::string>* to) {
   auto found = from.find(key);
@@ -30,7 +30,7 @@ void AddStrings(const nlohmann::json& from, const char* key,
   }
 }
 
-/// What is before the first dot; empty without one.
+/// Returns the part before the first dot; empty without a dot.
 std::string EntryOf(const std::string& name) {
   size_t dot = name.find('.');
   return dot == std::string::npos ? std::string() : name.substr(0, dot);
@@ -49,7 +49,7 @@ std::string Quoted(const std::set<std::string>& names) {
   return shown.empty() ? "none" : Join(shown, ", ");
 }
 
-/// The entry that is the model, when no other could be meant.
+/// Returns the entry that is the model, if it is unambiguous.
 Result<std::string> FindModel(const std::set<std::string>& entries, const TorchNotes& notes) {
   std::set<std::string> candidates;
   for (const std::string& entry : entries) {
@@ -60,11 +60,11 @@ Result<std::string> FindModel(const std::set<std::string>& entries, const TorchN
   if (candidates.count("model") > 0) return std::string("model");
   if (candidates.size() == 1 && !notes.entries.empty()) return *candidates.begin();
   return Fail(InvalidArgumentError(
-      "it is not clear which tensors are the model's: give --entry NAME, one of " +
+      "it is ambiguous which tensors are the model's: give --entry NAME, one of " +
       Quoted(entries) + ", or --all for all tensors by their full names"));
 }
 
-/// Where the pieces of each tensor are: shard, tensor of its image. By rank.
+/// The pieces of each tensor, by rank: index of the shard, index of the tensor in its image.
 using Pieces = std::map<std::string_view, std::vector<std::pair<uint32_t, uint32_t>>, std::less<>>;
 
 class Planner {
@@ -74,7 +74,7 @@ class Planner {
     for (uint32_t shard = 0; shard < shards.size(); ++shard) {
       const auto& tensors = shards[shard].tensors;
       for (uint32_t i = 0; i < tensors.size(); ++i)
-        pieces_[WholeName(tensors[i].spec.name)].emplace_back(shard, i);
+        pieces_[BaseTensorName(tensors[i].spec.name)].emplace_back(shard, i);
     }
     layout_.copies.resize(shards.size());
   }
@@ -83,7 +83,7 @@ class Planner {
     std::vector<std::vector<std::pair<TensorSpec, const ChosenTensor*>>> files(1);
     uint64_t bytes = 0;
     for (const ChosenTensor& tensor : chosen) {
-      HOLDFAST_ASSIGN_OR_RETURN(TensorSpec spec, WholeOf(tensor));
+      HOLDFAST_ASSIGN_OR_RETURN(TensorSpec spec, CompleteSpecOf(tensor));
       uint64_t more = BytesOf(spec);
       bool full = form_.file_bytes_max > 0 && bytes > 0 && bytes + more > form_.file_bytes_max;
       if (full) {
@@ -111,7 +111,7 @@ class Planner {
 
  private:
   static uint64_t BytesOf(const TensorSpec& spec) {
-    // Below 2^62: the image's header was checked.
+    // Cannot overflow: the check of the image's header limits the product to 2^62.
     uint64_t bytes = SizeOf(spec.dtype);
     for (uint64_t extent : spec.shape) bytes *= extent;
     return bytes;
@@ -121,8 +121,8 @@ class Planner {
     return shards_[place.first].tensors[place.second];
   }
 
-  /// The whole tensor, as all of its pieces describe it.
-  Result<TensorSpec> WholeOf(const ChosenTensor& tensor) const {
+  /// Returns the spec of the complete tensor, on which all its pieces must agree.
+  Result<TensorSpec> CompleteSpecOf(const ChosenTensor& tensor) const {
     auto found = pieces_.find(tensor.saved);
     if (found == pieces_.end())
       return Fail(DataLossError("no rank saved tensor '" + Printable(tensor.saved) + "'"));
@@ -142,9 +142,9 @@ class Planner {
     return TensorSpec{tensor.name, first.dtype, first.global_shape, first.global_shape, zeros};
   }
 
-  /// Gives the tensors of one file their places, and each element its source.
+  /// Places the tensors of one file, and plans the source of each element.
   Status Place(std::vector<std::pair<TensorSpec, const ChosenTensor*>> tensors, ExportFile file) {
-    // Aligned without gaps: descending element size.
+    // In descending order of element size, tensors are aligned without gaps.
     std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
       return SizeOf(a.first.dtype) > SizeOf(b.first.dtype);
     });
@@ -177,7 +177,7 @@ class Planner {
     return Status::Ok();
   }
 
-  /// Where each element of one tensor comes from.
+  /// Plans the source of each element of one tensor.
   Status Fill(const PlacedTensor& whole, const std::string& saved, uint64_t data_offset) {
     const auto& places = pieces_.find(saved)->second;
     std::vector<Box> boxes;
@@ -189,9 +189,9 @@ class Planner {
     std::vector<Box> missing;
     const std::vector<BoxPart> parts = Cover(box, boxes, missing);
     if (!missing.empty()) {
-      return DataLossError(fmt::format("tensor '{}' is not whole: no rank saved {} of its shape {}",
-                                       Printable(saved), ToString(missing.front()),
-                                       FormatShape(whole.spec.shape)));
+      return DataLossError(
+          fmt::format("tensor '{}' is incomplete: no rank saved {} of its shape {}",
+                      Printable(saved), ToString(missing.front()), FormatShape(whole.spec.shape)));
     }
     for (const BoxPart& part : parts) {
       const auto& [shard, index] = places[part.from];
@@ -213,12 +213,12 @@ class Planner {
 }  // namespace
 
 Status TorchNotes::Add(std::string_view json) {
-  auto said = nlohmann::json::parse(json, nullptr, false);
-  if (!said.is_object()) return DataLossError("what torch says of the tensors is not JSON");
-  AddStrings(said, "types", &types);
-  AddStrings(said, "aliases", &aliases);
-  auto parts = said.find("parts");
-  if (parts != said.end() && parts->is_object()) {
+  auto parsed = nlohmann::json::parse(json, nullptr, false);
+  if (!parsed.is_object()) return DataLossError("the PyTorch client's notes are not valid JSON");
+  AddStrings(parsed, "types", &types);
+  AddStrings(parsed, "aliases", &aliases);
+  auto parts = parsed.find("parts");
+  if (parts != parsed.end() && parts->is_object()) {
     for (const auto& [name, value] : parts->items()) entries.emplace(name, value.is_array());
   }
   return Status::Ok();
@@ -250,7 +250,7 @@ Result<Selection> ChooseTensors(const std::vector<std::string>& saved, const Tor
     if (!within(alias)) continue;
     const std::string name = alias.substr(prefix.size());
     auto [found, added] = written.emplace(target, name);
-    // Tied to a tensor of another entry: that has to come along.
+    // Tied to a tensor of another entry, which must be exported as well.
     if (added) chosen.emplace(name, target);
     if (!added && found->second != name) selection.aliases.emplace(name, found->second);
   }

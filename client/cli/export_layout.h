@@ -10,43 +10,43 @@
 #include "storage/format/image.h"
 #include "storage/format/overlap.h"
 
-// From the headers of a version's shards to files of whole tensors. Pure: nothing is read or
-// written here.
+// Plans files of complete tensors from the headers of a version's shards. Pure: reads and writes
+// nothing.
 
 namespace holdfast::cli {
 
-/// What the PyTorch client says of tensors beside them (docs/formats/torch.md). Empty for what
-/// another client saved.
+/// The PyTorch client's notes on tensors (docs/formats/torch.md). Empty for versions that another
+/// client saved.
 struct TorchNotes {
   std::map<std::string, std::string> types;  // name → its type in torch, where stored as another
-  std::map<std::string, std::string> aliases;  // tied tensors: name → under which one is saved
+  std::map<std::string, std::string> aliases;  // tied tensors: name → the name it is saved under
   std::map<std::string, bool> entries;         // of the state; true: an optimizer
 
-  /// Takes in the extra `torch.layout` or `torch.dcp` of one shard. DataLoss when it is neither.
+  /// Adds the extra `torch.layout` or `torch.dcp` of one shard. DataLoss when it is neither.
   Status Add(std::string_view json);
 };
 
-/// One tensor to write: under which name, and under which the version has it.
+/// One tensor to write: its name in the file, and its name in the version.
 struct ChosenTensor {
   std::string name;
   std::string saved;
   bool operator==(const ChosenTensor&) const = default;
 };
 
-/// Which tensors: all of them by their names, or those of one entry without its name in front.
+/// The tensors to write: all by their names, or those of one entry without the entry's prefix.
 struct Choice {
   std::string entry;
   bool all = false;
-  /// Neither is given: true finds the entry that is the model, false takes all.
+  /// Without `entry` and `all`: true chooses the entry that is the model, false all tensors.
   bool find_model = false;
 };
-/// What is written, by name, and what is to be said of it: names as they are written.
+/// The chosen tensors and the notes on them, by the names that are written.
 struct Selection {
   std::vector<ChosenTensor> tensors;
   std::map<std::string, std::string> aliases;  // tied: name → which of the tensors it is
   std::map<std::string, std::string> types;    // name → its type in torch, as in TorchNotes
 };
-/// InvalidArgument lists the entries when the choice finds nothing, or is not one.
+/// InvalidArgument lists the entries when the choice is ambiguous or selects nothing.
 Result<Selection> ChooseTensors(const std::vector<std::string>& saved, const TorchNotes& notes,
                                 const Choice& choice);
 
@@ -54,41 +54,41 @@ Result<Selection> ChooseTensors(const std::vector<std::string>& saved, const Tor
 struct ExportFile {
   std::string name;
   std::string header;                 // the bytes before the data
-  std::vector<PlacedTensor> tensors;  // whole ones, by place
-  uint64_t bytes = 0;                 // all of it
+  std::vector<PlacedTensor> tensors;  // complete ones, by offset
+  uint64_t bytes = 0;                 // of the file
 };
 
-/// Elements that one piece of a shard gives to a file.
+/// The elements of a file that come from one piece of a shard.
 struct ExportCopy {
   BoxCopy copy;
   uint64_t image_begin = 0;  // of the piece
   uint64_t image_end = 0;
   uint32_t file = 0;
-  uint64_t file_begin = 0;  // of the whole tensor
+  uint64_t file_begin = 0;  // of the complete tensor
 };
 
 struct ExportLayout {
   std::vector<ExportFile> files;
-  /// For each shard what is copied from it, by place in its image; no element twice.
+  /// For each shard the copies from it, by offset in its image. No element is copied twice.
   std::vector<std::vector<ExportCopy>> copies;
   uint64_t tensor_bytes = 0;
 };
 
 struct ExportForm {
-  /// A file ends before the tensor with which it would have more bytes of data; 0: one file.
+  /// A new file begins before the tensor that would exceed this many bytes of data; 0: one file.
   uint64_t file_bytes_max = 0;
   bool numbered = false;  // model-00001-of-00002.safetensors
   std::map<std::string, std::string> metadata;
 };
 
-/// `shards` by rank. Every whole tensor is put together from the boxes that the ranks saved; of
-/// replicas the lowest rank's counts. DataLoss names a tensor of which elements are missing, or
-/// whose shards disagree.
+/// Plans the files. `shards` are ordered by rank. Complete tensors are assembled from the boxes
+/// that the ranks saved; of tensor replicas the lowest rank's is used. DataLoss names a tensor with
+/// missing elements, or whose shards disagree.
 Result<ExportLayout> PlanExport(std::span<const ParsedImage> shards,
                                 const std::vector<ChosenTensor>& tensors, const ExportForm& form);
 
-/// Bytes [first, second) of a shard's image, chunk-aligned, that `copies` need; gaps that are
-/// cheaper to read than to leave out are included. None is longer than `bytes_max`.
+/// Returns the chunk-aligned byte ranges [first, second) of a shard's image that `copies` need,
+/// including gaps that are cheaper to read than to skip. No range is longer than `bytes_max`.
 std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const ExportCopy> copies,
                                                     uint64_t image_bytes, uint64_t bytes_max);
 

@@ -13,9 +13,9 @@ namespace holdfast::cli {
 
 namespace {
 
-/// Shards read at the same time.
-constexpr size_t kExportedAtOnce = 4;
-/// Asked for in one request, so that no agent serves one reader for long.
+/// Shards read concurrently.
+constexpr size_t kConcurrentExports = 4;
+/// Maximum of one request, so that no agent serves one reader for long.
 constexpr uint64_t kRequestBytesMax = 256 << 20;
 constexpr uint64_t kExtraBytesMax = 1 << 30;
 
@@ -42,7 +42,7 @@ class PartBuffer : public ShardSink {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads image bytes [begin, end) of a shard, from any copy.
+/// Reads image bytes [begin, end) of a shard, from any replica.
 Result<std::vector<std::byte>> ReadBytes(RestoreSource& source, ShardSource& shard, uint64_t begin,
                                          uint64_t end, Progress& progress) {
   const uint64_t first = begin / kChunkBytes * kChunkBytes;
@@ -50,7 +50,7 @@ Result<std::vector<std::byte>> ReadBytes(RestoreSource& source, ShardSource& sha
       std::min(shard.expected.image_bytes, (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes);
   PartBuffer buffer(shard.expected);
   auto read = [&] { return source.ReadPart(shard, first, last - first, buffer); };
-  HOLDFAST_RETURN_IF_ERROR(ReadAnyCopy(source, shard, progress, read, [] {}));
+  HOLDFAST_RETURN_IF_ERROR(ReadAnyReplica(source, shard, progress, read, [] {}));
   std::span<const std::byte> wanted = buffer.bytes().subspan(begin - first, end - begin);
   return std::vector<std::byte>(wanted.begin(), wanted.end());
 }
@@ -71,7 +71,7 @@ Result<ParsedImage> ReadHeader(RestoreSource& source, ShardSource& shard, Progre
   return image;
 }
 
-/// Header and extras of one shard.
+/// Reads the header and the extras of one shard.
 Status ReadOne(RestoreSource& source, ShardSource& shard, bool keep_extras, Progress& progress,
                ParsedImage* image, std::map<std::string, std::string>* extras) {
   HOLDFAST_ASSIGN_OR_RETURN(*image, ReadHeader(source, shard, progress));
@@ -89,7 +89,7 @@ Status ReadOne(RestoreSource& source, ShardSource& shard, bool keep_extras, Prog
   return Status::Ok();
 }
 
-/// Puts the bytes of one shard to their places. A part that is read again is written again.
+/// Writes the bytes of one shard to their places. A part that is read again is written again.
 class TensorSink : public ShardSink {
  public:
   TensorSink(const ExpectedShard& expected, std::span<const ExportCopy> copies,
@@ -146,16 +146,16 @@ Status WriteShard(RestoreSource& source, ShardSource& shard, std::span<const Exp
       return source.ReadPart(shard, first, last - first, sink);
     };
     HOLDFAST_RETURN_IF_ERROR(
-        ReadAnyCopy(source, shard, progress, read, [&sink] { sink.TakeBack(); }));
+        ReadAnyReplica(source, shard, progress, read, [&sink] { sink.TakeBack(); }));
   }
   return Status::Ok();
 }
 
-/// Runs `work` for each shard, some at once; the first error.
+/// Runs `work` for each shard, some concurrently. Returns the first error.
 Status ForEachShard(size_t count, const std::function<Status(size_t)>& work) {
   Mutex mutex;
   Status first_error;
-  ParallelFor(count, kExportedAtOnce, [&](size_t i) {
+  ParallelFor(count, kConcurrentExports, [&](size_t i) {
     Status status = work(i);
     if (status.ok()) return true;
     MutexLock lock(mutex);

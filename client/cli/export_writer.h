@@ -9,32 +9,34 @@
 #include "client/cli/shard_source.h"
 #include "client/cli/target.h"
 
-// Reading a version for an export: first the headers of its shards, then their bytes, straight to
-// their places. Memory: the headers, and a chunk for each shard that is being read.
+// Reads a version for an export: first the headers of its shards, then their bytes, which go
+// directly to their places in the files. Memory: the headers, and a chunk for each shard that is
+// being read.
 
 namespace holdfast::cli {
 
-/// What is known of a version before its bytes are read.
+/// The headers of a version's shards, which are read before the tensors.
 struct ExportHeaders {
   std::vector<ParsedImage> shards;  // by rank
   TorchNotes notes;
-  /// By rank: the PyTorch client's extras, whole.
+  /// By rank: the complete extras of the PyTorch client.
   std::vector<std::map<std::string, std::string>> extras;
 };
 
-/// `plan` then names the copies that could be read. `keep_extras`: not only what `notes` needs.
+/// Reads the headers of all shards. Afterwards `plan` names the replicas that could be read.
+/// `keep_extras`: keeps more extras than `notes` needs.
 Result<ExportHeaders> ReadHeaders(RestoreSource& source, RestorePlan& plan, bool keep_extras,
                                   Progress& progress);
 
-/// Bytes that WriteTensors will read.
+/// Returns the number of bytes that WriteTensors() reads.
 uint64_t BytesToRead(const ExportLayout& layout, const RestorePlan& plan);
 
-/// Writes the files, complete and synced, under temporary names: to be published.
+/// Writes the files, complete and synced, under temporary names. The caller publishes them.
 Result<std::vector<TargetFile>> WriteTensors(RestoreSource& source, RestorePlan& plan,
                                              const ExportLayout& layout, const TargetFolder& target,
                                              Progress& progress);
 
-/// A small file, complete and synced, under its temporary name.
+/// Writes a small file, complete and synced, under its temporary name.
 Result<TargetFile> WriteSmallFile(const TargetFolder& target, const std::string& name,
                                   std::string_view bytes);
 

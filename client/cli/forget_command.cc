@@ -9,30 +9,30 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kForgetFooter = R"(
-Removes every version of the job on all nodes, in memory and on disk, its records and its runs; the
-name is free again, also for another user. Refused while the job runs. Nodes that are away drop
-what they have when they come back. There is no way back: export a version first to keep it.
+Removes every version of the job on all nodes, in memory and on disk, with its records and its runs.
+The name is free again, also for another user. Refused while the job runs. Nodes that are down
+remove their shards when they attach again. This cannot be undone: export a version first to keep
+it.
 
 Examples:
-  holdfast export my-job --to DIR     a version that shall stay
+  holdfast export my-job --format safetensors --to DIR     keep a version
   holdfast forget my-job --yes
 )";
 
 class ForgetCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command =
-        app.add_subcommand("forget", "Remove a job that is over, with all its versions");
+    CLI::App* command = app.add_subcommand("forget", "Remove an ended job, with all its versions");
     command->footer(kForgetFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
-    command->add_flag("--yes", yes_, "Really");
+    command->add_flag("--yes", yes_, "Confirm the removal (required)");
     return command;
   }
 
   Result<ExitCode> Run(Context& context) override {
     if (!yes_) {
       return Fail(InvalidArgumentError(
-          fmt::format("this removes every version of {} for good; say so with --yes", job_)));
+          fmt::format("this removes every version of {} for good; confirm with --yes", job_)));
     }
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.ForgetJob(job_));
@@ -43,8 +43,9 @@ class ForgetCommand : public Command {
     }
     context.output.Write(job_ + " is forgotten\n");
     if (!away.empty()) {
-      context.output.Write(fmt::format("away now, and dropping theirs when they come back: {}\n",
-                                       fmt::join(away, ", ")));
+      context.output.Write(
+          fmt::format("nodes that are down and remove its versions when they attach again: {}\n",
+                      fmt::join(away, ", ")));
     }
     return ExitCode::kOk;
   }

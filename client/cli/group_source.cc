@@ -12,17 +12,18 @@ namespace holdfast::cli {
 
 namespace {
 
-/// Chunks asked of an agent at a time: a call for each would take longer than the bytes do.
+/// Chunks requested from an agent at a time: with a call for each, the calls would take longer than
+/// the transfer.
 constexpr uint64_t kChunksAtOnce = 4;
 
-/// Reads by chunks and keeps the last ones of each shard, since neighbours are wanted next.
+/// Reads by chunks and keeps the last ones of each shard, since the next reads are adjacent.
 class ChunkedImages : public ShardImages {
  public:
   Status Read(Rank shard, uint64_t offset, std::span<std::byte> into) override {
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Seal(shard));
     if (offset > seal.image_bytes || into.size() > seal.image_bytes - offset) {
-      return DataLossError(fmt::format("{} is shorter than its group demands",
-                                       ToString(seal.identity.key())));
+      return DataLossError(fmt::format("{} has {} bytes, fewer than its parity group's plan has",
+                                       ToString(seal.identity.key()), seal.image_bytes));
     }
     Kept& kept = kept_[shard];
     for (uint64_t done = 0; done < into.size();) {
@@ -46,7 +47,7 @@ class ChunkedImages : public ShardImages {
     uint64_t chunks = 0;
     std::vector<std::byte> bytes;
   };
-  /// Fills `kept` from `chunk` on, with one chunk at least.
+  /// Fills `kept` with at least one chunk, from `chunk` on.
   virtual Status Load(Rank shard, const ShardSeal& seal, uint64_t chunk, Kept& kept) = 0;
 
  private:
@@ -67,10 +68,10 @@ class VolumeImages : public ChunkedImages {
 
  protected:
   Status Load(Rank shard, const ShardSeal& /*seal*/, uint64_t chunk, Kept& kept) override {
-    HOLDFAST_ASSIGN_OR_RETURN(Holder* holder, Find(shard));
+    HOLDFAST_ASSIGN_OR_RETURN(Holder * holder, Find(shard));
     auto bytes = holder->chunks->Read(chunk);
     if (!bytes) {
-      holder->chunks.reset();  // after an error of the device the files are no good any more
+      holder->chunks.reset();  // after a device error, the files must be opened again
       return bytes.error();
     }
     kept.bytes.assign(bytes->begin(), bytes->end());
@@ -138,7 +139,7 @@ struct AgentCopy {
 };
 using AgentCopies = std::map<Rank, std::vector<AgentCopy>>;
 
-/// Keeps the seal, and the bytes in their order.
+/// Stores the seal, and the bytes in order.
 class CollectingSink : public ShardSink {
  public:
   CollectingSink(std::optional<ShardSeal>& seal, std::vector<std::byte>* bytes)
@@ -183,7 +184,7 @@ class AgentImages : public ChunkedImages {
  protected:
   Status Load(Rank shard, const ShardSeal& seal, uint64_t chunk, Kept& kept) override {
     Status last = NotFoundError("no live node has it");
-    // One bad chunk is not to take its neighbours along.
+    // After a failure, reads the one chunk alone: a bad neighbour must not fail it.
     for (const uint64_t wanted : {kChunksAtOnce, uint64_t{1}}) {
       for (const AgentCopy& copy : copies_.at(shard)) {
         const uint64_t offset = chunk * kChunkBytes;
@@ -192,7 +193,7 @@ class AgentImages : public ChunkedImages {
         kept.bytes.clear();
         last = ReadPart(copy, shard, offset, bytes, sent, &kept.bytes);
         if (last.ok() && (!sent || sent->digest() != seal.digest())) {
-          last = DataLossError("node " + copy.node + " has another one by now");
+          last = DataLossError("node " + copy.node + " has replaced it by other bytes");
         }
         if (!last.ok()) continue;
         kept.first = chunk;
@@ -278,7 +279,7 @@ Result<LostShards::Opened> LostShards::Open(Rank rank) {
       return opened;
     }
   }
-  Status last = NotFoundError("no parity shard that is left protects " + ShardName(rank));
+  Status last = NotFoundError("no available parity shard protects " + ShardName(rank));
   for (const Rank parity : images_->Parity()) {
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     Opened opened;
@@ -295,7 +296,7 @@ Result<LostShards::Opened> LostShards::Open(Rank rank) {
   return Fail(last);
 }
 
-void LostShards::GiveBack(Rank rank, Opened opened) {
+void LostShards::Return(Rank rank, Opened opened) {
   MutexLock lock(mutex_);
   idle_[rank].push_back(std::move(opened));
 }
@@ -304,7 +305,7 @@ Result<ShardSeal> LostShards::Find(Rank rank) {
   HOLDFAST_ASSIGN_OR_RETURN(Opened opened, Open(rank));
   HOLDFAST_RETURN_IF_ERROR(opened.decoder->CheckDecodable(rank));
   auto seal = opened.decoder->Seal(rank);
-  GiveBack(rank, std::move(opened));
+  Return(rank, std::move(opened));
   return seal;
 }
 
@@ -343,7 +344,7 @@ Status LostShards::Stream(Rank rank, uint64_t offset, uint64_t bytes, ShardSink&
     }
     HOLDFAST_RETURN_IF_ERROR(sink.Chunk(at, chunk));
   }
-  GiveBack(rank, std::move(opened));
+  Return(rank, std::move(opened));
   return Status::Ok();
 }
 

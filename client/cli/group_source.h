@@ -13,24 +13,24 @@
 #include "storage/base/mutex.h"
 #include "storage/parity/group_decoder.h"
 
-// Shards that have no copy left, decoded by this command out of what their parity group has left:
-// in data directories, or at agents.
+// Decodes shards that have no replica left from the rest of their parity group, in data directories
+// or at agents.
 
 namespace holdfast::cli {
 
-/// What is there of one version. Makes readers of it, each for one thread. Thread-safe.
+/// The available shards of one version. Opens readers, each for one thread. Thread-safe.
 class VersionImages {
  public:
   virtual ~VersionImages() = default;
   virtual std::unique_ptr<ShardImages> Open() const = 0;
-  /// Parity shards that have a copy.
+  /// Returns the parity shards that have a replica.
   virtual std::vector<Rank> Parity() const = 0;
 };
 
-/// `volumes` outlive it.
+/// `volumes` must outlive the result.
 std::unique_ptr<VersionImages> ImagesOf(const std::vector<OfflineVolume>& volumes,
                                         const std::string& job, VersionId version);
-/// The copies that `plan`, of a whole version, names. `options` outlive it.
+/// Uses the replicas that `plan` names. `options` must outlive the result.
 std::unique_ptr<VersionImages> ImagesOf(const coordinator::PlanRestoreReply& plan,
                                         const std::string& job, const GlobalOptions& options);
 
@@ -40,13 +40,13 @@ class LostShards {
   LostShards(std::string job, VersionId version, std::unique_ptr<VersionImages> images)
       : job_(std::move(job)), version_(version), images_(std::move(images)) {}
 
-  /// The seal of a shard that can be decoded. DataLoss: too much of its group is missing, and what;
-  /// NotFound: no parity shard that is here protects the rank.
+  /// Returns the seal of a shard that can be decoded. DataLoss names the missing parts of its group
+  /// when there are too many. NotFound: no available parity shard protects the rank.
   Result<ShardSeal> Find(Rank rank);
-  /// Those of all groups that have a readable parity shard.
+  /// Returns the plans of all groups that have a readable parity shard.
   std::vector<GroupPlan> Plans();
-  /// Hands the image bytes from `offset` on, a chunk's first byte, to `sink`: whole chunks, each
-  /// compared with the seal.
+  /// Decodes image bytes from `offset`, a chunk's first byte, and passes complete chunks to `sink`,
+  /// each compared with the seal.
   Status Stream(Rank rank, uint64_t offset, uint64_t bytes, ShardSink& sink);
 
  private:
@@ -55,7 +55,7 @@ class LostShards {
     std::unique_ptr<GroupDecoder> decoder;
   };
   Result<Opened> Open(Rank rank);
-  void GiveBack(Rank rank, Opened opened);
+  void Return(Rank rank, Opened opened);
 
   const std::string job_;
   const VersionId version_;

@@ -15,43 +15,50 @@ namespace {
 constexpr const char* kImportFooter = R"(
 Reads a directory that torch.distributed.checkpoint wrote (dcp.save, FileSystemWriter), or one of
 safetensors files, and saves it as a version of a job, through the agent of this node. The job then
-restores it like any other: holdfast.torch.Checkpointer, StorageReader, export. Nothing in the
-directory is executed: of its pickles only the classes of a checkpoint's metadata are made, whatever
-else is in them is refused by name.
+restores it like any other version: holdfast.torch.Checkpointer, StorageReader, export. No code in
+the directory is executed: pickles may contain only the classes of a checkpoint's metadata, and any
+other class is refused by name.
 
-It is a start of the job: give the name of a job that does not run.
+An import is a start of the job: give the name of a job that does not run.
 
 Examples:
   holdfast import ./checkpoint/step-1000 --job my-job --step 1000
   holdfast import ./checkpoint --job my-job --entry app.model=model --entry app.optim=optim
   holdfast import ./hf-model --job finetune --entry model       safetensors of Hugging Face
-  holdfast import ./checkpoint --job my-job --dry-run           what is in it?
+  holdfast import ./checkpoint --job my-job --dry-run           show its contents
 )";
 
 class ImportCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command = app.add_subcommand("import", "Save a checkpoint of torch as a version");
+    CLI::App* command =
+        app.add_subcommand("import", "Save a PyTorch checkpoint as a version of a job");
     command->footer(kImportFooter);
     command->add_option("DIR", dir_, "The checkpoint's directory")->type_name("DIR")->required();
-    command->add_option("--job", job_, "The job that gets it")->required()->check(JobNameCheck());
-    command->add_option("--step", step_, "The step that it is")->capture_default_str();
+    command->add_option("--job", job_, "The job of the new version")
+        ->required()
+        ->check(JobNameCheck());
+    command->add_option("--step", step_, "The step of the new version")->capture_default_str();
     command
         ->add_option("--entry", entries_,
-                     "[FROM=]NAME: what is under FROM in the checkpoint is entry NAME of the "
-                     "state; without FROM all of it")
+                     "Import FROM of the checkpoint (without FROM: all of it) as entry NAME of the "
+                     "state; may be repeated")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false)
         ->type_name("[FROM=]NAME");
-    command->add_option("--socket", socket_, "The agent's; else $HOLDFAST_SOCKET, else its default")
+    command
+        ->add_option("--socket", socket_, "The agent's socket [$HOLDFAST_SOCKET, or the default]")
         ->type_name("PATH");
-    command->add_option("--wait", tier_, "Until it is committed there: memory, peer or disk")
+    command
+        ->add_option("--wait", tier_,
+                     "Wait until the version is committed at this tier: memory, "
+                     "peer or disk")
         ->check(CLI::IsMember({"memory", "peer", "disk"}).description(""))
         ->type_name("TIER")
         ->capture_default_str();
     python_.AddTo(*command);
-    command->add_flag("--dry-run", dry_run_, "Show what is in it and save nothing");
-    command->add_flag("-y,--yes", yes_, "Into a job that is known already, of which nothing runs");
+    command->add_flag("--dry-run", dry_run_, "Show the checkpoint's contents and save nothing");
+    command->add_flag("-y,--yes", yes_, "Import into an existing job, none of whose ranks runs");
     return command;
   }
 
@@ -65,12 +72,12 @@ class ImportCommand : public Command {
     if (!socket_.empty()) arguments.insert(arguments.end(), {"--socket", socket_});
     for (const std::string& entry : entries_) arguments.push_back("--entry=" + entry);
     if (dry_run_) arguments.emplace_back("--dry-run");
-    HOLDFAST_ASSIGN_OR_RETURN(const std::string said, python_.Convert(arguments));
-    return Show(context, said);
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string answer, python_.Convert(arguments));
+    return Show(context, answer);
   }
 
  private:
-  /// An import is a start of the job: it would fence the ranks of one that runs.
+  /// Refuses an existing job: an import is a start of the job, and would fence ranks that run.
   Status RefuseKnownJob(Context& context) const {
     if (yes_) return Status::Ok();
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
@@ -78,16 +85,16 @@ class ImportCommand : public Command {
     if (!known && known.error().code() == ErrorCode::kNotFound) return Status::Ok();
     if (!known) return known.error();
     return FailedPreconditionError(
-        fmt::format("there is a job '{}' already, and an import is a new start of it, which fences "
-                    "ranks that still run: import into a job of another name, or say --yes when "
+        fmt::format("job '{}' exists already, and an import is a new start of it, which fences "
+                    "ranks that still run: import into a job of another name, or give --yes when "
                     "none runs",
                     job_));
   }
 
-  Result<ExitCode> Show(Context& context, const std::string& said) const {
-    Json answer = Json::parse(said, nullptr, false);
+  Result<ExitCode> Show(Context& context, const std::string& text) const {
+    Json answer = Json::parse(text, nullptr, false);
     if (!answer.is_object() || !answer.contains("tensors") || !answer.contains("bytes"))
-      return Fail(InternalError("the conversion gave no answer"));
+      return Fail(InternalError("the conversion returned no valid result"));
     if (context.output.json()) {
       context.output.WriteJson("import", answer);
       return ExitCode::kOk;

@@ -11,14 +11,14 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kIncidentsFooter = R"(
-DETECTED, RECOVERED: from the last sign of health to when it was noticed, and to the first version
-that was committed after it. LOST: steps that were trained again.
+DETECTED, RECOVERED: time from the last sign of health to the detection, and to the first version
+that was committed afterwards. LOST: steps that were trained again.
 
 Examples:
   holdfast incidents                   of all jobs, the newest first
   holdfast incidents --job gpt
-  holdfast incidents show 12           what was seen, what was done, and when
-  holdfast incidents --ack 12 --why "the job was cancelled"    nothing more is done about it
+  holdfast incidents show 12           evidence, actions and times of one incident
+  holdfast incidents --ack 12 --why "the job was cancelled"    no further action is taken
   holdfast incidents -o json | jq '.incidents[] | select(.state == "open")'
 )";
 
@@ -58,16 +58,16 @@ Cell IncidentStateCell(const Incident& incident) {
 class IncidentsCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command = app.add_subcommand("incidents", "What went wrong, and what was done");
+    CLI::App* command = app.add_subcommand("incidents", "Faults, and how they were handled");
     command->footer(kIncidentsFooter);
-    command->add_option("--job", job_, "Only of this job")->check(NameCheck("job"));
+    command->add_option("--job", job_, "Only incidents of this job")->check(NameCheck("job"));
     command->add_option("--ack", acknowledged_,
-                        "Acknowledge this incident: nothing more is done about it, also by "
+                        "Acknowledge this incident: no further action is taken, also not by "
                         "restart.command");
     command->add_option("--why", why_, "With --ack: the reason, for the record");
     watch_.AddTo(*command);
-    show_ = command->add_subcommand("show", "One incident, whole");
-    show_->add_option("ID", id_, "Its number")->required();
+    show_ = command->add_subcommand("show", "One incident in full");
+    show_->add_option("ID", id_, "The incident's number")->required();
     return command;
   }
 
@@ -122,7 +122,9 @@ class IncidentsCommand : public Command {
 
   Result<ExitCode> Show(Context& context, CoordinatorClient& client) const {
     HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListIncidents("", id_));
-    if (reply.incidents_size() != 1) return Fail(NotFoundError("no such incident"));
+    if (reply.incidents_size() != 1) {
+      return Fail(NotFoundError(fmt::format("there is no incident {}", id_)));
+    }
     const Incident& incident = reply.incidents(0);
     if (context.output.json()) {
       context.output.WriteJson("incident", ToJson(incident));

@@ -5,7 +5,7 @@
 #include "client/cli/command.h"
 #include "storage/format/seal.h"
 
-// What `inspect` shows of one path.
+// What `inspect` prints for one path.
 
 namespace holdfast::cli {
 
@@ -14,9 +14,9 @@ struct InspectRequest {
   bool deep = false;
 };
 
-/// A safetensors file (image, part, foreign), a seal or a data directory's marker.
+/// Inspects a safetensors file (image, part, foreign), a seal or a data directory's marker.
 Result<ExitCode> InspectFile(Context& context, const InspectRequest& request);
-/// A version's directory, a job's, or a data directory.
+/// Inspects a version's directory, a job's, or a data directory.
 Result<ExitCode> InspectDirectory(Context& context, const InspectRequest& request);
 
 /// Lines of "name: value", values in one column.
@@ -31,7 +31,7 @@ class KeyValues {
   std::vector<std::pair<std::string, std::string>> rows_;
 };
 
-/// Identity, length, digest and parts of a seal.
+/// Returns identity, length, digest and parts of a seal.
 Json SealJson(const ShardSeal& seal);
 void AddSeal(const ShardSeal& seal, KeyValues& values);
 

@@ -13,11 +13,10 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kInspectFooter = R"(
-PATH may be a shard's image or part (any safetensors file, also of other makers), a seal, a
-version's directory, a job's directory, a whole data directory, or a folder of safetensors files
-such as `restore` and `export` write. No service is needed and nothing
-is changed. With --deep, bytes are compared with the checksums of the seals beside them; the exit
-code is 2 when something does not match.
+PATH may be a shard's image or part (any safetensors file, also of other programs), a seal, a
+version's directory, a job's directory, a data directory, or a folder of safetensors files such as
+`restore` and `export` write. Needs no service and changes nothing. With --deep, compares bytes with
+the checksums of the seals next to them. The exit code is 2 when something does not match.
 
 Examples:
   holdfast inspect out/rank-00000-of-00004.safetensors
@@ -30,8 +29,8 @@ Examples:
 class InspectCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command =
-        app.add_subcommand("inspect", "What is in a file or directory, without any service");
+    CLI::App* command = app.add_subcommand(
+        "inspect", "Show the contents of a file or directory, without a service");
     command->footer(kInspectFooter);
     command->add_option("PATH", path_, "A safetensors file, a seal, a version or a data directory")
         ->required();
@@ -42,17 +41,17 @@ class InspectCommand : public Command {
   Result<ExitCode> Run(Context& context) override {
     struct stat info {};
     if (::stat(path_.c_str(), &info) != 0)
-      return Fail(ErrnoStatus(errno, "cannot look at " + path_));
+      return Fail(ErrnoStatus(errno, "cannot inspect " + path_));
     // "dir/" and "dir" are the same.
     while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
     InspectRequest request{path_, deep_};
-    auto code = S_ISDIR(info.st_mode) ? InspectDirectory(context, request)
-                                      : InspectFile(context, request);
-    // A program that reads JSON gets the damage as JSON, too.
+    auto code =
+        S_ISDIR(info.st_mode) ? InspectDirectory(context, request) : InspectFile(context, request);
+    // With JSON output, damage is reported as JSON, too.
     const bool found = !code && (code.error().code() == ErrorCode::kDataLoss ||
                                  code.error().code() == ErrorCode::kUnsupported);
     if (!found || !context.output.json()) return code;
-    SayError(code.error());
+    PrintError(code.error());
     context.output.WriteJson("inspect", {{"what", "unreadable"},
                                          {"path", path_},
                                          {"ok", false},

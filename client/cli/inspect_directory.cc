@@ -21,21 +21,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One shard of a version's directory.
+/// One shard in a version's directory.
 struct FoundShard {
   std::string seal_path;
   Rank rank;
-  ShardSeal seal;  // when `status` is of its files, not of the seal itself
+  ShardSeal seal;  // valid when `sealed`
   bool sealed = false;
   std::vector<std::string> absent;
   uint64_t chunks_checked = 0;
   Status status;
 };
 
-/// A version as far as it lies in one directory.
+/// The part of a version that is in one directory.
 struct FoundVersion {
   std::string path;
-  std::string job;  // as the directories say
+  std::string job;  // by the names of the directories
   std::string version;
   std::vector<FoundShard> shards;
   std::vector<std::string> unsealed;  // data without a seal: never published
@@ -62,19 +62,19 @@ std::vector<std::string> NamesIn(const std::string& dir, Status* error_out) {
   return names;
 }
 
-/// A seal is of this directory only when it names the job and version of its path.
+/// Checks that a seal has the job, version and rank of its path.
 Status CheckPlace(const FoundVersion& version, const FoundShard& shard) {
   const ShardIdentity& identity = shard.seal.identity;
   bool job_differs = !version.job.empty() && identity.job != version.job;
   bool version_differs = !version.version.empty() && ToString(identity.version) != version.version;
   if (identity.rank == shard.rank && !job_differs && !version_differs) return Status::Ok();
   return DataLossError(shard.seal_path + " is the seal of " + ToString(identity.key()) +
-                       ": it was put here by mistake");
+                       ", which does not belong into this directory");
 }
 
-/// Reads one seal and looks at the files it speaks of.
-FoundShard LookAtSeal(const std::string& dir, const std::string& name, const FoundVersion& version,
-                      bool deep, Progress& progress) {
+/// Reads one seal and checks its files.
+FoundShard CheckSealInDirectory(const std::string& dir, const std::string& name,
+                                const FoundVersion& version, bool deep, Progress& progress) {
   FoundShard shard;
   shard.seal_path = dir + "/" + name;
   shard.rank = ParseShardFileName(name)->rank;
@@ -93,12 +93,12 @@ FoundShard LookAtSeal(const std::string& dir, const std::string& name, const Fou
   shard.absent = check.absent;
   shard.chunks_checked = check.chunks_checked;
   if (shard.status.ok() && check.absent.size() == shard.seal.parts.size())
-    shard.status = DataLossError(shard.seal_path + " has none of its files beside it");
+    shard.status = DataLossError("no file of " + shard.seal_path + " is in this directory");
   return shard;
 }
 
-/// Everything in a version's directory; names that a volume would not write are passed over.
-Result<FoundVersion> LookAtVersion(const std::string& dir, bool deep, Progress& progress) {
+/// Reads everything in a version's directory. Skips names that a volume would not write.
+Result<FoundVersion> ReadVersionDirectory(const std::string& dir, bool deep, Progress& progress) {
   FoundVersion version;
   version.path = dir;
   std::error_code error;
@@ -117,7 +117,7 @@ Result<FoundVersion> LookAtVersion(const std::string& dir, bool deep, Progress& 
     bool has_seal = std::binary_search(names.begin(), names.end(), SealName(parsed->rank));
     if (parsed->temporary || (!parsed->seal && !has_seal)) version.unsealed.push_back(name);
     if (!parsed->seal || parsed->temporary) continue;
-    version.shards.push_back(LookAtSeal(dir, name, version, deep, progress));
+    version.shards.push_back(CheckSealInDirectory(dir, name, version, deep, progress));
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     const FoundShard& shard = version.shards.back();
     version.bytes += shard.seal.image_bytes;
@@ -160,7 +160,7 @@ Json ToJson(const FoundVersion& version) {
           {"unsealed", version.unsealed}};
 }
 
-/// Whole sentences below a table, whose cells may be cut.
+/// Writes complete messages below a table, whose cells may be cut.
 void WriteFindings(Output& output, const FoundVersion& version) {
   for (const FoundShard& shard : version.shards) {
     if (!shard.status.ok())
@@ -172,13 +172,13 @@ void WriteFindings(Output& output, const FoundVersion& version) {
                  " has no seal: it was never published\n");
 }
 
-/// One row a shard.
+/// Prints one row per shard.
 Result<ExitCode> InspectVersion(Context& context, const InspectRequest& request) {
   Output& output = context.output;
   Result<FoundVersion> version = FoundVersion();
   {
     Progress progress("reading", 0, request.deep, context.clock);
-    version = LookAtVersion(request.path, request.deep, progress);
+    version = ReadVersionDirectory(request.path, request.deep, progress);
   }
   if (!version) return Fail(version.error());
   if (output.json()) {
@@ -216,7 +216,7 @@ Result<ExitCode> InspectVersion(Context& context, const InspectRequest& request)
   return version->exit_code();
 }
 
-/// The directories of versions beneath a job's directory or a data directory.
+/// Returns the versions' directories in a job's directory or a data directory.
 std::vector<std::string> VersionDirsOf(const std::string& path, bool data_dir, Status* error) {
   std::vector<std::string> dirs;
   std::vector<std::string> jobs = {path};
@@ -238,7 +238,7 @@ std::vector<std::string> VersionDirsOf(const std::string& path, bool data_dir, S
   return dirs;
 }
 
-/// One row a version, of a data directory or of one job in it.
+/// Prints one row per version of a data directory, or of one job in it.
 Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bool data_dir) {
   VolumeMarker marker;
   if (data_dir) {
@@ -253,7 +253,8 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
   {
     Progress progress("reading", 0, request.deep, context.clock);
     for (const std::string& dir : dirs) {
-      HOLDFAST_ASSIGN_OR_RETURN(FoundVersion version, LookAtVersion(dir, request.deep, progress));
+      HOLDFAST_ASSIGN_OR_RETURN(FoundVersion version,
+                                ReadVersionDirectory(dir, request.deep, progress));
       versions.push_back(std::move(version));
     }
   }
@@ -301,7 +302,7 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
                {ok ? good : "DAMAGED", ok ? Tone::kGood : Tone::kBad}});
   }
   if (table.empty()) {
-    output.Write("it holds no version\n");
+    output.Write("it contains no version\n");
   } else {
     output.WriteTable(table);
   }
@@ -309,7 +310,8 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
   return code;
 }
 
-/// A copied-out version's directory may have any name.
+/// Returns whether `dir` contains files of shards. A copy of a version's directory may have any
+/// name.
 bool HoldsShards(const std::string& dir) {
   Status ignored;
   std::vector<std::string> names = NamesIn(dir, &ignored);
@@ -326,7 +328,7 @@ std::vector<std::string> SafetensorsIn(const std::string& dir) {
   return names;
 }
 
-/// One row a file, of a folder that `restore`, `export` or another program wrote.
+/// Prints one row per file of a folder that `restore`, `export` or another program wrote.
 Result<ExitCode> InspectFolder(Context& context, const InspectRequest& request,
                                const std::vector<std::string>& names) {
   ExitCode code = ExitCode::kOk;
@@ -390,7 +392,7 @@ Result<ExitCode> InspectDirectory(Context& context, const InspectRequest& reques
   return Fail(FailedPreconditionError(
       request.path +
       " is neither a data directory nor a version's directory: it has no file named " +
-      std::string(kMarkerName) + " and no rank-N.seal; to look at one file, name the file"));
+      std::string(kMarkerName) + " and no rank-N.seal; to inspect one file, name the file"));
 }
 
 }  // namespace holdfast::cli

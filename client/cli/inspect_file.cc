@@ -67,18 +67,18 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-/// What --deep found out about a file's bytes.
+/// The result of checking a file's bytes.
 struct BytesResult {
   std::string text;
-  bool checked = false;  // there was something to compare with
+  bool checked = false;  // a seal was available to compare with
   std::vector<std::string> absent;
   uint64_t chunks_checked = 0;
   Status status;
 };
 
-/// Compares the files in `dir` with `seal`, as far as they are there.
-BytesResult CheckBeside(Context& context, const std::string& dir, const ShardSeal& seal,
-                        bool deep) {
+/// Compares the files in `dir` with `seal`, as far as they exist.
+BytesResult CheckAgainstSeal(Context& context, const std::string& dir, const ShardSeal& seal,
+                             bool deep) {
   Progress progress("reading", seal.image_bytes, deep, context.clock);
   SealedFilesCheck check =
       CheckSealedFiles(dir, seal, deep, [&](uint64_t bytes) { progress.Add(bytes); });
@@ -108,7 +108,7 @@ ExitCode ExitCodeFor(const BytesResult& result) {
   return ExitCode::kOk;
 }
 
-/// All of a tensor's description: the table cuts, this never does.
+/// Complete descriptions of the tensors, unlike the table, whose cells may be cut.
 Json TensorsJson(const ParsedImage& image) {
   Json tensors = Json::array();
   for (const PlacedTensor& tensor : image.tensors) {
@@ -134,7 +134,7 @@ std::string SliceText(const TensorSpec& spec) {
   return "[" + Join(ranges, ", ") + "] of " + FormatShape(spec.global_shape);
 }
 
-/// Tensors in the order in which they lie in the file, then extras.
+/// Writes the tensors in the order of the file, then the extras.
 void WriteTensors(Output& output, const ParsedImage& image) {
   Table tensors({{"TENSOR", false, true},
                  {"DTYPE", false, false},
@@ -161,8 +161,8 @@ void WriteTensors(Output& output, const ParsedImage& image) {
   }
 }
 
-/// The seal that belongs to an image or part under a volume's names.
-std::optional<Result<ShardSeal>> SealBeside(const std::string& path) {
+/// Returns the seal next to an image or part with a volume's file name, if it exists.
+std::optional<Result<ShardSeal>> FindSealOf(const std::string& path) {
   auto name = ParseShardFileName(fs::path(path).filename().string());
   if (!name || name->seal || name->temporary) return std::nullopt;
   std::string seal = FolderOf(path) + "/" + SealName(name->rank);
@@ -171,12 +171,13 @@ std::optional<Result<ShardSeal>> SealBeside(const std::string& path) {
   return ReadSealFile(seal);
 }
 
-/// By the seal beside it; a file without one gets its digest, to compare with another copy's.
+/// Compares an image with the seal next to it. Without a seal, computes the digest, to compare with
+/// another replica.
 BytesResult CheckImage(Context& context, const InspectRequest& request, const ParsedImage& image) {
-  auto seal = SealBeside(request.path);
+  auto seal = FindSealOf(request.path);
   if (seal && !*seal) return {"DAMAGED: " + seal->error().message(), true, {}, 0, seal->error()};
-  if (seal) return CheckBeside(context, FolderOf(request.path), **seal, request.deep);
-  BytesResult result{"no seal beside it: nothing to compare the bytes with", false, {}, 0, {}};
+  if (seal) return CheckAgainstSeal(context, FolderOf(request.path), **seal, request.deep);
+  BytesResult result{"no seal next to it to compare the bytes with", false, {}, 0, {}};
   if (!request.deep) return result;
   Progress progress("reading", image.image_bytes, true, context.clock);
   Result<uint64_t> digest =
@@ -186,13 +187,13 @@ BytesResult CheckImage(Context& context, const InspectRequest& request, const Pa
   return result;
 }
 
-/// The "what" of JSON.
+/// Returns the value of "what" in the JSON output.
 std::string WhatIs(const ParsedImage& image) {
   if (image.format == 0) return "safetensors";
   return image.metadata.count("holdfast.part") > 0 ? "part" : "image";
 }
 
-/// An image, a part of one, or a safetensors file of other makers.
+/// Inspects an image, a part of one, or a safetensors file of another program.
 Result<ExitCode> InspectImage(Context& context, const InspectRequest& request) {
   HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ReadImageHeader(request.path));
   BytesResult result = CheckImage(context, request, image);
@@ -220,10 +221,11 @@ Result<ExitCode> InspectImage(Context& context, const InspectRequest& request) {
     output.WriteJson("inspect", body);
     return ExitCodeFor(result);
   }
+  // Foreign files have no shard identity, and are described by their own metadata.
   KeyValues values;
   values.Add("file", request.path);
   if (what == "safetensors") {
-    values.Add("kind", "safetensors file, not made by Holdfast");
+    values.Add("kind", "safetensors file, not written by Holdfast");
   } else {
     std::string part = "image of a shard";
     if (what == "part") {
@@ -249,7 +251,7 @@ Result<ExitCode> InspectImage(Context& context, const InspectRequest& request) {
 
 Result<ExitCode> InspectSeal(Context& context, const InspectRequest& request) {
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ReadSealFile(request.path));
-  BytesResult result = CheckBeside(context, FolderOf(request.path), seal, request.deep);
+  BytesResult result = CheckAgainstSeal(context, FolderOf(request.path), seal, request.deep);
   Output& output = context.output;
   if (output.json()) {
     Json body = {{"what", "seal"}, {"path", request.path}};
@@ -307,7 +309,8 @@ Result<ExitCode> InspectMarker(Context& context, const InspectRequest& request) 
   return ExitCode::kOk;
 }
 
-/// The first bytes of a file; empty when it cannot be read: the real reader says why.
+/// Returns the first bytes of a file; empty when it cannot be read. The caller's reader reports the
+/// error.
 std::string FirstBytes(const std::string& path, size_t count) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string bytes(count, '\0');

@@ -36,17 +36,17 @@ Registry& TheRegistry() {
 
 constexpr timespec kGrace = {1, 0};
 
-/// The end when a command cannot be waited for: nothing half-written stays.
+/// Ends the process when the command does not end in time. Leaves no partially written file.
 [[noreturn]] void RemoveFilesAndExit() {
   Registry& registry = TheRegistry();
   MutexLock lock(registry.mutex);
   for (const auto& [id, path] : registry.files) ::unlink(path.c_str());
-  // A bar may be on the line.
+  // Ends the line of a progress bar.
   if (::isatty(STDERR_FILENO) == 1) static_cast<void>(!::write(STDERR_FILENO, "\n", 1));
   ::_exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
-/// The signal thread: waits for one signal, then sees to it that the process ends.
+/// The signal thread: waits for one signal, then makes the process end.
 void AwaitSignals(sigset_t signals) {
   int signal = 0;
   while (::sigwait(&signals, &signal) != 0) {

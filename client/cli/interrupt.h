@@ -7,23 +7,23 @@
 
 namespace holdfast::cli {
 
-/// SIGINT and SIGTERM of this process, taken by a thread of its own, so that a command may be
-/// interrupted anywhere. The first one cancels registered calls and lets the command clean up; when
-/// that takes longer than a second, or at the second signal, registered files are removed and the
-/// process ends with 130.
+/// SIGINT and SIGTERM of this process, handled by a separate thread, so that a command may be
+/// interrupted anywhere. The first signal cancels registered calls and lets the command clean up.
+/// If that takes longer than a second, or at the second signal, the thread removes registered files
+/// and ends the process with 130.
 ///
 /// Call Install() first in main, before any other thread starts: threads inherit its signal mask.
 class Interrupt {
  public:
   static void Install();
   static bool requested();
-  /// Cancelled once a signal came. Loops ask between two pieces of work.
+  /// Returns Cancelled after a signal. Loops call it between two pieces of work.
   static Status Check();
-  /// Waits up to `timeout_ms`; Cancelled as soon as a signal comes.
+  /// Waits up to `timeout_ms`. Returns Cancelled as soon as a signal arrives.
   static Status SleepFor(int64_t timeout_ms);
 };
 
-/// Runs `cancel` (from the signal thread) if a signal comes while this exists.
+/// Runs `cancel` on the signal thread if a signal arrives while this object exists.
 class OnInterrupt {
  public:
   explicit OnInterrupt(std::function<void()> cancel);
@@ -35,8 +35,8 @@ class OnInterrupt {
   size_t id_;
 };
 
-/// While this exists, the first signal is only told, by seen(): the command ends in its own way.
-/// The second is one as usual. One at a time.
+/// While this object exists, the first signal only sets seen(), and the command ends its own work.
+/// The second signal acts as usual. At most one such object exists.
 class DeferInterrupt {
  public:
   DeferInterrupt();
@@ -47,8 +47,8 @@ class DeferInterrupt {
   static bool seen();
 };
 
-/// A file that must not outlive an interrupted or failed command: removed by the destructor, and by
-/// the signal thread if the process is ended by it, unless Keep() was called.
+/// A file that must not outlive an interrupted or failed command. The destructor removes it, or the
+/// signal thread when it ends the process, unless Keep() was called.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path);
@@ -57,7 +57,7 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// It was renamed: no longer ours to remove.
+  /// Keeps the file, for example after it was renamed.
   void Keep();
 
  private:

@@ -9,22 +9,22 @@
 namespace holdfast::cli {
 
 namespace {
-Json SeatsJson(const coordinator::NodeStatus& node) {
-  Json seats = Json::array();
-  for (const auto& seat : node.seats()) {
-    seats.push_back({{"job", seat.job()},
-                     {"group", seat.group()},
-                     {"number", seat.number()},
-                     {"position", seat.position()},
-                     {"members", seat.members()},
-                     {"parity", seat.parity()}});
+Json MembershipsJson(const coordinator::NodeStatus& node) {
+  Json memberships = Json::array();
+  for (const auto& membership : node.memberships()) {
+    memberships.push_back({{"job", membership.job()},
+                           {"group", membership.group()},
+                           {"number", membership.number()},
+                           {"position", membership.position()},
+                           {"members", membership.members()},
+                           {"parity", membership.parity()}});
   }
-  return seats;
+  return memberships;
 }
 }  // namespace
 
 Json NodeJson(const coordinator::NodeStatus& node) {
-  // Sorted, unlike the map on the wire.
+  // Sorted, unlike the map in the message.
   const std::map<std::string, std::string> labels(node.labels().begin(), node.labels().end());
   return {{"node", node.node()},
           {"alive", node.alive()},
@@ -37,7 +37,7 @@ Json NodeJson(const coordinator::NodeStatus& node) {
           {"peer_address", node.peer_address()},
           {"parity_bytes", node.held_parity_bytes()},
           {"labels", labels},
-          {"seats", SeatsJson(node)}};
+          {"seats", MembershipsJson(node)}};
 }
 
 Json NodesJson(const coordinator::GetStatusReply& status) {

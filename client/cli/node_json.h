@@ -3,14 +3,14 @@
 #include "client/cli/output.h"
 #include "coordinator/api/coordinator.pb.h"
 
-// How nodes look in tables and in JSON, the same in every command.
+// The table and JSON forms of nodes, the same in every command.
 
 namespace holdfast::cli {
 
-/// Machine form of one node: whole numbers of bytes, null for what is not known. Fields are added,
-/// none is renamed.
+/// The JSON form of one node: integer numbers of bytes, null for unknown values. New fields may be
+/// added; existing fields are never renamed.
 Json NodeJson(const coordinator::NodeStatus& node);
-/// Of all nodes.
+/// The JSON form of all nodes.
 Json NodesJson(const coordinator::GetStatusReply& status);
 
 /// "up" or "DOWN"

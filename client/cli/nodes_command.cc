@@ -16,13 +16,13 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kNodesFooter = R"(
-GROUP is a parity group of a job that runs, SEAT the node's place in it, counted from 0. SEGMENTS is
-what a stripe of the group consists of, data+parity: as many nodes as it has parity may be lost. A
-node with ranks of several jobs has a line for each.
+GROUP is a parity group of a running job. MEMBER is the node's index in the group, from 0, and the
+group's size. SEGMENTS is data+parity of a stripe: the group survives the loss of as many nodes as
+it has parity segments. A node with ranks of several jobs has a line for each job.
 
 Examples:
   holdfast nodes                      every node
-  holdfast nodes n3 -o wide           one, with labels and addresses
+  holdfast nodes n3 -o wide           one node, with labels and addresses
   holdfast nodes -o json | jq -r '.nodes[] | select(.health != "HOLDFAST_OK") | .node'
 )";
 
@@ -37,14 +37,14 @@ FindingsByNode ByNode(const coordinator::GetStatusReply& status, int64_t now) {
   return by_node;
 }
 
-/// Codes in the table, sentences where there is room.
+/// Codes only, or with -o wide also the messages.
 Cell HealthCell(const std::vector<Finding>& findings, bool wide) {
   if (findings.empty()) return {"ok", Tone::kGood};
   std::vector<std::string> texts;
   for (const Finding& finding : findings) {
     texts.push_back(wide ? finding.code + " " + finding.message : finding.code);
   }
-  return {Join(texts, wide ? "; " : ","), ToneOf(Gravest(findings))};
+  return {Join(texts, wide ? "; " : ","), ToneOf(WorstLevel(findings))};
 }
 
 std::string LabelsText(const NodeStatus& node) {
@@ -54,16 +54,16 @@ std::string LabelsText(const NodeStatus& node) {
   return labels.empty() ? "-" : Join(labels, ",");
 }
 
-std::vector<Cell> SeatCells(const coordinator::PeerSeat& seat) {
-  return {{fmt::format("{}/{}", seat.job(), seat.group())},
-          {fmt::format("{}/{}", seat.position(), seat.members())},
-          {fmt::format("{}+{}", seat.members() - seat.parity(), seat.parity())}};
+std::vector<Cell> MembershipCells(const coordinator::GroupMembership& membership) {
+  return {{fmt::format("{}/{}", membership.job(), membership.group())},
+          {fmt::format("{}/{}", membership.position(), membership.members())},
+          {fmt::format("{}+{}", membership.members() - membership.parity(), membership.parity())}};
 }
 
 class NodesCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command = app.add_subcommand("nodes", "The nodes, and who protects whom");
+    CLI::App* command = app.add_subcommand("nodes", "The nodes and their parity groups");
     command->footer(kNodesFooter);
     command->add_option("NODE", node_, "Only this node")->check(NameCheck("node"));
     watch_.AddTo(*command);
@@ -89,14 +89,15 @@ class NodesCommand : public Command {
       shown.insert(shown.end(), its.begin(), its.end());
     }
     if (!node_.empty() && nodes.empty()) {
-      return Fail(NotFoundError("no node '" + node_ + "' has ever attached"));
+      return Fail(
+          NotFoundError("there is no node '" + node_ + "': none of this name has attached"));
     }
     if (context.output.json()) {
       WriteJson(context.output, nodes, findings, now);
     } else {
       WriteText(context.output, nodes, findings, now);
     }
-    return Gravest(shown) == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
+    return WorstLevel(shown) == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
   }
 
   static void WriteJson(Output& output, const std::vector<const NodeStatus*>& nodes,
@@ -107,7 +108,7 @@ class NodesCommand : public Command {
       Json codes = Json::array();
       for (const Finding& finding : its) codes.push_back(finding.code);
       Json one = NodeJson(*node);
-      one["health"] = NameOf(Gravest(its));
+      one["health"] = NameOf(WorstLevel(its));
       one["codes"] = codes;
       list.push_back(std::move(one));
     }
@@ -118,7 +119,7 @@ class NodesCommand : public Command {
                         FindingsByNode& findings, int64_t now) {
     std::vector<Column> columns = {
         {"NODE", false, true},   {"STATE", false, false},   {"GROUP", false, true},
-        {"SEAT", true, false},   {"SEGMENTS", true, false}, {"MEMORY", true, false},
+        {"MEMBER", true, false}, {"SEGMENTS", true, false}, {"MEMORY", true, false},
         {"PARITY", true, false}, {"DISK", true, false},     {"HEALTH", false, true}};
     if (output.wide()) {
       columns.insert(columns.end(), {{"FREE", true, false},
@@ -136,13 +137,15 @@ class NodesCommand : public Command {
     }
   }
 
-  /// A line for each seat; what does not depend on the job is in the first alone.
+  /// Adds a row for each membership. Only the first row has the values that do not depend on the
+  /// job.
   static void AddRows(Table& table, const NodeStatus& node, const std::vector<Finding>& findings,
                       const Output& output, int64_t now) {
     std::vector<Cell> row = {{node.node()}, StateCell(node)};
-    const std::vector<Cell> seat =
-        node.seats().empty() ? std::vector<Cell>{{"-"}, {"-"}, {"-"}} : SeatCells(node.seats(0));
-    row.insert(row.end(), seat.begin(), seat.end());
+    const std::vector<Cell> membership = node.memberships().empty()
+                                             ? std::vector<Cell>{{"-"}, {"-"}, {"-"}}
+                                             : MembershipCells(node.memberships(0));
+    row.insert(row.end(), membership.begin(), membership.end());
     row.insert(row.end(), {{FormatBytes(node.held_memory_bytes())},
                            {FormatBytes(node.held_parity_bytes())},
                            {FormatBytes(node.held_disk_bytes())},
@@ -155,9 +158,9 @@ class NodesCommand : public Command {
                              {node.peer_address().empty() ? "-" : node.peer_address()}});
     }
     table.Add(std::move(row));
-    for (int i = 1; i < node.seats_size(); ++i) {
+    for (int i = 1; i < node.memberships_size(); ++i) {
       std::vector<Cell> further = {{""}, {""}};
-      const std::vector<Cell> cells = SeatCells(node.seats(i));
+      const std::vector<Cell> cells = MembershipCells(node.memberships(i));
       further.insert(further.end(), cells.begin(), cells.end());
       table.Add(std::move(further));
     }

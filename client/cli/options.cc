@@ -29,7 +29,7 @@ Environment ReadEnvironment() {
 Caller ReadCaller() { return {Variable("PATH"), Variable("VIRTUAL_ENV")}; }
 
 namespace {
-/// The number at the head of `text`, and what follows it.
+/// Parses the number at the beginning of `text`. `rest` gets the remaining text.
 bool ParseNumber(std::string_view text, double* number, std::string_view* rest) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
   if (error != std::errc() || !std::isfinite(*number)) return false;

@@ -10,7 +10,7 @@ namespace holdfast::cli {
 inline constexpr const char* kDefaultEndpoint = "127.0.0.1:7070";
 inline constexpr const char* kEndpointVariable = "HOLDFAST_ENDPOINT";
 
-/// What every command takes.
+/// The options of every command.
 struct GlobalOptions {
   std::string endpoint = kDefaultEndpoint;
   /// Longest wait for an answer; for streams, the longest silence.
@@ -21,7 +21,7 @@ struct GlobalOptions {
   std::string tls_key;
 };
 
-/// The parts of the environment that change how things look.
+/// The environment variables that affect the output.
 struct Environment {
   bool no_colour = false;      // NO_COLOR is set and not empty (no-color.org)
   bool dumb_terminal = false;  // TERM=dumb

@@ -23,14 +23,14 @@ Surface StdoutSurface(bool no_colour, bool dumb) {
 void Output::Write(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void Output::WriteTable(const Table& table) {
-  // Wide output is for pipes and wide screens: nothing is cut.
+  // Wide output is for pipes and wide screens, so no cell is cut.
   Write(table.Render(wide() ? 0 : surface_.width, surface_.colour));
 }
 
 void Output::WriteJson(std::string_view kind, const Json& body) {
   Json document = {{"schema", 1}, {"kind", kind}};
   document.update(body);
-  // Names from hostile files may not be UTF-8.
+  // Names from untrusted files may not be UTF-8.
   Write(document.dump(json_lines_ ? -1 : 2, ' ', false, Json::error_handler_t::replace));
   Write("\n");
 }
@@ -46,17 +46,17 @@ void Output::BeginFrame() {
 
 Status Output::Flush() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return Status::Ok();
-  if (errno == EPIPE) return CancelledError("the reader of the output went away");
+  if (errno == EPIPE) return CancelledError("the reader of the output has closed the pipe");
   return ErrnoStatus(errno, "cannot write the output");
 }
 
-void Say(std::string_view text) {
+void PrintMessage(std::string_view text) {
   std::string line = "holdfast: " + std::string(text) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-void SayError(const Status& status) {
-  Say(std::string(ErrorName(status.code())) + ": " + Printable(status.message()));
+void PrintError(const Status& status) {
+  PrintMessage(std::string(ErrorName(status.code())) + ": " + Printable(status.message()));
 }
 
 }  // namespace holdfast::cli

@@ -14,16 +14,16 @@ enum class Format { kTable, kWide, kJson };
 /// Keys stay in the order in which they are written.
 using Json = nlohmann::ordered_json;
 
-/// What the process's stdout is.
+/// Properties of the process's stdout.
 struct Surface {
   bool terminal = false;
   bool colour = false;
   size_t width = 0;  // 0: unlimited
 };
-/// `no_colour` as from NO_COLOR; `dumb` is TERM=dumb.
+/// `no_colour`: NO_COLOR is set. `dumb`: TERM=dumb.
 Surface StdoutSurface(bool no_colour, bool dumb);
 
-/// The data a command shows, on stdout, and what it says beside, on stderr. Main thread only.
+/// The output of a command on stdout. Main thread only.
 class Output {
  public:
   Output(Format format, Surface surface) : format_(format), surface_(surface) {}
@@ -32,21 +32,21 @@ class Output {
   bool json() const { return format_ == Format::kJson; }
   bool wide() const { return format_ == Format::kWide; }
   const Surface& surface() const { return surface_; }
-  /// One JSON document a line, for --watch.
+  /// Writes one JSON document per line, for --watch.
   void set_json_lines(bool lines) { json_lines_ = lines; }
 
-  /// Text as it is; the caller has made it printable.
+  /// Writes text unchanged; the caller must have made it printable.
   void Write(std::string_view text);
   void WriteTable(const Table& table);
-  /// Adds "schema": 1 and "kind" in front.
+  /// Writes a document that begins with "schema": 1 and "kind".
   void WriteJson(std::string_view kind, const Json& body);
-  /// `text` in the colour of `tone` where stdout has colours.
+  /// Returns `text` in the colour of `tone` if stdout has colours.
   std::string Tint(const std::string& text, Tone tone) const {
     return Coloured(text, tone, surface_.colour);
   }
-  /// Starts the next picture of --watch: clears a terminal's screen.
+  /// Starts the next frame of --watch: clears a terminal's screen.
   void BeginFrame();
-  /// Everything is out, or an error (disk full; a reader that went away is Cancelled).
+  /// Flushes stdout. Cancelled: the reader has closed the pipe. Other errors: a full disk.
   Status Flush();
 
  private:
@@ -56,9 +56,9 @@ class Output {
   int frames_ = 0;
 };
 
-/// "holdfast: <text>" on stderr. Threads: any.
-void Say(std::string_view text);
-/// The error on stderr, for a person, with what to do.
-void SayError(const Status& status);
+/// Prints "holdfast: <text>" on stderr. Any thread may call.
+void PrintMessage(std::string_view text);
+/// Prints the error on stderr.
+void PrintError(const Status& status);
 
 }  // namespace holdfast::cli

@@ -8,8 +8,8 @@
 
 namespace holdfast::cli {
 
-/// Runs work(0) … work(count - 1) on up to `threads` threads, in order of start; false from one
-/// starts no further ones. Returns when all have ended.
+/// Runs work(0) … work(count - 1) on up to `threads` threads, started in this order. After a call
+/// returned false, no further one is started. Returns when all have ended.
 inline void ParallelFor(size_t count, size_t threads, const std::function<bool(size_t)>& work) {
   std::atomic<size_t> next{0};
   std::atomic<bool> going{true};

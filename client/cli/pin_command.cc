@@ -6,12 +6,12 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kPinFooter = R"(
-A pinned version is never taken by retention, on any tier that has it.
+Retention never removes a pinned version, on any tier that has it.
 
 Examples:
   holdfast pin my-job 3-120
-  holdfast pin my-job newest          the newest on disk, whichever that is by now
-  holdfast versions my-job            shows it under PINNED
+  holdfast pin my-job newest          the newest version on disk
+  holdfast versions my-job            the column PINNED shows pinned versions
   holdfast unpin my-job 3-120
 )";
 
@@ -21,7 +21,7 @@ class PinCommand : public Command {
 
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = pin_ ? app.add_subcommand("pin", "Keep a version until it is unpinned")
-                             : app.add_subcommand("unpin", "Leave a version to retention again");
+                             : app.add_subcommand("unpin", "Let retention remove a version again");
     command->footer(kPinFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
     command

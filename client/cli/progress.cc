@@ -61,7 +61,7 @@ void Progress::Add(uint64_t bytes) {
   int64_t elapsed = nanoseconds(clock_.Now() - start_).count();
   int64_t due = next_draw_nanos_.load();
   int64_t next = elapsed + (terminal_ ? kRedraw : kLineEvery).count();
-  // Of several threads one draws.
+  // Only one of several threads draws.
   if (elapsed < due || !next_draw_nanos_.compare_exchange_strong(due, next)) return;
   std::string line = Line(done, static_cast<double>(elapsed) / 1e9);
   MutexLock lock(mutex_);

@@ -9,12 +9,11 @@
 
 namespace holdfast::cli {
 
-/// How far a long command is, on stderr: a bar redrawn in place on a terminal, otherwise a line
-/// every few seconds. Nothing is shown for what is over at once. Add() may be called from any
-/// thread.
+/// The progress of a long command, on stderr: a bar on a terminal, otherwise a line every few
+/// seconds. Shows nothing for a short command. Any thread may call Add().
 class Progress {
  public:
-  /// `total_bytes` 0: not known, no percentage. `clock` outlives it.
+  /// `total_bytes` 0: unknown, so no percentage is shown. `clock` must outlive it.
   Progress(std::string what, uint64_t total_bytes, bool enabled, Clock& clock);
   /// Clears the bar.
   ~Progress();
@@ -22,9 +21,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void Add(uint64_t bytes);
-  /// Takes back what was added for a piece that has to be done again.
+  /// Subtracts bytes of a piece that must be done again.
   void Retract(uint64_t bytes) { done_ -= bytes; }
-  /// Takes a bar off the screen before something else is printed; the next Add() draws it again.
+  /// Erases the bar before other output; the next Add() draws it again.
   void Clear();
 
  private:

@@ -17,7 +17,7 @@ namespace holdfast::cli {
 
 namespace {
 
-/// More than any answer of ours.
+/// Larger than any result of the conversion.
 constexpr size_t kAnswerBytesMax = 64 << 20;
 constexpr int kNoPackages = 77;
 
@@ -26,7 +26,7 @@ struct Ended {
   std::string out;
 };
 
-/// Runs a program with this one's stdin and stderr, and waits for its end.
+/// Runs a program with the stdin and stderr of this process, and waits until it ends.
 Result<Ended> RunProgram(const std::vector<std::string>& words) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoStatus(errno, "cannot make a pipe"));
@@ -39,7 +39,7 @@ Result<Ended> RunProgram(const std::vector<std::string>& words) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
-  // Ours blocks the signals that the interrupt thread takes.
+  // The child must not inherit this process's mask, which blocks SIGINT and SIGTERM.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -72,24 +72,24 @@ Result<Ended> RunProgram(const std::vector<std::string>& words) {
 void PythonTool::AddTo(CLI::App& command) {
   command
       .add_option("--python", python_,
-                  "The interpreter that has the packages holdfast and torch; for DCP")
+                  "A Python interpreter with the packages holdfast and torch; for DCP")
       ->type_name("PROGRAM")
       ->envname("HOLDFAST_PYTHON")
       ->capture_default_str();
 }
 
 Status PythonTool::Check() const {
-  const std::string look = fmt::format(
+  const std::string probe = fmt::format(
       "import importlib.util as u, sys; "
       "sys.exit(0 if u.find_spec('holdfast') and u.find_spec('torch') else {})",
       kNoPackages);
-  Result<Ended> ended = RunProgram({python_, "-c", look});
+  Result<Ended> ended = RunProgram({python_, "-c", probe});
   if (!ended && ended.error().code() == ErrorCode::kCancelled) return ended.error();
   if (!ended || (WIFEXITED(ended->status) && WEXITSTATUS(ended->status) == 127)) {
     return FailedPreconditionError(
         "there is no interpreter '" + python_ +
-        "': what torch.distributed.checkpoint reads and writes needs Python with the packages "
-        "holdfast and torch; name one with --python or HOLDFAST_PYTHON");
+        "': the format of torch.distributed.checkpoint needs Python with the packages holdfast "
+        "and torch; name an interpreter with --python or HOLDFAST_PYTHON");
   }
   if (ended->status == 0) return Status::Ok();
   return FailedPreconditionError(
@@ -109,7 +109,7 @@ Result<std::string> PythonTool::Convert(const std::vector<std::string>& argument
     return Fail(
         InternalError(fmt::format("{} was ended by signal {}", python_, WTERMSIG(ended.status))));
   }
-  return Fail(FailedPreconditionError("the conversion failed; what is wrong is said above"));
+  return Fail(FailedPreconditionError("the conversion failed, see the messages above"));
 }
 
 }  // namespace holdfast::cli

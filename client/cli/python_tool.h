@@ -8,18 +8,18 @@
 
 namespace holdfast::cli {
 
-/// What only torch can read or write is done by the Python package: an interpreter that has it and
-/// torch runs `holdfast.torch.convert`.
+/// Reads and writes formats that need torch: runs `holdfast.torch.convert` in a Python interpreter
+/// that has torch and the package holdfast.
 class PythonTool {
  public:
-  /// --python
+  /// Adds --python.
   void AddTo(CLI::App& command);
 
-  /// FailedPrecondition, saying what to install, when the interpreter or the packages are not
-  /// there.
+  /// Returns FailedPrecondition, with what to install, when the interpreter or a package is
+  /// missing.
   Status Check() const;
-  /// What it wrote on its stdout. Its messages go to stderr; its error is the last of them. Ended
-  /// when the command is interrupted.
+  /// Runs the conversion and returns its stdout. Its messages go to stderr; the last one is its
+  /// error. Ends the program when the command is interrupted.
   Result<std::string> Convert(const std::vector<std::string>& arguments) const;
 
  private:

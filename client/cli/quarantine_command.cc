@@ -9,11 +9,12 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kQuarantineFooter = R"(
-A node in quarantine gets no workers until it is released; what it holds stays in use. The
-coordinator puts nodes there that broke several launches in a row, or whose workers cannot be ended.
+A node in quarantine gets no workers until it is released. The shards on it stay in use. The
+coordinator quarantines nodes on which several launches in a row failed, or whose workers cannot be
+ended.
 
 Examples:
-  holdfast quarantine                                 who is there, and why
+  holdfast quarantine                                 the nodes in quarantine, and why
   holdfast quarantine n7 --why "ECC errors, ticket 42"
   holdfast quarantine n7 --release
 )";
@@ -23,9 +24,9 @@ class QuarantineCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("quarantine", "Nodes that get no workers");
     command->footer(kQuarantineFooter);
-    command->add_option("NODE", node_, "Put it there")->check(NameCheck("node"));
-    command->add_option("--why", why_, "For whoever looks next");
-    command->add_flag("--release", release_, "Let it have workers again");
+    command->add_option("NODE", node_, "Quarantine this node")->check(NameCheck("node"));
+    command->add_option("--why", why_, "The reason, for the record");
+    command->add_flag("--release", release_, "Release the node: it may get workers again");
     return command;
   }
 

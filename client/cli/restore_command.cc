@@ -18,21 +18,21 @@ namespace {
 
 constexpr const char* kRestoreFooter = R"(
 Writes each rank's shard as a plain safetensors file, rank-00000-of-00004.safetensors, into a new or
-empty directory. Every chunk is checked against its checksum; files appear under their names only
-when all are complete and synced. A damaged or lost copy is replaced by one of another tier. The
-running job is not touched.
+empty directory. Every chunk is compared with its checksum. Files get their final names only when
+all are complete and synced. If a replica is damaged or lost, one of another tier is read instead.
+The running job is not affected.
 
 Examples:
-  holdfast restore my-job --to ./out --dry-run           where would each shard come from?
+  holdfast restore my-job --to ./out --dry-run           the source of each shard
   holdfast restore my-job --to ./out                     the newest version that can be restored
   holdfast restore my-job --to ./out --version 3-120 --tier disk --yes
   holdfast restore my-job --to ./out --from-data-dir /nvme0/hf /nvme1/hf    without any service
 )";
 
-/// Shards read at the same time.
-constexpr size_t kShardsAtOnce = 4;
+/// Shards read concurrently.
+constexpr size_t kConcurrentShards = 4;
 
-/// One shard, from its source or, when that fails, from the next, which `shard` then names.
+/// Writes one shard from its source or, when that fails, from the next, which `shard` then names.
 Result<std::unique_ptr<ShardFile>> Fetch(RestoreSource& source, const TargetFolder& target,
                                          ShardSource& shard, Progress& progress) {
   std::unique_ptr<ShardFile> file;
@@ -43,7 +43,7 @@ Result<std::unique_ptr<ShardFile>> Fetch(RestoreSource& source, const TargetFold
     return file->file().Finish();
   };
   auto failed = [&] { progress.Retract(file->written_bytes()); };
-  HOLDFAST_RETURN_IF_ERROR(ReadAnyCopy(source, shard, progress, read, failed));
+  HOLDFAST_RETURN_IF_ERROR(ReadAnyReplica(source, shard, progress, read, failed));
   return file;
 }
 
@@ -57,7 +57,7 @@ class RestoreCommand : public Command {
     command->add_option("--to", to_, "A new or empty directory")->type_name("DIR")->required();
     source_.AddTo(*command);
     command->add_flag("--dry-run", dry_run_, "Show the plan and write nothing");
-    command->add_flag("-y,--yes", yes_, "Do not ask (a terminal is asked, a script is not)");
+    command->add_flag("-y,--yes", yes_, "Do not ask for confirmation (asked only on a terminal)");
     return command;
   }
 
@@ -66,13 +66,13 @@ class RestoreCommand : public Command {
     HOLDFAST_ASSIGN_OR_RETURN(auto source, source_.Open(context, job_, &plan));
     HOLDFAST_RETURN_IF_ERROR(TargetFolder::Check(to_, plan.bytes()));
     if (!context.output.json()) WritePlan(context.output, plan);
-    source_.SayWhatWasChosen(plan);
+    source_.PrintChosenVersion(plan);
     if (dry_run_) {
       if (context.output.json()) WriteJson(context, plan, false);
       return ExitCode::kOk;
     }
     if (!Confirmed(context, "Write these files?", yes_)) {
-      Say("nothing was written");
+      PrintMessage("cancelled: nothing was written");
       return ExitCode::kError;
     }
     HOLDFAST_RETURN_IF_ERROR(Materialise(context, *source, plan, to_));
@@ -87,7 +87,7 @@ class RestoreCommand : public Command {
   }
 
  private:
-  /// Writes all shards beside each other, then publishes them together.
+  /// Writes all shards concurrently, then publishes them together.
   static Status Materialise(Context& context, RestoreSource& source, RestorePlan& plan,
                             const std::string& to) {
     HOLDFAST_ASSIGN_OR_RETURN(TargetFolder target, TargetFolder::Make(to));
@@ -95,7 +95,7 @@ class RestoreCommand : public Command {
     std::vector<std::unique_ptr<ShardFile>> files(plan.shards.size());
     Mutex mutex;
     Status first_error;
-    ParallelFor(files.size(), kShardsAtOnce, [&](size_t i) {
+    ParallelFor(files.size(), kConcurrentShards, [&](size_t i) {
       auto file = Fetch(source, target, plan.shards[i], progress);
       if (file) {
         files[i] = *std::move(file);
@@ -111,6 +111,7 @@ class RestoreCommand : public Command {
     for (auto& file : files) all.push_back(&file->file());
     return PublishAll(target, all);
   }
+
   void WritePlan(Output& output, const RestorePlan& plan) const {
     output.Write(fmt::format("{}/{}: {}, {}\n", plan.job, ToString(plan.version),
                              Count(plan.world, "rank"), FormatBytes(plan.bytes())));

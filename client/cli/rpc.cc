@@ -11,7 +11,7 @@ namespace holdfast::cli {
 Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
                                                    const GlobalOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint parsed, coord::ParseEndpoint(endpoint));
-  // Seals grow with their shards: the larger limit, for agents too.
+  // Seals grow with their shards, so agents need the larger message limit, too.
   return coord::MakeChannel(parsed, {options.tls_ca, options.tls_cert, options.tls_key});
 }
 
@@ -24,7 +24,7 @@ Status FromTransport(const grpc::Status& status, const std::string& peer, int64_
     }
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return DeadlineExceededError(fmt::format(
-          "{} did not answer within {} s; it may be stopped or overloaded, or --timeout "
+          "{} did not answer within {} s: it may be stopped or overloaded, or --timeout "
           "is too short",
           peer, static_cast<double>(timeout_ms) / 1000));
     }
@@ -33,7 +33,7 @@ Status FromTransport(const grpc::Status& status, const std::string& peer, int64_
 }
 
 bool IsSlowHandshake(const grpc::Status& status) {
-  // Nothing but the text tells it from a refused connection.
+  // Only the text distinguishes this error from a refused connection.
   return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
          status.error_message().find("timed out") != std::string::npos;
 }

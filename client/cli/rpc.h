@@ -13,23 +13,25 @@
 
 namespace holdfast::cli {
 
-/// A channel by the --endpoint syntax and the TLS options. Nothing connects before the first call.
+/// Creates a channel from an endpoint in the --endpoint syntax and the TLS options. Does not
+/// connect before the first call.
 Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
                                                    const GlobalOptions& options);
 
-/// Whose failure, said for a person: `peer` is "the coordinator at 127.0.0.1:7070", `hint` what to
-/// do when nobody answers there. An error that the other side itself sent keeps its code.
+/// Turns a gRPC status into an error message: `peer` is, for example, "the coordinator at
+/// 127.0.0.1:7070", `hint` what to do when it cannot be reached. An error that the peer itself sent
+/// keeps its code.
 Status FromTransport(const grpc::Status& status, const std::string& peer, int64_t timeout_ms,
                      const std::string& hint);
 
-/// The server is there and was too busy to shake hands within gRPC's short connection time-out:
-/// worth another try, unlike a refused connection.
+/// Returns whether the server was too busy for the handshake within gRPC's short connection
+/// time-out. Unlike a refused connection, this is worth another try.
 bool IsSlowHandshake(const grpc::Status& status);
 
-/// Between two tries.
+/// The pause between two tries.
 inline constexpr int64_t kRetryPauseMs = 150;
 
-/// Cancels a streaming call that has been silent for too long.
+/// Cancels a call that has been silent for too long.
 class SilenceGuard {
  public:
   SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms);
@@ -37,9 +39,9 @@ class SilenceGuard {
   SilenceGuard(const SilenceGuard&) = delete;
   SilenceGuard& operator=(const SilenceGuard&) = delete;
 
-  /// Something arrived.
+  /// Restarts the time-out when data arrives.
   void Touch();
-  /// Time does not count while the receiver is busy with what arrived.
+  /// Stops the time-out while the receiver processes data.
   void Pause();
   bool expired();
 

@@ -15,40 +15,40 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kRunFooter = R"(
-The coordinator keeps the job running until every worker has ended with exit code 0: when a worker
-dies, hangs or a node is lost, all ranks are started again from the newest version that can be
-restored, on the same nodes or with a spare in place of a lost one. A job that ends of itself three
-times in a row before it has saved anything is given up: the cause is then the job, and its last
-lines are shown. --max-restarts counts the restarts since the budget was last full; it is full
-again after --restarts-refill versions of new steps.
+The coordinator keeps the job running until every worker has ended with exit code 0. When a worker
+dies or hangs, or a node is lost, the coordinator restarts all ranks from the newest version that
+can be restored, on the same nodes or with a spare in place of a lost node. A job whose workers fail
+three times in a row before it has saved a version is not restarted again: the job itself is then
+the cause, and its last lines are shown. --max-restarts is the budget of restarts. The budget is
+full again after --restarts-refill versions of new steps.
 
-A hang is first an incident for a person to look at, and is restarted when it has lasted for as
-long as the coordinator's [detect] section says, or --hang-after. Closing this command does not
-end the job; SIGINT or SIGTERM do, in order (a last version goes to disk first).
+A hang first opens an incident. The job is restarted when the hang has lasted for the time in the
+coordinator's [detect] section, or for --hang-after. Closing this command does not end the job.
+SIGINT or SIGTERM stop the job in order (a last version goes to disk first).
 
 Workers get torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, …) and
-HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as the agents' user, where the agents'
+HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as the agents' user, if the agents'
 configuration allows it (workers.enabled).
 
-The program is the one that this shell would start, by its full path (`python` of an active virtual
-environment, say), in this directory, with this PATH and VIRTUAL_ENV: all of these must be there on
-every node. With --from-agent each agent looks for it in its own PATH.
+The program is the one that this shell would start, by its full path (for example `python` of an
+active virtual environment), in this directory, with this PATH and VIRTUAL_ENV. All of these must
+exist on every node. With --from-agent, each agent searches for the program in its own PATH.
 
 Examples:
   holdfast run --nnodes 2 --nproc-per-node 8 --spares 1 --job gpt -- python train.py --lr 3e-4
-  holdfast run --job gpt --nnodes 4 --detach -- ./train      returns once it is accepted
-  holdfast run --job gpt --hang-after 30m -- python train.py its evaluation takes 20 minutes
-  holdfast run --job gpt --follow                            shows a job that runs
+  holdfast run --job gpt --nnodes 4 --detach -- ./train         return once the job is accepted
+  holdfast run --job gpt --hang-after 30m -- python train.py    evaluation takes 20 minutes
+  holdfast run --job gpt --follow                               show a running job
 )";
 
 constexpr const char* kStopFooter = R"(
-Waits until the disk has everything that is committed in memory now, at most --deadline, and then
-ends the workers: SIGTERM, and SIGKILL after the job's grace.
+Waits until the newest version in memory is also committed on disk, at most --deadline. Then ends
+the workers: SIGTERM, and SIGKILL after the job's grace.
 
 Examples:
   holdfast stop gpt
-  holdfast stop gpt --deadline 25s     before a preempted node goes away
-  holdfast stop gpt --now              what is not on disk may be lost
+  holdfast stop gpt --deadline 25s     before a preempted node is lost
+  holdfast stop gpt --now              versions that are not on disk may be lost
 )";
 
 Result<std::string> WorkingDirectory() {
@@ -64,41 +64,41 @@ class RunCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("run", "Launch a job on the nodes and keep it running");
     command->footer(kRunFooter);
-    command->add_option("--job", job_, "Its name")->required()->check(JobNameCheck());
-    command->add_option("--nnodes", nodes_, "Nodes it runs on")->capture_default_str();
-    command->add_option("--nproc-per-node", ranks_, "Workers on each")->capture_default_str();
-    command->add_option("--spares", spares_, "Further nodes to wait for at the start")
+    command->add_option("--job", job_, "The job's name")->required()->check(JobNameCheck());
+    command->add_option("--nnodes", nodes_, "Number of nodes")->capture_default_str();
+    command->add_option("--nproc-per-node", ranks_, "Workers per node")->capture_default_str();
+    command->add_option("--spares", spares_, "Spare nodes to wait for at the start")
+        ->capture_default_str();
+    command->add_option("--max-restarts", restarts_, "Budget of restarts without progress")
         ->capture_default_str();
     command
-        ->add_option("--max-restarts", restarts_,
-                     "Start it again at most so often without progress")
-        ->capture_default_str();
-    command->add_option("--restarts-refill", refill_,
-                        "New versions that make the budget of restarts full again; 0: never")
+        ->add_option("--restarts-refill", refill_,
+                     "New versions after which the budget of restarts is full again; 0: never")
         ->capture_default_str();
     command
         ->add_option("--detect-action", detect_action_,
-                     "What is done when it is slow or hangs: off, alert or restart [as the "
-                     "coordinator's configuration has it]")
+                     "Action when the job is slow or hangs: off, alert or restart [the "
+                     "coordinator's configuration]")
         ->check(CLI::IsMember({"off", "alert", "restart"}));
     command
         ->add_option("--hang-after", hang_after_,
-                     "A hang so long is restarted, whatever kind it is [as the coordinator's "
-                     "configuration has it]")
+                     "Restart after a hang of this duration, of whatever kind [the coordinator's "
+                     "configuration]")
         ->type_name("DURATION")
         ->check(DurationCheck());
-    command->add_option("--grace", grace_, "Between SIGTERM and SIGKILL")
+    command->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL")
         ->type_name("DURATION")
         ->check(DurationCheck())
         ->capture_default_str();
     command->add_option("--env", environment_, "NAME=value for the workers; may be repeated")
         ->take_all();
-    command->add_option("--chdir", directory_, "Where it runs, on every node [here]");
+    command->add_option("--chdir", directory_,
+                        "Working directory on every node [the current directory]");
     command->add_flag("--from-agent", from_agent_,
-                      "Look for the program in the PATH of each agent, not in this one");
-    command->add_flag("--detach", detach_, "Return once the coordinator has it");
-    command->add_flag("--follow", follow_, "Show a job that runs, launch nothing");
-    command->add_option("COMMAND", command_, "What to run, after --");
+                      "Search for the program in the PATH of each agent, not in this one");
+    command->add_flag("--detach", detach_, "Return once the coordinator has accepted the job");
+    command->add_flag("--follow", follow_, "Show a running job, launch nothing");
+    command->add_option("COMMAND", command_, "The command to run, after --");
     command->positionals_at_end();
     return command;
   }
@@ -114,7 +114,7 @@ class RunCommand : public Command {
       context.output.WriteJson("run", {{"job", job_}});
     } else {
       context.output.Write(fmt::format(
-          "job '{}' is accepted; `holdfast run --follow --job {}` shows it\n", job_, job_));
+          "job '{}' is accepted; `holdfast run --follow --job {}` follows it\n", job_, job_));
     }
     return ExitCode::kOk;
   }
@@ -128,7 +128,7 @@ class RunCommand : public Command {
     spec->set_directory(directory_.empty() ? here : directory_);
     for (const std::string& word : command_) spec->add_command(word);
     if (!from_agent_) AddCallersProgram(here, spec);
-    // Later ones count.
+    // A later value of a variable overrides an earlier one.
     for (const std::string& variable : environment_) spec->add_environment(variable);
     spec->set_nodes(nodes_);
     spec->set_ranks_per_node(ranks_);
@@ -177,7 +177,7 @@ class StopCommand : public Command {
     CLI::App* command = app.add_subcommand("stop", "End a job that `holdfast run` launched");
     command->footer(kStopFooter);
     command->add_option("JOB", job_, "The job")->required()->check(NameCheck("job"));
-    command->add_option("--deadline", deadline_, "Wait so long for the last version on disk")
+    command->add_option("--deadline", deadline_, "Maximum wait for the last version on disk")
         ->type_name("DURATION")
         ->check(DurationCheck())
         ->capture_default_str();

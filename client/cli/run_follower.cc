@@ -22,16 +22,16 @@ bool HasEnded(const std::string& phase) {
 Result<ExitCode> RunFollower::Follow(bool stop_on_signal, int64_t stop_deadline_ms) {
   DeferInterrupt defer;
   bool stopping = false;
-  bool away = false;  // the coordinator
+  bool unreachable = false;  // the coordinator
   for (;;) {
     auto runs = client_.GetRuns(job_);
     if (!runs) {
-      // A coordinator that restarts does not end the job, nor the watching of it.
+      // A restart of the coordinator ends neither the job nor this command.
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
       if (runs.error().code() != ErrorCode::kUnavailable) return Fail(runs.error());
-      if (!std::exchange(away, true)) SayError(runs.error());
+      if (!std::exchange(unreachable, true)) PrintError(runs.error());
     } else if (runs->runs_size() == 1) {
-      if (std::exchange(away, false)) Say("the coordinator is back");
+      if (std::exchange(unreachable, false)) PrintMessage("the coordinator is reachable again");
       const coordinator::RunStatus& run = runs->runs(0);
       ShowChanges(run);
       ShowIncidents();
@@ -40,15 +40,18 @@ Result<ExitCode> RunFollower::Follow(bool stop_on_signal, int64_t stop_deadline_
       HOLDFAST_RETURN_IF_ERROR(context_.output.Flush());
       if (ended) return run.phase() == "failed" ? ExitCode::kError : ExitCode::kOk;
     }
-    if (DeferInterrupt::seen() && !stopping && !away) {
+    if (DeferInterrupt::seen() && !stopping && !unreachable) {
       if (!stop_on_signal) {
-        Say(fmt::format("job '{}' goes on; `holdfast stop {}` ends it", job_, job_));
+        PrintMessage(fmt::format("job '{}' continues; `holdfast stop {}` ends it", job_, job_));
         return ExitCode::kInterrupted;
       }
-      Status asked = client_.StopRun(job_, stop_deadline_ms);
-      stopping = asked.ok();
-      if (stopping) Say("stopping: a last version goes to disk first; again to leave at once");
-      if (!stopping && asked.code() != ErrorCode::kUnavailable) return Fail(asked);
+      Status requested = client_.StopRun(job_, stop_deadline_ms);
+      stopping = requested.ok();
+      if (stopping) {
+        PrintMessage(
+            "stopping: a last version goes to disk first; interrupt again to leave at once");
+      }
+      if (!stopping && requested.code() != ErrorCode::kUnavailable) return Fail(requested);
     }
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kPauseMs));
   }
@@ -62,10 +65,10 @@ void RunFollower::ShowChanges(const coordinator::RunStatus& run) {
   if (!run.why().empty()) now += ": " + run.why();
   if (now == shown_) return;
   shown_ = now;
-  // Why a run ended may go on with its last lines.
+  // The reason why a run ended may contain its last lines of output.
   for (size_t begin = 0; begin < now.size();) {
     const size_t end = std::min(now.find('\n', begin), now.size());
-    Say(fmt::format("{}: {}", job_, Printable(now.substr(begin, end - begin))));
+    PrintMessage(fmt::format("{}: {}", job_, Printable(now.substr(begin, end - begin))));
     begin = end + 1;
   }
 }
@@ -76,21 +79,22 @@ void RunFollower::ShowIncidents() {
   for (int i = incidents->incidents_size(); i-- > 0;) {
     const coordinator::Incident& incident = incidents->incidents(i);
     std::string now = incident.state();
-    std::string& said = incidents_[incident.id()];
-    if (said == now) continue;
-    const bool is_new = said.empty();
-    said = now;
-    if (first_look_) continue;  // from before
+    std::string& printed = incidents_[incident.id()];
+    if (printed == now) continue;
+    const bool is_new = printed.empty();
+    printed = now;
+    if (first_poll_) continue;  // older than this command
     if (is_new) {
-      Say(fmt::format("incident {}: {}", incident.id(), Printable(incident.what())));
+      PrintMessage(fmt::format("incident {}: {}", incident.id(), Printable(incident.what())));
     }
     if (now == "recovered") {
-      Say(fmt::format("incident {}: recovered {:.1f} s after it, {} steps lost", incident.id(),
+      PrintMessage(
+          fmt::format("incident {}: recovered {:.1f} s after it, {} steps lost", incident.id(),
                       static_cast<double>(incident.first_step_ms()) / 1000,
                       incident.lost_steps() < 0 ? "?" : std::to_string(incident.lost_steps())));
     }
   }
-  first_look_ = false;
+  first_poll_ = false;
 }
 
 void RunFollower::RefreshAddresses() {
@@ -105,7 +109,7 @@ void RunFollower::ReadLogs(const coordinator::RunStatus& run, bool last) {
     if (nodes_.emplace(key, worker.node()).second) RefreshAddresses();
   }
   for (const auto& [key, node] : nodes_) {
-    // What an older launch has not yet said is read once more.
+    // The last output of an older launch is read once more.
     const bool over = last || key.first != run.run_id();
     auto address = addresses_.find(node);
     if (address != addresses_.end()) ReadLog(address->second, node, key, over);

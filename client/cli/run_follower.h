@@ -13,16 +13,16 @@
 
 namespace holdfast::cli {
 
-/// Shows a run as it goes: what its workers say, each line with its rank in front, on stdout; what
-/// becomes of it, on stderr.
+/// Follows a run. Prints the output of its workers on stdout, each line with its rank in front, and
+/// the changes of its state on stderr.
 class RunFollower {
  public:
   RunFollower(Context& context, CoordinatorClient& client, std::string job)
       : context_(context), client_(client), job_(std::move(job)) {}
 
-  /// Until the run has ended. OK: it finished, or was stopped. kError: it failed. A signal stops
-  /// the job in order when `stop_on_signal`; a second one, or one without it, leaves it alone and
-  /// ends this.
+  /// Blocks until the run has ended. kOk: it finished or was stopped. kError: it failed. With
+  /// `stop_on_signal`, the first signal stops the job in order. A second signal, or one without
+  /// `stop_on_signal`, ends only this call; the job continues.
   Result<ExitCode> Follow(bool stop_on_signal, int64_t stop_deadline_ms);
 
  private:
@@ -43,12 +43,12 @@ class RunFollower {
   CoordinatorClient& client_;
   const std::string job_;
   std::string shown_;                          // phase, launch and reason
-  std::map<uint64_t, std::string> incidents_;  // what was said of each
-  bool first_look_ = true;
+  std::map<uint64_t, std::string> incidents_;  // state that was printed of each
+  bool first_poll_ = true;
   std::map<std::string, std::string> addresses_;  // of the nodes' agents
   std::map<std::string, AgentClient> agents_;     // by address
   std::map<LogKey, Log> logs_;
-  std::map<LogKey, std::string> nodes_;  // where each worker was
+  std::map<LogKey, std::string> nodes_;  // the node of each worker
 };
 
 }  // namespace holdfast::cli

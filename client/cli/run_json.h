@@ -5,7 +5,7 @@
 
 namespace holdfast::cli {
 
-/// Machine forms of the runs, and of the nodes that get no workers.
+/// JSON forms of the runs, and of the nodes in quarantine.
 Json RunsJson(const coordinator::GetRunsReply& reply);
 Json QuarantineJson(const coordinator::GetRunsReply& reply);
 

@@ -11,14 +11,14 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kRunsFooter = R"(
-A run is what `holdfast run` started; jobs that torchrun, Slurm or Kubernetes launched have none.
-The newest run of each job is listed. PHASE is waiting (for nodes), starting, running, stopping,
-finished, failed or stopped; WHY says what a run waits for, or why it ended. The exit code is 2 when
-a run waits or has failed.
+`holdfast run` starts runs; jobs that torchrun, Slurm or Kubernetes launched have none. The newest
+run of each job is listed. PHASE is waiting (for nodes), starting, running, stopping, finished,
+failed or stopped. WHY is what a run waits for, or why it ended. The exit code is 2 when a run waits
+or has failed.
 
 Examples:
-  holdfast runs                       all of them
-  holdfast runs my-job -o wide        with its nodes and its command
+  holdfast runs                       all runs
+  holdfast runs my-job -o wide        one run, with its nodes and its command
   holdfast runs -o json | jq -r '.runs[] | select(.phase == "failed").job'
 )";
 
@@ -32,7 +32,7 @@ Tone ToneOf(const std::string& phase) {
 class RunsCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command = app.add_subcommand("runs", "What was launched, and what became of it");
+    CLI::App* command = app.add_subcommand("runs", "Runs of jobs and their state");
     command->footer(kRunsFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     watch_.AddTo(*command);
@@ -59,8 +59,8 @@ class RunsCommand : public Command {
       output.WriteJson("runs", {{"time", FormatUtc(now)}, {"runs", RunsJson(reply)}});
       return;
     }
-    std::vector<Column> columns = {{"JOB", false, true},     {"PHASE", false, false},
-                                   {"RUN", false, false},    {"NODES", true, false},
+    std::vector<Column> columns = {{"JOB", false, true},      {"PHASE", false, false},
+                                   {"RUN", false, false},     {"NODES", true, false},
                                    {"RESTARTS", true, false}, {"STARTED", true, false}};
     if (output.wide()) {
       columns.insert(columns.end(), {{"ON", false, true}, {"COMMAND", false, true}});
@@ -83,7 +83,7 @@ class RunsCommand : public Command {
       table.Add(std::move(row));
     }
     if (table.empty()) {
-      output.Write("nothing was launched with `holdfast run`\n");
+      output.Write("no job was launched with `holdfast run`\n");
     } else {
       output.WriteTable(table);
     }
@@ -99,19 +99,19 @@ Json RunsJson(const coordinator::GetRunsReply& reply) {
   Json runs = Json::array();
   for (const auto& run : reply.runs()) {
     const auto& spec = run.spec();
-    runs.push_back({{"job", spec.job()},
-                    {"phase", run.phase()},
-                    {"why", run.why()},
-                    {"run_id", run.run_id()},
-                    {"incarnation", run.incarnation()},
-                    {"nnodes", spec.nodes()},
-                    {"ranks_per_node", spec.ranks_per_node()},
-                    {"restarts", run.restarts()},
-                    {"restarts_max", spec.restarts_max()},
-                    {"started", TimeJson(run.started_wall_nanos())},
-                    {"nodes", std::vector<std::string>(run.nodes().begin(), run.nodes().end())},
-                    {"command",
-                     std::vector<std::string>(spec.command().begin(), spec.command().end())}});
+    runs.push_back(
+        {{"job", spec.job()},
+         {"phase", run.phase()},
+         {"why", run.why()},
+         {"run_id", run.run_id()},
+         {"incarnation", run.incarnation()},
+         {"nnodes", spec.nodes()},
+         {"ranks_per_node", spec.ranks_per_node()},
+         {"restarts", run.restarts()},
+         {"restarts_max", spec.restarts_max()},
+         {"started", TimeJson(run.started_wall_nanos())},
+         {"nodes", std::vector<std::string>(run.nodes().begin(), run.nodes().end())},
+         {"command", std::vector<std::string>(spec.command().begin(), spec.command().end())}});
   }
   return runs;
 }

@@ -25,12 +25,11 @@ struct OpenedFile {
   uint64_t bytes = 0;
 
   static Result<OpenedFile> Open(const std::string& path) {
-    // Non-blocking: a FIFO in place of a file must not hang us.
+    // Non-blocking, so that a FIFO in place of a file does not block the command.
     OpenedFile file{path, UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
     if (!file.fd.valid()) return Fail(ErrnoStatus(errno, "cannot open " + path));
     struct stat info {};
-    if (::fstat(file.fd.get(), &info) != 0)
-      return Fail(ErrnoStatus(errno, "cannot look at " + path));
+    if (::fstat(file.fd.get(), &info) != 0) return Fail(ErrnoStatus(errno, "cannot stat " + path));
     if (!S_ISREG(info.st_mode)) return Fail(InvalidArgumentError(path + " is not a regular file"));
     file.bytes = static_cast<uint64_t>(info.st_size);
     return file;
@@ -51,7 +50,7 @@ struct OpenedFile {
   }
 };
 
-/// Image bytes [begin, end) and where they are: a file, or the seal's copy of the header.
+/// Image bytes [begin, end) and their source: a file, or (null) the header in the seal.
 struct Region {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -64,7 +63,7 @@ class SealedFiles {
  public:
   SealedFiles(std::string dir, const ShardSeal& seal) : dir_(std::move(dir)), seal_(seal) {}
 
-  /// Opens what is here and checks what needs no reading of data.
+  /// Opens the parts that exist, and checks their lengths and headers. Adds the others to `absent`.
   Status OpenParts(std::vector<std::string>* absent) {
     auto count = static_cast<uint32_t>(seal_.parts.size());
     files_.reserve(count);
@@ -85,7 +84,7 @@ class SealedFiles {
     return Status::Ok();
   }
 
-  /// Compares every chunk of which all bytes are here.
+  /// Compares with its checksum every chunk whose bytes are all in existing parts.
   Status CheckChunks(SealedFilesCheck* check, const std::function<void(uint64_t)>& progress) {
     std::vector<std::byte> chunk(kChunkBytes);
     for (uint64_t i = 0; i < seal_.chunk_crcs.size(); ++i) {
@@ -114,7 +113,7 @@ class SealedFiles {
           fmt::format("{} has {} bytes instead of {}", file.path, file.bytes, part.file_bytes));
     }
     if (part.data_offset > part.file_bytes)
-      return DataLossError(file.path + ": its seal puts the data behind the end");
+      return DataLossError(file.path + ": its seal has a data offset beyond the end of the file");
     if (part.data_offset == 0) return Status::Ok();
     std::vector<std::byte> header(part.data_offset);
     HOLDFAST_RETURN_IF_ERROR(file.Read(0, header));
@@ -123,7 +122,8 @@ class SealedFiles {
     return Status::Ok();
   }
 
-  /// Fills `bytes` with the image from `begin`; false when some of it lies in absent parts.
+  /// Fills `bytes` with the image from `begin`. Returns false when a part with some of it is
+  /// absent.
   Result<bool> Assemble(uint64_t begin, std::span<std::byte> bytes) const {
     uint64_t at = begin;
     uint64_t end = begin + bytes.size();
@@ -142,7 +142,7 @@ class SealedFiles {
     return at == end;
   }
 
-  /// The file that holds image offset `at`, for messages.
+  /// Returns the file that contains image offset `at`, for messages.
   std::string NameAt(uint64_t at) const {
     std::string name = dir_;
     for (const Region& region : regions_) {

@@ -23,10 +23,10 @@ namespace holdfast::cli {
 
 namespace {
 
-/// Shards checked at the same time: they lie on different nodes.
-constexpr size_t kChecksAtOnce = 4;
+/// Shards checked concurrently, on different nodes.
+constexpr size_t kConcurrentChecks = 4;
 
-/// Only a statement about the bytes is damage; everything that kept us from looking is not.
+/// An error counts as damage only when it is about the bytes, not when it prevented the check.
 Verdict VerdictOf(const Status& status) {
   switch (status.code()) {
     case ErrorCode::kOk:
@@ -51,7 +51,7 @@ uint64_t TotalBytes(const std::vector<ShardCheck>& checks) {
   return total;
 }
 
-/// Takes every byte and keeps none.
+/// Counts bytes as progress and discards them.
 class ProgressSink : public ShardSink {
  public:
   explicit ProgressSink(Progress& progress) : progress_(progress) {}
@@ -65,8 +65,9 @@ class ProgressSink : public ShardSink {
   Progress& progress_;
 };
 
-/// Says of a rank's shard without a copy whether its group gives it back; deep: by doing it.
-void LookInGroup(LostShards& lost, bool deep, Progress& progress, ShardCheck& check) {
+/// Checks whether a shard without a replica can be decoded from its parity group; `deep` decodes
+/// it.
+void CheckInGroup(LostShards& lost, bool deep, Progress& progress, ShardCheck& check) {
   if (IsParity(check.key.rank)) {
     check.message += ": its group survives fewer losses";
     return;
@@ -80,11 +81,11 @@ void LookInGroup(LostShards& lost, bool deep, Progress& progress, ShardCheck& ch
   }
   check.decodable = status.ok();
   check.message += !status.ok() ? ": " + status.message()
-                   : deep       ? ": decoded from its parity group, every byte is right"
+                   : deep       ? ": decoded from its parity group, every byte verified"
                                 : ": its parity group can decode it";
 }
 
-/// The copies of one version at one tier that live nodes hold.
+/// Returns the replicas of one version at one tier on live nodes.
 Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::string& job,
                                          VersionId version, Tier tier) {
   HOLDFAST_ASSIGN_OR_RETURN(auto plan,
@@ -104,11 +105,11 @@ Result<std::vector<ShardCheck>> CopiesOf(CoordinatorClient& client, const std::s
   return copies;
 }
 
-/// Adds all copies there are of a version that its disks have not whole, and what is missing there.
-/// False: the coordinator does not say.
-bool CollectWhatIsLeft(CoordinatorClient& client, const std::string& job, VersionId version,
-                       CheckReport& report) {
-  auto plan = client.PlanWhole(job, version, /*as_is=*/true);
+/// For a version that is incomplete on disk: adds all its replicas, and the shards that are missing
+/// on disk. Returns false when the coordinator does not list them.
+bool CollectRemaining(CoordinatorClient& client, const std::string& job, VersionId version,
+                      CheckReport& report) {
+  auto plan = client.PlanAllReplicas(job, version, /*as_is=*/true);
   if (!plan) return false;
   std::set<Rank> on_disk;
   const auto add = [&](const coordinator::ShardSource& source) {
@@ -142,7 +143,7 @@ bool CollectWhatIsLeft(CoordinatorClient& client, const std::string& job, Versio
   return true;
 }
 
-/// Adds the copies of one version at each tier that has it whole.
+/// Adds the replicas of one version at each tier where it is complete.
 Status CollectVersion(CoordinatorClient& client, const std::string& job,
                       const coordinator::VersionInfo& info, CheckReport& report) {
   VersionId version = FromProto(info.version());
@@ -150,7 +151,7 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
   const uint32_t disk = TierBit(Tier::kDisk);
   const bool whole_on_disk = (info.available_tiers() & disk) != 0;
   if ((info.committed_tiers() & disk) != 0 && !whole_on_disk) {
-    if (CollectWhatIsLeft(client, job, version, report)) return Status::Ok();
+    if (CollectRemaining(client, job, version, report)) return Status::Ok();
   }
   if (info.available_tiers() == 0) {
     report.partial = true;
@@ -158,14 +159,14 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
                            (info.why_not().empty() ? "" : ": " + info.why_not()));
     return Status::Ok();
   }
-  // Tier peer is parity in memory: it is listed with what lies there.
+  // Tier peer is parity in memory, and is listed with tier memory.
   for (Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
     if ((info.available_tiers() & TierBit(tier)) == 0) continue;
     Result<std::vector<ShardCheck>> copies = CopiesOf(client, job, version, tier);
     if (!copies && copies.error().code() != ErrorCode::kUnavailable &&
         copies.error().code() != ErrorCode::kDeadlineExceeded) {
-      // It went on while we looked: training replaces versions in memory every step.
-      report.notes.push_back(fmt::format("{} is no longer whole at tier {}: {}", name,
+      // Training replaces versions in memory every step, also during the check.
+      report.notes.push_back(fmt::format("{} is no longer complete at tier {}: {}", name,
                                          ToString(tier), copies.error().message()));
       continue;
     }
@@ -175,7 +176,7 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
   return Status::Ok();
 }
 
-/// Adds the copies of all committed versions that `options` names.
+/// Adds the replicas of all committed versions that `options` selects.
 Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, CheckReport& report) {
   HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::string> jobs, client.Jobs(options.job));
   bool found = false;
@@ -200,8 +201,9 @@ Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, Che
   return Status::Ok();
 }
 
-/// A shard that its node does not find may have been replaced since we asked where it is.
-bool StillPromised(CoordinatorClient& client, const ShardCheck& check) {
+/// Returns whether the coordinator still lists the replica. One that its node does not find may
+/// have been replaced since the list was made.
+bool IsStillListed(CoordinatorClient& client, const ShardCheck& check) {
   auto copies = CopiesOf(client, check.key.job, check.key.version, check.tier);
   return copies && std::any_of(copies->begin(), copies->end(), [&](const ShardCheck& copy) {
            return copy.key == check.key && copy.node == check.node;
@@ -218,7 +220,7 @@ void TakeSample(double share, CheckReport& report) {
   Random random(RandomSeed());
   std::vector<ShardCheck> kept;
   for (size_t i = 0; i < count; ++i) {
-    // Selection sampling: each of the rest is as likely.
+    // Selection sampling: every remaining check has the same probability.
     if (random.Below(count - i) < wanted - kept.size()) kept.push_back(std::move(report.checks[i]));
   }
   report.left_out = count - kept.size();
@@ -229,11 +231,11 @@ namespace {
 
 using VersionKey = std::pair<std::string, VersionId>;
 
-/// Looks into the groups for what has no copy.
+/// Checks whether shards without a replica can be decoded from their parity groups.
 Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
                             const CheckOptions& options, CheckReport& report) {
   if (report.missing.empty()) return Status::Ok();
-  Progress progress("decoding what is missing", 0, options.deep, context.clock);
+  Progress progress("decoding missing shards", 0, options.deep, context.clock);
   std::map<VersionKey, std::unique_ptr<LostShards>> versions;
   for (ShardCheck& check : report.missing) {
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
@@ -241,11 +243,11 @@ Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
     std::unique_ptr<LostShards>& lost = versions[{key.job, key.version}];
     if (lost == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const auto plan,
-                                client.PlanWhole(key.job, key.version, /*as_is=*/true));
+                                client.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
       lost = std::make_unique<LostShards>(key.job, key.version,
                                           ImagesOf(plan, key.job, context.options));
     }
-    LookInGroup(*lost, options.deep, progress, check);
+    CheckInGroup(*lost, options.deep, progress, check);
   }
   return Status::Ok();
 }
@@ -265,15 +267,16 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
     if (agents.count(check.node) == 0)
       agents.emplace(check.node, AgentClient::Open(check.node, check.address, context.options));
   }
-  ParallelFor(report.checks.size(), kChecksAtOnce, [&](size_t i) {
+  // Agents were opened above, so that the threads only read the map.
+  ParallelFor(report.checks.size(), kConcurrentChecks, [&](size_t i) {
     ShardCheck& check = report.checks[i];
     const Result<AgentClient>& agent = agents.at(check.node);
     Status status = agent ? agent->VerifyShard(check.key, check.tier, options.deep, check.bytes)
                           : agent.error();
     check.verdict = VerdictOf(status);
     check.message = status.message();
-    if (check.verdict == Verdict::kMissing && !StillPromised(client, check))
-      check.verdict = Verdict::kGone;
+    if (check.verdict == Verdict::kMissing && !IsStillListed(client, check))
+      check.verdict = Verdict::kReplaced;
     progress.Add(check.bytes);
     return !Interrupt::requested();
   });
@@ -289,20 +292,20 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
 
 namespace {
 
-/// Whether a shard found on disk is one the operator asked for.
+/// Returns whether the options select this version.
 bool Wanted(const CheckOptions& options, const std::string& job, VersionId version) {
   return (options.job.empty() || options.job == job) &&
          (options.version == VersionId{} || options.version == version);
 }
 
-/// A copy to check, and the volume it lies on.
+/// A replica to check, and the volume that has it.
 struct Located {
   ShardKey key;
   const OfflineVolume* volume;
 };
 
-/// What of a version must be in the given directories and is not: with those of several nodes
-/// everything, with those of one node what its parity groups place there.
+/// Finds shards that the given data directories should have and do not: with those of several nodes
+/// all shards of a version, with those of one node the shards that parity groups place there.
 class MissingFinder {
  public:
   MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options)
@@ -335,7 +338,7 @@ class MissingFinder {
   struct Found {
     uint32_t world = 0;
     std::map<Rank, size_t> shards;    // volume that has a good seal
-    std::map<Rank, size_t> unsealed;  // volume that has data alone
+    std::map<Rank, size_t> unsealed;  // volume that has data without a seal
     std::set<Rank> damaged;
   };
 
@@ -344,16 +347,18 @@ class MissingFinder {
   void FindOf(const VersionKey& key, const Found& found, Progress& progress, CheckReport& report) {
     LostShards lost(key.first, key.second, ImagesOf(volumes_, key.first, key.second));
     const auto miss = [&](Rank rank, const std::string& dir, const std::string& why) {
-      ShardCheck check{{key.first, key.second, rank}, Tier::kDisk, dir, "", 0, Verdict::kMissing,
-                       why};
-      LookInGroup(lost, options_.deep, progress, check);
+      ShardCheck check{
+          {key.first, key.second, rank}, Tier::kDisk, dir, "", 0, Verdict::kMissing, why};
+      CheckInGroup(lost, options_.deep, progress, check);
       report.missing.push_back(std::move(check));
     };
     const auto is_here = [&](Rank rank) {
       return found.shards.count(rank) != 0 || found.damaged.count(rank) != 0;
     };
     for (const auto& [rank, volume] : found.unsealed) {
-      if (!is_here(rank)) miss(rank, volumes_[volume].dirs[0], "its data is here, its seal is not");
+      if (!is_here(rank)) {
+        miss(rank, volumes_[volume].dirs[0], "its data exists here, but its seal does not");
+      }
     }
     const bool one_node = volumes_.size() == 1;
     std::set<Rank> placed;  // by a plan
@@ -367,8 +372,8 @@ class MissingFinder {
         });
         for (const Rank rank : shards) {
           if (is_here(rank) || found.unsealed.count(rank) != 0 || (one_node && !any)) continue;
-          miss(rank, "-", fmt::format("no data directory here has it; it was on node {}",
-                                      member.node));
+          miss(rank, "-",
+               fmt::format("no data directory here has it; it was on node {}", member.node));
         }
       }
     }
@@ -393,7 +398,7 @@ class MissingFinder {
     }
     report.notes.push_back(fmt::format(
         "{}/{} has {} ranks, and ranks {} are not in these data directories: give those of all "
-        "nodes to have it checked whole",
+        "nodes to check the complete version",
         key.first, ToString(key.second), found.world, Join(elsewhere, ", ")));
   }
 
@@ -402,10 +407,10 @@ class MissingFinder {
   std::map<VersionKey, Found> versions_;
 };
 
-Status NothingThere(const CheckOptions& options) {
+Status NoShardError(const CheckOptions& options) {
   std::string what = options.job.empty() ? "" : " of " + options.job;
   if (options.version != VersionId{}) what += "/" + ToString(options.version);
-  return NotFoundError("these data directories hold no shard" + what);
+  return NotFoundError("these data directories have no shard" + what);
 }
 
 }  // namespace
@@ -435,11 +440,11 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
       report.notes.push_back(path + " was never published or is being deleted: it does not count");
   }
   {
-    Progress progress("decoding what is missing", 0, options.deep, context.clock);
+    Progress progress("decoding missing shards", 0, options.deep, context.clock);
     HOLDFAST_RETURN_IF_ERROR(MissingFinder(volumes, options).Find(progress, report));
   }
   if (report.checks.empty() && damaged.empty() && report.missing.empty() && !options.job.empty())
-    return Fail(NothingThere(options));
+    return Fail(NoShardError(options));
   TakeSample(options.share, report);
   {
     Progress progress("verifying", options.deep ? TotalBytes(report.checks) : 0, options.deep,
@@ -452,7 +457,7 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     }
   }
-  // Seals that cannot be read or are gone are always told: finding them cost nothing.
+  // Damaged and missing seals are always reported, also outside the sample: finding them is cheap.
   std::move(report.missing.begin(), report.missing.end(), std::back_inserter(report.checks));
   report.missing.clear();
   std::move(damaged.begin(), damaged.end(), std::back_inserter(report.checks));

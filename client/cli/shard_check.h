@@ -7,19 +7,19 @@
 #include "client/cli/command.h"
 #include "client/cli/data_dirs.h"
 
-// What `verify` checks and how it tells, online and offline.
+// The checks of `verify`, online and offline, and their results.
 
 namespace holdfast::cli {
 
 enum class Verdict {
   kOk,
   kDamaged,    // bytes or structure do not match
-  kMissing,    // should be there and is not
-  kUnchecked,  // could not be looked at: no answer, no permission, a newer format
-  kGone,       // replaced by newer versions while we looked; nothing is wrong
+  kMissing,    // should exist and does not
+  kUnchecked,  // could not be checked: no answer, no permission, a newer format
+  kReplaced,   // replaced by newer versions during the check; no problem
 };
 
-/// One copy of one shard, and what was found of it.
+/// One replica of one shard, and the result of its check.
 struct ShardCheck {
   ShardKey key;
   Tier tier = Tier::kDisk;
@@ -28,7 +28,7 @@ struct ShardCheck {
   uint64_t bytes = 0;
   Verdict verdict = Verdict::kOk;
   std::string message;
-  bool decodable = false;  // of a missing one: its parity group gives it back
+  bool decodable = false;  // when missing: can be decoded from its parity group
 };
 
 struct CheckOptions {
@@ -38,20 +38,20 @@ struct CheckOptions {
   double share = 1;
 };
 
-/// Things beside single shards: versions that cannot be looked at whole.
+/// The results, and notes on versions that cannot be checked completely.
 struct CheckReport {
   std::vector<ShardCheck> checks;
-  uint64_t left_out = 0;  // not in the sample
-  std::vector<ShardCheck> missing;  // while they are collected; in `checks` in the end
+  uint64_t left_out = 0;            // not in the sample
+  std::vector<ShardCheck> missing;  // collected here first, moved to `checks` at the end
   std::vector<std::string> notes;
-  bool partial = false;  // something committed could not be looked at
+  bool partial = false;  // a committed shard could not be checked
 };
 
 Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options);
 Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
                                  const std::vector<std::string>& dirs);
 
-/// Keeps a random share of `checks`, at least one, in their order.
+/// Keeps a random share of the report's `checks`, at least one, in their order.
 void TakeSample(double share, CheckReport& report);
 
 }  // namespace holdfast::cli

@@ -12,8 +12,8 @@ namespace holdfast::cli {
 /// "rank-00000-of-00004.safetensors"
 std::string RestoredName(Rank rank, uint32_t world);
 
-/// One shard on its way into a folder, as the file that it is. Thread-compatible; several may be
-/// written at once.
+/// Writes one shard into a folder as a file. Thread-compatible; several may be written
+/// concurrently.
 class ShardFile : public ShardSink {
  public:
   /// `target` and `progress` outlive it.
@@ -21,12 +21,12 @@ class ShardFile : public ShardSink {
                                                    const ExpectedShard& expected,
                                                    Progress& progress);
 
-  /// Refuses a seal that is not the expected shard's; reserves the space.
+  /// Checks that the seal is of the expected shard, and reserves the space.
   Status Begin(const ShardSeal& seal) override;
   Status Chunk(uint64_t offset, std::span<const std::byte> bytes) override;
 
   TargetFile& file() { return file_; }
-  /// Bytes counted as progress so far: to take back when another source is tried.
+  /// Returns the bytes counted as progress, to retract them when another replica is tried.
   uint64_t written_bytes() const { return written_; }
 
  private:

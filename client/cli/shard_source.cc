@@ -26,7 +26,7 @@ ShardSource PlannedShard(const RestorePlan& plan, const coordinator::ShardSource
   return shard;
 }
 
-/// What is read of a shard that has no copy.
+/// Returns the source of a shard that has no replica: its parity group.
 ShardSource DecodedShard(const ShardKey& key, uint32_t world, const ShardSeal& seal) {
   ShardSource shard;
   shard.expected = {key, world, seal.image_bytes, seal.digest()};
@@ -36,8 +36,8 @@ ShardSource DecodedShard(const ShardKey& key, uint32_t world, const ShardSeal& s
   return shard;
 }
 
-/// Makes `LostShards` of the version that is asked for, once.
-class LostOf {
+/// Creates the `LostShards` of the requested version once.
+class LostShardsCache {
  public:
   template <typename Make>
   Result<LostShards*> Get(const Make& make) {
@@ -53,7 +53,7 @@ class LostOf {
   std::unique_ptr<LostShards> lost_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-/// Live agents, as the coordinator plans.
+/// Reads from live agents, as planned by the coordinator.
 class ClusterSource : public RestoreSource {
  public:
   ClusterSource(const GlobalOptions& options, CoordinatorClient client, uint32_t tier)
@@ -88,7 +88,7 @@ class ClusterSource : public RestoreSource {
     return agent.ReadPart(shard.expected.key, shard.tier, offset, bytes, sink);
   }
 
-  Result<ShardSource> Another(const ShardSource& failed) override {
+  Result<ShardSource> NextReplica(const ShardSource& failed) override {
     const ExpectedShard& wanted = failed.expected;
     for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
       if (tier <= failed.tier || tier_ != 0 || failed.decoded) continue;
@@ -100,19 +100,20 @@ class ClusterSource : public RestoreSource {
           PlannedShard(plan, reply->sources(static_cast<int>(wanted.key.rank.value)));
       if (other.expected.digest == wanted.digest) return other;
     }
-    if (failed.decoded || tier_ != 0) return Fail(NotFoundError("no other copy"));
+    if (failed.decoded || tier_ != 0) return Fail(NotFoundError("no other replica"));
     HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(wanted.key));
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, lost->Find(wanted.key.rank));
     ShardSource decoded = DecodedShard(wanted.key, wanted.world, seal);
     if (decoded.expected.digest == wanted.digest) return decoded;
-    return Fail(NotFoundError("no other copy"));
+    return Fail(NotFoundError("no other replica"));
   }
 
  private:
-  /// The nearest copy of each rank's shard; what has none is decoded. `why` it is so.
+  /// Plans the nearest replica of each rank's shard, and decoding for shards without one. `why` is
+  /// the error of the plan without decoding.
   Result<RestorePlan> PlanWithDecoding(const std::string& job, VersionId version,
                                        const Status& why) {
-    auto reply = client_.PlanWhole(job, version, /*as_is=*/true);
+    auto reply = client_.PlanAllReplicas(job, version, /*as_is=*/true);
     if (!reply) return Fail(why);
     RestorePlan plan{job, FromProto(reply->version()), reply->world(), {}};
     std::vector<const coordinator::ShardSource*> nearest(plan.world);
@@ -130,8 +131,8 @@ class ClusterSource : public RestoreSource {
       auto seal = lost->Find(key.rank);
       if (!seal) {
         return Fail(Status(ErrorCode::kFailedPrecondition,
-                           fmt::format("rank {} of {}/{} has no copy on a live node, and {}", rank,
-                                       job, ToString(plan.version), seal.error().message())));
+                           fmt::format("rank {} of {}/{} has no replica on a live node, and {}",
+                                       rank, job, ToString(plan.version), seal.error().message())));
       }
       plan.shards.push_back(DecodedShard(key, plan.world, *seal));
     }
@@ -141,7 +142,7 @@ class ClusterSource : public RestoreSource {
   Result<LostShards*> Lost(const ShardKey& key) {
     return lost_.Get([&]() -> Result<std::unique_ptr<LostShards>> {
       HOLDFAST_ASSIGN_OR_RETURN(const auto reply,
-                                client_.PlanWhole(key.job, key.version, /*as_is=*/true));
+                                client_.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
       return std::make_unique<LostShards>(key.job, key.version, ImagesOf(reply, key.job, options_));
     });
   }
@@ -149,10 +150,10 @@ class ClusterSource : public RestoreSource {
   const GlobalOptions& options_;
   CoordinatorClient client_;
   const uint32_t tier_;
-  LostOf lost_;
+  LostShardsCache lost_;
 };
 
-/// Data directories on this machine, as they lie.
+/// Reads data directories on this machine directly.
 class DataDirSource : public RestoreSource {
  public:
   explicit DataDirSource(std::vector<OfflineVolume> volumes) : volumes_(std::move(volumes)) {}
@@ -167,7 +168,7 @@ class DataDirSource : public RestoreSource {
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
       if (newest.ok()) newest = plan.error();
     }
-    return Fail(NothingToRestore(job, wanted, versions, newest));
+    return Fail(NoVersionError(job, wanted, versions, newest));
   }
 
   Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
@@ -197,18 +198,18 @@ class DataDirSource : public RestoreSource {
     return Status::Ok();
   }
 
-  Result<ShardSource> Another(const ShardSource& failed) override {
-    if (failed.decoded) return Fail(NotFoundError("no other copy"));
+  Result<ShardSource> NextReplica(const ShardSource& failed) override {
+    if (failed.decoded) return Fail(NotFoundError("no other replica"));
     std::vector<size_t> rest(failed.volumes.begin() + 1, failed.volumes.end());
     if (!rest.empty()) return SourceOf(failed.expected.key, failed.expected.world, rest);
     const ShardKey& key = failed.expected.key;
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Lost(key).Find(key.rank));
-    if (seal.digest() != failed.expected.digest) return Fail(NotFoundError("no other copy"));
+    if (seal.digest() != failed.expected.digest) return Fail(NotFoundError("no other replica"));
     return DecodedShard(key, failed.expected.world, seal);
   }
 
  private:
-  /// Each rank's shard from where it lies; what is not here is decoded.
+  /// Plans each rank's shard from a volume that has it, and decoding for missing shards.
   Result<RestorePlan> PlanOf(const OfflineVersion& version) {
     RestorePlan plan{version.job, version.version, version.world, {}};
     for (uint32_t rank = 0; rank < version.world; ++rank) {
@@ -224,7 +225,7 @@ class DataDirSource : public RestoreSource {
       if (!seal) {
         HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
         return Fail(NotFoundError(fmt::format(
-            "{}/{} is not whole here: ranks {} are missing of a world of {}, and {}; give the "
+            "{}/{} is incomplete here: ranks {} of a world of {} are missing, and {}; give the "
             "data directories of all nodes",
             version.job, ToString(version.version), MissingRanks(version), version.world,
             seal.error().message())));
@@ -244,18 +245,17 @@ class DataDirSource : public RestoreSource {
     return *lost;
   }
 
-  static Status NothingToRestore(const std::string& job, VersionId wanted,
-                                 const std::vector<OfflineVersion>& versions,
-                                 const Status& newest) {
-    if (versions.empty()) return NotFoundError("these data directories hold no shard of " + job);
+  static Status NoVersionError(const std::string& job, VersionId wanted,
+                               const std::vector<OfflineVersion>& versions, const Status& newest) {
+    if (versions.empty()) return NotFoundError("these data directories have no shard of " + job);
     if (wanted != VersionId{})
-      return NotFoundError("these data directories hold no shard of " + job + "/" +
+      return NotFoundError("these data directories have no shard of " + job + "/" +
                            ToString(wanted));
-    return NotFoundError(fmt::format("no version of {} is whole here; the newest: {}", job,
-                                     newest.message()));
+    return NotFoundError(
+        fmt::format("no version of {} is complete here; the newest: {}", job, newest.message()));
   }
 
-  /// The first few, for a message that stays readable with thousands of ranks.
+  /// Lists only the first few ranks, so that the message stays readable with thousands of ranks.
   static std::string MissingRanks(const OfflineVersion& version) {
     std::vector<std::string> missing;
     for (uint32_t rank = 0; rank < version.world; ++rank) {
@@ -280,7 +280,7 @@ class DataDirSource : public RestoreSource {
       source.volumes = holders;
       return source;
     }
-    return Fail(InternalError("lost sight of " + ToString(key)));
+    return Fail(InternalError(ToString(key) + " is no longer in the list of " + volume.dirs[0]));
   }
 
   std::vector<OfflineVolume> volumes_;
@@ -293,30 +293,31 @@ class DataDirSource : public RestoreSource {
 Status ExpectedShard::Check(const ShardSeal& seal) const {
   const std::string name = ToString(key);
   if (seal.identity.key() != key || seal.identity.world != world)
-    return DataLossError(fmt::format("the source of {} holds {} of a world of {} instead", name,
+    return DataLossError(fmt::format("the source of {} has {} of a world of {} instead", name,
                                      ToString(seal.identity.key()), seal.identity.world));
   if (seal.image_bytes != image_bytes || seal.digest() != digest)
     return DataLossError("the source of " + name +
-                         " holds other bytes than those that were committed");
+                         " has other bytes than those that were committed");
   if (seal.image_bytes == 0) return DataLossError(name + " is empty");
   return Status::Ok();
 }
 
-Status ReadAnyCopy(RestoreSource& source, ShardSource& shard, Progress& progress,
-                   const std::function<Status()>& read, const std::function<void()>& failed) {
+Status ReadAnyReplica(RestoreSource& source, ShardSource& shard, Progress& progress,
+                      const std::function<Status()>& read, const std::function<void()>& failed) {
   while (true) {
     Status status = read();
     if (status.ok()) return status;
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-    // A full or broken target would fail with every source.
+    // An error of the target, such as a full disk, would recur with every source.
     bool other_may_help =
         status.code() == ErrorCode::kDataLoss || status.code() == ErrorCode::kNotFound ||
         status.code() == ErrorCode::kUnavailable || status.code() == ErrorCode::kDeadlineExceeded;
     if (!other_may_help) return status;
-    Result<ShardSource> other = source.Another(shard);
+    Result<ShardSource> other = source.NextReplica(shard);
     if (!other) return status;
     progress.Clear();
-    Say(Printable(fmt::format("rank {}: the copy at tier {} on {} failed ({}); trying {} on {}",
+    PrintMessage(
+        Printable(fmt::format("rank {}: the replica at tier {} on {} failed ({}); trying {} on {}",
                               shard.expected.key.rank.value, ToString(shard.tier), shard.node,
                               status.message(), ToString(other->tier), other->node)));
     failed();
@@ -325,16 +326,14 @@ Status ReadAnyCopy(RestoreSource& source, ShardSource& shard, Progress& progress
 }
 
 void SourceOptions::AddTo(CLI::App& command) {
-  command
-      .add_option("--version", version_, "E.g. 3-120; otherwise the newest that can be restored")
+  command.add_option("--version", version_, "E.g. 3-120 [the newest that can be restored]")
       ->check(VersionCheck());
   CLI::Option* tier =
-      command
-          .add_option("--tier", tier_,
-                      "Read from this tier alone: memory or disk; otherwise the nearest")
+      command.add_option("--tier", tier_, "Read only from this tier: memory or disk [the nearest]")
           ->check(TierCheck());
   command
-      .add_option("--from-data-dir", dirs_, "Data directories of all nodes: no service is asked")
+      .add_option("--from-data-dir", dirs_,
+                  "Read these data directories of all nodes, without any service")
       ->type_name("DIR")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->excludes(tier);
@@ -355,10 +354,10 @@ Result<std::unique_ptr<RestoreSource>> SourceOptions::Open(Context& context, con
   return source;
 }
 
-void SourceOptions::SayWhatWasChosen(const RestorePlan& plan) const {
+void SourceOptions::PrintChosenVersion(const RestorePlan& plan) const {
   if (!offline() || !version_.empty()) return;
-  Say(
-      fmt::format("data directories do not say what was committed: {} is the newest version "
+  PrintMessage(
+      fmt::format("data directories do not record what was committed: {} is the newest version "
                   "with all shards here",
                   ToString(plan.version)));
 }

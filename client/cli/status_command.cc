@@ -14,9 +14,10 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kStatusFooter = R"(
-The first line is the verdict: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR; each finding below it
-starts with a code that never changes (docs/cli.md lists them). The exit code is 2 unless all is ok.
-PARITY is how many nodes have their parity of the version that reaches the tier peer next.
+The first line begins with the overall state: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR. Each
+finding below it begins with a stable code (docs/cli.md lists them). The exit code is 2 unless the
+state is HOLDFAST_OK. PARITY is how many nodes have their parity of the version that reaches the
+tier peer next.
 
 Examples:
   holdfast status                     once
@@ -37,11 +38,11 @@ Json UnderProtectedJson(const coordinator::JobStatus& job) {
   return versions;
 }
 
-/// Machine form of the jobs. deploy/local and scripts read it: add fields, rename none.
-Json JobsJson(const ClusterView& view) {
+/// The JSON form of the jobs. deploy/local and scripts read it: fields may be added, never renamed.
+Json JobsJson(const ClusterSnapshot& snapshot) {
   Json jobs = Json::array();
-  for (const auto& job : view.status.jobs()) {
-    JobView seen = ViewOf(view, job);
+  for (const auto& job : snapshot.status.jobs()) {
+    JobHealth seen = HealthOf(snapshot, job);
     jobs.push_back({{"job", job.job()},
                     {"uid", job.uid()},
                     {"phase", seen.phase},
@@ -77,8 +78,8 @@ Json JobsJson(const ClusterView& view) {
   return jobs;
 }
 
-/// A node that is down keeps its row: what was there is as telling as what is.
-void WriteNodes(Output& output, const ClusterView& view) {
+/// A node that is down keeps its row, with its last reported values.
+void WriteNodes(Output& output, const ClusterSnapshot& snapshot) {
   std::vector<Column> columns = {{"NODE", false, true},
                                  {"STATE", false, false},
                                  {"MEMORY", true, false},
@@ -87,7 +88,7 @@ void WriteNodes(Output& output, const ClusterView& view) {
   if (output.wide())
     columns.insert(columns.end(), {{"SEEN", true, false}, {"ADDRESS", false, true}});
   Table table(columns);
-  for (const auto& node : view.status.nodes()) {
+  for (const auto& node : snapshot.status.nodes()) {
     std::string free = node.alive() ? fmt::format("{}%", node.disk_free_percent()) : "-";
     std::vector<Cell> row = {{node.node()},
                              StateCell(node),
@@ -95,7 +96,7 @@ void WriteNodes(Output& output, const ClusterView& view) {
                              {FormatBytes(node.held_disk_bytes())},
                              {free}};
     if (output.wide()) {
-      row.push_back({AgeText(node.seen_wall_nanos(), view.now_wall_nanos)});
+      row.push_back({AgeText(node.seen_wall_nanos(), snapshot.now_wall_nanos)});
       row.push_back({node.data_address()});
     }
     table.Add(std::move(row));
@@ -113,7 +114,7 @@ std::string Committed(const coordinator::Version& version, int64_t wall_nanos, i
   return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
 }
 
-/// The farthest tier a restart would need, since it decides how long one takes.
+/// Shows the farthest tier that a restart would read, since it determines the restart's duration.
 Cell RestorableCell(const coordinator::JobStatus& job) {
   VersionId version = FromProto(job.restorable());
   if (version == VersionId{}) return {"none", Tone::kBad};
@@ -123,7 +124,7 @@ Cell RestorableCell(const coordinator::JobStatus& job) {
   return {text, Tone::kGood};
 }
 
-/// How far the next version at tier peer is: members with their parity of it, of all members.
+/// The progress of the next version at tier peer: members that have their parity, of all members.
 Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
   if (job.peer_members() == 0) return {"none", Tone::kFaint};
   VersionId target = FromProto(job.peer_target());
@@ -132,8 +133,8 @@ Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
   return {wide ? text + " of " + ToString(target) : text};
 }
 
-/// One row a job; counters only in wide output.
-void WriteJobs(Output& output, const ClusterView& view) {
+/// Writes one row per job; counters only in wide output.
+void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
   std::vector<Column> columns = {{"JOB", false, true},         {"PHASE", false, false},
                                  {"INC", true, false},         {"RANKS", true, false},
                                  {"MEMORY", false, false},     {"PEER", false, false},
@@ -146,9 +147,9 @@ void WriteJobs(Output& output, const ClusterView& view) {
                                    {"UID", true, false}});
   }
   Table table(columns);
-  for (const auto& job : view.status.jobs()) {
-    JobView seen = ViewOf(view, job);
-    int64_t now = view.now_wall_nanos;
+  for (const auto& job : snapshot.status.jobs()) {
+    JobHealth seen = HealthOf(snapshot, job);
+    int64_t now = snapshot.now_wall_nanos;
     std::vector<Cell> row = {
         {job.job()},
         {seen.phase},
@@ -181,7 +182,7 @@ class StatusCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command =
-        app.add_subcommand("status", "Is everything well? Nodes, jobs, what can be restored");
+        app.add_subcommand("status", "Health of nodes and jobs, and restorable versions");
     command->footer(kStatusFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     auto check = [](std::string& value) -> std::string {
@@ -190,7 +191,7 @@ class StatusCommand : public Command {
     };
     command
         ->add_option("--stale-after", stale_after_,
-                     "Age from which the newest commit of a job is a finding")
+                     "Report a job whose newest commit is older than this")
         ->type_name("DURATION")
         ->check(CLI::Validator(check, "", ""))
         ->capture_default_str();
@@ -204,31 +205,32 @@ class StatusCommand : public Command {
   }
 
  private:
-  /// One picture: the answers are taken one after another, so a busy job may be a step further in
-  /// its versions than in its status.
+  /// Prints one frame. The queries run one after another, so the versions of a busy job may be a
+  /// step ahead of its status.
   Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
-    ClusterView view;
-    HOLDFAST_ASSIGN_OR_RETURN(view.status, client.GetStatus(job_));
-    for (const auto& job : view.status.jobs()) {
-      HOLDFAST_ASSIGN_OR_RETURN(view.versions[job.job()], client.ListVersions(job.job(), false));
+    ClusterSnapshot snapshot;
+    HOLDFAST_ASSIGN_OR_RETURN(snapshot.status, client.GetStatus(job_));
+    for (const auto& job : snapshot.status.jobs()) {
+      HOLDFAST_ASSIGN_OR_RETURN(snapshot.versions[job.job()],
+                                client.ListVersions(job.job(), false));
     }
-    // A job that somebody else launched has no run.
+    // A job of another launcher has no run.
     auto runs = client.GetRuns(job_);
     if (!runs && runs.error().code() != ErrorCode::kNotFound) return Fail(runs.error());
-    if (runs) view.runs = *std::move(runs);
-    view.now_wall_nanos = context.clock.WallNanos();
+    if (runs) snapshot.runs = *std::move(runs);
+    snapshot.now_wall_nanos = context.clock.WallNanos();
     int64_t stale_after_nanos = ParseDurationMs(stale_after_).value_or(600'000) * 1'000'000;
-    std::vector<Finding> findings = Examine(view, stale_after_nanos);
-    HealthLevel level = Gravest(findings);
+    std::vector<Finding> findings = Examine(snapshot, stale_after_nanos);
+    HealthLevel level = WorstLevel(findings);
     if (context.output.json()) {
-      WriteJson(context.output, view, findings, level);
+      WriteJson(context.output, snapshot, findings, level);
     } else {
-      WriteText(context.output, view, findings, level);
+      WriteText(context.output, snapshot, findings, level);
     }
     return level == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
   }
 
-  static void WriteJson(Output& output, const ClusterView& view,
+  static void WriteJson(Output& output, const ClusterSnapshot& snapshot,
                         const std::vector<Finding>& findings, HealthLevel level) {
     Json found = Json::array();
     for (const Finding& finding : findings) {
@@ -237,34 +239,34 @@ class StatusCommand : public Command {
                        {"subject", finding.subject},
                        {"message", finding.message}});
     }
-    output.WriteJson("status", {{"time", FormatUtc(view.now_wall_nanos)},
+    output.WriteJson("status", {{"time", FormatUtc(snapshot.now_wall_nanos)},
                                 {"health", NameOf(level)},
                                 {"findings", found},
-                                {"cluster", view.status.cluster()},
-                                {"epoch", view.status.epoch()},
-                                {"nodes", NodesJson(view.status)},
-                                {"quarantine", QuarantineJson(view.runs)},
-                                {"runs", RunsJson(view.runs)},
-                                {"jobs", JobsJson(view)}});
+                                {"cluster", snapshot.status.cluster()},
+                                {"epoch", snapshot.status.epoch()},
+                                {"nodes", NodesJson(snapshot.status)},
+                                {"quarantine", QuarantineJson(snapshot.runs)},
+                                {"runs", RunsJson(snapshot.runs)},
+                                {"jobs", JobsJson(snapshot)}});
   }
 
-  static void WriteText(Output& output, const ClusterView& view,
+  static void WriteText(Output& output, const ClusterSnapshot& snapshot,
                         const std::vector<Finding>& findings, HealthLevel level) {
     int64_t alive = 0;
-    for (const auto& node : view.status.nodes()) alive += node.alive() ? 1 : 0;
+    for (const auto& node : snapshot.status.nodes()) alive += node.alive() ? 1 : 0;
     std::string line =
         fmt::format("{}  cluster {}, coordinator epoch {}, {} of {} nodes up, {}", NameOf(level),
-                    Printable(view.status.cluster()), view.status.epoch(), alive,
-                    view.status.nodes_size(), Count(view.status.jobs_size(), "job"));
+                    Printable(snapshot.status.cluster()), snapshot.status.epoch(), alive,
+                    snapshot.status.nodes_size(), Count(snapshot.status.jobs_size(), "job"));
     output.Write(output.Tint(line, ToneOf(level)) + "\n");
     for (const Finding& finding : findings) {
       output.Write("  " + output.Tint(finding.code, ToneOf(finding.level)) + " " +
                    Printable(finding.subject + ": " + finding.message) + "\n");
     }
     output.Write("\n");
-    WriteNodes(output, view);
+    WriteNodes(output, snapshot);
     output.Write("\n");
-    WriteJobs(output, view);
+    WriteJobs(output, snapshot);
   }
 
   std::string job_;

@@ -74,8 +74,7 @@ std::string Table::Render(size_t width, bool colour) const {
     for (size_t i = 0; i < columns_.size(); ++i) {
       std::string text = FitWidth(cells[r][i], widths[i]);
       size_t at = used + widths[i];
-      if (width > 0 && at > width)
-        break;  // Too narrow for every column: the last ones are left out.
+      if (width > 0 && at > width) break;  // Too narrow for all columns: the last ones are omitted.
       bool last = i + 1 == columns_.size();
       if (!last || columns_[i].align_right) text = Pad(text, widths[i], columns_[i].align_right);
       Tone tone = r == 0                    ? Tone::kPlain

@@ -6,7 +6,7 @@
 
 namespace holdfast::cli {
 
-/// How a cell stands out. The text says the same without colour.
+/// The emphasis of a cell. The text must have the same information without colour.
 enum class Tone { kPlain, kGood, kWarn, kBad, kFaint };
 
 struct Cell {
@@ -17,7 +17,7 @@ struct Cell {
 struct Column {
   std::string title;
   bool align_right = false;
-  bool may_shrink = false;  // gives up its width first when the terminal is narrow
+  bool may_shrink = false;  // is shortened first when the terminal is narrow
 };
 
 /// Rows under titled columns, fitted to a width.
@@ -25,13 +25,13 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  /// As many cells as columns.
+  /// Adds a row with as many cells as columns.
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
 
-  /// The whole table, a line a row, no trailing spaces. `width` 0 means unlimited; otherwise no
-  /// line is wider: columns that may shrink are cut first, widest first, then the others. Cells are
-  /// made printable here.
+  /// Returns the table, one line per row, without trailing spaces. No line is wider than `width`
+  /// (0: unlimited): columns that may shrink are cut first, widest first, then the others. Makes
+  /// cells printable.
   std::string Render(size_t width, bool colour) const;
 
  private:
@@ -42,7 +42,7 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// `text` in the colour of `tone`, or as it is.
+/// Returns `text` in the colour of `tone`, or unchanged without `colour`.
 std::string Coloured(const std::string& text, Tone tone, bool colour);
 
 }  // namespace holdfast::cli

@@ -20,13 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder that is not there or not usable is this command's failure, not "not found".
+/// Turns NotFound into FailedPrecondition: exit code 4 is for jobs, versions, nodes and input
+/// files.
 Status AboutTarget(Status status) {
   if (status.code() != ErrorCode::kNotFound) return status;
   return FailedPreconditionError(status.message());
 }
 
-/// For openat, fsync and renameat2.
+/// Opens a folder for openat, fsync and renameat2.
 Result<UniqueFd> OpenFolder(const std::string& dir) {
   UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return Fail(AboutTarget(ErrnoStatus(errno, "cannot open " + dir)));
@@ -40,20 +41,21 @@ Status SyncFolder(const std::string& dir) {
   return Status::Ok();
 }
 
-/// Without "." and "..", and without a slash at the end, so that its last component has a name.
+/// Returns the absolute path without ".", ".." and a slash at the end, so that its last component
+/// has a name.
 fs::path Absolute(const std::string& dir) {
   std::error_code error;
   fs::path path = fs::absolute(dir, error).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
 
-/// rename() that never replaces, also where the file system cannot do it in one step.
+/// Renames without ever replacing a file, also on file systems without RENAME_NOREPLACE.
 Status RenameNew(int dir, const std::string& from, const std::string& to, const std::string& what) {
   if (::renameat2(dir, from.c_str(), dir, to.c_str(), RENAME_NOREPLACE) == 0) return Status::Ok();
   if (errno != EINVAL && errno != ENOSYS)
-    return ErrnoStatus(errno, "cannot give " + what + " its name");
+    return ErrnoStatus(errno, "cannot rename a file to " + what);
   if (::linkat(dir, from.c_str(), dir, to.c_str(), 0) != 0)
-    return ErrnoStatus(errno, "cannot give " + what + " its name");
+    return ErrnoStatus(errno, "cannot rename a file to " + what);
   ::unlinkat(dir, from.c_str(), 0);
   return Status::Ok();
 }
@@ -71,8 +73,8 @@ Status TargetFolder::Check(const std::string& dir, uint64_t bytes) {
     if (error) return AboutTarget(ErrnoStatus(error.value(), "cannot list " + dir));
     if (entries != fs::directory_iterator()) {
       return AlreadyExistsError(
-          fmt::format("{} is not empty (it has {}): nothing is overwritten, choose a new or an "
-                      "empty directory",
+          fmt::format("{} is not empty (it contains {}): choose a new or an empty directory, since "
+                      "this command overwrites no file",
                       dir, entries->path().filename().string()));
     }
   }
@@ -81,10 +83,10 @@ Status TargetFolder::Check(const std::string& dir, uint64_t bytes) {
     existing = existing.parent_path();
   struct statvfs info {};
   if (::statvfs(existing.c_str(), &info) != 0)
-    return AboutTarget(ErrnoStatus(errno, "cannot look at " + existing.string()));
+    return AboutTarget(ErrnoStatus(errno, "cannot read the free space of " + existing.string()));
   uint64_t free_bytes = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
   if (free_bytes < bytes) {
-    return OutOfSpaceError(fmt::format("{} needs {} and its file system has {} left", dir,
+    return OutOfSpaceError(fmt::format("{} needs {}, but its file system has {} left", dir,
                                        FormatBytes(bytes), FormatBytes(free_bytes)));
   }
   return Status::Ok();
@@ -100,8 +102,8 @@ Result<TargetFolder> TargetFolder::Make(const std::string& dir) {
     } else if (errno != EEXIST && errno != EISDIR) {
       int why = errno;
       std::error_code error;
-      if (fs::is_directory(made, error)) continue;  // a read-only parent of one that is there
-      return Fail(AboutTarget(ErrnoStatus(why, "cannot make " + made.string())));
+      if (fs::is_directory(made, error)) continue;  // exists already, in a read-only parent
+      return Fail(AboutTarget(ErrnoStatus(why, "cannot create " + made.string())));
     }
   }
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, OpenFolder(path.string()));

@@ -11,19 +11,19 @@
 
 namespace holdfast::cli {
 
-/// The folder that a command writes files into. Nothing appears under a final name before it is
-/// published: a command that fails or is interrupted leaves the folder as it was.
+/// The folder that a command writes files into. No file has its final name before it is published,
+/// so a command that fails or is interrupted leaves the folder unchanged.
 class TargetFolder {
  public:
-  /// Checks that `dir` can take `bytes`: it does not exist or is empty, and its file system has
-  /// room. Creates nothing.
+  /// Checks that `dir` does not exist or is empty, and that its file system has room for `bytes`.
+  /// Creates nothing.
   static Status Check(const std::string& dir, uint64_t bytes);
-  /// Makes the folder, parents included, each synced.
+  /// Creates the folder and its parents, each synced.
   static Result<TargetFolder> Make(const std::string& dir);
 
   const std::string& dir() const { return dir_; }
   int fd() const { return fd_.get(); }
-  /// Makes the names in it durable.
+  /// Makes the names in the folder durable.
   Status Sync() const;
 
  private:
@@ -33,25 +33,26 @@ class TargetFolder {
   UniqueFd fd_;
 };
 
-/// One file on its way into a folder, under a temporary name that goes when this object does.
-/// Thread-compatible; its bytes may be written by several threads.
+/// A file that is written into a folder under a temporary name. The destructor removes it unless it
+/// was kept. Thread-compatible; several threads may write its bytes.
 class TargetFile {
  public:
-  /// `target` outlives it. The file is empty.
+  /// Creates an empty file. `target` must outlive it.
   static Result<TargetFile> Create(const TargetFolder& target, const std::string& name);
 
   int fd() const { return fd_.get(); }
   const std::string& path() const { return file_->path(); }
   const std::string& name() const { return name_; }
 
-  /// Makes the file `bytes` long, all of them reserved: a full disk shows here, not in the middle.
+  /// Makes the file `bytes` long and reserves all of them, so that a full disk is detected before
+  /// the first write.
   Status Reserve(uint64_t bytes) const;
-  /// Threads: any.
+  /// Any thread may call.
   Status Write(uint64_t offset, std::span<const std::byte> bytes) const;
-  /// Durable under the temporary name; nothing is written after it.
+  /// Makes the file durable under its temporary name. No write may follow.
   Status Finish();
-  /// Takes the final name, which must be free. Durable after the target's Sync(); until Keep() it
-  /// is still removed with this object.
+  /// Renames the file to its final name, which must be free. Durable after the target's Sync(). The
+  /// destructor still removes the file unless Keep() was called.
   Status Publish();
   void Keep() { file_->Keep(); }
 
@@ -66,8 +67,8 @@ class TargetFile {
   UniqueFd fd_;
 };
 
-/// All names or none: what has its name already is taken back when a later one fails. Crash points:
-/// cli.before_rename, cli.after_rename.
+/// Publishes all files or none: when one fails, those already renamed are removed with their
+/// objects. Crash points: cli.before_rename, cli.after_rename.
 Status PublishAll(const TargetFolder& target, std::span<TargetFile* const> files);
 
 }  // namespace holdfast::cli

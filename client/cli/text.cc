@@ -9,7 +9,7 @@ namespace holdfast::cli {
 
 namespace {
 
-/// One code point at text[at]; `bytes` is how many it takes, 0 when they are not UTF-8.
+/// One code point. `bytes` is its length, 0 for bytes that are not UTF-8.
 struct CodePoint {
   uint32_t value = 0;
   size_t bytes = 0;
@@ -43,7 +43,7 @@ bool In(const Range (&ranges)[n], uint32_t value) {
                      [&](const Range& r) { return value >= r.first && value <= r.last; });
 }
 
-// Controls, line separators and the characters that reorder what follows them.
+// Control characters, line separators and characters that reorder the following text.
 constexpr Range kUnsafe[] = {{0x00, 0x1f},     {0x7f, 0x9f},      {0x061c, 0x061c},
                              {0x200e, 0x200f}, {0x2028, 0x202e},  {0x2066, 0x2069},
                              {0xfeff, 0xfeff}, {0xe0000, 0xe007f}};

@@ -7,20 +7,21 @@
 
 namespace holdfast::cli {
 
-/// `text` safe to show: control characters, bidirectional overrides and bytes that are not UTF-8
-/// become \xNN or \u{N}. Names come from files that anybody may have made.
+/// Returns `text` in a form that is safe to print: control characters, bidirectional overrides and
+/// bytes that are not UTF-8 become \xNN or \u{N}. Names may come from untrusted files.
 std::string Printable(std::string_view text);
 
-/// Terminal columns that printable UTF-8 takes: wide characters count two, combining marks none.
+/// Returns the terminal columns of printable UTF-8: wide characters count two, combining marks
+/// none.
 size_t DisplayWidth(std::string_view text);
-/// `text` cut to at most `width` columns, the last of them "…" when something was cut.
+/// Returns `text` cut to at most `width` columns, ending in "…" when it was cut.
 std::string FitWidth(std::string_view text, size_t width);
-/// `text` with spaces to `width` columns, on its right or (align_right) its left.
+/// Returns `text` padded with spaces to `width` columns, on the right or (align_right) the left.
 std::string Pad(std::string_view text, size_t width, bool align_right);
 
 /// "now", "12s", "3m05s", "2h10m", "4d03h". Negative ages (another machine's clock) are "now".
 std::string FormatAge(int64_t nanos);
-/// "1.25s"; "-" for a negative number, which stands for "not known".
+/// "1.25s"; "-" for a negative number, which means unknown.
 std::string FormatSeconds(int64_t ms);
 /// "[2048, 1024]", "[]" for a scalar.
 std::string FormatShape(const std::vector<uint64_t>& shape);
@@ -28,7 +29,7 @@ std::string FormatShape(const std::vector<uint64_t>& shape);
 std::string FormatDigest(uint64_t digest);
 /// "1 shard", "2 shards"
 std::string Count(uint64_t count, std::string_view noun);
-/// The items with `separator` between.
+/// Returns the items with `separator` between them.
 std::string Join(const std::vector<std::string>& items, std::string_view separator);
 
 }  // namespace holdfast::cli

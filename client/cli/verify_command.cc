@@ -13,23 +13,23 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kVerifyFooter = R"(
-Without --deep the structure is checked: seals, headers, lengths. With it every byte is read and
-compared with the checksums taken when the shard was sealed. Online, agents check their own copies
-of shards and of parity at every tier; what they find damaged is put right from where it is good
-or from the parity group, else moved out of the way. With --data-dir files are read directly,
-nothing is changed and no service needs to run: those of one node are checked for what belongs to
-that node, those of several nodes for whole versions. MISSING is a shard that should be there and
-has no good seal; it says whether the parity group gives it back, with --deep by decoding it.
-The exit code is 2 when anything is damaged or missing, 3 when something could not be looked at.
+Without --deep, checks the structure: seals, headers, lengths. With --deep, reads every byte and
+compares it with the checksums of the shard's seal. Online, agents verify their own replicas of
+shards and parity shards at every tier. They repair damaged chunks from a good replica or from the
+parity group; a replica that cannot be repaired goes to quarantine. With --data-dir, reads files
+directly, changes nothing and needs no service. The data directories of one node are checked for the
+shards of that node, those of several nodes for complete versions. MISSING is a shard that should
+exist and has no good seal; the message shows whether its parity group can decode it, and --deep
+decodes it. The exit code is 2 when a shard is damaged or missing, 3 when one could not be checked.
 
 Examples:
   holdfast verify my-job                              structure of every version
-  holdfast verify my-job --version 3-120 --deep       every byte of one
+  holdfast verify my-job --version 3-120 --deep       every byte of one version
   holdfast verify --deep --sample 5%                  a random twentieth of all shards
   holdfast verify --data-dir /nvme0/hf /nvme1/hf --deep     one node's directories
 )";
 
-/// The words of the RESULT column and of JSON; capitals for what needs a person.
+/// The values of the RESULT column and of JSON, in capitals when an operator must act.
 std::string NameOf(Verdict verdict) {
   switch (verdict) {
     case Verdict::kOk:
@@ -40,7 +40,7 @@ std::string NameOf(Verdict verdict) {
       return "MISSING";
     case Verdict::kUnchecked:
       return "UNCHECKED";
-    case Verdict::kGone:
+    case Verdict::kReplaced:
       return "gone";
   }
   return "DAMAGED";
@@ -55,19 +55,19 @@ Tone ToneOf(Verdict verdict) {
       return Tone::kBad;
     case Verdict::kUnchecked:
       return Tone::kWarn;
-    case Verdict::kGone:
+    case Verdict::kReplaced:
       return Tone::kFaint;
   }
   return Tone::kBad;
 }
 
-/// Damage outranks what could not be looked at: an operator must act on it first.
+/// Damage is more severe than a failed check: an operator must act on it first.
 ExitCode ExitCodeOf(const CheckReport& report) {
   ExitCode code = report.partial ? ExitCode::kPartial : ExitCode::kOk;
   for (const ShardCheck& check : report.checks) {
     switch (check.verdict) {
       case Verdict::kOk:
-      case Verdict::kGone:
+      case Verdict::kReplaced:
         break;
       case Verdict::kDamaged:
       case Verdict::kMissing:
@@ -81,7 +81,7 @@ ExitCode ExitCodeOf(const CheckReport& report) {
   return code;
 }
 
-/// The last line: counts that add up to the shards checked.
+/// Returns the last line: counts that add up to the shards checked.
 std::string Summary(const CheckReport& report, bool deep) {
   uint64_t bytes = 0;
   uint64_t counts[5] = {};
@@ -98,8 +98,9 @@ std::string Summary(const CheckReport& report, bool deep) {
     text += fmt::format(", {} missing", counts[2]);
     const auto decodable = std::count_if(report.checks.begin(), report.checks.end(),
                                          [](const ShardCheck& check) { return check.decodable; });
-    if (decodable > 0) text += fmt::format(" ({} of them {})", decodable,
-                                           deep ? "decoded from parity" : "can be decoded");
+    if (decodable > 0)
+      text += fmt::format(" ({} of them {})", decodable,
+                          deep ? "decoded from parity" : "can be decoded");
   }
   if (counts[3] > 0) text += fmt::format(", {} not checked", counts[3]);
   if (counts[4] > 0) text += fmt::format(", {} gone meanwhile", counts[4]);
@@ -109,8 +110,8 @@ std::string Summary(const CheckReport& report, bool deep) {
 class VerifyCommand : public Command {
  public:
   CLI::App* AddTo(CLI::App& app) override {
-    CLI::App* command = app.add_subcommand(
-        "verify", "Check shards where they lie, on every tier or in data directories");
+    CLI::App* command =
+        app.add_subcommand("verify", "Verify shards on every tier, or in data directories");
     command->footer(kVerifyFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_option("--version", version_, "Only this version, e.g. 3-120")
@@ -126,7 +127,7 @@ class VerifyCommand : public Command {
         ->check(CLI::Validator(check, "", ""));
     command
         ->add_option("--data-dir", dirs_,
-                     "Data directories of one or more nodes: no coordinator is asked")
+                     "Verify these data directories of one or more nodes, without a coordinator")
         ->type_name("DIR")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     return command;
@@ -136,7 +137,7 @@ class VerifyCommand : public Command {
     CheckOptions options{job_, VersionOf(version_), deep_,
                          sample_.empty() ? 1 : ParseShare(sample_).value_or(1)};
     if (options.version != VersionId{} && job_.empty()) {
-      SayError(InvalidArgumentError("--version needs a JOB: versions of different jobs differ"));
+      PrintError(InvalidArgumentError("--version needs a JOB: give its name, too"));
       return ExitCode::kUsage;
     }
     HOLDFAST_ASSIGN_OR_RETURN(CheckReport report, dirs_.empty()
@@ -193,7 +194,7 @@ class VerifyCommand : public Command {
       output.WriteTable(table);
       output.Write("\n");
     }
-    // Whole sentences below the table: a cut message would not name the chunk.
+    // Complete messages below the table: a cell may be cut, and would not name the chunk.
     for (const ShardCheck& check : report.checks) {
       if (check.verdict == Verdict::kOk) continue;
       output.Write(output.Tint(NameOf(check.verdict), ToneOf(check.verdict)) + " " +

@@ -5,7 +5,7 @@
 #include "client/cli/output.h"
 #include "storage/base/ids.h"
 
-// How versions, tiers and times look in tables and in JSON, the same in every command.
+// The text and JSON forms of versions, tiers and times, the same in every command.
 
 namespace holdfast::cli {
 
@@ -13,7 +13,7 @@ namespace holdfast::cli {
 Json VersionJson(VersionId version);
 /// RFC 3339 in UTC, or null for 0.
 Json TimeJson(int64_t wall_nanos);
-/// Tier names of a mask of TierBit, cheapest first.
+/// The tier names of a mask of TierBit, cheapest first.
 Json TiersJson(uint32_t mask);
 /// A tier's name, or null for 0.
 Json TierJson(uint32_t tier);

@@ -11,26 +11,27 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* kVersionsFooter = R"(
-TIERS is where a version was committed; AVAILABLE is where live nodes hold all of its shards now.
-RESTORABLE says whether a restart could begin there; -o wide adds why not. SURVIVES is what may be
-lost now so that it still could: "A + B" both at once, "A; B" either. Versions that never were
-complete (aborted) are left out without --all. A version is disputed when ranks that should hold the
-same values held different ones; -o wide names tensors and ranks. It can still be restored.
+TIERS: where the version was committed. AVAILABLE: where live nodes have all of its shards now.
+RESTORABLE: whether a restart could restore it; -o wide adds the reason if not. SURVIVES: failures
+after which the version could still be restored: "A + B" both at once, "A; B" either one. Aborted
+versions, which never were complete, are shown only with --all. A version is disputed when ranks
+that should have equal values had different ones; -o wide names tensors and ranks. A disputed
+version can still be restored.
 
 Examples:
   holdfast versions                         every job
-  holdfast versions my-job --restorable     only what can be brought back now
+  holdfast versions my-job --restorable     only versions that can be restored now
   holdfast versions my-job --sort size      the largest first
   holdfast versions my-job -o json | jq -r '.versions[0].version'
 )";
 
-/// A version and whose it is: VersionInfo itself does not say.
+/// A version with its job, which VersionInfo lacks.
 struct Listed {
   std::string job;
   coordinator::VersionInfo info;
 };
 
-/// Machine form of one version; ages are of this machine's clock, never negative.
+/// The JSON form of one version. Ages are by this machine's clock, and never negative.
 Json ToJson(const Listed& listed, int64_t now) {
   const auto& info = listed.info;
   VersionId version = FromProto(info.version());
@@ -54,7 +55,7 @@ Json ToJson(const Listed& listed, int64_t now) {
           {"disputed", std::vector<std::string>(info.disputed().begin(), info.disputed().end())}};
 }
 
-/// Only committed versions that still count are shown at full strength.
+/// Committed versions that are not abandoned are plain, others faint or bad.
 Cell VersionStateCell(const coordinator::VersionInfo& info) {
   std::string text = info.state() + (info.abandoned() ? " (abandoned)" : "");
   if (info.disputed_size() > 0) return {text + " (disputed)", Tone::kBad};
@@ -73,15 +74,15 @@ class VersionsCommand : public Command {
     CLI::App* command = app.add_subcommand("versions", "The checkpoints of a job, newest first");
     command->footer(kVersionsFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
-    command->add_flag("--restorable", restorable_, "Only versions that can be brought back now");
+    command->add_flag("--restorable", restorable_, "Only versions that can be restored now");
     command
         ->add_option("--sort", sort_,
-                     "version (newest first), age (youngest first), size (largest first), state")
+                     "version (newest first), age (youngest first), size (largest first) or state")
         ->type_name("KEY")
         ->check(CLI::IsMember({"version", "age", "size", "state"}).description(""))
         ->capture_default_str();
-    command->add_flag("-a,--all", all_, "Also versions that never were complete (aborted)");
-    command->add_flag("-r,--reverse", reverse_, "The other way round");
+    command->add_flag("-a,--all", all_, "Also aborted versions, which never were complete");
+    command->add_flag("-r,--reverse", reverse_, "Reverse the order");
     watch_.AddTo(*command);
     return command;
   }
@@ -100,7 +101,7 @@ class VersionsCommand : public Command {
       HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListVersions(job, restorable_));
       for (auto& info : *reply.mutable_versions()) {
         if (restorable_ && !info.restorable()) continue;
-        // What never was complete hides what is.
+        // Aborted versions would hide the useful ones.
         if (info.state() == "aborted" && !all_) {
           ++aborted_;
           continue;
@@ -113,7 +114,7 @@ class VersionsCommand : public Command {
     return ExitCode::kOk;
   }
 
-  /// Ties are newest first, whatever the key.
+  /// Versions with equal keys are sorted newest first.
   void Sort(std::vector<Listed>& listed) const {
     auto newer = [](const Listed& a, const Listed& b) {
       if (a.job != b.job) return a.job < b.job;
@@ -179,7 +180,7 @@ class VersionsCommand : public Command {
       table.Add(std::move(row));
     }
     if (table.empty()) {
-      output.Write(restorable_ ? "no version can be brought back now\n" : "no versions yet\n");
+      output.Write(restorable_ ? "no version can be restored now\n" : "no versions yet\n");
     } else {
       output.WriteTable(table);
     }
@@ -192,7 +193,7 @@ class VersionsCommand : public Command {
   bool restorable_ = false;
   bool reverse_ = false;
   bool all_ = false;
-  size_t aborted_ = 0;  // left out
+  size_t aborted_ = 0;  // not shown
   std::string sort_ = "version";
   WatchOptions watch_;
 };

@@ -18,9 +18,9 @@ namespace {
 constexpr uint64_t kBackoffMinMs = 100;
 constexpr uint64_t kBackoffMaxMs = 2000;
 
-/// Will waiting help? What the agent or the file system says about the caller's own input will not
-/// change; a missing agent, or an older process that still holds our place, may.
-bool IsDefinite(const Status& status, bool refused) {
+/// Returns whether waiting cannot help. An error about the caller's own input stays. An agent that
+/// is missing, or an older process that still runs as this rank, may be only temporary.
+bool IsPermanent(const Status& status, bool refused) {
   switch (status.code()) {
     case ErrorCode::kUnavailable:
     case ErrorCode::kNotFound:
@@ -51,8 +51,8 @@ Status StatusOf(const agent::ReplyMessage& reply) {
   return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
 }
 
-/// The agent's side of this socket is not speaking our protocol.
-Status Garbage(const std::string& path, const Status& why) {
+/// The error for a peer that does not speak this library's protocol.
+Status ProtocolError(const std::string& path, const Status& why) {
   return UnavailableError("what listens on " + path +
                           " is not a Holdfast agent of this version: " + why.message());
 }
@@ -111,7 +111,7 @@ Status AgentLink::AwaitConnected(MonotonicTime deadline) {
   MutexLock lock(mutex_);
   while (!connected_) {
     if (stopping_) return CancelledError("the client is being closed");
-    if (definite_) return status_;
+    if (permanent_) return status_;
     if (progress_at_) deadline = std::max(deadline, *progress_at_ + patience);
     auto left = deadline - MonotonicNow();
     if (left <= left.zero()) {
@@ -125,13 +125,13 @@ Status AgentLink::AwaitConnected(MonotonicTime deadline) {
 }
 
 Status AgentLink::AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline) {
-  const auto asks = [](agent::MessageType of) {
-    return of == agent::MessageType::kFindRestore || of == agent::MessageType::kOpenView;
+  const auto needs_decision = [](agent::MessageType of) {
+    return of == agent::MessageType::kFindRestore || of == agent::MessageType::kOpenReader;
   };
   const auto owed = [&](const auto& entry) {
-    return entry.second.abandoned && asks(entry.second.type);
+    return entry.second.abandoned && needs_decision(entry.second.type);
   };
-  while (asks(type) && use.alive() && std::any_of(calls_.begin(), calls_.end(), owed)) {
+  while (needs_decision(type) && use.alive() && std::any_of(calls_.begin(), calls_.end(), owed)) {
     if (MonotonicNow() >= deadline) {
       return DeadlineExceededError("the agent still owes the answer to an earlier restore");
     }
@@ -143,9 +143,9 @@ Status AgentLink::AwaitTurn(const Use& use, agent::MessageType type, MonotonicTi
 Status AgentLink::AwaitChange(MonotonicTime deadline) {
   changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
   mutex_.Unlock();
-  const bool stop = StopAsked();
+  const bool stop = StopRequested();
   mutex_.Lock();
-  return stop ? CancelledError("the caller does not want to wait any more") : Status::Ok();
+  return stop ? CancelledError("the caller cancelled the wait") : Status::Ok();
 }
 
 uint64_t AgentLink::silent_ms() const {
@@ -164,7 +164,7 @@ Result<AgentLink::Use> AgentLink::Enter() {
   MutexLock lock(mutex_);
   if (stopping_) return Fail(CancelledError("the client is being closed"));
   if (!connected_) {
-    ErrorCode code = definite_ ? status_.code() : ErrorCode::kUnavailable;
+    ErrorCode code = permanent_ ? status_.code() : ErrorCode::kUnavailable;
     return Fail(Status(code, status_.message()));
   }
   ++users_;
@@ -178,7 +178,7 @@ void AgentLink::Leave() {
 
 Status AgentLink::SendLocked(uint64_t epoch, std::span<const std::byte> bytes) {
   if (!connected_ || epoch_.load(std::memory_order_relaxed) != epoch) {
-    return UnavailableError("the agent went away");
+    return UnavailableError("the connection to the agent was lost");
   }
   Status sent = agent::SendPacket(socket_.get(), bytes);
   if (sent.code() == ErrorCode::kResourceExhausted) {
@@ -237,24 +237,24 @@ void AgentLink::Run() {
     bool was_connected = epoch_.load(std::memory_order_relaxed) != epoch_before;
     Disconnect(ended);
     bool final = false;
-    NoteFailure(ended, refused, &final);
+    RecordFailure(ended, refused, &final);
     if (was_connected) backoff_ms = kBackoffMinMs;
     if (AwaitStop(final ? ~uint64_t{0} : backoff_ms)) return;
     backoff_ms = std::min(backoff_ms * 2, kBackoffMaxMs);
   }
 }
 
-void AgentLink::NoteFailure(const Status& reason, bool refused, bool* final) {
+void AgentLink::RecordFailure(const Status& reason, bool refused, bool* final) {
   bool log = false;
   {
     MutexLock lock(mutex_);
     *final = reason.code() == ErrorCode::kFenced;
-    bool definite = IsDefinite(reason, refused);
+    bool permanent = IsPermanent(reason, refused);
     log = !stopping_ && reason != logged_;
     if (log) logged_ = reason;
     status_ = reason;
-    // A client that has been connected keeps trying: its input was right once.
-    definite_ = *final || (definite && !ever_connected_);
+    // A client that was connected before keeps trying: the agent has accepted its input once.
+    permanent_ = *final || (permanent && !ever_connected_);
     changed_.NotifyAll();
   }
   if (log) {
@@ -307,6 +307,8 @@ Status AgentLink::RunConnection(bool* refused) {
   HOLDFAST_RETURN_IF_ERROR(TakeSegment(welcome, memory));
   memory.Reset();
 
+  // The epoch changes together with `connected_`, so that a Use of an older connection is never
+  // alive again.
   int socket = fd.get();
   bool first = false;
   {
@@ -332,23 +334,24 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
   {
     MutexLock lock(mutex_);
     if (!ever_connected_) {
-      status_ = DeadlineExceededError("the agent at " + socket_path_ +
-                                      " took the connection but has not answered yet; it may be "
-                                      "reserving memory, overloaded or stopped");
+      status_ =
+          DeadlineExceededError("the agent at " + socket_path_ +
+                                " accepted the connection but has not answered yet; it may be "
+                                "reserving memory, overloaded or stopped");
     }
   }
   Result<agent::ReceivedPacket> received = Fail(InternalError("nothing received"));
   Result<agent::MessageHeader> header = Fail(InternalError("nothing received"));
   do {
-    // Without a limit: a stopped agent would otherwise collect one dead connection per attempt.
+    // No time-out: otherwise a stopped agent would collect one dead connection per attempt.
     if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
     received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
-    if (!received) return Garbage(socket_path_, received.error());
+    if (!received) return ProtocolError(socket_path_, received.error());
     if (received->bytes.empty()) {
       return UnavailableError("the agent at " + socket_path_ + " closed the connection at once");
     }
     header = agent::CheckPacket(received->bytes);
-    if (!header) return Garbage(socket_path_, header.error());
+    if (!header) return ProtocolError(socket_path_, header.error());
   } while (IsProgress(*header, received->bytes));
   if (header->type == agent::MessageType::kReply) {
     *refused = true;
@@ -356,8 +359,8 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
     return status.ok() ? InternalError("the agent refused without a reason") : status;
   }
   if (header->type != agent::MessageType::kWelcome) {
-    return Garbage(socket_path_, InternalError("its first message is a " +
-                                               std::string(agent::NameOf(header->type))));
+    return ProtocolError(socket_path_, InternalError("its first message is a " +
+                                                     std::string(agent::NameOf(header->type))));
   }
   *welcome = As<agent::WelcomeMessage>(received->bytes);
   if (welcome->protocol != agent::kProtocolVersion) {
@@ -367,15 +370,16 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
                             ": install the same release of both");
   }
   if (received->fds.size() != 1) {
-    return Garbage(socket_path_,
-                   InternalError("its Welcome brings " + std::to_string(received->fds.size()) +
-                                 " descriptors, expected 1"));
+    return ProtocolError(
+        socket_path_, InternalError("its Welcome brings " + std::to_string(received->fds.size()) +
+                                    " descriptors, expected 1"));
   }
   *memory = std::move(received->fds.front());
   return Status::Ok();
 }
 
-/// A Notice that the agent is at work. Whoever waits for the connection waits on.
+/// Returns whether the message is a Notice that the agent is still reserving memory, which extends
+/// the wait for the connection.
 bool AgentLink::IsProgress(const agent::MessageHeader& header, std::span<const std::byte> packet) {
   if (header.type != agent::MessageType::kNotice) return false;
   const auto notice = As<agent::NoticeMessage>(packet);
@@ -412,9 +416,9 @@ Status AgentLink::Dispatch(int socket) {
     if (received.error().code() == ErrorCode::kDeadlineExceeded) return Status::Ok();
     return received.error();
   }
-  if (received->bytes.empty()) return UnavailableError("the agent went away");
+  if (received->bytes.empty()) return UnavailableError("the agent closed the connection");
   auto header = agent::CheckPacket(received->bytes);
-  if (!header) return Garbage(socket_path_, header.error());
+  if (!header) return ProtocolError(socket_path_, header.error());
   switch (header->type) {
     case agent::MessageType::kReply:
       OnReply(As<agent::ReplyMessage>(received->bytes),
@@ -424,8 +428,8 @@ Status AgentLink::Dispatch(int socket) {
       observer_.OnNotice(As<agent::NoticeMessage>(received->bytes));
       return Status::Ok();
     default:
-      return Garbage(socket_path_,
-                     InternalError("unexpected " + std::string(agent::NameOf(header->type))));
+      return ProtocolError(socket_path_,
+                           InternalError("unexpected " + std::string(agent::NameOf(header->type))));
   }
 }
 
@@ -445,16 +449,16 @@ void AgentLink::OnReply(const agent::ReplyMessage& reply, UniqueFd memory) {
   changed_.NotifyAll();
 }
 
-/// Gives back what the answer to a call granted that nobody waits for any more.
+/// Gives back the slot or reader that was granted to a call that has timed out.
 void AgentLink::UndoLocked(const PendingCall& call, const agent::ReplyMessage& reply) {
   const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
   const auto send = [&](const auto& message) {
     static_cast<void>(SendLocked(epoch, std::as_bytes(std::span(&message, 1))));
   };
-  if (call.type == agent::MessageType::kReadView) return;
-  if (call.type == agent::MessageType::kOpenView) {
-    agent::CloseViewMessage close;
-    close.view = reply.slot;
+  if (call.type == agent::MessageType::kReadRange) return;
+  if (call.type == agent::MessageType::kOpenReader) {
+    agent::CloseReaderMessage close;
+    close.reader = reply.slot;
     return send(close);
   }
   const bool save = call.type == agent::MessageType::kBeginSave;
@@ -479,14 +483,16 @@ void AgentLink::Disconnect(const Status& reason) {
         continue;
       }
       if (!call->second.failure && !call->second.reply) {
-        call->second.failure = UnavailableError("the agent went away: " + reason.message());
+        call->second.failure =
+            UnavailableError("the connection to the agent was lost: " + reason.message());
       }
       ++call;
     }
     changed_.NotifyAll();
   }
   if (was_connected) observer_.OnDisconnected(reason);
-  // Copies notice within a chunk; the slots must not be written over the next connection.
+  // Copies end within a chunk after the disconnect. None may still write a slot when the next
+  // connection begins.
   MutexLock lock(mutex_);
   while (users_ > 0) changed_.Wait(mutex_);
 }

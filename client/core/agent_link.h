@@ -20,13 +20,13 @@
 
 namespace holdfast::client {
 
-/// What the link tells its owner. All calls come from the link's thread, with no lock held, except
-/// OnMapped and OnUnmapping, which may also come from the thread that stops the link.
+/// Receives the link's events. The link's thread makes all calls, with no lock held. The thread
+/// that stops the link may also call OnUnmapping.
 class LinkObserver {
  public:
   virtual ~LinkObserver() = default;
   virtual void OnConnected(uint64_t incarnation, bool first) = 0;
-  /// The connection is gone. Calls made over it have failed; copies over it are being cancelled.
+  /// The connection is lost. Calls made over it have failed; copies over it are being cancelled.
   virtual void OnDisconnected(const Status& reason) = 0;
   virtual void OnNotice(const agent::NoticeMessage& notice) = 0;
   virtual void OnMapped(std::byte* base, uint64_t bytes) = 0;
@@ -34,9 +34,9 @@ class LinkObserver {
   virtual void OnLog(int level, const std::string& text) = 0;
 };
 
-/// The connection to this node's agent: a thread that connects, says Hello, maps the segment,
-/// dispatches what arrives, and starts again with a growing pause when the agent goes away. The
-/// mapping is kept when the same memory comes back. Thread-safe.
+/// The connection to this node's agent. Its thread connects, sends Hello, maps the segment and
+/// dispatches messages. After a lost connection it connects again, with growing pauses. The mapping
+/// is kept when the agent offers the same memory again. Thread-safe.
 class AgentLink {
  public:
   /// `observer` outlives the link. `hello` is sent at every connection.
@@ -44,22 +44,23 @@ class AgentLink {
   ~AgentLink();
 
   Status Start();
-  /// Makes every call and copy give up (Cancelled); for an owner that is about to close.
+  /// Ends every call and copy as Cancelled, before the owner closes.
   void Interrupt();
-  /// Says goodbye, joins the thread and unmaps. No Use exists any more.
+  /// Sends Goodbye, joins the thread and unmaps. No Use may exist any more.
   void Stop();
 
-  /// OK while connected; otherwise why not.
+  /// Returns OK while connected, otherwise the reason.
   Status status() const;
-  /// OK once connected. A refusal that waiting cannot mend comes back at once; when the time is
-  /// over, Unavailable with the last reason. The time starts anew with each sign that the agent is
-  /// reserving the memory.
+  /// Blocks until connected. Returns a permanent refusal at once, and Unavailable with the last
+  /// reason when the time is over. Each notice that the agent is reserving the memory restarts the
+  /// time.
   Status AwaitConnected(MonotonicTime deadline);
-  /// How long an answer that was given up on has been missing; zero when none is.
+  /// Returns for how long the oldest answer has been overdue, since its call timed out; 0 when none
+  /// is overdue.
   uint64_t silent_ms() const;
 
-  /// The right to touch the segment over the connection of now. The mapping stays while it exists;
-  /// when the connection goes, alive() turns false and the holder stops soon.
+  /// The right to access the segment over the current connection. The mapping stays while a Use
+  /// exists. When the connection is lost, alive() becomes false, and the holder must end soon.
   class Use {
    public:
     Use(Use&& other) noexcept : link_(std::exchange(other.link_, nullptr)), epoch_(other.epoch_) {}
@@ -70,7 +71,7 @@ class AgentLink {
     bool alive() const { return link_->epoch_.load(std::memory_order_acquire) == epoch_; }
     const SegmentMapping& segment() const { return link_->mapping_; }
     uint64_t incarnation() const { return link_->incarnation_.load(std::memory_order_relaxed); }
-    /// Names the connection; not 0.
+    /// Identifies the connection; not 0.
     uint64_t epoch() const { return epoch_; }
 
    private:
@@ -79,12 +80,12 @@ class AgentLink {
     AgentLink* link_;
     uint64_t epoch_;
   };
-  /// Unavailable (or what refused us) when not connected.
+  /// Returns Unavailable, or the agent's permanent refusal, when not connected.
   Result<Use> Enter();
 
-  /// Sends a request and waits for its answer, whatever code that carries. DeadlineExceeded: none
-  /// came; should it come later after all, a slot or a view it grants is given back. Unavailable:
-  /// the connection went away. `memory`, if given, gets the descriptor that came with the answer.
+  /// Sends a request and waits for its answer, whatever code the answer has. DeadlineExceeded: no
+  /// answer came; if it comes later, the link gives the granted slot or reader back. Unavailable:
+  /// the connection was lost. `memory`, if given, gets the descriptor that came with the answer.
   template <typename Message>
   Result<agent::ReplyMessage> Call(const Use& use, Message message, MonotonicTime deadline,
                                    UniqueFd* memory = nullptr) {
@@ -108,7 +109,7 @@ class AgentLink {
     MonotonicTime abandoned_at;
     std::optional<Status> failure;
     std::optional<agent::ReplyMessage> reply;
-    UniqueFd memory;  // that came with it
+    UniqueFd memory;  // that came with the reply
   };
 
   uint64_t NextTicket() { return ticket_.fetch_add(1, std::memory_order_relaxed); }
@@ -120,15 +121,17 @@ class AgentLink {
       HOLDFAST_REQUIRES(mutex_);
   Status SendLocked(uint64_t epoch, std::span<const std::byte> bytes) HOLDFAST_REQUIRES(mutex_);
   void Leave();
-  /// Before a message of `type` is sent: an agent that owes a decision is not asked for another.
+  /// Blocks until a message of `type` may be sent: while the agent owes a restore decision, no
+  /// other decision is requested.
   Status AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline)
       HOLDFAST_REQUIRES(mutex_);
-  /// Waits for a change, at most until `deadline`; Cancelled when the thread's stop check says so,
-  /// which is asked without the lock.
+  /// Waits for a change, at most until `deadline`. Calls the thread's stop check, without the lock,
+  /// and returns Cancelled when it requests a stop.
   Status AwaitChange(MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
 
   void Run();
-  /// One connection from connect to hang-up; why it ended. `refused` when the agent said no.
+  /// Runs one connection from connect to hang-up and returns why it ended. Sets `refused` when the
+  /// agent refused it.
   Status RunConnection(bool* refused);
   Status AwaitWelcome(int socket, agent::WelcomeMessage* welcome, UniqueFd* memory, bool* refused);
   bool IsProgress(const agent::MessageHeader& header, std::span<const std::byte> packet);
@@ -136,11 +139,11 @@ class AgentLink {
   Status Dispatch(int socket);
   void OnReply(const agent::ReplyMessage& reply, UniqueFd memory);
   void Disconnect(const Status& reason);
-  /// Waits for the stop signal; false when the time ran out first.
+  /// Waits for the stop signal. Returns false when the time ran out first.
   bool AwaitStop(uint64_t timeout_ms);
-  /// False when stopping instead.
+  /// Returns false when the link stops instead.
   bool AwaitReadable(int socket);
-  void NoteFailure(const Status& reason, bool refused, bool* final);
+  void RecordFailure(const Status& reason, bool refused, bool* final);
 
   const std::string socket_path_;
   const agent::HelloMessage hello_;
@@ -158,7 +161,7 @@ class AgentLink {
   bool connected_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool ever_connected_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  bool definite_ HOLDFAST_GUARDED_BY(mutex_) = false;  // status_ will not mend by waiting
+  bool permanent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // waiting does not change status_
   Status status_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<MonotonicTime> progress_at_ HOLDFAST_GUARDED_BY(mutex_);
   Status logged_ HOLDFAST_GUARDED_BY(mutex_);  // a reason is logged once, not at every attempt

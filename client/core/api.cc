@@ -1,4 +1,4 @@
-// The C interface: checks what C cannot, keeps exceptions in, and translates to client.h.
+// The C interface: checks arguments, catches exceptions, and translates to client.h.
 
 #include <holdfast/holdfast.h>
 
@@ -22,7 +22,7 @@ using holdfast::client::Report;
 
 namespace {
 
-/// As Guarded, for calls on a client: refuses null and the client of another process.
+/// As Guarded, for calls on a client. Refuses a null client and a client of another process.
 template <typename Body>
 holdfast_code OnClient(holdfast_client* client, holdfast_error* error, Body body) {
   if (client == nullptr) return Report(holdfast::InvalidArgumentError("client is NULL"), error);
@@ -56,7 +56,7 @@ Status CopyExtras(const holdfast_save_options& options, std::vector<ExtraBytes>*
   return Status::Ok();
 }
 
-/// What holdfast_restored points into. The public part comes first.
+/// Owns the memory that a holdfast_restored points into. The public part must be the first member.
 struct RestoredHolder {
   holdfast_restored shown{};
   std::vector<ExtraBytes> extras;

@@ -12,7 +12,7 @@
 #include "client/core/client.h"
 #include "storage/base/status.h"
 
-// What the files that implement holdfast.h share.
+// Helpers that the files implementing holdfast.h share.
 
 struct holdfast_client {
   std::unique_ptr<holdfast::client::Client> core;
@@ -35,7 +35,7 @@ inline holdfast_code Report(Status status, holdfast_error* error) {
   return Report(Outcome{std::move(status)}, error);
 }
 
-/// NULL is the newest.
+/// Converts `wanted`. NULL means the newest version.
 inline Result<std::optional<VersionId>> WantedVersion(const holdfast_version* wanted) {
   if (wanted == nullptr) return std::optional<VersionId>();
   if (wanted->incarnation == 0) {
@@ -44,8 +44,8 @@ inline Result<std::optional<VersionId>> WantedVersion(const holdfast_version* wa
   return std::optional<VersionId>({Incarnation{wanted->incarnation}, Step{wanted->step}});
 }
 
-/// Runs `body`, which returns a Status or an Outcome. Nothing may leave through C: what can be
-/// thrown here is the standard library's want of memory.
+/// Runs `body`, which returns a Status or an Outcome, and turns exceptions into error codes: none
+/// may leave through C. The standard library may throw bad_alloc.
 template <typename Body>
 holdfast_code Guarded(holdfast_error* error, Body body) {
   try {

@@ -58,7 +58,7 @@ Status Client::Start() {
   return Status::Ok();
 }
 
-/// Communicator 0 is all ranks of the job, in order.
+/// Describes communicator 0: all ranks of the job, in order.
 void Client::StartRecords() {
   CollectiveRecorder& of_process = CollectiveRecorder::OfProcess();
   if (of_process.Claim()) {
@@ -85,7 +85,7 @@ Client::~Client() {
 Status Client::CheckProcess() const {
   if (::getpid() == pid_) return Status::Ok();
   return FailedPreconditionError("this client belongs to process " + std::to_string(pid_) +
-                                 ", from which this one was forked: open one of its own here");
+                                 ", from which this one was forked: open another client here");
 }
 
 void Client::Log(int level, const std::string& text) {
@@ -102,12 +102,12 @@ Status Client::AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) {
   if (extras.size() > options_.extra_count_max || extra_bytes > options_.extra_bytes_max) {
     return ResourceExhaustedError(
         std::to_string(extras.size()) + " extras of " + std::to_string(extra_bytes) +
-        " bytes in all; room was reserved for " + std::to_string(options_.extra_count_max) +
+        " bytes in total; room was reserved for " + std::to_string(options_.extra_count_max) +
         " of " + std::to_string(options_.extra_bytes_max) +
         " bytes: raise extra_count_max or extra_bytes_max when opening the client");
   }
   if (last_step_ && step <= *last_step_) {
-    return AlreadyExistsError(StepText(step) + " does not come after step " +
+    return AlreadyExistsError(StepText(step) + " is not greater than step " +
                               std::to_string(*last_step_) + ", which was saved before");
   }
   return Status::Ok();
@@ -120,7 +120,7 @@ Outcome Client::Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream
     MutexLock lock(mutex_);
     outcome = SaveLocked(step, std::move(extras), stream, wait_ms);
   }
-  // With the lock let go, so that the worker does not wake only to wait for it.
+  // After the lock is released, so that the worker does not wake only to wait for the lock.
   changed_.NotifyAll();
   return outcome;
 }
@@ -140,15 +140,16 @@ Outcome Client::SaveLocked(uint64_t step, std::vector<ExtraBytes> extras, void* 
   if (!fenced_.ok()) return refuse(SaveState::kFailed, fenced_);
   if (Status status = link_->status(); !status.ok()) {
     bool fenced = status.code() == ErrorCode::kFenced;
-    return refuse(SaveState::kFailed,
-                  Status(fenced ? ErrorCode::kFenced : ErrorCode::kUnavailable,
-                         StepText(step) + " is not saved, no agent: " + status.message()));
+    return refuse(
+        SaveState::kFailed,
+        Status(fenced ? ErrorCode::kFenced : ErrorCode::kUnavailable,
+               StepText(step) + " is not saved, no connection to the agent: " + status.message()));
   }
   if (uint64_t silent_ms = link_->silent_ms(); silent_ms > 0) {
     return refuse(
         SaveState::kSkipped,
-        UnavailableError(StepText(step) + " is not saved: the agent has not answered for " +
-                         std::to_string(silent_ms) + " ms more than it may take"));
+        UnavailableError(StepText(step) + " is not saved: the agent's answer is overdue by " +
+                         std::to_string(silent_ms) + " ms"));
   }
   if (tasks_.size() >= options_.slots) {
     return refuse(SaveState::kSkipped, ResourceExhaustedError(StepText(step) + " is not saved: " +
@@ -184,6 +185,8 @@ Outcome Client::Guard(void* stream) {
   MonotonicTime start = MonotonicNow();
   Status status;
   MutexLock lock(mutex_);
+  // A running copy is waited for without a limit, a slot that is not granted only for a limited
+  // time: then the save is cancelled, so that a stuck agent cannot stop the training.
   std::optional<uint64_t> ungranted_wait_ms;
   while (!AllReleasedLocked(&ungranted_wait_ms)) {
     if (!ungranted_wait_ms) {
@@ -207,7 +210,7 @@ Outcome Client::Guard(void* stream) {
   return TakeAsyncError();
 }
 
-// ---- what became of saves ----------------------------------------------------------------------
+// ---- outcomes of saves -------------------------------------------------------------------------
 
 void Client::SetState(SaveRecord& record, SaveState state) {
   auto count = [this](SaveState of) HOLDFAST_REQUIRES(mutex_) -> uint64_t* {
@@ -250,7 +253,8 @@ Status Client::RecordStatusLocked(uint64_t step, const SaveRecord& record, uint3
   } else if (auto latest = latest_.find(tier);
              latest != latest_.end() && latest->second.step.value >= step &&
              latest->second.incarnation.value == stats_.incarnation) {
-    // The agent tells of the newest commit only; an older one may never be named by itself.
+    // The agent reports only the newest commit, which implies that this step or a later one is
+    // safe.
     return Status::Ok();
   }
   if (record.state == SaveState::kSkipped || record.state == SaveState::kFailed) {
@@ -261,8 +265,9 @@ Status Client::RecordStatusLocked(uint64_t step, const SaveRecord& record, uint3
   return failure != record.tier_failures.end() ? failure->second : Status::Ok();
 }
 
-/// A version that newer ones passed over, or that none follows, is brought there for who waits.
-void Client::AskForTier(uint64_t step, uint32_t tier) {
+/// Requests that the agent takes this version to the tier. Without the request, a version that is
+/// superseded, or that no version follows, may never get there.
+void Client::RequestTier(uint64_t step, uint32_t tier) {
   auto use = link_->Enter();
   if (!use) return;
   agent::EndSaveMessage message;
@@ -277,29 +282,29 @@ Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
     return InvalidArgumentError("tier " + std::to_string(tier) + " does not exist");
   }
   MonotonicTime deadline = After(timeout_ms);
-  bool asked = tier <= static_cast<uint32_t>(Tier::kMemory);  // that one comes by itself
+  bool requested = tier <= static_cast<uint32_t>(Tier::kMemory);  // every version gets there
   MutexLock lock(mutex_);
   for (;;) {
     auto found = records_.find(step);
     if (found == records_.end()) {
-      return NotFoundError(StepText(step) + " was not saved by this client, or long ago");
+      return NotFoundError(StepText(step) + " was not saved by this client, or too long ago");
     }
     bool known = false;
     Status status = RecordStatusLocked(step, found->second, tier, &known);
     if (known) {
-      // The caller knows now; the next save need not say it again.
+      // This call reports the failure, so the next save need not report it again.
       if (!status.ok() && async_error_ && async_error_->step == step) TakeAsyncError();
       return status;
     }
-    if (!std::exchange(asked, true)) {
+    if (!std::exchange(requested, true)) {
       mutex_.Unlock();
-      AskForTier(step, tier);
+      RequestTier(step, tier);
       mutex_.Lock();
       continue;
     }
     auto left = deadline - MonotonicNow();
     if (left <= left.zero()) {
-      if (!status.ok()) return status;  // overtaken
+      if (!status.ok()) return status;  // superseded
       static constexpr const char* kStates[] = {"waits to be copied",
                                                 "waits for a slot",
                                                 "is being copied",
@@ -310,8 +315,8 @@ Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
       if (found->second.state == SaveState::kSealed) {
         return DeadlineExceededError(
             StepText(step) + " did not reach tier " + std::string(ToString(Tier(tier))) + " in " +
-            std::to_string(timeout_ms) + " ms: this rank's part is sealed; `holdfast versions " +
-            options_.job + "` shows what is lacking");
+            std::to_string(timeout_ms) + " ms: this rank's shard is sealed; `holdfast versions " +
+            options_.job + "` shows what is missing");
       }
       return DeadlineExceededError(
           StepText(step) + " did not reach " +
@@ -321,9 +326,9 @@ Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
     }
     changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
     mutex_.Unlock();
-    const bool stop = StopAsked();
+    const bool stop = StopRequested();
     mutex_.Lock();
-    if (stop) return CancelledError("the caller does not want to wait any more");
+    if (stop) return CancelledError("the caller cancelled the wait");
   }
 }
 
@@ -389,7 +394,7 @@ Status Client::Close(uint64_t timeout_ms) {
   if (!link_) return Status::Ok();
   MonotonicTime deadline = After(timeout_ms);
   std::string unflushed;
-  bool stop = false;  // the caller does not want to wait any more
+  bool stop = false;  // the caller cancelled the wait
   {
     MutexLock lock(mutex_);
     for (;;) {
@@ -398,7 +403,7 @@ Status Client::Close(uint64_t timeout_ms) {
       if (unflushed.empty() || left <= left.zero() || stop) break;
       changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
       mutex_.Unlock();
-      stop = StopAsked();
+      stop = StopRequested();
       mutex_.Lock();
     }
     stopping_ = true;
@@ -411,8 +416,8 @@ Status Client::Close(uint64_t timeout_ms) {
     silent_ = true;
     abandoned_ = true;
     return DeadlineExceededError((unflushed.empty() ? "" : "not sealed: step " + unflushed + "; ") +
-                                 "a GPU has not come to a copy (does it hang?), so the memory that "
-                                 "it would write to is kept until this process ends");
+                                 "a GPU has not finished a copy (does it hang?), so the memory "
+                                 "that it writes to is kept until this process ends");
   }
   if (worker_.joinable()) worker_.join();
   link_->Stop();
@@ -429,13 +434,13 @@ Status Client::Close(uint64_t timeout_ms) {
 // ---- from the link -----------------------------------------------------------------------------
 
 void Client::OnConnected(uint64_t incarnation, bool first) {
-  phases_.Repeat();
-  collectives_->Repeat();
+  phases_.Republish();
+  collectives_->Republish();
   {
     MutexLock lock(mutex_);
     stats_.incarnation = incarnation;
     if (!first) ++stats_.reconnects;
-    if (std::exchange(mapped_anew_, false)) unpopulated_ = 0;
+    if (std::exchange(mapping_is_new_, false)) unpopulated_ = 0;
     populate_at_ = MonotonicNow() + kPopulatePause;
     changed_.NotifyAll();
   }
@@ -450,7 +455,8 @@ void Client::OnDisconnected(const Status& reason) {
   for (auto& [step, record] : records_) {
     if (record.state != SaveState::kCopied) continue;
     record.status = UnavailableError(
-        "the agent went away before it said that the shard is sealed (" + reason.message() + ")");
+        "the connection to the agent was lost before the agent reported the shard as sealed (" +
+        reason.message() + ")");
     SetState(record, SaveState::kFailed);
     RaiseAsyncError(step, record.status);
   }
@@ -475,7 +481,7 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
       if (notice.tier == HOLDFAST_TIER_MEMORY) ++stats_.committed_memory;
       if (notice.tier == HOLDFAST_TIER_DISK) ++stats_.committed_disk;
       if (record == nullptr) break;
-      // A commit includes this rank's shard, even if the news of its seal was lost.
+      // A commit includes this rank's shard, even if the notice of its seal was lost.
       if (record->state == SaveState::kCopied || record->state == SaveState::kFailed) {
         SetState(*record, SaveState::kSealed);
       }
@@ -483,22 +489,23 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
     }
     case agent::NoticeKind::kFailed: {
       Status status(ErrorFromNumber(notice.code), agent::GetText(notice.text));
-      bool overtaken = status.code() == ErrorCode::kAborted;
-      if (overtaken) ++stats_.overtaken;
+      bool superseded = status.code() == ErrorCode::kAborted;
+      if (superseded) ++stats_.superseded;
       if (record != nullptr) {
         record->tier_failures.insert_or_assign(notice.tier, status);
-        // A farther tier may fail before the news of the seal comes: the save is well all the same.
+        // A farther tier may fail before the notice of the seal arrives. That does not fail the
+        // save.
         if (record->state == SaveState::kCopied && notice.tier <= HOLDFAST_TIER_MEMORY) {
           record->status = status;
           SetState(*record, SaveState::kFailed);
         }
       }
-      if (!overtaken) RaiseAsyncError(notice.step, status);
+      if (!superseded) RaiseAsyncError(notice.step, status);
       break;
     }
     case agent::NoticeKind::kFenced:
       fenced_ = FencedError("a newer start of job " + options_.job +
-                            " is running; this one must stop: " + agent::GetText(notice.text));
+                            " is running; this process must stop: " + agent::GetText(notice.text));
       break;
     case agent::NoticeKind::kSlotFree:
     case agent::NoticeKind::kReserving:
@@ -513,12 +520,12 @@ void Client::OnMapped(std::byte* base, uint64_t bytes) {
   if (device_) {
     const Status pinned = device_->Pin(base, bytes);
     if (pinned.ok()) {
-      pinned_ = base;  // with all of its pages
+      pinned_ = base;  // pinning has populated all pages
       return;
     }
     Log(HOLDFAST_LOG_WARN, "slots are not pinned, device copies will be slow: " + pinned.message());
   }
-  mapped_anew_ = true;
+  mapping_is_new_ = true;
 }
 
 void Client::OnUnmapping(std::byte* base) {

@@ -18,7 +18,7 @@
 #include "client/core/copier.h"
 #include "client/core/options.h"
 #include "client/core/phase_hints.h"
-#include "client/core/view.h"
+#include "client/core/version_reader.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status.h"
@@ -26,8 +26,8 @@
 
 namespace holdfast::client {
 
-/// An outcome with what the caller must know about background work: `asynchronous` says that the
-/// call itself did its work and that `status` is of an earlier save, of `step`.
+/// The result of a call. With `asynchronous`, the call itself did its work, and `status` is the
+/// failure of the earlier save of `step`.
 struct Outcome {
   Status status;
   bool asynchronous = false;
@@ -41,50 +41,53 @@ struct RestoredState {
   std::vector<ExtraBytes> extras;
 };
 
-/// One rank's client: what holdfast.h promises, in C++. A worker thread asks the agent for slots
-/// and copies; the link's thread keeps the connection and reports what became of each save.
-/// Thread-safe except for Close().
+/// One rank's client, which implements the contracts of holdfast.h. A worker thread requests slots
+/// from the agent and copies. The link's thread keeps the connection and records the outcome of
+/// each save. Thread-safe except for Close().
 class Client : private LinkObserver {
  public:
   static Result<std::unique_ptr<Client>> Open(const ClientOptions& options, StateDescription state);
-  /// For Open().
+  /// For Open() only.
   Client(const ClientOptions& options, StateDescription state, ImageLayout layout);
   ~Client() override;
 
-  /// `wait_ms` 0: as the options say.
+  /// `wait_ms` 0: the time of the options.
   Outcome Save(uint64_t step, std::vector<ExtraBytes> extras, void* stream, uint32_t wait_ms);
   Outcome Guard(void* stream);
   /// `tier` is a Tier's number, or HOLDFAST_SEALED.
   Status Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms);
   Result<VersionId> Latest(Tier tier);
   Result<RestoredState> Restore(std::optional<VersionId> wanted, uint64_t timeout_ms);
-  /// A version seen whole; goes before the client does.
-  Result<std::unique_ptr<View>> OpenView(std::optional<VersionId> wanted, uint64_t timeout_ms);
-  Status LoadView(View& view, const StateDescription& wanted, uint64_t timeout_ms);
-  /// The i-th difference the latest Restore() or LoadView() found; nullptr beyond the last.
+  /// The reader must be destroyed before the client.
+  Result<std::unique_ptr<VersionReader>> OpenReader(std::optional<VersionId> wanted,
+                                                    uint64_t timeout_ms);
+  Status LoadTensors(VersionReader& reader, const StateDescription& wanted, uint64_t timeout_ms);
+  /// Returns a difference that the latest Restore() or LoadTensors() found; nullptr beyond the
+  /// last.
   const char* Difference(size_t index);
   size_t DifferenceCount();
   Status Connection();
   holdfast_stats Stats();
-  /// Any process, any thread; never blocks.
+  /// May be used in a forked child and from any thread; never blocks.
   PhaseHints& phases() { return phases_; }
-  /// The process's recorder for its first client, one of its own for any other.
+  /// Returns the process's recorder for its first client, a separate one for any other client.
   CollectiveRecorder& collectives() { return *collectives_; }
-  /// Flushes with a bound and stops all threads; then only the destructor may follow, or, when it
-  /// is abandoned(), nothing.
+  /// Waits up to `timeout_ms` until the saves are sealed, and stops all threads. Afterwards only
+  /// the destructor may be called, or, when abandoned(), nothing.
   Status Close(uint64_t timeout_ms);
-  /// A device still has a copy to make and does not come to it. What that copy writes to, and the
-  /// connection that keeps it from others, must stay until the process ends: so must the client.
-  /// Nothing of the caller's but the tensors is touched any more.
+  /// True when a device has not finished a copy, as when it hangs. The client must then stay until
+  /// the process ends, since it owns the memory that the copy writes, and the connection through
+  /// which the agent keeps that memory leased. Of the caller's memory, the client then
+  /// accesses only the tensors.
   bool abandoned() const { return abandoned_; }
 
-  /// FailedPrecondition in a process that was forked from the one that opened the client.
+  /// Returns FailedPrecondition in a process that was forked from the one that opened the client.
   Status CheckProcess() const;
 
  private:
-  void AskForTier(uint64_t step, uint32_t tier);
-  enum class SaveState { kQueued, kAsking, kCopying, kCopied, kSealed, kSkipped, kFailed };
-  /// What is known about one step's save.
+  void RequestTier(uint64_t step, uint32_t tier);
+  enum class SaveState { kQueued, kRequesting, kCopying, kCopied, kSealed, kSkipped, kFailed };
+  /// The state of one step's save.
   struct SaveRecord {
     SaveState state = SaveState::kQueued;
     Status status;  // why it was skipped or failed
@@ -97,7 +100,7 @@ class Client : private LinkObserver {
     uint32_t wait_ms = 0;    // for a slot
     bool granted = false;    // a slot is leased: the copy will run or is running
     bool released = false;   // host tensors are read, device copies are enqueued
-    bool cancelled = false;  // the caller no longer waits for it
+    bool cancelled = false;  // Guard() gave up waiting for a slot
   };
 
   // client.cc
@@ -108,19 +111,20 @@ class Client : private LinkObserver {
   Status AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) HOLDFAST_REQUIRES(mutex_);
   Outcome TakeAsyncError() HOLDFAST_REQUIRES(mutex_);
   void RaiseAsyncError(uint64_t step, const Status& status) HOLDFAST_REQUIRES(mutex_);
-  /// May the tensors change? The number says how long saves without a slot may still be waited for;
-  /// nothing when there are none.
+  /// Returns whether the tensors may change. `ungranted_wait_ms` gets how long Guard() may wait for
+  /// saves that have no slot yet; nothing when there are none.
   bool AllReleasedLocked(std::optional<uint64_t>* ungranted_wait_ms) HOLDFAST_REQUIRES(mutex_);
   Status RecordStatusLocked(uint64_t step, const SaveRecord& record, uint32_t tier, bool* known)
       HOLDFAST_REQUIRES(mutex_);
   std::string UnflushedLocked() HOLDFAST_REQUIRES(mutex_);
-  /// False when a device keeps the worker.
+  /// Returns false when a device still blocks the worker after the grace period.
   bool AwaitWorkerEnd();
   void Log(int level, const std::string& text);
 
   // client_save.cc: the worker
   void RunWorker();
-  /// A part of the page faults that the first saves would have, while there is nothing else to do.
+  /// Takes a part of the page faults that the first saves would have. Runs while the worker is
+  /// idle.
   void Populate(uint64_t from);
   void RunTask(SaveTask& task);
   Result<uint32_t> LeaseSlot(SaveTask& task, const AgentLink::Use& use, uint64_t image_bytes);
@@ -152,7 +156,7 @@ class Client : private LinkObserver {
   const CopyPlan plan_;
   std::unique_ptr<DeviceCopier> device_;  // only with device tensors
   std::byte* pinned_ = nullptr;           // the link's thread
-  bool mapped_anew_ = false;              // without its pages; the link's thread
+  bool mapping_is_new_ = false;           // its pages are not populated; the link's thread
   PhaseHints phases_;                     // before the link, whose thread attaches it
   std::unique_ptr<CollectiveRecorder> own_collectives_;  // the same
   CollectiveRecorder* collectives_ = nullptr;
@@ -176,12 +180,13 @@ class Client : private LinkObserver {
   std::optional<uint64_t> last_step_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool worker_ended_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  /// From there on the mapping has no pages yet.
+  /// The mapping's pages are not populated from this offset on.
   std::optional<uint64_t> unpopulated_ HOLDFAST_GUARDED_BY(mutex_);
-  /// Not before: what comes after connecting is most often a restore, and then a load.
+  /// Populating waits until this time, because a restore usually follows a connect, and a load
+  /// follows the restore.
   MonotonicTime populate_at_ HOLDFAST_GUARDED_BY(mutex_);
   static constexpr std::chrono::milliseconds kPopulatePause{500};
-  uint32_t loads_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // that want the processors for themselves
+  uint32_t loads_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // running; they need all processors
   holdfast_stats stats_ HOLDFAST_GUARDED_BY(mutex_) = {};
 };
 

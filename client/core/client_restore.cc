@@ -1,4 +1,5 @@
-// Restore: which version is the agent's to say; the way back into the tensors is ours.
+// Restore: the agent chooses the version and provides it in a slot; this side copies it into the
+// tensors.
 
 #include <algorithm>
 #include <thread>
@@ -9,7 +10,7 @@
 namespace holdfast::client {
 namespace {
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
-// The agent keeps the time-out; this is how long its answer may take on top.
+// The agent observes the time-out. Its answer may take this much longer.
 constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
 
 uint64_t MillisecondsUntil(MonotonicTime deadline) {
@@ -19,7 +20,7 @@ uint64_t MillisecondsUntil(MonotonicTime deadline) {
 }
 }  // namespace
 
-/// While it exists the worker does nothing that can wait.
+/// While one exists, the worker does not populate the mapping.
 class Client::LoadInProgress {
  public:
   explicit LoadInProgress(Client& client) : client_(client) {
@@ -48,13 +49,14 @@ Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t 
     while (!tasks_.empty()) {
       auto left = deadline - MonotonicNow();
       if (left <= left.zero()) {
-        return Fail(DeadlineExceededError("a save is still copying the tensors; nothing restored"));
+        return Fail(DeadlineExceededError(
+            "nothing was restored: an earlier save is still copying the tensors"));
       }
       changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
       mutex_.Unlock();
-      const bool stop = StopAsked();
+      const bool stop = StopRequested();
       mutex_.Lock();
-      if (stop) return Fail(CancelledError("the caller does not want to wait any more"));
+      if (stop) return Fail(CancelledError("the caller cancelled the wait"));
     }
   }
   for (;;) {
@@ -62,7 +64,7 @@ Result<RestoredState> Client::Restore(std::optional<VersionId> wanted, uint64_t 
     bool again = false;
     auto restored = RestoreOnce(wanted, deadline, &again);
     if (restored || !again || MonotonicNow() + kRetryPause >= deadline) return restored;
-    Log(HOLDFAST_LOG_WARN, "restore is tried again: " + restored.error().ToString());
+    Log(HOLDFAST_LOG_WARN, "trying the restore again after " + restored.error().ToString());
     std::this_thread::sleep_for(kRetryPause);
   }
 }
@@ -99,17 +101,18 @@ Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, Monot
   return restored;
 }
 
-Result<std::unique_ptr<View>> Client::OpenView(std::optional<VersionId> wanted,
-                                               uint64_t timeout_ms) {
+Result<std::unique_ptr<VersionReader>> Client::OpenReader(std::optional<VersionId> wanted,
+                                                          uint64_t timeout_ms) {
   MutexLock one(restoring_);
   const LoadInProgress load(*this);
-  return View::Open(*link_, options_, wanted, After(timeout_ms));
+  return VersionReader::Open(*link_, options_, wanted, After(timeout_ms));
 }
 
-Status Client::LoadView(View& view, const StateDescription& wanted, uint64_t timeout_ms) {
+Status Client::LoadTensors(VersionReader& reader, const StateDescription& wanted,
+                           uint64_t timeout_ms) {
   const LoadInProgress load(*this);
   std::vector<std::string> differences;
-  Status status = view.Load(wanted, After(timeout_ms), &differences);
+  Status status = reader.Load(wanted, After(timeout_ms), &differences);
   MutexLock lock(mutex_);
   differences_ = std::move(differences);
   return status;
@@ -119,15 +122,16 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
   VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
   const ShardIdentity& saved = image.identity;
   if (saved.job != options_.job || saved.rank.value != options_.rank || saved.version != version) {
-    return InternalError("asked for " +
+    return InternalError("requested " +
                          ToString(ShardKey{options_.job, version, Rank{options_.rank}}) +
-                         ", the agent brought " + ToString(saved.key()));
+                         ", but the agent provided " + ToString(saved.key()));
   }
   if (saved.world != options_.world) {
     return InvalidArgumentError(
         "version " + ToString(version) + " was saved by a world of " + std::to_string(saved.world) +
-        " ranks, this is one of " + std::to_string(options_.world) +
-        ": open a view of it, or start the job with " + std::to_string(saved.world) + " ranks");
+        " ranks, but this world has " + std::to_string(options_.world) +
+        ": load it through a reader (holdfast_reader_open), or start the job with " +
+        std::to_string(saved.world) + " ranks");
   }
   std::vector<std::string> differences = DescribeDifferences(image.tensors, state_.specs);
   if (differences.empty()) return Status::Ok();
@@ -153,7 +157,7 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t header_bytes, HeaderBytes(bytes.first(8), bytes.size()));
   HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(bytes.first(header_bytes), bytes.size()));
   HOLDFAST_RETURN_IF_ERROR(CheckImage(image, reply));
-
+  // From here on the tensors change, so a failure leaves a mixture.
   std::span<const std::byte> data = bytes.subspan(image.data_offset);
   CopyPlan plan = PlanRestore(image, state_.specs, state_.memory);
   RestoredState restored{.version = image.identity.version,
@@ -170,7 +174,8 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
   if (copied.code() == ErrorCode::kCancelled) {
     *again = true;
     copied = UnavailableError(
-        "the agent went away during the restore: the tensors hold a mixture until one succeeds");
+        "the connection to the agent was lost during the restore: the tensors hold a mixture until "
+        "a restore succeeds");
   }
   if (!copied.ok()) return Fail(copied);
   return restored;

@@ -1,4 +1,4 @@
-// The worker: takes saves in order, asks the agent for a slot, copies, and says so.
+// The worker: takes saves in order, requests a slot from the agent, copies, and sends EndSave.
 
 #include <exception>
 #include <utility>
@@ -42,7 +42,7 @@ void Client::RunWorker() {
       Finish(*task, SaveState::kFailed,
              ResourceExhaustedError(std::string("no memory for a save: ") + error.what()), true);
     }
-    // Taken out first, so that no guard finds the copy while it is being destroyed.
+    // Removed from the list first, so that no guard finds the copy while it is being destroyed.
     std::list<SaveTask> done;
     {
       MutexLock lock(mutex_);
@@ -59,7 +59,7 @@ void Client::Populate(uint64_t from) {
   const uint64_t done = use->segment().Populate(from);
   if (done == use->segment().bytes()) return;
   MutexLock lock(mutex_);
-  // Not when another mapping begins at its start meanwhile.
+  // Keeps the offset of a new mapping that OnConnected has set meanwhile.
   if (!unpopulated_) unpopulated_ = done;
 }
 
@@ -68,7 +68,7 @@ void Client::Finish(const SaveTask& task, SaveState state, const Status& status,
   {
     MutexLock lock(mutex_);
     SaveRecord& record = records_[task.step];
-    // A hang-up may have failed it already, and a commit may have shown that it is safe after all.
+    // OnDisconnected may already have failed the save, or a commit may have shown that it is safe.
     if (record.state == SaveState::kFailed || record.state == SaveState::kSealed) return;
     record.status = status;
     SetState(record, state);
@@ -99,9 +99,11 @@ void Client::RunTask(SaveTask& task) {
 
   auto slot = LeaseSlot(task, *use, image_bytes);
   if (!slot) return;
+  // From here on the slot is leased: every path sends EndSave or AbandonSave.
   Status copied = CopyInto(task, *use, *slot, *header);
   if (copied.code() == ErrorCode::kCancelled && !use->alive()) {
-    copied = UnavailableError("the agent went away while the tensors were being copied");
+    copied = UnavailableError(
+        "the connection to the agent was lost while the tensors were being copied");
   }
   if (copied.ok()) {
     {
@@ -129,7 +131,7 @@ Result<uint32_t> Client::LeaseSlot(SaveTask& task, const AgentLink::Use& use,
                                    uint64_t image_bytes) {
   {
     MutexLock lock(mutex_);
-    if (!task.cancelled) SetState(records_[task.step], SaveState::kAsking);
+    if (!task.cancelled) SetState(records_[task.step], SaveState::kRequesting);
   }
   agent::BeginSaveMessage begin;
   begin.step = task.step;
@@ -138,6 +140,7 @@ Result<uint32_t> Client::LeaseSlot(SaveTask& task, const AgentLink::Use& use,
   begin.wait_ms = task.wait_ms;
   begin.skipping = 1;
   auto reply = link_->Call(use, begin, After(uint64_t{options_.agent_timeout_ms} + begin.wait_ms));
+  // A save that merely found no slot is skipped, not failed, and raises no asynchronous error.
   Status status;
   SaveState state = SaveState::kFailed;
   bool raise = true;
@@ -167,6 +170,7 @@ Result<uint32_t> Client::LeaseSlot(SaveTask& task, const AgentLink::Use& use,
     status = UnavailableError("not saved: the agent granted a slot too late");
     state = SaveState::kSkipped;
   }
+  // A slot that was granted but is not used goes back to the agent.
   if (reply && reply->code == 0) {
     agent::EndSaveMessage abandon;
     abandon.header.type = agent::MessageType::kAbandonSave;

@@ -32,10 +32,10 @@ constexpr uint32_t kLanes = agent::kInFlightMax / 64;
 static_assert(agent::kInFlightMax <= 1U << kIndexBits && agent::kInFlightMax % 64 == 0);
 static_assert(agent::kCommunicatorsMax <= 256);
 
-// A handle is an entry's odd tag over its index.
+// A handle has an entry's odd tag in its upper bits and the entry's index in its lower bits.
 uint64_t HandleOf(uint64_t tag, uint32_t index) { return tag << kIndexBits | index; }
 
-/// Spreads ids and keys that differ in few bits.
+/// Hashes ids and keys that differ in few bits.
 uint64_t Mix(uint64_t value) {
   value ^= value >> 32;
   value *= 0x9E37'79B9'7F4A'7C15;
@@ -82,20 +82,21 @@ void RaiseTo(std::atomic<uint64_t>& word, uint64_t value) {
   }
 }
 
-/// Most sums of a transfer stay as they are, and a locked addition costs as much as all else.
+/// Skips an atomic addition of zero: most sums of a transfer do not change, and one locked addition
+/// costs as much as the rest.
 void AddTo(std::atomic<uint64_t>& sum, uint64_t more) {
   if (more != 0) sum.fetch_add(more, kRelaxed);
 }
 
-/// Two threads may have read the clock in the other order.
+/// Returns 0 when two threads have read the clock in the opposite order.
 uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
   return later_ns > earlier_ns ? later_ns - earlier_ns : 0;
 }
 
-/// That no other process's table has.
+/// Returns a number that no other process's table has.
 uint64_t WriterNumber() { return Mix(MonotonicNs() ^ static_cast<uint64_t>(::getpid()) << 48) | 1; }
 
-/// Of few threads each has one to itself.
+/// Returns this thread's lane. Few threads each have a lane of their own.
 uint32_t LaneOfThread() {
   static std::atomic<uint32_t> threads{0};
   thread_local uint32_t number = 0;  // 0: none yet
@@ -103,7 +104,8 @@ uint32_t LaneOfThread() {
   return (number - 1) % kLanes;
 }
 
-/// Another process's leftovers go. Words, not memset: the agent may be reading.
+/// Removes what another process has left. Stores words, without memset, since the agent may read
+/// concurrently.
 void Wipe(CollectiveTable& table) {
   auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&table);
   for (size_t i = 0; i < sizeof table / sizeof *words; ++i) words[i].store(0, kRelaxed);
@@ -116,10 +118,11 @@ uint64_t MonotonicNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-/// Lies in memory that a forked child finds zeroed: the segment is not mapped there. What is here
-/// is the truth about what is in flight; the table is told.
+/// Lives in memory that is zeroed in a forked child, where the segment is not mapped. This is the
+/// authoritative state of the operations in flight; the table is a published copy of it.
 struct CollectiveRecorder::State {
-  // Read by every event and seldom written: in no cache line with what is.
+  // Every event reads these, few write them: they share no cache line with fields that events
+  // write.
   std::atomic<CollectiveTable*> table;
   std::atomic<bool> claimed;
   uint64_t writer;
@@ -127,17 +130,17 @@ struct CollectiveRecorder::State {
   std::atomic<uint64_t> sampling_seen;
   std::atomic<int64_t> sampling_left;
 
-  // Time in operations, those that overlap once: how many run, since when some do, and the sum
-  // before.
+  // Time during which at least one operation runs: the number that run, since when at least one
+  // runs, and the sum of the earlier intervals.
   alignas(64) std::atomic<uint64_t> running;
   std::atomic<uint64_t> running_since_ns;
   std::atomic<uint64_t> blocked_ns;
   std::atomic<uint64_t> moved_bytes;
 
-  /// What a thread changes with every event, and others seldom.
+  /// Fields that one thread changes with every event, and other threads seldom.
   struct alignas(64) Lane {
-    std::atomic<uint64_t> telling;  // who is just telling
-    std::atomic<uint64_t> used;     // a bit an entry of in_flight
+    std::atomic<uint64_t> accesses;  // TableAccess objects of this lane
+    std::atomic<uint64_t> used;      // one bit per entry of in_flight
   };
   Lane lanes[kLanes];
   CollectiveRecord in_flight[agent::kInFlightMax];
@@ -145,7 +148,7 @@ struct CollectiveRecorder::State {
   Mutex describing;
   CommunicatorEntry communicators[agent::kCommunicatorsMax];
 
-  std::atomic<bool> stepping;  // one at a time changes `progress`
+  std::atomic<bool> stepping;  // a lock of `progress`
   agent::ProgressEntry progress;
 
   static State* Map() {
@@ -166,7 +169,8 @@ struct CollectiveRecorder::State {
     if (shared != nullptr) (shared->drops.*why).fetch_add(1, kRelaxed);
   }
 
-  /// Threads look from different places on, so that entries stay in the caches of their cores.
+  /// Takes a free entry. Threads search from different places, so that entries stay in the caches
+  /// of their cores.
   uint32_t TakeEntry() {
     const uint32_t first = LaneOfThread();
     for (uint32_t i = 0; i < kLanes; ++i) {
@@ -186,7 +190,7 @@ struct CollectiveRecorder::State {
     lanes[index / 64].used.fetch_and(~(1ULL << index % 64), std::memory_order_release);
   }
 
-  /// The entry that `handle` names and is still in flight; null for any other number.
+  /// Returns the entry that `handle` names while it is in flight; null for any other number.
   CollectiveRecord* Find(uint64_t handle, uint32_t* index) {
     *index = static_cast<uint32_t>(handle & ((1U << kIndexBits) - 1));
     if (*index >= agent::kInFlightMax || !IsOdd(handle >> kIndexBits)) return nullptr;
@@ -194,7 +198,7 @@ struct CollectiveRecorder::State {
     return entry.tag.load(std::memory_order_acquire) == handle >> kIndexBits ? &entry : nullptr;
   }
 
-  /// Where `id` is described; kCommunicatorsMax when it is not.
+  /// Returns the index of the communicator `id`; kCommunicatorsMax when it is not described.
   uint32_t FindCommunicator(uint64_t id) const {
     uint32_t index = id % agent::kCommunicatorsMax;
     for (uint32_t probe = 0; probe < agent::kCommunicatorsMax; ++probe) {
@@ -207,16 +211,18 @@ struct CollectiveRecorder::State {
     return agent::kCommunicatorsMax;
   }
 
-  /// After the operation itself is told, so that none seems to be complete before it began.
-  static void TellBegun(CommunicatorEntry& shared, const agent::CollectiveValues& values);
+  /// Publishes the count of begun operations, after the operation itself: otherwise an operation
+  /// could seem complete before it began.
+  static void PublishBegun(CommunicatorEntry& shared, const agent::CollectiveValues& values);
 
-  // Each of these stores until the private word is still what was told: whoever stores last has
-  // seen the truth as it was after that, so the last word is right.
-  void TellEntry(CollectiveTable& shared, uint32_t index);
-  /// By the thread that has just changed the entry to `tag`, and that alone may change it now.
-  void TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag);
-  void TellCommunicator(CollectiveTable& shared, uint32_t index);
-  void TellProgress(CollectiveTable& shared);
+  // Each of these functions stores until the private tag is unchanged afterwards, so that the last
+  // store of concurrent calls is the current state.
+  void PublishEntry(CollectiveTable& shared, uint32_t index);
+  /// Called by the thread that has just changed the entry to `tag`. No other thread may change the
+  /// entry now.
+  void PublishOwnEntry(CollectiveTable& shared, uint32_t index, uint64_t tag);
+  void PublishCommunicator(CollectiveTable& shared, uint32_t index);
+  void PublishProgress(CollectiveTable& shared);
 
   void PushRecord(CollectiveTable& shared, const CollectiveRecord& ended);
   static void PushStep(CollectiveTable& shared, uint64_t number, uint64_t step,
@@ -230,64 +236,66 @@ struct CollectiveRecorder::State {
   void TakeRequest(CollectiveTable& shared);
 };
 
-void CollectiveRecorder::State::TellOwn(CollectiveTable& shared, uint32_t index, uint64_t tag) {
-  CollectiveRecord& told = shared.in_flight[index];
+void CollectiveRecorder::State::PublishOwnEntry(CollectiveTable& shared, uint32_t index,
+                                                uint64_t tag) {
+  CollectiveRecord& published = shared.in_flight[index];
   if (IsOdd(tag)) {
-    told.tag.store(tag - 1, kRelaxed);
-    agent::CopyValues(in_flight[index], told);
+    published.tag.store(tag - 1, kRelaxed);
+    agent::CopyValues(in_flight[index], published);
   }
-  told.tag.store(tag, std::memory_order_release);
+  published.tag.store(tag, std::memory_order_release);
 }
 
-void CollectiveRecorder::State::TellEntry(CollectiveTable& shared, uint32_t index) {
+void CollectiveRecorder::State::PublishEntry(CollectiveTable& shared, uint32_t index) {
   const std::atomic<uint64_t>& mine = in_flight[index].tag;
   uint64_t tag = 0;
   do {
     tag = mine.load();
-    TellOwn(shared, index, tag);
+    PublishOwnEntry(shared, index, tag);
     shared.in_flight[index].tag.store(tag);
   } while (mine.load() != tag);
 }
 
-void CollectiveRecorder::State::TellCommunicator(CollectiveTable& shared, uint32_t index) {
+void CollectiveRecorder::State::PublishCommunicator(CollectiveTable& shared, uint32_t index) {
   const CommunicatorEntry& mine = communicators[index];
-  CommunicatorEntry& told = shared.communicators[index];
+  CommunicatorEntry& published = shared.communicators[index];
   uint64_t tag = 0;
   do {
     tag = mine.tag.load();
     if (IsOdd(tag)) {
-      told.tag.store(tag - 1, kRelaxed);
-      Copy(mine, told);
+      published.tag.store(tag - 1, kRelaxed);
+      Copy(mine, published);
     }
-    told.tag.store(tag);
+    published.tag.store(tag);
   } while (mine.tag.load() != tag);
 }
 
-void CollectiveRecorder::State::TellBegun(CommunicatorEntry& shared,
-                                          const agent::CollectiveValues& values) {
-  // Threads that begin at once may leave the smaller number, which the next one mends.
+void CollectiveRecorder::State::PublishBegun(CommunicatorEntry& shared,
+                                             const agent::CollectiveValues& values) {
+  // Threads that begin at the same time may leave the smaller number; the next operation corrects
+  // it.
   std::atomic<uint64_t>& begun = shared.begun[static_cast<uint8_t>(values.kind)];
   if (begun.load(kRelaxed) <= values.sequence) {
     begun.store(values.sequence + 1, std::memory_order_release);
   }
 }
 
-void CollectiveRecorder::State::TellProgress(CollectiveTable& shared) {
-  agent::ProgressEntry& told = shared.progress;
+void CollectiveRecorder::State::PublishProgress(CollectiveTable& shared) {
+  agent::ProgressEntry& published = shared.progress;
   uint64_t version = 0;
   do {
     version = progress.version.load();
-    told.version.store(version - 1, kRelaxed);
-    told.step.store(progress.step.load(kAcquire), kRelease);
-    told.advanced_ns.store(progress.advanced_ns.load(kAcquire), kRelease);
-    told.last_step_ns.store(progress.last_step_ns.load(kAcquire), kRelease);
-    told.steps.store(progress.steps.load(kAcquire), kRelease);
-    told.version.store(version);
+    published.version.store(version - 1, kRelaxed);
+    published.step.store(progress.step.load(kAcquire), kRelease);
+    published.advanced_ns.store(progress.advanced_ns.load(kAcquire), kRelease);
+    published.last_step_ns.store(progress.last_step_ns.load(kAcquire), kRelease);
+    published.steps.store(progress.steps.load(kAcquire), kRelease);
+    published.version.store(version);
   } while (progress.version.load() != version);
 }
 
-/// The ring has no owner of an entry: a writer that is about to lap one that still writes there
-/// gives its record up.
+/// Entries of the ring have no owner. A writer that reaches an entry which a slower writer still
+/// writes drops its own record.
 void CollectiveRecorder::State::PushRecord(CollectiveTable& shared, const CollectiveRecord& ended) {
   const uint64_t ticket = shared.ring_head.fetch_add(1, kRelaxed);
   CollectiveRecord& record = shared.ring[ticket % agent::kRingEntries];
@@ -311,7 +319,7 @@ void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t numbe
   record.tag.store(2 * number + 2, std::memory_order_release);
 }
 
-/// Gives the operation its number.
+/// Sets the operation's sequence number.
 void CollectiveRecorder::State::Number(uint32_t communicator, bool numbered,
                                        agent::CollectiveValues* values) {
   std::atomic<uint64_t>& begun =
@@ -343,7 +351,7 @@ void CollectiveRecorder::State::LeaveOperation(uint64_t now_ns) {
   blocked_ns.store(blocked_ns.load(kRelaxed) + Since(since, now_ns), kRelaxed);
 }
 
-/// Sums that nobody will add to, so that others find room.
+/// Clears the sums of a communicator that no thread adds to any more, to make room.
 void CollectiveRecorder::State::DropCells(CollectiveTable& shared, uint32_t communicator,
                                           uint64_t generation) {
   for (PeerCell& cell : shared.peers) {
@@ -384,7 +392,7 @@ PeerCell* CollectiveRecorder::State::CellOf(CollectiveTable& shared, uint64_t co
   return nullptr;
 }
 
-/// A new number in the agent's word is a new request; its count is bounded, whoever wrote it.
+/// A changed sampling word is a new request of the agent. Its count is not trusted, but bounded.
 void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
   uint64_t seen = sampling_seen.load(kRelaxed);
   const uint64_t request = shared.sampling.load(kRelaxed);
@@ -393,24 +401,25 @@ void CollectiveRecorder::State::TakeRequest(CollectiveTable& shared) {
   sampling_left.store(std::min(count, kSampledOperationsMax), kRelaxed);
 }
 
-/// The table, which is not unmapped while this exists.
-class CollectiveRecorder::Telling {
+/// Access to the table, which stays mapped while this object exists.
+class CollectiveRecorder::TableAccess {
  public:
-  explicit Telling(State& state) : state_(state), telling_(state.lanes[LaneOfThread()].telling) {
-    telling_.fetch_add(1);
+  explicit TableAccess(State& state)
+      : state_(state), accesses_(state.lanes[LaneOfThread()].accesses) {
+    accesses_.fetch_add(1);
   }
-  ~Telling() { telling_.fetch_sub(1, kRelease); }
-  Telling(const Telling&) = delete;
-  Telling& operator=(const Telling&) = delete;
+  ~TableAccess() { accesses_.fetch_sub(1, kRelease); }
+  TableAccess(const TableAccess&) = delete;
+  TableAccess& operator=(const TableAccess&) = delete;
 
-  /// Null when nobody is told, which it can become at any time; what it gave stays mapped. Asked
-  /// after a change of the state it gives the table that must learn of it: Attach() sets the table
-  /// before it looks at the state.
+  /// Returns the attached table, or null. Null is possible at any time; a table returned earlier
+  /// stays mapped. Call it after a change of the state: Attach() sets the table before it reads the
+  /// state, so either this call returns the table, or Attach() publishes the change.
   CollectiveTable* table() const { return state_.table.load(); }
 
  private:
   State& state_;
-  std::atomic<uint64_t>& telling_;
+  std::atomic<uint64_t>& accesses_;
 };
 
 CollectiveRecorder::CollectiveRecorder() : state_(State::Map()) {}
@@ -458,7 +467,7 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
   }
   CommunicatorEntry& entry = state_->communicators[index];
   const uint64_t tag = entry.tag.load() & ~uint64_t{1};
-  if (entry.tag.load() == tag) {  // not one that is described again
+  if (entry.tag.load() == tag) {  // new: not described again
     for (std::atomic<uint64_t>& begun : entry.begun) begun.store(0, kRelaxed);
   }
   entry.tag.store(tag + 2);
@@ -470,9 +479,9 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
   entry.member_count.store(static_cast<uint32_t>(members), kRelease);
   for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelease);
   entry.tag.store(tag + 3);
-  const Telling telling(*state_);
-  if (CollectiveTable* table = telling.table()) {
-    state_->TellCommunicator(*table, index);
+  const TableAccess access(*state_);
+  if (CollectiveTable* table = access.table()) {
+    state_->PublishCommunicator(*table, index);
     state_->DropCells(*table, index, tag >> 1);
   }
   return Status::Ok();
@@ -484,10 +493,10 @@ void CollectiveRecorder::Forget(uint64_t communicator) {
   const uint32_t index = state_->FindCommunicator(communicator);
   if (index == agent::kCommunicatorsMax) return;
   const uint64_t tag = state_->communicators[index].tag.fetch_add(1);
-  const Telling telling(*state_);
-  CollectiveTable* table = telling.table();
+  const TableAccess access(*state_);
+  CollectiveTable* table = access.table();
   if (table == nullptr) return;
-  state_->TellCommunicator(*table, index);
+  state_->PublishCommunicator(*table, index);
   state_->DropCells(*table, index, tag >> 1);
 }
 
@@ -495,8 +504,8 @@ void CollectiveRecorder::Forget(uint64_t communicator) {
 
 uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOptions& options) {
   if (state_ == nullptr) return 0;
-  const Telling telling(*state_);
-  CollectiveTable* table = telling.table();
+  const TableAccess access(*state_);
+  CollectiveTable* table = access.table();
   if (static_cast<uint8_t>(values.kind) >= agent::kCollectiveKinds) {
     values.kind = agent::CollectiveKind::kOther;
   }
@@ -525,30 +534,30 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   if (!options.deferred) state_->EnterOperation(entry, values.enqueued_ns);
   const uint64_t tag = entry.tag.load(kRelaxed) + 1;
   if (table != nullptr) {
-    // No other one can be there before this telling is over.
+    // No other table can be attached before this access ends, so a release store is enough.
     entry.tag.store(tag, kRelease);
   } else {
     entry.tag.store(tag);
-    table = telling.table();
+    table = access.table();
   }
-  if (table != nullptr) state_->TellOwn(*table, index, tag);
+  if (table != nullptr) state_->PublishOwnEntry(*table, index, tag);
   if (table != nullptr && described) {
-    State::TellBegun(table->communicators[communicator], values);
+    State::PublishBegun(table->communicators[communicator], values);
   }
   return HandleOf(tag, index);
 }
 
 void CollectiveRecorder::Started(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
-  const Telling telling(*state_);
+  const TableAccess access(*state_);
   uint32_t index = 0;
   CollectiveRecord* entry = state_->Find(handle, &index);
   uint64_t never = 0;
   const uint64_t now = MonotonicNs();
   if (entry == nullptr || !entry->started_ns.compare_exchange_strong(never, now)) return;
   state_->EnterOperation(*entry, now);
-  // One word, so the tag need not change.
-  if (CollectiveTable* table = telling.table()) table->in_flight[index].started_ns.store(now);
+  // A single word: the tag need not change.
+  if (CollectiveTable* table = access.table()) table->in_flight[index].started_ns.store(now);
 }
 
 void CollectiveRecorder::DeviceTime(uint64_t handle, uint64_t ns) {
@@ -567,22 +576,23 @@ void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
 
 void CollectiveRecorder::End(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
-  const Telling telling(*state_);
+  const TableAccess access(*state_);
   uint32_t index = 0;
   CollectiveRecord* entry = state_->Find(handle, &index);
   uint64_t tag = handle >> kIndexBits;
-  // Two ends of one operation: the first counts. The entry stays ours until it is returned.
+  // Of two calls for one operation the first counts. This thread owns the entry until
+  // ReturnEntry().
   if (entry == nullptr || !entry->tag.compare_exchange_strong(tag, tag + 1)) {
-    state_->Drop(telling.table(), &agent::DropCounts::misuse);
+    state_->Drop(access.table(), &agent::DropCounts::misuse);
     return;
   }
-  CollectiveTable* table = telling.table();
+  CollectiveTable* table = access.table();
   const uint64_t now = MonotonicNs();
   entry->ended_ns.store(now, kRelaxed);
   const bool ran = entry->started_ns.load(kRelaxed) != 0;
   if (table != nullptr) {
     state_->PushRecord(*table, *entry);
-    state_->TellOwn(*table, index, tag + 1);
+    state_->PublishOwnEntry(*table, index, tag + 1);
   }
   state_->ReturnEntry(index);
   if (ran) state_->LeaveOperation(now);
@@ -592,8 +602,8 @@ void CollectiveRecorder::End(uint64_t handle) {
 
 void CollectiveRecorder::Add(const Transfer& transfer) {
   if (state_ == nullptr) return;
-  const Telling telling(*state_);
-  CollectiveTable* table = telling.table();
+  const TableAccess access(*state_);
+  CollectiveTable* table = access.table();
   if (table == nullptr) return;
   PeerCell* cell = state_->CellOf(*table, transfer.communicator, transfer.peer, transfer.direction);
   if (cell == nullptr) return;
@@ -609,8 +619,8 @@ void CollectiveRecorder::Add(const Transfer& transfer) {
 void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
                               agent::EdgeState state) {
   if (state_ == nullptr) return;
-  const Telling telling(*state_);
-  CollectiveTable* table = telling.table();
+  const TableAccess access(*state_);
+  CollectiveTable* table = access.table();
   if (table == nullptr) return;
   PeerCell* cell = state_->CellOf(*table, communicator, peer, direction);
   if (cell == nullptr) return;
@@ -619,7 +629,7 @@ void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direc
 }
 
 void CollectiveRecorder::Step(uint64_t step, bool forward_only) {
-  // Two threads that step at once say the same; the second need not.
+  // Two threads that step at the same time record the same step, so the second one returns.
   if (state_ == nullptr || state_->stepping.exchange(true, std::memory_order_acquire)) return;
   const uint64_t before = state_->progress.step.load(kRelaxed);
   const bool first = state_->progress.advanced_ns.load(kRelaxed) == 0;
@@ -631,10 +641,10 @@ void CollectiveRecorder::Advance(uint64_t step, uint64_t before, bool first) {
   agent::ProgressEntry& progress = state_->progress;
   const uint64_t now = MonotonicNs();
   const uint64_t duration = first ? 0 : Since(progress.advanced_ns.load(kRelaxed), now);
-  const Telling telling(*state_);
+  const TableAccess access(*state_);
   if (!first) {
     const uint64_t number = progress.steps.load(kRelaxed);
-    CollectiveTable* table = telling.table();
+    CollectiveTable* table = access.table();
     if (table != nullptr) State::PushStep(*table, number, before, duration);
     progress.steps.store(number + 1, kRelaxed);
   }
@@ -642,7 +652,7 @@ void CollectiveRecorder::Advance(uint64_t step, uint64_t before, bool first) {
   progress.advanced_ns.store(now, kRelease);
   progress.last_step_ns.store(duration, kRelease);
   progress.version.fetch_add(2);
-  if (CollectiveTable* table = telling.table()) state_->TellProgress(*table);
+  if (CollectiveTable* table = access.table()) state_->PublishProgress(*table);
 }
 
 uint64_t CollectiveRecorder::dropped() const {
@@ -658,34 +668,34 @@ bool CollectiveRecorder::Sampling() const {
 void CollectiveRecorder::Attach(agent::SegmentControl& control) {
   if (state_ == nullptr) return;
   CollectiveTable& table = control.collectives;
-  if (state_->writer == 0) state_->writer = WriterNumber();  // a forked child's
+  if (state_->writer == 0) state_->writer = WriterNumber();  // zeroed in a forked child
   if (table.writer.load() != state_->writer) {
     table.layout.store(0);
     Wipe(table);
     table.writer.store(state_->writer);
   }
   state_->table.store(&table);
-  Repeat();
+  Republish();
 }
 
 void CollectiveRecorder::Detach() {
   if (state_ == nullptr) return;
   state_->table.store(nullptr);
   for (const State::Lane& lane : state_->lanes) {
-    while (lane.telling.load() > 0) std::this_thread::yield();
+    while (lane.accesses.load() > 0) std::this_thread::yield();
   }
 }
 
-void CollectiveRecorder::Repeat() {
+void CollectiveRecorder::Republish() {
   CollectiveTable* table = state_ == nullptr ? nullptr : state_->table.load();
   if (table == nullptr) return;
   for (uint32_t i = 0; i < agent::kCommunicatorsMax; ++i) {
-    if (state_->communicators[i].tag.load() != 0) state_->TellCommunicator(*table, i);
+    if (state_->communicators[i].tag.load() != 0) state_->PublishCommunicator(*table, i);
   }
   for (uint32_t i = 0; i < agent::kInFlightMax; ++i) {
-    if (state_->in_flight[i].tag.load() != 0) state_->TellEntry(*table, i);
+    if (state_->in_flight[i].tag.load() != 0) state_->PublishEntry(*table, i);
   }
-  if (state_->progress.version.load() != 0) state_->TellProgress(*table);
+  if (state_->progress.version.load() != 0) state_->PublishProgress(*table);
   table->layout.store(agent::kCollectiveTableMagic | agent::kCollectiveTableVersion);
 }
 

@@ -22,10 +22,10 @@ struct BeginOptions {
   bool numbered = false;  // the sequence is the caller's; otherwise the recorder counts
 };
 
-/// One transfer to or from a peer that ended, and what its time went into.
+/// A completed transfer to or from a peer, and where its time was spent.
 struct Transfer {
   uint64_t communicator = 0;
-  uint32_t peer = 0;  // index in it
+  uint32_t peer = 0;  // index in the communicator
   agent::Direction direction = agent::Direction::kSend;
   uint64_t bytes = 0;
   uint64_t gpu_wait_ns = 0;
@@ -34,10 +34,10 @@ struct Transfer {
   uint64_t flush_ns = 0;
 };
 
-/// Writes what this process's collectives do into the table that its agent reads: stores to
-/// memory, no lock, no system call, no waiting; what finds no room is counted and left out. Without
-/// an agent it keeps what is in flight, so that the next one learns it. In a forked child nothing
-/// is written to the agent. Any thread, except where said.
+/// Records this process's collectives in the table that its agent reads. The functions store to
+/// memory, without a lock, a system call or waiting; records that find no room are dropped and
+/// counted. Without an agent it keeps the operations in flight, so that the next agent gets them.
+/// Writes nothing to the agent in a forked child. Any thread may call, except where noted.
 class CollectiveRecorder {
  public:
   CollectiveRecorder();
@@ -45,65 +45,66 @@ class CollectiveRecorder {
   CollectiveRecorder(const CollectiveRecorder&) = delete;
   CollectiveRecorder& operator=(const CollectiveRecorder&) = delete;
 
-  /// The one of this process, for callers that have no client, such as the NCCL plugin; never
-  /// destroyed. The first client of the process writes through it too.
+  /// Returns the recorder of this process, for callers without a client, such as the NCCL plugin.
+  /// It is never destroyed. The first client of the process records through it too.
   static CollectiveRecorder& OfProcess();
-  /// For that client: false when another one has it.
+  /// Claims the recorder for a client. Returns false when another client has it.
   bool Claim();
-  /// Detached already. The next client starts without steps and without communicator 0; what others
-  /// told stays.
+  /// Gives the recorder back after Detach(). The next client starts without steps and without
+  /// communicator 0; records of other callers stay.
   void Release();
 
-  /// InvalidArgument; ResourceExhausted: more communicators at once than the table holds. An id
-  /// that is described again takes the new description. Takes a lock: not for the hot path.
+  /// Describes a communicator. An id that is described again takes the new description. Takes a
+  /// lock: not for the hot path. InvalidArgument; ResourceExhausted: more communicators at once
+  /// than the table holds.
   Status Describe(const CommunicatorDescription& description);
-  /// Its transfers are forgotten with it.
+  /// Removes a communicator and its transfers.
   void Forget(uint64_t communicator);
 
-  /// The caller fills in what the operation is; times, step and totals are taken here. A handle, 0
-  /// when there was no room.
+  /// Begins an operation. The caller fills in what the operation is; times, step and totals are set
+  /// here. Returns a handle, or 0 when there was no room.
   uint64_t Begin(agent::CollectiveValues values, const BeginOptions& options);
-  /// The first of several calls counts.
+  /// Marks when a deferred operation starts to run. The first of several calls counts.
   void Started(uint64_t handle);
-  /// Added before End(): how long the device was busy with it.
+  /// Sets, before End(), how long the device was busy with the operation.
   void DeviceTime(uint64_t handle, uint64_t ns);
   void Flag(uint64_t handle, uint16_t flags);
   void End(uint64_t handle);
 
   void Add(const Transfer& transfer);
-  /// What the transfer under way with this peer waits for, from now on.
+  /// Sets what the current transfer with this peer waits for, from now on.
   void Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
             agent::EdgeState state);
 
-  /// The trainer begins `step`, so the one before is over. The same step again changes nothing;
-  /// with `forward_only` nor does a smaller one.
+  /// Records that the trainer begins `step`, which ends the step before. The same step again
+  /// changes nothing, nor does a smaller one with `forward_only`.
   void Step(uint64_t step, bool forward_only);
 
-  /// What found no room or made no sense, while an agent was there or not.
+  /// Returns how many records were invalid or found no room, with or without an agent.
   uint64_t dropped() const;
 
-  /// Does the agent want per-peer times of the operations of now?
+  /// Returns whether the agent requests per-peer times of the operations that begin now.
   bool Sampling() const;
 
-  // One thread at a time, the link's.
+  // Only the link's thread calls the functions below.
 
-  /// From now on `control`, which stays mapped until Detach(), is told.
+  /// Publishes to `control` from now on. `control` stays mapped until Detach().
   void Attach(agent::SegmentControl& control);
-  /// Waits for those who are just telling.
+  /// Returns when no thread stores to the table any more.
   void Detach();
-  /// Tells all that holds: the agent forgets when it welcomes a trainer.
-  void Repeat();
+  /// Publishes the full state again: the agent clears it when it welcomes a trainer.
+  void Republish();
 
  private:
   struct State;
-  class Telling;
+  class TableAccess;
 
   void Advance(uint64_t step, uint64_t before, bool first);
 
-  State* const state_;  // null: there was no memory for it
+  State* const state_;  // null: its allocation failed
 };
 
-/// CLOCK_MONOTONIC, nanoseconds: what the times in the table are.
+/// Returns CLOCK_MONOTONIC in nanoseconds, the clock of all times in the table.
 uint64_t MonotonicNs();
 
 }  // namespace holdfast::client

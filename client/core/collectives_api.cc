@@ -1,4 +1,4 @@
-// The part of the C interface that tells of collectives.
+// The part of the C interface that records collectives.
 
 #include <algorithm>
 #include <cstring>
@@ -24,8 +24,8 @@ CollectiveRecorder& RecorderOf(holdfast_client* client) {
   return client == nullptr ? CollectiveRecorder::OfProcess() : client->core->collectives();
 }
 
-/// The caller's structure as this library knows it; a shorter one is filled up with zeros in
-/// `room`.
+/// Returns the caller's structure with this library's size. Copies a structure of another size to
+/// `room`, where missing fields are zero.
 template <typename Struct>
 const Struct& Read(const Struct& given, Struct& room) {
   if (given.struct_size == sizeof given) return given;
@@ -38,7 +38,7 @@ agent::Direction DirectionOf(uint32_t direction) {
                                                  : agent::Direction::kSend;
 }
 
-/// Unknown numbers become the one that says so.
+/// Converts `number`; unknown numbers become `unknown`.
 template <typename Enum>
 Enum Known(uint32_t number, Enum last, Enum unknown) {
   return number <= static_cast<uint32_t>(last) ? static_cast<Enum>(number) : unknown;

@@ -16,7 +16,7 @@ namespace {
 // Progress is published at multiples of this many image bytes: the agent checksums in such chunks.
 constexpr uint64_t kStepBytes = 1ULL << 20;
 constexpr uint64_t kDevicePieceBytesMax = 8ULL << 20;
-// A second thread pays for itself from about here.
+// From about this many bytes on, a second thread saves more time than its start takes.
 constexpr uint64_t kThreadBytesMin = 8ULL << 20;
 }  // namespace
 
@@ -27,7 +27,7 @@ CopyPlan PlanSave(const ImageLayout& layout, std::span<const TensorMemory> memor
   for (size_t i = 0; i < layout.tensors().size(); ++i) {
     const PlacedTensor& placed = layout.tensors()[i];
     const TensorMemory& from = memory[layout.original_index()[i]];
-    // Device tensors are cut so that progress shows while a large one is under way.
+    // Device tensors are split, so that progress is published during the copy of a large one.
     uint64_t piece_max = from.device ? kDevicePieceBytesMax : placed.bytes();
     for (uint64_t done = 0; done < placed.bytes(); done += piece_max) {
       plan.pieces.push_back({from.data + done, placed.begin + done,
@@ -57,7 +57,7 @@ CopyPlan PlanRestore(const ParsedImage& image, std::span<const TensorSpec> specs
 
 // ---- save --------------------------------------------------------------------------------------
 
-/// Appends to the slot and publishes at every step boundary.
+/// Appends to the slot and publishes the progress at every multiple of kStepBytes.
 class SaveCopy::Writer {
  public:
   explicit Writer(const Target& target) : target_(target) {}
@@ -65,7 +65,7 @@ class SaveCopy::Writer {
   uint64_t written() const { return written_; }
   bool cancelled() const { return cancelled_; }
 
-  /// False when the copy was cancelled.
+  /// Returns false when the copy was cancelled.
   bool Append(const void* from, uint64_t bytes) {
     auto* source = static_cast<const std::byte*>(from);
     while (bytes > 0) {
@@ -78,7 +78,7 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// Puts `bytes` where they belong before all that goes before them is there. False when
+  /// Copies `bytes` to their offset before all bytes in front of them are final. Returns false when
   /// cancelled.
   bool PutAhead(const void* from, uint64_t offset, uint64_t bytes) {
     auto* source = static_cast<const std::byte*>(from);
@@ -91,7 +91,8 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// `bytes` that were written otherwise are final.
+  /// Counts as final the next `bytes`, which PutAhead() or a device has written. Returns false when
+  /// cancelled.
   bool Advance(uint64_t bytes) {
     uint64_t before = written_;
     written_ += bytes;
@@ -157,7 +158,8 @@ Status SaveCopy::Run(const Target& target) {
     with_release.released = release;
     status = RunPieces(with_release, writer);
   }
-  // Even a cancelled copy ends before anybody may change the tensors or use the slot again.
+  // The device copies of a failed or cancelled save end before the tensors may change and before
+  // the slot is used again.
   if (copy_ != nullptr && (!status.ok() || writer.cancelled())) {
     size_t done = 0;
     char text[512] = {};
@@ -169,13 +171,12 @@ Status SaveCopy::Run(const Target& target) {
     if (!writer.cancelled()) writer.Append(extra.bytes.data(), extra.bytes.size());
   }
   if (writer.cancelled() || !target.alive()) {
-    return CancelledError("the copy was cut short at byte " + std::to_string(writer.written()));
+    return CancelledError("the copy was cancelled at byte " + std::to_string(writer.written()));
   }
   target.progress(image_bytes);
   return Status::Ok();
 }
 
-/// False when cancelled.
 bool SaveCopy::PutHostAhead(const Target& target, size_t first, Writer& writer) const {
   for (size_t i = first; i < plan_.pieces.size(); ++i) {
     const CopyPiece& piece = plan_.pieces[i];
@@ -191,16 +192,17 @@ Status SaveCopy::RunPieces(const Target& target, Writer& writer) {
   for (size_t i = 0; i < plan_.pieces.size(); ++i) {
     const CopyPiece& piece = plan_.pieces[i];
     if (!piece.device) {
-      const bool is_there = device_seen > 0;
-      if (!(is_there ? writer.Advance(piece.bytes) : writer.Append(piece.memory, piece.bytes))) {
+      // PutHostAhead() has already copied the host pieces after the first device piece.
+      const bool is_copied = device_seen > 0;
+      if (!(is_copied ? writer.Advance(piece.bytes) : writer.Append(piece.memory, piece.bytes))) {
         return Status::Ok();
       }
       if (i == plan_.pieces.size() / 2) HOLDFAST_CRASH_POINT("client.mid_copy");
       continue;
     }
     if (device_seen == 0) {
-      // The device's first piece comes when the training's work before the save is done. Who guards
-      // must not wait for that, so the host's tensors go first.
+      // The first device piece is copied only after the training work that was queued before the
+      // save. A guard must not wait for that, so the host tensors are copied first.
       if (!PutHostAhead(target, i, writer)) return Status::Ok();
       target.released();
     }
@@ -226,7 +228,7 @@ Status SaveCopy::GuardStream(void* stream) {
 // ---- restore -----------------------------------------------------------------------------------
 
 namespace {
-/// Copies the host bytes [begin, end) of all host bytes of `plan`, counted in image order.
+/// Copies the bytes [begin, end) of all host bytes of `plan`, counted in image order.
 void CopyShare(const CopyPlan& plan, const std::byte* data, uint64_t begin, uint64_t end,
                const std::function<bool()>& alive, std::atomic<bool>* cancelled) {
   uint64_t position = 0;
@@ -267,14 +269,14 @@ Status CopyOut(const CopyPlan& plan, std::span<const std::byte> data, DeviceCopi
   uint64_t host_bytes = 0;
   for (const CopyPiece& piece : plan.pieces) {
     if (piece.offset > data.size() || piece.bytes > data.size() - piece.offset) {
-      return InternalError("a tensor lies outside its image");
+      return InternalError("a tensor is outside its image");
     }
     if (!piece.device) host_bytes += piece.bytes;
   }
   std::atomic<bool> cancelled{false};
   uint64_t shares = std::clamp<uint64_t>(host_bytes / kThreadBytesMin, 1, std::max(threads, 1U));
   std::vector<std::thread> helpers;
-  uint64_t mine = 1;  // this thread also does what could not be given to a helper
+  uint64_t mine = 1;  // shares of this thread: its own, and those for which no thread started
   for (uint64_t i = shares; i-- > 1;) {
     auto helper = StartThread("holdfast-copy", [&, i] {
       CopyShare(plan, data.data(), host_bytes * i / shares, host_bytes * (i + 1) / shares, alive,
@@ -290,7 +292,7 @@ Status CopyOut(const CopyPlan& plan, std::span<const std::byte> data, DeviceCopi
   Status status = plan.has_device ? CopyOutDevice(plan, data.data(), *device) : Status::Ok();
   for (std::thread& helper : helpers) helper.join();
   if (!status.ok()) return status;
-  if (cancelled.load() || !alive()) return CancelledError("the copy was cut short");
+  if (cancelled.load() || !alive()) return CancelledError("the copy was cancelled");
   return Status::Ok();
 }
 

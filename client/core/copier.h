@@ -15,20 +15,21 @@
 #include "storage/base/status.h"
 #include "storage/format/image.h"
 
-// Between tensors and slots. Host tensors are copied by the calling thread; device tensors by the
-// device copier's own streams, which the calling thread follows, so that the image still becomes
-// final from front to back. Where there are both, host tensors are not kept waiting for a device.
+// Copies between tensors and slots. The calling thread copies host tensors. The device copier's own
+// streams copy device tensors. The calling thread waits for their pieces in image order, so that
+// the image still becomes final from front to back. Host tensors do not wait for a device.
 
 namespace holdfast::client {
 
-/// The device plugin and a context in it; loaded only when a tensor is on a device.
+/// The device plugin and a context in it. Loaded only when a tensor is on a device.
 class DeviceCopier {
  public:
-  /// Loads libholdfast-cuda.so from the directory this library lies in (`plugin_path` replaces
-  /// that) and opens a context for the devices of `memory`. Unsupported says what is missing.
+  /// Loads libholdfast-cuda.so from the directory of this library, or from `plugin_path`, and opens
+  /// a context for the devices of `memory`. Returns Unsupported when the plugin, the driver or a
+  /// device is missing; the message names what to install.
   static Result<std::unique_ptr<DeviceCopier>> Load(std::span<const TensorMemory> memory,
                                                     const std::string& plugin_path = {});
-  /// For Load().
+  /// For Load() only.
   DeviceCopier(const holdfast_device_copier* table, holdfast_device_context* context)
       : table_(table), context_(context) {}
   ~DeviceCopier();
@@ -55,60 +56,62 @@ struct CopyPiece {
   int32_t device_index = 0;
 };
 
-/// The pieces of a state in image order, made once. Tensors without bytes have none.
+/// The pieces of a state in image order, computed once. Tensors without bytes have none.
 struct CopyPlan {
   std::vector<CopyPiece> pieces;
   uint64_t tensor_bytes = 0;
   bool has_device = false;
 };
 CopyPlan PlanSave(const ImageLayout& layout, std::span<const TensorMemory> memory);
-/// Pieces for a parsed image whose tensors are those of `specs`, by name.
+/// Plans the restore of a parsed image whose tensors are those of `specs`, by name.
 CopyPlan PlanRestore(const ParsedImage& image, std::span<const TensorSpec> specs,
                      std::span<const TensorMemory> memory);
 
-/// An extra of one save, owned.
+/// An extra of one save, with its own copy of the bytes.
 struct ExtraBytes {
   std::string name;
   std::string bytes;
 };
 
-/// One save's copy from tensors to a slot. Made on the caller's thread by holdfast_save, run on the
-/// worker, guarded from any thread.
+/// One save's copy from tensors to a slot. holdfast_save makes it on the caller's thread, the
+/// client's worker thread runs it, and any thread may guard it.
 class SaveCopy {
  public:
-  /// Where it writes and whom it tells.
+  /// The slot, and the callbacks during the copy.
   struct Target {
     std::string_view header;
     std::span<const ExtraBytes> extras;
     std::span<std::byte> slot;
-    /// With the number of image bytes that are final, at every MiB and at the end.
+    /// Called at every MiB and at the end, with the number of image bytes that are final.
     std::function<void(uint64_t)> progress;
-    /// Asked at every MiB; false cancels the copy.
+    /// Called at every MiB; the result false cancels the copy.
     std::function<bool()> alive;
-    /// Once: no host tensor is read any more and the device copies are enqueued, so GuardStream()
-    /// says the rest. Waits for no device. Also when the copy fails.
+    /// Called once, also when the copy fails: no host tensor is read any more, and the device
+    /// copies are enqueued, so that GuardStream() orders later work after them. Does not wait for a
+    /// device.
     std::function<void()> released;
   };
 
-  /// Marks `stream` when there are device tensors. `plan` and `device` (may be null) outlive it.
+  /// Marks `stream` when there are device tensors. `plan` and `device` (may be null) must outlive
+  /// the result.
   static Result<std::unique_ptr<SaveCopy>> Make(const CopyPlan& plan, DeviceCopier* device,
                                                 void* stream);
-  /// For Make().
+  /// For Make() only.
   SaveCopy(const CopyPlan& plan, DeviceCopier* device) : plan_(plan), device_(device) {}
   ~SaveCopy();
   SaveCopy(const SaveCopy&) = delete;
   SaveCopy& operator=(const SaveCopy&) = delete;
 
-  /// Copies header, tensors and extras in image order. Cancelled when `alive` says so. Returns with
-  /// all device copies ended.
+  /// Copies header, tensors and extras in image order. Returns Cancelled when `alive` returned
+  /// false. All device copies have ended when it returns.
   Status Run(const Target& target);
-  /// Makes `stream` wait for the device copies. Only after `released`, before the destructor.
+  /// Makes `stream` wait for the device copies. Call it only after `released` was called.
   Status GuardStream(void* stream);
 
  private:
   class Writer;
   Status StartDevice(const Target& target);
-  /// The host's pieces from `first` on.
+  /// Copies the host's pieces from `first` on. Returns false when the copy was cancelled.
   bool PutHostAhead(const Target& target, size_t first, Writer& writer) const;
   Status RunPieces(const Target& target, Writer& writer);
 
@@ -120,8 +123,8 @@ class SaveCopy {
 };
 
 /// Fills the tensors of `plan` from `data`, the data region of a verified image, with up to
-/// `threads` threads. Cancelled when `alive` (asked from several threads) says so: then the tensors
-/// hold a mixture.
+/// `threads` threads, all of which call `alive`. Returns Cancelled when `alive` returned false; the
+/// tensors then hold a mixture of old and new values.
 Status CopyOut(const CopyPlan& plan, std::span<const std::byte> data, DeviceCopier* device,
                uint32_t threads, const std::function<bool()>& alive);
 

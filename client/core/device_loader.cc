@@ -9,7 +9,7 @@ namespace holdfast::client {
 namespace {
 constexpr char kPluginName[] = "libholdfast-cuda.so";
 
-/// The directory of the object this code lies in, with a slash; empty when unknown.
+/// Returns the directory of the library that contains this code, with a slash; empty when unknown.
 std::string OwnDirectory() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&OwnDirectory), &info) == 0 ||
@@ -33,18 +33,17 @@ Result<std::unique_ptr<DeviceCopier>> DeviceCopier::Load(std::span<const TensorM
   if (library == nullptr) {
     const char* why = ::dlerror();
     return Fail(UnsupportedError(
-        "a tensor is on a CUDA device, but the part of Holdfast for it could not be loaded (" +
+        "a tensor is on a CUDA device, but Holdfast's CUDA plugin could not be loaded (" +
         std::string(why == nullptr ? path : why) + "): install " + kPluginName +
-        " beside libholdfast.so, and the NVIDIA driver"));
+        " next to libholdfast.so, and the NVIDIA driver"));
   }
-  // Never closed: a driver's threads and exit handlers may outlive any client.
+  // Never closed: threads and exit handlers of the driver may outlive any client.
   auto table_of =
       reinterpret_cast<holdfast_device_copier_fn>(::dlsym(library, HOLDFAST_DEVICE_COPIER_SYMBOL));
   const holdfast_device_copier* table = table_of == nullptr ? nullptr : table_of();
   if (table == nullptr || table->abi != HOLDFAST_DEVICE_COPIER_ABI ||
       table->struct_size < sizeof(holdfast_device_copier)) {
-    return Fail(UnsupportedError(path +
-                                 " belongs to another release of Holdfast: install the one " +
+    return Fail(UnsupportedError(path + " is of another release of Holdfast: install the one " +
                                  "that came with this libholdfast.so"));
   }
   std::vector<int32_t> indices(devices.begin(), devices.end());

@@ -17,7 +17,7 @@ constexpr char kDefaultSocket[] = "/run/holdfast/agent.sock";
 constexpr uint32_t kSlotsMin = 2;
 constexpr uint32_t kCopyThreadsMax = 64;
 
-/// Text of `value`, else of the environment variable, else empty.
+/// Returns `value`, else the environment variable, else an empty text.
 std::string TextOr(const char* value, const char* variable) {
   if (value != nullptr && *value != '\0') return value;
   const char* from_environment = std::getenv(variable);
@@ -34,7 +34,7 @@ void ResolveRunId(const holdfast_options& raw, ClientOptions* options,
   if (options->run_id.empty() && raw.world == 1) options->run_id = RandomHex(16);
   if (options->run_id.empty()) {
     defects->push_back(
-        "run_id is missing: with more than one rank, let the launcher make up a new text at each "
+        "run_id is missing: with more than one rank, the launcher must generate a new one at each "
         "start of the job and pass the same one to all ranks, as options.run_id or in "
         "HOLDFAST_RUN_ID");
     return;
@@ -61,6 +61,7 @@ Result<ClientOptions> ResolveOptions(const holdfast_options& given) {
   holdfast_options raw{};
   std::memcpy(&raw, &given, std::min(given.struct_size, sizeof raw));
 
+  // Collects all defects, so that the caller can correct them at once.
   ClientOptions options;
   std::vector<std::string> defects;
   options.job = raw.job == nullptr ? "" : raw.job;
@@ -103,7 +104,7 @@ Result<ClientOptions> ResolveOptions(const holdfast_options& given) {
 }
 
 namespace {
-/// Elements of a shape, or nothing when the product overflows.
+/// Returns the number of elements of a shape, or nothing when the product overflows.
 std::optional<uint64_t> Elements(std::span<const uint64_t> shape) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   uint64_t count = 1;
@@ -117,7 +118,7 @@ std::vector<uint64_t> Numbers(const uint64_t* first, uint32_t count) {
   return first == nullptr ? std::vector<uint64_t>() : std::vector<uint64_t>(first, first + count);
 }
 
-/// The spec of one tensor; its defects are added to `defects`.
+/// Converts one tensor. Adds its defects to `defects`.
 TensorSpec SpecOf(const holdfast_tensor& raw, size_t index, std::vector<std::string>* defects) {
   TensorSpec spec;
   if (raw.name == nullptr) {
@@ -134,7 +135,7 @@ TensorSpec SpecOf(const holdfast_tensor& raw, size_t index, std::vector<std::str
     refuse(dtype.error().message());
   }
   if (raw.dimensions > kDimensionsMax) {
-    refuse(std::to_string(raw.dimensions) + " dimensions; the most is " +
+    refuse(std::to_string(raw.dimensions) + " dimensions; the maximum is " +
            std::to_string(kDimensionsMax));
     return spec;
   }
@@ -148,7 +149,7 @@ TensorSpec SpecOf(const holdfast_tensor& raw, size_t index, std::vector<std::str
   spec.offset = raw.offset == nullptr ? std::vector<uint64_t>(raw.dimensions, 0)
                                       : Numbers(raw.offset, raw.dimensions);
   if (raw.data == nullptr && Elements(spec.shape) != 0) {
-    refuse("data is NULL, which only a tensor without elements may have");
+    refuse("data is NULL, which is valid only for a tensor without elements");
   }
   if (raw.device > HOLDFAST_CUDA) {
     refuse("device is " + std::to_string(raw.device) + ": use HOLDFAST_HOST or HOLDFAST_CUDA");

@@ -10,8 +10,8 @@
 #include "storage/base/status.h"
 #include "storage/format/image.h"
 
-// What a caller of the C interface said, checked, copied and with its defaults filled in. The only
-// place that reads the environment.
+// The arguments of the C interface, checked, copied and with defaults filled in. The only place
+// that reads the environment.
 
 namespace holdfast::client {
 
@@ -34,7 +34,8 @@ struct ClientOptions {
   void* log_context = nullptr;
 };
 
-/// InvalidArgument names every defect at once and what to pass instead.
+/// Checks `raw` and fills in defaults. InvalidArgument names every defect, and what to pass
+/// instead.
 Result<ClientOptions> ResolveOptions(const holdfast_options& raw);
 
 /// A tensor's memory, borrowed from the caller for the client's life.
@@ -44,17 +45,17 @@ struct TensorMemory {
   int32_t device_index = 0;
 };
 
-/// What the caller wants saved: specs and memory in the caller's order.
+/// The state to save: specs and memory in the caller's order.
 struct StateDescription {
   std::vector<TensorSpec> specs;
   std::vector<TensorMemory> memory;
 };
 
-/// Checks what the layout cannot know (null pointers, device numbers); InvalidArgument names every
-/// offending tensor.
+/// Converts `tensors`, and checks what the layout does not (null pointers, device numbers).
+/// InvalidArgument names every invalid tensor.
 Result<StateDescription> DescribeState(std::span<const holdfast_tensor> tensors);
 
-/// "a; b; c", at most `most` of them, then how many more there are.
+/// Returns "a; b; c": at most `most` defects, then the number of the others.
 std::string JoinDefects(std::span<const std::string> defects, size_t most = 20);
 
 }  // namespace holdfast::client

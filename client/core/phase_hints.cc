@@ -14,14 +14,15 @@ bool IsPhase(uint32_t phase) { return phase > 0 && phase < agent::kPhasesMax; }
 
 }  // namespace
 
-/// Lies in memory that a forked child finds zeroed: the segment is not mapped there.
+/// Lives in memory that is zeroed in a forked child, where the segment is not mapped.
 struct PhaseHints::State {
   std::atomic<agent::SegmentControl*> control;
-  std::atomic<uint32_t> telling;
+  std::atomic<uint32_t> publishers;  // threads that may be storing to the control block
   std::atomic<uint32_t> open[agent::kPhasesMax];
 
-  /// Whoever stores last has seen the count as it was after that, so the last word is right.
-  void Tell(agent::SegmentControl& shared, uint32_t phase) {
+  /// Stores the count until it is unchanged afterwards, so that the last store of concurrent calls
+  /// is the current count.
+  void Publish(agent::SegmentControl& shared, uint32_t phase) {
     uint32_t now = 0;
     do {
       now = open[phase].load();
@@ -47,13 +48,13 @@ PhaseHints::~PhaseHints() {
 
 void PhaseHints::Begin(uint32_t phase) {
   if (state_ == nullptr || !IsPhase(phase)) return;
-  state_->telling.fetch_add(1);
+  state_->publishers.fetch_add(1);
   state_->open[phase].fetch_add(1);
   if (agent::SegmentControl* control = state_->control.load()) {
     control->phases[phase].begun.fetch_add(1, std::memory_order_relaxed);
-    state_->Tell(*control, phase);
+    state_->Publish(*control, phase);
   }
-  state_->telling.fetch_sub(1);
+  state_->publishers.fetch_sub(1);
 }
 
 void PhaseHints::End(uint32_t phase) {
@@ -62,27 +63,27 @@ void PhaseHints::End(uint32_t phase) {
   while (open > 0 && !state_->open[phase].compare_exchange_weak(open, open - 1)) {
   }
   if (open == 0) return;
-  state_->telling.fetch_add(1);
-  if (agent::SegmentControl* control = state_->control.load()) state_->Tell(*control, phase);
-  state_->telling.fetch_sub(1);
+  state_->publishers.fetch_add(1);
+  if (agent::SegmentControl* control = state_->control.load()) state_->Publish(*control, phase);
+  state_->publishers.fetch_sub(1);
 }
 
 void PhaseHints::Attach(agent::SegmentControl& control) {
   if (state_ == nullptr) return;
   state_->control.store(&control);
-  Repeat();
+  Republish();
 }
 
 void PhaseHints::Detach() {
   if (state_ == nullptr) return;
   state_->control.store(nullptr);
-  while (state_->telling.load() > 0) std::this_thread::yield();
+  while (state_->publishers.load() > 0) std::this_thread::yield();
 }
 
-void PhaseHints::Repeat() {
+void PhaseHints::Republish() {
   agent::SegmentControl* control = state_ == nullptr ? nullptr : state_->control.load();
   if (control == nullptr) return;
-  for (uint32_t phase = 1; phase < agent::kPhasesMax; ++phase) state_->Tell(*control, phase);
+  for (uint32_t phase = 1; phase < agent::kPhasesMax; ++phase) state_->Publish(*control, phase);
 }
 
 }  // namespace holdfast::client

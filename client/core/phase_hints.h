@@ -4,9 +4,10 @@
 
 namespace holdfast::client {
 
-/// Tells the agent what the trainer is doing: a few stores to shared memory, no lock and no system
-/// call. Without an agent it only counts, so that the next one learns what holds. In a forked child
-/// it does nothing. Begin and End: any threads; the others: one thread at a time.
+/// Publishes the trainer's phases to the agent with a few stores to shared memory, without a lock
+/// or a system call. Without an agent it only counts, so that the next agent gets the current
+/// state. Does nothing in a forked child. Any thread may call Begin and End. Only one thread at a
+/// time may call the other functions.
 class PhaseHints {
  public:
   PhaseHints();
@@ -14,21 +15,21 @@ class PhaseHints {
   PhaseHints(const PhaseHints&) = delete;
   PhaseHints& operator=(const PhaseHints&) = delete;
 
-  /// Phases nest and overlap over threads. A number that is no phase, and an End without a Begin,
-  /// change nothing.
+  /// Phases nest, and phases of different threads may overlap. A number that is not a phase and an
+  /// End without a Begin have no effect.
   void Begin(uint32_t phase);
   void End(uint32_t phase);
 
-  /// From now on `control`, which stays mapped until Detach(), is told.
+  /// Publishes to `control` from now on. `control` stays mapped until Detach().
   void Attach(agent::SegmentControl& control);
-  /// Waits for those who are just telling.
+  /// Returns when no thread stores to the control block any more.
   void Detach();
-  /// Tells all that holds: the agent forgets when it welcomes a trainer.
-  void Repeat();
+  /// Publishes the full state again: the agent clears it when it welcomes a trainer.
+  void Republish();
 
  private:
   struct State;
-  State* const state_;  // null: there was no memory for it
+  State* const state_;  // null: its allocation failed
 };
 
 }  // namespace holdfast::client

@@ -18,7 +18,7 @@ namespace {
 Status CheckWelcome(const agent::WelcomeMessage& welcome, uint64_t slot_bytes,
                     uint64_t file_bytes) {
   auto refuse = [&](const std::string& why) {
-    return InternalError("the agent offers a segment that cannot be right: " + why);
+    return InternalError("the agent offers an invalid segment: " + why);
   };
   if (welcome.slots == 0 || welcome.slots > agent::kSlotsMax) {
     return refuse(std::to_string(welcome.slots) + " slots");
@@ -28,7 +28,7 @@ Status CheckWelcome(const agent::WelcomeMessage& welcome, uint64_t slot_bytes,
   }
   if (welcome.slot_bytes < slot_bytes) {
     return refuse("slots of " + std::to_string(welcome.slot_bytes) + " bytes where " +
-                  std::to_string(slot_bytes) + " were asked for");
+                  std::to_string(slot_bytes) + " were requested");
   }
   uint64_t all = 0;
   if (__builtin_mul_overflow(welcome.slot_bytes, uint64_t{welcome.slots}, &all) ||
@@ -65,7 +65,7 @@ Result<SegmentMapping> SegmentMapping::Map(int fd, const agent::WelcomeMessage& 
   HOLDFAST_RETURN_IF_ERROR(CheckWelcome(welcome, slot_bytes, static_cast<uint64_t>(info.st_size)));
   int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Fail(InternalError("the agent offers a segment that could shrink under this process"));
+    return Fail(InternalError("the agent offers a segment that could shrink while it is mapped"));
   }
   void* base = ::mmap(nullptr, welcome.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {

@@ -21,17 +21,17 @@ class SegmentMapping {
   SegmentMapping& operator=(SegmentMapping&& other) noexcept;
   ~SegmentMapping();
 
-  /// Maps `fd` as `welcome` describes it, after checking every number against the descriptor's real
-  /// size, that the memory is sealed against shrinking (so that touching it cannot fault), and that
-  /// slots of `slot_bytes` fit. `fd` stays the caller's.
+  /// Maps `fd` as `welcome` describes it. First checks every number against the descriptor's real
+  /// size, that the memory is sealed against shrinking (so that accesses cannot fault), and that
+  /// slots of `slot_bytes` fit. The caller keeps `fd`.
   static Result<SegmentMapping> Map(int fd, const agent::WelcomeMessage& welcome,
                                     uint64_t slot_bytes);
-  /// Does `fd` name the memory that is mapped here?
+  /// Returns whether `fd` refers to the mapped memory.
   bool IsSame(int fd) const;
 
   /// Takes the page faults, one every 4 KiB, that first writes to the next part would have. `from`
-  /// is 0 or what this returned before; bytes() when nothing is left to do, or an older kernel
-  /// refuses.
+  /// is 0 or an earlier result. Returns where the next part begins: bytes() when nothing is left,
+  /// or when an older kernel does not support this.
   uint64_t Populate(uint64_t from) const;
 
   bool valid() const { return base_ != nullptr; }

@@ -12,10 +12,10 @@ namespace holdfast::client {
 #ifdef __SSE2__
 namespace {
 constexpr size_t kLineBytes = 64;
-// Less is soon read again by whoever checksums it, out of the cache.
+// Smaller pieces stay in the cache, from which the checksum reads them soon.
 constexpr size_t kStreamedBytesMin = 16 << 10;
 
-/// `to` is at the beginning of a line. Whole lines at a time: a part of one costs as much.
+/// Copies full cache lines: a part of a line costs as much. `to` is aligned to a line.
 void StreamLines(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t done = 0; done < bytes; done += kLineBytes) {
     auto* source = reinterpret_cast<const __m128i*>(from + done);
@@ -27,7 +27,7 @@ void StreamLines(std::byte* to, const std::byte* from, size_t bytes) {
     _mm_stream_si128(target + 2, words[2]);
     _mm_stream_si128(target + 3, words[3]);
   }
-  // Such stores are not ordered with others, not even with an atomic's.
+  // Streaming stores are not ordered with other stores, not even with those of an atomic.
   _mm_sfence();
 }
 }  // namespace

@@ -4,9 +4,9 @@
 
 namespace holdfast::client {
 
-/// memcpy for what nobody reads soon: larger pieces go past the caches, which neither fetches the
-/// memory that is overwritten nor drives the training's own data out. When it returns, all of it is
-/// visible to whoever sees what this thread stores afterwards.
+/// memcpy for data that is not read soon. Larger pieces bypass the caches, so that the copy neither
+/// fetches the memory that it overwrites nor evicts the training program's data. A thread that sees
+/// a later store of this thread also sees all copied bytes.
 void StreamCopy(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace holdfast::client

@@ -23,7 +23,7 @@ void SetStopCheck(int (*check)(void* context), void* context) {
   stop_check = {check, context, MonotonicNow()};
 }
 
-bool StopAsked() {
+bool StopRequested() {
   if (stop_check.check == nullptr || MonotonicNow() < stop_check.next) return false;
   stop_check.next = MonotonicNow() + kStopCheckPeriod;
   return stop_check.check(stop_check.context) != 0;

@@ -8,26 +8,27 @@
 
 namespace holdfast::client {
 
-// Not storage/base's Clock: its object is destroyed at exit, while this library's threads live in
-// somebody else's process until the very end.
+// Not storage/base's Clock: its object is destroyed at exit, while this library's threads run in
+// the user's process until it ends.
 using MonotonicTime = std::chrono::steady_clock::time_point;
 inline MonotonicTime MonotonicNow() { return std::chrono::steady_clock::now(); }
 inline MonotonicTime After(uint64_t timeout_ms) {
-  // Far enough for any caller, near enough not to overflow.
+  // Long enough for any caller, short enough not to overflow.
   constexpr uint64_t kLongest = 1000ULL * 60 * 60 * 24 * 365;
   return MonotonicNow() + std::chrono::milliseconds(timeout_ms < kLongest ? timeout_ms : kLongest);
 }
 
 /// Starts a thread that receives none of the process's signals. `name` has at most 15 characters.
-/// ResourceExhausted when the process may not have another thread.
+/// Returns ResourceExhausted when the process cannot start another thread.
 Result<std::thread> StartThread(const char* name, std::function<void()> body);
 
-/// What this thread asks while it waits in the library: other than 0 ends the wait as Cancelled.
-/// NULL: nothing is asked.
+/// Sets the check that this thread calls while it waits in the library. A result other than 0 ends
+/// the wait as Cancelled. NULL removes the check.
 void SetStopCheck(int (*check)(void* context), void* context);
-/// Asks, unless that was less than 100 ms ago. Holds no lock: the check may take others' time.
-bool StopAsked();
-/// When a thread that waits shall ask next.
+/// Calls the check, unless the last call was less than 100 ms ago. Call it without holding a lock:
+/// the check may take long.
+bool StopRequested();
+/// Returns when a waiting thread must call StopRequested() next; the maximum without a check.
 MonotonicTime NextStopCheck();
 
 }  // namespace holdfast::client

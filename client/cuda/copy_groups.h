@@ -10,14 +10,15 @@
 namespace holdfast::cuda {
 
 /// A run of consecutive pieces on one device that is enqueued with one call and followed by one
-/// event: large enough that the cost of a call does not count, small enough that progress shows.
+/// event. Large enough that the cost of the call is negligible, small enough to show progress.
 struct CopyGroup {
   size_t begin = 0;  // pieces [begin, end)
   size_t end = 0;
   int32_t device_index = 0;
 };
 
-/// Cuts at a change of device, at `bytes_max` and at `pieces_max`. No piece is left out or split.
+/// Begins a new group at a change of device, at `bytes_max` and at `pieces_max`. Does not split a
+/// piece; every piece is in one group.
 std::vector<CopyGroup> GroupPieces(std::span<const holdfast_device_piece> pieces,
                                    uint64_t bytes_max, size_t pieces_max);
 

@@ -1,6 +1,6 @@
-// The device copier over CUDA's driver API. One non-blocking copy stream a device; every save is
-// ordered after the training stream by an event and the guard makes the training stream wait for
-// the last copy's event, so the host is never blocked by either.
+// The device copier over CUDA's driver API, with one non-blocking copy stream per device. An event
+// orders every save after the training stream, and the guard makes the training stream wait for the
+// last copy's event. Neither blocks the host.
 
 #include <algorithm>
 #include <cstdio>
@@ -28,15 +28,15 @@ constexpr size_t kGroupPiecesMax = 1024;
 
 int32_t Number(ErrorCode code) { return static_cast<int32_t>(code); }
 
-int32_t Say(ErrorCode code, const std::string& message, char* text, size_t text_bytes) {
+int32_t ReportError(ErrorCode code, const std::string& message, char* text, size_t text_bytes) {
   if (text != nullptr && text_bytes > 0) std::snprintf(text, text_bytes, "%s", message.c_str());
   return Number(code);
 }
 
-/// Makes a context current for a scope; the caller's own is back afterwards. The driver refuses
-/// most calls on a thread without one, also where an event or a stream says which it belongs to.
-/// In the relaxed capture mode: otherwise waiting for an event or pinning memory would end a
-/// capture that the program has begun on another thread.
+/// Makes a context current for a scope, and then restores the caller's. The driver refuses most
+/// calls on a thread without a current context, even when an event or a stream implies one. The
+/// scope is in the relaxed capture mode: otherwise waiting for an event or pinning memory would end
+/// a capture that the program has begun on another thread.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, CUcontext context) : driver_(driver) {
@@ -58,16 +58,16 @@ class CurrentContext {
   CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-/// What is queued on it becomes part of a graph, or may: the driver does not tell for the default
-/// stream while another is captured.
+/// Returns whether work queued on `stream` becomes part of a graph, or may: while another stream is
+/// captured, the driver does not report the state of the default stream.
 bool IsCaptured(const Driver& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.StreamIsCapturing(stream, &status);
   return status != CU_STREAM_CAPTURE_STATUS_NONE || result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-/// A copy is torn if its tensors change while it is made. When all of it is copied, the first bytes
-/// of up to kSamplesMax pieces of each device are read again.
+/// A copy is torn if its tensors change during the copy. To detect this, the first bytes of up to
+/// kSamplesMax pieces of each device are read a second time after the copy.
 constexpr size_t kSamplesMax = 32;
 constexpr size_t kSampleBytes = 256;
 
@@ -75,7 +75,7 @@ struct Device {
   CUdevice device = 0;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
-  std::byte* samples = nullptr;  // pinned; of one copy at a time
+  std::byte* samples = nullptr;  // pinned; used by one copy at a time
 };
 
 /// The bytes of a piece that are read twice.
@@ -94,8 +94,8 @@ struct holdfast_device_context {
   std::set<void*> pinned HOLDFAST_GUARDED_BY(mutex);
 
   CUcontext first() const { return devices.begin()->second.context; }
-  /// The context that `stream` belongs to. Default streams have one handle for all devices: then
-  /// those of all.
+  /// Returns the context of `stream`. For a default stream, which has one handle for all devices:
+  /// the contexts of all devices.
   std::vector<CUcontext> ContextsOf(CUstream stream) const {
     const bool is_default =
         stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -119,7 +119,7 @@ struct holdfast_device_mark {
 struct holdfast_device_copy {
   holdfast_device_context* context = nullptr;
   std::vector<CopyGroup> groups;
-  std::vector<CUevent> events;  // one a group, recorded after its copies
+  std::vector<CUevent> events;  // one per group, recorded after its copies
   std::vector<CUevent> marks;
   std::vector<Sample> samples;
 };
@@ -143,8 +143,8 @@ int32_t Close(holdfast_device_context* context) {
   return 0;
 }
 
-/// Retains the device's primary context (the one the CUDA runtime and torch use) and makes its
-/// stream.
+/// Retains the device's primary context (which the CUDA runtime and torch use too), and creates the
+/// copy stream and the memory for samples.
 CUresult OpenDevice(const Driver& driver, int32_t index, Device* device) {
   CUresult result = driver.DeviceGet(&device->device, index);
   if (result == CUDA_SUCCESS) result = driver.PrimaryCtxRetain(&device->context, device->device);
@@ -163,7 +163,7 @@ int32_t Open(const int32_t* indices, size_t count, holdfast_device_context** con
   *context = nullptr;
   std::string why;
   const Driver* driver = Driver::Load(&why);
-  if (driver == nullptr) return Say(ErrorCode::kUnsupported, why, text, text_bytes);
+  if (driver == nullptr) return ReportError(ErrorCode::kUnsupported, why, text, text_bytes);
   auto made = std::make_unique<holdfast_device_context>();
   made->driver = driver;
   for (size_t i = 0; i < count; ++i) {
@@ -171,7 +171,7 @@ int32_t Open(const int32_t* indices, size_t count, holdfast_device_context** con
     if (result == CUDA_SUCCESS) continue;
     why = driver->Text(("CUDA device " + std::to_string(indices[i])).c_str(), result);
     Close(made.release());
-    return Say(ErrorCode::kUnsupported, why, text, text_bytes);
+    return ReportError(ErrorCode::kUnsupported, why, text, text_bytes);
   }
   *context = made.release();
   return 0;
@@ -183,8 +183,8 @@ int32_t Pin(holdfast_device_context* context, void* memory, uint64_t bytes, char
   CurrentContext current(driver, context->first());
   CUresult result = driver.HostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS) {
-    return Say(ErrorCode::kResourceExhausted, driver.Text("cuMemHostRegister", result), text,
-               text_bytes);
+    return ReportError(ErrorCode::kResourceExhausted, driver.Text("cuMemHostRegister", result),
+                       text, text_bytes);
   }
   holdfast::MutexLock lock(context->mutex);
   context->pinned.insert(memory);
@@ -218,18 +218,18 @@ int32_t Mark(holdfast_device_context* context, void* stream, holdfast_device_mar
       CurrentContext current(driver, one);
       if (IsCaptured(driver, training_stream)) {
         context->DestroyEvents(made->events);
-        return Say(
+        return ReportError(
             ErrorCode::kFailedPrecondition,
-            "a CUDA graph is being captured on this stream, where nothing can be saved: save "
-            "before the capture, or after it",
+            "cannot save while a CUDA graph is being captured on this stream: save before or after "
+            "the capture",
             text, text_bytes);
       }
     }
     CUresult result = Record(driver, one, training_stream, &made->events);
     if (result == CUDA_SUCCESS) continue;
     context->DestroyEvents(made->events);
-    return Say(ErrorCode::kIoError, driver.Text("marking the training stream", result), text,
-               text_bytes);
+    return ReportError(ErrorCode::kIoError, driver.Text("marking the training stream", result),
+                       text, text_bytes);
   }
   *mark = made.release();
   return 0;
@@ -276,7 +276,7 @@ CUresult Enqueue(const Driver& driver, const Device& device, const holdfast_devi
   return CUDA_SUCCESS;
 }
 
-/// Until nothing is under way on any device; the first error.
+/// Blocks until no copy runs on any device. Returns the first error.
 CUresult Drain(const holdfast_device_context& context) {
   CUresult first = CUDA_SUCCESS;
   for (const auto& [index, device] : context.devices) {
@@ -294,7 +294,8 @@ void Finish(holdfast_device_copy* copy) {
   delete copy;
 }
 
-/// Reads the beginnings of some of a device's pieces again, once all of them are copied.
+/// Enqueues a second read of the beginnings of some of a device's pieces, after all of them are
+/// copied.
 CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_t index,
                         const holdfast_device_piece* pieces, const std::byte* slot) {
   std::vector<size_t> here;
@@ -315,6 +316,7 @@ CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_
   return CUDA_SUCCESS;
 }
 
+/// Enqueues all groups after the marks. The event of a device's last group also covers its samples.
 CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pieces,
                      std::byte* slot) {
   const Driver& driver = *copy->context->driver;
@@ -356,10 +358,10 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
   made->groups = holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax);
   CUresult result = StartGroups(made.get(), pieces, static_cast<std::byte*>(slot));
   if (result != CUDA_SUCCESS) {
-    // What was enqueued still reads the tensors: Finish waits for it.
+    // Finish() waits for the copies that were enqueued and still read the tensors.
     Finish(made.release());
-    return Say(ErrorCode::kIoError, context->driver->Text("copying from the device", result), text,
-               text_bytes);
+    return ReportError(ErrorCode::kIoError,
+                       context->driver->Text("copying from the device", result), text, text_bytes);
   }
   *copy = made.release();
   return 0;
@@ -375,23 +377,24 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
     *done = want;
     return 0;
   }
-  // Groups before it may be on other devices; each must be done for the count to have no gap.
+  // Earlier groups may be on other devices. All must be complete for `done` to be a prefix.
   for (size_t i = 0; i <= group; ++i) {
     CUresult result = driver.EventSynchronize(copy->events[i]);
     if (result != CUDA_SUCCESS) {
-      Drain(*copy->context);  // the other devices' copies go on
-      return Say(ErrorCode::kIoError, driver.Text("copying from the device", result), text,
-                 text_bytes);
+      Drain(*copy->context);  // the other devices' copies still run
+      return ReportError(ErrorCode::kIoError, driver.Text("copying from the device", result), text,
+                         text_bytes);
     }
   }
   *done = copy->groups[group].end;
   if (group + 1 < copy->groups.size()) return 0;
   for (const Sample& sample : copy->samples) {
     if (std::memcmp(sample.first, sample.second, sample.bytes) == 0) continue;
-    return Say(ErrorCode::kDataLoss,
-               "tensors changed while they were being copied: call guard() before anything that "
-               "changes them, such as the replay of a CUDA graph that has the optimizer's step",
-               text, text_bytes);
+    return ReportError(
+        ErrorCode::kDataLoss,
+        "tensors changed while they were being copied: call guard() before any work that "
+        "changes them, such as the replay of a CUDA graph with the optimizer's step",
+        text, text_bytes);
   }
   return 0;
 }
@@ -399,21 +402,21 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
 int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes) {
   const Driver& driver = *copy->context->driver;
   auto* training_stream = static_cast<CUstream>(stream);
-  // Events on one stream complete in order: the last of each device stands for all.
+  // Events on one stream complete in order, so waiting for the last one of each device is enough.
   std::map<int32_t, CUevent> last;
   for (size_t i = 0; i < copy->groups.size(); ++i) {
     last[copy->groups[i].device_index] = copy->events[i];
   }
   for (CUcontext one : copy->context->ContextsOf(training_stream)) {
     CurrentContext current(driver, one);
-    // A graph cannot wait for an event that it does not contain: the host waits.
+    // A graph cannot wait for an event that it does not contain, so the host waits.
     const bool captured = IsCaptured(driver, training_stream);
     for (const auto& [index, event] : last) {
       CUresult result = captured ? driver.EventSynchronize(event)
                                  : driver.StreamWaitEvent(training_stream, event, 0);
       if (result == CUDA_SUCCESS) continue;
-      return Say(ErrorCode::kIoError, driver.Text("guarding the training stream", result), text,
-                 text_bytes);
+      return ReportError(ErrorCode::kIoError, driver.Text("guarding the training stream", result),
+                         text, text_bytes);
     }
   }
   return 0;
@@ -424,15 +427,15 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
   const Driver& driver = *context->driver;
   auto* from = const_cast<std::byte*>(static_cast<const std::byte*>(slot));
   CUresult result = CUDA_SUCCESS;
-  // What the caller has queued already (the tensors' first values, say) must not come after the
-  // copy.
+  // Work that the caller has already queued, such as the initialisation of the tensors, must not
+  // run after the copy.
   for (auto& [index, device] : context->devices) {
     CurrentContext current(driver, device.context);
     if (result == CUDA_SUCCESS) result = driver.CtxSynchronize();
   }
   if (result != CUDA_SUCCESS) {
-    return Say(ErrorCode::kIoError, driver.Text("waiting for the device", result), text,
-               text_bytes);
+    return ReportError(ErrorCode::kIoError, driver.Text("waiting for the device", result), text,
+                       text_bytes);
   }
   for (const CopyGroup& group :
        holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax)) {
@@ -446,7 +449,8 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
   const CUresult drained = Drain(*context);
   if (result == CUDA_SUCCESS) result = drained;
   if (result == CUDA_SUCCESS) return 0;
-  return Say(ErrorCode::kIoError, driver.Text("copying to the device", result), text, text_bytes);
+  return ReportError(ErrorCode::kIoError, driver.Text("copying to the device", result), text,
+                     text_bytes);
 }
 
 constexpr holdfast_device_copier kTable = {

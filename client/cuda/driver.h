@@ -7,8 +7,8 @@
 
 namespace holdfast::cuda {
 
-/// The driver's functions that the copier uses, resolved at run time: nothing here links libcuda,
-/// so the plugin can be built and loaded on a machine without a driver and say so.
+/// The driver's functions that the copier uses, resolved at run time. The plugin does not link
+/// libcuda: on a machine without a driver it can be built and loaded, and reports the error.
 struct Driver {
 #define HOLDFAST_DRIVER_FUNCTIONS(X)                                                  \
   X(Init, cuInit, CUresult(unsigned))                                                 \
@@ -44,10 +44,10 @@ struct Driver {
   CUresult (*CopyBatch)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*,
                         size_t, CUstream) = nullptr;
 
-  /// Loads and initialises the driver once a process. nullptr, with the reason in `why`, when there
-  /// is none or it is too old.
+  /// Loads and initialises the driver once per process. Returns nullptr, with the reason in `why`,
+  /// when there is no driver or it is too old.
   static const Driver* Load(std::string* why);
-  /// "cuEventCreate: out of memory" for people; empty for success.
+  /// Returns a message such as "cuEventCreate: out of memory"; empty for success.
   std::string Text(const char* what, CUresult result) const;
 };
 

@@ -7,21 +7,21 @@
 namespace holdfast::nccl {
 namespace {
 struct Named {
-  std::string_view word;
+  std::string_view name;
   uint32_t number;
 };
 
 template <size_t kCount>
-uint32_t Find(const Named (&table)[kCount], const char* word, uint32_t null, uint32_t unknown) {
-  if (word == nullptr) return null;
+uint32_t Find(const Named (&table)[kCount], const char* name, uint32_t null, uint32_t unknown) {
+  if (name == nullptr) return null;
   for (const Named& entry : table) {
-    if (entry.word == word) return entry.number;
+    if (entry.name == name) return entry.number;
   }
   return unknown;
 }
 
 struct NamedType {
-  std::string_view word;
+  std::string_view name;
   Datatype type;
 };
 constexpr NamedType kTypes[] = {
@@ -79,7 +79,7 @@ uint32_t ProtocolOf(const char* protocol) {
 Datatype DatatypeOf(const char* datatype) {
   if (datatype != nullptr) {
     for (const NamedType& entry : kTypes) {
-      if (entry.word == datatype) return entry.type;
+      if (entry.name == datatype) return entry.type;
     }
   }
   return {HOLDFAST_NO_DTYPE, 1};

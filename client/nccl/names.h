@@ -4,7 +4,7 @@
 
 namespace holdfast::nccl {
 
-/// NCCL says in words what holdfast.h says in numbers. Null and unknown words have a number too.
+/// Translate NCCL's names to the numbers of holdfast.h. Null and unknown names have numbers too.
 uint32_t KindOf(const char* function);
 uint32_t AlgorithmOf(const char* algorithm);
 uint32_t ProtocolOf(const char* protocol);

@@ -1,5 +1,5 @@
-// libnccl-profiler-holdfast.so: what NCCL finds in it. Every call says success: what goes wrong
-// here is no business of the training.
+// libnccl-profiler-holdfast.so: the tables that NCCL finds in it. Every call returns success: an
+// error in the plugin must not fail the training.
 
 #include "client/nccl/profiler.h"
 #include "client/nccl/profiler_abi.h"
@@ -41,7 +41,7 @@ void* StartAny(void* context, uint64_t type, void* parent, const EventFields& fi
   }
 }
 
-/// The versions differ in how wide `type` is; the rest lies alike.
+/// The versions differ in the width of `type`. The layout of the other fields is the same.
 template <typename Event>
 Result Start(void* context, void** handle, Event* event) {
   if (handle == nullptr) return kSuccess;

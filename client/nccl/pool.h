@@ -8,14 +8,14 @@
 
 namespace holdfast::nccl {
 
-/// Handles are numbers, not addresses: one that is stale, doubled or made up is recognised, never
-/// followed. They say what they name, which channel of it, where it lies, and the entry's
+/// Handles are numbers, not addresses: stale, duplicate and invalid handles are recognised and
+/// never dereferenced. A handle has a kind, a channel, the entry's index and the entry's
 /// generation.
 enum class HandleKind : uint64_t {
   kNone = 0,
   kContext = 1,
   kOperation = 2,
-  kKernelChannel = 3,  // of the operation that the rest names
+  kKernelChannel = 3,  // of the operation that index and generation name
   kProxyOperation = 4,
   kProxyStep = 5,
 };
@@ -41,17 +41,17 @@ struct Handle {
   }
 };
 
-/// A fixed number of entries that are counted by reference. An entry is finished by whoever gives
-/// the last reference back. No lock, no memory is taken; any thread.
+/// A fixed number of reference-counted entries. The thread that releases the last reference
+/// finishes the entry. Takes no lock and no memory. Any thread may call.
 ///
-/// Entry has `void Finish()`, called once with nobody else looking, and `void Reset()`, which makes
-/// a used one new.
+/// Entry has `void Finish()`, called once while no other thread can access the entry, and
+/// `void Reset()`, which prepares a used entry for its next use.
 template <typename Entry, uint32_t kEntries>
 class Pool {
   static_assert(kEntries % 64 == 0 && kEntries <= 1U << 16);
 
  public:
-  /// A reference, given back at the end unless it is kept.
+  /// A reference, released by the destructor unless it is kept.
   class Ref {
    public:
     Ref() = default;
@@ -63,7 +63,7 @@ class Pool {
     }
     explicit operator bool() const { return pool_ != nullptr; }
     Entry* operator->() const { return &pool_->slots_[index_].entry; }
-    /// The reference stays taken; Release(handle) gives it back later.
+    /// Keeps the reference. Release(handle) releases it later.
     void Keep() { pool_ = nullptr; }
 
    private:
@@ -71,8 +71,8 @@ class Pool {
     uint32_t index_ = 0;
   };
 
-  /// Takes an entry with so many kept references, lets `fill` set it up before anybody can find it,
-  /// and names it. A handle of kind kNone: all are in use.
+  /// Takes a free entry with `references` kept references, calls `fill` before any thread can find
+  /// the entry, and returns its handle; one of kind kNone when all entries are in use.
   template <typename Fill>
   Handle Take(HandleKind kind, uint32_t references, Fill fill) {
     const uint32_t index = TakeIndex();
@@ -86,7 +86,7 @@ class Pool {
     return handle;
   }
 
-  /// The entry that `handle` names, as long as it is in use.
+  /// Returns the entry that `handle` names, while it is in use.
   Ref Find(const Handle& handle) {
     if (handle.index >= kEntries) return {};
     std::atomic<uint64_t>& life = slots_[handle.index].life;
@@ -99,10 +99,10 @@ class Pool {
     return {};
   }
 
-  /// Gives back a kept reference.
+  /// Releases a kept reference.
   void Release(const Handle& handle) { Release(handle.index); }
 
-  /// `visit(handle, entry)` for each that is in use.
+  /// Calls `visit(handle, entry)` for each entry in use.
   template <typename Visit>
   void ForEach(HandleKind kind, Visit visit) {
     for (uint32_t index = 0; index < kEntries; ++index) {

@@ -14,12 +14,13 @@
 namespace holdfast::nccl {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr uint32_t kApiVersion = 2;  // of libholdfast.so, that has collective records
+constexpr uint32_t kApiVersion = 2;  // the first of libholdfast.so with records of collectives
 constexpr int kAlways = kCollective | kKernelChannel;
 constexpr int kSampled = kProxyOperation | kProxyStep;
-// So many operations of a communicator can be over before an earlier one: those of one group run
-// side by side. One that more have overtaken has ended unseen (its kernel tells no channels).
-constexpr uint64_t kOvertakenMax = 128;
+// At most this many later operations of a communicator end before an earlier one, since operations
+// of a group run concurrently. After more, the earlier one has ended unobserved: its kernel has no
+// channel events.
+constexpr uint64_t kSupersededMax = 128;
 constexpr uint64_t kRecent = 256;
 
 uint64_t NowNs() {
@@ -41,7 +42,7 @@ void RaiseTo(std::atomic<uint64_t>& word, uint64_t value) {
 struct Context {
   uint64_t communicator = 0;
   std::atomic<uint64_t> begun{0};
-  std::atomic<uint64_t> over{0};            // the highest number of an operation that is over
+  std::atomic<uint64_t> over{0};            // the highest number of a completed operation
   std::atomic<void*> recent[kRecent] = {};  // the operation of each number
   std::atomic<bool> closed{false};
 
@@ -63,8 +64,8 @@ struct Operation {
   std::atomic<bool> host_over{false};
   std::atomic<bool> kernel_over{false};
   std::atomic<bool> ended{false};
-  std::atomic<uint64_t> open{0};  // channels that run, a bit each
-  std::atomic<uint64_t> seen{0};  // and all that have run
+  std::atomic<uint64_t> open{0};  // channels that run, one bit each
+  std::atomic<uint64_t> seen{0};  // channels that run or have run, one bit each
   std::atomic<uint64_t> first_start_ns{0};
   std::atomic<uint64_t> last_stop_ns{0};
 
@@ -80,11 +81,11 @@ struct Operation {
   void Finish();
 };
 
-/// What the proxy thread does for an operation, with one peer over one channel.
+/// The proxy thread's work for an operation, with one peer over one channel.
 struct Proxy {
   uint64_t communicator = 0;
   Handle context;
-  Handle operation;  // of kind kNone: another process's, or not known
+  Handle operation;  // of kind kNone: of another process, or unknown
   uint32_t peer = 0;
   uint32_t direction = HOLDFAST_DIRECTION_SEND;
   std::atomic<bool> over{false};
@@ -93,7 +94,7 @@ struct Proxy {
   void Finish();
 };
 
-/// One chunk of it. Only the proxy thread touches one.
+/// One chunk of a proxy's transfer. Only the proxy thread accesses it.
 struct Step {
   Handle proxy;
   std::atomic<int> state{0};
@@ -113,7 +114,7 @@ struct Step {
     over.store(false, kRelaxed);
   }
   void Finish();
-  /// Adds the time in the state that ends now.
+  /// Adds the time spent in the state that ends now.
   void Leave(uint64_t now_ns);
 };
 
@@ -121,11 +122,11 @@ Pool<Context, 256> contexts;
 Pool<Operation, 2048> operations;
 Pool<Proxy, 2048> proxies;
 Pool<Step, 4096> steps;
-std::atomic<int*> activation{nullptr};  // NCCL's word; one for the process
+std::atomic<int*> activation{nullptr};  // NCCL's activation mask; one per process
 std::atomic<bool> sampling{false};
 std::atomic<pid_t> process{0};
 
-/// Asks NCCL for proxy events only while the agent wants them.
+/// Enables NCCL's proxy events only while the agent requests them.
 void Resample() {
   const bool wanted = holdfast_sampling(nullptr) != 0;
   if (wanted == sampling.load(kRelaxed)) return;
@@ -136,12 +137,12 @@ void Resample() {
 
 // ---- operations --------------------------------------------------------------------------------
 
-/// Takes back the reference of one of the operation's parts, once.
+/// Releases the reference of one of the operation's parts, once.
 void EndPart(const Handle& handle, std::atomic<bool>& over) {
   if (!over.exchange(true)) operations.Release(handle);
 }
 
-/// The last reference is gone: the host, the kernel and the proxies are through.
+/// Runs when the last reference is released: the host, the kernel and the proxies have stopped.
 void Operation::Finish() {
   if (ended.exchange(true)) return;
   const uint64_t first = first_start_ns.load(kRelaxed);
@@ -151,7 +152,7 @@ void Operation::Finish() {
   if (auto communicator = contexts.Find(context)) RaiseTo(communicator->over, number);
 }
 
-/// Ends an operation of which nothing more will be heard.
+/// Ends an operation that gets no more events.
 void Abandon(const Handle& handle, Operation& operation) {
   if (!operation.ended.exchange(true)) holdfast_collective_abandon(nullptr, operation.record);
   const int open = std::popcount(operation.open.exchange(0));
@@ -160,15 +161,16 @@ void Abandon(const Handle& handle, Operation& operation) {
   EndPart(handle, operation.host_over);
 }
 
-/// The operation whose place in `recent` is needed again, if later ones are long over.
-void AbandonOvertaken(Context& context, uint64_t number) {
-  if (number <= kOvertakenMax) return;
-  const uint64_t old = number - kOvertakenMax;
+/// Abandons the operation that began kSupersededMax before `number`, if later ones have ended long
+/// ago.
+void AbandonSuperseded(Context& context, uint64_t number) {
+  if (number <= kSupersededMax) return;
+  const uint64_t old = number - kSupersededMax;
   void* pointer = context.recent[old % kRecent].load(std::memory_order_acquire);
   const Handle handle = Handle::From(pointer);
-  if (pointer == nullptr || context.over.load(kRelaxed) < old + kOvertakenMax / 2) return;
+  if (pointer == nullptr || context.over.load(kRelaxed) < old + kSupersededMax / 2) return;
   auto operation = operations.Find(handle);
-  // One with a channel that runs, or in NCCL's hands, is not over.
+  // An operation with a running channel, or that NCCL's host part has not stopped, is not complete.
   if (!operation || operation->open.load() != 0 || !operation->host_over.load()) return;
   Abandon(handle, *operation.operator->());
 }
@@ -201,7 +203,7 @@ void* StartOperation(void* context_handle, const holdfast_collective& collective
     return nullptr;
   }
   communicator->recent[number % kRecent].store(handle.ToPointer(), std::memory_order_release);
-  AbandonOvertaken(*communicator.operator->(), number);
+  AbandonSuperseded(*communicator.operator->(), number);
   return handle.ToPointer();
 }
 
@@ -319,7 +321,7 @@ void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction 
   if (holdfast_api_version() < kApiVersion) {
     if (log != nullptr) {
       log(kLogWarn, kLogAll, "holdfast", 0,
-          "Holdfast records nothing: libholdfast.so is of API version %u, this plugin needs %u; "
+          "Holdfast records nothing: libholdfast.so has API version %u, this plugin needs %u; "
           "install the same release of both",
           holdfast_api_version(), kApiVersion);
     }
@@ -327,7 +329,7 @@ void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction 
   }
   if (ranks < 2 || rank < 0 || rank >= ranks || mask == nullptr) return nullptr;
   process.store(::getpid(), kRelaxed);
-  // 0 is all ranks of the job, which NCCL's communicator need not be.
+  // ID 0 means all ranks of the job, which this communicator need not contain.
   const uint64_t communicator = id == 0 ? ~uint64_t{0} : id;
   const Handle handle =
       contexts.Take(HandleKind::kContext, 1,
@@ -344,7 +346,7 @@ void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction 
   if (!described) {
     if (log != nullptr) {
       log(kLogWarn, kLogAll, "holdfast", 0, "Holdfast does not record this communicator: %s",
-          handle.kind == HandleKind::kNone ? "there are too many" : error.message);
+          handle.kind == HandleKind::kNone ? "too many communicators" : error.message);
     }
     if (handle.kind != HandleKind::kNone) contexts.Release(handle);
     return nullptr;
@@ -391,7 +393,7 @@ void* StartCollective(void* context, const CollectiveFields& fields) {
   holdfast_collective collective{};
   collective.kind = KindOf(fields.function);
   const Datatype type = DatatypeOf(fields.datatype);
-  // Of these two NCCL tells bytes, whatever the type.
+  // For these two, NCCL reports bytes, whatever the type.
   const bool in_bytes =
       collective.kind == HOLDFAST_ALL_GATHER || collective.kind == HOLDFAST_BROADCAST;
   collective.bytes = fields.count * (in_bytes ? 1 : type.bytes);
@@ -402,7 +404,7 @@ void* StartCollective(void* context, const CollectiveFields& fields) {
   collective.algorithm = AlgorithmOf(fields.algorithm);
   collective.protocol = ProtocolOf(fields.protocol);
   collective.channels = fields.channels;
-  // NCCL counts by function; of functions that we do not tell apart we count ourselves.
+  // NCCL counts by function. Functions that share the kind "other" are counted by the library.
   collective.numbered = collective.kind != HOLDFAST_OTHER_COLLECTIVE ? 1 : 0;
   collective.sequence = fields.sequence;
   return StartOperation(context, collective);
@@ -425,7 +427,7 @@ void* StartKernelChannel(void* parent, const KernelChannelFields& fields) {
   auto operation = operations.Find(handle);
   if (!operation || operation->ended.load()) return nullptr;
   const uint64_t bit = 1ULL << (fields.channel % 64);
-  if ((operation->seen.fetch_or(bit) & bit) != 0) return nullptr;  // told twice
+  if ((operation->seen.fetch_or(bit) & bit) != 0) return nullptr;  // reported twice
   operation->open.fetch_or(bit);
   LowerTo(operation->first_start_ns, fields.timer_ns);
   holdfast_collective_started(nullptr, operation->record);
@@ -440,7 +442,7 @@ void* StartProxyOperation(void* context, void* parent, const ProxyOperationField
   if (owner.kind != HandleKind::kContext) return nullptr;
   auto communicator = contexts.Find(owner);
   if (!communicator || fields.peer < 0) return nullptr;
-  // Another process's operation: its handle means nothing here.
+  // The handle of another process's operation has no meaning here.
   Handle operation;
   if (fields.pid == process.load(kRelaxed)) operation = Handle::From(parent);
   if (operation.kind == HandleKind::kOperation) {

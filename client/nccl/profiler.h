@@ -2,22 +2,23 @@
 
 #include "client/nccl/profiler_abi.h"
 
-// What NCCL's events become: operations in flight with their completion, and sums over peers while
-// the agent wants them. Neither version of the interface is known here.
+// Turns NCCL's events into operations in flight, their completion, and sums over peers while the
+// agent requests them. Independent of the version of NCCL's interface.
 //
-// An operation is over when NCCL has said so of the host's part, of all its kernel channels and of
-// all its proxy operations, in any order and from any thread: each of them holds a reference.
-// Nothing here waits, takes memory or fails; what finds no room is left out, and its children too.
+// An operation is complete when NCCL has stopped the host's part, all its kernel channels and all
+// its proxy operations, in any order and from any thread: each of them holds a reference. No
+// function waits, allocates or fails. An event that finds no room is dropped with its children.
 
 namespace holdfast::nccl {
 
-/// A context for the communicator; null when there is nothing to record. `mask` is NCCL's word of
-/// events that it shall tell.
+/// Returns a context for the communicator; null when there is nothing to record. `mask` is NCCL's
+/// activation mask, which selects the events that NCCL reports.
 void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction log);
-/// Operations that are still in flight end here.
+/// Ends the operations that are still in flight.
 void CloseCommunicator(void* context);
 
-// Handles of events; null for what is not followed. Any of the arguments may be null or stale.
+// These return handles of events; null for an event that is not recorded. Any of the arguments may
+// be null or stale.
 void* StartCollective(void* context, const CollectiveFields& fields);
 void* StartPointToPoint(void* context, const PointToPointFields& fields);
 void* StartKernelChannel(void* parent, const KernelChannelFields& fields);

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// NCCL's profiler plugin interface, versions 5 (NCCL 2.28) and 4 (2.27), as far as this plugin
-// needs it: declared here from its published layout, so that neither NCCL nor its headers are
-// needed to build. Names of fields are ours, their order and types NCCL's.
+// The parts of NCCL's profiler plugin interface that this plugin needs, versions 5 (NCCL 2.28) and
+// 4 (2.27). Declared from the published layout, so that neither NCCL nor its headers are needed to
+// build. The names of fields are ours; their order and types are NCCL's.
 
 namespace holdfast::nccl {
 
@@ -95,7 +95,7 @@ struct EventV4 {
   int rank;
   EventFields fields;
 };
-/// In version 5 a collective has one more field, which we do not read.
+/// In version 5 a collective has one more field, which the plugin does not read.
 struct EventV5 {
   uint64_t type;
   void* parent;

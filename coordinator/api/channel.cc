@@ -17,13 +17,13 @@ namespace {
 constexpr int kConnectMinMs = 5'000;
 constexpr int kBackoffMinMs = 100;
 constexpr int kBackoffMaxMs = 1000;
-// A connection whose packets are lost is given up after both and made anew, instead of whenever
-// TCP, which doubles its pauses, tries again.
+// The client drops a connection without answers after the sum of both and reconnects. TCP alone
+// would retry at growing intervals.
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
-// A server asks rarely: an agent that stands still would not answer either, while its kernel
-// acknowledges what the server sends. The timeout is also TCP's (TCP_USER_TIMEOUT): a machine that
-// acknowledges nothing for so long is off or cut, and its streams end.
+// The server rarely sends pings: a stopped agent would not answer them either, although its kernel
+// acknowledges the packets. The timeout is also TCP_USER_TIMEOUT: a machine that acknowledges
+// nothing for this long is off or disconnected, and its streams end.
 constexpr int kServerKeepaliveMs = 3'600'000;
 constexpr int kServerTimeoutMs = 1'500;
 constexpr size_t kPemBytesMax = 1 << 20;
@@ -57,7 +57,7 @@ Result<Pems> ReadPems(const TlsFiles& tls) {
   return pems;
 }
 
-/// Of channels and servers alike: each finds out by itself that the other is gone.
+/// For channels and servers: each side detects on its own that the other is gone.
 template <typename SetInt>
 void SetKeepalive(int time_ms, int timeout_ms, SetInt set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, time_ms);
@@ -78,13 +78,13 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
                                                    int message_bytes_max) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
-  // How long one attempt may take, at least: on an overloaded machine accepting takes a while.
+  // Also the minimum time for one connection attempt: on an overloaded machine accept() is slow.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMinMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   SetKeepalive(kKeepaliveMs, kKeepaliveTimeoutMs,
                [&](const char* name, int value) { arguments.SetInt(name, value); });
-  // Channels of one process would share one connection and one back-off.
+  // Otherwise the channels of one process would share one connection and one back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetMaxSendMessageSize(message_bytes_max);
@@ -147,7 +147,7 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   SetKeepalive(kServerKeepaliveMs, kServerTimeoutMs,
                [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
-  // Below what the channels do, or their pings are taken for an attack.
+  // Must be shorter than the channels' ping interval, or gRPC treats their pings as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kKeepaliveMs / 2);
   if (threads_max > 0) {
@@ -163,8 +163,8 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   if (server == nullptr || bound_port == 0) {
     if (IsListening(endpoint)) return Fail(in_use);
     return Fail(UnavailableError(fmt::format(
-        "cannot listen on {}: the address is not this machine's, not permitted, or taken; choose "
-        "another with {}",
+        "cannot listen on {}: the address does not belong to this machine, is not permitted or is "
+        "in use; choose another with {}",
         endpoint.ToString(), key)));
   }
   if (endpoint.kind == Endpoint::Kind::kTcp) endpoint.port = static_cast<uint16_t>(bound_port);

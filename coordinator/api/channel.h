@@ -10,7 +10,8 @@
 
 namespace holdfast::coord {
 
-/// Files in PEM form; all three or none. Both sides prove who they are (mutual TLS).
+/// TLS files in PEM form; set all three or none. Client and server authenticate each other (mutual
+/// TLS).
 struct TlsFiles {
   std::string ca;
   std::string cert;
@@ -18,30 +19,30 @@ struct TlsFiles {
   bool configured() const { return !ca.empty() || !cert.empty() || !key.empty(); }
 };
 
-/// Control messages may have this many bytes: a node's whole inventory is one message.
+/// Largest control message in bytes. A node's complete inventory is one message.
 inline constexpr int kControlMessageBytesMax = 64 << 20;
-/// ReadShard sends 1 MiB chunks; anything much larger is refused.
+/// Largest data message in bytes. ReadShard sends chunks of 1 MiB.
 inline constexpr int kDataMessageBytesMax = 4 << 20;
 
-/// A channel that reconnects within a second of its server's return. Connects lazily: OK says
-/// nothing about the server. Without TLS only local endpoints are accepted (InvalidArgument).
-/// The channel is shared by gRPC's own stubs, hence shared_ptr.
+/// Makes a channel that reconnects within a second after its server returns. The channel connects
+/// lazily: OK does not mean that the server is reachable. InvalidArgument for an endpoint that is
+/// not local without TLS. A shared_ptr, since gRPC's stubs share the channel.
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
                                                    int message_bytes_max = kControlMessageBytesMax);
 
-/// Credentials to listen on `endpoint`; `key` names the configuration key in the refusal of a
-/// non-local endpoint without TLS.
+/// Returns the credentials to listen on `endpoint`. InvalidArgument for an endpoint that is not
+/// local without TLS; the message names the configuration key `key`.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
                                                                        const TlsFiles& tls,
                                                                        std::string_view key);
 
-/// Whether another process answers at `endpoint` now: gRPC itself would silently share or steal it.
-/// Only meaningful for a unix socket or a port other than 0.
+/// Returns whether another process listens at `endpoint` now. gRPC itself would silently share or
+/// take over the address. Meaningful only for a unix socket or a port other than 0.
 bool IsListening(const Endpoint& endpoint);
 
-/// Builds and starts `service` on `endpoint`, refusing an address that is in use. `endpoint` gets
-/// the port that was bound. `threads_max`: of a synchronous service; calls beyond them are refused
-/// (ResourceExhausted); 0: as many as there are calls.
+/// Builds and starts `service` on `endpoint`. Unavailable if the address is in use. Sets `endpoint`
+/// to the port that was bound. `threads_max` limits the threads of a synchronous service: calls
+/// beyond the limit fail with ResourceExhausted; 0: no limit.
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
                                                   int message_bytes_max = kControlMessageBytesMax,

@@ -13,30 +13,31 @@ namespace {
 constexpr int kLabelsMax = 64;
 constexpr size_t kLabelBytesMax = 256;
 
-/// `rank` is a trainer's below `world`, or a node's parity.
+/// Accepts the rank of a trainer below `world`, or of a parity shard.
 Status CheckRank(uint32_t rank, uint32_t world) {
   if (world != 0 && world <= kWorldMax && RankInWorld(Rank{rank}, world)) return Status::Ok();
   return InvalidArgumentError(fmt::format("{} in a world of {}", ShardName(Rank{rank}), world));
 }
 
-/// Checks what every shard fact has; fills the common fields of Holding, Missing and Gone.
-template <typename Fact, typename Proto>
-Status ReadFact(const Proto& proto, Fact& fact) {
+/// Checks and fills the fields that all messages about one shard have in common: StoredReplica,
+/// FailedReplica, RemovedReplica and PrepareShard.
+template <typename Message, typename Proto>
+Status ReadShardFields(const Proto& proto, Message& message) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  HOLDFAST_ASSIGN_OR_RETURN(fact.version, NamedVersion(proto.version()));
-  HOLDFAST_ASSIGN_OR_RETURN(fact.tier, TierFromNumber(proto.tier()));
+  HOLDFAST_ASSIGN_OR_RETURN(message.version, NamedVersion(proto.version()));
+  HOLDFAST_ASSIGN_OR_RETURN(message.tier, TierFromNumber(proto.tier()));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), kWorldMax));
-  fact.job = proto.job();
-  fact.rank = Rank{proto.rank()};
+  message.job = proto.job();
+  message.rank = Rank{proto.rank()};
   return Status::Ok();
 }
 
-template <typename Fact, typename Proto>
-void WriteFact(const Fact& fact, Proto* out) {
-  out->set_job(fact.job);
-  ToProto(fact.version, out->mutable_version());
-  out->set_rank(fact.rank.value);
-  out->set_tier(static_cast<uint32_t>(fact.tier));
+template <typename Message, typename Proto>
+void WriteShardFields(const Message& message, Proto* out) {
+  out->set_job(message.job);
+  ToProto(message.version, out->mutable_version());
+  out->set_rank(message.rank.value);
+  out->set_tier(static_cast<uint32_t>(message.tier));
 }
 
 grpc::StatusCode NearestCode(ErrorCode code) {
@@ -97,12 +98,12 @@ void ToProto(VersionId version, pb::Version* out) {
 
 Result<VersionId> NamedVersion(const pb::Version& version) {
   if (version.incarnation() == 0) {
-    return Fail(InvalidArgumentError("a version needs an incarnation from 1"));
+    return Fail(InvalidArgumentError("a version needs an incarnation of 1 or more"));
   }
   if (version.incarnation() > kVersionNumberMax || version.step() > kVersionNumberMax) {
-    return Fail(InvalidArgumentError(fmt::format("version {}-{}: incarnations and steps go to {}",
-                                                 version.incarnation(), version.step(),
-                                                 kVersionNumberMax)));
+    return Fail(InvalidArgumentError(
+        fmt::format("version {}-{}: incarnation and step are at most {}", version.incarnation(),
+                    version.step(), kVersionNumberMax)));
   }
   return FromProto(version);
 }
@@ -110,7 +111,7 @@ Result<VersionId> NamedVersion(const pb::Version& version) {
 Status FromProto(const pb::Outcome& outcome) {
   ErrorCode code = ErrorFromNumber(outcome.code());
   return code == ErrorCode::kOk ? Status::Ok()
-                                : Status(code, CutText(outcome.message(), kFactTextBytesMax));
+                                : Status(code, CutText(outcome.message(), kReportTextBytesMax));
 }
 
 void ToProto(const Status& status, pb::Outcome* out) {
@@ -130,76 +131,78 @@ Result<Tier> TierFromNumber(uint32_t number) {
       return Tier::kRemote;
     default:
       return Fail(InvalidArgumentError(
-          fmt::format("tier number {}; 1 is memory, 2 peer, 3 disk, 4 remote", number)));
+          fmt::format("unknown tier number {}; 1 is memory, 2 peer, 3 disk, 4 remote", number)));
   }
 }
 
-Result<Holding> FromProto(const pb::Holding& proto) {
-  Holding holding;
-  HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, holding));
+Result<StoredReplica> FromProto(const pb::StoredReplica& proto) {
+  StoredReplica report;
+  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, report));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
   if (proto.image_bytes() > kSlotBytesMax) {
-    return Fail(InvalidArgumentError(fmt::format("{} has {} bytes; at most {}",
+    return Fail(InvalidArgumentError(fmt::format("{} has {} bytes; the limit is {}",
                                                  ShardName(Rank{proto.rank()}), proto.image_bytes(),
                                                  kSlotBytesMax)));
   }
-  holding.world = proto.world();
-  holding.digest = proto.digest();
-  holding.image_bytes = proto.image_bytes();
-  holding.damage = CutText(proto.damage(), kFactTextBytesMax);
+  report.world = proto.world();
+  report.digest = proto.digest();
+  report.image_bytes = proto.image_bytes();
+  report.damage = CutText(proto.damage(), kReportTextBytesMax);
   if (static_cast<size_t>(proto.samples_size()) > kReplicaSamplesMax) {
     return Fail(
-        InvalidArgumentError(fmt::format("a holding with {} samples", proto.samples_size())));
+        InvalidArgumentError(fmt::format("a replica report with {} samples; the limit is {}",
+                                         proto.samples_size(), kReplicaSamplesMax)));
   }
   for (const pb::ReplicaSample& sample : proto.samples()) {
     if (sample.tensor().size() > kReplicaSampleNameMax ||
         sample.bytes() > std::numeric_limits<uint64_t>::max() - sample.first()) {
-      return Fail(InvalidArgumentError("a sample of a replica whose name or length is too long"));
+      return Fail(
+          InvalidArgumentError("a replica report has a sample whose name or length is too large"));
     }
-    holding.samples.push_back({sample.tensor(), sample.first(), sample.bytes(), sample.crc()});
+    report.samples.push_back({sample.tensor(), sample.first(), sample.bytes(), sample.crc()});
   }
-  holding.life = LifeId{proto.life()};
-  return holding;
+  report.life = LifeId{proto.life()};
+  return report;
 }
 
-void ToProto(const Holding& holding, pb::Holding* out) {
-  WriteFact(holding, out);
-  out->set_world(holding.world);
-  out->set_digest(holding.digest);
-  out->set_image_bytes(holding.image_bytes);
-  out->set_damage(holding.damage);
-  for (const ReplicaSample& sample : holding.samples) {
+void ToProto(const StoredReplica& report, pb::StoredReplica* out) {
+  WriteShardFields(report, out);
+  out->set_world(report.world);
+  out->set_digest(report.digest);
+  out->set_image_bytes(report.image_bytes);
+  out->set_damage(report.damage);
+  for (const ReplicaSample& sample : report.samples) {
     pb::ReplicaSample* one = out->add_samples();
     one->set_tensor(sample.tensor);
     one->set_first(sample.first);
     one->set_bytes(sample.bytes);
     one->set_crc(sample.crc);
   }
-  out->set_life(holding.life.value);
+  out->set_life(report.life.value);
 }
 
-Result<Missing> FromProto(const pb::Missing& proto) {
-  Missing missing;
-  HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, missing));
-  missing.why = CutText(proto.why(), kFactTextBytesMax);
-  return missing;
+Result<FailedReplica> FromProto(const pb::FailedReplica& proto) {
+  FailedReplica failed;
+  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, failed));
+  failed.why = CutText(proto.why(), kReportTextBytesMax);
+  return failed;
 }
 
-void ToProto(const Missing& missing, pb::Missing* out) {
-  WriteFact(missing, out);
-  out->set_why(missing.why);
+void ToProto(const FailedReplica& failed, pb::FailedReplica* out) {
+  WriteShardFields(failed, out);
+  out->set_why(failed.why);
 }
 
-Result<Gone> FromProto(const pb::Gone& proto) {
-  Gone gone;
-  HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, gone));
-  gone.damage = CutText(proto.damage(), kFactTextBytesMax);
-  return gone;
+Result<RemovedReplica> FromProto(const pb::RemovedReplica& proto) {
+  RemovedReplica removed;
+  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, removed));
+  removed.damage = CutText(proto.damage(), kReportTextBytesMax);
+  return removed;
 }
 
-void ToProto(const Gone& gone, pb::Gone* out) {
-  WriteFact(gone, out);
-  out->set_damage(gone.damage);
+void ToProto(const RemovedReplica& removed, pb::RemovedReplica* out) {
+  WriteShardFields(removed, out);
+  out->set_damage(removed.damage);
 }
 
 Prepared FromProto(const pb::Prepared& proto) {
@@ -222,7 +225,8 @@ Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
   if (proto.number() >= kWorldMax || proto.ranks().empty() ||
       static_cast<uint32_t>(proto.ranks_size()) > kPeerRanksMax) {
     return Fail(InvalidArgumentError(fmt::format(
-        "member {} has number {} and {} ranks", proto.node(), proto.number(), proto.ranks_size())));
+        "member {} has number {} and {} ranks; a member has 1 to {} ranks and a number below {}",
+        proto.node(), proto.number(), proto.ranks_size(), kPeerRanksMax, kWorldMax)));
   }
   member.node = proto.node();
   member.address = proto.address();
@@ -259,8 +263,8 @@ Result<PeerGroup> FromProto(const pb::PeerGroup& proto) {
   if (members < 2 || members > kPeerGroupNodesMax || proto.parity() == 0 ||
       proto.parity() > kPeerGroupParityMax || proto.parity() >= members) {
     return Fail(InvalidArgumentError(
-        fmt::format("a parity group of {} nodes that survives the loss of {}; it has 2 to {} nodes "
-                    "and survives the loss of 1 to {}, not of all",
+        fmt::format("a parity group of {} nodes that survives the loss of {}; a group has 2 to {} "
+                    "nodes and survives the loss of 1 to {}, but not of all",
                     members, proto.parity(), kPeerGroupNodesMax, kPeerGroupParityMax)));
   }
   PeerGroup group;
@@ -309,56 +313,59 @@ Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& 
   return labels;
 }
 
-Result<JobWord> FromProto(const pb::JobState& proto) {
+Result<JobState> FromProto(const pb::JobState& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  JobWord word;
-  word.job = proto.job();
-  word.incarnation = Incarnation{proto.incarnation()};
-  word.memory_committed = FromProto(proto.memory_committed());
-  word.disk_committed = FromProto(proto.disk_committed());
-  for (const pb::Version& version : proto.aborted()) word.aborted.push_back(FromProto(version));
-  word.disk_target_step = Step{proto.disk_target_step()};
-  word.restore = FromProto(proto.restore());
-  word.peer_committed = FromProto(proto.peer_committed());
-  word.peer_target_step = Step{proto.peer_target_step()};
+  JobState state;
+  state.job = proto.job();
+  state.incarnation = Incarnation{proto.incarnation()};
+  state.memory_committed = FromProto(proto.memory_committed());
+  state.disk_committed = FromProto(proto.disk_committed());
+  for (const pb::Version& version : proto.aborted()) state.aborted.push_back(FromProto(version));
+  state.disk_target_step = Step{proto.disk_target_step()};
+  state.restore = FromProto(proto.restore());
+  state.peer_committed = FromProto(proto.peer_committed());
+  state.peer_target_step = Step{proto.peer_target_step()};
   const uint32_t phase = std::min(proto.phase(), static_cast<uint32_t>(JobPhase::kFinished));
-  word.phase = static_cast<JobPhase>(phase);
-  word.release = proto.release();
-  word.forget = proto.forget();
+  state.phase = static_cast<JobPhase>(phase);
+  state.release = proto.release();
+  state.forget = proto.forget();
   if (proto.has_group()) {
-    HOLDFAST_ASSIGN_OR_RETURN(word.group, FromProto(proto.group()));
+    HOLDFAST_ASSIGN_OR_RETURN(state.group, FromProto(proto.group()));
   }
-  return word;
+  return state;
 }
 
-void ToProto(const JobWord& word, pb::JobState* out) {
-  out->set_job(word.job);
-  out->set_incarnation(word.incarnation.value);
-  ToProto(word.memory_committed, out->mutable_memory_committed());
-  ToProto(word.disk_committed, out->mutable_disk_committed());
-  for (VersionId version : word.aborted) ToProto(version, out->add_aborted());
-  out->set_disk_target_step(word.disk_target_step.value);
-  ToProto(word.restore, out->mutable_restore());
-  ToProto(word.peer_committed, out->mutable_peer_committed());
-  out->set_peer_target_step(word.peer_target_step.value);
-  if (!word.group.members.empty()) ToProto(word.group, out->mutable_group());
-  out->set_phase(static_cast<uint32_t>(word.phase));
-  out->set_release(word.release);
-  out->set_forget(word.forget);
+void ToProto(const JobState& state, pb::JobState* out) {
+  out->set_job(state.job);
+  out->set_incarnation(state.incarnation.value);
+  ToProto(state.memory_committed, out->mutable_memory_committed());
+  ToProto(state.disk_committed, out->mutable_disk_committed());
+  for (VersionId version : state.aborted) ToProto(version, out->add_aborted());
+  out->set_disk_target_step(state.disk_target_step.value);
+  ToProto(state.restore, out->mutable_restore());
+  ToProto(state.peer_committed, out->mutable_peer_committed());
+  out->set_peer_target_step(state.peer_target_step.value);
+  if (!state.group.members.empty()) ToProto(state.group, out->mutable_group());
+  out->set_phase(static_cast<uint32_t>(state.phase));
+  out->set_release(state.release);
+  out->set_forget(state.forget);
 }
 
 Result<LocalRank> FromProto(const pb::LocalRank& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  if (proto.rank() >= kWorldMax) return Fail(InvalidArgumentError("a rank beyond any world"));
+  if (proto.rank() >= kWorldMax) {
+    return Fail(
+        InvalidArgumentError(fmt::format("rank {} is not below {}", proto.rank(), kWorldMax)));
+  }
   return LocalRank{proto.job(), Incarnation{proto.incarnation()}, Rank{proto.rank()},
-                   proto.said_goodbye()};
+                   proto.goodbye()};
 }
 
 void ToProto(const LocalRank& rank, pb::LocalRank* out) {
   out->set_job(rank.job);
   out->set_incarnation(rank.incarnation.value);
   out->set_rank(rank.rank.value);
-  out->set_said_goodbye(rank.said_goodbye);
+  out->set_goodbye(rank.goodbye);
 }
 
 Result<TierWanted> FromProto(const pb::TierWanted& proto) {
@@ -373,56 +380,57 @@ void ToProto(const TierWanted& wanted, pb::TierWanted* out) {
   out->set_tier(static_cast<uint32_t>(wanted.tier));
 }
 
-Result<PrepareOrder> FromProto(const pb::PrepareShard& proto) {
-  PrepareOrder order;
-  HOLDFAST_RETURN_IF_ERROR(ReadFact(proto, order));
+Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
+  PrepareShard directive;
+  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, directive));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
   if (proto.into() != 0) {
-    HOLDFAST_ASSIGN_OR_RETURN(order.into, TierFromNumber(proto.into()));
+    HOLDFAST_ASSIGN_OR_RETURN(directive.into, TierFromNumber(proto.into()));
   }
-  if (order.into != Tier::kMemory && order.into != Tier::kDisk) {
-    return Fail(InvalidArgumentError(
-        fmt::format("shards are brought to memory or disk, not to {}", ToString(order.into))));
+  if (directive.into != Tier::kMemory && directive.into != Tier::kDisk) {
+    return Fail(InvalidArgumentError(fmt::format(
+        "a shard can be prepared in memory or on disk, not at tier {}", ToString(directive.into))));
   }
   if (proto.has_group()) {
-    HOLDFAST_ASSIGN_OR_RETURN(order.group, FromProto(proto.group()));
+    HOLDFAST_ASSIGN_OR_RETURN(directive.group, FromProto(proto.group()));
   }
-  if (order.tier == Tier::kPeer && !HasRank(order.group, order.rank)) {
+  if (directive.tier == Tier::kPeer && !HasRank(directive.group, directive.rank)) {
     return Fail(InvalidArgumentError(
-        fmt::format("{} is to be decoded, but no group has it", ShardName(order.rank))));
+        fmt::format("{} cannot be decoded: the group of the directive does not have it",
+                    ShardName(directive.rank))));
   }
-  order.request = proto.request();
-  order.world = proto.world();
-  order.source_node = proto.source_node();
-  order.source_address = proto.source_address();
-  order.digest = proto.digest();
-  return order;
+  directive.request = proto.request();
+  directive.world = proto.world();
+  directive.source_node = proto.source_node();
+  directive.source_address = proto.source_address();
+  directive.digest = proto.digest();
+  return directive;
 }
 
-void ToProto(const PrepareOrder& order, pb::PrepareShard* out) {
-  WriteFact(order, out);
-  out->set_request(order.request);
-  out->set_world(order.world);
-  out->set_source_node(order.source_node);
-  out->set_source_address(order.source_address);
-  out->set_digest(order.digest);
-  out->set_into(static_cast<uint32_t>(order.into));
-  if (!order.group.members.empty()) ToProto(order.group, out->mutable_group());
+void ToProto(const PrepareShard& directive, pb::PrepareShard* out) {
+  WriteShardFields(directive, out);
+  out->set_request(directive.request);
+  out->set_world(directive.world);
+  out->set_source_node(directive.source_node);
+  out->set_source_address(directive.source_address);
+  out->set_digest(directive.digest);
+  out->set_into(static_cast<uint32_t>(directive.into));
+  if (!directive.group.members.empty()) ToProto(directive.group, out->mutable_group());
 }
 
-Result<RemoveOrder> FromProto(const pb::RemoveVersion& proto) {
-  RemoveOrder order;
+Result<RemoveVersion> FromProto(const pb::RemoveVersion& proto) {
+  RemoveVersion directive;
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  HOLDFAST_ASSIGN_OR_RETURN(order.version, NamedVersion(proto.version()));
-  HOLDFAST_ASSIGN_OR_RETURN(order.tier, TierFromNumber(proto.tier()));
-  order.job = proto.job();
-  return order;
+  HOLDFAST_ASSIGN_OR_RETURN(directive.version, NamedVersion(proto.version()));
+  HOLDFAST_ASSIGN_OR_RETURN(directive.tier, TierFromNumber(proto.tier()));
+  directive.job = proto.job();
+  return directive;
 }
 
-void ToProto(const RemoveOrder& order, pb::RemoveVersion* out) {
-  out->set_job(order.job);
-  ToProto(order.version, out->mutable_version());
-  out->set_tier(static_cast<uint32_t>(order.tier));
+void ToProto(const RemoveVersion& directive, pb::RemoveVersion* out) {
+  out->set_job(directive.job);
+  ToProto(directive.version, out->mutable_version());
+  out->set_tier(static_cast<uint32_t>(directive.tier));
 }
 
 grpc::Status ToGrpc(const Status& status) {
@@ -447,11 +455,12 @@ Status FromGrpc(const grpc::Status& status, const std::string& endpoint) {
     case grpc::StatusCode::CANCELLED:
       return CancelledError(std::move(text));
     case grpc::StatusCode::UNIMPLEMENTED:
-      return UnsupportedError(text + "; the other side is an older or a different service");
+      return UnsupportedError(text + "; the service is older or a different one");
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return ResourceExhaustedError(std::move(text));
     default:
-      return UnavailableError(text + "; check that the service runs and the address is right");
+      return UnavailableError(text +
+                              "; check that the service runs and that the address is correct");
   }
 }
 

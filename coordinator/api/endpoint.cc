@@ -25,7 +25,9 @@ Result<Endpoint> ParseUnix(std::string_view text) {
   if (endpoint.path.empty() || endpoint.path[0] != '/') {
     return Fail(Bad(text, "the socket's path must be absolute"));
   }
-  if (endpoint.path.find('\0') != std::string::npos) return Fail(Bad(text, "a NUL in the path"));
+  if (endpoint.path.find('\0') != std::string::npos) {
+    return Fail(Bad(text, "the path contains a NUL byte"));
+  }
   if (endpoint.path.size() > kUnixPathBytesMax) {
     return Fail(InvalidArgumentError(
         fmt::format("address '{}': the socket's path has {} bytes, the kernel allows {}; choose a "
@@ -97,7 +99,7 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (host.find(':') != std::string_view::npos) {
     return Fail(Bad(text, "an IPv6 address needs brackets"));
   }
-  if (!IsHostName(host)) return Fail(Bad(text, "no such form of host"));
+  if (!IsHostName(host)) return Fail(Bad(text, "not a valid host name or address"));
   endpoint.host = host;
   return endpoint;
 }
@@ -111,7 +113,7 @@ Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint) {
   const int failed = ::getaddrinfo(endpoint.host.c_str(), nullptr, &hints, &found);
   if (failed != 0) {
     return Fail(UnavailableError(
-        fmt::format("host '{}' is not known: {}", endpoint.host, ::gai_strerror(failed))));
+        fmt::format("cannot resolve host '{}': {}", endpoint.host, ::gai_strerror(failed))));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
   std::set<std::string> addresses;

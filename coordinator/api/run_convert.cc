@@ -16,33 +16,34 @@ constexpr uint32_t kRestartsMax = 1'000'000;
 constexpr int64_t kGraceMsMax = 3'600'000;
 constexpr int64_t kHangMsMax = 7LL * 24 * 3600 * 1000;
 constexpr uint32_t kRefillMax = 1'000'000;
-constexpr int64_t kEndedAgoMsMax = 86'400'000;  // a day: more is not told apart
+constexpr int64_t kEndedAgoMsMax = 86'400'000;  // a day; larger values are clamped
 constexpr int32_t kSignalMax = 64;
 constexpr size_t kAddressBytesMax = 255;
 
-using Words = google::protobuf::RepeatedPtrField<std::string>;
+using Strings = google::protobuf::RepeatedPtrField<std::string>;
 
-/// What execve(2) takes: no NUL inside, and bounded.
-Status CheckCommand(const Words& command, const Words& environment, const std::string& directory) {
+/// Accepts what execve(2) accepts: strings without NUL, within bounds.
+Status CheckCommand(const Strings& command, const Strings& environment,
+                    const std::string& directory) {
   if (command.empty() || command[0].empty()) {
     return InvalidArgumentError("there is no command to run: put it after --");
   }
   size_t bytes = 0;
-  for (const Words* words : {&command, &environment}) {
-    if (static_cast<size_t>(words->size()) > kCommandWordsMax) {
-      return InvalidArgumentError(
-          fmt::format("a command and its environment have at most {} words", kCommandWordsMax));
+  for (const Strings* strings : {&command, &environment}) {
+    if (static_cast<size_t>(strings->size()) > kCommandArgumentsMax) {
+      return InvalidArgumentError(fmt::format(
+          "a command and its environment have at most {} strings each", kCommandArgumentsMax));
     }
-    for (const std::string& word : *words) {
-      bytes += word.size() + 1;
-      if (word.find('\0') != std::string::npos) {
-        return InvalidArgumentError("a word of the command has a zero byte in it");
+    for (const std::string& text : *strings) {
+      bytes += text.size() + 1;
+      if (text.find('\0') != std::string::npos) {
+        return InvalidArgumentError("an argument or a variable of the command contains a NUL byte");
       }
     }
   }
   if (bytes > kCommandBytesMax) {
-    return InvalidArgumentError(
-        fmt::format("command and environment have {} bytes; at most {}", bytes, kCommandBytesMax));
+    return InvalidArgumentError(fmt::format(
+        "command and environment have {} bytes; the limit is {}", bytes, kCommandBytesMax));
   }
   for (const std::string& variable : environment) {
     const size_t equals = variable.find('=');
@@ -59,7 +60,8 @@ Status CheckCommand(const Words& command, const Words& environment, const std::s
 
 Status CheckRunId(const std::string& run_id) {
   if (!run_id.empty() && run_id.size() <= kRunIdBytesMax) return Status::Ok();
-  return InvalidArgumentError(fmt::format("a run id of {} bytes", run_id.size()));
+  return InvalidArgumentError(
+      fmt::format("a run ID of {} bytes; it has 1 to {}", run_id.size(), kRunIdBytesMax));
 }
 }  // namespace
 
@@ -99,12 +101,12 @@ void ToProto(const WorkerState& state, pb::WorkerState* out) {
   out->set_last_lines(state.last_lines);
 }
 
-Result<WorkersOrder> FromProto(const pb::WorkersOrder& proto) {
+Result<SetWorkers> FromProto(const pb::SetWorkers& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  WorkersOrder order;
-  order.job = proto.job();
-  order.grace_ms = std::clamp<int64_t>(proto.grace_ms(), 0, kGraceMsMax);
-  if (proto.ranks() == 0) return order;
+  SetWorkers directive;
+  directive.job = proto.job();
+  directive.grace_ms = std::clamp<int64_t>(proto.grace_ms(), 0, kGraceMsMax);
+  if (proto.ranks() == 0) return directive;
   HOLDFAST_RETURN_IF_ERROR(CheckRunId(proto.run_id()));
   HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
   if (proto.ranks() > kWorkersMax || proto.world() > kWorldMax ||
@@ -116,38 +118,38 @@ Result<WorkersOrder> FromProto(const pb::WorkersOrder& proto) {
                                                  proto.first_rank(), proto.ranks(), proto.world(),
                                                  proto.node_rank(), proto.nodes())));
   }
-  order.run_id = proto.run_id();
-  order.first_rank = Rank{proto.first_rank()};
-  order.ranks = proto.ranks();
-  order.world = proto.world();
-  order.node_rank = proto.node_rank();
-  order.nodes = proto.nodes();
-  order.master_address = proto.master_address();
-  order.master_port = proto.master_port();
-  order.restarts = proto.restarts();
-  order.restarts_max = proto.restarts_max();
-  order.command.assign(proto.command().begin(), proto.command().end());
-  order.environment.assign(proto.environment().begin(), proto.environment().end());
-  order.directory = proto.directory();
-  return order;
+  directive.run_id = proto.run_id();
+  directive.first_rank = Rank{proto.first_rank()};
+  directive.ranks = proto.ranks();
+  directive.world = proto.world();
+  directive.node_rank = proto.node_rank();
+  directive.nodes = proto.nodes();
+  directive.master_address = proto.master_address();
+  directive.master_port = proto.master_port();
+  directive.restarts = proto.restarts();
+  directive.restarts_max = proto.restarts_max();
+  directive.command.assign(proto.command().begin(), proto.command().end());
+  directive.environment.assign(proto.environment().begin(), proto.environment().end());
+  directive.directory = proto.directory();
+  return directive;
 }
 
-void ToProto(const WorkersOrder& order, pb::WorkersOrder* out) {
-  out->set_job(order.job);
-  out->set_run_id(order.run_id);
-  out->set_first_rank(order.first_rank.value);
-  out->set_ranks(order.ranks);
-  out->set_world(order.world);
-  out->set_node_rank(order.node_rank);
-  out->set_nodes(order.nodes);
-  out->set_master_address(order.master_address);
-  out->set_master_port(order.master_port);
-  out->set_restarts(order.restarts);
-  out->set_restarts_max(order.restarts_max);
-  out->mutable_command()->Assign(order.command.begin(), order.command.end());
-  out->mutable_environment()->Assign(order.environment.begin(), order.environment.end());
-  out->set_directory(order.directory);
-  out->set_grace_ms(order.grace_ms);
+void ToProto(const SetWorkers& directive, pb::SetWorkers* out) {
+  out->set_job(directive.job);
+  out->set_run_id(directive.run_id);
+  out->set_first_rank(directive.first_rank.value);
+  out->set_ranks(directive.ranks);
+  out->set_world(directive.world);
+  out->set_node_rank(directive.node_rank);
+  out->set_nodes(directive.nodes);
+  out->set_master_address(directive.master_address);
+  out->set_master_port(directive.master_port);
+  out->set_restarts(directive.restarts);
+  out->set_restarts_max(directive.restarts_max);
+  out->mutable_command()->Assign(directive.command.begin(), directive.command.end());
+  out->mutable_environment()->Assign(directive.environment.begin(), directive.environment.end());
+  out->set_directory(directive.directory);
+  out->set_grace_ms(directive.grace_ms);
 }
 
 Result<RunSpec> FromProto(const pb::RunSpec& proto) {
@@ -155,8 +157,7 @@ Result<RunSpec> FromProto(const pb::RunSpec& proto) {
   HOLDFAST_RETURN_IF_ERROR(CheckCommand(proto.command(), proto.environment(), proto.directory()));
   const auto bounded = [](std::string_view what, uint64_t value, uint64_t least, uint64_t most) {
     if (value >= least && value <= most) return Status::Ok();
-    return InvalidArgumentError(
-        fmt::format("{} is {}; it goes from {} to {}", what, value, least, most));
+    return InvalidArgumentError(fmt::format("{} is {}; use {} to {}", what, value, least, most));
   };
   HOLDFAST_RETURN_IF_ERROR(bounded("nnodes", proto.nodes(), 1, kNodesMax));
   HOLDFAST_RETURN_IF_ERROR(bounded("nproc-per-node", proto.ranks_per_node(), 1, kWorkersMax));
@@ -165,13 +166,12 @@ Result<RunSpec> FromProto(const pb::RunSpec& proto) {
   HOLDFAST_RETURN_IF_ERROR(bounded("spares", proto.spares(), 0, kNodesMax));
   HOLDFAST_RETURN_IF_ERROR(bounded("max-restarts", proto.restarts_max(), 0, kRestartsMax));
   if (proto.grace_ms() < 0 || proto.grace_ms() > kGraceMsMax) {
-    return Fail(InvalidArgumentError("the grace goes from 0 to one hour"));
+    return Fail(InvalidArgumentError("the grace period must be from 0 to one hour"));
   }
-  HOLDFAST_RETURN_IF_ERROR(
-      bounded("restarts-refill", proto.refill_versions(), 0, kRefillMax));
+  HOLDFAST_RETURN_IF_ERROR(bounded("restarts-refill", proto.refill_versions(), 0, kRefillMax));
   HOLDFAST_RETURN_IF_ERROR(bounded("detect-action", proto.detect_action(), 0, 3));
   if (proto.hang_after_ms() < 0 || proto.hang_after_ms() > kHangMsMax) {
-    return Fail(InvalidArgumentError("hang-after goes from 0 to seven days"));
+    return Fail(InvalidArgumentError("hang-after must be from 0 to seven days"));
   }
   RunSpec spec;
   spec.job = proto.job();

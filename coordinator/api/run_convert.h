@@ -4,7 +4,8 @@
 #include "coordinator/api/run_types.h"
 #include "storage/base/status.h"
 
-// Between coordinator.proto and run_types.h; as in convert.h, FromProto checks all that arrives.
+// Conversion between coordinator.proto and run_types.h. As in convert.h, FromProto checks all
+// values.
 
 namespace holdfast::coord {
 
@@ -12,9 +13,9 @@ namespace pb = ::holdfast::coordinator;
 
 Result<WorkerState> FromProto(const pb::WorkerState& state);
 void ToProto(const WorkerState& state, pb::WorkerState* out);
-Result<WorkersOrder> FromProto(const pb::WorkersOrder& order);
-void ToProto(const WorkersOrder& order, pb::WorkersOrder* out);
-/// InvalidArgument in the words of the person who asked for it.
+Result<SetWorkers> FromProto(const pb::SetWorkers& directive);
+void ToProto(const SetWorkers& directive, pb::SetWorkers* out);
+/// InvalidArgument names the option of `holdfast run` that is wrong.
 Result<RunSpec> FromProto(const pb::RunSpec& spec);
 void ToProto(const RunSpec& spec, pb::RunSpec* out);
 

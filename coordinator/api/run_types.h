@@ -6,46 +6,48 @@
 
 #include "storage/base/ids.h"
 
-// Launching workers, as plain values: what a user asks for, what a node is told, what it says back.
+// Messages about launching workers, as plain values: a user's request, the directive to a node, and
+// the state that the node reports.
 
 namespace holdfast::coord {
 
-/// Workers of one node at most; words of a command, and the bytes of command and environment.
+/// Limits: workers on one node, arguments of a command, and bytes of command and environment.
 inline constexpr uint32_t kWorkersMax = 1024;
-inline constexpr size_t kCommandWordsMax = 4096;
+inline constexpr size_t kCommandArgumentsMax = 4096;
 inline constexpr size_t kCommandBytesMax = 256 << 10;
-/// What is kept of what a worker said before it ended.
+/// Largest number of bytes kept of a worker's last output.
 inline constexpr size_t kLastLinesBytesMax = 4096;
 
-/// What is done about a job that does not do well although its processes run.
+/// Action on a job that hangs or is slow while its processes run.
 enum class DetectAction : uint8_t {
-  kDefault = 0,  // of a run: as the coordinator's configuration has it
+  kDefault = 0,  // of a run: use the coordinator's configuration
   kOff = 1,
-  kAlert = 2,    // incidents, for a person to look at
-  kRestart = 3,  // and hangs that last are restarted
+  kAlert = 2,    // open incidents only
+  kRestart = 3,  // also restart jobs whose hang lasts
 };
 
-/// What a user wants to have run.
+/// A user's request for a run.
 struct RunSpec {
   std::string job;
   std::vector<std::string> command;
-  std::vector<std::string> environment;  // NAME=value, beside what the agent has
+  std::vector<std::string> environment;  // NAME=value, in addition to the agent's
   std::string directory;                 // absolute
   uint32_t nodes = 1;
   uint32_t ranks_per_node = 1;
-  uint32_t spares = 0;  // nodes that stand by
+  uint32_t spares = 0;  // nodes without workers that can replace a failed node
   uint32_t restarts_max = 10;
   int64_t grace_ms = 10'000;  // between SIGTERM and SIGKILL
-  /// So many newly committed versions make the budget of restarts full again; 0: never.
+  /// Number of newly committed versions that refill the restart budget; 0: never.
   uint32_t refill_versions = 10;
   DetectAction detect_action = DetectAction::kDefault;
-  int64_t hang_after_ms = 0;  // a hang so old is restarted; 0: the coordinator's configuration
+  int64_t hang_after_ms = 0;  // age of a hang that triggers a restart; 0: the coordinator's setting
   uint32_t world() const { return nodes * ranks_per_node; }
   bool operator==(const RunSpec&) const = default;
 };
 
-/// The workers of a job that the node shall have. Those of another run id are stopped first.
-struct WorkersOrder {
+/// Directive: the workers of a job that the node must run. Workers of another run ID are stopped
+/// first.
+struct SetWorkers {
   std::string job;
   std::string run_id;
   Rank first_rank;
@@ -61,16 +63,16 @@ struct WorkersOrder {
   std::vector<std::string> environment;
   std::string directory;
   int64_t grace_ms = 0;
-  bool operator==(const WorkersOrder&) const = default;
+  bool operator==(const SetWorkers&) const = default;
 };
 
 enum class WorkerPhase : uint8_t {
   kRunning = 1,
   kEnded = 2,
-  kStuck = 3,  // was killed and does not end
+  kStuck = 3,  // still exists after SIGKILL
 };
 
-/// A process of a job that a node launched.
+/// State of a worker, as its node reports it.
 struct WorkerState {
   std::string job;
   std::string run_id;
@@ -78,9 +80,9 @@ struct WorkerState {
   WorkerPhase phase = WorkerPhase::kRunning;
   uint32_t pid = 0;
   int32_t exit_code = 0;
-  int32_t signal = 0;  // not 0: what ended it
+  int32_t signal = 0;  // not 0: the signal that ended the process
   int64_t ended_ago_ms = 0;
-  std::string last_lines = {};  // of what it said before it ended
+  std::string last_lines = {};  // the end of its output
   bool operator==(const WorkerState&) const = default;
 };
 

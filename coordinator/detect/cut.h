@@ -8,28 +8,29 @@
 
 #include "coordinator/detect/table.h"
 
-// Which node, or which link between two, is cut, by who still reaches whom.
+// Finds a node or a link that is cut off, from the results of the nodes' probes of each other.
 
 namespace holdfast::detect {
 
 struct Cut {
-  std::vector<Index> nodes;                     // these are cut off, or …
-  std::optional<std::pair<Index, Index>> link;  // … nothing passes between these two
+  std::vector<Index> nodes;                     // these nodes are cut off, or …
+  std::optional<std::pair<Index, Index>> link;  // … the link between these two is
   std::string evidence;
 };
 
-/// Looks at the words of all nodes that are younger than `fresh`. `suspects`: nodes that may be
-/// blamed. Nothing where the words allow no conclusion: a node is cut off when it reaches none of
-/// those it asked, and at least two others asked it in vain that reach somebody else. A link is cut
-/// when it is the only one, and both its ends reach others.
+/// Uses the reports of all nodes that are at most `max_age` old. `suspects`: nodes that may be
+/// blamed. A link has failed if it was probed and no probe was answered in either direction. A node
+/// is cut off if all of its probed links have failed, and at least two nodes at their other ends
+/// reach other nodes. A link is cut if it is the only failed one and both ends reach other nodes.
+/// Returns nullopt if the reports allow no conclusion.
 std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
-                           Clock::TimePoint now, Clock::Duration fresh);
+                           Clock::TimePoint now, Clock::Duration max_age);
 
-/// How many of the nodes that asked `node` lately had an answer, and how many had none.
-std::pair<uint32_t, uint32_t> AnswersOf(const Table& table, Index node, Clock::TimePoint now,
-                                        Clock::Duration fresh);
+/// Returns how many nodes that probed `node` recently received an answer, and how many did not.
+std::pair<uint32_t, uint32_t> ProbeResultsOf(const Table& table, Index node, Clock::TimePoint now,
+                                             Clock::Duration max_age);
 
-/// Some node did not answer another one.
-bool AnyInVain(const Table& table, Clock::TimePoint now, Clock::Duration fresh);
+/// Whether any node did not answer a recent probe of another node.
+bool AnyProbeFailed(const Table& table, Clock::TimePoint now, Clock::Duration max_age);
 
 }  // namespace holdfast::detect

@@ -13,11 +13,12 @@
 
 namespace holdfast::detect {
 
-/// Tells when a stall has ended by itself. A word that is lost or late shortens it for a moment.
+/// Detects stalls that end without help. A lost or late digest shortens a stall for a moment only.
 class PauseClock {
  public:
-  /// `stall_ns`: how long the job has stood still. The length of a pause that is over; else 0.
-  uint64_t Look(uint64_t stall_ns, Clock::TimePoint now) {
+  /// `stall_ns`: how long the job has made no progress. Returns the length of a pause that has just
+  /// ended, else 0.
+  uint64_t Update(uint64_t stall_ns, Clock::TimePoint now) {
     if (stall_ns * 2 >= longest_ns_) {
       longest_ns_ = std::max(longest_ns_, stall_ns);
       calm_since_.reset();
@@ -36,12 +37,12 @@ class PauseClock {
 };
 
 struct Detector::State {
-  State(Incarnation incarnation, uint32_t world, const DetectorOptions& wanted)
-      : options(wanted), table(incarnation, world, wanted), slowness(wanted) {}
+  State(Incarnation incarnation, uint32_t world, const DetectorOptions& given)
+      : options(given), table(incarnation, world, given), slowness(given) {}
 
   DetectorOptions options;
   Table table;
-  Slowness slowness;
+  SlownessDetector slowness;
   std::vector<Verdict> suspicions;
   PauseClock pauses;
 };
@@ -62,14 +63,15 @@ size_t CountNodes(const std::vector<Verdict>& verdicts) {
   return nodes.size();
 }
 
-/// Many nodes do not fail at once by themselves. Processes that are certainly gone are not doubted.
+/// Replaces the verdicts by one on the fabric if they blame many nodes at once, since that many
+/// nodes rarely fail independently. Verdicts of certainty (dead or stopped processes) stay.
 void SuspectFabric(const Table& table, const DetectorOptions& options,
                    std::vector<Verdict>& verdicts) {
-  std::vector<Verdict> doubted;
+  std::vector<Verdict> uncertain;
   for (const Verdict& verdict : verdicts) {
-    if (verdict.confidence < 1) doubted.push_back(verdict);
+    if (verdict.confidence < 1) uncertain.push_back(verdict);
   }
-  const size_t blamed = CountNodes(doubted);
+  const size_t blamed = CountNodes(uncertain);
   const auto share = static_cast<double>(blamed) / static_cast<double>(table.nodes().size());
   if (blamed <= 2 || share <= options.blamed_nodes_share_max) return;
   Verdict fabric{.fault = FaultClass::kFabric,
@@ -78,12 +80,12 @@ void SuspectFabric(const Table& table, const DetectorOptions& options,
                  .nodes = {},
                  .confidence = 0.7,
                  .action = Action::kAlert,
-                 .evidence = {fmt::format("{} of {} nodes look faulty at once: they share a cause; "
-                                          "nobody is blamed",
+                 .evidence = {fmt::format("{} of {} nodes look faulty at once and probably share a "
+                                          "cause: no node is blamed",
                                           blamed, table.nodes().size())}};
-  for (size_t i = 0; i < std::min<size_t>(doubted.size(), 8); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(uncertain.size(), 8); ++i) {
     fabric.evidence.push_back(
-        fmt::format("{}: {}", ToString(doubted[i].fault), doubted[i].evidence.front()));
+        fmt::format("{}: {}", ToString(uncertain[i].fault), uncertain[i].evidence.front()));
   }
   std::erase_if(verdicts, [](const Verdict& verdict) { return verdict.confidence < 1; });
   verdicts.push_back(std::move(fabric));
@@ -110,11 +112,11 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   for (const Verdict& verdict : verdicts) dead.insert(verdict.ranks.front());
   Hangs hangs = state_->table.any_operation() ? FindHangs(state_->table, now, state_->options)
                                               : FindStandstill(state_->table, now, state_->options);
-  state_->table.NotePause(state_->pauses.Look(hangs.stall_ns, now));
+  state_->table.NotePause(state_->pauses.Update(hangs.stall_ns, now));
   state_->suspicions.clear();
   for (Verdict& verdict : hangs.found) {
     const bool known = !verdict.ranks.empty() && dead.count(verdict.ranks.front()) != 0;
-    // A transfer with a process that is gone does not finish either.
+    // A transfer with a process that has ended cannot complete either.
     if (known || (!dead.empty() && verdict.fault != FaultClass::kComputeHang)) continue;
     if (verdict.action != Action::kNone) {
       verdicts.push_back(std::move(verdict));
@@ -122,7 +124,7 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
       state_->suspicions.push_back(std::move(verdict));
     }
   }
-  // Where nothing moves, nothing is slow.
+  // Slowness is not reported while there are other faults: a job that hangs looks slow.
   std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
   if (verdicts.empty()) verdicts = std::move(slow);
   SuspectFabric(state_->table, state_->options, verdicts);

@@ -11,67 +11,67 @@
 namespace holdfast::detect {
 
 struct DetectorOptions {
-  // Hangs. What a legitimate pause may look like waits longer than what it cannot.
-  Clock::Duration hang_after = std::chrono::seconds(5);     // without progress: a suspicion
-  Clock::Duration stuck_after = std::chrono::seconds(30);   // a verdict where nothing can move
-  Clock::Duration absent_after = std::chrono::seconds(60);  // and where a rank may yet come
-  Clock::Duration silent_after = std::chrono::seconds(40);  // and where a node says nothing
-  /// The longest pause that the job is known to have made, in incarnations before.
+  // Hangs. A stall that may be a legitimate pause is given more patience than one that cannot be.
+  Clock::Duration hang_after = std::chrono::seconds(5);     // no progress: a suspicion
+  Clock::Duration stuck_after = std::chrono::seconds(30);   // a verdict if all ranks are blocked
+  Clock::Duration absent_after = std::chrono::seconds(60);  // a verdict if a rank may still join
+  Clock::Duration silent_after = std::chrono::seconds(40);  // a verdict if a node is silent
+  /// The longest pause that earlier incarnations of the job are known to have made.
   Clock::Duration longest_pause{0};
-  Clock::Duration dead_after = std::chrono::seconds(2);  // a rank's node is silent: its word is old
+  Clock::Duration dead_after = std::chrono::seconds(2);  // a silent node's reports are out of date
   // Slowness.
-  uint32_t windows = 20;        // looked at for a late rank
-  uint32_t windows_late = 14;   // of them, late
-  uint32_t warmup_windows = 3;  // left out after the start
-  double late_share = 0.02;     // of the iteration that a rank must be later than its peers
-  double slower_share = 0.01;   // or later beside them than it used to be
-  double small_share = 0.006;   // the same when it lasted four times as long
+  uint32_t windows = 20;        // examined for a straggler
+  uint32_t windows_late = 14;   // of these, the least number in which the rank is late
+  uint32_t warmup_windows = 3;  // ignored after the start
+  double late_share = 0.02;     // of an iteration that a rank must be later than its peers
+  double slower_share = 0.01;   // of an iteration that its lateness must have grown
+  double small_share = 0.006;   // likewise, for growth that has lasted four times as long
   uint64_t late_ns_min = 1'000'000;
-  double slow_transfer_share = 0.10;  // that a transfer must be slower than its baseline
+  double slow_transfer_share = 0.10;  // by which a transfer must exceed its baseline
   double z_min = 5;                   // robust standard deviations
-  double slower_z_min = 6;            // the same of a rank beside its past: any time may differ
-  double small_z_min = 7;             // and of a small change: of its past little may be known
+  double slower_z_min = 6;            // the same for a rank against its past, which may vary
+  double small_z_min = 7;             // the same for a small change, whose past may be short
   double hot_share = 0.7;             // of a rank's connections that must be slow to blame the rank
   uint32_t hot_cells_min = 3;
   // Actions.
-  double blamed_nodes_share_max = 0.02;  // above it (and above 2 nodes) the fabric is suspected
+  double blamed_nodes_share_max = 0.02;  // above this (and above 2 nodes) suspect the fabric
   // Memory.
   uint32_t ranks_max = 65'536;
   uint32_t communicators_per_rank_max = 16;
 };
 
-/// What came in and what became of it.
+/// Counts of the input and of what was refused.
 struct DetectorCounters {
   uint64_t digests = 0;
   uint64_t refused_digests = 0;  // other incarnation, impossible world, too many ranks
   uint64_t repeated_digests = 0;
   uint64_t records = 0;
-  uint64_t refused_records = 0;  // nonsense: unknown rank or communicator, impossible numbers
+  uint64_t refused_records = 0;  // unknown rank or communicator, impossible numbers
 };
 
-/// Watches one incarnation of one job and says who is faulty. Pure: what it answers follows from
-/// what it observed and the times passed in. Memory is bounded by the world's size whatever comes
-/// in. Thread-compatible.
+/// Watches one incarnation of one job and identifies faulty ranks, nodes and links. Pure: the
+/// verdicts depend only on the digests observed and the times passed in. Memory is bounded by the
+/// world's size for any input. Thread-compatible.
 class Detector {
  public:
-  /// `incarnation`: digests of others are refused. `world`: ranks of the job.
+  /// `incarnation`: digests of other incarnations are refused. `world`: the number of ranks.
   Detector(Incarnation incarnation, uint32_t world, const DetectorOptions& options = {});
   ~Detector();
   Detector(Detector&& other) noexcept;
   Detector& operator=(Detector&& other) noexcept;
 
-  /// Takes in what an agent says. Nonsense is counted and left out.
+  /// Adds one agent's digest. Implausible records are dropped and counted.
   void Observe(const Digest& digest, Clock::TimePoint now);
-  /// The faults there are, the most certain first; none when the job is healthy. A fault is
-  /// repeated for as long as it lasts.
+  /// Returns the present faults, dead processes first; none if the job is healthy. Returns a fault
+  /// again for as long as it lasts.
   std::vector<Verdict> Evaluate(Clock::TimePoint now);
-  /// What may become a verdict when it lasts: hangs younger than their patience, with the evidence
-  /// so far and no action. Set by Evaluate.
+  /// Returns hangs younger than their patience, which become verdicts if they last. They carry the
+  /// evidence so far and no action. Set by Evaluate.
   const std::vector<Verdict>& suspicions() const;
-  /// The longest time that the job stood still, outside of marked phases, and went on by itself.
+  /// Returns the longest stall outside marked phases after which the job continued without help.
   Clock::Duration longest_pause() const;
-  /// Communicators whose PeerSums would tell which connection or rank is slow: agents should send
-  /// them for the next 20 operations or so. Set by Evaluate.
+  /// Returns the communicators whose PeerSums would show which connection or rank is slow. Agents
+  /// should send these for about the next 20 operations. Set by Evaluate.
   const std::vector<CommId>& wanted_peer_sums() const;
   const DetectorCounters& counters() const;
 

@@ -4,13 +4,14 @@
 #include <span>
 #include <string>
 
-// Numbers in the words of an operator.
+// Formats numbers for operators.
 
 namespace holdfast::detect {
 
-/// "rank 7", "ranks 0, 3, 4", "ranks 0–4095" when they are a run, "ranks 3, 9, 12 and 40 more".
+/// Returns "rank 7", "ranks 0, 3, 4", "ranks 0–4095" for consecutive ranks, or "ranks 3, 9, 12 and
+/// 40 more" after eight names.
 std::string RanksInWords(std::span<const uint32_t> ranks);
-/// "5.3 s", "210 ms"
+/// Returns a duration in nanoseconds as "5.3 s", or "210 ms" below one second.
 std::string InSeconds(uint64_t ns);
 
 }  // namespace holdfast::detect

@@ -6,21 +6,23 @@ namespace holdfast::detect {
 Gatherer::Gatherer(uint32_t members)
     : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 128)) {}
 
-Gathered* Gatherer::Find(const Collective& record) {
-  for (Gathered& open : open_) {
+GatheredOperation* Gatherer::Find(const Collective& record) {
+  for (GatheredOperation& open : open_) {
     if (open.seq == record.seq && open.func == record.func) return &open;
   }
   return nullptr;
 }
 
-Gathered* Gatherer::Open(const Collective& record, uint32_t position, Clock::TimePoint now) {
-  const auto own = std::count_if(open_.begin(), open_.end(),
-                                 [&](const Gathered& open) { return open.opener == position; });
+GatheredOperation* Gatherer::Open(const Collective& record, uint32_t position,
+                                  Clock::TimePoint now) {
+  const auto own = std::count_if(open_.begin(), open_.end(), [&](const GatheredOperation& open) {
+    return open.opener == position;
+  });
   if (open_.size() >= open_max_ || static_cast<size_t>(own) * 2 >= open_max_ ||
       record.seq < closed_below_[static_cast<size_t>(record.func)]) {
     return nullptr;
   }
-  Gathered open;
+  GatheredOperation open;
   open.func = record.func;
   open.algo = record.algo;
   open.proto = record.proto;
@@ -33,7 +35,7 @@ Gathered* Gatherer::Open(const Collective& record, uint32_t position, Clock::Tim
 }
 
 void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint now) {
-  Gathered* open = Find(record);
+  GatheredOperation* open = Find(record);
   if (open == nullptr) open = Open(record, position, now);
   if (open == nullptr || open->samples[position].present()) return;
   open->samples[position] = {record.start_ns, record.stop_ns, record.blocked_ns,
@@ -42,9 +44,9 @@ void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint
   ++open->count;
 }
 
-std::optional<Gathered> Gatherer::Take(Clock::TimePoint before) {
+std::optional<GatheredOperation> Gatherer::Take(Clock::TimePoint before) {
   while (!open_.empty() && (open_.front().count == members_ || open_.front().since <= before)) {
-    Gathered oldest = std::move(open_.front());
+    GatheredOperation oldest = std::move(open_.front());
     open_.erase(open_.begin());
     if (oldest.count < 2 || uint64_t{oldest.count} * 2 < members_) continue;
     uint64_t& below = closed_below_[static_cast<size_t>(oldest.func)];

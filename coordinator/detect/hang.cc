@@ -14,16 +14,17 @@
 namespace holdfast::detect {
 namespace {
 
-/// A word this old says nothing about now; a node this long silent is taken for lost.
-constexpr Clock::Duration kFresh = std::chrono::seconds(3);
-/// Nodes ask each other every second, and the answers of a second take one more: by then all have
-/// told who answers them.
-constexpr uint64_t kAnswersFollow = 3'000'000'000;  // ns
-/// How much younger than what they tell of words may be.
-constexpr uint64_t kWordsLag = 3'000'000'000;  // ns
-constexpr Clock::Duration kNeverHeard = std::chrono::hours(24);
-/// Times what the others needed to come to their first operation.
-constexpr int kUnknownPhase = 3;
+/// A report older than this does not describe the present state, and its node counts as silent.
+constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
+/// Nodes probe each other every second and report the answers a second later. After this time, in
+/// ns, all nodes have reported which nodes answer them.
+constexpr uint64_t kProbeAnswerDelay = 3'000'000'000;
+/// Reports arrive with a delay: a reported wait may be shorter than the patience by this time, in
+/// ns.
+constexpr uint64_t kReportLag = 3'000'000'000;
+constexpr Clock::Duration kNeverReported = std::chrono::hours(24);
+/// A factor on the time that the other ranks needed to reach their first operation.
+constexpr int kUnknownPhaseFactor = 3;
 
 class HangFinder {
  public:
@@ -50,23 +51,23 @@ class HangFinder {
     if (!any_old) return {};
     if (auto mismatches = Mismatches(least); !mismatches.empty()) return mismatches;
     const auto roots = RootsOf(graph_, least);
-    WhoWaits();
+    FindLongestWaits();
     std::vector<Verdict> verdicts;
     for (const std::vector<uint32_t>& root : roots) {
       std::optional<Verdict> verdict;
       if (root.size() > 1) {
-        verdict = Circle(root);
+        verdict = JudgeCycle(root);
       } else if (graph_.is_rank(root.front())) {
-        verdict = Hung(graph_.rank_of(root.front()));
+        verdict = JudgeRank(graph_.rank_of(root.front()));
       } else {
-        verdict = Complete(graph_.operations[root.front()]);
+        verdict = JudgeComplete(graph_.operations[root.front()]);
       }
       if (verdict) verdicts.push_back(std::move(*verdict));
     }
     return verdicts;
   }
 
-  Clock::Duration WordAge(uint32_t rank) const {
+  Clock::Duration ReportAge(uint32_t rank) const {
     const Index node = table_.rank(rank).node;
     return node == kNone ? Clock::Duration::max() : now_ - table_.node(node).as_of;
   }
@@ -79,11 +80,11 @@ class HangFinder {
                        table_.comm(operation.comm).id.value);
   }
 
-  /// By operation that waits for a rank: the longest wait.
-  void WhoWaits() {
+  /// Finds, for each absent rank, the operation that has waited for it longest.
+  void FindLongestWaits() {
     for (uint32_t i = 0; i < graph_.operations.size(); ++i) {
       for (uint32_t rank : graph_.operations[i].absent) {
-        uint32_t& longest = waiting_for_.emplace(rank, i).first->second;
+        uint32_t& longest = longest_wait_of_.emplace(rank, i).first->second;
         if (graph_.operations[i].oldest_ns > graph_.operations[longest].oldest_ns) longest = i;
       }
     }
@@ -102,7 +103,7 @@ class HangFinder {
       }
       if (kinds.size() < 2) continue;
       stall_ns_ = std::max(stall_ns_, operation.oldest_ns);
-      Verdict verdict = Program(FaultClass::kSoftwareMismatch);
+      Verdict verdict = ProgramFault(FaultClass::kSoftwareMismatch);
       verdict.lasting_ns = operation.oldest_ns;
       for (const auto& [kind, ranks] : kinds) {
         verdict.evidence.push_back(
@@ -110,6 +111,7 @@ class HangFinder {
                         table_.comm(operation.comm).members.size(), NameOf(operation), kind.first,
                         kind.second, RanksInWords(ranks)));
       }
+      // The ranks that differ from the most common kind are named, unless they are just as many.
       const auto most = std::max_element(
           kinds.begin(), kinds.end(),
           [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
@@ -122,7 +124,7 @@ class HangFinder {
     return verdicts;
   }
 
-  Verdict Program(FaultClass fault) const {
+  Verdict ProgramFault(FaultClass fault) const {
     return {.fault = fault,
             .ranks = {},
             .edge = {},
@@ -132,9 +134,10 @@ class HangFinder {
             .evidence = {}};
   }
 
-  /// A send need not be waited for: who has only sends under way in a circle may be the one that
-  /// computes or hangs, whom the others wait for.
-  std::optional<uint32_t> OnlySender(const std::vector<uint32_t>& members) const {
+  /// Returns the rank of a cycle that has started nothing but sends, if there is exactly one. A
+  /// rank need not wait for its sends, so this rank may compute or hang while the others wait for
+  /// it.
+  std::optional<uint32_t> FindOnlySender(const std::vector<uint32_t>& members) const {
     std::optional<uint32_t> sender;
     for (uint32_t vertex : members) {
       if (!graph_.is_rank(vertex)) continue;
@@ -151,33 +154,35 @@ class HangFinder {
     return sender;
   }
 
-  std::optional<Verdict> Circle(const std::vector<uint32_t>& members) {
-    if (const auto sender = OnlySender(members)) return Hung(*sender);
-    uint64_t stuck_ns = ~uint64_t{0};
-    uint64_t suspicious = 0;
+  std::optional<Verdict> JudgeCycle(const std::vector<uint32_t>& members) {
+    if (const auto sender = FindOnlySender(members)) return JudgeRank(*sender);
+    uint64_t blocked_ns = ~uint64_t{0};
+    uint64_t suspect_after = 0;
     uint64_t patience = 0;
     std::map<Index, uint32_t> comms;
     for (uint32_t vertex : members) {
       if (graph_.is_rank(vertex)) {
-        if (WordAge(graph_.rank_of(vertex)) > kFresh) return std::nullopt;
+        if (ReportAge(graph_.rank_of(vertex)) > kReportMaxAge) return std::nullopt;
         continue;
       }
       const Operation& operation = graph_.operations[vertex];
       ++comms[operation.comm];
-      // Each of its operations must be old: words of different times make circles that never were.
-      stuck_ns = std::min(stuck_ns, operation.oldest_ns);
-      suspicious = std::max(suspicious, patience_.ToSuspect(operation));
-      patience = std::max(patience, patience_.ToBlame(operation, kNone, Standing::kStuck, now_));
+      // Every operation of the cycle must be old: reports of different times can form a cycle that
+      // never existed.
+      blocked_ns = std::min(blocked_ns, operation.oldest_ns);
+      suspect_after = std::max(suspect_after, patience_.ToSuspect(operation));
+      patience =
+          std::max(patience, patience_.ToBlame(operation, kNone, RootState::kCommunicating, now_));
     }
-    stall_ns_ = std::max(stall_ns_, stuck_ns);
-    if (stuck_ns < suspicious) return std::nullopt;
+    stall_ns_ = std::max(stall_ns_, blocked_ns);
+    if (blocked_ns < suspect_after) return std::nullopt;
     const bool same_comm =
         std::any_of(comms.begin(), comms.end(), [](const auto& entry) { return entry.second > 1; });
-    // Ranks of one communicator that call different operations do not agree on the program; over
-    // several communicators each may be right by itself.
+    // Ranks of one communicator that call different operations run different programs. In a cycle
+    // over several communicators, the order of calls may be the same within each of them.
     Verdict verdict =
-        Program(same_comm ? FaultClass::kSoftwareMismatch : FaultClass::kProgramDeadlock);
-    verdict.lasting_ns = stuck_ns;
+        ProgramFault(same_comm ? FaultClass::kSoftwareMismatch : FaultClass::kProgramDeadlock);
+    verdict.lasting_ns = blocked_ns;
     const Operation* largest = nullptr;
     for (uint32_t vertex : members) {
       if (graph_.is_rank(vertex)) continue;
@@ -191,11 +196,11 @@ class HangFinder {
                                                NameOf(operation), RanksInWords(operation.absent)));
       }
     }
-    // Who is missing where most ranks are is the one to look at.
+    // Name the ranks that are absent from the operation with the most starters.
     if (largest->absent.size() < largest->starters.size()) {
       for (uint32_t rank : largest->absent) verdict.ranks.push_back(Rank{rank});
     }
-    if (stuck_ns < patience) return Suspicion(std::move(verdict), patience);
+    if (blocked_ns < patience) return AsSuspicion(std::move(verdict), patience);
     return verdict;
   }
 
@@ -205,22 +210,23 @@ class HangFinder {
     return ranks;
   }
 
-  /// A rank that others wait for and that waits for nobody. Only suspected when the action is none.
-  std::optional<Verdict> Hung(uint32_t rank) {
+  /// Judges a rank that others wait for and that waits for no rank. Returns a verdict, a suspicion
+  /// (no action), or nullopt.
+  std::optional<Verdict> JudgeRank(uint32_t rank) {
     const RankInfo& info = table_.rank(rank);
-    const auto found = waiting_for_.find(rank);
-    if (found == waiting_for_.end()) return std::nullopt;
+    const auto found = longest_wait_of_.find(rank);
+    if (found == longest_wait_of_.end()) return std::nullopt;
     const Operation& operation = graph_.operations[found->second];
     const bool stopped = info.stopped_since != Clock::TimePoint::min();
-    const bool silent = WordAge(rank) > kFresh;
-    if (!stopped && !silent && table_.IsExcused(info)) return LongPhase(rank, operation);
-    // Others have waited for the end of its marked phases as well; that is no pause.
+    const bool silent = ReportAge(rank) > kReportMaxAge;
+    if (!stopped && !silent && table_.IsExcused(info)) return JudgeFirstPhase(rank, operation);
+    // The time that the others waited for the rank's marked phases does not count.
     const uint64_t grace = stopped || silent ? 0 : std::min(info.grace_ns, operation.oldest_ns);
     const uint64_t waited = operation.oldest_ns - grace;
     stall_ns_ = std::max(stall_ns_, waited);
-    const uint64_t suspicious = stopped ? static_cast<uint64_t>(options_.hang_after.count())
-                                        : patience_.ToSuspect(operation);
-    if (waited < suspicious) return std::nullopt;
+    const uint64_t suspect_after = stopped ? static_cast<uint64_t>(options_.hang_after.count())
+                                           : patience_.ToSuspect(operation);
+    if (waited < suspect_after) return std::nullopt;
 
     Verdict verdict{.fault = FaultClass::kComputeHang,
                     .ranks = {Rank{rank}},
@@ -231,70 +237,74 @@ class HangFinder {
                     .evidence = {},
                     .lasting_ns = waited};
     verdict.evidence.push_back(fmt::format(
-        "{} of {} ranks have been in {} for {} (longest); rank {} {}", operation.starters.size(),
+        "{} of {} ranks have been in {} for up to {}; rank {} {}", operation.starters.size(),
         Participants(operation), NameOf(operation), InSeconds(operation.oldest_ns), rank,
-        info.word.process_state == 'T' ? "is not running" : "has not started it"));
-    if (silent) return Silent(rank, operation, waited, std::move(verdict));
-    if (graph_.outdated[rank] || (!stopped && !Seated(rank, operation.comm))) return std::nullopt;
-    if (!stopped && (InOperation(rank) || MovedLately(rank, suspicious))) return std::nullopt;
-    if (!AbsentLongEnough(rank, operation, suspicious)) return std::nullopt;
-    verdict.evidence.push_back(WhereItIs(rank, operation));
+        info.latest.process_state == 'T' ? "is stopped" : "has not started it"));
+    if (silent) return JudgeSilentNode(rank, operation, waited, std::move(verdict));
+    if (graph_.outdated[rank] || (!stopped && !IsMember(rank, operation.comm))) return std::nullopt;
+    if (!stopped && (InOperation(rank) || ProgressedRecently(rank, suspect_after))) {
+      return std::nullopt;
+    }
+    if (!IsAbsentLongEnough(rank, operation, suspect_after)) return std::nullopt;
+    verdict.evidence.push_back(DescribeState(rank, operation));
     if (stopped && StoppedFor(info) >= options_.hang_after) {
       verdict.confidence = 1;
       return verdict;
     }
-    const bool runs = info.word.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr;
-    const uint64_t patience =
-        patience_.ToBlame(operation, rank, runs ? Standing::kRunning : Standing::kElsewhere, now_);
-    if (waited < patience || MovedLately(rank, patience) ||
-        !AbsentLongEnough(rank, operation, patience)) {
-      return Suspicion(std::move(verdict), patience);
+    const bool runs = info.latest.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr;
+    const RootState state = runs ? RootState::kRunning : RootState::kOutsideCommunication;
+    const uint64_t patience = patience_.ToBlame(operation, rank, state, now_);
+    if (waited < patience || ProgressedRecently(rank, patience) ||
+        !IsAbsentLongEnough(rank, operation, patience)) {
+      return AsSuspicion(std::move(verdict), patience);
     }
-    // Who holds it in a debugger knows.
-    if (info.word.process_state == 't') verdict.action = Action::kAlert;
+    // A process in a debugger is a person's decision: alert only.
+    if (info.latest.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
   }
 
-  /// Others wait for a rank whose node says nothing.
-  std::optional<Verdict> Silent(uint32_t rank, const Operation& operation, uint64_t waited,
-                                Verdict verdict) {
+  /// Judges a rank that others wait for and whose node is silent.
+  std::optional<Verdict> JudgeSilentNode(uint32_t rank, const Operation& operation, uint64_t waited,
+                                         Verdict verdict) {
     const RankInfo& info = table_.rank(rank);
-    const auto age = static_cast<uint64_t>(std::min(WordAge(rank), kNeverHeard).count());
+    const auto age = static_cast<uint64_t>(std::min(ReportAge(rank), kNeverReported).count());
     if (age < static_cast<uint64_t>(options_.hang_after.count())) return std::nullopt;
     if (info.node != kNone) {
-      // What stopped the node stopped all of its ranks: they are told once.
-      if (!silent_nodes_.insert(info.node).second) return std::nullopt;
+      // A lost node takes all of its ranks along: report them once.
+      if (!reported_nodes_.insert(info.node).second) return std::nullopt;
       verdict.ranks.clear();
       for (uint32_t other = 0; other < table_.world(); ++other) {
         const RankInfo& theirs = table_.rank(other);
-        if (theirs.node == info.node && !theirs.word.finished) verdict.ranks.push_back(Rank{other});
+        if (theirs.node == info.node && !theirs.latest.finished)
+          verdict.ranks.push_back(Rank{other});
       }
     }
     verdict.fault = FaultClass::kDead;
     verdict.confidence = 0.9;
     verdict.evidence.push_back(info.node == kNone
-                                   ? fmt::format("nothing was ever heard of rank {}", rank)
+                                   ? fmt::format("rank {} has never been reported", rank)
                                    : fmt::format("its node {} has been silent for {}",
                                                  table_.NodeNameOf(rank), InSeconds(age)));
-    Standing standing = info.node == kNone ? Standing::kElsewhere : Standing::kSilent;
-    if (const auto [answered, in_vain] = AnswersOf(table_, info.node, now_, kFresh);
-        answered + in_vain > 0) {
-      standing = answered > 0 ? Standing::kAgentSilent : Standing::kOutOfReach;
+    RootState state =
+        info.node == kNone ? RootState::kOutsideCommunication : RootState::kNodeSilent;
+    if (const auto [answered, failed] = ProbeResultsOf(table_, info.node, now_, kReportMaxAge);
+        answered + failed > 0) {
+      state = answered > 0 ? RootState::kAgentSilent : RootState::kUnreachable;
       verdict.evidence.push_back(
-          fmt::format("{} of {} nodes that asked it had an answer over the network", answered,
-                      answered + in_vain));
+          fmt::format("it answered {} of {} nodes that probed it over the network", answered,
+                      answered + failed));
       if (answered == 0) verdict.confidence = 1;
     }
-    const uint64_t patience = patience_.ToBlame(operation, rank, standing, now_);
-    if (std::min(age, waited) < patience) return Suspicion(std::move(verdict), patience);
+    const uint64_t patience = patience_.ToBlame(operation, rank, state, now_);
+    if (std::min(age, waited) < patience) return AsSuspicion(std::move(verdict), patience);
     return verdict;
   }
 
-  static Verdict Suspicion(Verdict verdict, uint64_t patience) {
+  static Verdict AsSuspicion(Verdict verdict, uint64_t patience) {
     verdict.action = Action::kNone;
     verdict.confidence = std::min(verdict.confidence, 0.5);
     verdict.evidence.push_back(
-        fmt::format("suspected; a fault if it lasts for {}", InSeconds(patience)));
+        fmt::format("suspicion; becomes a verdict after {}", InSeconds(patience)));
     return verdict;
   }
 
@@ -302,12 +312,12 @@ class HangFinder {
     return table_.node(info.node).as_of - info.stopped_since;
   }
 
-  /// How many ranks an operation needs.
+  /// Returns the number of ranks that take part in an operation.
   size_t Participants(const Operation& operation) const {
     return IsPairwise(operation.func) ? 2 : table_.comm(operation.comm).members.size();
   }
 
-  /// It is in an operation whose other end is not known: it may wait there.
+  /// Whether the rank has started a transfer whose peer is unknown. It may wait for that peer.
   bool InOperation(uint32_t rank) const {
     const auto& flights = table_.rank(rank).flights;
     return std::any_of(flights.begin(), flights.end(), [](const Flight& flight) {
@@ -315,22 +325,24 @@ class HangFinder {
     });
   }
 
-  /// Its own agent has named the communicator: what it says of operations there was understood.
-  bool Seated(uint32_t rank, Index comm) const {
-    const std::vector<Seat>& seats = table_.rank(rank).seats;
-    return std::any_of(seats.begin(), seats.end(),
-                       [&](const Seat& seat) { return seat.comm == comm; });
+  /// Whether the rank's own agent has reported the communicator. Only then are its reports of
+  /// operations there known.
+  bool IsMember(uint32_t rank, Index comm) const {
+    const std::vector<Membership>& memberships = table_.rank(rank).memberships;
+    return std::any_of(memberships.begin(), memberships.end(),
+                       [&](const Membership& membership) { return membership.comm == comm; });
   }
 
-  /// The others wait for the first operation of a rank that has marked its start and does not come:
-  /// how long that takes is not known, and an operator may know that it is too long.
-  std::optional<Verdict> LongPhase(uint32_t rank, const Operation& operation) {
+  /// Judges a rank in a marked phase before its first operation, while the others wait for it. The
+  /// usual length of the phase is unknown, so a long one is only an alert.
+  std::optional<Verdict> JudgeFirstPhase(uint32_t rank, const Operation& operation) {
     const RankInfo& info = table_.rank(rank);
     if (info.has_begun() || table_.phase_lengths().Known(info.phases)) return std::nullopt;
-    const auto came = now_ - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
-    const auto others = std::max<Clock::Duration>(came - table_.first_heard(), Clock::Duration(0));
+    const auto reached = now_ - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
+    const auto others =
+        std::max<Clock::Duration>(reached - table_.first_report(), Clock::Duration(0));
     const auto patience = static_cast<uint64_t>(
-        std::max<Clock::Duration>(options_.absent_after, kUnknownPhase * others).count());
+        std::max<Clock::Duration>(options_.absent_after, kUnknownPhaseFactor * others).count());
     if (operation.oldest_ns < patience) return std::nullopt;
     Verdict verdict{.fault = FaultClass::kComputeHang,
                     .ranks = {Rank{rank}},
@@ -341,8 +353,8 @@ class HangFinder {
                     .evidence = {},
                     .lasting_ns = operation.oldest_ns};
     verdict.evidence.push_back(fmt::format(
-        "{} of {} ranks have been in {} for {} (longest); rank {} has marked a phase for {} and no "
-        "rank has left one: how long it takes is not known; a fault if it lasts for {}",
+        "{} of {} ranks have been in {} for up to {}; rank {} has been in a marked phase for {}, "
+        "whose usual length is unknown; a fault if the phase lasts for {}",
         operation.starters.size(), Participants(operation), NameOf(operation),
         InSeconds(operation.oldest_ns), rank,
         InSeconds(static_cast<uint64_t>((table_.node(info.node).as_of - info.phase_since).count())),
@@ -350,34 +362,35 @@ class HangFinder {
     return verdict;
   }
 
-  /// It was waiting elsewhere itself until a short while ago.
-  bool MovedLately(uint32_t rank, uint64_t patience) const {
+  /// Whether the rank made progress within the patience: it was waiting elsewhere until recently.
+  bool ProgressedRecently(uint32_t rank, uint64_t patience) const {
     const RankInfo& info = table_.rank(rank);
     return info.moved_at != Clock::TimePoint::min() &&
            (table_.node(info.node).as_of - info.moved_at).count() <
-               static_cast<int64_t>(patience - std::min(patience / 10 * 3, kWordsLag));
+               static_cast<int64_t>(patience - std::min(patience / 10 * 3, kReportLag));
   }
 
-  /// The rank's own word must be from a time when the others had already waited for long, and it
-  /// must not have left in the meantime. Where completed operations are told they would say so;
-  /// else another must have been seen to wait after the rank was seen to be elsewhere.
-  bool AbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
+  /// Whether the rank's own report is from a time when the others had already waited for long, and
+  /// the rank has not completed the operation since. Counts of completed operations would show
+  /// that. Without them, another rank must have reported the wait after the rank's previous report.
+  bool IsAbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
     const NodeInfo& node = table_.node(table_.rank(rank).node);
-    const bool told =
+    const bool has_counts =
         !IsPairwise(operation.func) &&
         !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
       const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
-      if (waited.count() >= static_cast<int64_t>(patience - std::min(patience / 5, kWordsLag)) &&
-          (told || theirs >= node.as_of_before)) {
+      if (waited.count() >= static_cast<int64_t>(patience - std::min(patience / 5, kReportLag)) &&
+          (has_counts || theirs >= node.as_of_before)) {
         return true;
       }
     }
     return false;
   }
 
-  /// What the rank has enqueued and not started of such operations; nullptr: nothing.
+  /// Returns an operation of this kind that the rank has enqueued and not started; nullptr if there
+  /// is none.
   const Flight* EnqueuedBy(uint32_t rank, const Operation& operation) const {
     const auto& flights = table_.rank(rank).flights;
     const auto found = std::find_if(flights.begin(), flights.end(), [&](const Flight& flight) {
@@ -387,46 +400,46 @@ class HangFinder {
     return found == flights.end() ? nullptr : &*found;
   }
 
-  std::string WhereItIs(uint32_t rank, const Operation& operation) const {
-    const RankState& word = table_.rank(rank).word;
+  std::string DescribeState(uint32_t rank, const Operation& operation) const {
+    const RankState& state = table_.rank(rank).latest;
     if (const Flight* flight = EnqueuedBy(rank, operation)) {
-      return fmt::format("rank {} enqueued it {} ago and it does not start: its GPU is stuck", rank,
+      return fmt::format("rank {} enqueued it {} ago and its GPU has not started it", rank,
                          InSeconds(flight->age_ns));
     }
-    const std::string_view meaning = word.process_state == 'T'   ? "it is stopped"
-                                     : word.process_state == 'Z' ? "it is a zombie"
-                                     : word.process_state == 'D' ? "it waits for I/O in the kernel"
-                                     : word.process_state == 'S' ? "it sleeps"
-                                     : word.process_state == 'R' ? "it runs"
-                                     : word.process_state == 't' ? "a debugger holds it"
-                                                                 : "its state is not known";
-    return fmt::format("rank {} has not called it; process state {}: {}; step {} for {}", rank,
-                       word.process_state == 0 ? '?' : word.process_state, meaning, word.step,
-                       InSeconds(word.since_step_ns));
+    const std::string_view meaning = state.process_state == 'T'   ? "stopped"
+                                     : state.process_state == 'Z' ? "zombie"
+                                     : state.process_state == 'D' ? "waiting for I/O in the kernel"
+                                     : state.process_state == 'S' ? "sleeping"
+                                     : state.process_state == 'R' ? "running"
+                                     : state.process_state == 't' ? "held by a debugger"
+                                                                  : "unknown";
+    return fmt::format("rank {} has not called it; process state {} ({}); in step {} for {}", rank,
+                       state.process_state == 0 ? '?' : state.process_state, meaning, state.step,
+                       InSeconds(state.since_step_ns));
   }
 
-  /// All members are in it and none leaves.
-  std::optional<Verdict> Complete(const Operation& operation) {
+  /// Judges an operation that all members have started and none completes.
+  std::optional<Verdict> JudgeComplete(const Operation& operation) {
     stall_ns_ = std::max(stall_ns_, operation.youngest_ns);
-    const uint64_t suspicious = patience_.ToSuspect(operation);
-    if (operation.youngest_ns < suspicious) return std::nullopt;
-    // Who has left it and goes on says that it is over, and the others' words are old.
+    const uint64_t suspect_after = patience_.ToSuspect(operation);
+    if (operation.youngest_ns < suspect_after) return std::nullopt;
+    // If a member has completed the operation and continues, the others' reports are out of date.
     for (uint32_t rank : operation.left) {
       const auto& flights = table_.rank(rank).flights;
-      const bool stuck_too = std::any_of(flights.begin(), flights.end(), [&](const Flight& flight) {
-        return flight.age_ns * 2 >= operation.youngest_ns;
-      });
-      if (!stuck_too) return std::nullopt;
+      const bool also_blocked = std::any_of(
+          flights.begin(), flights.end(),
+          [&](const Flight& flight) { return flight.age_ns * 2 >= operation.youngest_ns; });
+      if (!also_blocked) return std::nullopt;
     }
-    // A member that has left may be waiting for a rank that is in a marked phase or just left one.
+    // A member that has completed it may wait for a rank that is or just was in a marked phase.
     if (!operation.left.empty() && table_.excused_at() != Clock::TimePoint::min() &&
         now_ - table_.excused_at() < options_.hang_after) {
       return std::nullopt;
     }
-    const auto old = std::count_if(
+    const auto outdated = std::count_if(
         operation.starters.begin(), operation.starters.end(),
-        [&](const Operation::Starter& starter) { return WordAge(starter.rank) > kFresh; });
-    if (static_cast<size_t>(old) * 20 > operation.starters.size()) return std::nullopt;
+        [&](const Operation::Starter& starter) { return ReportAge(starter.rank) > kReportMaxAge; });
+    if (static_cast<size_t>(outdated) * 20 > operation.starters.size()) return std::nullopt;
     Verdict verdict{.fault = FaultClass::kCommHang,
                     .ranks = {},
                     .edge = {},
@@ -436,26 +449,30 @@ class HangFinder {
                     .evidence = {},
                     .lasting_ns = operation.youngest_ns};
     verdict.evidence.push_back(fmt::format(
-        "all {} ranks have started {}, the last one {} ago; it does not finish",
+        "all {} ranks have started {}, the last one {} ago, and it does not complete",
         operation.starters.size(), NameOf(operation), InSeconds(operation.youngest_ns)));
     const bool is_cut = BlameCut(operation, verdict);
-    // What looks like one link may be the first that is known of a node that is cut from all.
-    const bool to_come = operation.youngest_ns < suspicious + kAnswersFollow;
-    if (to_come && verdict.ranks.empty() && AnyInVain(table_, now_, kFresh)) return std::nullopt;
+    // A single failed link may be the first one reported of a node that is cut off from all others.
+    const bool answers_pending = operation.youngest_ns < suspect_after + kProbeAnswerDelay;
+    if (answers_pending && verdict.ranks.empty() && AnyProbeFailed(table_, now_, kReportMaxAge)) {
+      return std::nullopt;
+    }
     if (!is_cut) FollowEdges(operation, verdict);
     const uint64_t patience = patience_.ToBlame(
-        operation, kNone, is_cut ? Standing::kOutOfReach : Standing::kStuck, now_);
-    if (operation.youngest_ns < patience) return Suspicion(std::move(verdict), patience);
+        operation, kNone, is_cut ? RootState::kUnreachable : RootState::kCommunicating, now_);
+    if (operation.youngest_ns < patience) return AsSuspicion(std::move(verdict), patience);
     return verdict;
   }
 
-  /// A node or a link that is cut stops all connections, each of which then looks like the one.
+  /// Blames a node or a link that is cut off, and returns whether there is one. Such a cut blocks
+  /// all connections of the operation, so that following the connections would name an arbitrary
+  /// one.
   bool BlameCut(const Operation& operation, Verdict& verdict) const {
     std::set<Index> nodes;
     for (const Operation::Starter& starter : operation.starters) {
       nodes.insert(table_.rank(starter.rank).node);
     }
-    const auto cut = FindCut(table_, nodes, now_, kFresh);
+    const auto cut = FindCut(table_, nodes, now_, kReportMaxAge);
     if (!cut) return false;
     verdict.action = Action::kRestartWithoutRoot;
     verdict.confidence = 0.95;
@@ -468,9 +485,9 @@ class HangFinder {
     for (const Index node : cut->nodes) verdict.nodes.push_back(table_.node(node).name);
     if (!cut->link) return true;
     const auto rank_on = [&](Index node) {
-      const auto found = std::find_if(
-          operation.starters.begin(), operation.starters.end(),
-          [&](const Operation::Starter& one) { return table_.rank(one.rank).node == node; });
+      const auto found =
+          std::find_if(operation.starters.begin(), operation.starters.end(),
+                       [&](const auto& starter) { return table_.rank(starter.rank).node == node; });
       return Rank{found->rank};
     };
     const auto [a, b] = *cut->link;
@@ -479,7 +496,7 @@ class HangFinder {
     return true;
   }
 
-  /// Walks from the least advanced connection to the one that everything behind it waits for.
+  /// Follows the waits from the least advanced connection to the one at their end, and blames it.
   void FollowEdges(const Operation& operation, Verdict& verdict) const {
     std::map<uint32_t, const PeerEdge*> edges;
     for (const Operation::Starter& starter : operation.starters) {
@@ -488,23 +505,24 @@ class HangFinder {
       }
     }
     if (edges.empty() && IsPairwise(operation.func)) {
-      const Operation::Starter& one = operation.starters.front();
-      const bool sends = one.flight->func == Func::kSend;
-      const Rank peer = one.flight->edge->peer;
-      verdict.edge = sends ? Edge{Rank{one.rank}, peer} : Edge{peer, Rank{one.rank}};
+      const Operation::Starter& starter = operation.starters.front();
+      const bool sends = starter.flight->func == Func::kSend;
+      const Rank peer = starter.flight->edge->peer;
+      verdict.edge = sends ? Edge{Rank{starter.rank}, peer} : Edge{peer, Rank{starter.rank}};
       verdict.nodes = {table_.NodeNameOf(verdict.edge->from.value),
                        table_.NodeNameOf(verdict.edge->to.value)};
       if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
       verdict.action = Action::kRestartWithoutRoot;
       verdict.confidence = 0.85;
-      verdict.evidence.emplace_back("a transfer has one connection");
+      verdict.evidence.emplace_back("a transfer uses a single connection");
       return;
     }
     if (edges.empty()) {
-      verdict.evidence.emplace_back("no rank says which of its connections stands still");
+      verdict.evidence.emplace_back("no rank reported which of its connections is blocked");
       return;
     }
-    // On the wire is the end of every chain; else the least advanced connection is its start.
+    // A transfer on the wire ends every chain of waits. Without one, start at the least advanced
+    // connection.
     auto rank_of_state = [](const auto& entry) {
       return std::pair(entry.second->state != EdgeState::kSendWait, entry.second->steps);
     };
@@ -532,11 +550,11 @@ class HangFinder {
         verdict.nodes = {table_.NodeNameOf(rank), table_.NodeNameOf(peer)};
         verdict.confidence = sends ? 0.95 : 0.8;
         verdict.evidence.push_back(
-            sends ? fmt::format("rank {}'s transfer {} to rank {} is on the wire and not "
+            sends ? fmt::format("transfer {1} of rank {0} to rank {2} is on the wire and not "
                                 "acknowledged; no other connection is further behind",
                                 rank, edge.steps, peer)
-                  : fmt::format("rank {} waits for transfer {} from rank {}, which waits for "
-                                "nobody",
+                  : fmt::format("rank {} waits for transfer {} from rank {}, which waits for no "
+                                "other rank",
                                 rank, edge.steps, peer));
         break;
       }
@@ -545,7 +563,7 @@ class HangFinder {
         verdict.nodes = {table_.NodeNameOf(peer)};
         verdict.confidence = 0.85;
         verdict.evidence.push_back(
-            fmt::format("rank {} may not send: rank {} does not take what it has", rank, peer));
+            fmt::format("rank {} cannot send: rank {} does not consume data", rank, peer));
         break;
       case EdgeState::kSendGpuWait:
       case EdgeState::kRecvFlushWait:
@@ -555,7 +573,7 @@ class HangFinder {
         verdict.nodes = {table_.NodeNameOf(rank)};
         verdict.confidence = 0.8;
         verdict.evidence.push_back(
-            fmt::format("rank {}'s own GPU does not move data for rank {}", rank, peer));
+            fmt::format("the GPU of rank {} does not move data for rank {}", rank, peer));
         break;
     }
     if (verdict.nodes.size() == 2 && verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
@@ -564,11 +582,11 @@ class HangFinder {
   const Table& table_;
   const Clock::TimePoint now_;
   const DetectorOptions& options_;
-  const WaitsFor graph_;
+  const WaitsForGraph graph_;
   const Patience patience_;
   uint64_t stall_ns_ = 0;
-  std::set<Index> silent_nodes_;              // that are told
-  std::map<uint32_t, uint32_t> waiting_for_;  // absent rank → operation
+  std::set<Index> reported_nodes_;                // silent nodes with a verdict or a suspicion
+  std::map<uint32_t, uint32_t> longest_wait_of_;  // absent rank → operation
 };
 
 }  // namespace
@@ -577,16 +595,16 @@ std::vector<Verdict> FindDead(const Table& table) {
   std::vector<Verdict> verdicts;
   for (uint32_t rank = 0; rank < table.world(); ++rank) {
     const RankInfo& info = table.rank(rank);
-    if (info.node == kNone || info.word.alive || info.word.finished) continue;
+    if (info.node == kNone || info.latest.alive || info.latest.finished) continue;
     verdicts.push_back({.fault = FaultClass::kDead,
                         .ranks = {Rank{rank}},
                         .edge = {},
                         .nodes = {table.NodeNameOf(rank)},
                         .confidence = 1,
                         .action = Action::kRestartWithoutRoot,
-                        .evidence = {fmt::format("the process of rank {} on {} is gone (its agent "
-                                                 "watches it); its last step was {}",
-                                                 rank, table.NodeNameOf(rank), info.word.step)}});
+                        .evidence = {fmt::format("the process of rank {} on {} has ended, as its "
+                                                 "agent reports; its last step was {}",
+                                                 rank, table.NodeNameOf(rank), info.latest.step)}});
   }
   return verdicts;
 }

@@ -5,82 +5,85 @@
 #include <vector>
 
 #include "coordinator/detect/gather.h"
-#include "coordinator/detect/leads.h"
+#include "coordinator/detect/lag.h"
 #include "coordinator/detect/robust.h"
 #include "coordinator/detect/track.h"
 
-// Who comes late by own fault. The time that a rank needs for itself between two operations of a
-// communicator (its clock's difference less the time it was blocked in operations meanwhile) is
-// compared with that of the other members, who had the same work to do. Clocks are never compared.
+// Finds stragglers: members that are late because of their own time. A rank's own time between two
+// operations of a communicator is the time on its clock less the time it was blocked in operations.
+// It is compared with the own time of the other members, which have the same work. Clocks of
+// different ranks are never compared.
 
 namespace holdfast::detect {
 
-/// What is usual among all communicators of one role.
-struct RoleUsage {
+/// Usual values of all communicators of one role.
+struct RoleBaseline {
   Recent<double, 64> spreads;  // of own times in a window, as a share of the window
-  Recent<double, 64> slopes;   // own nanoseconds a byte moved, where the members' bytes differ
-  Recent<double, 64> noises;   // of a member's own times in windows far apart, the same
-  Recent<double, 64> shifts;   // sizes of members' changes beside their own past
-  double spread = 0;           // the median of the spreads, brought up to date now and then
-  double noise = 0;            // of the noises
-  std::array<uint64_t, Track::kLevels> strong{};  // windows in which a member came very late
-  uint64_t windows = 0;                           // of all members
+  Recent<double, 64> slopes;   // own nanoseconds per byte moved, if the members' bytes differ
+  Recent<double, 64> noises;   // spread of a member's excess between windows far apart, as a share
+  Recent<double, 64> shifts;   // absolute changes of members against their own past
+  double spread = 0;           // the median of the spreads, updated from time to time
+  double noise = 0;            // the median of the noises, updated likewise
+  std::array<uint64_t, Track::kLevels> very_late{};  // windows in which a member was very late
+  uint64_t windows = 0;                              // of all members
 };
 
 class Lateness {
  public:
   Lateness(uint32_t members, const DetectorOptions& options);
 
-  /// Takes an operation in. `iteration_ns`: the usual time of an iteration, 0 when not known.
+  /// Adds an operation. `iteration_ns`: the usual duration of an iteration, 0 if unknown.
   /// `excused`: by position, members whose lateness has a known cause; empty: none.
-  /// `alike`: the members have the same work; else each is only compared with its own past.
-  void Add(const Gathered& operation, double iteration_ns, const std::vector<bool>& excused,
-           bool alike, RoleUsage& usage);
+  /// `equal_work`: the members have the same work. If false, each member is compared only with its
+  /// own past.
+  void Add(const GatheredOperation& operation, double iteration_ns,
+           const std::vector<bool>& excused, bool equal_work, RoleBaseline& baseline);
 
   const std::vector<Track>& tracks() const { return tracks_; }
-  /// Some member may be late lastingly, or often: worth a look.
+  /// Whether some member may be late for long, or often, and should be examined.
   bool suspicious() const { return suspicious_; }
-  /// From what change on, as a share of a window, one that lasted long is worth a look.
-  double small_from() const { return small_from_; }
-  /// Usual length of a window.
+  /// The least long-lasting change to examine, as a share of a window.
+  double small_change_min() const { return small_change_min_; }
+  /// The usual length of a window; 0 if unknown.
   double window_ns() const { return walls_.size() == 0 ? 0 : walls_.Median(); }
-  /// The totals of blocked time were not there: a late rank may have inherited its lateness.
+  /// Whether totals of blocked time are missing. A late rank may then have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
-  bool alike() const { return alike_; }
-  /// Members have different numbers of transfers between two, on the average.
+  bool equal_work() const { return equal_work_; }
+  /// Whether the members differ in their average number of bytes sent pairwise.
   bool transfers_differ() const { return transfers_differ_; }
 
  private:
-  bool WholeIterations(const Gathered& operation, double wall_ns, double iteration_ns);
-  void Window(const Gathered& operation, double wall_ns, const std::vector<bool>& excused,
-              RoleUsage& usage);
-  void OwnTimes(const Gathered& operation, const std::vector<bool>& excused);
-  void Forget(double least_ns);
-  void MoveAnchor(const Gathered& operation);
-  double LeastWindow(double iteration_ns) const;
-  bool TransfersDiffer();
-  void TakeOutWork(RoleUsage& usage);
-  void NoteNoise(RoleUsage& usage);
-  void Note(double wall_ns, RoleUsage& usage);
+  bool HoldsWholeIterations(const GatheredOperation& operation, double wall_ns,
+                            double iteration_ns);
+  void AddWindow(const GatheredOperation& operation, double wall_ns,
+                 const std::vector<bool>& excused, RoleBaseline& baseline);
+  void ComputeOwnTimes(const GatheredOperation& operation, const std::vector<bool>& excused);
+  void ResetTracks(double min_window_ns);
+  void MoveAnchor(const GatheredOperation& operation);
+  double MinWindow(double iteration_ns) const;
+  bool UpdateTransfersDiffer();
+  void SubtractWork(RoleBaseline& baseline);
+  void RecordNoise(RoleBaseline& baseline);
+  void RecordWindow(double wall_ns, RoleBaseline& baseline);
 
   const DetectorOptions options_;
-  std::vector<Sample> anchor_;  // where the window began, and what operation that was
+  std::vector<Sample> anchor_;  // the operation at which the window began
   Func anchor_func_ = Func::kOther;
   uint64_t anchor_seq_ = 0;
-  Recent<uint32_t, 16> in_iteration_;  // operations of the kind in an iteration, by each estimate
+  Recent<uint32_t, 16> in_iteration_;  // estimates of the kind's operations per iteration
   bool work_differs_ = false;          // the members move different numbers of bytes
-  std::vector<double> usual_bytes_;    // by position, of windows of transfers between two
+  std::vector<double> usual_bytes_;    // by position, in windows of pairwise transfers
   std::vector<Track> tracks_;
-  Leads leads_;
-  bool alike_ = true;
+  LagTracker lag_;
+  bool equal_work_ = true;
   bool transfers_differ_ = true;  // until the first window
   Recent<double, 16> walls_;
-  double least_ns_ = 0;  // how long windows had to be when the tracks began
+  double min_window_ns_ = 0;  // least length of a window when the tracks began
   uint32_t windows_ = 0;
-  double small_from_ = 0;
+  double small_change_min_ = 0;
   bool suspicious_ = false;
   bool by_waits_only_ = false;
-  // Scratch of one window, by member present in it.
+  // Scratch of one window, by member that is present in it.
   std::vector<uint32_t> position_;
   std::vector<double> own_ns_;
   std::vector<double> bytes_;

@@ -7,25 +7,25 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr size_t kUsualLeast = 8;
-constexpr double kSlackShare = 0.025;  // half of the shift that is looked for
+constexpr size_t kUsualMin = 8;
+constexpr double kSlackShare = 0.025;  // half of the smallest shift to detect
 constexpr double kShiftShare = 0.05;
-constexpr double kAlarm = 6;  // robust standard deviations, summed
-constexpr size_t kPendingMost = 3;
+constexpr double kAlarm = 6;  // sum of robust standard deviations
+constexpr size_t kPendingMax = 3;
 constexpr uint64_t kStepsAhead = 1000;
-constexpr uint32_t kImplausibleMost = 100;
-constexpr double kStepMost = 4;  // what one step may add: one long step is no shift
+constexpr uint32_t kImplausibleMax = 100;
+constexpr double kStepMax = 4;  // the most one step may add: one long step is not a shift
 
 }  // namespace
 
 void Pace::Add(uint64_t step, uint64_t duration_ns) {
   if (duration_ns == 0 || duration_ns > kDurationNsMax || step > kSeqMax) return;
-  // A step far from all others is nonsense, unless everybody says so.
+  // Ignore a step number far from the others, unless many such numbers follow each other.
   const uint64_t newest = pending_.empty() ? finished_ : pending_.back().step;
   const bool plausible = newest == 0 || (step > finished_ && step < newest + kStepsAhead);
   if (!plausible) {
     if (step >= newest + kStepsAhead || step + kStepsAhead < newest) ++implausible_;
-    if (implausible_ < kImplausibleMost) return;
+    if (implausible_ < kImplausibleMax) return;
     pending_.clear();
     finished_ = 0;
   }
@@ -36,7 +36,7 @@ void Pace::Add(uint64_t step, uint64_t duration_ns) {
     at = pending_.insert(at, Pending{step, {}});
   }
   if (!at->durations.full()) at->durations.Add(static_cast<double>(duration_ns));
-  if (pending_.size() <= kPendingMost) return;
+  if (pending_.size() <= kPendingMax) return;
   Finish(pending_.front());
   pending_.erase(pending_.begin());
 }
@@ -47,12 +47,12 @@ void Pace::Finish(const Pending& pending) {
   finished_ = step;
   now_.Add(duration);
   iteration_ns_ = now_.Median();
-  if (usual_.size() >= kUsualLeast) {
+  if (usual_.size() >= kUsualMin) {
     const double spread = std::max(1.4826 * centre_.mad, 0.01 * centre_.median);
     const double step_z = (duration - (1 + kSlackShare) * centre_.median) / spread;
-    sum_ = std::max(0.0, sum_ + std::min(step_z, kStepMost));
+    sum_ = std::max(0.0, sum_ + std::min(step_z, kStepMax));
     if (sum_ == 0) sum_since_ = step;
-    if (sum_ >= kAlarm) return;  // what is slow is not learned as usual
+    if (sum_ >= kAlarm) return;  // a slow period must not become the usual pace
   }
   usual_.Add(duration);
   std::vector<double> values(usual_.values().begin(), usual_.values().end());

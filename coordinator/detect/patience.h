@@ -3,37 +3,38 @@
 #include "coordinator/detect/table.h"
 #include "coordinator/detect/waits.h"
 
-// How long a root of the waits-for graph may stand still before it is called hung. A false restart
-// costs the steps since the last save and the time to load it on all ranks; waiting costs the wait.
-// So what a legitimate pause looks like as well is given the time of legitimate pauses: what this
-// job has shown of them, and a minute at least.
+// How long a root of the waits-for graph may make no progress before it counts as hung. A false
+// restart costs all ranks the steps since the last save and the time to load it; patience costs
+// only the wait. A stall that could be a legitimate pause is therefore given the length of the
+// job's legitimate pauses, and at least a minute.
 
 namespace holdfast::detect {
 
-/// What the root's own state says.
-enum class Standing {
-  kStopped,      // its process is stopped: it cannot move
-  kStuck,        // everybody is in communication: nothing can move, but links recover
-  kElsewhere,    // it is outside of communication: it may read, or wait for its GPU
-  kRunning,      // the same, and its process runs: it may compile or evaluate
-  kSilent,       // its node says nothing, and nobody was asked about it
-  kOutOfReach,   // its node says nothing, and those who asked it had no answer
-  kAgentSilent,  // its node answers others, and its agent says nothing
+/// What the reports show of the root.
+enum class RootState {
+  kStopped,               // its process is stopped: no progress is possible
+  kCommunicating,         // all ranks are in communication: only a link that recovers can end it
+  kOutsideCommunication,  // a rank outside communication: it may read, or wait for its GPU
+  kRunning,               // likewise, and its process runs: it may compile or evaluate
+  kNodeSilent,            // its node sends no digests, and no node probed it
+  kUnreachable,           // its node sends no digests, and answered no node that probed it
+  kAgentSilent,           // its node answers other nodes, but its agent sends no digests
 };
 
 class Patience {
  public:
   Patience(const Table& table, const DetectorOptions& options) : table_(table), options_(options) {}
 
-  /// From how long a wait on is a hang suspected.
+  /// Returns how long a wait must last to be a suspicion, in ns.
   uint64_t ToSuspect(const Operation& operation) const;
-  /// How long it must have lasted for a verdict. `rank`: that others wait for; kNone: nobody.
-  uint64_t ToBlame(const Operation& operation, uint32_t rank, Standing standing,
+  /// Returns how long a wait must last to be a verdict, in ns. `rank`: the rank that others wait
+  /// for; kNone if there is none.
+  uint64_t ToBlame(const Operation& operation, uint32_t rank, RootState state,
                    Clock::TimePoint now) const;
 
  private:
-  uint64_t SlowestUsual(const Operation& operation) const;
-  uint64_t Usual(const Operation& operation, uint32_t rank, Clock::TimePoint now) const;
+  uint64_t P99Of(const Operation& operation) const;
+  uint64_t UsualPause(const Operation& operation, uint32_t rank, Clock::TimePoint now) const;
 
   const Table& table_;
   const DetectorOptions& options_;

@@ -7,29 +7,30 @@
 #include "coordinator/detect/robust.h"
 #include "storage/base/clock.h"
 
-// How long marked phases usually take, and from when on one takes too long to excuse a rank.
+// The usual lengths of marked phases, and the length beyond which a phase no longer excuses a rank.
 
 namespace holdfast::detect {
 
-/// Phases in which nobody expects steps at the usual pace.
+/// Phases in which a rank makes no steps, or makes them more slowly than usual.
 inline constexpr uint8_t kPhasesWithoutSteps =
     static_cast<uint8_t>(Phase::kInit) | static_cast<uint8_t>(Phase::kCompile) |
     static_cast<uint8_t>(Phase::kCheckpoint) | static_cast<uint8_t>(Phase::kEvaluation);
 
 class PhaseLengths {
  public:
-  /// A rank left the phases of `bits`, which lasted so long together.
+  /// Records that a rank left the phases of `bits`, which lasted `length` together.
   void Add(uint8_t bits, Clock::Duration length) {
     ForEach(bits, [&](size_t kind) { lengths_[kind].Add(static_cast<double>(length.count())); });
   }
-  /// Some phase of `bits` has ended before: how long they take is known.
+  /// Whether a phase of `bits` has ended before, so that a usual length is known.
   bool Known(uint8_t bits) const {
     bool known = false;
     ForEach(bits, [&](size_t kind) { known |= lengths_[kind].size() != 0; });
     return known;
   }
-  /// How long phases of `bits` excuse a rank: ten times their usual length, or four times the
-  /// longest when some are known; at least a minute, ten where none has ended.
+  /// Returns how long phases of `bits` excuse a rank. The limit is ten times their median length;
+  /// once three have ended, at most four times the longest. It is at least a minute, and ten
+  /// minutes if none has ended.
   Clock::Duration Limit(uint8_t bits) const {
     double limit = 0;
     ForEach(bits, [&](size_t kind) { limit = std::max(limit, LimitOf(lengths_[kind])); });
@@ -40,7 +41,7 @@ class PhaseLengths {
   using Lengths = Recent<double, 32>;
 
   static double LimitOf(const Lengths& lengths) {
-    constexpr double kLeast = 60e9;
+    constexpr double kMin = 60e9;  // ns
     constexpr double kUnknown = 600e9;
     constexpr size_t kSome = 3;
     if (lengths.size() == 0) return kUnknown;
@@ -49,7 +50,7 @@ class PhaseLengths {
       const auto values = lengths.values();
       limit = std::min(limit, 4 * *std::max_element(values.begin(), values.end()));
     }
-    return std::max(limit, kLeast);
+    return std::max(limit, kMin);
   }
   template <typename Visit>
   static void ForEach(uint8_t bits, Visit visit) {

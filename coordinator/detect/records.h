@@ -7,16 +7,18 @@
 
 #include "storage/base/ids.h"
 
-// What is told of a running job to find out who is faulty: plain values. Each comes from one rank,
-// or from the agent of its node, and only durations of that node's monotonic clock count: times of
-// different nodes are never compared. Any of it may be lost, late, doubled, or nonsense.
+// The records that agents report about a running job: plain values, the input of the detector. Each
+// comes from one rank, or from the agent of its node. The detector uses only durations on that
+// node's monotonic clock and never compares times of different nodes. Any record may be lost, late,
+// duplicated or corrupt.
 //
-// The numbers of the enums are stable (shared memory and wire); a number outside an enum is refused
-// by the detector.
+// The numbers of the enums are stable (shared memory and wire). The detector refuses a number
+// outside an enum.
 
 namespace holdfast::detect {
 
-/// Names a communicator: the same number on all of its ranks, another for another communicator.
+/// Identifies a communicator: the same number on all of its ranks, and a different number for each
+/// communicator.
 using CommId = StrongNumber<struct CommTag, uint64_t>;
 
 enum class Func : uint8_t {
@@ -33,7 +35,7 @@ enum class Func : uint8_t {
 };
 inline constexpr uint8_t kFuncMax = 9;
 
-/// What a communicator is for, when the job says so.
+/// What a communicator is used for. kUnknown when the job does not declare it.
 enum class Role : uint8_t {
   kUnknown = 0,
   kData = 1,
@@ -43,41 +45,43 @@ enum class Role : uint8_t {
 };
 inline constexpr uint8_t kRoleMax = 4;
 
-/// A group of ranks that communicate. Told when it is made, and again whenever an agent attaches.
+/// A group of ranks that communicate. Reported when it is created, and again whenever an agent
+/// attaches.
 struct Communicator {
   CommId id;
   Role role = Role::kUnknown;
   std::vector<Rank> members;  // ranks of the job, in the order of the communicator
 };
 
-/// One operation that one rank completed. A writer may sample, when all ranks choose the same
-/// operations: by a hash of (comm, func, seq).
+/// One operation that one rank completed. A writer may report a sample of the operations if all
+/// ranks choose the same ones: by a hash of (comm, func, seq).
 struct Collective {
   Rank rank;
   CommId comm;
   Func func = Func::kOther;
-  uint8_t dtype = 0;  // the library's own number; only compared
-  uint8_t algo = 0;   // the same
-  uint8_t proto = 0;  // the same
+  uint8_t dtype = 0;  // the library's own number; only compared for equality
+  uint8_t algo = 0;   // likewise
+  uint8_t proto = 0;  // likewise
   uint64_t seq = 0;   // the rank's own ordinal within (comm, func), from 0
   uint64_t bytes = 0;
   uint64_t start_ns = 0;  // the rank's clock: the operation starts to execute (not: is enqueued)
   uint64_t stop_ns = 0;
-  uint64_t enqueue_ns = 0;  // the same clock; 0: not known
-  /// Running totals of the rank over all communicators, sampled or not, as of start_ns: the time it
-  /// spent in operations (overlapping ones count once), and the bytes it sent and received in them.
-  /// They say what share of a delay is the rank's own, and how much work it had. 0: not known.
+  uint64_t enqueue_ns = 0;  // the same clock; 0: unknown
+  /// Running totals of the rank at start_ns, over all communicators and all operations, sampled or
+  /// not: the time spent in operations (overlapping operations count once), and the bytes sent and
+  /// received in them. They show what share of a delay is the rank's own, and how much work it had.
+  /// 0: unknown.
   uint64_t blocked_ns = 0;
   uint64_t moved_bytes = 0;
 };
 
-/// How far a transfer is, as the NCCL profiler's proxy steps have it.
+/// The state of a transfer, as the NCCL profiler reports it in its proxy steps.
 enum class EdgeState : uint8_t {
   kUnknown = 0,
-  kSendGpuWait = 1,    // the sender's GPU has not produced the data: local, or upstream
-  kSendPeerWait = 2,   // the receiver has given no credit
+  kSendGpuWait = 1,    // the sender's GPU has not produced the data: the cause is local or upstream
+  kSendPeerWait = 2,   // the receiver has granted no credit
   kSendWait = 3,       // on the wire
-  kRecvWait = 4,       // nothing arrived yet
+  kRecvWait = 4,       // no data has arrived yet
   kRecvFlushWait = 5,  // arrived, not yet visible to the receiver's GPU
   kRecvGpuWait = 6,    // the receiver's GPU has not consumed it
 };
@@ -90,13 +94,13 @@ struct PeerEdge {
   Rank peer;
   Direction direction = Direction::kSend;
   EdgeState state = EdgeState::kUnknown;
-  uint64_t steps = 0;  // transfers completed on this edge in the operation; 0 also when not known
+  uint64_t steps = 0;  // transfers completed on this edge in the operation; 0 also if unknown
 };
 
 enum class FlightState : uint8_t { kEnqueued = 0, kStarted = 1 };
 
-/// One operation that a rank has not completed. Only those older than about a second need to be
-/// told.
+/// One operation that a rank has not completed. Agents need to report only operations that are
+/// older than about a second.
 struct InFlight {
   Rank rank;
   CommId comm;
@@ -105,12 +109,13 @@ struct InFlight {
   FlightState state = FlightState::kEnqueued;
   uint64_t seq = 0;
   uint64_t bytes = 0;
-  uint64_t age_ns = 0;  // in this state, by the node's clock when the digest was taken
+  uint64_t age_ns = 0;  // time in this state, on the node's clock when the digest was taken
   std::optional<PeerEdge> edge;
 };
 
-/// How many operations of one kind a rank has completed. Told in every digest for what moved
-/// lately: without it, a rank that has just left an operation looks like one that never came.
+/// How many operations of one kind a rank has completed. Every digest contains the counts that
+/// changed recently. Without them, a rank that has just left an operation looks like a rank that
+/// never joined it.
 struct Completed {
   Rank rank;
   CommId comm;
@@ -118,58 +123,58 @@ struct Completed {
   uint64_t count = 0;  // operations 0 … count − 1 are complete
 };
 
-/// What one rank moved to or from one peer over a window of operations.
+/// What one rank sent to or received from one peer over a window of operations.
 struct PeerSums {
   Rank rank;
   Rank peer;
   CommId comm;
   Direction direction = Direction::kSend;
   uint64_t bytes = 0;
-  uint64_t wait_ns = 0;  // in kSendWait, or in kRecvWait
+  uint64_t wait_ns = 0;  // time in kSendWait or in kRecvWait
   uint64_t operations = 0;
 };
 
-/// Phases in which a rank says that it makes no steps, or not at its usual pace.
+/// Phases that a rank marks. In them it makes no steps, or makes them more slowly than usual.
 enum class Phase : uint8_t {
   kInit = 1,
   kCompile = 2,
   kCheckpoint = 4,
   kEvaluation = 8,
-  kCollective = 16,  // it is in a collective by its own account
+  kCollective = 16,  // the rank itself reports that it is in a collective
 };
 
-/// Duration of one step of one rank.
+/// The duration of one step of one rank.
 struct StepTime {
   uint64_t step = 0;
   uint64_t duration_ns = 0;
 };
 
-/// What the agent sees of one rank.
+/// What the agent observes of one rank.
 struct RankState {
   Rank rank;
   bool alive = true;         // by its pidfd
   bool finished = false;     // it exited with code 0: not a fault
-  char process_state = 'R';  // of /proc/PID/stat: R S D T Z X, 0: not known
-  uint8_t phases = 0;        // bits of Phase: any that it was in since the digest before
+  char process_state = 'R';  // from /proc/PID/stat: R S D T t Z X; 0: unknown
+  uint8_t phases = 0;        // bits of Phase: every phase since the previous digest
   uint64_t step = 0;
-  uint64_t heartbeat_age_ns = 0;          // since the process last showed life by itself
+  uint64_t heartbeat_age_ns = 0;          // since the process last wrote anything
   uint64_t since_step_ns = 0;             // since `step` advanced
-  std::vector<StepTime> steps_done = {};  // finished since the digest before, oldest first
+  std::vector<StepTime> steps_done = {};  // finished since the previous digest, oldest first
 };
 
-/// Whether the agent of one node lately had an answer from another.
+/// Whether the agent of one node recently received an answer from the node `node`.
 struct Reach {
   std::string node;
   bool reached = false;
 };
 
-/// What one agent says of its ranks in one message.
+/// One agent's report on its ranks, in one message.
 struct Digest {
   std::string node;
   Incarnation incarnation;
   uint32_t world = 0;        // ranks of the job
-  uint64_t agent_start = 0;  // names the agent's process: numbering starts again with it
-  uint64_t number = 0;       // counts this agent's digests of the job
+  uint64_t agent_start = 0;  // identifies the agent's process, which restarts `number`
+  uint64_t number = 0;       // sequence number of this agent's digests of the job
   uint64_t taken_ns = 0;     // the node's monotonic clock
   std::vector<Communicator> communicators;
   std::vector<RankState> ranks;
@@ -177,7 +182,7 @@ struct Digest {
   std::vector<InFlight> in_flight;
   std::vector<Completed> completed;
   std::vector<PeerSums> peer_sums;
-  std::vector<Reach> reach = {};  // of a few others, while an operation does not end
+  std::vector<Reach> reach = {};  // of a few other nodes, while an operation does not complete
 };
 
 }  // namespace holdfast::detect

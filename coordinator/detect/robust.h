@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
-// Statistics that a few wild values do not move.
+// Robust statistics: a few outliers do not change them.
 
 namespace holdfast::detect {
 
-/// The lower median; reorders. 0 when empty. Of two values the smaller: so the faster of a pair is
-/// the measure of the slower.
+/// Returns the lower median, 0 if empty. Reorders the values. Of two values it is the smaller, so
+/// the slower of two ranks is compared with the faster.
 template <typename T>
 T LowerMedian(std::span<T> values) {
   if (values.empty()) return T{};
@@ -21,7 +21,7 @@ T LowerMedian(std::span<T> values) {
   return *middle;
 }
 
-/// The value that so many are below; reorders.
+/// Returns the quantile `q` (0 … 1) of the values, 0 if empty. Reorders the values.
 inline double Quantile(std::span<double> values, double q) {
   if (values.empty()) return 0;
   const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
@@ -29,23 +29,24 @@ inline double Quantile(std::span<double> values, double q) {
   return values[static_cast<size_t>(at)];
 }
 
-/// Median and median absolute deviation; reorders.
+/// Median and median absolute deviation.
 struct Centre {
   double median = 0;
   double mad = 0;
 };
+/// Overwrites the values.
 inline Centre CentreOf(std::span<double> values) {
   const double median = LowerMedian(values);
   for (double& value : values) value = std::abs(value - median);
   return {median, LowerMedian(values)};
 }
 
-/// Robust z of a value, the spread taken for at least `least_spread`.
+/// Returns the robust z-score of a value. The spread counts as at least `least_spread`.
 inline double RobustZ(double value, const Centre& centre, double least_spread) {
   return 0.6745 * (value - centre.median) / std::max(centre.mad, least_spread);
 }
 
-/// The last values of a series.
+/// The last kSize values of a series.
 template <typename T, size_t kSize>
 class Recent {
  public:
@@ -56,7 +57,7 @@ class Recent {
   size_t size() const { return std::min<size_t>(added_, kSize); }
   uint64_t added() const { return added_; }
   bool full() const { return added_ >= kSize; }
-  /// The next one to go, when full.
+  /// The value that the next Add() replaces, if full.
   T oldest() const { return values_[added_ % kSize]; }
   T Median() const {
     std::array<T, kSize> copy = values_;
@@ -69,7 +70,7 @@ class Recent {
   uint64_t added_ = 0;
 };
 
-/// P(X ≥ k) of a binomial, for small p.
+/// Returns P(X ≥ k) of a binomial distribution, for small p.
 inline double BinomialTail(uint64_t k, uint64_t n, double p) {
   if (k == 0) return 1;
   if (k > n || p <= 0) return 0;

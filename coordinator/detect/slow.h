@@ -12,104 +12,107 @@
 #include "coordinator/detect/steps.h"
 #include "coordinator/detect/transfer.h"
 
-// Why the job is slower than it could be: whose own time, or which transfers.
+// Finds the cause of slow iterations: stragglers and slow transfers.
 
 namespace holdfast::detect {
 
-/// Robust spread of how much later than their peers a role's members are lastingly; reorders. What
-/// few members show of it is weighed with what is usual.
+/// Returns the robust spread of the ranks' lasting excesses over their peers; reorders. A small
+/// number of ranks is weighted with the usual spread.
 double LastingSpread(std::span<double> excesses);
 
-/// So many very late windows that it is no chance.
-struct Often {
-  uint32_t strong = 0;
-  uint32_t of = 0;
-  uint64_t all_strong = 0;
+/// More very late windows than chance explains.
+struct FrequentStalls {
+  uint32_t very_late = 0;      // windows in which the member was very late
+  uint32_t windows = 0;        // windows examined
+  uint64_t all_very_late = 0;  // of all members, in all windows
 };
-/// Very late more often than chance gives any of `tracks` ranks: over a short while or a long one,
-/// a little or much.
-std::optional<Often> OftenVeryLate(const Track& track, const RoleUsage& usage, size_t tracks);
+/// Returns the member's stalls if they are more frequent than chance explains for any of `tracks`
+/// ranks, else nullopt. Tests several lengths of time and several levels of lateness.
+std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleBaseline& baseline,
+                                                 size_t tracks);
 
-class Slowness {
+class SlownessDetector {
  public:
-  explicit Slowness(const DetectorOptions& options) : options_(options) {}
+  explicit SlownessDetector(const DetectorOptions& options) : options_(options) {}
 
-  /// Takes in the measurements of an admitted digest.
+  /// Adds the measurements of an admitted digest.
   void Observe(const Digest& digest, Index node, Table& table, Clock::TimePoint now);
+  /// Returns the present stragglers and slow transfers.
   std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now);
-  /// Communicators whose connections should be looked at.
+  /// Communicators whose connections should be measured. Set by Evaluate.
   const std::vector<CommId>& wanted() const { return wanted_; }
 
  private:
-  /// What is watched of one communicator.
+  /// The measurements of one communicator.
   struct Watch {
     Watch(uint32_t members, const DetectorOptions& options)
         : gatherer(members), lateness(members, options), transfers(options) {}
     Gatherer gatherer;
     Lateness lateness;
-    Transfers transfers;
-    uint32_t stages_known = ~0U;  // communicators with sends, when `spans_stages` was found
+    TransferMonitor transfers;
+    uint32_t stages_known = ~0U;  // communicators with sends when `spans_stages` was computed
     bool spans_stages = false;
   };
-  /// The connections of all communicators of a class, while the transfers of one are slow or it is
-  /// time to compare them.
+  /// The connections of all communicators of a class. Exists while transfers of one of them are
+  /// slow, or during a periodic scan.
   struct Pool {
     explicit Pool(size_t cells_max) : matrix(cells_max) {}
     DelayMatrix matrix;
     Clock::TimePoint since;
-    bool widespread = false;  // it was once
+    bool widespread = false;  // once set, stays set
   };
 
-  void TakeRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
-  void Finish(const Gathered& operation, Index comm, Table& table);
-  static bool Comparable(Func func, const CommInfo& comm);
+  void AddRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
+  void FinishOperation(const GatheredOperation& operation, Index comm, Table& table);
+  static bool IsComparable(Func func, const CommInfo& comm);
   bool IsRing(Index comm, const Table& table) const;
-  std::vector<bool> Excused(const Gathered& operation, std::span<const uint32_t> members,
+  std::vector<bool> Excused(const GatheredOperation& operation, std::span<const uint32_t> members,
                             const Table& table) const;
-  void TellSteps(const Table& table);
+  void StartSteps(const Table& table);
   void FinishSteps(const Table& table, Clock::TimePoint now);
-  void LookForLate(const Table& table, std::vector<Verdict>& verdicts) const;
-  /// What the ranks of a role are lastingly late by, and whether they always were.
-  struct Lasting {
+  void FindStragglers(const Table& table, std::vector<Verdict>& verdicts) const;
+  /// The lasting lateness of a rank, and whether it was always that late.
+  struct LastingExcess {
     uint32_t rank = 0;
     double excess = 0;
     bool always = false;
   };
-  /// Communicators whose members may be compared: of one role, one size, and alike or not.
+  /// Communicators whose members are comparable: same role, same size, and equal work or not.
   using Class = std::tuple<Role, bool, size_t>;
   static const Class kStepsClass;
   Class ClassOf(Index comm, const Table& table) const;
-  const std::vector<Lasting>& LastingOf(const Class& of, const Table& table) const;
-  bool LateBesideOthers(const Track& track, uint32_t rank, const std::vector<Lasting>& lasting,
-                        double few, double& z) const;
-  static double SlowerZ(const Track& track, const RoleUsage& usage);
-  static double LastingZ(const Track& track, const RoleUsage& usage);
+  const std::vector<LastingExcess>& LastingExcesses(const Class& of, const Table& table) const;
+  bool IsLaterThanPeers(const Track& track, uint32_t rank,
+                        const std::vector<LastingExcess>& lasting, double few, double& z) const;
+  static double ChangeZ(const Track& track, const RoleBaseline& baseline);
+  static double LongChangeZ(const Track& track, const RoleBaseline& baseline);
   /// `comm`: kNone for the steps.
-  std::optional<Verdict> Late(Index comm, uint32_t position, const Table& table) const;
-  void LookForTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
-  static Verdict SlowTransfer(const std::optional<Transfers::Slow>& slow,
-                              const DelayMatrix::Blame& blame, const Pool& pool, const Table& table,
-                              Index comm);
-  void Scan(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
-  void AddSums(const PeerSums& sums, Index comm, const Table& table);
+  std::optional<Verdict> JudgeMember(Index comm, uint32_t position, const Table& table) const;
+  void FindSlowTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
+  static Verdict SlowTransferVerdict(const std::optional<TransferMonitor::Slow>& slow,
+                                     const DelayMatrix::Blame& blame, const Pool& pool,
+                                     const Table& table, Index comm);
+  void ScanConnections(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
+  void AddPeerSums(const PeerSums& sums, Index comm, const Table& table);
   Pool& OpenPool(const Class& of, const Table& table, Clock::TimePoint now);
   void AddPace(std::vector<Verdict>& verdicts) const;
 
   const DetectorOptions options_;
   std::vector<std::unique_ptr<Watch>> watches_;  // by communicator; made with its first record
-  std::map<Class, RoleUsage> usage_;
-  mutable std::map<Class, std::vector<Lasting>> lasting_;  // of this look, when somebody needs it
-  std::map<Class, Pool> pools_;                            // of classes with slow transfers
+  std::map<Class, RoleBaseline> baselines_;
+  mutable std::map<Class, std::vector<LastingExcess>> lasting_;  // cache of one evaluation
+  std::map<Class, Pool> pools_;                                  // of classes with slow transfers
   std::map<Class, Pool> scans_;
   Clock::TimePoint scanned_at_;
-  std::optional<Edge> scan_found_;  // by the scan before
+  std::optional<Edge> scan_found_;  // by the previous scan
   std::vector<Verdict> scan_verdicts_;
-  bool in_doubt_ = false;  // transfers are slow, or were: what overlaps is another
-  Clock::TimePoint in_doubt_until_;
-  Clock::Duration healed_{0};        // the longest slowness of transfers that ended by itself
-  std::unique_ptr<Steps> steps_;     // made with the first step
-  std::vector<uint32_t> everybody_;  // the ranks, when there are steps
-  Clock::TimePoint last_operation_;  // that was told
+  /// Transfers are or recently were slow, which changes how computing and operations overlap.
+  bool transfers_unstable_ = false;
+  Clock::TimePoint unstable_until_;
+  Clock::Duration longest_ended_{0};  // the longest slowdown of transfers that has ended
+  std::unique_ptr<Steps> steps_;      // made with the first step
+  std::vector<uint32_t> all_ranks_;   // filled with the first step
+  Clock::TimePoint last_operation_;   // when the last record of an operation arrived
   Pace pace_;
   std::vector<CommId> wanted_;
 };

@@ -10,11 +10,11 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr Clock::Duration kFresh = std::chrono::seconds(3);
-constexpr uint32_t kStepsKnown = 2;  // a rank's own, to know how long its steps take
-constexpr uint32_t kStepsAhead = 3;  // of the others, to miss a rank that has made none
-constexpr double kSteps = 1.5;
-constexpr double kPauses = 1.25;
+constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
+constexpr uint32_t kStepsKnown = 2;  // steps of a rank that show how long its steps take
+constexpr uint32_t kStepsAhead = 3;  // steps of other ranks before a rank without steps is missed
+constexpr double kStepFactor = 1.5;
+constexpr double kPauseFactor = 1.25;
 
 uint64_t Nanos(Clock::Duration duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
@@ -26,44 +26,44 @@ class StandstillFinder {
       : table_(table), now_(now), options_(options) {}
 
   Hangs Run() {
-    Sort();
+    ClassifyRanks();
     Hangs hangs;
-    if (fresh_ == 0) return hangs;
-    for (const uint32_t rank : stopped_) hangs.found.push_back(Stopped(rank));
+    if (reported_ == 0) return hangs;
+    for (const uint32_t rank : stopped_) hangs.found.push_back(StoppedVerdict(rank));
     if (!stopped_.empty()) return hangs;
-    for (const auto& [node, ranks] : silent_) Silent(node, ranks, hangs);
-    if (!hangs.found.empty() || standing_.empty()) return hangs;
-    if (moving_ * 2 >= fresh_) {
-      for (const uint32_t rank : standing_) Alone(rank, hangs);
-    } else if (standing_.size() == fresh_ && silent_.empty()) {
-      Together(hangs);
+    for (const auto& [node, ranks] : silent_) JudgeSilentNode(node, ranks, hangs);
+    if (!hangs.found.empty() || stalled_.empty()) return hangs;
+    if (progressing_ * 2 >= reported_) {
+      for (const uint32_t rank : stalled_) JudgeStalledRank(rank, hangs);
+    } else if (stalled_.size() == reported_ && silent_.empty()) {
+      JudgeStalledJob(hangs);
     }
     return hangs;
   }
 
  private:
-  /// Puts each rank where it belongs: stopped, silent, standing, excused or moving.
-  void Sort() {
+  /// Sorts the ranks into stopped, silent, stalled, excused and progressing ones.
+  void ClassifyRanks() {
     for (uint32_t rank = 0; rank < table_.world(); ++rank) {
       const RankInfo& info = table_.rank(rank);
-      if (info.node == kNone || info.word.finished || !info.word.alive) continue;
-      newest_step_ = std::max(newest_step_, info.word.step);
+      if (info.node == kNone || info.latest.finished || !info.latest.alive) continue;
+      newest_step_ = std::max(newest_step_, info.latest.step);
     }
     for (uint32_t rank = 0; rank < table_.world(); ++rank) {
       const RankInfo& info = table_.rank(rank);
-      if (info.node == kNone || info.word.finished || !info.word.alive) continue;
-      if (now_ - table_.node(info.node).as_of > kFresh) {
+      if (info.node == kNone || info.latest.finished || !info.latest.alive) continue;
+      if (now_ - table_.node(info.node).as_of > kReportMaxAge) {
         silent_[info.node].push_back(rank);
         continue;
       }
-      ++fresh_;
+      ++reported_;
       if (IsStopped(info)) {
         stopped_.push_back(rank);
       } else if (!table_.IsExcused(info) && IsComparable(rank)) {
-        if (StandsFor(rank) >= ToSuspect(rank)) {
-          standing_.push_back(rank);
+        if (StalledFor(rank) >= ToSuspect(rank)) {
+          stalled_.push_back(rank);
         } else {
-          ++moving_;
+          ++progressing_;
         }
       }
     }
@@ -74,18 +74,19 @@ class StandstillFinder {
            table_.node(info.node).as_of - info.stopped_since >= options_.hang_after;
   }
 
-  /// Its steps are known, or it has made none while others made several.
+  /// Whether the rank's usual step is known, or the rank has made no step while others made
+  /// several.
   bool IsComparable(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
     return info.steps_ns.size() >= kStepsKnown ||
-           (info.word.step == 0 && newest_step_ >= kStepsAhead);
+           (info.latest.step == 0 && newest_step_ >= kStepsAhead);
   }
 
-  /// How long it has made no step, and neither entered nor left a phase.
-  uint64_t StandsFor(uint32_t rank) const {
+  /// Returns for how long the rank has made no step and neither entered nor left a phase, in ns.
+  uint64_t StalledFor(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
     const Clock::TimePoint since =
-        info.moved_at == Clock::TimePoint::min() ? table_.first_heard() : info.moved_at;
+        info.moved_at == Clock::TimePoint::min() ? table_.first_report() : info.moved_at;
     return Nanos(table_.node(info.node).as_of - since);
   }
 
@@ -102,12 +103,12 @@ class StandstillFinder {
   uint64_t ToBlame(uint32_t rank) const {
     const auto& steps = table_.rank(rank).steps_ns;
     const auto usual = steps.size() == 0 ? 0 : static_cast<uint64_t>(steps.Median());
-    const double shown = std::max(kSteps * static_cast<double>(LongestStep(rank)),
-                                  kPauses * static_cast<double>(table_.longest_pause_ns()));
+    const double shown = std::max(kStepFactor * static_cast<double>(LongestStep(rank)),
+                                  kPauseFactor * static_cast<double>(table_.longest_pause_ns()));
     return std::max(Nanos(options_.absent_after) + usual, static_cast<uint64_t>(shown));
   }
 
-  Verdict About(std::vector<uint32_t> ranks, uint64_t lasting_ns) const {
+  Verdict VerdictOn(std::vector<uint32_t> ranks, uint64_t lasting_ns) const {
     Verdict verdict{.fault = FaultClass::kComputeHang,
                     .ranks = {},
                     .edge = {},
@@ -126,87 +127,89 @@ class StandstillFinder {
     return verdict;
   }
 
-  Verdict Stopped(uint32_t rank) const {
+  Verdict StoppedVerdict(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
     const uint64_t lasting = Nanos(table_.node(info.node).as_of - info.stopped_since);
-    Verdict verdict = About({rank}, lasting);
+    Verdict verdict = VerdictOn({rank}, lasting);
     verdict.confidence = 1;
     verdict.action = Action::kRestartWithoutRoot;
     verdict.evidence.push_back(fmt::format(
         "the process of rank {} has been stopped (state {}) for {}; its last step was {}", rank,
-        info.word.process_state, InSeconds(lasting), info.word.step));
+        info.latest.process_state, InSeconds(lasting), info.latest.step));
     return verdict;
   }
 
-  void Silent(Index node, const std::vector<uint32_t>& ranks, Hangs& hangs) const {
+  void JudgeSilentNode(Index node, const std::vector<uint32_t>& ranks, Hangs& hangs) const {
     const uint64_t age = Nanos(now_ - table_.node(node).as_of);
     if (age < Nanos(options_.hang_after)) return;
-    Verdict verdict = About(ranks, age);
+    Verdict verdict = VerdictOn(ranks, age);
     verdict.fault = FaultClass::kDead;
     verdict.evidence.push_back(
         fmt::format("node {} has been silent for {}", table_.node(node).name, InSeconds(age)));
-    const bool all_stand = standing_.size() == fresh_;
-    if (all_stand) {
+    const bool all_stalled = stalled_.size() == reported_;
+    if (all_stalled) {
       verdict.evidence.push_back(
-          fmt::format("none of the {} other ranks makes a step", standing_.size()));
+          fmt::format("none of the {} other ranks makes a step", stalled_.size()));
       verdict.action = Action::kRestartWithoutRoot;
       verdict.confidence = 0.9;
     }
-    Judge(std::move(verdict), Nanos(all_stand ? options_.silent_after : options_.absent_after),
-          hangs);
+    const auto patience = all_stalled ? options_.silent_after : options_.absent_after;
+    AddVerdict(std::move(verdict), Nanos(patience), hangs);
   }
 
-  /// Others make steps, and it makes none.
-  void Alone(uint32_t rank, Hangs& hangs) const {
-    const uint64_t stands = StandsFor(rank);
-    hangs.stall_ns = std::max(hangs.stall_ns, stands);
-    Verdict verdict = About({rank}, stands);
+  /// Judges a rank that makes no step while other ranks do.
+  void JudgeStalledRank(uint32_t rank, Hangs& hangs) const {
+    const uint64_t stalled_ns = StalledFor(rank);
+    hangs.stall_ns = std::max(hangs.stall_ns, stalled_ns);
+    Verdict verdict = VerdictOn({rank}, stalled_ns);
     verdict.evidence.push_back(fmt::format(
         "rank {} has made no step for {} since step {}, while {} of {} ranks make steps; process "
         "state {}",
-        rank, InSeconds(stands), table_.rank(rank).word.step, moving_, fresh_, StateOf(rank)));
-    Judge(std::move(verdict), ToBlame(rank), hangs);
+        rank, InSeconds(stalled_ns), table_.rank(rank).latest.step, progressing_, reported_,
+        StateOf(rank)));
+    AddVerdict(std::move(verdict), ToBlame(rank), hangs);
   }
 
-  /// No rank makes a step. One of few that are a step behind is the one the others wait for.
-  void Together(Hangs& hangs) const {
-    uint64_t stands = ~uint64_t{0};
+  /// Judges a job in which no rank makes a step. If few ranks are a step behind, the others wait
+  /// for one of them.
+  void JudgeStalledJob(Hangs& hangs) const {
+    uint64_t stalled_ns = ~uint64_t{0};
     uint64_t patience = 0;
     std::vector<uint32_t> behind;
-    for (const uint32_t rank : standing_) {
-      stands = std::min(stands, StandsFor(rank));
+    for (const uint32_t rank : stalled_) {
+      stalled_ns = std::min(stalled_ns, StalledFor(rank));
       patience = std::max(patience, ToBlame(rank));
-      if (table_.rank(rank).word.step < newest_step_) behind.push_back(rank);
+      if (table_.rank(rank).latest.step < newest_step_) behind.push_back(rank);
     }
-    hangs.stall_ns = std::max(hangs.stall_ns, stands);
-    // A pause of a job of one rank, in a notebook for instance, is no news for its user.
-    if (standing_.size() == 1 && stands < patience) return;
-    if (behind.size() * 2 >= standing_.size()) behind.clear();
-    Verdict verdict = About(behind, stands);
+    hangs.stall_ns = std::max(hangs.stall_ns, stalled_ns);
+    // The user of a job of one rank, for example in a notebook, knows of its pauses: no suspicion.
+    if (stalled_.size() == 1 && stalled_ns < patience) return;
+    if (behind.size() * 2 >= stalled_.size()) behind.clear();
+    Verdict verdict = VerdictOn(behind, stalled_ns);
     verdict.evidence.push_back(
         fmt::format("none of {} ranks has made a step for {}; the newest step is {}{}",
-                    standing_.size(), InSeconds(stands), newest_step_,
-                    behind.empty() ? "" : ", and " + RanksInWords(behind) + " did not reach it"));
-    for (const uint32_t rank : standing_) {
-      if (table_.rank(rank).word.process_state != 'D') continue;
+                    stalled_.size(), InSeconds(stalled_ns), newest_step_,
+                    behind.empty() ? "" : ", which " + RanksInWords(behind) + " did not reach"));
+    for (const uint32_t rank : stalled_) {
+      if (table_.rank(rank).latest.process_state != 'D') continue;
       verdict.evidence.push_back(fmt::format("rank {} waits for I/O in the kernel", rank));
       if (verdict.evidence.size() >= 4) break;
     }
-    Judge(std::move(verdict), patience, hangs);
+    AddVerdict(std::move(verdict), patience, hangs);
   }
 
-  static void Judge(Verdict verdict, uint64_t patience, Hangs& hangs) {
+  static void AddVerdict(Verdict verdict, uint64_t patience, Hangs& hangs) {
     if (verdict.lasting_ns < patience) {
       verdict.action = Action::kNone;
       verdict.confidence = std::min(verdict.confidence, 0.5);
       verdict.evidence.push_back(
-          fmt::format("suspected; a fault if it lasts for {}", InSeconds(patience)));
+          fmt::format("suspicion; becomes a verdict after {}", InSeconds(patience)));
     }
     hangs.found.push_back(std::move(verdict));
   }
 
   char StateOf(uint32_t rank) const {
-    const char state = table_.rank(rank).word.process_state;
+    const char state = table_.rank(rank).latest.process_state;
     return state == 0 ? '?' : state;
   }
 
@@ -214,10 +217,10 @@ class StandstillFinder {
   const Clock::TimePoint now_;
   const DetectorOptions& options_;
   uint64_t newest_step_ = 0;
-  size_t fresh_ = 0;   // ranks whose words are new
-  size_t moving_ = 0;  // of them, those that make steps
+  size_t reported_ = 0;     // ranks with recent reports
+  size_t progressing_ = 0;  // of these, ranks that make steps
   std::vector<uint32_t> stopped_;
-  std::vector<uint32_t> standing_;
+  std::vector<uint32_t> stalled_;
   std::map<Index, std::vector<uint32_t>> silent_;
 };
 

@@ -3,22 +3,22 @@
 namespace holdfast::detect {
 
 void Steps::Add(uint32_t rank, const StepTime& step, Clock::TimePoint now) {
-  constexpr uint64_t kLostMost = 1000;
-  Told& told = ranks_[rank];
+  constexpr uint64_t kLostMax = 1000;
+  RankSteps& steps = ranks_[rank];
   if (step.duration_ns == 0 || step.duration_ns > kDurationNsMax || step.step >= kSeqMax) return;
-  if (told.clock_ns > kDurationNsMax) told.clock_ns = 1;  // what was open meanwhile is left out
-  // Steps that were not told took as long as this one.
-  const bool follows = told.step != 0 && step.step > told.step;
-  const uint64_t lost = follows ? std::min(step.step - told.step - 1, kLostMost) : 0;
-  told.clock_ns += lost * std::min(step.duration_ns, kDurationNsMax / kLostMost);
-  told.clock_ns += step.duration_ns;
-  told.step = step.step;
+  if (steps.clock_ns > kDurationNsMax) steps.clock_ns = 1;  // invalidates the open window
+  // Assume that steps whose reports were lost took as long as this one.
+  const bool follows = steps.newest != 0 && step.step > steps.newest;
+  const uint64_t lost = follows ? std::min(step.step - steps.newest - 1, kLostMax) : 0;
+  steps.clock_ns += lost * std::min(step.duration_ns, kDurationNsMax / kLostMax);
+  steps.clock_ns += step.duration_ns;
+  steps.newest = step.step;
   Collective record;
   record.func = Func::kOther;
   record.seq = step.step;
   record.bytes = 1;
-  record.start_ns = told.clock_ns;
-  record.stop_ns = told.clock_ns + 1;
+  record.start_ns = steps.clock_ns;
+  record.stop_ns = steps.clock_ns + 1;
   record.blocked_ns = 1;
   gatherer_.Add(record, rank, now);
 }

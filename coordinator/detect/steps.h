@@ -5,8 +5,8 @@
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
 
-// Steps as if they were operations that all ranks meet in: where ranks do not wait for each other,
-// the length of a step is the rank's own time.
+// Treats steps as operations in which all ranks meet. If ranks do not wait for each other, the
+// length of a step is the rank's own time.
 
 namespace holdfast::detect {
 
@@ -16,20 +16,21 @@ class Steps {
       : gatherer_(world), lateness_(world, options), ranks_(world) {}
 
   void Add(uint32_t rank, const StepTime& step, Clock::TimePoint now);
-  /// The oldest step that all have told, or half of them some time ago.
-  std::optional<Gathered> Take(Clock::TimePoint before) { return gatherer_.Take(before); }
+  /// Returns the oldest step once all ranks have reported it, or once half of them have and it was
+  /// first reported no later than `before`.
+  std::optional<GatheredOperation> Take(Clock::TimePoint before) { return gatherer_.Take(before); }
   Lateness& lateness() { return lateness_; }
   const Lateness& lateness() const { return lateness_; }
 
  private:
-  struct Told {
-    uint64_t step = 0;      // the newest
+  struct RankSteps {
+    uint64_t newest = 0;    // the newest step reported
     uint64_t clock_ns = 1;  // sum of the steps so far
   };
 
   Gatherer gatherer_;
   Lateness lateness_;
-  std::vector<Told> ranks_;
+  std::vector<RankSteps> ranks_;
 };
 
 }  // namespace holdfast::detect

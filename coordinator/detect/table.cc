@@ -9,18 +9,18 @@ namespace holdfast::detect {
 namespace {
 
 constexpr uint64_t kBucketFloorNs = 1000;
-/// Digests whose least delay stands for the offset of a node's clock: a minute or two.
+/// Digests whose least delay gives the offset of a node's clock: a minute or two of them.
 constexpr uint32_t kOffsetsKept = 128;
 constexpr size_t kReachMax = 16;
 
 int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
 
-bool Sane(const RankState& state) {
+bool IsPlausible(const RankState& state) {
   return state.heartbeat_age_ns <= kDurationNsMax && state.since_step_ns <= kDurationNsMax &&
          state.step <= kSeqMax;
 }
 
-bool Sane(const InFlight& flight, uint32_t world) {
+bool IsPlausible(const InFlight& flight, uint32_t world) {
   if (static_cast<uint8_t>(flight.func) > kFuncMax || flight.seq > kSeqMax ||
       static_cast<uint8_t>(flight.state) > 1 || flight.bytes > kBytesMax ||
       flight.age_ns > kDurationNsMax) {
@@ -112,8 +112,8 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
   const bool first = node.as_of == Clock::TimePoint::min();
   bool newest = first;
   if (!first && digest.agent_start != node.agent_start) {
-    // A restarted agent counts anew; its start may be any number. Only agents that are attached are
-    // heard.
+    // A restarted agent numbers its digests again, from any number. Only digests of attached agents
+    // arrive here.
     node.agent_start = digest.agent_start;
     node.newest = digest.number;
     node.seen_before = 0;
@@ -137,7 +137,7 @@ std::optional<Table::Admitted> Table::Admit(const Digest& digest, Clock::TimePoi
   const int64_t offset = NanosOf(now) - static_cast<int64_t>(digest.taken_ns);
   NoteOffset(node, offset);
   if (newest) {
-    if (first_heard_ == Clock::TimePoint::min()) first_heard_ = now;
+    if (first_report_ == Clock::TimePoint::min()) first_report_ = now;
     const int64_t least = std::min(node.least_offset_ns, node.least_offset_before_ns);
     node.as_of_before = node.as_of;
     node.as_of = now - Clock::Duration(offset - least);
@@ -152,7 +152,7 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
     const uint32_t rank = state.rank.value;
     const bool ours =
         rank < ranks_.size() && (ranks_[rank].node == kNone || ranks_[rank].node == admitted.node);
-    if (!ours || !Sane(state)) {
+    if (!ours || !IsPlausible(state)) {
       RefuseRecord();
       continue;
     }
@@ -169,13 +169,13 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
     }
   }
   for (const Completed& completed : digest.completed) {
-    const Seat* seat = Find(completed.rank, completed.comm, admitted.node);
-    if (seat == nullptr || static_cast<uint8_t>(completed.func) > kFuncMax ||
+    const Membership* membership = Find(completed.rank, completed.comm, admitted.node);
+    if (membership == nullptr || static_cast<uint8_t>(completed.func) > kFuncMax ||
         completed.count > kSeqMax) {
       RefuseRecord();
       continue;
     }
-    NoteCompleted(*seat, completed.func, completed.count, nodes_[admitted.node].as_of);
+    NoteCompleted(*membership, completed.func, completed.count, nodes_[admitted.node].as_of);
   }
 }
 
@@ -183,7 +183,7 @@ void Table::TakeRank(const RankState& state, Index node) {
   RankInfo& info = ranks_[state.rank.value];
   const Clock::TimePoint as_of = nodes_[node].as_of;
   info.node = node;
-  if (state.step > info.word.step) info.moved_at = as_of;
+  if (state.step > info.latest.step) info.moved_at = as_of;
   const bool stopped = state.process_state == 'T' || state.process_state == 'Z';
   if (!stopped) {
     info.stopped_since = Clock::TimePoint::min();
@@ -195,8 +195,8 @@ void Table::TakeRank(const RankState& state, Index node) {
       info.steps_ns.Add(static_cast<float>(step.duration_ns));
     }
   }
-  info.word = state;
-  info.word.steps_done.clear();
+  info.latest = state;
+  info.latest.steps_done.clear();
   info.flights_before.swap(info.flights);
   info.flights.clear();
   TakePhases(info, state.phases & kPhasesWithoutSteps, as_of);
@@ -218,23 +218,24 @@ void Table::TakePhases(RankInfo& info, uint8_t phases, Clock::TimePoint as_of) {
   excused_at_ = std::max(excused_at_, as_of);
 }
 
-/// An operation that was in flight and is no longer has been left; one that was not has been begun.
+/// Records progress of the rank. An operation that disappeared from the in-flight set has
+/// completed. A new one has been started.
 void Table::NoteMoved(uint32_t rank, Index node) {
   RankInfo& info = ranks_[rank];
   if (info.node != node) return;
-  const bool left = std::any_of(
+  const bool completed = std::any_of(
       info.flights_before.begin(), info.flights_before.end(), [&](const Flight& before) {
         return std::none_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
           return flight.comm == before.comm && flight.func == before.func &&
                  flight.seq == before.seq && flight.age_ns >= before.age_ns;
         });
       });
-  // Agents tell of operations from a certain age on.
-  constexpr auto kToldFrom = std::chrono::milliseconds(1500);
+  // Agents report operations from a certain age on.
+  constexpr auto kReportedFrom = std::chrono::milliseconds(1500);
   const auto new_below = nodes_[node].as_of_before == Clock::TimePoint::min()
                              ? Clock::Duration(0)
-                             : nodes_[node].as_of - nodes_[node].as_of_before + kToldFrom;
-  const bool begun =
+                             : nodes_[node].as_of - nodes_[node].as_of_before + kReportedFrom;
+  const bool started =
       std::any_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
         return flight.age_ns < static_cast<uint64_t>(new_below.count()) &&
                std::none_of(info.flights_before.begin(), info.flights_before.end(),
@@ -243,24 +244,24 @@ void Table::NoteMoved(uint32_t rank, Index node) {
                                      before.seq == flight.seq;
                             });
       });
-  if (left || begun) info.moved_at = nodes_[node].as_of;
+  if (completed || started) info.moved_at = nodes_[node].as_of;
 }
 
 void Table::TakeReach(const Digest& digest, Index node) {
   auto& reach = nodes_[node].reach;
   reach.clear();
-  for (const Reach& told : digest.reach) {
-    const auto other = node_index_.find(told.node);
-    // Of nodes without ranks of the job nothing is to be found out.
+  for (const Reach& probe : digest.reach) {
+    const auto other = node_index_.find(probe.node);
+    // Ignore nodes that host no rank of this job.
     if (other == node_index_.end() || other->second == node) continue;
     if (reach.size() >= kReachMax) return RefuseRecord();
-    reach.emplace_back(other->second, told.reached);
+    reach.emplace_back(other->second, probe.reached);
   }
 }
 
 Index Table::Introduce(const Communicator& communicator, Index node) {
   const uint64_t size = communicator.members.size();
-  // A node has at most so many ranks of its own to name communicators for.
+  // Bounds what one node, and all nodes together, can add to the table.
   if (size == 0 || size > ranks_.size() ||
       nodes_[node].introduced + size > uint64_t{options_.communicators_per_rank_max} * world() ||
       comms_.size() >= uint64_t{options_.communicators_per_rank_max} * world() ||
@@ -306,61 +307,65 @@ void Table::TakeCommunicator(const Communicator& communicator, const Digest& dig
         comm.by_rank.begin(), comm.by_rank.end(), rank,
         [&](uint32_t position, uint32_t wanted) { return comm.members[position] < wanted; });
     if (at == comm.by_rank.end() || comm.members[*at] != rank) continue;
-    std::vector<Seat>& seats = ranks_[rank].seats;
-    const bool seated = std::any_of(seats.begin(), seats.end(),
-                                    [&](const Seat& seat) { return seat.comm == index; });
-    if (seated || seats.size() >= options_.communicators_per_rank_max) continue;
-    seats.push_back({comm.id, index, *at});
+    std::vector<Membership>& memberships = ranks_[rank].memberships;
+    const bool known =
+        std::any_of(memberships.begin(), memberships.end(),
+                    [&](const Membership& membership) { return membership.comm == index; });
+    if (known || memberships.size() >= options_.communicators_per_rank_max) continue;
+    memberships.push_back({comm.id, index, *at});
     ++comm.confirmed;
   }
 }
 
 void Table::TakeFlight(const InFlight& flight, Index node) {
-  const Seat* seat = Find(flight.rank, flight.comm, node);
-  if (seat == nullptr || !Sane(flight, world())) return RefuseRecord();
+  const Membership* membership = Find(flight.rank, flight.comm, node);
+  if (membership == nullptr || !IsPlausible(flight, world())) return RefuseRecord();
   any_flight_ = true;
-  const Flight told{seat->comm, flight.func,  flight.dtype,  flight.state,
-                    flight.seq, flight.bytes, flight.age_ns, flight.edge};
+  const Flight added{membership->comm, flight.func,  flight.dtype,  flight.state,
+                     flight.seq,       flight.bytes, flight.age_ns, flight.edge};
   std::vector<Flight>& flights = ranks_[flight.rank.value].flights;
-  const auto alike =
+  const auto in_same_state =
       static_cast<size_t>(std::count_if(flights.begin(), flights.end(), [&](const Flight& known) {
-        return known.state == told.state;
+        return known.state == added.state;
       }));
-  if (told.state == FlightState::kStarted) {
-    if (alike >= kStartedPerRankMax) return RefuseRecord();
-    flights.push_back(told);
+  if (added.state == FlightState::kStarted) {
+    if (in_same_state >= kStartedPerRankMax) return RefuseRecord();
+    flights.push_back(added);
     return;
   }
-  // Of what a CPU has enqueued in a communicator the oldest comes next, and the rest follows it.
+  // Keep the oldest enqueued operation of each communicator. It starts next, and the rest follows
+  // it.
   const auto same = std::find_if(flights.begin(), flights.end(), [&](const Flight& known) {
-    return known.state == told.state && known.comm == told.comm;
+    return known.state == added.state && known.comm == added.comm;
   });
   if (same != flights.end()) {
-    if (told.age_ns > same->age_ns) *same = told;
-  } else if (alike < kEnqueuedPerRankMax) {
-    flights.push_back(told);
+    if (added.age_ns > same->age_ns) *same = added;
+  } else if (in_same_state < kEnqueuedPerRankMax) {
+    flights.push_back(added);
   } else {
     RefuseRecord();
   }
 }
 
-const Seat* Table::Find(Rank rank, CommId comm, Index node) const {
+const Membership* Table::Find(Rank rank, CommId comm, Index node) const {
   if (rank.value >= ranks_.size() || ranks_[rank.value].node != node) return nullptr;
-  for (const Seat& seat : ranks_[rank.value].seats) {
-    if (seat.id == comm) return comms_[seat.comm].believed() ? &seat : nullptr;
+  for (const Membership& membership : ranks_[rank.value].memberships) {
+    if (membership.id == comm)
+      return comms_[membership.comm].is_confirmed() ? &membership : nullptr;
   }
   return nullptr;
 }
 
-void Table::NoteCompleted(const Seat& seat, Func func, uint64_t count, Clock::TimePoint as_of) {
-  CommInfo& comm = comms_[seat.comm];
+void Table::NoteCompleted(const Membership& membership, Func func, uint64_t count,
+                          Clock::TimePoint as_of) {
+  CommInfo& comm = comms_[membership.comm];
   std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(func)];
   if (row.empty()) row.resize(comm.members.size());
-  if (count <= row[seat.position]) return;
-  row[seat.position] = count;
+  if (count <= row[membership.position]) return;
+  row[membership.position] = count;
   any_completed_ = true;
   NotePairwise(comm, func);
-  RankInfo& rank = ranks_[comm.members[seat.position]];
+  RankInfo& rank = ranks_[comm.members[membership.position]];
   rank.began = true;
   rank.moved_at = std::max(rank.moved_at, as_of);
   if (comm.members.size() > 1) rank.grace_ns = 0;
@@ -378,16 +383,17 @@ bool Table::SpansStages(Index comm) const {
   std::vector<bool> seen(pairwise_comms_ == 0 ? 0 : comms_.size());
   for (const uint32_t rank : comms_[comm].members) {
     if (seen.empty()) break;
-    for (const Seat& seat : ranks_[rank].seats) {
-      if (!comms_[seat.comm].pairwise) continue;
-      if (seen[seat.comm]) return true;
-      seen[seat.comm] = true;
+    for (const Membership& membership : ranks_[rank].memberships) {
+      if (!comms_[membership.comm].pairwise) continue;
+      if (seen[membership.comm]) return true;
+      seen[membership.comm] = true;
     }
   }
   return false;
 }
 
-/// Operations that come together leave no pause; what a program does in between does.
+/// Records the pause before an operation. Gaps of less than a second, and gaps during marked
+/// phases, do not count.
 void Table::NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePoint as_of) const {
   constexpr auto kPauseLeast = std::chrono::seconds(1);
   uint64_t& most = comm.completed_most[static_cast<size_t>(func)];

@@ -5,22 +5,24 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr double kMedianError = 1.2533;  // of a median of n, times the spread over the root of n
-constexpr uint32_t kLearnEvery = 4;      // windows: the past is long, a slowdown cannot creep in
+/// Standard error of the median of n values, as a multiple of their spread divided by √n.
+constexpr double kMedianError = 1.2533;
+/// One window in four is learned: the past then spans enough windows to show a gradual slowdown.
+constexpr uint32_t kLearnEvery = 4;
 
 }  // namespace
 
-uint32_t LastWindows::Count(uint32_t width) const {
+uint32_t WindowHistory::Count(uint32_t width) const {
   const uint64_t low = width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
-  const uint64_t high = width <= 64      ? 0
-                        : width >= kKept ? ~uint64_t{0}
-                                         : (uint64_t{1} << (width - 64)) - 1;
+  const uint64_t high = width <= 64          ? 0
+                        : width >= kCapacity ? ~uint64_t{0}
+                                             : (uint64_t{1} << (width - 64)) - 1;
   return static_cast<uint32_t>(std::popcount(bits_[0] & low) + std::popcount(bits_[1] & high));
 }
 
-size_t Track::LevelOf(double excess, double strong_from) {
+size_t Track::LevelOf(double excess, double very_late_min) {
   size_t level = 0;
-  for (; level < kLevels && excess >= strong_from; ++level) strong_from *= kLevelStep;
+  for (; level < kLevels && excess >= very_late_min; ++level) very_late_min *= kLevelStep;
   return level;
 }
 
@@ -46,8 +48,8 @@ void Track::Learn(double excess) {
   usual_ = past_.Median();
 }
 
-size_t Track::Add(double excess, const LateFrom& from, uint32_t windows) {
-  // Who only fell back to the others is not slow.
+size_t Track::Add(double excess, const LatenessThresholds& from, uint32_t windows) {
+  // A rank that merely regressed to its peers' level is not a straggler.
   const double slower_by = std::min(excess, excess - static_cast<double>(usual_));
   const bool slower = knows_past() && slower_by >= from.past;
   if (!knows_past()) {
@@ -63,9 +65,9 @@ size_t Track::Add(double excess, const LateFrom& from, uint32_t windows) {
   }
   late_.Add(excess >= from.peers);
   slower_.Add(slower);
-  // Who is late as ever has no stalls.
-  const size_t reached = LevelOf(knows_past() ? slower_by : excess, from.strong);
-  for (size_t level = 0; level < kLevels; ++level) strong_[level].Add(level < reached);
+  // A rank that is as late as always has no stalls.
+  const size_t reached = LevelOf(knows_past() ? slower_by : excess, from.very_late);
+  for (size_t level = 0; level < kLevels; ++level) very_late_[level].Add(level < reached);
   ++windows_;
   return reached;
 }

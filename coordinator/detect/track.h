@@ -6,29 +6,29 @@
 
 #include "coordinator/detect/robust.h"
 
-// One member's record: how late it came in its last windows (a window is about one iteration), and
-// how late it used to come.
+// The lateness history of one member: how late it was in its last windows, and how late it was
+// before. A window is about one iteration.
 
 namespace holdfast::detect {
 
-/// From when a member counts as late, as shares of a window.
-struct LateFrom {
-  double peers = 0;   // beyond the usual member
-  double past = 0;    // beyond both the usual member and what was usual for itself
-  double strong = 0;  // very late: a stall of its own
-  double small = 0;   // little beyond what was usual for itself, but for long
+/// Thresholds from which a member counts as late, as shares of a window.
+struct LatenessThresholds {
+  double peers = 0;      // beyond the usual member
+  double past = 0;       // beyond both the usual member and the member's own past
+  double very_late = 0;  // a stall
+  double small = 0;      // a small but long-lasting change beyond the member's own past
 };
 
-/// The bits of the last windows, newest lowest.
-class LastWindows {
+/// One bit for each of the last windows. The lowest bit is the newest.
+class WindowHistory {
  public:
-  static constexpr uint32_t kKept = 128;
+  static constexpr uint32_t kCapacity = 128;
 
   void Add(bool bit) {
     bits_[1] = bits_[1] << 1U | bits_[0] >> 63U;
     bits_[0] = bits_[0] << 1U | (bit ? 1U : 0U);
   }
-  /// Of the last `width`, at most kKept.
+  /// Returns the number of bits set among the last `width`, at most kCapacity.
   uint32_t Count(uint32_t width) const;
 
  private:
@@ -39,73 +39,77 @@ class Track {
  public:
   static constexpr size_t kRecent = 20;
   static constexpr size_t kLong = 60;
-  /// How late "very late" is: each level so many times the one before. A stall that is longer than
-  /// those of the others shows at a level that they do not reach.
+  /// Levels of "very late". The threshold of each level is kLevelStep times that of the level
+  /// below. Stalls that are longer than those of other members show at a level that the others do
+  /// not reach.
   static constexpr size_t kLevels = 4;
   static constexpr double kLevelStep = 1.6;
 
-  /// `excess`: own time beyond the usual member's, as a share of the window. `windows`: that are
-  /// looked at for a late member.
-  /// Returns the highest level of "very late" that it reaches, beside the others and itself.
-  size_t Add(double excess, const LateFrom& from, uint32_t windows);
+  /// Adds a window. `excess`: own time beyond the usual member's, as a share of the window.
+  /// `windows`: the number of windows that are examined for a straggler. Returns the highest level
+  /// of "very late" that the member reaches relative to the other members and to its own past.
+  size_t Add(double excess, const LatenessThresholds& from, uint32_t windows);
 
-  /// Median of the last windows.
+  /// The median excess of the last windows.
   double excess() const { return static_cast<double>(recent_.Median()); }
-  /// How much more that is than what was usual before them; 0 while that is not known.
+  /// The increase of excess() over the usual excess of the past; 0 while the past is unknown.
   double shift() const;
-  /// Standard error of that, when windows differ by `noise` (a standard deviation).
+  /// The standard error of shift(). `noise`: the standard deviation of a window.
   double shift_error(double noise) const;
-  /// What was usual before.
+  /// The usual excess of the past.
   double usual() const { return static_cast<double>(usual_); }
-  bool knows_past() const { return past_.size() >= kPastLeast; }
-  /// The excess that the last windows and those long before them have in common; 0 while there are
-  /// too few. Found anew every kRecent windows: chance has few goes at it.
+  bool knows_past() const { return past_.size() >= kPastMin; }
+  /// The excess that the last windows and the many windows before them have in common; 0 while
+  /// there are too few windows. Recomputed every kRecent windows, which bounds the number of tests
+  /// and so the false positives.
   double lasting() const { return lasting_; }
-  /// How much more that is than what was usual before.
+  /// The increase of lasting() over the usual excess of the past.
   double lasting_shift() const {
     return lasting_ == 0 ? 0 : lasting_ - static_cast<double>(usual_);
   }
   double lasting_shift_error(double noise) const;
-  /// A small change that lasted long. Who only fell back to the others is not slow.
-  bool small_change(double from) const {
-    return lasting_ > 0 && lasting_ >= from / 2 && lasting_shift() >= from;
+  /// Whether the excess has grown by at least `min_shift` for long. A rank that merely regressed to
+  /// its peers' level is not a straggler.
+  bool small_change(double min_shift) const {
+    return lasting_ > 0 && lasting_ >= min_shift / 2 && lasting_shift() >= min_shift;
   }
-  /// The excess of kRecent windows ago, when there is one.
+  /// The excess of kRecent windows ago, if there is one.
   std::optional<double> oldest() const {
     if (!recent_.full()) return std::nullopt;
     return static_cast<double>(recent_.oldest());
   }
-  /// By how much its own windows differ, by those before the last ones; 0 while there are few.
+  /// The spread of the member's own windows, without the last kRecent; 0 while there are too few.
   double own_noise() const;
   size_t recent() const { return recent_.size(); }
   uint32_t windows() const { return windows_; }
-  /// Of the last `windows`, at most LastWindows::kKept: later than its peers.
+  /// Of the last `windows`, at most WindowHistory::kCapacity: windows in which the member was later
+  /// than its peers.
   uint32_t late_count(uint32_t windows) const { return late_.Count(windows); }
-  /// Of the last `windows`: later than it used to be.
+  /// Of the last `windows`: windows in which the member was later than in its past.
   uint32_t slower_count(uint32_t windows) const { return slower_.Count(windows); }
-  /// Very late, of the last `width` windows.
-  uint32_t strong_count(size_t level = 0, uint32_t width = LastWindows::kKept) const {
-    return strong_[level].Count(width);
+  /// Of the last `width` windows: windows in which the member was very late.
+  uint32_t very_late_count(size_t level = 0, uint32_t width = WindowHistory::kCapacity) const {
+    return very_late_[level].Count(width);
   }
-  /// The highest level that `excess` reaches, from 1; 0: none.
-  static size_t LevelOf(double excess, double strong_from);
+  /// Returns the highest level that `excess` reaches, counted from 1; 0: none.
+  static size_t LevelOf(double excess, double very_late_min);
 
  private:
   void Learn(double excess);
   double ErrorOf(double noise, size_t windows) const;
 
-  static constexpr size_t kPastLeast = 8;
+  static constexpr size_t kPastMin = 8;
 
   Recent<float, kRecent> recent_;
-  Recent<float, kLong> before_;  // what left `recent_`: a change is seen before it is learned
-  /// The first windows, and then now and then one that left `before_` while the member was as
-  /// usual: a slowdown is not learned.
+  Recent<float, kLong> before_;  // after `recent_`: a change is detected before it is learned
+  /// The first windows, and later some of the windows that left `before_` while the member was as
+  /// usual. A slowdown is not learned.
   Recent<float, 32> past_;
-  float usual_ = 0;  // the median of it
+  float usual_ = 0;  // median of past_
   double lasting_ = 0;
-  LastWindows late_;
-  LastWindows slower_;
-  std::array<LastWindows, kLevels> strong_;
+  WindowHistory late_;
+  WindowHistory slower_;
+  std::array<WindowHistory, kLevels> very_late_;
   uint32_t windows_ = 0;
 };
 

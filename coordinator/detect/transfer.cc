@@ -7,21 +7,21 @@ namespace holdfast::detect {
 namespace {
 
 constexpr size_t kKindsMax = 8;
-constexpr uint64_t kBytesLeast = uint64_t{64} << 10U;  // less is latency: it does not load a link
-constexpr uint32_t kFirstLeftOut = 3;
-constexpr size_t kHistoryLeast = 6;  // stretches
-constexpr uint32_t kHotLeast = 3;    // stretches in a row, each an iteration at least
+constexpr uint64_t kBytesLeast = uint64_t{64} << 10U;  // shorter transfers measure latency
+constexpr uint32_t kFirstIgnored = 3;
+constexpr size_t kHistoryMin = 6;          // stretches
+constexpr uint32_t kSlowStretchesMin = 3;  // consecutive, each at least one iteration
 constexpr Clock::Duration kStretch = std::chrono::seconds(5);
 constexpr Clock::Duration kFirstStretch = std::chrono::seconds(1);
-constexpr double kWild = 5;                // times the median of a stretch
-constexpr double kCellSpreadLeast = 0.01;  // of the median
-constexpr size_t kCellMessagesLeast = 4;   // of which two may be wild
-constexpr double kHotBeside = 0.6;  // of the slowest cell's excess, to be slow for the same cause
+constexpr double kOutlierFactor = 5;     // times the median of a stretch
+constexpr double kCellSpreadMin = 0.01;  // of the median
+constexpr size_t kCellMessagesMin = 4;   // two of them may be outliers
+constexpr double kHotShare = 0.6;        // of the slowest cell's excess: the same cause is assumed
 
 }  // namespace
 
-void Transfers::Add(const Gathered& operation, double iteration_ns) {
-  // Nearly all members must be there, or the last to come may not be.
+void TransferMonitor::Add(const GatheredOperation& operation, double iteration_ns) {
+  // Require nearly all members. Otherwise the last one to join may be missing.
   if (uint64_t{operation.count} * 10 < operation.samples.size() * 9) return;
   if (operation.bytes < kBytesLeast) return;
   uint64_t least = ~uint64_t{0};
@@ -39,10 +39,10 @@ void Transfers::Add(const Gathered& operation, double iteration_ns) {
     kind->key = key;
     kind->func = operation.func;
   }
-  if (kind->seen++ < kFirstLeftOut) return;
+  if (kind->seen++ < kFirstIgnored) return;
   kind->bytes = operation.bytes;
-  // The first past is found soon: a fault may be early.
-  const auto least_stretch = kind->usual.size() < kHistoryLeast ? kFirstStretch : kStretch;
+  // First stretches are shorter, since a fault may occur soon after the start.
+  const auto least_stretch = kind->usual.size() < kHistoryMin ? kFirstStretch : kStretch;
   const auto stretch = std::max(least_stretch, Clock::Duration(static_cast<int64_t>(iteration_ns)));
   if (kind->costs.size() == 0) {
     kind->begin = operation.since;
@@ -55,37 +55,41 @@ void Transfers::Add(const Gathered& operation, double iteration_ns) {
                   static_cast<double>(std::max<uint64_t>(operation.bytes, 1)));
 }
 
-/// The mean of a stretch, what is wild in it cut: losses delay few operations and these much.
-void Transfers::EndStretch(Kind& kind) {
-  const double most = kWild * kind.costs.Median();
+/// Ends a stretch with its mean cost. Outliers are clipped: packet loss delays few operations, but
+/// by much.
+void TransferMonitor::EndStretch(Kind& kind) {
+  const double most = kOutlierFactor * kind.costs.Median();
   double sum = 0;
   for (const double cost : kind.costs.values()) sum += std::min(cost, most);
   const double cost = sum / static_cast<double>(kind.costs.size());
   kind.costs = {};
-  const bool known = kind.usual.size() >= kHistoryLeast;
-  kind.z = known ? RobustZ(cost, kind.centre, kCellSpreadLeast * kind.centre.median) : 0;
-  const bool hot = known && cost > (1 + options_.slow_transfer_share) * kind.centre.median &&
-                   kind.z > options_.z_min;
+  const bool known = kind.usual.size() >= kHistoryMin;
+  kind.z = known ? RobustZ(cost, kind.centre, kCellSpreadMin * kind.centre.median) : 0;
+  const bool slow = known && cost > (1 + options_.slow_transfer_share) * kind.centre.median &&
+                    kind.z > options_.z_min;
   kind.now.Add(cost);
   kind.newest = cost;
-  if (hot) {
-    if (kind.hot++ == 0) kind.hot_since = kind.begin;
+  if (slow) {
+    if (kind.slow_stretches++ == 0) kind.slow_since = kind.begin;
     return;
   }
-  if (kind.hot >= kHotLeast) healed_ = std::max(healed_, kind.begin - kind.hot_since);
-  kind.hot = 0;
+  if (kind.slow_stretches >= kSlowStretchesMin) {
+    longest_ended_ = std::max(longest_ended_, kind.begin - kind.slow_since);
+  }
+  kind.slow_stretches = 0;
   kind.usual.Add(cost);
   std::vector<double> values(kind.usual.values().begin(), kind.usual.values().end());
   kind.centre = CentreOf(values);
 }
 
-std::optional<Transfers::Slow> Transfers::slow(Clock::Duration least) const {
+std::optional<TransferMonitor::Slow> TransferMonitor::slow(Clock::Duration min_duration) const {
   std::optional<Slow> worst;
   for (const Kind& kind : kinds_) {
-    if (kind.hot < kHotLeast || kind.last - kind.hot_since < least) continue;
+    if (kind.slow_stretches < kSlowStretchesMin) continue;
+    if (kind.last - kind.slow_since < min_duration) continue;
     if (worst && worst->z >= kind.z) continue;
     const auto bytes = static_cast<double>(kind.bytes);
-    const auto lasting = std::chrono::duration<double>(kind.last - kind.hot_since);
+    const auto lasting = std::chrono::duration<double>(kind.last - kind.slow_since);
     worst = {kind.func, kind.bytes,     kind.centre.median * bytes, kind.now.Median() * bytes,
              kind.z,    lasting.count()};
   }
@@ -93,7 +97,7 @@ std::optional<Transfers::Slow> Transfers::slow(Clock::Duration least) const {
 }
 
 void DelayMatrix::Add(const PeerSums& sums) {
-  if (sums.direction != Direction::kSend) return;  // receivers wait for everybody before them
+  if (sums.direction != Direction::kSend) return;  // a receiver waits for all ranks before it
   if (sums.bytes == 0) return;
   const auto key = std::pair(sums.rank.value, sums.peer.value);
   auto found = cells_.find(key);
@@ -101,7 +105,7 @@ void DelayMatrix::Add(const PeerSums& sums) {
     if (cells_.size() >= cells_max_) return;
     found = cells_.emplace(key, Cell{}).first;
   }
-  found->second.ns_a_byte.Add(static_cast<float>(sums.wait_ns) / static_cast<float>(sums.bytes));
+  found->second.ns_per_byte.Add(static_cast<float>(sums.wait_ns) / static_cast<float>(sums.bytes));
   found->second.operations += sums.operations;
   operations_ = std::max(operations_, found->second.operations);
 }
@@ -114,25 +118,26 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   std::vector<Cost> costs;
   std::vector<double> values;
   for (const auto& [edge, cell] : cells_) {
-    if (cell.operations * 2 < operations_) continue;  // too little to go by
-    if (cell.ns_a_byte.size() < kCellMessagesLeast) continue;
-    costs.push_back({edge, static_cast<double>(cell.ns_a_byte.Median())});
+    if (cell.operations * 2 < operations_) continue;  // too few to compare
+    if (cell.ns_per_byte.size() < kCellMessagesMin) continue;
+    costs.push_back({edge, static_cast<double>(cell.ns_per_byte.Median())});
     values.push_back(costs.back().value);
   }
   if (costs.size() < 2) return std::nullopt;
   const Centre centre = CentreOf(values);
   const auto worst = std::max_element(
       costs.begin(), costs.end(), [](const Cost& a, const Cost& b) { return a.value < b.value; });
-  const double least_spread = kCellSpreadLeast * centre.median;
+  const double least_spread = kCellSpreadMin * centre.median;
   const double excess = worst->value - centre.median;
   const double z = RobustZ(worst->value, centre, least_spread);
-  // Where nobody waits there is no spread, and z no number.
+  // If no transfer waits, there is no spread and z is NaN.
   if (excess <= 0 || !(z > options.z_min) || excess < options.slow_transfer_share * centre.median) {
     return std::nullopt;
   }
-  // In a place of its own, or nobody's.
+  // A cell is hot if it is nearly as slow as the slowest one. A rank is blamed if most of its cells
+  // in one direction are hot.
   const double hot_from =
-      centre.median + std::max(kHotBeside * excess, options.slow_transfer_share * centre.median);
+      centre.median + std::max(kHotShare * excess, options.slow_transfer_share * centre.median);
   Blame blame;
   blame.edge = {Rank{worst->edge.first}, Rank{worst->edge.second}};
   blame.ratio = centre.median > 0 ? worst->value / centre.median : 0;
@@ -155,7 +160,8 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
       break;
     }
   }
-  // A faulty place is one rank's or lies between two: all that is slow for it has an end in common.
+  // A fault of one rank or of one link slows connections that share an end. Slow connections
+  // without a common end are congestion.
   std::map<uint32_t, uint32_t> hot_of;
   for (const Cost& cost : costs) {
     if (cost.value < hot_from) continue;

@@ -10,25 +10,25 @@
 
 namespace holdfast::detect {
 
-/// What is wrong. The numbers are stable (wire and records).
+/// The kind of fault. The numbers are stable (wire and records).
 enum class FaultClass : uint8_t {
-  kDead = 1,              // the process is gone
-  kComputeHang = 2,       // a rank does not come to its operation ("non-communication hang")
-  kCommHang = 3,          // all came, none finishes
+  kDead = 1,              // the process has ended, or its node is lost
+  kComputeHang = 2,       // a rank does not join its operation ("non-communication hang")
+  kCommHang = 3,          // all ranks joined, and none completes
   kCommSlow = 4,          // transfers are slow
-  kComputeSlow = 5,       // a rank comes late ("non-communication slow")
+  kComputeSlow = 5,       // a straggler: a rank joins late ("non-communication slow")
   kSoftwareMismatch = 6,  // ranks call different operations
-  kProgramDeadlock = 7,   // ranks wait for each other in a circle
-  kFabric = 8,            // too many at once to be their own fault
+  kProgramDeadlock = 7,   // ranks wait for each other in a cycle
+  kFabric = 8,            // too many nodes look faulty at once to be the cause
 };
 /// "dead", "non-communication hang", …
 std::string_view ToString(FaultClass fault);
 
 enum class Action : uint8_t {
-  kNone = 0,                // a suspicion
-  kAlert = 1,               // a person or a node test decides
-  kRestartWithoutRoot = 2,  // the blamed ranks' nodes stay out
-  kRestartInPlace = 3,      // the same nodes again
+  kNone = 0,                // a suspicion: nothing is done
+  kAlert = 1,               // a person or a node test decides what to do
+  kRestartWithoutRoot = 2,  // restart without the nodes of the blamed ranks
+  kRestartInPlace = 3,      // restart on the same nodes
 };
 std::string_view ToString(Action action);
 
@@ -38,16 +38,16 @@ struct Edge {
   bool operator==(const Edge&) const = default;
 };
 
-/// What was found, with its evidence, so that an operator can disagree.
+/// One fault, with the evidence that lets an operator check it.
 struct Verdict {
   FaultClass fault = FaultClass::kDead;
-  std::vector<Rank> ranks;         // blamed, ascending; empty when an edge or nobody is
+  std::vector<Rank> ranks;         // blamed, ascending; empty if an edge or nothing is blamed
   std::optional<Edge> edge;        // blamed connection
-  std::vector<std::string> nodes;  // of the blamed, without repeats
+  std::vector<std::string> nodes;  // of the blamed ranks or edge, without duplicates
   double confidence = 0;           // 0 … 1
   Action action = Action::kNone;
   std::vector<std::string> evidence;  // sentences with numbers
-  uint64_t lasting_ns = 0;            // of a hang: how long nothing has moved
+  uint64_t lasting_ns = 0;            // of a hang: how long there has been no progress
 };
 
 }  // namespace holdfast::detect

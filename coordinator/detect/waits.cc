@@ -7,7 +7,8 @@ namespace holdfast::detect {
 namespace {
 
 /// A started flight with the operation it belongs to. The two sides of a transfer between two ranks
-/// are one operation: `pair` names the sender and the receiver, and the ordinals are their own.
+/// are one operation. `pair` holds the sender and the receiver, since each side has its own
+/// ordinals.
 struct Started {
   Index comm = kNone;
   Func func = Func::kOther;
@@ -21,17 +22,17 @@ struct Started {
 std::vector<Started> StartedFlights(const Table& table) {
   std::vector<Started> started;
   for (uint32_t rank = 0; rank < table.world(); ++rank) {
-    // A process that is stopped or gone is in no operation, whatever it began before: others wait
-    // for it.
-    const RankState& word = table.rank(rank).word;
-    if (word.process_state == 'T' || !word.alive) continue;
+    // A process that is stopped or has ended takes part in no operation, even if it started one:
+    // other ranks wait for it.
+    const RankState& state = table.rank(rank).latest;
+    if (state.process_state == 'T' || !state.alive) continue;
     for (const Flight& flight : table.rank(rank).flights) {
       if (flight.state != FlightState::kStarted) continue;
-      // A rank alone communicates with nobody.
+      // A communicator of one rank has no peers to wait for.
       if (table.comm(flight.comm).members.size() < 2) continue;
       Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};
       if (IsPairwise(flight.func)) {
-        if (!flight.edge) continue;  // whom it waits for is not known
+        if (!flight.edge) continue;  // the peer is unknown
         const uint64_t peer = flight.edge->peer.value;
         entry.pair = flight.func == Func::kSend ? uint64_t{rank} << 32U | peer
                                                 : peer << 32U | uint64_t{rank};
@@ -42,14 +43,14 @@ std::vector<Started> StartedFlights(const Table& table) {
     }
   }
   std::sort(started.begin(), started.end(), [](const Started& a, const Started& b) {
-    // Of several that a rank has with the same peer the oldest comes first.
+    // Of several transfers of a rank with the same peer, the oldest comes first.
     return std::tie(a.comm, a.func, a.pair, a.seq, a.rank, b.flight->age_ns) <
            std::tie(b.comm, b.func, b.pair, b.seq, b.rank, a.flight->age_ns);
   });
   return started;
 }
 
-/// Marks which members of a communicator are past or in an operation, without clearing in between.
+/// A set of ranks that Begin() empties in constant time.
 class Marks {
  public:
   explicit Marks(size_t ranks) : stamps_(ranks) {}
@@ -62,7 +63,7 @@ class Marks {
   uint32_t stamp_ = 0;
 };
 
-/// How many operations of the kind the member has left, as far as is known.
+/// The number of operations of the kind that the member is known to have completed.
 uint64_t LeftCount(const Table& table, uint32_t position, const Operation& operation) {
   const CommInfo& comm = table.comm(operation.comm);
   const auto& row = comm.completed[static_cast<size_t>(operation.func)];
@@ -76,7 +77,8 @@ uint64_t LeftCount(const Table& table, uint32_t position, const Operation& opera
   return left;
 }
 
-/// False when the operation is over and its starters' words are merely old.
+/// Fills in the absent members. Returns false if the operation has completed and the reports of its
+/// starters are out of date.
 bool FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& operation) {
   marks.Begin();
   for (const Operation::Starter& starter : operation.starters) marks.Set(starter.rank);
@@ -99,8 +101,8 @@ bool FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& oper
       operation.absent.push_back(rank);
     }
   }
-  // Two operations further needs everybody. When two say so, or all that can, the operation is
-  // over; one alone talks nonsense.
+  // No member can be two operations ahead before all members complete this one. Two such reports
+  // (one in a pair) show that the operation has completed. A single one is implausible.
   if (far_ahead.size() >= 2 || (far_ahead.size() == 1 && members.size() == 2)) return false;
   for (uint32_t rank : far_ahead) {
     if (!marks.Has(rank)) operation.absent.push_back(rank);
@@ -108,10 +110,11 @@ bool FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& oper
   return true;
 }
 
-/// Tarjan's algorithm without recursion. Component numbers by vertex; kNone where not reached.
+/// Strongly connected components by Tarjan's algorithm, without recursion. `component_` is kNone
+/// for vertices that were not reached.
 class Components {
  public:
-  explicit Components(const WaitsFor& graph)
+  explicit Components(const WaitsForGraph& graph)
       : graph_(graph),
         order_(graph.vertices(), kNone),
         low_(graph.vertices()),
@@ -136,7 +139,7 @@ class Components {
     }
   }
 
-  /// Members of the components without an edge out of them.
+  /// Returns the members of each component that has no outgoing edge.
   std::vector<std::vector<uint32_t>> Sinks() const {
     std::vector<bool> leads_out(count_);
     std::vector<std::vector<uint32_t>> members(count_);
@@ -167,7 +170,7 @@ class Components {
     return graph_.is_rank(vertex) ? graph_.operations_of[graph_.rank_of(vertex)]
                                   : graph_.operations[vertex].absent;
   }
-  /// The end of an edge: ranks lead to operations, operations to ranks.
+  /// The target of an edge: ranks point to operations, operations to ranks.
   uint32_t Vertex(uint32_t from, uint32_t next) const {
     return graph_.is_rank(from) ? next : graph_.vertex_of_rank(next);
   }
@@ -192,7 +195,7 @@ class Components {
     ++count_;
   }
 
-  const WaitsFor& graph_;
+  const WaitsForGraph& graph_;
   std::vector<uint32_t> order_;
   std::vector<uint32_t> low_;
   std::vector<uint32_t> component_;
@@ -204,8 +207,8 @@ class Components {
 
 }  // namespace
 
-WaitsFor BuildWaitsFor(const Table& table) {
-  WaitsFor graph;
+WaitsForGraph BuildWaitsFor(const Table& table) {
+  WaitsForGraph graph;
   graph.operations_of.resize(table.world());
   graph.outdated.resize(table.world());
   Marks marks(table.world());
@@ -240,10 +243,10 @@ WaitsFor BuildWaitsFor(const Table& table) {
   return graph;
 }
 
-std::vector<std::vector<uint32_t>> RootsOf(const WaitsFor& graph, uint64_t old_ns) {
+std::vector<std::vector<uint32_t>> RootsOf(const WaitsForGraph& graph, uint64_t min_age_ns) {
   Components components(graph);
   for (uint32_t i = 0; i < graph.operations.size(); ++i) {
-    if (graph.operations[i].oldest_ns >= old_ns) components.Visit(i);
+    if (graph.operations[i].oldest_ns >= min_age_ns) components.Visit(i);
   }
   return components.Sinks();
 }

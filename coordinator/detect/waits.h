@@ -5,7 +5,7 @@
 
 #include "coordinator/detect/table.h"
 
-// The waits-for graph of a job at an instant.
+// The waits-for graph of a job at one moment.
 
 namespace holdfast::detect {
 
@@ -15,22 +15,23 @@ struct Operation {
   Func func = Func::kOther;
   uint64_t seq = 0;
   uint64_t oldest_ns = 0;    // since the first rank started it
-  uint64_t youngest_ns = 0;  // since the last one that has
+  uint64_t youngest_ns = 0;  // since the most recent rank started it
   struct Starter {
     uint32_t rank = 0;
     const Flight* flight = nullptr;
   };
   std::vector<Starter> starters;
-  std::vector<uint32_t> absent;  // ranks it waits for
-  std::vector<uint32_t> left;    // ranks that have already left it
+  std::vector<uint32_t> absent;  // ranks that the operation waits for
+  std::vector<uint32_t> left;    // ranks that have completed it
 };
 
-/// Vertices 0 … operations − 1 are operations, the ranks follow. Borrows the table's flights.
-struct WaitsFor {
+/// Vertices 0 … operations − 1 are operations; the ranks follow. Points into the table's flights.
+struct WaitsForGraph {
   std::vector<Operation> operations;
-  /// A rank waits for operations, an operation for its absent members.
-  std::vector<std::vector<uint32_t>> operations_of;  // by rank
-  /// By rank: its newest word has it in an operation that is over by now. Where it is is not known.
+  /// By rank: the operations it waits for. An operation waits for its absent members.
+  std::vector<std::vector<uint32_t>> operations_of;
+  /// By rank: its newest report shows it in an operation that has completed since. Its current
+  /// operation is unknown.
   std::vector<bool> outdated;
 
   uint32_t vertices() const {
@@ -45,10 +46,11 @@ struct WaitsFor {
   }
 };
 
-WaitsFor BuildWaitsFor(const Table& table);
+/// Builds the graph from the newest reports. The table must outlive it unchanged.
+WaitsForGraph BuildWaitsFor(const Table& table);
 
-/// The strongly connected components that wait for no other, each ascending. Only what operations
-/// at least `old_ns` old lead to is looked at.
-std::vector<std::vector<uint32_t>> RootsOf(const WaitsFor& graph, uint64_t old_ns);
+/// Returns the strongly connected components that wait for no other component, each ascending.
+/// Only vertices reachable from operations that are at least `min_age_ns` old are examined.
+std::vector<std::vector<uint32_t>> RootsOf(const WaitsForGraph& graph, uint64_t min_age_ns);
 
 }  // namespace holdfast::detect

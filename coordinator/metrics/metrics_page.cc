@@ -36,7 +36,8 @@ prometheus::MetricFamily FamilyOf(const MetricSpec& spec) {
   return {std::string(spec.name), std::string(spec.help), TypeOf(spec.kind), {}};
 }
 
-/// The smallest of `sorted` that a share of `quantile` does not exceed.
+/// Returns the smallest value such that at least a share `quantile` of the values does not exceed
+/// it.
 double Quantile(const std::vector<double>& sorted, double quantile) {
   const auto rank = static_cast<size_t>(std::ceil(quantile * static_cast<double>(sorted.size())));
   return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];

@@ -13,8 +13,8 @@ namespace holdfast::coord {
 
 enum class MetricKind { kGauge, kCounter, kSummary };
 
-/// A metric as its users know it. Each is a constant, from which its values are shown and its
-/// documentation is checked.
+/// The specification of a metric. Each is a constant, used to serve the values and to check the
+/// documentation.
 struct MetricSpec {
   std::string_view name;
   MetricKind kind = MetricKind::kGauge;
@@ -27,13 +27,13 @@ using MetricSpecs = std::span<const MetricSpec* const>;
 /// The values of metrics at one instant. Thread-compatible.
 class MetricsPage {
  public:
-  /// A family for each of `specs`, in their order, also where it has no values.
+  /// Makes a family for each of `specs`, in their order, also for those without values.
   explicit MetricsPage(MetricSpecs specs);
 
-  /// A value of a gauge or counter; `labels` are the values of the spec's.
+  /// Sets a gauge or counter. `labels` are the values of the labels of `spec`, in order.
   void Set(const MetricSpec& spec, double value,
            std::initializer_list<std::string_view> labels = {});
-  /// Count, sum and the quantiles 0.5, 0.9 and 1 of what was seen.
+  /// Sets count, sum and the quantiles 0.5, 0.9 and 1 of `seen`.
   void SetSummary(const MetricSpec& spec, std::vector<double> seen,
                   std::initializer_list<std::string_view> labels = {});
 
@@ -46,7 +46,7 @@ class MetricsPage {
   std::vector<prometheus::MetricFamily> families_;
 };
 
-/// The rows of docs/metrics.md.
+/// Returns the rows of the table in docs/metrics.md.
 std::string DescribeMetrics(MetricSpecs specs);
 
 }  // namespace holdfast::coord

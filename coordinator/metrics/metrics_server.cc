@@ -9,7 +9,7 @@
 
 namespace holdfast::coord {
 namespace {
-// Somebody who connects and says nothing holds a thread for so long.
+// Longest time that a connection without a request occupies a thread.
 constexpr const char* kRequestTimeoutMs = "5000";
 constexpr const char* kThreads = "2";
 
@@ -31,7 +31,7 @@ Result<Endpoint> ParseListen(const std::string& listen) {
   }
   if (!endpoint->IsLocal()) {
     return Fail(InvalidArgumentError(fmt::format(
-        "metrics.listen {} can be reached from other machines, and metrics are served without TLS "
+        "metrics.listen {} is reachable from other machines, and metrics are served without TLS "
         "or a password: use a loopback address, and a collector or a proxy on this machine",
         listen)));
   }
@@ -59,8 +59,9 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& l
     const std::vector<int> ports = server->exposer_->GetListeningPorts();
     if (!ports.empty()) endpoint.port = static_cast<uint16_t>(ports.front());
   } catch (const std::exception& error) {
-    return Fail(UnavailableError(fmt::format(
-        "metrics.listen {}: cannot listen there ({}); is the port taken?", listen, error.what())));
+    return Fail(UnavailableError(
+        fmt::format("metrics.listen {}: cannot listen there ({}); check whether the port is in use",
+                    listen, error.what())));
   }
   server->address_ = endpoint.ToString();
   return server;

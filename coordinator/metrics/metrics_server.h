@@ -15,33 +15,34 @@ class Exposer;
 
 namespace holdfast::coord {
 
-/// What the key `metrics.listen` means, for both programs.
+/// Help text of the key `metrics.listen`, for both programs.
 inline constexpr const char* kMetricsListenHelp =
     "Serve metrics to Prometheus at http://HOST:PORT/metrics, on a loopback address only: there is "
     "no TLS and no password. Port 0 takes a free one and logs it. Empty: no metrics.";
 
-/// OK: empty, or a loopback address with a port.
+/// Accepts an empty value, or a loopback address with a port; anything else is InvalidArgument.
 Status CheckMetricsListen(const std::string& listen);
 
-/// Answers GET /metrics with what `collect` finds then. Destroying it waits for answers under way,
-/// and up to two seconds for the HTTP library's threads to look up.
+/// Answers each GET /metrics with a page from `collect`. The destructor waits for running requests,
+/// and up to two seconds for the HTTP library's threads to notice the end.
 class MetricsServer {
  public:
-  /// Called by the server's threads, two at once at most; must not block for long.
+  /// The server's threads call it, at most two at once. It must not block for long.
   using Collect = std::function<MetricsPage()>;
 
-  /// InvalidArgument as CheckMetricsListen says; Unavailable when the port is taken.
+  /// Starts the server. InvalidArgument as in CheckMetricsListen; Unavailable if the port is in
+  /// use.
   static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, Collect collect);
   ~MetricsServer();
 
-  /// With the port that was bound.
+  /// Returns the listening address, with the port that was bound.
   const std::string& address() const { return address_; }
 
  private:
   MetricsServer() = default;
 
   std::string address_;
-  std::shared_ptr<prometheus::Collectable> collectable_;  // the exposer takes weak ones
+  std::shared_ptr<prometheus::Collectable> collectable_;  // the exposer has a weak_ptr
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

@@ -5,26 +5,26 @@
 #include <string>
 #include <vector>
 
-// Which node runs which ranks of a launch.
+// Places the ranks of a launch on nodes.
 
 namespace holdfast::coord {
 
-struct PlacementQuestion {
-  uint32_t nodes = 0;               // wanted
-  std::vector<std::string> before;  // of the launch before, by node rank; empty: the first launch
-  std::set<std::string> usable;     // attached, launches workers, has no others, not quarantined
-  std::set<std::string> avoid;      // usable ones to be left out if there are enough others
+struct PlacementRequest {
+  uint32_t nodes = 0;               // number of nodes needed
+  std::vector<std::string> before;  // of the previous launch, by node rank; empty: the first launch
+  std::set<std::string> usable;     // attached, launches workers, has no other run, not quarantined
+  std::set<std::string> avoid;      // usable nodes that are taken only if there are too few others
 };
 
 struct Placement {
-  std::vector<std::string> nodes;  // by node rank; empty: there are too few
-  std::vector<std::string> in;     // that were not there before
-  std::vector<std::string> out;    // that were there before
-  uint32_t lacking = 0;            // with no nodes: how many more are needed
+  std::vector<std::string> nodes;  // by node rank; empty: too few are usable
+  std::vector<std::string> in;     // nodes that the previous launch did not have
+  std::vector<std::string> out;    // nodes that only the previous launch had
+  uint32_t lacking = 0;            // if `nodes` is empty: how many more are needed
 };
 
-/// Nodes keep their places, so that ranks return to where their shards are; a place whose node
-/// cannot be used goes to the first other one by name. What is to be avoided comes last.
-Placement Place(const PlacementQuestion& question);
+/// Places the ranks. A node keeps its place, so that ranks return to their shards. A place whose
+/// node is not usable goes to the first other node by name; nodes to avoid come last.
+Placement Place(const PlacementRequest& request);
 
 }  // namespace holdfast::coord

@@ -8,51 +8,51 @@
 #include "coordinator/api/run_types.h"
 #include "coordinator/state/events.h"
 
-// What happens to runs, beside the events that nodes cause.
+// Events of runs, in addition to the events of nodes (coordinator/state/events.h).
 
 namespace holdfast::coord {
 
-struct RunWanted {
+struct RunRequested {
   RequestId request = 0;
   RunSpec spec;
 };
 
-struct StopWanted {
+struct StopRequested {
   RequestId request = 0;
   std::string job;
-  int64_t deadline_ms = 0;  // wait so long for the disk; 0: not at all
+  int64_t deadline_ms = 0;  // longest wait for the version on disk; 0: do not wait
 };
 
-struct QuarantineWanted {
+struct QuarantineRequested {
   RequestId request = 0;
   std::string node;
   bool set = true;
   std::string why;
 };
 
-/// A person has dealt with an incident; nothing more is done about it.
-struct AcknowledgeWanted {
+/// An operator has handled an incident; the supervisor takes no further action.
+struct AcknowledgeRequested {
   RequestId request = 0;
   uint64_t id = 0;
   std::string why;
 };
 
-/// How a run of restart.command went.
+/// A run of restart.command has ended.
 struct RestartCommandEnded {
   uint64_t incident = 0;
   bool ok = false;
   std::string how;  // "ended with exit code 1", …
 };
 
-/// What is to be done about a fault.
+/// The action that a fault calls for.
 enum class FaultAction : uint8_t {
-  kNote,              // a person should know
-  kRestart,           // stop all and start again
-  kRestartElsewhere,  // the same, without the nodes that are blamed if there are others
+  kNote,              // only record an incident
+  kRestart,           // stop all ranks and start them again
+  kRestartElsewhere,  // the same, and avoid the blamed nodes if others are available
 };
 
-/// Somebody found out that a job does not do well.
-struct FaultFound {
+/// The detector has found or suspects a fault of a job.
+struct FaultDetected {
   std::string job;
   Incarnation incarnation;
   std::string kind;  // "non-communication hang", …
@@ -62,30 +62,30 @@ struct FaultFound {
   std::vector<std::string> nodes;
   FaultAction action = FaultAction::kNote;
   bool dead = false;       // processes have ended
-  bool hang = false;       // nothing moves; told again and again while it lasts
-  bool stuck = false;      // of a hang: every rank waits in communication, nobody is elsewhere
-  bool suspected = false;  // of a hang: it may yet be a pause; `action` is for when it is not
-  int64_t lasting_ms = 0;  // of a hang: how long
-  int64_t longest_pause_ms = 0;  // the longest after which the job went on by itself
-  uint64_t step = 0;             // the newest that any rank has come to
-  int64_t since_ms = 0;          // how long ago the last sign of health was
+  bool hang = false;       // no progress; repeated while it lasts
+  bool stuck = false;      // of a hang: every rank waits in communication, none is elsewhere
+  bool suspected = false;  // of a hang: it may still be a pause; `action` applies if it is a hang
+  int64_t lasting_ms = 0;  // of a hang: its age
+  int64_t longest_pause_ms = 0;  // the longest pause after which the job continued on its own
+  uint64_t step = 0;             // the newest step that any rank reached
+  int64_t since_ms = 0;          // time since the last sign of health
 };
 
 inline constexpr uint32_t kGpuUnknown = ~0U;
 
-/// The driver of a node reports an error of a GPU.
+/// The driver of a node has reported a GPU error.
 struct GpuFailed {
   std::string node;
   uint64_t agent_start = 0;
-  uint64_t number = 0;            // the agent's: an error may be told twice
+  uint64_t number = 0;            // the agent's sequence number; an error may be reported twice
   uint32_t device = kGpuUnknown;  // index on the node
   std::string bus_id;             // empty: not known
   uint32_t xid = 0;
   int64_t ago_ms = 0;
-  std::vector<std::string> jobs;  // that have ranks there
+  std::vector<std::string> jobs;  // jobs with ranks on the node
 };
 
-using RunEvent = std::variant<RunWanted, StopWanted, QuarantineWanted, AcknowledgeWanted,
-                              RestartCommandEnded, FaultFound, GpuFailed>;
+using RunEvent = std::variant<RunRequested, StopRequested, QuarantineRequested,
+                              AcknowledgeRequested, RestartCommandEnded, FaultDetected, GpuFailed>;
 
 }  // namespace holdfast::coord

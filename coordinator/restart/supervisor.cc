@@ -7,10 +7,10 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr uint32_t kPortFirst = 20'000;  // below the ports that the kernel gives out by itself
+constexpr uint32_t kPortFirst = 20'000;  // below the kernel's ephemeral ports
 constexpr uint32_t kPorts = 10'000;
 
-/// FNV-1a, so that every launch gets another port.
+/// Returns a port for a launch: an FNV-1a hash, so that successive launches use different ports.
 uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed) {
   uint32_t hash = 2166136261U ^ seed;
   for (const std::string* text : {&job, &run_id}) {
@@ -19,8 +19,8 @@ uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed
   return kPortFirst + hash % kPorts;
 }
 
-/// A launch's own start, or one that its trainers began by going back to an earlier version: they
-/// put "+…" behind the launch's name.
+/// Returns whether `lineage` belongs to the run's current launch. A rollback by the trainers opens
+/// an incarnation whose run ID is the launch's with a suffix "+…".
 bool IsStartOf(const RunRecord& run, const LineageRecord& lineage) {
   const std::string name = run.run_id();
   return lineage.run_id == name || lineage.run_id.starts_with(name + "+");
@@ -41,12 +41,12 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     run.record = record;
     run.launched_at = at.now;
     run.not_before = at.now;
-    // Whoever was in the middle of stopping asks again.
+    // A stop is not stored: the operator has to request it again.
     if (record.phase == RunPhase::kStopping) run.record.phase = RunPhase::kRunning;
     for (const std::string& name : record.nodes) {
       Node& node = nodes_[name];
-      node.since = at.now + options.node_lease;
-      node.heard = node.since;
+      node.state_since = at.now + options.node_lease;
+      node.last_contact = node.state_since;
     }
   }
   for (const LineageRecord& lineage : records.lineages) {
@@ -77,8 +77,8 @@ Supervisor::Supervisor(const SupervisorOptions& options, const Records& records,
     next_incident_ = std::max(next_incident_, incident.id + 1);
   }
   for (const QuarantineRecord& record : records.quarantine) quarantine_[record.node] = record;
-  for (const SuspectRecord& record : records.suspects) Restore(record);
-  RestoreAsks(records);
+  for (const SuspectRecord& record : records.suspects) RestoreSuspect(record);
+  LoadRestartCommands(records);
 }
 
 std::vector<Effect> Supervisor::Apply(const RunEvent& event, Instant at) {
@@ -93,26 +93,26 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
                                         Instant at) {
   effects_.clear();
   at_ = at;
-  due_ = std::holds_alternative<Tick>(event);
+  advance_needed_ = std::holds_alternative<Tick>(event);
   if (const auto* tick = std::get_if<Tick>(&event); tick != nullptr && tick->resumed) {
-    patient_until_ = at.now + options_.node_lease;
+    grace_until_ = at.now + options_.node_lease;
   }
   if (const auto* attached = std::get_if<NodeAttached>(&event)) {
     const bool refused = std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
       const auto* close = std::get_if<CloseAttach>(&effect);
       return close != nullptr && close->attach == attached->attach;
     });
-    if (!refused) See(*attached);
+    if (!refused) On(*attached);
   } else if (const auto* reported = std::get_if<NodeReported>(&event)) {
-    if (!WasRefused(*reported, effects)) See(*reported);
+    if (!WasRefused(*reported, effects)) On(*reported);
   } else if (const auto* detached = std::get_if<NodeDetached>(&event)) {
     auto node = nodes_.find(detached->node);
     if (node != nodes_.end() && node->second.attach == detached->attach) {
-      node->second.in_doubt = due_ = true;
+      node->second.stream_ended = advance_needed_ = true;
     }
   }
-  for (const Effect& effect : effects) SeeEffect(effect);
-  if (due_) Advance();
+  for (const Effect& effect : effects) OnEffect(effect);
+  if (advance_needed_) Advance();
   return std::move(effects_);
 }
 
@@ -131,9 +131,9 @@ void Supervisor::Answer(RequestId request, Status outcome) {
 
 void Supervisor::Store(const Run& run) { effects_.emplace_back(PutRun{run.record}); }
 
-// ---- what people want ----
+// ---- requests of operators ----
 
-void Supervisor::On(const RunWanted& event) {
+void Supervisor::On(const RunRequested& event) {
   Run* before = Find(event.spec.job);
   if (before != nullptr && !HasEnded(before->record.phase)) {
     return Answer(
@@ -148,7 +148,7 @@ void Supervisor::On(const RunWanted& event) {
   run.record.serial = before == nullptr ? 1 : before->record.serial + 1;
   run.record.started_wall_nanos = at_.wall_nanos;
   run.not_before = at_.now;
-  // Its ranks are best off where they were.
+  // Prefer the nodes of the previous run, which have the job's shards.
   if (before != nullptr && before->record.nodes.size() == event.spec.nodes) {
     run.record.nodes = before->record.nodes;
   }
@@ -157,7 +157,7 @@ void Supervisor::On(const RunWanted& event) {
   Answer(event.request, Status::Ok());
 }
 
-void Supervisor::On(const StopWanted& event) {
+void Supervisor::On(const StopRequested& event) {
   Run* run = Find(event.job);
   if (run == nullptr) {
     return Answer(event.request, NotFoundError(fmt::format("no job '{}' was started with "
@@ -173,7 +173,7 @@ void Supervisor::On(const StopWanted& event) {
   run->stop_target = progress.memory;
   run->stop_at = at_.now + std::chrono::milliseconds(event.deadline_ms);
   if (run->record.phase == RunPhase::kWaiting) {
-    End(*run, RunPhase::kStopped, "stopped while it waited");
+    End(*run, RunPhase::kStopped, "stopped while waiting for nodes");
   } else {
     run->record.phase = RunPhase::kStopping;
     run->record.why =
@@ -183,7 +183,7 @@ void Supervisor::On(const StopWanted& event) {
   Answer(event.request, Status::Ok());
 }
 
-void Supervisor::On(const QuarantineWanted& event) {
+void Supervisor::On(const QuarantineRequested& event) {
   if (nodes_.count(event.node) == 0 && quarantine_.count(event.node) == 0) {
     return Answer(event.request,
                   NotFoundError(fmt::format("no node '{}' has ever attached", event.node)));
@@ -196,75 +196,76 @@ void Supervisor::On(const QuarantineWanted& event) {
     effects_.emplace_back(EraseQuarantine{event.node});
     for (auto& [job, run] : runs_) run.strikes.erase(event.node);
   }
-  if (!event.set) Trust(event.node);
+  if (!event.set) ClearSuspect(event.node);
   Answer(event.request, Status::Ok());
 }
 
-// ---- what nodes say ----
+// ---- events of nodes ----
 
-void Supervisor::See(const NodeAttached& event) {
-  due_ = true;
+void Supervisor::On(const NodeAttached& event) {
+  advance_needed_ = true;
   Node& node = nodes_[event.node];
   node.attached = true;
-  node.together = false;
+  node.lost_together = false;
   node.attach = event.attach;
-  if (node.agent_start != event.agent_start) node.gpu_errors_told = 0;
+  if (node.agent_start != event.agent_start) node.newest_gpu_error = 0;
   node.agent_start = event.agent_start;
   node.worker_address = event.worker_address;
-  node.since = at_.now;
-  node.heard = at_.now;
-  node.in_doubt = false;
+  node.state_since = at_.now;
+  node.last_contact = at_.now;
+  node.stream_ended = false;
   node.workers = event.workers;
   if (node.worker_address.empty()) return;
   std::set<std::string> jobs;
   for (const WorkerState& worker : node.workers) jobs.insert(worker.job);
-  if (const Run* run = SeatedAt(event.node)) jobs.insert(run->record.spec.job);
-  for (const std::string& job : jobs) Tell(event.node, job);
+  if (const Run* run = PlacedOn(event.node)) jobs.insert(run->record.spec.job);
+  for (const std::string& job : jobs) SendWorkers(event.node, job);
 }
 
-void Supervisor::See(const NodeReported& event) {
+void Supervisor::On(const NodeReported& event) {
   auto found = nodes_.find(event.node);
   if (found == nodes_.end() || found->second.agent_start != event.agent_start) return;
-  found->second.heard = at_.now;
-  due_ = due_ || found->second.workers != event.workers;
+  found->second.last_contact = at_.now;
+  advance_needed_ = advance_needed_ || found->second.workers != event.workers;
   found->second.workers = event.workers;
-  for (const Holding& holding : event.holdings) {
-    auto found_job = progress_.find(holding.job);
-    if (found_job == progress_.end()) continue;  // no job that ever started
+  for (const StoredReplica& report : event.replicas) {
+    auto found_job = progress_.find(report.job);
+    if (found_job == progress_.end()) continue;  // the job never started
     Progress& progress = found_job->second;
-    if (IsParity(holding.rank) || holding.version <= progress.sealed ||
-        holding.version.incarnation > progress.incarnation) {
+    if (IsParity(report.rank) || report.version <= progress.sealed ||
+        report.version.incarnation > progress.incarnation) {
       continue;
     }
-    progress.sealed = holding.version;
+    progress.sealed = report.version;
     progress.sealed_at = at_.now;
   }
 }
 
-void Supervisor::SeeEffect(const Effect& effect) {
-  if (const auto* gone = std::get_if<NodeGone>(&effect)) {
-    due_ = true;
-    Node& node = nodes_[gone->node];
+void Supervisor::OnEffect(const Effect& effect) {
+  if (const auto* lost = std::get_if<NodeDeclaredLost>(&effect)) {
+    advance_needed_ = true;
+    Node& node = nodes_[lost->node];
     node.attached = false;
-    node.silent = gone->silent;
-    node.since = at_.now;
-    NoteWhoWentTogether(node);
+    node.silent = lost->silent;
+    node.state_since = at_.now;
+    MarkLostTogether(node);
     node.workers.clear();
   } else if (const auto* erase = std::get_if<EraseRun>(&effect)) {
     runs_.erase(erase->job);
     progress_.erase(erase->job);
   } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
-    SeeLineage(lineage->record, lineage->change);
+    OnLineage(lineage->record, lineage->change);
   } else if (const auto* put = std::get_if<PutVersion>(&effect)) {
-    if (put->committed_tier_bit != 0) SeeCommit(*put);
+    if (put->committed_tier_bit != 0) OnCommit(*put);
   } else if (const auto* finding = std::get_if<Finding>(&effect)) {
+    // A finding with a kind is an incident of that kind. Of the others only damage becomes one.
     if (!finding->kind.empty()) {
       Failure failure;
       failure.kind = finding->kind;
       failure.what = finding->what.message();
       failure.ranks = finding->ranks;
       failure.healthy_until = at_.now;
-      return Note(finding->job, failure, "none: for a person to look at");
+      return Note(finding->job, failure, "none: needs an operator");
     }
     if (finding->what.code() != ErrorCode::kDataLoss) return;
     Failure damage;
@@ -272,12 +273,12 @@ void Supervisor::SeeEffect(const Effect& effect) {
     damage.what = finding->what.message();
     if (!finding->node.empty()) damage.nodes = {finding->node};
     damage.healthy_until = at_.now;
-    Note(finding->job, damage, "the copy is out of service; what is missing is ordered back");
+    Note(finding->job, damage, "the damaged replica no longer counts; its repair is scheduled");
   }
 }
 
-void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) {
-  if (change == LineageChange::kOpened) EndAsk(lineage.job, lineage.incarnation);
+void Supervisor::OnLineage(const LineageRecord& lineage, LineageChange change) {
+  if (change == LineageChange::kOpened) EndRestartCommand(lineage.job, lineage.incarnation);
   Progress& progress = progress_[lineage.job];
   progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
   Run* run = Find(lineage.job);
@@ -297,17 +298,18 @@ void Supervisor::SeeLineage(const LineageRecord& lineage, LineageChange change) 
   }
 }
 
-void Supervisor::SeeCommit(const PutVersion& put) {
+void Supervisor::OnCommit(const PutVersion& put) {
   const VersionRecord& version = put.record;
   Progress& progress = progress_[version.job];
   VersionId& newest =
       put.committed_tier_bit == TierBit(Tier::kDisk) ? progress.disk : progress.memory;
   newest = std::max(newest, version.version);
-  auto asked = asks_.find(version.job);
-  if (asked != asks_.end() && version.version.incarnation > asked->second.incarnation) {
+  auto restart = external_restarts_.find(version.job);
+  if (restart != external_restarts_.end() &&
+      version.version.incarnation > restart->second.incarnation) {
     MarkIncidents(version.job, &IncidentRecord::first_step_ms);
     CloseIncidents(version.job, IncidentState::kRecovered);
-    asks_.erase(asked);
+    external_restarts_.erase(restart);
   }
   Run* run = Find(version.job);
   if (run == nullptr || run->incarnation != version.version.incarnation ||
@@ -317,7 +319,7 @@ void Supervisor::SeeCommit(const PutVersion& put) {
   RefillBudget(*run, version.version.step);
   if (run->committed) return;
   run->committed = true;
-  run->own_ends.clear();
+  run->own_exits.clear();
   if (run->record.fruitless != 0 || !run->record.saved) {
     run->record.fruitless = 0;
     run->record.saved = true;
@@ -327,7 +329,8 @@ void Supervisor::SeeCommit(const PutVersion& put) {
   CloseIncidents(version.job, IncidentState::kRecovered);
 }
 
-/// Steps that are trained again after a restart are no progress.
+/// Counts a newly committed step towards a refill of the restart budget. Steps that are trained
+/// again after a restart do not count.
 void Supervisor::RefillBudget(Run& run, Step committed) {
   RunRecord& record = run.record;
   if (committed.value <= record.newest_step) return;
@@ -338,18 +341,18 @@ void Supervisor::RefillBudget(Run& run, Step committed) {
   Store(run);
 }
 
-// ---- what follows ----
+// ---- transitions ----
 
 void Supervisor::Advance() {
   for (auto& [job, run] : runs_) Advance(run);
-  AdvanceAsks();
+  AdvanceRestartCommands();
 }
 
 void Supervisor::Advance(Run& run) {
   if (HasEnded(run.record.phase)) return;
   if (run.record.phase != RunPhase::kWaiting) {
-    LookAtWorkers(run);
-    if (!HasEnded(run.record.phase)) LookForFailure(run);
+    CheckWorkers(run);
+    if (!HasEnded(run.record.phase)) FindFailure(run);
   }
   if (!OldWorkersRun(run)) MarkIncidents(run.record.spec.job, &IncidentRecord::stop_ms);
   if (run.record.phase == RunPhase::kStopping) {
@@ -366,15 +369,15 @@ void Supervisor::Advance(Run& run) {
   if (run.record.phase == RunPhase::kWaiting && at_.now >= run.not_before) TryLaunch(run);
 }
 
-/// Takes note of who ended, and of the end of all.
-void Supervisor::LookAtWorkers(Run& run) {
+/// Records workers that ended, the start of all workers, and the end of a successful run.
+void Supervisor::CheckWorkers(Run& run) {
   const std::string run_id = run.record.run_id();
   const uint32_t on_node = run.record.spec.ranks_per_node;
   std::set<Rank> present;
   for (size_t i = 0; i < run.record.nodes.size(); ++i) {
     for (const WorkerState& worker : nodes_[run.record.nodes[i]].workers) {
       if (worker.job != run.record.spec.job || worker.run_id != run_id) continue;
-      if (worker.rank.value / on_node != i) continue;  // has no place on this node
+      if (worker.rank.value / on_node != i) continue;  // not placed on this node
       present.insert(worker.rank);
       if (worker.phase != WorkerPhase::kRunning) run.ended.emplace(worker.rank, worker);
     }
@@ -394,7 +397,7 @@ void Supervisor::LookAtWorkers(Run& run) {
   }
 }
 
-const Supervisor::Run* Supervisor::SeatedAt(const std::string& node) const {
+const Supervisor::Run* Supervisor::PlacedOn(const std::string& node) const {
   for (const auto& [job, run] : runs_) {
     if (HasEnded(run.record.phase) || run.record.phase == RunPhase::kWaiting) continue;
     const auto& nodes = run.record.nodes;
@@ -403,12 +406,12 @@ const Supervisor::Run* Supervisor::SeatedAt(const std::string& node) const {
   return nullptr;
 }
 
-/// Nodes that may get workers of `run` (nullptr: of any).
+/// Returns the nodes that may get workers of `run` (nullptr: nodes without any run).
 std::set<std::string> Supervisor::Usable(const Run* run) const {
   std::set<std::string> usable;
   for (const auto& [name, node] : nodes_) {
     if (!node.attached || node.worker_address.empty() || quarantine_.count(name) != 0) continue;
-    const Run* other = SeatedAt(name);
+    const Run* other = PlacedOn(name);
     if (other != nullptr && other != run) continue;
     usable.insert(name);
   }
@@ -416,18 +419,18 @@ std::set<std::string> Supervisor::Usable(const Run* run) const {
 }
 
 void Supervisor::TryLaunch(Run& run) {
-  PlacementQuestion question;
-  question.nodes = run.record.spec.nodes;
-  question.before = run.record.nodes;
-  question.usable = Usable(&run);
-  question.avoid = ToAvoid(run);
-  // The first launch waits for the spares, too: later they may not come.
-  if (run.record.launches == 0) question.nodes += run.record.spec.spares;
-  Placement placement = Place(question);
+  PlacementRequest request;
+  request.nodes = run.record.spec.nodes;
+  request.before = run.record.nodes;
+  request.usable = Usable(&run);
+  request.avoid = NodesToAvoid(run);
+  // The first launch also waits for the spares, since nothing waits for them later.
+  if (run.record.launches == 0) request.nodes += run.record.spec.spares;
+  Placement placement = Place(request);
   if (!placement.nodes.empty()) {
     if (run.record.launches == 0) {
-      question.nodes = run.record.spec.nodes;
-      placement = Place(question);
+      request.nodes = run.record.spec.nodes;
+      placement = Place(request);
     }
     return Launch(run, placement);
   }
@@ -449,7 +452,7 @@ void Supervisor::Launch(Run& run, const Placement& placement) {
   run.incarnation = Incarnation{0};
   run.committed = false;
   run.launched_at = at_.now;
-  run.first_death.reset();
+  run.first_failure_at.reset();
   run.ended.clear();
   run.avoid.clear();
   Store(run);
@@ -465,64 +468,66 @@ void Supervisor::Launch(Run& run, const Placement& placement) {
   MarkIncidents(run.record.spec.job, &IncidentRecord::decide_ms);
   for (const std::string& node : before) {
     const auto& now = run.record.nodes;
-    if (std::find(now.begin(), now.end(), node) == now.end()) Tell(node, run.record.spec.job);
+    if (std::find(now.begin(), now.end(), node) == now.end()) {
+      SendWorkers(node, run.record.spec.job);
+    }
   }
-  TellAll(run);
+  SendWorkersToNodes(run);
 }
 
 void Supervisor::End(Run& run, RunPhase phase, std::string why) {
   run.record.phase = phase;
   run.record.why = std::move(why);
   Store(run);
-  TellAll(run);
+  SendWorkersToNodes(run);
   CloseIncidents(run.record.spec.job, phase == RunPhase::kFinished ? IncidentState::kRecovered
                                                                    : IncidentState::kGivenUp);
 }
 
-// ---- what nodes are told ----
+// ---- directives to nodes ----
 
-WorkersOrder Supervisor::OrderFor(const Run& run, const std::string& node) const {
+SetWorkers Supervisor::WorkersFor(const Run& run, const std::string& node) const {
   const RunRecord& record = run.record;
-  WorkersOrder order;
-  order.job = record.spec.job;
-  order.grace_ms = record.spec.grace_ms;
+  SetWorkers directive;
+  directive.job = record.spec.job;
+  directive.grace_ms = record.spec.grace_ms;
   const auto place = std::find(record.nodes.begin(), record.nodes.end(), node);
   const bool due = record.phase == RunPhase::kStarting || record.phase == RunPhase::kRunning ||
                    record.phase == RunPhase::kStopping;
-  if (!due || place == record.nodes.end()) return order;
-  order.run_id = record.run_id();
-  order.node_rank = static_cast<uint32_t>(place - record.nodes.begin());
-  order.nodes = record.spec.nodes;
-  order.ranks = record.spec.ranks_per_node;
-  order.first_rank = Rank{order.node_rank * order.ranks};
-  order.world = record.spec.world();
+  if (!due || place == record.nodes.end()) return directive;
+  directive.run_id = record.run_id();
+  directive.node_rank = static_cast<uint32_t>(place - record.nodes.begin());
+  directive.nodes = record.spec.nodes;
+  directive.ranks = record.spec.ranks_per_node;
+  directive.first_rank = Rank{directive.node_rank * directive.ranks};
+  directive.world = record.spec.world();
   const auto master = nodes_.find(record.nodes.front());
-  if (master != nodes_.end()) order.master_address = master->second.worker_address;
-  order.master_port = PortOf(order.job, order.run_id, options_.port_seed);
-  order.restarts = record.restarts();
-  order.restarts_max = record.spec.restarts_max;
-  order.command = record.spec.command;
-  order.environment = record.spec.environment;
-  order.directory = record.spec.directory;
-  return order;
+  if (master != nodes_.end()) directive.master_address = master->second.worker_address;
+  directive.master_port = PortOf(directive.job, directive.run_id, options_.port_seed);
+  directive.restarts = record.restarts();
+  directive.restarts_max = record.spec.restarts_max;
+  directive.command = record.spec.command;
+  directive.environment = record.spec.environment;
+  directive.directory = record.spec.directory;
+  return directive;
 }
 
-void Supervisor::Tell(const std::string& name, const std::string& job) {
+void Supervisor::SendWorkers(const std::string& name, const std::string& job) {
   const Node& node = nodes_[name];
   if (!node.attached || node.worker_address.empty()) return;
   const Run* run = Find(job);
-  if (run != nullptr) return Say(node.attach, OrderFor(*run, name));
-  WorkersOrder none;
+  if (run != nullptr) return SendDirective(node.attach, WorkersFor(*run, name));
+  SetWorkers none;
   none.job = job;
-  Say(node.attach, std::move(none));
+  SendDirective(node.attach, std::move(none));
 }
 
-void Supervisor::Say(AttachId attach, Directive directive) {
+void Supervisor::SendDirective(AttachId attach, Directive directive) {
   effects_.emplace_back(Send{attach, std::move(directive)});
 }
 
-void Supervisor::TellAll(const Run& run) {
-  for (const std::string& node : run.record.nodes) Tell(node, run.record.spec.job);
+void Supervisor::SendWorkersToNodes(const Run& run) {
+  for (const std::string& node : run.record.nodes) SendWorkers(node, run.record.spec.job);
 }
 
 }  // namespace holdfast::coord

@@ -7,17 +7,17 @@
 
 #include "coordinator/restart/supervisor.h"
 
-// How launches break, and what is kept of it.
+// How launches fail, and the incidents that record it.
 
 namespace holdfast::coord {
 namespace {
 constexpr size_t kEvidenceMax = 32;
 constexpr size_t kShownLines = 8;
 constexpr size_t kShownBytesMax = 1024;
-constexpr auto kSameFinding = std::chrono::minutes(10);
+constexpr auto kRepeatWindow = std::chrono::minutes(10);
 
 std::string EndText(const WorkerState& worker) {
-  if (worker.phase == WorkerPhase::kStuck) return "was killed and does not end";
+  if (worker.phase == WorkerPhase::kStuck) return "still exists after SIGKILL";
   if (worker.signal != 0) {
     const char* name = sigabbrev_np(worker.signal);
     return fmt::format("was ended by signal {} (SIG{})", worker.signal,
@@ -26,8 +26,8 @@ std::string EndText(const WorkerState& worker) {
   return fmt::format("ended with exit code {}", worker.exit_code);
 }
 
-/// How it ended, if the program may have done that itself: empty when somebody killed it.
-std::string OwnEnd(const WorkerState& worker) {
+/// Returns how a worker ended if the program itself may be the cause; empty if it was killed.
+std::string OwnExit(const WorkerState& worker) {
   if (worker.phase != WorkerPhase::kEnded) return "";
   switch (worker.signal) {
     case 0:
@@ -45,8 +45,8 @@ std::string OwnEnd(const WorkerState& worker) {
   }
 }
 
-/// The end of what a worker said, for one look.
-std::string LastOf(const std::string& text) {
+/// Returns the last lines of a worker's output, at most kShownLines and about kShownBytesMax bytes.
+std::string TailOf(const std::string& text) {
   size_t begin = text.find_last_not_of('\n');
   if (begin == std::string::npos) return "";
   const size_t end = begin + 1;
@@ -65,50 +65,53 @@ int64_t Milliseconds(Clock::Duration time) {
 }
 }  // namespace
 
-void Supervisor::LookForFailure(Run& run) {
+void Supervisor::FindFailure(Run& run) {
   std::optional<Failure> failure;
-  if (at_.now >= patient_until_) failure = LostNode(run);
+  if (at_.now >= grace_until_) failure = FindLostNode(run);
   if (!failure) {
     const bool died = std::any_of(run.ended.begin(), run.ended.end(),
                                   [](const auto& entry) { return IsFailure(entry.second); });
-    if (died && !run.first_death) run.first_death = at_.now;
-    // Ranks that lose a neighbour end, too: a node that goes is blamed rather than they. Who was
-    // killed is the cause, whoever else dies.
+    if (died && !run.first_failure_at) run.first_failure_at = at_.now;
+    // Ranks that lose a neighbour end too, so an unresponsive node is given time to count as lost.
+    // A rank that a signal killed is the cause in any case.
     const bool killed = std::any_of(run.ended.begin(), run.ended.end(),
                                     [](const auto& entry) { return entry.second.signal != 0; });
-    const bool settled = run.first_death && at_.now - *run.first_death >= options_.settle;
-    if (killed || (settled && !AnyInDoubt(run))) {
-      failure = Deaths(run);
+    const bool settled = run.first_failure_at && at_.now - *run.first_failure_at >= options_.settle;
+    if (killed || (settled && !AnyNodeUnresponsive(run))) {
+      failure = FindWorkerFailure(run);
     }
   }
   if (failure) Fail(run, *std::move(failure));
 }
 
-/// Somebody ended of itself while a node is silent: that one may be the cause.
-bool Supervisor::AnyInDoubt(const Run& run) const {
+/// Returns whether a node of the launch is silent or has lost its stream. Such a node may be the
+/// cause why workers elsewhere exited.
+bool Supervisor::AnyNodeUnresponsive(const Run& run) const {
   return std::any_of(run.record.nodes.begin(), run.record.nodes.end(), [&](const auto& name) {
     const Node& node = nodes_.at(name);
-    return node.attached && (node.in_doubt || at_.now - node.heard > options_.quiet);
+    return node.attached &&
+           (node.stream_ended || at_.now - node.last_contact > options_.heartbeat_late_after);
   });
 }
 
-/// Nodes that go within one lease of each other share a cause, and likely come back. That stays
-/// true of those that are still away when the first is back.
-void Supervisor::NoteWhoWentTogether(Node& gone) {
-  gone.together = false;
+/// Marks nodes that were lost within one lease of each other: they share a cause and probably come
+/// back. The mark stays on the other nodes when the first one is back.
+void Supervisor::MarkLostTogether(Node& lost) {
+  lost.lost_together = false;
   for (auto& [name, other] : nodes_) {
-    const bool with_it = &other != &gone && !other.attached && other.attach != 0 &&
-                         gone.since - other.since <= options_.node_lease;
-    if (with_it) other.together = gone.together = true;
+    const bool with_it = &other != &lost && !other.attached && other.attach != 0 &&
+                         lost.state_since - other.state_since <= options_.node_lease;
+    if (with_it) other.lost_together = lost.lost_together = true;
   }
 }
 
-Clock::Duration Supervisor::PatienceWith(const Node& node) const {
-  return node.silent || node.together ? options_.replace_silent_after : options_.replace_after;
+Clock::Duration Supervisor::PatienceFor(const Node& node) const {
+  return node.silent || node.lost_together ? options_.replace_silent_after : options_.replace_after;
 }
 
-/// A node of the launch has been away for too long, or does not know of its workers.
-std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
+/// Returns a failure if a node of the launch has been lost for too long, or has not started its
+/// workers.
+std::optional<Supervisor::Failure> Supervisor::FindLostNode(const Run& run) const {
   for (uint32_t i = 0; i < run.record.nodes.size(); ++i) {
     const std::string& name = run.record.nodes[i];
     const Node& node = nodes_.at(name);
@@ -128,30 +131,31 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
     }
     if (missing == 0) continue;
     failure.nodes = {name};
-    // A launch that is broken anyway has nothing to gain from waiting for the node.
-    const auto last_heard = std::min(node.heard, node.since);
-    const Clock::Duration away = at_.now - last_heard;
+    // Waiting for the node is pointless once the launch has failed.
+    const auto last_seen = std::min(node.last_contact, node.state_since);
+    const Clock::Duration away = at_.now - last_seen;
     const auto progress = progress_.find(run.record.spec.job);
     const bool moving = progress != progress_.end() &&
                         at_.now - progress->second.sealed_at < options_.replace_after &&
                         away < options_.replace_moving_after;
-    const bool due = run.first_death || (away >= PatienceWith(node) && !moving);
+    const bool due = run.first_failure_at || (away >= PatienceFor(node) && !moving);
     if (!node.attached && due) {
       failure.kind = "node lost";
-      failure.what =
-          fmt::format("node {} is out of reach, with {} ranks of the job", name, missing);
+      failure.what = fmt::format("node {} is out of reach, with {} rank{} of the job", name,
+                                 missing, missing == 1 ? "" : "s");
       failure.evidence.push_back(
-          fmt::format("nothing was heard of its agent for {} ms", Milliseconds(away)));
-      failure.healthy_until = last_heard;
+          fmt::format("no message from its agent for {} ms", Milliseconds(away)));
+      failure.healthy_until = last_seen;
       return failure;
     }
-    const auto asked = std::max(run.launched_at, node.since);
-    if (node.attached && at_.now - asked >= options_.launch_timeout) {
+    const auto requested_at = std::max(run.launched_at, node.state_since);
+    if (node.attached && at_.now - requested_at >= options_.launch_timeout) {
       failure.kind = "not started";
-      failure.what = fmt::format("node {} was told to start {} ranks and has not", name, missing);
+      failure.what = fmt::format("node {} has not started {} rank{} of the launch", name, missing,
+                                 missing == 1 ? "" : "s");
       failure.evidence.push_back(
-          fmt::format("{} ms since it was told", Milliseconds(at_.now - asked)));
-      failure.healthy_until = asked;
+          fmt::format("{} ms since the directive", Milliseconds(at_.now - requested_at)));
+      failure.healthy_until = requested_at;
       failure.avoid_nodes = true;
       return failure;
     }
@@ -159,23 +163,25 @@ std::optional<Supervisor::Failure> Supervisor::LostNode(const Run& run) const {
   return std::nullopt;
 }
 
-/// The first that was killed, or else the first to end, is the cause; what followed is told. Clocks
-/// and processors order deaths of the same millisecond as they like, but who ends of itself had
-/// time to.
-std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
+/// Returns the failure of the launch if a worker failed. The cause is the first worker that a
+/// signal killed, or else the first to end; the others become evidence. The order of ends within a
+/// millisecond is unreliable, but a worker that exits on its own needed time to do it, so a killed
+/// one comes first.
+std::optional<Supervisor::Failure> Supervisor::FindWorkerFailure(const Run& run) const {
   std::vector<const WorkerState*> failed;
   for (const auto& [rank, worker] : run.ended) {
     if (IsFailure(worker)) failed.push_back(&worker);
   }
   if (failed.empty()) return std::nullopt;
-  // All were reported within the settling time; how long ago each ended is its node's word.
-  // Where a GPU failed there is a reason, also for those that were killed for want of its rank.
+  // All ends were reported within the settle time; each node measures how long ago its workers
+  // ended. A failed GPU takes precedence: it also explains workers that were killed because its
+  // rank failed.
   const auto node_of = [&run](const WorkerState* worker) -> const std::string& {
     return run.record.nodes[worker->rank.value / run.record.spec.ranks_per_node];
   };
   std::stable_sort(failed.begin(), failed.end(), [&](const WorkerState* a, const WorkerState* b) {
-    const bool reason = HardwareFailedLately(node_of(a));
-    if (reason != HardwareFailedLately(node_of(b))) return reason;
+    const bool reason = HardwareFailedRecently(node_of(a));
+    if (reason != HardwareFailedRecently(node_of(b))) return reason;
     if ((a->signal != 0) != (b->signal != 0)) return a->signal != 0;
     return a->ended_ago_ms > b->ended_ago_ms;
   });
@@ -187,10 +193,10 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
   failure.ranks = {first.rank};
   failure.nodes = {node};
   failure.avoid_nodes = first.phase == WorkerPhase::kStuck;
-  failure.healthy_until =
-      *run.first_death - std::chrono::milliseconds(std::min<int64_t>(first.ended_ago_ms, 60'000));
-  failure.own_end = OwnEnd(first);
-  failure.last_lines = LastOf(first.last_lines);
+  failure.healthy_until = *run.first_failure_at -
+                          std::chrono::milliseconds(std::min<int64_t>(first.ended_ago_ms, 60'000));
+  failure.own_exit = OwnExit(first);
+  failure.last_lines = TailOf(first.last_lines);
   if (!first.last_lines.empty()) {
     failure.evidence.push_back("its last lines:\n" + first.last_lines);
   }
@@ -205,17 +211,17 @@ std::optional<Supervisor::Failure> Supervisor::Deaths(const Run& run) const {
 void Supervisor::Fail(Run& run, Failure failure) {
   AddGpuErrors(run.record.nodes, failure);
   IncidentRecord& incident = OpenIncident(run.record.spec.job, failure);
-  if (run.committed) run.own_ends.clear();
-  if (!failure.own_end.empty()) {
-    run.own_ends.push_back({failure.nodes.front(), failure.own_end, run.incarnation.value != 0});
+  if (run.committed) run.own_exits.clear();
+  if (!failure.own_exit.empty()) {
+    run.own_exits.push_back({failure.nodes.front(), failure.own_exit, run.incarnation.value != 0});
   }
   Strike(run, failure);
   if (failure.avoid_nodes) run.avoid.insert(failure.nodes.begin(), failure.nodes.end());
-  // Whether it is the node or the job shows on another node.
+  // Trying another node shows whether the node or the job is at fault.
   if (!run.record.saved) {
-    for (const Run::OwnEnd& end : run.own_ends) run.avoid.insert(end.node);
+    for (const Run::OwnExit& end : run.own_exits) run.avoid.insert(end.node);
   }
-  run.first_death.reset();
+  run.first_failure_at.reset();
   if (const std::string why = NoRestartLeft(run); !why.empty()) {
     incident.plan = "none: " + why;
     StoreIncident(incident, true);
@@ -235,49 +241,51 @@ void Supervisor::Fail(Run& run, Failure failure) {
         std::min<Clock::Duration>(options_.backoff_first * (1U << doublings), options_.backoff_max);
   }
   if (stopping) return End(run, RunPhase::kStopped, failure.what + " while the job was stopping");
-  // Who is told to start again at once stops the old workers by itself.
+  // A directive with a new run ID makes the nodes stop the old workers first. Without a new launch
+  // they get a directive to stop.
   if (at_.now >= run.not_before) TryLaunch(run);
   if (run.record.phase != RunPhase::kWaiting) return;
   Store(run);
-  TellAll(run);
+  SendWorkersToNodes(run);
 }
 
-/// Launch after launch ended of itself before it did anything: another node would not help.
-bool Supervisor::IsOwnFault(const Run& run) const {
-  if (run.own_ends.size() < options_.strikes_max) return false;
+/// Returns whether the job itself is the cause: several launches in a row exited on their own
+/// before any progress, so another node would not help.
+bool Supervisor::IsJobFault(const Run& run) const {
+  if (run.own_exits.size() < options_.strikes_max) return false;
   if (!run.record.saved) return true;
-  const std::span last(run.own_ends.end() - options_.strikes_max, run.own_ends.end());
+  const std::span last(run.own_exits.end() - options_.strikes_max, run.own_exits.end());
   return std::all_of(last.begin(), last.end(),
-                     [](const Run::OwnEnd& end) { return !end.joined; }) &&
+                     [](const Run::OwnExit& end) { return !end.joined; }) &&
          std::any_of(last.begin(), last.end(),
-                     [&last](const Run::OwnEnd& end) { return end.node != last.front().node; });
+                     [&last](const Run::OwnExit& end) { return end.node != last.front().node; });
 }
 
-/// Why the run is not started again; empty when it is.
+/// Returns why the run must not restart; empty if it may.
 std::string Supervisor::NoRestartLeft(const Run& run) const {
   const RunSpec& spec = run.record.spec;
   if (run.record.budget_used >= spec.restarts_max) {
     return fmt::format("all {} restarts are used up", spec.restarts_max);
   }
-  if (!IsOwnFault(run)) return "";
+  if (!IsJobFault(run)) return "";
   std::set<std::string> nodes;
-  for (const Run::OwnEnd& end : run.own_ends) nodes.insert(end.node);
+  for (const Run::OwnExit& end : run.own_exits) nodes.insert(end.node);
   return fmt::format(
-      "{} launches in a row ended of themselves on {} before {}: the cause is the "
+      "{} launches in a row exited on their own on {} before {}: the cause is the "
       "job, no node is blamed",
-      run.own_ends.size(), fmt::join(nodes, ", "),
+      run.own_exits.size(), fmt::join(nodes, ", "),
       run.record.saved ? "a rank joined" : "anything was saved");
 }
 
 void Supervisor::Strike(Run& run, const Failure& failure) {
   if (run.committed) run.strikes.clear();
-  if (!failure.own_end.empty()) {
+  if (!failure.own_exit.empty()) {
     if (!run.record.saved) return;
-    // The same on several nodes is none of theirs.
-    const auto elsewhere = [&failure](const Run::OwnEnd& end) {
-      return end.node != failure.nodes.front() && end.how == failure.own_end;
+    // The same exit on several nodes is not the fault of any of them.
+    const auto elsewhere = [&failure](const Run::OwnExit& end) {
+      return end.node != failure.nodes.front() && end.how == failure.own_exit;
     };
-    if (std::any_of(run.own_ends.begin(), run.own_ends.end(), elsewhere)) return;
+    if (std::any_of(run.own_exits.begin(), run.own_exits.end(), elsewhere)) return;
   }
   for (const std::string& node : failure.nodes) {
     const bool stuck = failure.kind == "worker stuck";
@@ -310,11 +318,11 @@ IncidentRecord& Supervisor::OpenIncident(const std::string& job, const Failure& 
   return incidents_[incident.id] = std::move(incident);
 }
 
-/// Nothing is to be done about it now; the same again within minutes is not news.
+/// Records an incident that needs no action now. Ignores a repetition within kRepeatWindow.
 void Supervisor::Note(const std::string& job, const Failure& failure, const std::string& plan) {
   for (auto it = incidents_.rbegin(); it != incidents_.rend(); ++it) {
     const IncidentRecord& incident = it->second;
-    if (at_.wall_nanos - incident.wall_nanos > std::chrono::nanoseconds(kSameFinding).count())
+    if (at_.wall_nanos - incident.wall_nanos > std::chrono::nanoseconds(kRepeatWindow).count())
       break;
     if (incident.job == job && incident.what == failure.what) return;
   }
@@ -332,7 +340,8 @@ int64_t Supervisor::MsSince(const IncidentRecord& incident) const {
   return std::max<int64_t>((at_.wall_nanos - incident.wall_nanos) / 1'000'000, 0);
 }
 
-/// Something that the job's open incidents waited for has happened.
+/// Sets `time` of the job's open incidents, unless it is set: the event that they waited for has
+/// happened.
 void Supervisor::MarkIncidents(const std::string& job, int64_t IncidentRecord::*time) {
   for (auto& [id, incident] : incidents_) {
     if (incident.job != job || incident.state != IncidentState::kOpen || incident.*time >= 0) {

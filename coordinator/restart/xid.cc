@@ -10,8 +10,8 @@ struct Entry {
   XidMeaning meaning;
 };
 
-/// After the immediate actions of NVIDIA's catalogue (RESTART_BM, RESET_GPU and the work flows for
-/// ECC and NVLink: broken; RESTART_APP for an error of the hardware: contained), see
+/// Classified by the immediate actions of NVIDIA's catalogue. RESTART_BM, RESET_GPU and the
+/// workflows for ECC and NVLink: broken. RESTART_APP for a hardware error: contained. See
 /// https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
 constexpr std::array kEntries = std::to_array<Entry>({
     {13, {XidClass::kApplication, "an exception in a kernel, most often an index out of bounds"}},
@@ -20,17 +20,17 @@ constexpr std::array kEntries = std::to_array<Entry>({
     {45, {XidClass::kApplication, "the program's work was removed, since it ended or failed"}},
     {46, {XidClass::kBroken, "GPU stopped processing"}},
     {48, {XidClass::kBroken, "double-bit ECC error"}},
-    {62, {XidClass::kBroken, "its power management unit halted"}},
-    {63, {XidClass::kContained, "a bad row of memory is put out of use with the next reset"}},
-    {64, {XidClass::kBroken, "a bad row of memory could not be put out of use"}},
+    {62, {XidClass::kBroken, "the power management unit halted"}},
+    {63, {XidClass::kContained, "a bad memory row will be remapped at the next reset"}},
+    {64, {XidClass::kBroken, "a bad memory row could not be remapped"}},
     {74, {XidClass::kBroken, "NVLink error"}},
     {79, {XidClass::kBroken, "GPU has fallen off the bus"}},
     {92, {XidClass::kContained, "very many corrected ECC errors"}},
     {94, {XidClass::kContained, "contained ECC error"}},
     {95, {XidClass::kBroken, "uncontained ECC error"}},
-    {109, {XidClass::kBroken, "context switch time-out"}},
-    {119, {XidClass::kBroken, "its system processor (GSP) does not answer"}},
-    {120, {XidClass::kBroken, "error of its system processor (GSP)"}},
+    {109, {XidClass::kBroken, "context switch timeout"}},
+    {119, {XidClass::kBroken, "the GPU system processor (GSP) does not answer"}},
+    {120, {XidClass::kBroken, "error of the GPU system processor (GSP)"}},
     {136, {XidClass::kBroken, "a link could not be trained"}},
     {140, {XidClass::kBroken, "unrecovered ECC error"}},
 });

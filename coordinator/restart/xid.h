@@ -6,12 +6,12 @@
 
 namespace holdfast::coord {
 
-/// What an Xid says of its GPU.
+/// What an Xid means for its GPU.
 enum class XidClass : uint8_t {
-  kBroken,       // it needs a reset or a repair before it is of use again
-  kContained,    // it failed the program that ran, and can go on with another
-  kApplication,  // most often the program asked for what cannot be
-  kOther,        // a person should look it up
+  kBroken,       // the GPU needs a reset or a repair
+  kContained,    // the running program failed; the GPU can run another
+  kApplication,  // most often an error of the program
+  kOther,        // not classified; see NVIDIA's catalogue
 };
 
 struct XidMeaning {
@@ -19,7 +19,7 @@ struct XidMeaning {
   std::string_view text;
 };
 
-/// Of the errors that tell of a training's GPUs; others are kOther.
+/// Returns the meaning of the Xids that occur in training; all others are kOther.
 XidMeaning MeaningOf(uint32_t xid);
 
 }  // namespace holdfast::coord

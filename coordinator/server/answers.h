@@ -5,7 +5,7 @@
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/state/state.h"
 
-// The answers to operators, written from the state into their messages.
+// Fills the replies to operators from the state.
 
 namespace holdfast::coord {
 
@@ -16,7 +16,7 @@ void FillVersions(const State& state, const coordinator::ListVersionsRequest& re
                   coordinator::ListVersionsReply* reply);
 void FillRestorePlan(const State& state, const coordinator::PlanRestoreRequest& request,
                      coordinator::PlanRestoreReply* reply);
-void FillWithout(const State& state, const coordinator::WhatIfLostRequest& request,
-                 coordinator::WhatIfLostReply* reply);
+void FillImpact(const State& state, const coordinator::WhatIfLostRequest& request,
+                coordinator::WhatIfLostReply* reply);
 
 }  // namespace holdfast::coord

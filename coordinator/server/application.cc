@@ -15,7 +15,7 @@
 
 namespace holdfast::coord {
 namespace {
-/// Tells scripts which port was taken: the file appears whole, under its final name.
+/// Writes the listening address for scripts. The file appears complete, under its final name.
 Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoint) {
   const std::string path = data_dir + "/endpoint";
   const std::string temporary = path + ".tmp";
@@ -50,14 +50,15 @@ Status Serve(const CoordinatorConfig& config, const sigset_t& signals) {
 }  // namespace
 
 int Application::Run() {
-  // Blocked before any thread starts, so that every thread inherits it and sigwait gets them.
+  // Block the signals before any thread starts: all threads inherit the mask, and sigwait gets
+  // them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  ::umask(077);  // the store has what users gave their workers, keys among it
+  ::umask(077);  // the store has the environments of runs, which may contain keys
   Status status = Serve(config_, signals);
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-coordinator: %s\n", status.message().c_str());

@@ -4,11 +4,11 @@
 
 namespace holdfast::coord {
 
-/// The coordinator as a process: runs until SIGTERM or SIGINT.
+/// The coordinator's process: runs until SIGTERM or SIGINT.
 class Application {
  public:
   explicit Application(CoordinatorConfig config) : config_(std::move(config)) {}
-  /// The process's exit code; errors are on stderr.
+  /// Runs the process and returns its exit code; prints errors to stderr.
   int Run();
 
  private:

@@ -8,11 +8,11 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr auto kLoadAgainPause = std::chrono::milliseconds(200);
-/// A thread of a busy machine may wake up so late.
-constexpr auto kLateLeast = std::chrono::milliseconds(250);
+constexpr auto kReloadInterval = std::chrono::milliseconds(200);
+/// A shorter delay of a wake-up is normal on a busy machine.
+constexpr auto kPauseMin = std::chrono::milliseconds(250);
 
-/// What of a batch the crash points and the log care about.
+/// Contents of a batch that crash points and the log depend on.
 struct BatchMarks {
   bool commit = false;
   bool join = false;
@@ -48,7 +48,7 @@ void LogLineage(const PutLineage& put) {
            Kv("run_id", record.run_id), Kv("world", record.world)});
       return;
     case LineageChange::kPlanned: {
-      if (record.peers.empty()) return;  // an old plan was forgotten
+      if (record.peers.empty()) return;  // an old plan was removed
       size_t nodes = 0;
       for (const PlannedGroup& group : record.peers) nodes += group.members.size();
       Log(LogLevel::kInfo, "PeersPlanned",
@@ -90,6 +90,7 @@ void LogEffect(const Effect& effect) {
          Kv("phase", ToString(record.phase)), Kv("why", record.why)});
   } else if (const auto* incident = std::get_if<PutIncident>(&effect)) {
     const IncidentRecord& record = incident->record;
+    // Log only the opening and the end, not every update of an open incident.
     if (!incident->opened && record.state == IncidentState::kOpen) return;
     Log(incident->opened ? LogLevel::kWarn : LogLevel::kInfo, "Incident",
         {Kv("id", record.id), Kv("job", record.job), Kv("kind", record.kind),
@@ -99,12 +100,12 @@ void LogEffect(const Effect& effect) {
 }  // namespace
 
 Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
-                 StoreOpener opener, Clock& clock, RestartAsker restart)
+                 StoreOpener opener, Clock& clock, RestartHandler restart)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
       run_options_(runs),
       opener_(std::move(opener)),
-      ask_restart_(std::move(restart)),
+      run_restart_command_(std::move(restart)),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
@@ -112,11 +113,11 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartAsker restart) {
+                                                Clock& clock, RestartHandler restart) {
   std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
                                                std::move(opener), clock, std::move(restart)));
-  applier->woke_ = clock.Now();
-  applier->at_ = {applier->woke_, clock.WallNanos()};
+  applier->last_wake_ = clock.Now();
+  applier->at_ = {applier->last_wake_, clock.WallNanos()};
   HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;
@@ -164,7 +165,7 @@ void Applier::Enqueue(Work work) {
       return;
     }
   }
-  // Nobody will take it any more.
+  // The applier has stopped and takes no more work.
   if (work.handler) work.handler(nullptr);
   AnswerQueries(work, true);
   if (work.sink) work.sink->Close(UnavailableError("the coordinator is stopping"));
@@ -194,21 +195,23 @@ void Applier::Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink) {
   Enqueue(std::move(work));
 }
 
-void Applier::Ask(Query query) {
+void Applier::Query(StateQuery state_query) {
   Work work;
-  work.query = std::move(query);
+  work.state_query = std::move(state_query);
   Enqueue(std::move(work));
 }
 
-void Applier::Ask(RunQuery query) {
+void Applier::Query(SupervisorQuery state_query) {
   Work work;
-  work.run_query = std::move(query);
+  work.supervisor_query = std::move(state_query);
   Enqueue(std::move(work));
 }
 
 void Applier::AnswerQueries(Work& work, bool stopping) {
-  if (work.query) work.query(state_ && !stopping ? &*state_ : nullptr, epoch());
-  if (work.run_query) work.run_query(supervisor_ && !stopping ? &*supervisor_ : nullptr);
+  if (work.state_query) work.state_query(state_ && !stopping ? &*state_ : nullptr, epoch());
+  if (work.supervisor_query) {
+    work.supervisor_query(supervisor_ && !stopping ? &*supervisor_ : nullptr);
+  }
 }
 
 std::vector<Applier::Work> Applier::Take() {
@@ -220,7 +223,7 @@ std::vector<Applier::Work> Applier::Take() {
 void Applier::Run() {
   for (;;) {
     std::vector<Work> batch = Take();
-    Wake();
+    UpdateTime();
     bool stopping = false;
     {
       MutexLock lock(mutex_);
@@ -232,62 +235,63 @@ void Applier::Run() {
     }
     if (stopping) {
       for (Work& work : batch) Register(work);
-      DropEverything(UnavailableError("the coordinator is stopping"));
+      AbandonClients(UnavailableError("the coordinator is stopping"));
       for (Work& work : batch) AnswerQueries(work, true);
       return;
     }
-    if (!state_ && clock_.Now() >= load_again_at_) {
+    if (!state_ && clock_.Now() >= reload_at_) {
       Status status = Load();
       if (!status.ok()) {
         Log(LogLevel::kError, "StoreUnusable", {Kv("why", status.ToString())});
-        load_again_at_ = clock_.Now() + kLoadAgainPause;
+        reload_at_ = clock_.Now() + kReloadInterval;
       }
     }
     ApplyBatch(batch);
   }
 }
 
-/// A stopped process, a frozen machine and a write that hangs look the same from here.
-void Applier::Wake() {
+/// Detects a pause by a late wake-up. A stopped process, a frozen machine and a write that hangs
+/// are not distinguishable here.
+void Applier::UpdateTime() {
   const auto now = clock_.Now();
-  const Clock::Duration late = now - woke_ - tick_;
-  woke_ = now;
-  resumed_ = late > std::max<Clock::Duration>(options_.node_lease / 4, kLateLeast);
+  const Clock::Duration late = now - last_wake_ - tick_;
+  last_wake_ = now;
+  resumed_ = late > std::max<Clock::Duration>(options_.node_lease / 4, kPauseMin);
   if (resumed_) {
-    stood_still_ += late;
-    Log(LogLevel::kWarn, "CoordinatorStoodStill",
+    paused_ += late;
+    Log(LogLevel::kWarn, "CoordinatorWasPaused",
         {Kv("ms", std::chrono::duration_cast<std::chrono::milliseconds>(late).count())});
   }
-  at_ = {now - stood_still_, clock_.WallNanos()};
+  at_ = {now - paused_, clock_.WallNanos()};
 }
 
 void Applier::Register(Work& work) {
   if (work.handler) handlers_[work.request] = std::move(work.handler);
   if (work.sink) sinks_[work.attach] = std::move(work.sink);
   if (work.event) {
-    if (const auto* given_up = std::get_if<RestoreGivenUp>(&*work.event)) {
-      handlers_.erase(given_up->request);
+    if (const auto* abandoned = std::get_if<RestoreAbandoned>(&*work.event)) {
+      handlers_.erase(abandoned->request);
     }
   }
 }
 
 void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
   std::vector<Effect> caused = state_->Apply(event, at_);
-  attendance_.See(event, caused);
+  attendance_.Update(event, caused);
   std::vector<Effect> followed = supervisor_->Observe(event, caused, at_);
   std::move(caused.begin(), caused.end(), std::back_inserter(effects));
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
 
-/// The state learns of runs from what the supervisor stores about them.
-void Applier::TellOfRuns(std::vector<Effect>& effects) {
+/// Applies the runs that the supervisor stores to the state, as RunSeen events.
+void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
   for (size_t i = 0; i < effects.size(); ++i) {
     const auto* put = std::get_if<PutRun>(&effects[i]);
     if (put == nullptr) continue;
     const RunPhase phase = put->record.phase;
     const bool finished = phase == RunPhase::kFinished || phase == RunPhase::kStopped;
     std::vector<Effect> caused =
-        state_->Apply(RunSeen{put->record.spec.job, !HasEnded(phase), finished},
+        state_->Apply(RunStateChanged{put->record.spec.job, !HasEnded(phase), finished},
                       {clock_.Now(), clock_.WallNanos()});
     std::move(caused.begin(), caused.end(), std::back_inserter(effects));
   }
@@ -295,7 +299,7 @@ void Applier::TellOfRuns(std::vector<Effect>& effects) {
 
 void Applier::ApplyBatch(std::vector<Work>& batch) {
   std::vector<Effect> effects;
-  // Before anything else, since every event may find something overdue.
+  // First of all, since any event may otherwise find a lease expired.
   if (state_ && resumed_) Apply(Tick{.resumed = true}, effects);
   for (Work& work : batch) {
     Register(work);
@@ -306,12 +310,12 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
       std::move(caused.begin(), caused.end(), std::back_inserter(effects));
     }
   }
-  if (state_ && at_.now - ticked_ >= tick_) {
-    ticked_ = at_.now;
+  if (state_ && at_.now - last_tick_ >= tick_) {
+    last_tick_ = at_.now;
     Apply(Tick{}, effects);
   }
-  if (state_) TellOfRuns(effects);
-  Status status = UnavailableError("the metadata store cannot be used at the moment");
+  if (state_) ApplyRunChanges(effects);
+  Status status = UnavailableError("the metadata store is unavailable; try again");
   if (state_) status = StoreBatch(effects);
   if (status.ok()) {
     Deliver(effects);
@@ -319,12 +323,12 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   } else {
     if (state_) {
       Log(LogLevel::kError, "StoreWriteFailed", {Kv("why", status.ToString())});
-      load_again_at_ = clock_.Now();
+      reload_at_ = clock_.Now();
     }
     state_.reset();
     supervisor_.reset();
     catalog_.reset();
-    DropEverything(UnavailableError("the coordinator reads its store again; try again"));
+    AbandonClients(UnavailableError("the coordinator is loading its store again; try again"));
   }
   for (Work& work : batch) AnswerQueries(work, false);
 }
@@ -353,8 +357,8 @@ void Applier::Deliver(const std::vector<Effect>& effects) {
       if (sink != sinks_.end()) sink->second->Push(options_.epoch, send->directive);
     } else if (const auto* close = std::get_if<CloseAttach>(&effect)) {
       CloseSink(close->attach, close->why);
-    } else if (const auto* ask = std::get_if<AskRestart>(&effect)) {
-      if (ask_restart_) ask_restart_(ask->incident);
+    } else if (const auto* restart = std::get_if<RunRestartCommand>(&effect)) {
+      if (run_restart_command_) run_restart_command_(restart->incident);
     }
   }
 }
@@ -366,7 +370,7 @@ void Applier::CloseSink(AttachId attach, const Status& why) {
   sinks_.erase(sink);
 }
 
-void Applier::DropEverything(const Status& why) {
+void Applier::AbandonClients(const Status& why) {
   for (auto& [request, handler] : std::exchange(handlers_, {})) handler(nullptr);
   for (auto& [attach, sink] : std::exchange(sinks_, {})) sink->Close(why);
 }

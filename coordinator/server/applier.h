@@ -18,47 +18,47 @@
 
 namespace holdfast::coord {
 
-/// Takes directives to one attached node. Threads: called by the applier alone.
+/// Sends directives to one attached node. Threads: only the applier's.
 class DirectiveSink {
  public:
   virtual ~DirectiveSink() = default;
   virtual void Push(Epoch epoch, const Directive& directive) = 0;
-  /// No more directives; OK ends the stream in order.
+  /// Ends the stream with `why` after which no directive follows; OK is an orderly end.
   virtual void Close(const Status& why) = 0;
 };
 
-/// The one writer. Events queue up; its thread applies all that are waiting, stores what they
-/// decided in one synced write, and only then answers and sends. If the write fails, its outcome is
-/// unknown: the state is dropped, everything waiting is told to try again, every stream is closed,
-/// and state is loaded anew from the store. Threads: Submit, Ask and Stop from any.
+/// The single writer. Its thread applies all queued events as a batch and stores their effects in
+/// one synced write; only then does it send replies and directives. If the write fails, its outcome
+/// is unknown: the applier drops the state, makes all waiting calls try again, closes every stream,
+/// and loads the state from the store again. Threads: any may call Submit, Attach, Query and Stop.
 class Applier {
  public:
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
-  /// Gets the answer, or nullptr when the outcome is unknown: try again.
+  /// Receives the reply, or nullptr if the outcome is unknown and the caller should try again.
   using ReplyHandler = std::function<void(const Reply*)>;
-  /// Gets what is known between two batches, or nullptr while nothing is.
-  using Query = std::function<void(const State*, Epoch)>;
-  using RestartAsker = std::function<void(const IncidentRecord&)>;
-  using RunQuery = std::function<void(const Supervisor*)>;
+  /// Receives the state between two batches, or nullptr while none is loaded.
+  using StateQuery = std::function<void(const State*, Epoch)>;
+  using RestartHandler = std::function<void(const IncidentRecord&)>;
+  using SupervisorQuery = std::function<void(const Supervisor*)>;
 
-  /// Opens the store and takes an epoch; `clock` outlives the applier. `restart` is called for a
-  /// job that those who launched it have to start again.
+  /// Opens the store and takes the next epoch. `clock` outlives the applier. The applier calls
+  /// `restart` for each incident whose job needs restart.command.
   static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartAsker restart = nullptr);
+                                                Clock& clock, RestartHandler restart = nullptr);
   ~Applier();
 
-  /// A number for a request or a stream, never given twice.
+  /// Returns a unique number for a request or a stream.
   uint64_t NextId() { return next_id_.fetch_add(1); }
   void Submit(Event event, RequestId request = 0, ReplyHandler handler = nullptr);
   void Submit(RunEvent event, RequestId request = 0, ReplyHandler handler = nullptr);
-  /// The sink is kept until it was closed. shared_ptr: gRPC's reactor owns the same object until
-  /// the call is over, which may be earlier or later.
+  /// Submits the event and keeps the sink until it is closed. A shared_ptr, since gRPC's reactor
+  /// owns the same object until the call ends, which may be earlier or later.
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
-  void Ask(Query query);
-  void Ask(RunQuery query);
+  void Query(StateQuery state_query);
+  void Query(SupervisorQuery state_query);
   const Attendance& attendance() const { return attendance_; }
-  /// Ends the thread, failing what still waits and closing every stream.
+  /// Ends the thread, fails all waiting calls and closes every stream.
   void Stop();
   Epoch epoch() const { return Epoch{epoch_.load()}; }
 
@@ -70,14 +70,14 @@ class Applier {
     ReplyHandler handler;
     AttachId attach = 0;
     std::shared_ptr<DirectiveSink> sink;
-    Query query;
-    RunQuery run_query;
+    StateQuery state_query;
+    SupervisorQuery supervisor_query;
   };
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
-          Clock& clock, RestartAsker restart);
-  /// Takes the time for a batch.
-  void Wake();
+          Clock& clock, RestartHandler restart);
+  /// Sets the time of the next batch.
+  void UpdateTime();
   Status Load();
   void Run();
   std::vector<Work> Take();
@@ -85,18 +85,18 @@ class Applier {
   void ApplyBatch(std::vector<Work>& batch);
   void Apply(const Event& event, std::vector<Effect>& effects);
   void AnswerQueries(Work& work, bool stopping);
-  void TellOfRuns(std::vector<Effect>& effects);
+  void ApplyRunChanges(std::vector<Effect>& effects);
   Status StoreBatch(const std::vector<Effect>& effects);
   void Deliver(const std::vector<Effect>& effects);
   void CloseSink(AttachId attach, const Status& why);
-  void DropEverything(const Status& why);
+  void AbandonClients(const Status& why);
   void Enqueue(Work work);
 
   const std::string cluster_;
   StateOptions options_;
   SupervisorOptions run_options_;
   const StoreOpener opener_;
-  const RestartAsker ask_restart_;
+  const RestartHandler run_restart_command_;
   Clock& clock_;
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};
@@ -108,20 +108,20 @@ class Applier {
   std::vector<Work> queue_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 
-  // Only the applier's thread, once it runs.
+  // Only the applier's thread accesses these once it runs.
   std::unique_ptr<Catalog> catalog_;
   std::optional<State> state_;
-  std::optional<Supervisor> supervisor_;  // there with state_
+  std::optional<Supervisor> supervisor_;  // set exactly when state_ is
   std::map<RequestId, ReplyHandler> handlers_;
   std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
-  /// The time of the batch, for all that it applies. Time in which this thread did not run is left
-  /// out of it: nobody is blamed for what was not heard meanwhile.
+  /// Time of the batch, for all of its events. It excludes periods in which this thread did not
+  /// run, so that no node is blamed for silence in them.
   Instant at_;
-  Clock::TimePoint woke_;
-  Clock::Duration stood_still_{0};  // in all
-  bool resumed_ = false;            // it stood still just before this batch
-  Clock::TimePoint ticked_;
-  Clock::TimePoint load_again_at_;
+  Clock::TimePoint last_wake_;
+  Clock::Duration paused_{0};  // total
+  bool resumed_ = false;       // a pause ended just before this batch
+  Clock::TimePoint last_tick_;
+  Clock::TimePoint reload_at_;
 
   std::thread thread_;
 };

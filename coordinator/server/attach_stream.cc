@@ -5,20 +5,20 @@
 
 namespace holdfast::coord {
 namespace {
-/// A Welcome is a directive that says nothing but the epoch.
+/// Converts a directive. A Welcome has only the epoch and the life.
 pb::Directive ToWire(Epoch epoch, const Directive& directive) {
   pb::Directive wire;
   wire.set_epoch(epoch.value);
   if (const auto* welcome = std::get_if<Welcome>(&directive)) wire.set_life(welcome->life.value);
-  if (const auto* word = std::get_if<JobWord>(&directive)) ToProto(*word, wire.mutable_job());
-  if (const auto* order = std::get_if<PrepareOrder>(&directive)) {
-    ToProto(*order, wire.mutable_prepare());
+  if (const auto* state = std::get_if<JobState>(&directive)) ToProto(*state, wire.mutable_job());
+  if (const auto* prepare = std::get_if<PrepareShard>(&directive)) {
+    ToProto(*prepare, wire.mutable_prepare());
   }
-  if (const auto* order = std::get_if<RemoveOrder>(&directive)) {
-    ToProto(*order, wire.mutable_remove());
+  if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
+    ToProto(*remove, wire.mutable_remove());
   }
-  if (const auto* order = std::get_if<WorkersOrder>(&directive)) {
-    ToProto(*order, wire.mutable_workers());
+  if (const auto* workers = std::get_if<SetWorkers>(&directive)) {
+    ToProto(*workers, wire.mutable_workers());
   }
   return wire;
 }
@@ -36,7 +36,7 @@ void AttachStream::Push(Epoch epoch, const Directive& directive) {
     MutexLock lock(mutex_);
     if (closing_) return;
     if (wire.has_job()) {
-      // The head may be on its way already.
+      // The head of the queue may be in the middle of its write.
       for (size_t i = writing_ ? 1 : 0; i < queue_.size(); ++i) {
         if (!queue_[i].has_job() || queue_[i].job().job() != wire.job().job()) continue;
         queue_[i] = std::move(wire);
@@ -69,7 +69,7 @@ void AttachStream::Next() {
       end = end_;
     } else if (!queue_.empty()) {
       writing_ = true;
-      write = &queue_.front();  // a deque's elements stay where they are
+      write = &queue_.front();  // stays valid: push_back moves no element of a deque
     } else {
       return;
     }
@@ -93,12 +93,12 @@ void AttachStream::OnWriteDone(bool ok) {
 
 void AttachStream::OnCancel() {
   on_end_();
-  Close(CancelledError("the agent is gone"));
+  Close(CancelledError("the agent disconnected"));
 }
 
 void AttachStream::OnDone() {
   on_end_();
-  // The last owner may be this very share.
+  // This may be the last reference; it must outlive the call.
   std::shared_ptr<AttachStream> self = std::move(self_);
 }
 

@@ -12,12 +12,12 @@
 
 namespace holdfast::coord {
 
-/// One agent's Attach call: writes directives in order. A JobState that waits behind a slow agent
-/// is replaced by a newer one of its job, so the queue stays short. Owned by gRPC until the call is
-/// over and by the applier until it closed it. Threads: any.
+/// One agent's Attach call: writes directives in order. A newer JobState replaces a queued one of
+/// the same job, so the queue stays short even if the agent is slow. gRPC owns the stream until the
+/// call ends, and the applier until it has closed the stream. Threads: any.
 class AttachStream : public grpc::ServerWriteReactor<coordinator::Directive>, public DirectiveSink {
  public:
-  /// `on_end` is called once, when the agent is gone or the stream was closed.
+  /// Calls `on_end` when the agent disconnects and when the call ends, so possibly twice.
   static std::shared_ptr<AttachStream> Make(std::function<void()> on_end);
 
   void Push(Epoch epoch, const Directive& directive) override;
@@ -29,12 +29,12 @@ class AttachStream : public grpc::ServerWriteReactor<coordinator::Directive>, pu
 
  private:
   explicit AttachStream(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
-  /// Starts what is due: the next write or the end. Called without the lock, which gRPC's reactions
-  /// take.
+  /// Starts the next write, or ends the call. Call without the lock, since gRPC's callbacks take
+  /// it.
   void Next();
 
   const std::function<void()> on_end_;
-  std::shared_ptr<AttachStream> self_;  // gRPC's share
+  std::shared_ptr<AttachStream> self_;  // gRPC's reference
 
   Mutex mutex_;
   std::deque<coordinator::Directive> queue_ HOLDFAST_GUARDED_BY(mutex_);

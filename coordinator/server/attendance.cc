@@ -8,14 +8,14 @@ void Attendance::Reset(const Records& records) {
   MutexLock lock(mutex_);
   agents_.clear();
   jobs_.clear();
-  for (const LineageRecord& lineage : records.lineages) Note(lineage);
+  for (const LineageRecord& lineage : records.lineages) Record(lineage);
 }
 
-void Attendance::See(const Event& event, std::span<const Effect> effects) {
+void Attendance::Update(const Event& event, std::span<const Effect> effects) {
   MutexLock lock(mutex_);
   for (const Effect& effect : effects) {
-    if (const auto* gone = std::get_if<NodeGone>(&effect)) agents_.erase(gone->node);
-    if (const auto* put = std::get_if<PutLineage>(&effect)) Note(put->record);
+    if (const auto* lost = std::get_if<NodeDeclaredLost>(&effect)) agents_.erase(lost->node);
+    if (const auto* put = std::get_if<PutLineage>(&effect)) Record(put->record);
   }
   const auto* attached = std::get_if<NodeAttached>(&event);
   if (attached == nullptr) return;
@@ -39,7 +39,7 @@ std::optional<Attendance::Running> Attendance::RunningOf(const std::string& job)
   return found->second;
 }
 
-void Attendance::Note(const LineageRecord& lineage) {
+void Attendance::Record(const LineageRecord& lineage) {
   Running& running = jobs_[lineage.job];
   if (lineage.incarnation >= running.incarnation) running = {lineage.incarnation, lineage.world};
 }

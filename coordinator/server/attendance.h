@@ -11,8 +11,8 @@
 
 namespace holdfast::coord {
 
-/// Who may tell of what is observed: the agents that are attached, and the incarnations that run.
-/// Written by the applier, read by calls that do not pass through it. Threads: any.
+/// The attached agents and the newest incarnation of each job. Only their telemetry is accepted.
+/// The applier writes it; calls that bypass the applier read it. Threads: any.
 class Attendance {
  public:
   struct Running {
@@ -20,20 +20,21 @@ class Attendance {
     uint32_t world = 0;
   };
 
-  /// What State was loaded from: no agent is attached.
+  /// Starts from the records that State was loaded from; no agent is attached.
   void Reset(const Records& records);
-  /// After State::Apply(event), with its effects.
-  void See(const Event& event, std::span<const Effect> effects);
+  /// Call after State::Apply(event), with the effects of that call.
+  void Update(const Event& event, std::span<const Effect> effects);
 
   bool IsAttached(const std::string& node, uint64_t agent_start) const;
-  /// Nothing for a job that never started.
+  /// Returns nullopt for a job that never started.
   std::optional<Running> RunningOf(const std::string& job) const;
 
  private:
-  void Note(const LineageRecord& lineage) HOLDFAST_REQUIRES(mutex_);
+  void Record(const LineageRecord& lineage) HOLDFAST_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::map<std::string, uint64_t> agents_ HOLDFAST_GUARDED_BY(mutex_);  // attached: their start
+  /// By node: the agent_start of the attached agent.
+  std::map<std::string, uint64_t> agents_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, Running> jobs_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -5,29 +5,30 @@
 #include "coordinator/api/convert.h"
 #include "coordinator/server/applier.h"
 
-// How calls that the applier answers are ended.
+// Helpers to end calls that the applier answers.
 
 namespace holdfast::coord {
 
-inline grpc::Status Unknown() {
-  return {grpc::StatusCode::UNAVAILABLE, "the coordinator reads its store again; try again"};
+inline grpc::Status StateUnknown() {
+  return {grpc::StatusCode::UNAVAILABLE, "the coordinator is loading its store again; try again"};
 }
 
-/// Answers a unary call with `outcome` alone.
+/// Ends a unary call at once with `outcome`, which may be OK.
 template <typename ReplyProto>
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, ReplyProto* reply,
-                                 const Status& outcome) {
+grpc::ServerUnaryReactor* ReplyOutcome(grpc::CallbackServerContext* context, ReplyProto* reply,
+                                       const Status& outcome) {
   ToProto(outcome, reply->mutable_outcome());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }
 
-/// Handler that writes the outcome and lets `fill` add the rest.
+/// Returns a handler that writes the outcome of the reply, calls `fill` for the rest, and ends the
+/// call.
 template <typename ReplyProto, typename Fill>
 Applier::ReplyHandler AnswerInto(grpc::ServerUnaryReactor* reactor, ReplyProto* proto, Fill fill) {
   return [reactor, proto, fill](const Reply* reply) {
-    if (reply == nullptr) return reactor->Finish(Unknown());
+    if (reply == nullptr) return reactor->Finish(StateUnknown());
     ToProto(reply->outcome, proto->mutable_outcome());
     fill(*reply);
     reactor->Finish(grpc::Status::OK);

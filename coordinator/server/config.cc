@@ -20,16 +20,16 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("data_dir", &config.data_dir,
              "Directory of the metadata store. Losing it loses every version.");
   schema.Add("node_lease_ms", &config.node_lease_ms,
-             "A node without a word for this long counts as lost.", 200, 600'000);
+             "A node that sends no message for this long counts as lost.", 200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
   schema.Add("retention.keep_last", &config.keep_last, "Newest versions kept on disk.", 1,
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
              "Also keep versions whose step is a multiple of this; 0: none.", 0, 1'000'000'000'000);
   schema.Add("jobs.release_after_s", &config.release_after_s,
-             "A job whose trainers all said goodbye, or whose run ended, gives its memory back "
-             "this many seconds after its end, once its newest version is on disk with its parity. "
-             "A next start restores from disk.",
+             "A job whose trainers all ended with a goodbye, or whose run ended, releases its "
+             "memory this many seconds after its end, once its newest version is on disk with its "
+             "parity. The next start restores from disk.",
              0, 31'536'000);
   schema.Add("jobs.release_dead_after_s", &config.release_dead_after_s,
              "The same for a job whose trainers ended without a goodbye: until then a restart "
@@ -37,15 +37,15 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              0, 31'536'000);
   schema.Add("jobs.forget_after_s", &config.forget_after_s,
              "A job without trainers for this many seconds is forgotten: all its versions and its "
-             "name go. Counted anew from the coordinator's start. 0: never.",
+             "name are removed. The time starts again with the coordinator. 0: never.",
              0, 315'360'000);
   schema.Add(
       "peers.enabled", &config.peers_enabled,
-      "Nodes of a job keep parity for each other in memory, so that lost nodes lose no step. "
-      "A change counts from the next start of a job.");
+      "Nodes of a job keep parity for each other in memory, so that the loss of nodes loses no "
+      "step. A change takes effect at the next start of a job.");
   schema.Add("peers.group_nodes", &config.peers_group_nodes,
-             "Most nodes of a parity group. Larger groups need less memory and survive fewer "
-             "losses in all.",
+             "Largest number of nodes in a parity group. Larger groups need less memory and "
+             "survive fewer losses in total.",
              2, kPeerGroupNodesMax);
   schema.Add("peers.parity", &config.peers_parity,
              "Nodes of a group that may be lost at once. A group of n nodes that survives the loss "
@@ -55,43 +55,44 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              0, kPeerGroupParityMax);
   schema.Add("peers.domain_label", &config.peers_domain_label,
              "Label of the nodes that names their failure domain: members of a group come from "
-             "different ones as far as possible. Nodes without it share their fate with no other.");
+             "different domains as far as possible. A node without the label is in a failure "
+             "domain of one node.");
   schema.Add("peers.rehome_after_s", &config.peers_rehome_after_s,
-             "A node that is away for so long counts as gone for good: another node, of a failure "
-             "domain that the group has least of, is given its shards and its parity.",
+             "A node that is lost for this long counts as lost for good: another node, of the "
+             "failure domain that the group has least of, takes over its shards and its parity.",
              1, 31'536'000);
   schema.Add(
       "restart.command", &config.restart_command,
-      "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched has to be started "
-      "again; HOLDFAST_JOB, HOLDFAST_KIND, HOLDFAST_RANKS, HOLDFAST_NODES say what happened.");
+      "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched must be started "
+      "again; HOLDFAST_JOB, HOLDFAST_KIND, HOLDFAST_RANKS and HOLDFAST_NODES describe the fault.");
   schema.Add("restart.timeout_ms", &config.restart_timeout_ms,
-             "The command is killed when it takes longer, and counts as failed.", 100, 86'400'000);
+             "A command that takes longer is killed and counts as failed.", 100, 86'400'000);
   schema.Add("restart.attempts", &config.restart_attempts,
-             "The command is run so often for one incident until it ends with exit code 0, after "
-             "10 s, 20 s and so on up to 5 minutes.",
+             "Maximum runs of the command for one incident, until it ends with exit code 0. Pauses "
+             "are 10 s, 20 s and so on, up to 5 minutes.",
              1, 1000);
   schema.Add("restart.cooldown_ms", &config.restart_cooldown_ms,
-             "It is not run again for the same job sooner.", 0, 86'400'000);
+             "Minimum time between two runs of the command for the same job.", 0, 86'400'000);
   schema.Add("detect.action", &config.detect_action,
-             "What is done about a job that is slow or hangs while its processes run: off, alert "
-             "(incidents only) or restart (hangs that last are restarted). `holdfast run "
+             "Action on a job that is slow or hangs while its processes run: off, alert (incidents "
+             "only) or restart (also restart jobs whose hang lasts). `holdfast run "
              "--detect-action` sets it for one job.");
   schema.Add("detect.alert_after_ms", &config.detect_alert_after_ms,
-             "An operation that does not end for so long, and for ten times its usual longest, is "
-             "shown as a suspicion: an incident that has no consequence.",
+             "An operation that does not complete for this long, and for ten times its usual "
+             "longest duration, is shown as a suspicion: an incident without consequences.",
              1000, 86'400'000);
   schema.Add("detect.restart_stuck_after_ms", &config.detect_restart_stuck_after_ms,
-             "A hang is restarted after so long when every rank waits in communication, or ranks "
-             "call different operations: nothing can move any more.",
+             "A hang leads to a restart after this time if every rank waits in communication, or "
+             "ranks call different operations: no progress is possible.",
              1000, 604'800'000);
   schema.Add("detect.restart_absent_after_ms", &config.detect_restart_absent_after_ms,
-             "A hang is restarted after so long when the others wait for ranks that are elsewhere: "
-             "they may evaluate, read or compile. The default is when NCCL gives up. Either must "
-             "also exceed the longest pause after which the job went on.",
+             "A hang leads to a restart after this time if ranks wait for others that are "
+             "elsewhere, and may evaluate, read or compile. The default is NCCL's timeout. Either "
+             "time must also exceed the longest pause after which the job continued.",
              1000, 604'800'000);
   schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
   schema.Add("drills.enabled", &config.drills_enabled,
-             "Let `holdfast drill` kill this coordinator; it starts again by itself.");
+             "Let `holdfast drill` kill this coordinator; it starts again automatically.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

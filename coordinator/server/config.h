@@ -39,14 +39,15 @@ struct CoordinatorConfig {
   TlsFiles tls;
 };
 
-/// The keys of holdfast-coordinator's configuration file, bound to `config`, which outlives them.
+/// Returns the keys of holdfast-coordinator's configuration file, bound to `config`, which must
+/// outlive them.
 ConfigSchema BindConfig(CoordinatorConfig& config);
-/// All that a start can refuse before it touches anything: names, addresses, levels, groups, TLS
+/// Checks everything that can be checked before the start: names, addresses, levels, groups and TLS
 /// files.
 Status CheckConfig(const CoordinatorConfig& config);
 Result<LogLevel> ParseLogLevel(const std::string& text);
 
-/// off, alert or restart; InvalidArgument.
+/// Parses off, alert or restart; anything else is InvalidArgument.
 Result<DetectAction> ParseDetectAction(const std::string& text);
 
 }  // namespace holdfast::coord

@@ -9,7 +9,7 @@
 
 namespace holdfast::coord {
 namespace {
-// Every call has ended by then; idle clients may be slow to hang up.
+// Calls have ended before; this only bounds the wait for idle clients to disconnect.
 constexpr int64_t kStopPatienceMs = 300;
 }  // namespace
 
@@ -35,7 +35,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   options.rehome_after = std::chrono::seconds(config.peers_rehome_after_s);
   SupervisorOptions runs;
   runs.node_lease = options.node_lease;
-  runs.can_ask = !config.restart_command.empty();
+  runs.has_restart_command = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
   runs.command_attempts = static_cast<uint32_t>(config.restart_attempts);
   runs.command_cooldown = std::chrono::milliseconds(config.restart_cooldown_ms);
@@ -55,7 +55,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       });
   detect::DetectorOptions detector;
   detector.hang_after = std::chrono::milliseconds(config.detect_alert_after_ms);
-  // Whoever wants restarts sooner than evidence usually allows rules.
+  // A configured patience that is shorter than the detector's takes precedence.
   const auto no_longer_than = [](Clock::Duration& patience, int64_t configured_ms) {
     patience = std::min<Clock::Duration>(patience, std::chrono::milliseconds(configured_ms));
   };
@@ -63,7 +63,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   no_longer_than(detector.absent_after, config.detect_restart_absent_after_ms);
   no_longer_than(detector.silent_after, config.detect_restart_absent_after_ms);
   server->watcher_ = std::make_unique<Watcher>(
-      [applier = server->applier_.get()](FaultFound fault) {
+      [applier = server->applier_.get()](FaultDetected fault) {
         applier->Submit(RunEvent(std::move(fault)));
       },
       server->applier_->attendance(), detector, clock);
@@ -91,9 +91,9 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
 }
 
 CoordinatorServer::~CoordinatorServer() {
-  metrics_.reset();  // asks those that stop below
+  metrics_.reset();  // uses the objects that stop below
   if (watcher_) watcher_->Stop();
-  // First those who wait in the applier, so that no call is open for long.
+  // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
   if (restart_command_) restart_command_->Stop();
   if (server_) {

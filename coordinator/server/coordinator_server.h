@@ -15,19 +15,19 @@ namespace holdfast::coord {
 /// A running coordinator: store, applier and gRPC server. Its destructor stops it in order.
 class CoordinatorServer {
  public:
-  /// Listens once this returns. `opener` opens the metadata store, again after a failed write;
-  /// `clock` outlives the server.
+  /// Starts the server, which listens when this returns. `opener` opens the metadata store, and
+  /// opens it again after a failed write. `clock` outlives the server.
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Applier::StoreOpener opener,
                                                           Clock& clock);
-  /// With the RocksDB store in the configuration's data_dir.
+  /// The same, with the RocksDB store in the configuration's data_dir.
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Clock& clock);
   ~CoordinatorServer();
 
-  /// With the port that was bound.
+  /// Returns the listening address, with the port that was bound.
   const Endpoint& endpoint() const { return endpoint_; }
-  /// With the port that was bound; empty without metrics.
+  /// Returns the address for metrics, with the port that was bound; empty if metrics are off.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
   Epoch epoch() const { return applier_->epoch(); }
   Watcher::Counts watched() const { return watcher_->counts(); }

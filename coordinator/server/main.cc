@@ -9,7 +9,7 @@
 #include "storage/base/program.h"
 
 namespace {
-/// Takes "--backup-to DIR" out of the arguments; empty: it is not there.
+/// Removes "--backup-to DIR" from the arguments and returns DIR; empty if the option is absent.
 std::string TakeBackupTo(int& argc, char** argv) {
   constexpr std::string_view kOption = "--backup-to";
   std::string to;
@@ -34,7 +34,7 @@ int BackUp(const std::string& data_dir, const std::string& to) {
     fmt::print(stderr, "holdfast-coordinator: {}\n", counts.error().message());
     return 1;
   }
-  fmt::print("{} records ({} bytes) of {} are in {}\n", counts->records, counts->bytes, data_dir,
+  fmt::print("copied {} records ({} bytes) of {} to {}\n", counts->records, counts->bytes, data_dir,
              to);
   return 0;
 }
@@ -47,8 +47,8 @@ int main(int argc, char** argv) {
   std::optional<int> done = holdfast::ParseProgramArgs(
       argc, argv,
       "holdfast-coordinator: decides which versions are complete\n"
-      "With --backup-to DIR it copies the store of data_dir into DIR and ends; the coordinator may "
-      "run meanwhile (docs/backup.md)",
+      "With --backup-to DIR it copies the store of data_dir into DIR and exits; the coordinator "
+      "may run meanwhile (docs/backup.md)",
       schema, [&config] { return holdfast::coord::CheckConfig(config); });
   if (done) return *done;
   if (!backup_to.empty()) return BackUp(config.data_dir, backup_to);

@@ -5,15 +5,15 @@
 namespace holdfast::coord {
 namespace {
 // The applier answers within a batch; only a store that hangs takes longer.
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr auto kQueryTimeout = std::chrono::seconds(2);
 
 using Kind = MetricKind;
 constexpr MetricSpec kEpoch{"holdfast_coordinator_epoch", Kind::kGauge,
                             "Starts of a coordinator on this store."};
 constexpr MetricSpec kLoaded{
     "holdfast_coordinator_loaded", Kind::kGauge,
-    "1: the state is known; 0: the store is being read, or does not answer, "
-    "and all below is missing."};
+    "1: the state is loaded; 0: the store is loading or does not answer, and the series below are "
+    "missing."};
 constexpr MetricSpec kNodeUp{
     "holdfast_node_up", Kind::kGauge, "1: the node's agent is attached.", {"node"}};
 constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
@@ -25,8 +25,8 @@ constexpr MetricSpec kQuarantined{
 constexpr MetricSpec kGpuSuspect{
     "holdfast_node_gpu_suspect",
     Kind::kGauge,
-    "1: a GPU of the node reported an error that only a reset or a repair mends; it gets workers "
-    "only where no other node can.",
+    "1: a GPU of the node reported an error that needs a reset or a repair; the node gets workers "
+    "only if no other node is available.",
     {"node"}};
 constexpr MetricSpec kIncarnation{
     "holdfast_job_incarnation", Kind::kGauge, "Starts of the job so far.", {"job"}};
@@ -63,11 +63,11 @@ constexpr MetricSpec kCommitted{"holdfast_job_versions_committed_total",
                                 {"job"}};
 constexpr MetricSpec kAborted{"holdfast_job_versions_aborted_total",
                               Kind::kCounter,
-                              "Versions given up since the coordinator's start.",
+                              "Versions aborted since the coordinator's start.",
                               {"job"}};
 constexpr MetricSpec kParityNodes{"holdfast_job_parity_nodes",
                                   Kind::kGauge,
-                                  "Nodes that keep parity for the job; 0: it is not protected.",
+                                  "Nodes that keep parity for the job; 0: no protection.",
                                   {"job"}};
 constexpr MetricSpec kRunPhase{"holdfast_run_phase",
                                Kind::kGauge,
@@ -79,37 +79,37 @@ constexpr MetricSpec kRestarts{"holdfast_run_restarts_total",
                                {"job"}};
 constexpr MetricSpec kSpares{"holdfast_run_spare_nodes",
                              Kind::kGauge,
-                             "Nodes that could take a place in the run now.",
+                             "Nodes that could replace a node of the run now.",
                              {"job"}};
 constexpr MetricSpec kWorkers{
     "holdfast_run_workers", Kind::kGauge, "Workers of the current launch that run.", {"job"}};
 constexpr MetricSpec kIncidents{"holdfast_incidents",
                                 Kind::kGauge,
-                                "Incidents that are kept (the newest 1000): a gauge, since they "
-                                "change their state and old ones are forgotten.",
+                                "Stored incidents (the newest 1000). A gauge, since incidents "
+                                "change their state and old ones are removed.",
                                 {"job", "kind", "state"}};
 constexpr MetricSpec kDetect{"holdfast_incident_detect_seconds",
                              Kind::kSummary,
-                             "From the last sign of health to when it was noticed, of the kept "
-                             "incidents that something was done about.",
+                             "Time from the last sign of health to the detection, of the stored "
+                             "incidents that led to an action.",
                              {"job"}};
 constexpr MetricSpec kRecover{"holdfast_incident_recover_seconds",
                               Kind::kSummary,
-                              "From the last sign of health to the first version committed after "
-                              "it, of the kept incidents that are over.",
+                              "Time from the last sign of health to the first version committed "
+                              "afterwards, of the stored incidents that are over.",
                               {"job"}};
 constexpr MetricSpec kLostSteps{"holdfast_incident_lost_steps",
                                 Kind::kSummary,
-                                "Steps that were trained again, of the kept incidents.",
+                                "Steps that were trained again, of the stored incidents.",
                                 {"job"}};
 constexpr MetricSpec kWatchedJobs{"holdfast_detector_jobs", Kind::kGauge,
                                   "Jobs whose telemetry is watched for faults."};
 constexpr MetricSpec kDigests{"holdfast_detector_digests_total", Kind::kCounter,
-                              "Digests of telemetry taken from agents."};
+                              "Telemetry digests accepted from agents."};
 constexpr MetricSpec kFaults{"holdfast_detector_faults_total", Kind::kCounter,
-                             "Faults found, each said once an incarnation."};
+                             "Faults detected, each counted once per incarnation."};
 constexpr MetricSpec kSuspicions{"holdfast_detector_suspicions_total", Kind::kCounter,
-                                 "Hangs suspected, each said once an incarnation."};
+                                 "Hangs suspected, each counted once per incarnation."};
 constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
@@ -129,7 +129,7 @@ double Value(Number number) {
 double Seconds(int64_t ms) { return static_cast<double>(ms) / 1e3; }
 
 void ShowNodes(const State& state, MetricsPage& page) {
-  for (const NodeView& node : state.Nodes()) {
+  for (const NodeStatus& node : state.Nodes()) {
     page.Set(kNodeUp, node.alive ? 1 : 0, {node.name});
     page.Set(kNodeHeld, Value(node.held_memory_bytes), {node.name, "memory"});
     page.Set(kNodeHeld, Value(node.held_parity_bytes), {node.name, "parity"});
@@ -137,7 +137,7 @@ void ShowNodes(const State& state, MetricsPage& page) {
   }
 }
 
-void Show(const JobView& job, int64_t now_wall_nanos, MetricsPage& page) {
+void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kIncarnation, Value(job.incarnation.value), {job.name});
   page.Set(kRanks, job.world, {job.name});
   page.Set(kJoined, job.ranks_joined, {job.name});
@@ -160,7 +160,7 @@ void Show(const JobView& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kParityNodes, job.peer_members, {job.name});
 }
 
-void Show(const RunView& run, MetricsPage& page) {
+void Show(const RunStatus& run, MetricsPage& page) {
   const std::string& job = run.record.spec.job;
   for (auto phase = RunPhase::kWaiting; phase <= RunPhase::kStopped;
        phase = static_cast<RunPhase>(static_cast<uint8_t>(phase) + 1)) {
@@ -198,25 +198,26 @@ void ShowIncidents(const Supervisor& supervisor, MetricsPage& page) {
   }
 }
 
-/// What the applier's thread knows.
-std::future<MetricsPage> AskApplier(Applier& applier, int64_t now_wall_nanos) {
+/// Queries the metrics that only the applier's thread can read. The future may never become ready,
+/// if the store hangs.
+std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) {
   struct Answer {
     MetricsPage page{CoordinatorMetrics()};
     std::promise<MetricsPage> promise;
   };
-  // Shared with queries that may be answered after everybody stopped waiting.
+  // Shared with the queries, which may be answered after the caller stopped waiting.
   auto answer = std::make_shared<Answer>();
-  applier.Ask([answer, now_wall_nanos](const State* state, Epoch) {
+  applier.Query([answer, now_wall_nanos](const State* state, Epoch) {
     answer->page.Set(kLoaded, state == nullptr ? 0 : 1);
     if (state == nullptr) return;
     ShowNodes(*state, answer->page);
     const auto jobs = state->Jobs("");
     if (!jobs) return;
-    for (const JobView& job : *jobs) Show(job, now_wall_nanos, answer->page);
+    for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
   });
-  applier.Ask([answer](const Supervisor* supervisor) {
+  applier.Query([answer](const Supervisor* supervisor) {
     if (supervisor != nullptr) {
-      for (const RunView& run : supervisor->Runs("")) Show(run, answer->page);
+      for (const RunStatus& run : supervisor->Runs("")) Show(run, answer->page);
       for (const QuarantineRecord& record : supervisor->Quarantined()) {
         answer->page.Set(kQuarantined, 1, {record.node});
       }
@@ -234,9 +235,9 @@ std::future<MetricsPage> AskApplier(Applier& applier, int64_t now_wall_nanos) {
 MetricSpecs CoordinatorMetrics() { return kAll; }
 
 MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock) {
-  std::future<MetricsPage> known = AskApplier(applier, clock.WallNanos());
+  std::future<MetricsPage> known = QueryApplier(applier, clock.WallNanos());
   MetricsPage page(CoordinatorMetrics());
-  if (known.wait_for(kPatience) == std::future_status::ready) {
+  if (known.wait_for(kQueryTimeout) == std::future_status::ready) {
     page = known.get();
   } else {
     page.Set(kLoaded, 0);

@@ -6,11 +6,11 @@
 
 namespace holdfast::coord {
 
-/// All that the coordinator shows.
+/// Returns the specifications of all metrics of the coordinator.
 MetricSpecs CoordinatorMetrics();
 
-/// Their values now. Waits a moment for the applier, and shows what can be had without it when it
-/// does not answer. Threads: any.
+/// Collects the current values. Waits at most two seconds for the applier; if the applier does not
+/// answer, the page has only the values that do not need it. Threads: any.
 MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock);
 
 }  // namespace holdfast::coord

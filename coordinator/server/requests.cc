@@ -28,13 +28,13 @@ NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warni
   return health;
 }
 
-/// Converts each of `from`; the first bad one refuses them all.
-template <typename Fact, typename Field>
-Status ReadAll(const Field& from, std::vector<Fact>& to) {
+/// Converts each element of `from`; fails at the first bad one.
+template <typename Value, typename Field>
+Status ReadAll(const Field& from, std::vector<Value>& to) {
   to.reserve(static_cast<size_t>(from.size()));
   for (const auto& proto : from) {
-    HOLDFAST_ASSIGN_OR_RETURN(Fact fact, FromProto(proto));
-    to.push_back(std::move(fact));
+    HOLDFAST_ASSIGN_OR_RETURN(Value value, FromProto(proto));
+    to.push_back(std::move(value));
   }
   return Status::Ok();
 }
@@ -43,7 +43,7 @@ Status ReadWorkers(const google::protobuf::RepeatedPtrField<pb::WorkerState>& fr
                    std::vector<WorkerState>& to) {
   if (static_cast<uint32_t>(from.size()) > kWorkersMax) {
     return InvalidArgumentError(
-        fmt::format("{} workers on one node; at most {}", from.size(), kWorkersMax));
+        fmt::format("{} workers on one node; the limit is {}", from.size(), kWorkersMax));
   }
   return ReadAll(from, to);
 }
@@ -52,7 +52,7 @@ Status ReadRanks(const google::protobuf::RepeatedPtrField<pb::LocalRank>& from,
                  std::vector<LocalRank>& to) {
   if (static_cast<size_t>(from.size()) > kLocalRanksMax) {
     return InvalidArgumentError(
-        fmt::format("{} trainers on one node; at most {}", from.size(), kLocalRanksMax));
+        fmt::format("{} trainers on one node; the limit is {}", from.size(), kLocalRanksMax));
   }
   return ReadAll(from, to);
 }
@@ -65,6 +65,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
                     request.cluster(), cluster)));
   }
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
+  // Addresses are only validated; other agents get the original text.
   auto address = ParseEndpoint(request.data_address());
   if (!address) return Fail(address.error().WithContext("data_address"));
   NodeAttached event;
@@ -80,9 +81,11 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   }
   event.peer_address = request.peer_address();
   HOLDFAST_ASSIGN_OR_RETURN(event.labels, FromProto(request.labels()));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.replicas(), event.replicas));
   if (request.worker_address().size() > kAddressBytesMax) {
-    return Fail(InvalidArgumentError("worker_address is too long to be one"));
+    return Fail(
+        InvalidArgumentError(fmt::format("worker_address has {} bytes; the limit is {}",
+                                         request.worker_address().size(), kAddressBytesMax)));
   }
   event.worker_address = request.worker_address();
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
@@ -99,9 +102,9 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   event.agent_start = request.agent_start();
   event.epoch = Epoch{request.epoch()};
   event.health = HealthOf(request.warnings(), request.disk_free_percent());
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.holdings(), event.holdings));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.missing(), event.missing));
-  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.gone(), event.gone));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.replicas(), event.replicas));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.failed(), event.failed));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(request.removed(), event.removed));
   for (const auto& prepared : request.prepared()) event.prepared.push_back(FromProto(prepared));
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
@@ -114,8 +117,8 @@ Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateJobName(request.job()));
   if (request.run_id().empty() || request.run_id().size() > kRunIdBytesMax) {
     return Fail(InvalidArgumentError(
-        fmt::format("a run id has 1 to {} bytes; this one has {}. All ranks of one start of a job "
-                    "pass the same, each start a new one",
+        fmt::format("a run ID has 1 to {} bytes; this one has {}. All ranks of one start of a job "
+                    "pass the same run ID, and each start a new one",
                     kRunIdBytesMax, request.run_id().size())));
   }
   RankJoined event;
@@ -128,11 +131,13 @@ Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
   event.uid = request.uid();
   if (request.slot_bytes() > kSlotBytesMax) {
     return Fail(InvalidArgumentError(
-        fmt::format("slots of {} bytes; at most {}", request.slot_bytes(), kSlotBytesMax)));
+        fmt::format("slots of {} bytes; the limit is {}", request.slot_bytes(), kSlotBytesMax)));
   }
   event.slot_bytes = request.slot_bytes();
   if (request.start() > static_cast<uint32_t>(JoinStart::kReturn)) {
-    return Fail(InvalidArgumentError(fmt::format("no start of a process is {}", request.start())));
+    return Fail(InvalidArgumentError(fmt::format("unknown start {} of a process; use 0 to {}",
+                                                 request.start(),
+                                                 static_cast<uint32_t>(JoinStart::kReturn))));
   }
   event.start = static_cast<JoinStart>(request.start());
   event.incarnation_before = Incarnation{request.incarnation_before()};

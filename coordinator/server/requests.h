@@ -7,8 +7,8 @@
 
 namespace holdfast::coord {
 
-// What agents send, as events. Every name, number and length is checked here: State and Supervisor
-// bound only what depends on what they know. InvalidArgument says what is wrong.
+// Converts agents' requests into events. These functions check every name, number and length; State
+// and Supervisor check only what depends on their own data. InvalidArgument states the error.
 
 /// FailedPrecondition for an agent of another cluster.
 Result<NodeAttached> ReadAttach(const coordinator::AttachRequest& request,

@@ -15,7 +15,7 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr std::chrono::milliseconds kLookEvery(20);
+constexpr std::chrono::milliseconds kPollInterval(20);
 
 std::vector<std::string> EnvironmentOf(const IncidentRecord& incident) {
   std::vector<uint32_t> ranks;
@@ -28,7 +28,8 @@ std::vector<std::string> EnvironmentOf(const IncidentRecord& incident) {
           fmt::format("HOLDFAST_NODES={}", fmt::join(incident.nodes, ","))};
 }
 
-/// The process id, or an errno.
+/// Starts `command` in a shell and returns its process ID. `own` precedes the environment of this
+/// process.
 Result<pid_t> SpawnShell(std::string command, std::vector<std::string> own) {
   std::vector<char*> environment;
   for (std::string& text : own) environment.push_back(text.data());
@@ -46,7 +47,7 @@ Result<pid_t> SpawnShell(std::string command, std::vector<std::string> own) {
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-  // This process keeps its own files to itself; what a command makes is for those it runs for.
+  // This process runs with umask 077; the command's files need the usual permissions.
   command = "umask 022\n" + command;
   std::string shell = "/bin/sh";
   std::string option = "-c";
@@ -88,27 +89,27 @@ void RestartCommand::Stop() {
 void RestartCommand::Run(const IncidentRecord& incident) {
   {
     MutexLock lock(mutex_);
-    wanted_.push_back(incident);
+    pending_.push_back(incident);
   }
   changed_.NotifyAll();
 }
 
 void RestartCommand::Loop() {
   for (;;) {
-    std::deque<IncidentRecord> wanted;
+    std::deque<IncidentRecord> pending;
     {
       MutexLock lock(mutex_);
-      if (wanted_.empty() && !stopping_) {
+      if (pending_.empty() && !stopping_) {
         if (processes_.empty()) {
           changed_.Wait(mutex_);
         } else {
-          changed_.WaitFor(mutex_, kLookEvery);
+          changed_.WaitFor(mutex_, kPollInterval);
         }
       }
       if (stopping_) return;
-      wanted = std::exchange(wanted_, {});
+      pending = std::exchange(pending_, {});
     }
-    for (const IncidentRecord& incident : wanted) Spawn(incident);
+    for (const IncidentRecord& incident : pending) Spawn(incident);
     std::erase_if(processes_, [this](Process& process) { return Reap(process); });
   }
 }

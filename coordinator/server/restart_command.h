@@ -14,22 +14,23 @@
 
 namespace holdfast::coord {
 
-/// Runs restart.command by /bin/sh, each in a session of its own, and tells how it ended. What
-/// happened is in its environment: HOLDFAST_JOB, HOLDFAST_INCIDENT (the number), HOLDFAST_KIND,
+/// Runs restart.command with /bin/sh, each time in a new session, and reports how it ended. The
+/// environment describes the incident: HOLDFAST_JOB, HOLDFAST_INCIDENT (its number), HOLDFAST_KIND,
 /// HOLDFAST_WHAT, and HOLDFAST_RANKS and HOLDFAST_NODES, separated by commas. Thread-safe.
 class RestartCommand {
  public:
-  /// `how` is a sentence without a subject: "ended with exit code 1".
+  /// `how` is a predicate: "ended with exit code 1".
   using Ended = std::function<void(uint64_t incident, bool ok, std::string how)>;
 
-  /// One that takes longer than `timeout` is killed, with its process group.
+  /// A command that takes longer than `timeout` is killed, with its process group.
   RestartCommand(std::string command, std::chrono::milliseconds timeout);
   ~RestartCommand();
 
-  /// `ended` is called from a thread of this object. What was asked for before is run now.
+  /// Starts the thread, which calls `ended`. Runs commands that were requested before.
   void Start(Ended ended);
-  /// Commands that run are left to themselves; nothing is told any more.
+  /// Ends the thread. Running commands continue, and `ended` is not called any more.
   void Stop();
+  /// Requests a run of the command; returns at once.
   void Run(const IncidentRecord& incident);
 
  private:
@@ -41,16 +42,16 @@ class RestartCommand {
   };
   void Loop();
   void Spawn(const IncidentRecord& incident);
-  /// True once it was told how the process ended.
+  /// Returns true once the process has ended and `ended` was called. Kills it at its timeout.
   bool Reap(Process& process);
 
   const std::string command_;
   const std::chrono::milliseconds timeout_;
   Ended ended_;
-  std::vector<Process> processes_;  // only the thread
+  std::vector<Process> processes_;  // only the thread accesses it
   Mutex mutex_;
   CondVar changed_;
-  std::deque<IncidentRecord> wanted_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<IncidentRecord> pending_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

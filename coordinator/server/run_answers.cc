@@ -9,10 +9,10 @@
 
 namespace holdfast::coord {
 namespace {
-void Fill(const RunView& view, pb::RunStatus* run) {
-  const RunRecord& record = view.record;
+void Fill(const RunStatus& status, pb::RunStatus* run) {
+  const RunRecord& record = status.record;
   ToProto(record.spec, run->mutable_spec());
-  // Values may be keys and tokens: whoever may ask is not always who gave them.
+  // Remove the values: they may be keys or tokens, and another user may read them.
   for (std::string& variable : *run->mutable_spec()->mutable_environment()) {
     variable.resize(std::min(variable.find('='), variable.size()));
   }
@@ -22,10 +22,10 @@ void Fill(const RunView& view, pb::RunStatus* run) {
   run->set_restarts(record.restarts());
   if (record.launches != 0) run->set_run_id(record.run_id());
   run->mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
-  run->mutable_spares()->Assign(view.spares.begin(), view.spares.end());
+  run->mutable_spares()->Assign(status.spares.begin(), status.spares.end());
   run->set_started_wall_nanos(record.started_wall_nanos);
-  run->set_incarnation(view.incarnation.value);
-  for (const auto& [node, state] : view.workers) {
+  run->set_incarnation(status.incarnation.value);
+  for (const auto& [node, state] : status.workers) {
     pb::RunWorker* worker = run->add_workers();
     worker->set_rank(state.rank.value);
     worker->set_node(node);
@@ -55,12 +55,12 @@ void Fill(const IncidentRecord& record, pb::Incident* incident) {
 }  // namespace
 
 void FillRuns(const Supervisor& supervisor, const std::string& job, pb::GetRunsReply* reply) {
-  const std::vector<RunView> runs = supervisor.Runs(job);
+  const std::vector<RunStatus> runs = supervisor.Runs(job);
   const bool unknown = runs.empty() && !job.empty();
   ToProto(unknown ? NotFoundError(fmt::format("no job '{}' was started with `holdfast run`", job))
                   : Status::Ok(),
           reply->mutable_outcome());
-  for (const RunView& view : runs) Fill(view, reply->add_runs());
+  for (const RunStatus& status : runs) Fill(status, reply->add_runs());
   for (const QuarantineRecord& record : supervisor.Quarantined()) {
     pb::QuarantinedNode* node = reply->add_quarantine();
     node->set_node(record.node);

@@ -5,7 +5,7 @@
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/restart/supervisor.h"
 
-// What operators see of runs, in the wire's form.
+// Fills the replies about runs and incidents from the supervisor.
 
 namespace holdfast::coord {
 

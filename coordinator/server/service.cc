@@ -17,11 +17,11 @@ namespace holdfast::coord {
 namespace {
 constexpr uint64_t kKeepLastMax = 1'000'000;
 
-/// A call that ends when the applier answers, or when its caller is gone.
+/// A call that ends when the applier answers, or when its caller cancels.
 class WaitingCall : public grpc::ServerUnaryReactor {
  public:
   explicit WaitingCall(std::function<void()> on_cancel) : on_cancel_(std::move(on_cancel)) {}
-  /// True for exactly one of those who want to end the call: only it may touch the reply.
+  /// Returns true for exactly one caller. Only this one may touch the reply and end the call.
   bool Claim() { return !claimed_.exchange(true); }
   void OnCancel() override {
     if (!Claim()) return;
@@ -49,7 +49,7 @@ grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(
   event->attach = applier_.NextId();
   Log(LogLevel::kInfo, "NodeAttaching",
       {Kv("node", event->node), Kv("agent_start", event->agent_start),
-       Kv("holdings", event->holdings.size()), Kv("data_address", event->data_address)});
+       Kv("replicas", event->replicas.size()), Kv("data_address", event->data_address)});
   auto stream = AttachStream::Make([this, node = event->node, attach = event->attach] {
     applier_.Submit(NodeDetached{node, attach});
   });
@@ -62,7 +62,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext
                                                      const pb::ReportRequest* request,
                                                      pb::ReportReply* reply) {
   auto event = ReadReport(*request);
-  if (!event) return Refuse(context, reply, event.error());
+  if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = event->request = applier_.NextId();
   applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [](const Reply&) {}));
@@ -73,7 +73,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
                                                    const pb::JoinRequest* request,
                                                    pb::JoinReply* reply) {
   auto event = ReadJoin(*request);
-  if (!event) return Refuse(context, reply, event.error());
+  if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = event->request = applier_.NextId();
   applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [reply](const Reply& r) {
@@ -87,21 +87,21 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
                                                             pb::DecideRestoreReply* reply) {
   Status status = ValidateName("node", request->node());
   if (status.ok()) status = ValidateName("job", request->job());
-  if (!status.ok()) return Refuse(context, reply, status);
-  RestoreWanted event;
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
+  RestoreRequested event;
   event.request = applier_.NextId();
   event.node = request->node();
   event.job = request->job();
   event.incarnation = Incarnation{request->incarnation()};
   event.rank = Rank{request->rank()};
   event.wanted = FromProto(request->wanted());
-  event.view = request->view();
+  event.reshard = request->reshard();
   auto call = std::make_unique<WaitingCall>(
-      [this, id = event.request] { applier_.Submit(RestoreGivenUp{id}); });
+      [this, id = event.request] { applier_.Submit(RestoreAbandoned{id}); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
   applier_.Submit(event, event.request, [raw, reply](const Reply* answer) {
     if (!raw->Claim()) return;
-    if (answer == nullptr) return raw->Finish(Unknown());
+    if (answer == nullptr) return raw->Finish(StateUnknown());
     ToProto(answer->outcome, reply->mutable_outcome());
     if (answer->outcome.ok()) {
       ToProto(answer->version, reply->mutable_version());
@@ -117,8 +117,8 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
                                                         const pb::GetStatusRequest* request,
                                                         pb::GetStatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Ask([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
-    if (state == nullptr) return reactor->Finish(Unknown());
+  applier_.Query([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
+    if (state == nullptr) return reactor->Finish(StateUnknown());
     FillStatus(*state, cluster_, epoch, job, reply);
     reactor->Finish(grpc::Status::OK);
   });
@@ -129,8 +129,8 @@ grpc::ServerUnaryReactor* CoordinatorService::ListVersions(grpc::CallbackServerC
                                                            const pb::ListVersionsRequest* request,
                                                            pb::ListVersionsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Ask([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(Unknown());
+  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+    if (state == nullptr) return reactor->Finish(StateUnknown());
     FillVersions(*state, copy, reply);
     reactor->Finish(grpc::Status::OK);
   });
@@ -141,8 +141,8 @@ grpc::ServerUnaryReactor* CoordinatorService::PlanRestore(grpc::CallbackServerCo
                                                           const pb::PlanRestoreRequest* request,
                                                           pb::PlanRestoreReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Ask([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(Unknown());
+  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+    if (state == nullptr) return reactor->Finish(StateUnknown());
     FillRestorePlan(*state, copy, reply);
     reactor->Finish(grpc::Status::OK);
   });
@@ -153,9 +153,9 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
                                                          const pb::WhatIfLostRequest* request,
                                                          pb::WhatIfLostReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Ask([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(Unknown());
-    FillWithout(*state, copy, reply);
+  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+    if (state == nullptr) return reactor->Finish(StateUnknown());
+    FillImpact(*state, copy, reply);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
@@ -165,11 +165,11 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
                                                     const pb::AdoptRequest* request,
                                                     pb::AdoptReply* reply) {
   Status status = request->job().empty() ? Status::Ok() : ValidateName("job", request->job());
-  if (!status.ok()) return Refuse(context, reply, status);
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(
-      AdoptWanted{id, request->job(), LifeId{request->life()}, request->dry_run()}, id,
+      AdoptRequested{id, request->job(), LifeId{request->life()}, request->dry_run()}, id,
       AnswerInto(reactor, reply, [reply](const Reply& r) { FillAdopted(r.adopted, reply); }));
   return reactor;
 }
@@ -179,7 +179,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
                                                   pb::PinReply* reply) {
   const VersionId version = FromProto(request->version());
   if (version.incarnation.value == 0 && !request->pinned()) {
-    return Refuse(context, reply, InvalidArgumentError("which version is to be unpinned?"));
+    return ReplyOutcome(context, reply, InvalidArgumentError("no version to unpin: name it"));
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
@@ -195,13 +195,13 @@ grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext
                                                      pb::RetainReply* reply) {
   Status status = ValidateName("job", request->job());
   if (status.ok() && request->keep_last() > kKeepLastMax) {
-    status = InvalidArgumentError(fmt::format("{} versions are more than the {} that can be kept",
-                                              request->keep_last(), kKeepLastMax));
+    status = InvalidArgumentError(
+        fmt::format("keep_last is {}; the limit is {}", request->keep_last(), kKeepLastMax));
   }
   if (status.ok() && request->keep_last() == 0 && request->keep_every() != 0) {
-    status = InvalidArgumentError("keep_every goes with a keep_last of 1 or more");
+    status = InvalidArgumentError("keep_every needs a keep_last of 1 or more");
   }
-  if (!status.ok()) return Refuse(context, reply, status);
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(
@@ -214,7 +214,7 @@ grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerCont
                                                         const pb::ForgetJobRequest* request,
                                                         pb::ForgetJobReply* reply) {
   const Status status = ValidateName("job", request->job());
-  if (!status.ok()) return Refuse(context, reply, status);
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(Event(JobForgotten{id, request->job()}), id,

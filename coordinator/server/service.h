@@ -9,14 +9,14 @@
 
 namespace holdfast::coord {
 
-/// coordinator.proto on gRPC's callback threads: checks what arrives, hands it to the applier and
-/// answers when the applier does. Holds no state of its own.
+/// The service of coordinator.proto on gRPC's callback threads. It checks each request, passes it
+/// to the applier, and answers when the applier does. It keeps no state.
 class CoordinatorService : public coordinator::Coordinator::CallbackService {
  public:
-  /// Both outlive the service.
+  /// `applier` and `watcher` outlive the service.
   CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher)
       : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher) {}
-  /// From now on a drill may kill this process; what does it leaves its record in `folder`.
+  /// Allows drills to kill this process. The fault injector keeps its record in `folder`.
   void AllowDrills(std::string folder) { drills_folder_ = std::move(folder); }
 
   grpc::ServerWriteReactor<coordinator::Directive>* Attach(

@@ -11,12 +11,12 @@ namespace holdfast::coord {
 namespace {
 namespace pb = ::holdfast::coordinator;
 
-constexpr std::chrono::milliseconds kEvaluateEvery(250);
-constexpr auto kSayHangEvery = std::chrono::seconds(1);
-constexpr auto kStoodStill = std::chrono::seconds(1);
-constexpr auto kSettle = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kEvaluateInterval(250);
+constexpr auto kHangPublishInterval = std::chrono::seconds(1);
+constexpr auto kPauseThreshold = std::chrono::seconds(1);
+constexpr auto kSettleTime = std::chrono::seconds(2);
 constexpr auto kForgetAfter = std::chrono::minutes(10);
-constexpr auto kSampleEvery = std::chrono::seconds(5);
+constexpr auto kSampleInterval = std::chrono::seconds(5);
 constexpr uint32_t kSampledOperations = 20;
 constexpr int64_t kSinceMsMax = 86'400'000;  // a day
 constexpr size_t kJobsMax = 1024;
@@ -28,7 +28,7 @@ Enum Bounded(uint32_t number, uint32_t most) {
   return static_cast<Enum>(number <= most ? number : 0);
 }
 
-/// The rank at an index of a communicator; kUnknownRank.
+/// Returns the rank at an index of a communicator, or kUnknownRank.
 template <typename Communicators>
 uint32_t RankAt(const Communicators& communicators, uint64_t id, uint32_t index) {
   auto found = communicators.find(id);
@@ -36,27 +36,27 @@ uint32_t RankAt(const Communicators& communicators, uint64_t id, uint32_t index)
   return found->second.ranks[index];
 }
 
-detect::Collective Operation(const pb::ObservedOperation& told, Rank rank) {
+detect::Collective Operation(const pb::ObservedOperation& observed, Rank rank) {
   detect::Collective out;
   out.rank = rank;
-  out.comm = {told.communicator()};
-  out.func = Bounded<detect::Func>(told.kind(), detect::kFuncMax);
-  out.dtype = static_cast<uint8_t>(told.dtype());
-  out.algo = static_cast<uint8_t>(told.algorithm());
-  out.proto = static_cast<uint8_t>(told.protocol());
-  out.seq = told.sequence();
-  out.bytes = told.bytes();
-  out.start_ns = told.start_ns();
-  out.stop_ns = told.start_ns() + told.duration_ns();
-  if (told.queued_ns() != 0 && told.queued_ns() < told.start_ns()) {
-    out.enqueue_ns = told.start_ns() - told.queued_ns();
+  out.comm = {observed.communicator()};
+  out.func = Bounded<detect::Func>(observed.kind(), detect::kFuncMax);
+  out.dtype = static_cast<uint8_t>(observed.dtype());
+  out.algo = static_cast<uint8_t>(observed.algorithm());
+  out.proto = static_cast<uint8_t>(observed.protocol());
+  out.seq = observed.sequence();
+  out.bytes = observed.bytes();
+  out.start_ns = observed.start_ns();
+  out.stop_ns = observed.start_ns() + observed.duration_ns();
+  if (observed.queued_ns() != 0 && observed.queued_ns() < observed.start_ns()) {
+    out.enqueue_ns = observed.start_ns() - observed.queued_ns();
   }
-  out.blocked_ns = told.blocked_ns();
-  out.moved_bytes = told.moved_bytes();
+  out.blocked_ns = observed.blocked_ns();
+  out.moved_bytes = observed.moved_bytes();
   return out;
 }
 
-/// Phases of holdfast.h as bits → those that the detector leaves alone.
+/// Converts a mask of phases of holdfast.h into the detector's mask.
 uint8_t PhaseBits(uint32_t phases) {
   const std::pair<uint32_t, detect::Phase> known[] = {{1, detect::Phase::kCollective},
                                                       {2, detect::Phase::kInit},
@@ -70,12 +70,12 @@ uint8_t PhaseBits(uint32_t phases) {
   return bits;
 }
 
-std::string WhoText(const detect::Verdict& verdict) {
+std::string SubjectText(const detect::Verdict& verdict) {
   if (verdict.edge) {
     return fmt::format("the connection from rank {} to rank {}", verdict.edge->from.value,
                        verdict.edge->to.value);
   }
-  if (verdict.ranks.empty()) return "nobody in particular";
+  if (verdict.ranks.empty()) return "no rank in particular";
   std::vector<uint32_t> ranks;
   for (const Rank rank : verdict.ranks) ranks.push_back(rank.value);
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
@@ -97,7 +97,7 @@ bool IsHang(detect::FaultClass fault) {
   return false;
 }
 
-/// Of a suspicion: what it would lead to if it were true.
+/// Returns the action for a verdict; for a suspicion, the action if it proves true.
 FaultAction ActionOf(const detect::Verdict& verdict) {
   switch (verdict.action) {
     case detect::Action::kRestartWithoutRoot:
@@ -113,13 +113,13 @@ FaultAction ActionOf(const detect::Verdict& verdict) {
 }
 }  // namespace
 
-Watcher::Watcher(std::function<void(FaultFound)> say, const Attendance& attendance,
+Watcher::Watcher(std::function<void(FaultDetected)> publish, const Attendance& attendance,
                  const detect::DetectorOptions& options, Clock& clock)
-    : say_(std::move(say)),
+    : publish_(std::move(publish)),
       attendance_(attendance),
       options_(options),
       clock_(clock),
-      looked_(clock.Now()),
+      last_evaluation_(clock.Now()),
       thread_([this] { Run(); }) {}
 
 Watcher::~Watcher() { Stop(); }
@@ -146,17 +146,19 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
   const auto running = attendance_.RunningOf(digest.job());
   if (!running || running->incarnation.value != digest.incarnation() ||
       running->world != digest.world()) {
-    return Status::Ok();  // what is left of an earlier one, or of nothing
+    return Status::Ok();  // of an earlier incarnation, or of an unknown job
   }
   MutexLock lock(mutex_);
   auto found = jobs_.find(digest.job());
   if (found == jobs_.end()) {
-    if (jobs_.size() >= kJobsMax) return ResourceExhaustedError("too many jobs are watched");
+    if (jobs_.size() >= kJobsMax)
+      return ResourceExhaustedError(
+          fmt::format("the detectors watch {} jobs already, which is the limit", kJobsMax));
     found = jobs_.try_emplace(digest.job()).first;
   }
   Job& job = found->second;
   const Incarnation incarnation{digest.incarnation()};
-  if (incarnation < job.incarnation) return Status::Ok();  // a newer one has joined meanwhile
+  if (incarnation < job.incarnation) return Status::Ok();  // a newer one joined meanwhile
   if (incarnation > job.incarnation) {
     const uint64_t longest_pause_ns = job.longest_pause_ns;
     job = Job();
@@ -168,8 +170,8 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
     job.detector = std::make_unique<detect::Detector>(incarnation, digest.world(), options);
   }
   ++counts_.digests;
-  job.heard = clock_.Now();
-  job.detector->Observe(Convert(node, agent_start, digest, job), job.heard);
+  job.last_digest_at = clock_.Now();
+  job.detector->Observe(Convert(node, agent_start, digest, job), job.last_digest_at);
   return Status::Ok();
 }
 
@@ -181,15 +183,17 @@ Watcher::Counts Watcher::counts() {
   return counts;
 }
 
-void Watcher::Learn(const pb::ObservedCommunicator& told, uint32_t rank, Job& job,
+void Watcher::Learn(const pb::ObservedCommunicator& observed, uint32_t rank, Job& job,
                     detect::Digest* out) {
-  if (told.size() == 0 || told.size() > job.world || told.index() >= told.size()) return;
-  auto found = job.communicators.find(told.id());
+  if (observed.size() == 0 || observed.size() > job.world || observed.index() >= observed.size()) {
+    return;
+  }
+  auto found = job.communicators.find(observed.id());
   if (found == job.communicators.end()) {
     if (job.communicators.size() >= kCommunicatorsMax) return;
-    found = job.communicators.try_emplace(told.id()).first;
-    found->second.ranks.assign(told.size(), kUnknownRank);
-    found->second.role = Bounded<detect::Role>(told.role(), detect::kRoleMax);
+    found = job.communicators.try_emplace(observed.id()).first;
+    found->second.ranks.assign(observed.size(), kUnknownRank);
+    found->second.role = Bounded<detect::Role>(observed.role(), detect::kRoleMax);
   }
   Members& members = found->second;
   const auto set = [&members, &job](uint32_t index, uint32_t member) {
@@ -197,16 +201,18 @@ void Watcher::Learn(const pb::ObservedCommunicator& told, uint32_t rank, Job& jo
     if (members.ranks[index] == kUnknownRank) ++members.known;
     members.ranks[index] = member;
   };
-  if (static_cast<uint32_t>(told.members_size()) == told.size()) {
-    for (int i = 0; i < told.members_size(); ++i) set(static_cast<uint32_t>(i), told.members(i));
+  if (static_cast<uint32_t>(observed.members_size()) == observed.size()) {
+    for (int i = 0; i < observed.members_size(); ++i) {
+      set(static_cast<uint32_t>(i), observed.members(i));
+    }
   } else {
-    set(told.index(), rank);
+    set(observed.index(), rank);
   }
   if (members.known != members.ranks.size()) return;
-  detect::Communicator& whole = out->communicators.emplace_back();
-  whole.id = {told.id()};
-  whole.role = members.role;
-  for (const uint32_t member : members.ranks) whole.members.push_back(Rank{member});
+  detect::Communicator& complete = out->communicators.emplace_back();
+  complete.id = {observed.id()};
+  complete.role = members.role;
+  for (const uint32_t member : members.ranks) complete.members.push_back(Rank{member});
 }
 
 detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
@@ -219,31 +225,31 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
   out.number = digest.number();
   out.taken_ns = digest.taken_ns();
   int64_t freshest_ms = INT64_MAX;
-  for (const pb::ObservedRank& told : digest.ranks()) {
-    const Rank rank{told.rank()};
+  for (const pb::ObservedRank& observed : digest.ranks()) {
+    const Rank rank{observed.rank()};
     detect::RankState& state = out.ranks.emplace_back();
     state.rank = rank;
-    state.alive = told.alive();
-    state.finished = told.ended_orderly();
-    state.process_state = static_cast<char>(told.process_state());
-    state.phases = PhaseBits(told.phases());
-    state.step = told.step();
-    job.step = std::max(job.step, told.step());
-    state.heartbeat_age_ns = told.silent_ns();
-    state.since_step_ns = told.since_step_ns();
-    freshest_ms = std::min(freshest_ms, static_cast<int64_t>(told.since_step_ns() / 1'000'000));
-    for (const pb::ObservedStep& step : told.steps()) {
+    state.alive = observed.alive();
+    state.finished = observed.ended_orderly();
+    state.process_state = static_cast<char>(observed.process_state());
+    state.phases = PhaseBits(observed.phases());
+    state.step = observed.step();
+    job.step = std::max(job.step, observed.step());
+    state.heartbeat_age_ns = observed.silent_ns();
+    state.since_step_ns = observed.since_step_ns();
+    freshest_ms = std::min(freshest_ms, static_cast<int64_t>(observed.since_step_ns() / 1'000'000));
+    for (const pb::ObservedStep& step : observed.steps()) {
       state.steps_done.push_back({step.step(), step.duration_ns()});
     }
-    for (const auto& one : told.communicators()) Learn(one, told.rank(), job, &out);
-    for (const auto& one : told.operations()) out.collectives.push_back(Operation(one, rank));
-    for (const pb::ObservedCount& one : told.completed()) {
+    for (const auto& one : observed.communicators()) Learn(one, observed.rank(), job, &out);
+    for (const auto& one : observed.operations()) out.collectives.push_back(Operation(one, rank));
+    for (const pb::ObservedCount& one : observed.completed()) {
       out.completed.push_back({rank,
                                {one.communicator()},
                                Bounded<detect::Func>(one.kind(), detect::kFuncMax),
                                one.count()});
     }
-    for (const pb::ObservedFlight& one : told.in_flight()) {
+    for (const pb::ObservedFlight& one : observed.in_flight()) {
       const detect::Collective operation = Operation(one.operation(), rank);
       detect::InFlight& flight = out.in_flight.emplace_back();
       flight.rank = rank;
@@ -254,14 +260,14 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
       flight.seq = operation.seq;
       flight.bytes = operation.bytes;
       flight.age_ns = one.age_ns();
-      // Without a connection: the other end of a send or a receive, in what the program called.
+      // An edge without a connection names the peer of the send or receive that the program called.
       const uint32_t peer = RankAt(job.communicators, operation.comm.value, one.peer());
       if (!one.has_edge() || peer == kUnknownRank) continue;
       flight.edge = detect::PeerEdge{
           Rank{peer}, one.direction() == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
           Bounded<detect::EdgeState>(one.edge_state(), detect::kEdgeStateMax)};
     }
-    for (const pb::ObservedPeer& one : told.peers()) {
+    for (const pb::ObservedPeer& one : observed.peers()) {
       const uint32_t peer = RankAt(job.communicators, one.communicator(), one.peer());
       if (peer == kUnknownRank) continue;
       out.peer_sums.push_back(
@@ -293,31 +299,33 @@ uint32_t Watcher::SamplesFor(const std::string& node, const std::string& name) {
 
 void Watcher::Run() {
   for (;;) {
-    std::vector<FaultFound> found;
+    std::vector<FaultDetected> found;
     {
       MutexLock lock(mutex_);
-      if (!stopping_) changed_.WaitFor(mutex_, kEvaluateEvery);
+      if (!stopping_) changed_.WaitFor(mutex_, kEvaluateInterval);
       if (stopping_) return;
       const auto now = clock_.Now();
-      if (IsPatient(now)) continue;
-      std::erase_if(jobs_, [&](const auto& job) { return now - job.second.heard > kForgetAfter; });
+      if (IsSettling(now)) continue;
+      std::erase_if(
+          jobs_, [&](const auto& job) { return now - job.second.last_digest_at > kForgetAfter; });
       for (auto& [name, job] : jobs_) Evaluate(name, job, &found);
     }
-    for (FaultFound& fault : found) say_(std::move(fault));
+    for (FaultDetected& fault : found) publish_(std::move(fault));
   }
 }
 
-/// After a time in which this thread did not run, what was observed meanwhile has to arrive first.
-bool Watcher::IsPatient(Clock::TimePoint now) {
-  if (now - looked_ > kStoodStill) patient_until_ = now + kSettle;
-  looked_ = now;
-  return now < patient_until_;
+/// Returns whether to skip the evaluation: after a pause of this thread, delayed digests must
+/// arrive first.
+bool Watcher::IsSettling(Clock::TimePoint now) {
+  if (now - last_evaluation_ > kPauseThreshold) settled_at_ = now + kSettleTime;
+  last_evaluation_ = now;
+  return now < settled_at_;
 }
 
-void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found) {
+void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultDetected>* found) {
   const auto now = clock_.Now();
   const std::vector<detect::Verdict> verdicts = job.detector->Evaluate(now);
-  if (!job.detector->wanted_peer_sums().empty() && now - job.sampled_at >= kSampleEvery) {
+  if (!job.detector->wanted_peer_sums().empty() && now - job.sampled_at >= kSampleInterval) {
     job.sampled_at = now;
     ++job.sampling;
   }
@@ -325,23 +333,25 @@ void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultFound
       std::max(job.longest_pause_ns, static_cast<uint64_t>(job.detector->longest_pause().count()));
   const std::vector<detect::Verdict>& suspicions = job.detector->suspicions();
   job.suspected = suspicions.size();
-  const bool say_hangs = now - job.hang_said_at >= kSayHangEvery;
-  if (say_hangs) job.hang_said_at = now;
-  for (const detect::Verdict& verdict : verdicts) Say(verdict, name, say_hangs, job, found);
-  for (const detect::Verdict& verdict : suspicions) Say(verdict, name, say_hangs, job, found);
+  const bool publish_hangs = now - job.hang_published_at >= kHangPublishInterval;
+  if (publish_hangs) job.hang_published_at = now;
+  for (const detect::Verdict& verdict : verdicts) Publish(verdict, name, publish_hangs, job, found);
+  for (const detect::Verdict& verdict : suspicions) {
+    Publish(verdict, name, publish_hangs, job, found);
+  }
 }
 
-void Watcher::Say(const detect::Verdict& verdict, const std::string& name, bool say_hangs, Job& job,
-                  std::vector<FaultFound>* found) {
-  FaultFound fault = FaultOf(verdict, name, job);
-  if (fault.hang && !say_hangs) return;
-  const bool first = job.said
+void Watcher::Publish(const detect::Verdict& verdict, const std::string& name, bool publish_hangs,
+                      Job& job, std::vector<FaultDetected>* found) {
+  FaultDetected fault = FaultOf(verdict, name, job);
+  if (fault.hang && !publish_hangs) return;
+  const bool first = job.published
                          .insert(fmt::format("{}{} {}", fault.suspected ? "suspected " : "",
-                                             fault.kind, WhoText(verdict)))
+                                             fault.kind, SubjectText(verdict)))
                          .second;
   if (!first && !fault.hang) return;
   if (first) {
-    Log(LogLevel::kWarn, fault.suspected ? "FaultSuspected" : "FaultFound",
+    Log(LogLevel::kWarn, fault.suspected ? "FaultSuspected" : "FaultDetected",
         {Kv("job", name), Kv("incarnation", job.incarnation.value), Kv("what", fault.what),
          Kv("action", detect::ToString(verdict.action))});
     ++(fault.suspected ? counts_.suspicions : counts_.faults);
@@ -349,16 +359,16 @@ void Watcher::Say(const detect::Verdict& verdict, const std::string& name, bool 
   found->push_back(std::move(fault));
 }
 
-FaultFound Watcher::FaultOf(const detect::Verdict& verdict, const std::string& name,
-                            const Job& job) {
-  FaultFound fault;
+FaultDetected Watcher::FaultOf(const detect::Verdict& verdict, const std::string& name,
+                               const Job& job) {
+  FaultDetected fault;
   fault.job = name;
   fault.incarnation = job.incarnation;
   fault.suspected = verdict.action == detect::Action::kNone;
   fault.kind = detect::ToString(verdict.fault);
   fault.what = fmt::format(
       "{}{}: {}{}, confidence {:.2f}", fault.suspected ? "suspected " : "", fault.kind,
-      WhoText(verdict),
+      SubjectText(verdict),
       verdict.nodes.empty() ? "" : fmt::format(" on {}", fmt::join(verdict.nodes, ", ")),
       verdict.confidence);
   fault.evidence = verdict.evidence;

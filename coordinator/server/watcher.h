@@ -17,37 +17,38 @@
 
 namespace holdfast::coord {
 
-/// Watches all jobs: gives what agents observe to a detector a job, and says each fault once; a
-/// hang, suspected or found, again and again while it lasts, since what is done about it depends on
-/// how long. Nothing of
-/// it is stored: after a restart it is observed again. Its own thread; calls from any.
+/// Passes agents' telemetry to one detector per job and publishes each fault once. It publishes a
+/// hang, suspected or certain, repeatedly while it lasts, since the action depends on its age.
+/// Nothing is stored: after a restart the faults are detected again. Has its own thread; any thread
+/// may call.
 class Watcher {
  public:
-  /// `say` is called from the watcher's thread. `attendance` outlives the watcher.
-  Watcher(std::function<void(FaultFound)> say, const Attendance& attendance,
+  /// The watcher's thread calls `publish`. `attendance` outlives the watcher.
+  Watcher(std::function<void(FaultDetected)> publish, const Attendance& attendance,
           const detect::DetectorOptions& options, Clock& clock);
   ~Watcher();
 
-  /// Nothing is said afterwards; calls are still taken.
+  /// Ends the thread: nothing is published afterwards, but calls are still accepted.
   void Stop();
-  /// What a node says of one job. InvalidArgument for what cannot be; nonsense inside is dropped,
-  /// and so is all of it but for the newest incarnation of a job that ranks have joined. Fenced:
-  /// the agent is not attached.
+  /// Accepts a node's telemetry digest of one job. Ignores implausible values, and the complete
+  /// digest unless it is of the newest incarnation of a job that ranks have joined. InvalidArgument
+  /// for impossible names or worlds. Fenced: the agent is not attached. ResourceExhausted: too many
+  /// jobs.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);
   struct Counts {
     uint64_t jobs = 0;        // watched now
-    uint64_t digests = 0;     // taken
-    uint64_t faults = 0;      // said
-    uint64_t suspicions = 0;  // of hangs, said
-    uint64_t suspected = 0;   // of hangs, now
+    uint64_t digests = 0;     // accepted
+    uint64_t faults = 0;      // published
+    uint64_t suspicions = 0;  // of hangs, published
+    uint64_t suspected = 0;   // hangs, now
   };
   Counts counts();
-  /// The operations whose transfers the ranks of a job should tell, 0: none; each node is asked
-  /// once.
+  /// Returns how many of the next operations the node's ranks should sample, with their transfers;
+  /// 0: none. Each request for samples is returned once per node.
   uint32_t SamplesFor(const std::string& node, const std::string& job);
 
  private:
-  /// A communicator that each member knows only its own place in, until all have told.
+  /// Members of a communicator, collected from its ranks: each may report only its own index.
   struct Members {
     detect::Role role = detect::Role::kUnknown;
     std::vector<uint32_t> ranks;  // by index; kUnknownRank
@@ -58,41 +59,41 @@ class Watcher {
     uint32_t world = 0;
     std::unique_ptr<detect::Detector> detector;
     std::map<uint64_t, Members> communicators;
-    std::map<std::string, int64_t> since_step_ms;  // by node: the freshest of its ranks
-    std::set<std::string> said;
+    std::map<std::string, int64_t> since_step_ms;  // by node: the smallest of its ranks
+    std::set<std::string> published;
     uint64_t step = 0;              // the newest of any rank
     uint64_t suspected = 0;         // hangs, now
-    uint64_t longest_pause_ns = 0;  // that ended by itself, also of incarnations before
-    Clock::TimePoint hang_said_at;
-    uint64_t sampling = 0;                    // counts requests
-    std::map<std::string, uint64_t> sampled;  // by node: the request it has
+    uint64_t longest_pause_ns = 0;  // that ended on its own, also in earlier incarnations
+    Clock::TimePoint hang_published_at;
+    uint64_t sampling = 0;                    // number of the newest request for samples
+    std::map<std::string, uint64_t> sampled;  // by node: the request that it has
     Clock::TimePoint sampled_at;
-    Clock::TimePoint heard;
+    Clock::TimePoint last_digest_at;
   };
 
   void Run();
-  bool IsPatient(Clock::TimePoint now) HOLDFAST_REQUIRES(mutex_);
-  void Evaluate(const std::string& name, Job& job, std::vector<FaultFound>* found)
+  bool IsSettling(Clock::TimePoint now) HOLDFAST_REQUIRES(mutex_);
+  void Evaluate(const std::string& name, Job& job, std::vector<FaultDetected>* found)
       HOLDFAST_REQUIRES(mutex_);
   static detect::Digest Convert(const std::string& node, uint64_t agent_start,
                                 const coordinator::Digest& digest, Job& job);
-  static FaultFound FaultOf(const detect::Verdict& verdict, const std::string& name,
-                            const Job& job);
-  void Say(const detect::Verdict& verdict, const std::string& name, bool say_hangs, Job& job,
-           std::vector<FaultFound>* found) HOLDFAST_REQUIRES(mutex_);
-  static void Learn(const coordinator::ObservedCommunicator& told, uint32_t rank, Job& job,
+  static FaultDetected FaultOf(const detect::Verdict& verdict, const std::string& name,
+                               const Job& job);
+  void Publish(const detect::Verdict& verdict, const std::string& name, bool publish_hangs,
+               Job& job, std::vector<FaultDetected>* found) HOLDFAST_REQUIRES(mutex_);
+  static void Learn(const coordinator::ObservedCommunicator& observed, uint32_t rank, Job& job,
                     detect::Digest* out);
 
-  const std::function<void(FaultFound)> say_;
+  const std::function<void(FaultDetected)> publish_;
   const Attendance& attendance_;
   const detect::DetectorOptions options_;
   Clock& clock_;
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, Job> jobs_ HOLDFAST_GUARDED_BY(mutex_);
-  Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // but for the jobs
-  Clock::TimePoint looked_ HOLDFAST_GUARDED_BY(mutex_);
-  Clock::TimePoint patient_until_ HOLDFAST_GUARDED_BY(mutex_);
+  Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // without `jobs` and `suspected`
+  Clock::TimePoint last_evaluation_ HOLDFAST_GUARDED_BY(mutex_);
+  Clock::TimePoint settled_at_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -11,20 +11,20 @@
 #include "coordinator/state/run_records.h"
 #include "storage/base/clock.h"
 
-// What happens to the state, and what the state wants done about it.
+// The inputs of State (events) and its outputs (effects).
 
 namespace holdfast::coord {
 
-/// When an event is applied. `now` passes only while the coordinator runs; `wall_nanos` is for
-/// display alone.
+/// When an event is applied. `now` advances only while the coordinator runs. `wall_nanos` is for
+/// display only.
 struct Instant {
   Clock::TimePoint now;
   int64_t wall_nanos = 0;
 };
 
-/// Names a call that waits for its answer; 0 is none.
+/// Identifies a call that waits for its reply; 0: no call waits.
 using RequestId = uint64_t;
-/// Names one Attach stream; never used twice.
+/// Identifies one Attach stream; never reused.
 using AttachId = uint64_t;
 
 // ---- events ----
@@ -34,26 +34,26 @@ struct NodeAttached {
   std::string node;
   uint64_t agent_start = 0;
   std::string data_address;
-  std::vector<Holding> holdings;  // all that the node has
+  std::vector<StoredReplica> replicas;  // the node's full inventory
   Epoch epoch_seen;
   NodeHealth health;
-  std::string peer_address = {};  // empty: takes part in no parity group
+  std::string peer_address = {};  // empty: the node is in no parity group
   Labels labels = {};
-  std::string worker_address = {};  // empty: launches no workers
+  std::string worker_address = {};  // empty: the node launches no workers
   std::vector<WorkerState> workers = {};
-  uint64_t agent_id = 0;  // the same for all starts of one agent; 0: an older agent
-  std::vector<LocalRank> ranks = {};  // all that the node knows of
-  uint64_t disk_every = 0;            // it writes steps divisible by this; 0: every step
-  LifeId life_seen = {};  // that epoch_seen counts in; 0: none
+  uint64_t agent_id = 0;  // the same for all starts of one agent; 0: from an older agent
+  std::vector<LocalRank> ranks = {};  // all trainers of the node
+  uint64_t disk_every = 0;            // the node writes steps divisible by this; 0: every step
+  LifeId life_seen = {};              // the life that epoch_seen belongs to; 0: none
 };
 
-/// The stream ended; the node has a short grace to attach again.
+/// The stream ended. The node counts as lost unless it attaches again within a short grace period.
 struct NodeDetached {
   std::string node;
   AttachId attach = 0;
 };
 
-/// The node is out of reach for certain.
+/// The node is known to be unreachable.
 struct NodeLost {
   std::string node;
 };
@@ -63,21 +63,21 @@ struct NodeReported {
   std::string node;
   uint64_t agent_start = 0;
   Epoch epoch;
-  std::vector<Holding> holdings;
-  std::vector<Missing> missing;
-  std::vector<Gone> gone;
+  std::vector<StoredReplica> replicas;
+  std::vector<FailedReplica> failed;
+  std::vector<RemovedReplica> removed;
   std::vector<Prepared> prepared;
   NodeHealth health;
-  std::vector<WorkerState> workers = {};  // all that the node has
-  std::vector<LocalRank> ranks = {};      // all that the node knows of
+  std::vector<WorkerState> workers = {};  // all workers of the node
+  std::vector<LocalRank> ranks = {};      // all trainers of the node
   std::vector<TierWanted> wanted = {};
 };
 
-/// What an agent knows of the process that joins.
+/// Whether the process that joins has joined before, as its agent reports it.
 enum class JoinStart : uint8_t {
-  kNotSaid = 0,
-  kNew = 1,     // it joins for the first time
-  kReturn = 2,  // it joined before; its connection was cut, or it opens another client
+  kUnknown = 0,
+  kNew = 1,     // first join
+  kReturn = 2,  // joined before: its connection was cut, or the process opens another client
 };
 
 struct RankJoined {
@@ -89,25 +89,25 @@ struct RankJoined {
   Rank rank;
   uint32_t world = 0;
   uint32_t uid = 0;
-  uint64_t slot_bytes = 0;  // room of one of the rank's slots; 0: not said
-  JoinStart start = JoinStart::kNotSaid;
-  Incarnation incarnation_before = {};  // of a process that returns
+  uint64_t slot_bytes = 0;  // size of one of the rank's slots; 0: unknown
+  JoinStart start = JoinStart::kUnknown;
+  Incarnation incarnation_before = {};  // with kReturn: the incarnation that it joined before
 };
 
-struct RestoreWanted {
+struct RestoreRequested {
   RequestId request = 0;
   std::string node;
   std::string job;
   Incarnation incarnation;
   Rank rank;
-  VersionId wanted;  // incarnation 0: the newest restorable
-  /// The rank reads what it needs of all ranks' shards, wherever they lie: nothing is prepared, and
-  /// the version may have been saved by a world of another size.
-  bool view = false;
+  VersionId wanted;  // incarnation 0: the newest restorable version
+  /// The rank reads what it needs from all ranks' shards, on any node. No shard is prepared, and
+  /// the version may have been saved by another world size.
+  bool reshard = false;
 };
 
 /// The caller no longer waits.
-struct RestoreGivenUp {
+struct RestoreAbandoned {
   RequestId request = 0;
 };
 
@@ -118,7 +118,8 @@ struct PinSet {
   bool pinned = false;
 };
 
-/// How many versions of one job stay on disk; `keep_last` 0: the coordinator's rule for both.
+/// How many versions of one job stay on disk. With `keep_last` 0, both values are those of the
+/// coordinator's configuration.
 struct RetentionSet {
   RequestId request = 0;
   std::string job;
@@ -126,21 +127,21 @@ struct RetentionSet {
   uint64_t keep_every = 0;
 };
 
-/// Everything of the job goes: versions, records, name.
+/// An operator forgets a job: its versions, its records and its name are removed.
 struct JobForgotten {
   RequestId request = 0;
   std::string job;
 };
 
-/// The run that launches the job's trainers began, or ended.
-struct RunSeen {
+/// The run that launches the job's trainers started or ended.
+struct RunStateChanged {
   std::string job;
   bool active = false;
-  bool finished = false;  // it ended with success, or because somebody stopped it
+  bool finished = false;  // it ended with success, or an operator stopped it
 };
 
-/// Versions of another life are to be taken into this one.
-struct AdoptWanted {
+/// An operator adopts versions of another life.
+struct AdoptRequested {
   RequestId request = 0;
   std::string job;  // empty: all
   LifeId life;      // 0: any
@@ -149,16 +150,17 @@ struct AdoptWanted {
 
 /// Time passed.
 struct Tick {
-  /// The coordinator itself did not run before: what nodes said meanwhile is still on its way, and
-  /// nobody is found lost for a lease.
+  /// The coordinator was suspended before this tick. The nodes' reports of that time may still
+  /// arrive, so no node is declared lost for one lease.
   bool resumed = false;
 };
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
-                           RestoreWanted, RestoreGivenUp, PinSet, RetentionSet, JobForgotten,
-                           AdoptWanted, RunSeen, Tick>;
+                           RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
+                           AdoptRequested, RunStateChanged, Tick>;
 
-// ---- effects, in the order in which they are to be stored; replies and sends only after that ----
+// ---- effects, in the order in which the caller stores them; it sends replies and directives after
+// all of them are stored ----
 
 struct PutJob {
   JobRecord record;
@@ -182,7 +184,7 @@ struct PutLineage {
 
 struct PutVersion {
   VersionRecord record;
-  uint32_t committed_tier_bit = 0;  // not 0: this is the commit at that tier
+  uint32_t committed_tier_bit = 0;  // not 0: this record commits the version at that tier
 };
 
 struct EraseVersion {
@@ -196,7 +198,7 @@ struct PutRun {
 
 struct PutIncident {
   IncidentRecord record;
-  bool opened = false;  // it is new
+  bool opened = false;  // the incident is new
 };
 
 struct EraseRun {
@@ -223,37 +225,37 @@ struct EraseSuspect {
   std::string node;
 };
 
-/// A version of another life, and whether it can be taken into this one.
+/// A version of another life, and whether it can be adopted.
 struct AdoptedVersion {
   std::string job;
   LifeId life;
   VersionId version;
   uint32_t world = 0;
-  uint32_t ranks = 0;  // of them have a whole copy
+  uint32_t ranks = 0;  // ranks of the world that have a replica without damage
   uint64_t bytes = 0;
-  uint32_t tiers = 0;   // mask of TierBit: where it is committed
-  std::string why_not;  // empty: it is taken
+  uint32_t tiers = 0;   // mask of TierBit: where the adopted version is committed
+  std::string why_not;  // empty: the version can be adopted
 };
 
-/// The answer to a call. Which fields count depends on the call.
+/// The reply to a call. The kind of call determines which fields are set.
 struct Reply {
   RequestId request = 0;
   Status outcome;
-  Incarnation incarnation;    // of a join
-  VersionId version;          // of a restore, of a pin
-  Tier tier = Tier::kMemory;  // of a restore
-  uint32_t world = 0;         // of a restore: ranks that saved the version
-  std::vector<std::string> nodes = {};  // of a job that is forgotten: those that are away
+  Incarnation incarnation;              // of a join
+  VersionId version;                    // of a restore, of a pin
+  Tier tier = Tier::kMemory;            // of a restore
+  uint32_t world = 0;                   // of a restore: number of ranks that saved the version
+  std::vector<std::string> nodes = {};  // of a forgotten job: its nodes that are not attached
   std::vector<AdoptedVersion> adopted = {};
 };
 
-/// The node is attached; its directives follow. Sent again to a node that fell silent, to learn
-/// whether its machine acknowledges what is sent to it.
+/// The node is attached; its directives follow. Sent again to a silent node: if its machine does
+/// not acknowledge the packet, the stream ends.
 struct Welcome {
   LifeId life;
 };
 
-using Directive = std::variant<JobWord, PrepareOrder, RemoveOrder, WorkersOrder, Welcome>;
+using Directive = std::variant<JobState, PrepareShard, RemoveVersion, SetWorkers, Welcome>;
 
 struct Send {
   AttachId attach = 0;
@@ -266,7 +268,7 @@ struct CloseAttach {
   Status why;
 };
 
-/// A shard that was missing is back.
+/// A missing shard was repaired or rebuilt.
 struct Repaired {
   std::string job;
   std::string node;
@@ -275,29 +277,29 @@ struct Repaired {
 };
 
 /// The node counts as lost until it attaches again.
-struct NodeGone {
+struct NodeDeclaredLost {
   std::string node;
   std::string why;
-  bool silent = false;  // its stream had not ended: it may only stand still
+  bool silent = false;  // its stream had not ended: the node may only be suspended
 };
 
-/// A job that somebody else launched has to be started again.
-struct AskRestart {
+/// A job that another launcher started needs a restart.
+struct RunRestartCommand {
   IncidentRecord incident;
 };
 
-/// Something that a person should see in the log.
+/// A finding that the caller logs for operators.
 struct Finding {
   std::string job;
   std::string node;
   Status what;
-  std::string kind = {};         // of the incident that it is; empty: see the status
+  std::string kind = {};         // kind of the incident; empty: derived from the status
   std::vector<Rank> ranks = {};  // with `kind`
 };
 
 using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
                             PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
                             EraseQuarantine, PutSuspect, EraseSuspect, Reply, Send, CloseAttach,
-                            NodeGone, AskRestart, Finding, Repaired>;
+                            NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
 
 }  // namespace holdfast::coord

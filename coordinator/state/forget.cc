@@ -4,16 +4,16 @@
 
 #include "coordinator/state/state.h"
 
-// A job that is forgotten. Its name is free at once; what nodes have of it is removed as they tell
-// of it, also by nodes that were away. Until all of them have, a record says up to which
-// incarnation.
+// Forgotten jobs. The name of a forgotten job is free at once. Attached nodes remove their replicas
+// of the job immediately, other nodes when they attach and report them. Until all nodes have done
+// so, a record keeps the last forgotten incarnation.
 
 namespace holdfast::coord {
 
 void State::On(const JobForgotten& event) {
   auto found = jobs_.find(event.job);
-  if (found == jobs_.end() && KeepsAside(event.job) && active_runs_.count(event.job) == 0) {
-    // This life of the store never had it.
+  if (found == jobs_.end() && HasQuarantined(event.job) && active_runs_.count(event.job) == 0) {
+    // This life of the store never had the job, but quarantined replicas of it exist.
     found = jobs_.try_emplace(event.job).first;
     found->second.name = event.job;
     found->second.incarnation = HighestReported(event.job);
@@ -24,20 +24,20 @@ void State::On(const JobForgotten& event) {
   }
   Job& job = found->second;
   if (active_runs_.count(event.job) != 0) {
-    return Answer(
-        event.request,
-        FailedPreconditionError(fmt::format(
-            "job '{0}' has a run that is not over; stop it first: holdfast stop {0}", event.job)));
+    return Answer(event.request,
+                  FailedPreconditionError(fmt::format(
+                      "job '{0}' has a run that has not ended; stop it first: holdfast stop {0}",
+                      event.job)));
   }
   if (job.phase == JobPhase::kRunning) {
-    std::string who = "whether it has ended is not known yet; try again in a few seconds";
+    std::string reason = "it is not known yet whether it has ended; try again in a few seconds";
     if (!job.connected.empty()) {
       const auto& [rank, node] = *job.connected.begin();
-      who = fmt::format("rank {} is connected on node {}; end its trainers first", rank.value,
-                        nodes_[node].name);
+      reason = fmt::format("rank {} is connected on node {}; end its trainers first", rank.value,
+                           nodes_[node].name);
     }
     return Answer(event.request,
-                  FailedPreconditionError(fmt::format("job '{}' runs: {}", event.job, who)));
+                  FailedPreconditionError(fmt::format("job '{}' runs: {}", event.job, reason)));
   }
   Reply reply;
   reply.request = event.request;
@@ -45,35 +45,37 @@ void State::On(const JobForgotten& event) {
   if (event.request != 0) effects_.emplace_back(std::move(reply));
 }
 
-/// `away` may be null; else the nodes that are not attached are added to it.
+/// Forgets `job` and erases its records. Adds to `away`, unless it is null, the names of the nodes
+/// that may have replicas of the job and are not attached.
 void State::Forget(Job& job, std::vector<std::string>* away) {
   const std::string name = job.name;
   ForgottenJob forgotten;
+  // Collects every node that may have replicas of the job, and the replicas of attached nodes.
   forgotten.upto = std::max(job.incarnation, HighestReported(name));
   const auto may_have = [&](NodeIndex node) {
     auto& left = forgotten.left[node];
     if (nodes_[node].attached && !left) left.emplace();
   };
-  for (const std::set<NodeIndex>* nodes : {&job.nodes_now, &job.nodes_before, &job.audience}) {
+  for (const std::set<NodeIndex>* nodes : {&job.nodes_now, &job.nodes_before, &job.subscribers}) {
     for (NodeIndex node : *nodes) may_have(node);
   }
   for (NodeIndex node = 0; node < nodes_.size(); ++node) {
-    for (const auto& [place, holding] : nodes_[node].other_lives) {
-      if (holding.job != name) continue;
+    for (const auto& [place, report] : nodes_[node].other_lives) {
+      if (report.job != name) continue;
       may_have(node);
       forgotten.left[node]->insert(place);
     }
   }
-  for (const auto& [incarnation, seats] : job.seats) {
-    for (const PeerSeats::Seat& seat : seats.seats) may_have(seat.node);
+  for (const auto& [incarnation, groups] : job.group_indexes) {
+    for (const GroupIndex::Member& member : groups.members) may_have(member.node);
   }
   for (const auto& [id, version] : job.versions) {
     const auto add = [&](const std::vector<RankShard>& shards, bool parity) {
       for (uint32_t i = 0; i < shards.size(); ++i) {
         const Rank rank = parity ? ParityRank(i) : Rank{i};
-        for (const Copy& copy : shards[i].copies) {
-          may_have(copy.node);
-          forgotten.left[copy.node]->insert({ShardKey{name, id, rank}, copy.tier});
+        for (const Replica& replica : shards[i].replicas) {
+          may_have(replica.node);
+          forgotten.left[replica.node]->insert({ShardKey{name, id, rank}, replica.tier});
         }
       }
     };
@@ -85,10 +87,10 @@ void State::Forget(Job& job, std::vector<std::string>* away) {
     effects_.emplace_back(EraseLineage{name, incarnation});
   }
   effects_.emplace_back(EraseRun{name});
-  std::erase_if(ordered_, [&](const auto& entry) { return entry.second.job == name; });
+  std::erase_if(pending_prepares_, [&](const auto& entry) { return entry.second.job == name; });
   const Status cancelled = CancelledError(fmt::format("job '{}' was forgotten", name));
-  RefuseAsks(job, cancelled);
-  for (const RestoreAsk& ask : job.plan.rollbacks) Answer(ask.request, cancelled);
+  RefuseWaiters(job, cancelled);
+  for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(waiter.request, cancelled);
   for (const WaitingJoin& join : job.waiting_joins) Answer(join.event.request, cancelled);
   for (const auto& [node, places] : forgotten.left) {
     if (nodes_[node].attached) forget_due_[{node, name}] = forgotten.upto;
@@ -102,7 +104,7 @@ void State::Forget(Job& job, std::vector<std::string>* away) {
   StoreForgotten(name);
 }
 
-/// What is left of a forgotten job, or nothing any more.
+/// Stores the record of a forgotten job, or erases it if no node has replicas of the job any more.
 void State::StoreForgotten(const std::string& name) {
   const ForgottenJob& forgotten = forgotten_.at(name);
   if (forgotten.left.empty()) {
@@ -119,17 +121,18 @@ void State::StoreForgotten(const std::string& name) {
   effects_.emplace_back(PutJob{std::move(record)});
 }
 
-/// A node tells what it has: of the jobs that are forgotten it is to drop it.
-void State::RecallForgotten(NodeIndex node, const std::vector<Holding>& holdings) {
+/// Updates the forgotten jobs from a node's inventory. After the event, the node gets the directive
+/// to remove its replicas of them.
+void State::RecordForgottenReplicas(NodeIndex node, const std::vector<StoredReplica>& replicas) {
   std::vector<std::string> changed;
   for (auto& [name, forgotten] : forgotten_) {
     auto left = forgotten.left.find(node);
     if (left == forgotten.left.end()) continue;
     left->second.emplace();
     forget_due_[{node, name}] = forgotten.upto;
-    for (const Holding& holding : holdings) {
-      if (holding.job != name || holding.version.incarnation > forgotten.upto) continue;
-      left->second->insert({ShardKey{name, holding.version, holding.rank}, holding.tier});
+    for (const StoredReplica& report : replicas) {
+      if (report.job != name || report.version.incarnation > forgotten.upto) continue;
+      left->second->insert({ShardKey{name, report.version, report.rank}, report.tier});
     }
     if (!left->second->empty()) continue;
     forgotten.left.erase(left);
@@ -138,42 +141,43 @@ void State::RecallForgotten(NodeIndex node, const std::vector<Holding>& holdings
   for (const std::string& name : changed) StoreForgotten(name);
 }
 
-/// The holding is of an incarnation that is forgotten.
-bool State::IsForgotten(NodeIndex node, const Holding& holding) {
+/// Whether the replica belongs to a forgotten incarnation. If so, its node gets the directive to
+/// remove it.
+bool State::RejectForgotten(NodeIndex node, const StoredReplica& report) {
   Incarnation upto;
-  if (auto job = jobs_.find(holding.job); job != jobs_.end()) {
+  if (auto job = jobs_.find(report.job); job != jobs_.end()) {
     upto = job->second.forgotten_upto;
-  } else if (auto gone = forgotten_.find(holding.job); gone != forgotten_.end()) {
-    upto = gone->second.upto;
+  } else if (auto forgotten = forgotten_.find(report.job); forgotten != forgotten_.end()) {
+    upto = forgotten->second.upto;
   }
-  if (holding.version.incarnation > upto) return false;
-  if (auto gone = forgotten_.find(holding.job); gone != forgotten_.end()) {
-    auto& left = gone->second.left[node];
+  if (report.version.incarnation > upto) return false;
+  if (auto forgotten = forgotten_.find(report.job); forgotten != forgotten_.end()) {
+    auto& left = forgotten->second.left[node];
     if (!left) left.emplace();
-    left->insert({ShardKey{holding.job, holding.version, holding.rank}, holding.tier});
+    left->insert({ShardKey{report.job, report.version, report.rank}, report.tier});
   }
-  forget_due_[{node, holding.job}] = upto;
+  forget_due_[{node, report.job}] = upto;
   return true;
 }
 
-void State::OnForgottenGone(NodeIndex node, const Gone& gone) {
-  auto found = forgotten_.find(gone.job);
+void State::OnForgottenRemoved(NodeIndex node, const RemovedReplica& removed) {
+  auto found = forgotten_.find(removed.job);
   if (found == forgotten_.end()) return;
   auto left = found->second.left.find(node);
   if (left == found->second.left.end() || !left->second) return;
-  left->second->erase({ShardKey{gone.job, gone.version, gone.rank}, gone.tier});
+  left->second->erase({ShardKey{removed.job, removed.version, removed.rank}, removed.tier});
   if (!left->second->empty()) return;
   found->second.left.erase(left);
-  StoreForgotten(gone.job);
+  StoreForgotten(removed.job);
 }
 
-void State::SayForgotten() {
+void State::SendForgotten() {
   for (const auto& [due, upto] : forget_due_) {
-    JobWord word;
-    word.job = due.second;
-    word.incarnation = upto;
-    word.forget = true;
-    Say(due.first, std::move(word));
+    JobState job_state;
+    job_state.job = due.second;
+    job_state.incarnation = upto;
+    job_state.forget = true;
+    SendDirective(due.first, std::move(job_state));
   }
   forget_due_.clear();
 }

@@ -8,7 +8,7 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr uint32_t kFullGroupNodes = 8;  // from here on two parities are worth their memory
+constexpr uint32_t kFullGroupNodes = 8;  // from this size on, two parities are worth their memory
 constexpr uint32_t kSmallGroupNodes = 4;
 
 uint32_t ParityOf(size_t members, size_t nodes, const GroupOptions& options) {
@@ -20,8 +20,8 @@ uint32_t ParityOf(size_t members, size_t nodes, const GroupOptions& options) {
   return std::min(wanted, static_cast<uint32_t>(members) - 1);
 }
 
-/// Groups with as many empty seats as they will have members.
-PeerPlan EmptySeats(size_t nodes, const GroupOptions& options) {
+/// Returns groups with an empty position for each future member.
+PeerPlan FreePositions(size_t nodes, const GroupOptions& options) {
   const size_t wanted = (nodes + options.group_nodes - 1) / options.group_nodes;
   const size_t groups = std::clamp<size_t>(wanted, 1, nodes / 2);
   PeerPlan plan(groups);
@@ -39,22 +39,23 @@ bool SameSizes(const PeerPlan& a, const PeerPlan& b) {
                     });
 }
 
-/// Seats those who sat there before; the others stay in `nodes`.
-void SeatAsBefore(const PeerPlan& previous, std::vector<PlannedMember>& nodes, PeerPlan& plan) {
-  std::map<std::string, std::pair<size_t, size_t>> seats;
+/// Places nodes at the positions that they have in `previous`. The other nodes stay in `nodes`.
+void KeepPreviousPositions(const PeerPlan& previous, std::vector<PlannedMember>& nodes,
+                           PeerPlan& plan) {
+  std::map<std::string, std::pair<size_t, size_t>> positions;
   for (size_t g = 0; g < previous.size(); ++g) {
     for (size_t i = 0; i < previous[g].members.size(); ++i) {
-      seats[previous[g].members[i].place()] = {g, i};
+      positions[previous[g].members[i].place()] = {g, i};
     }
   }
   std::vector<PlannedMember> newcomers;
   for (PlannedMember& node : nodes) {
-    auto seat = seats.find(node.node);
+    auto position = positions.find(node.node);
     const bool stays =
-        seat != seats.end() &&
-        previous[seat->second.first].members[seat->second.second].domain == node.domain;
+        position != positions.end() &&
+        previous[position->second.first].members[position->second.second].domain == node.domain;
     if (stays) {
-      plan[seat->second.first].members[seat->second.second] = std::move(node);
+      plan[position->second.first].members[position->second.second] = std::move(node);
     } else {
       newcomers.push_back(std::move(node));
     }
@@ -62,10 +63,10 @@ void SeatAsBefore(const PeerPlan& previous, std::vector<PlannedMember>& nodes, P
   nodes = std::move(newcomers);
 }
 
-/// Deals the nodes out domain after domain, like cards: the members of each domain are spread as
-/// evenly as they can be, and so are all.
-void Deal(std::vector<PlannedMember> nodes, PeerPlan& plan) {
-  // Those without a domain come last and fill up.
+/// Deals the nodes out to the groups in turn, one domain after another. This spreads each domain,
+/// and all nodes, as evenly as possible.
+void DealByDomain(std::vector<PlannedMember> nodes, PeerPlan& plan) {
+  // Nodes without a domain come last and fill the groups up.
   std::sort(nodes.begin(), nodes.end(), [](const PlannedMember& a, const PlannedMember& b) {
     return std::tuple(a.domain.empty(), a.domain, a.node) <
            std::tuple(b.domain.empty(), b.domain, b.node);
@@ -75,24 +76,24 @@ void Deal(std::vector<PlannedMember> nodes, PeerPlan& plan) {
   }
 }
 
-/// Gives each newcomer the free seat whose group has the fewest of its domain.
-void FillFreeSeats(std::vector<PlannedMember> newcomers, PeerPlan& plan) {
+/// Places each new node at a free position in the group with the fewest nodes of its domain.
+void FillFreePositions(std::vector<PlannedMember> newcomers, PeerPlan& plan) {
   std::sort(newcomers.begin(), newcomers.end(),
             [](const PlannedMember& a, const PlannedMember& b) { return a.node < b.node; });
   for (PlannedMember& newcomer : newcomers) {
     PlannedMember* best = nullptr;
-    size_t best_kin = 0;
+    size_t best_same_domain = 0;
     for (PlannedGroup& group : plan) {
       auto free = std::find_if(group.members.begin(), group.members.end(),
                                [](const PlannedMember& member) { return member.node.empty(); });
       if (free == group.members.end()) continue;
-      const size_t kin = static_cast<size_t>(std::count_if(
+      const size_t same_domain = static_cast<size_t>(std::count_if(
           group.members.begin(), group.members.end(), [&](const PlannedMember& member) {
             return !newcomer.domain.empty() && member.domain == newcomer.domain;
           }));
-      if (best != nullptr && kin >= best_kin) continue;
+      if (best != nullptr && same_domain >= best_same_domain) continue;
       best = &*free;
-      best_kin = kin;
+      best_same_domain = same_domain;
     }
     *best = std::move(newcomer);
   }
@@ -103,12 +104,12 @@ PeerPlan PlaceInGroups(std::vector<PlannedMember> nodes, const PeerPlan& previou
                        const GroupOptions& options) {
   if (nodes.size() < 2) return {};
   const size_t count = nodes.size();
-  PeerPlan plan = EmptySeats(count, options);
-  if (SameSizes(plan, previous)) SeatAsBefore(previous, nodes, plan);
+  PeerPlan plan = FreePositions(count, options);
+  if (SameSizes(plan, previous)) KeepPreviousPositions(previous, nodes, plan);
   if (nodes.size() == count) {
-    Deal(std::move(nodes), plan);
+    DealByDomain(std::move(nodes), plan);
   } else {
-    FillFreeSeats(std::move(nodes), plan);
+    FillFreePositions(std::move(nodes), plan);
   }
   return plan;
 }

@@ -21,8 +21,8 @@ namespace holdfast::coord {
 using NodeIndex = uint32_t;
 inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
 
-/// The uid of a job that was adopted: the first who joins becomes its owner.
-inline constexpr uint32_t kNobodyYet = ~uint32_t{0};
+/// The uid of an adopted job: the user of the first join becomes its owner.
+inline constexpr uint32_t kNoOwner = ~uint32_t{0};
 
 struct Node {
   std::string name;
@@ -34,43 +34,43 @@ struct Node {
   std::string peer_address;
   Labels labels;
   NodeHealth health;
-  /// The highest incarnation of each job that it listed or reported something of, also of jobs and
+  /// By job, the highest incarnation in the node's inventory and reports, including jobs and
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
-  /// Copies that count for nothing: of another life of the store, or of a start that it never had.
-  std::map<std::pair<ShardKey, Tier>, Holding> other_lives;
-  Clock::TimePoint seen;     // last word from it
-  Clock::TimePoint probed;   // when its silence was last answered by a directive
-  Clock::TimePoint lost_at;  // when not attached; the coordinator's start when never seen
+  /// Quarantined replicas: of another life of the store, or of an incarnation that it never had.
+  std::map<std::pair<ShardKey, Tier>, StoredReplica> other_lives;
+  Clock::TimePoint seen;     // last report
+  Clock::TimePoint probed;   // when a probe was last sent because the node was silent
+  Clock::TimePoint lost_at;  // while not attached; the coordinator's start if never seen
   std::optional<Clock::TimePoint> stream_ended;
-  std::vector<LocalRank> ranks;  // its trainers; what it said last also when it is lost
+  std::vector<LocalRank> ranks;  // its trainers, by its last report; kept while the node is lost
   uint64_t disk_every = 0;
   int64_t seen_wall_nanos = 0;
-  std::string rival;  // another agent wants this node's name: its address
+  std::string rival;  // address of a second agent that uses this node's name
   Clock::TimePoint rival_seen;
 };
 
-struct Copy {
+struct Replica {
   NodeIndex node = kNoNode;
   Tier tier = Tier::kMemory;
-  bool operator==(const Copy&) const = default;
+  bool operator==(const Replica&) const = default;
 };
 
-/// A copy that is not what was sealed. It counts for nothing by itself.
-struct DamagedCopy {
+/// A replica whose bytes are not the sealed ones. It does not count as a replica.
+struct DamagedReplica {
   Rank rank;
-  Copy copy;
-  bool readable = false;  // its node is attached and has its good chunks, for others to decode from
+  Replica replica;
+  bool readable = false;  // its node is attached, and other nodes may decode from its good chunks
 };
 
-/// Stands for the group of a shard's planned node as the source.
-inline constexpr Copy kDecode{kNoNode, Tier::kPeer};
+/// As a source: the shard is decoded from its parity group.
+inline constexpr Replica kDecode{kNoNode, Tier::kPeer};
 
 struct RankShard {
-  bool known = false;  // digest and image_bytes are set: by the record or the first holding
+  bool known = false;  // `digest` is set, by the record or the first replica report
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
-  std::vector<Copy> copies;  // on attached nodes
+  std::vector<Replica> replicas;  // on attached nodes
   NodeIndex last_node = kNoNode;
 };
 
@@ -81,20 +81,20 @@ struct VersionState {
   uint32_t tiers = 0;
   uint32_t failed_tiers = 0;
   bool pinned = false;
-  bool recorded = false;  // the store has a record of it
-  LifeId adopted_from;    // 0: it is of this life
+  bool recorded = false;  // the store has a record of the version
+  LifeId adopted_from;    // 0: the version is of this life
   int64_t wall_nanos = 0;
   uint64_t bytes = 0;  // of a committed version
   std::vector<RankShard> ranks;
   std::vector<RankShard> parity;          // by number in the plan of its incarnation
-  std::array<uint32_t, 5> held{};         // by tier: ranks with a copy there
-  uint32_t held_any = 0;                  // ranks with a copy anywhere
-  std::array<uint32_t, 5> parity_held{};  // by tier: nodes with their parity there
-  /// What IsWhole() found last; forgotten with every change of a copy or a tier.
-  mutable std::optional<bool> whole;
-  std::vector<DamagedCopy> damaged;
+  std::array<uint32_t, 5> held{};         // by tier: ranks with a replica there
+  uint32_t held_any = 0;                  // ranks with a replica at any tier
+  std::array<uint32_t, 5> parity_held{};  // by tier: members with their parity there
+  /// The last result of IsFullyAvailable(); reset with every change of a replica or a tier.
+  mutable std::optional<bool> fully_available;
+  std::vector<DamagedReplica> damaged;
   std::vector<std::string> damage_texts;
-  /// Of replicas, until the version is committed: rank → checksum.
+  /// Checksums of tensor replicas by rank, until the version is committed.
   std::map<TensorBytes, std::map<uint32_t, uint32_t>> samples;
   std::vector<Dispute> disputes;
 
@@ -107,104 +107,106 @@ struct VersionState {
   bool any_parity() const {
     return std::any_of(parity_held.begin(), parity_held.end(), [](uint32_t n) { return n != 0; });
   }
-  /// A rank's shard or a node's parity; nullptr when the version has no such.
+  /// Returns a rank's shard or a member's parity; nullptr if the version has none for `rank`.
   RankShard* Shard(Rank rank);
   bool committed() const { return phase == Phase::kCommitted; }
   bool committed_at(Tier tier) const { return committed() && (tiers & TierBit(tier)) != 0; }
-  /// False when it was there.
-  bool AddCopy(Rank rank, Copy copy);
-  /// False when it was not there.
-  bool RemoveCopy(Rank rank, Copy copy);
-  /// Removes every copy, also of parity, that `drop` accepts; of damaged ones what is readable.
+  /// Returns false if the replica was known already.
+  bool AddReplica(Rank rank, Replica replica);
+  /// Returns false if there was no such replica.
+  bool RemoveReplica(Rank rank, Replica replica);
+  /// Removes each replica, also of parity, for which `drop` returns true. Damaged ones stay in
+  /// `damaged` and are no longer readable.
   template <typename Drop>
-  void RemoveCopiesIf(const Drop& drop);
-  /// Calls `visit` with each copy, also of parity, and those that are damaged but there.
+  void RemoveReplicasIf(const Drop& drop);
+  /// Calls `visit` with each replica, also of parity, and each damaged one that is readable.
   template <typename Visit>
-  void ForEachCopy(const Visit& visit) const;
-  /// Nullptr when the copy is not known to be damaged.
-  DamagedCopy* Damaged(Rank rank, Copy copy);
-  /// The damaged copy has good chunks where it lies.
-  bool IsReadable(Rank rank, Copy copy) const;
+  void ForEachReplica(const Visit& visit) const;
+  /// Returns nullptr if the replica is not known to be damaged.
+  DamagedReplica* Damaged(Rank rank, Replica replica);
+  /// Whether the replica is damaged and its good chunks can be read.
+  bool IsReadable(Rank rank, Replica replica) const;
 };
 
 template <typename Drop>
-void VersionState::RemoveCopiesIf(const Drop& drop) {
-  auto remove = [&](const std::vector<Copy>& copies, Rank rank) {
-    for (size_t i = copies.size(); i-- > 0;) {
-      Copy copy = copies[i];
-      if (drop(copy)) RemoveCopy(rank, copy);
+void VersionState::RemoveReplicasIf(const Drop& drop) {
+  auto remove = [&](const std::vector<Replica>& replicas, Rank rank) {
+    for (size_t i = replicas.size(); i-- > 0;) {
+      Replica replica = replicas[i];
+      if (drop(replica)) RemoveReplica(rank, replica);
     }
   };
-  for (DamagedCopy& bad : damaged) bad.readable = bad.readable && !drop(bad.copy);
-  for (uint32_t i = 0; held_any != 0 && i < ranks.size(); ++i) remove(ranks[i].copies, Rank{i});
-  for (uint32_t i = 0; i < parity.size(); ++i) remove(parity[i].copies, ParityRank(i));
+  for (DamagedReplica& bad : damaged) bad.readable = bad.readable && !drop(bad.replica);
+  for (uint32_t i = 0; held_any != 0 && i < ranks.size(); ++i) remove(ranks[i].replicas, Rank{i});
+  for (uint32_t i = 0; i < parity.size(); ++i) remove(parity[i].replicas, ParityRank(i));
 }
 
 template <typename Visit>
-void VersionState::ForEachCopy(const Visit& visit) const {
+void VersionState::ForEachReplica(const Visit& visit) const {
   for (const std::vector<RankShard>* shards : {&ranks, &parity}) {
     for (const RankShard& shard : *shards) {
-      for (const Copy& copy : shard.copies) visit(copy);
+      for (const Replica& replica : shard.replicas) visit(replica);
     }
   }
-  for (const DamagedCopy& bad : damaged) {
-    if (bad.readable) visit(bad.copy);
+  for (const DamagedReplica& bad : damaged) {
+    if (bad.readable) visit(bad.replica);
   }
 }
 
-/// The plan of an incarnation, to be looked up.
-struct PeerSeats {
-  struct Seat {
+/// Lookup tables for the parity groups of an incarnation.
+struct GroupIndex {
+  struct Member {
     uint32_t group = 0;
     uint32_t position = 0;
     NodeIndex node = kNoNode;
   };
-  std::vector<Seat> seats;                // by number
+  std::vector<Member> members;            // by number
   std::vector<uint32_t> firsts;           // by group: number of its first member
-  std::vector<uint32_t> by_rank;          // number of the node whose image has the rank
-  std::map<NodeIndex, uint32_t> by_node;  // number of the node
+  std::vector<uint32_t> by_rank;          // number of the member whose image has the rank
+  std::map<NodeIndex, uint32_t> by_node;  // number of the node's membership
 };
 
 /// One rank's part of a restore.
-struct RestoreLeg {
+struct RestoreTask {
   enum class Phase { kIdle, kPreparing, kReady };
   struct Tried {
-    Copy copy;
+    Replica replica;
     uint32_t attempts = 0;
   };
   Phase phase = Phase::kIdle;
   uint64_t request = 0;
   NodeIndex target = kNoNode;
-  Copy source;
-  std::vector<Tried> tried;  // failures that may pass
+  Replica source;
+  std::vector<Tried> tried;  // sources that failed, perhaps temporarily
   Clock::TimePoint retry_at;
 };
 
-struct RestoreAsk {
+struct RestoreWaiter {
   RequestId request = 0;
   Rank rank;
   Clock::TimePoint since;
-  bool view = false;      // see RestoreWanted
-  VersionId wanted = {};  // of a rollback; incarnation 0: the newest
+  bool reshard = false;   // see RestoreRequested
+  VersionId wanted = {};  // for a rollback; incarnation 0: the newest
 };
 
-/// The restore of the current incarnation: prefetched, then decided once.
+/// The restore of the current incarnation: prepared in advance, then decided once.
 struct RestorePlan {
   bool open = false;
   VersionId candidate;  // incarnation 0: none
   VersionId wanted;
-  std::vector<RestoreLeg> legs;  // by rank
+  std::vector<RestoreTask> tasks;  // by rank
   uint32_t ready = 0;
-  std::vector<RestoreAsk> asks;
-  std::map<VersionId, std::string> unusable;  // tried in vain, and why
-  /// What the running incarnation went back to last, of its own or older versions; kept for it.
+  std::vector<RestoreWaiter> waiters;
+  std::map<VersionId, std::string> unusable;  // versions that could not be prepared, and why
+  /// The version that the running incarnation rolled back to last; retention keeps it.
   VersionId rolled_back_to;
-  std::vector<RestoreAsk> rollbacks;  // of ranks that go back in mid-run
+  std::vector<RestoreWaiter> rollbacks;  // ranks that wait for a rollback
 
-  /// Somebody asks, and nobody for a shard of his own.
-  bool views_only() const {
-    return !asks.empty() &&
-           std::all_of(asks.begin(), asks.end(), [](const RestoreAsk& ask) { return ask.view; });
+  /// Whether ranks wait and all of them reshard: none waits for a shard of its own.
+  bool reshards_only() const {
+    return !waiters.empty() &&
+           std::all_of(waiters.begin(), waiters.end(),
+                       [](const RestoreWaiter& waiter) { return waiter.reshard; });
   }
 };
 
@@ -216,24 +218,24 @@ struct RepairKey {
   auto operator<=>(const RepairKey&) const = default;
 };
 
-/// What is being done about it.
+/// The repair of a missing shard.
 struct Repair {
   NodeIndex target = kNoNode;
-  uint64_t request = 0;  // 0: not ordered
+  uint64_t request = 0;  // of the directive in progress; 0: none
   uint32_t attempts = 0;
   Clock::TimePoint not_before;
   std::string failure;  // of the last attempt
 };
 
-/// A version on disk that lacks some of what its parity groups are to keep of it there.
-struct Lacking {
-  uint32_t shards = 0;  // that are to be there: of ranks, and parity
+/// A version on disk that lacks shards which its parity groups should keep there.
+struct UnderProtectedVersion {
+  uint32_t shards = 0;  // that should be there: ranks' shards and parity
   uint32_t present = 0;
-  std::string which;         // is missing, for people
-  Clock::TimePoint since{};  // it is so
+  std::string missing;       // names of the missing shards, for operators
+  Clock::TimePoint since{};  // when the first shard was found missing
 };
 
-/// A Join that waits until the ranks of the start before it are gone.
+/// A join that waits until the ranks of the previous start have ended.
 struct WaitingJoin {
   RankJoined event;
   Clock::TimePoint deadline;
@@ -248,68 +250,69 @@ struct Job {
   std::map<VersionId, VersionState> versions;
   std::set<NodeIndex> nodes_now;
   std::set<NodeIndex> nodes_before;
-  std::set<NodeIndex> audience;       // who gets its words
+  std::set<NodeIndex> subscribers;    // nodes that receive the job state
   std::vector<NodeIndex> rank_nodes;  // by rank of the current incarnation
-  std::vector<uint64_t> slot_bytes;   // likewise; 0: not said
+  std::vector<uint64_t> slot_bytes;   // by rank of the current incarnation; 0: unknown
   uint32_t ranks_joined = 0;
   std::vector<WaitingJoin> waiting_joins;
-  std::set<LifeId> adopted_lives;  // it has versions of these
+  std::set<LifeId> adopted_lives;  // lives that versions were adopted from
   RestorePlan plan;
   Step newest_seen;
   TierTarget disk_target;
   TierTarget peer_target;
-  std::map<Incarnation, PeerSeats> seats;  // of incarnations with a plan
+  std::map<Incarnation, GroupIndex> group_indexes;  // of incarnations with a plan
   std::map<RepairKey, Repair> repairs;
   bool repair_due = false;
-  std::map<VersionId, Lacking> lacking;
-  Clock::TimePoint lacking_at{};  // when it was counted
-  Clock::TimePoint joined_at{};   // when a rank joined last, or the state was loaded
+  std::map<VersionId, UnderProtectedVersion> under_protected;
+  Clock::TimePoint under_protected_counted_at{};
+  Clock::TimePoint joined_at{};  // when a rank joined last, or the state was loaded
 
-  // Its life; see lifecycle.cc.
+  // Running, ended, finished, released; see lifecycle.cc.
   JobPhase phase = JobPhase::kRunning;
   std::map<Rank, NodeIndex> connected;  // trainers of the current incarnation
-  std::set<Rank> goodbyes;              // ranks of it whose trainer said goodbye
+  std::set<Rank> goodbyes;              // ranks of it that ended with a goodbye
   bool finished = false;                // of the current incarnation; stored
-  bool released = false;                // its memory is given back
-  Clock::TimePoint alive_at;            // the last sign of a trainer
+  bool released = false;                // nodes release the job's memory
+  Clock::TimePoint alive_at;            // when a trainer was last known to run
   Clock::TimePoint newest_at;           // when newest_seen grew, or the job started
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
-  VersionId wanted;  // a trainer waits for it at a further tier
+  VersionId wanted;  // a trainer waits until this version is at another tier
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;
-  /// Of the current incarnation, until the same bytes are found equal.
+  /// Disputes of the current incarnation. One ends when the same bytes are found equal.
   std::vector<Dispute> disputes;
 
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 
-  // What the event that is being applied changed.
-  bool changed = false;       // plan, retention and words are looked at again
-  bool word_changed = false;  // every node of the audience hears
+  // Changes by the event that is being applied.
+  bool changed = false;            // ApplyChanges() updates restore plan, retention and targets
+  bool job_state_changed = false;  // ApplyChanges() sends the job state to every subscriber
   bool retention_due = false;
-  std::set<NodeIndex> word_to;
+  std::set<NodeIndex> job_state_to;  // nodes that get the job state in any case
   std::set<std::pair<NodeIndex, VersionId>> remove_disk;
 
-  /// Nullptr for a tier whose writers each take what they want.
+  /// Returns nullptr for a tier without a target.
   TierTarget* target(Tier tier) {
     return tier == Tier::kDisk ? &disk_target : tier == Tier::kPeer ? &peer_target : nullptr;
   }
-  /// Nullptr without a plan.
-  const PeerSeats* seats_of(Incarnation of) const {
-    auto found = seats.find(of);
-    return found == seats.end() ? nullptr : &found->second;
+  /// Returns nullptr if the incarnation has no parity groups.
+  const GroupIndex* groups_of(Incarnation of) const {
+    auto found = group_indexes.find(of);
+    return found == group_indexes.end() ? nullptr : &found->second;
   }
   LineageRecord& lineage() { return lineages.at(incarnation); }
   const LineageRecord& lineage() const { return lineages.at(incarnation); }
 };
 
-/// A job that is forgotten, until every node has dropped what it had of it.
+/// A forgotten job, until every node has removed its replicas of the job.
 struct ForgottenJob {
   using Place = std::pair<ShardKey, Tier>;
   Incarnation upto;
-  /// By node: what it is known to have; nothing: it has not attached since.
+  /// By node: its remaining replicas. nullopt: the node has not attached since the job was
+  /// forgotten.
   std::map<NodeIndex, std::optional<std::set<Place>>> left;
 };
 

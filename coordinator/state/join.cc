@@ -4,11 +4,11 @@
 
 #include "coordinator/state/state.h"
 
-// A rank starts: which incarnation is it, and may it?
+// Joins: which incarnation a rank belongs to, and whether it may join.
 
 namespace holdfast::coord {
 namespace {
-/// The process is part of a start under this run id already.
+/// Whether the process joined an incarnation with this run ID before.
 bool IsPartOfRun(const Job& job, const RankJoined& event) {
   if (event.start != JoinStart::kReturn || event.incarnation_before.value == 0) return false;
   auto before = job.lineages.find(event.incarnation_before);
@@ -17,7 +17,7 @@ bool IsPartOfRun(const Job& job, const RankJoined& event) {
 }  // namespace
 
 Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
-  Node* node = Find(event.node);
+  Node* node = FindNode(event.node);
   if (node == nullptr || !node->attached) {
     return UnavailableError(fmt::format("node {} is not attached yet; try again", event.node));
   }
@@ -45,7 +45,7 @@ Status State::CheckRun(const Job& job, const RankJoined& event) const {
   if (same_run && IsPartOfRun(job, event) && event.incarnation_before < job.incarnation) {
     return FencedError(
         fmt::format("run '{}' of job '{}' was started again: incarnation {} runs now, this process "
-                    "is of incarnation {}",
+                    "belongs to incarnation {}",
                     event.run_id, job.name, job.incarnation.value, event.incarnation_before.value));
   }
   for (const auto& [incarnation, lineage] : job.lineages) {
@@ -57,7 +57,8 @@ Status State::CheckRun(const Job& job, const RankJoined& event) const {
   const LineageRecord& current = job.lineage();
   if (same_run && current.world != event.world && !IsNewStart(job, event)) {
     return InvalidArgumentError(
-        fmt::format("rank {} says that the world has {} ranks; incarnation {} of job '{}' has {}",
+        fmt::format("rank {}: its world has {} ranks; the world of incarnation {} of job '{}' has "
+                    "{}",
                     event.rank.value, event.world, job.incarnation.value, job.name, current.world));
   }
   return Status::Ok();
@@ -73,17 +74,17 @@ void State::On(const RankJoined& event) {
     found->second.name = event.job;
     found->second.uid = event.uid;
     if (auto forgotten = forgotten_.find(event.job); forgotten != forgotten_.end()) {
-      // What is left of it somewhere is known by its incarnation.
+      // Replicas that remain on nodes are recognized by their incarnation.
       found->second.incarnation = found->second.forgotten_upto = forgotten->second.upto;
       forgotten_.erase(forgotten);
     }
     OpenIncarnation(found->second, event);
   } else {
     Job& job = found->second;
-    if (job.uid == kNobodyYet) job.uid = event.uid;
+    if (job.uid == kNoOwner) job.uid = event.uid;
     status = CheckRun(job, event);
     if (!status.ok()) return Answer(event.request, std::move(status));
-    if (IsNewStart(job, event) && !StillRunning(job, event).empty()) {
+    if (IsNewStart(job, event) && !RunningRanksText(job, event).empty()) {
       job.waiting_joins.push_back({event, at_.now + options_.rejoin_wait});
       return;
     }
@@ -92,33 +93,33 @@ void State::On(const RankJoined& event) {
   AdmitRank(found->second, event, node);
 }
 
-/// A start under the run id of the one before it: a launcher that gives none of its own to the
-/// restarts of a job. The process is new, its rank was here already, and steps were saved; without
-/// those there is nothing that a new incarnation is needed for.
+/// Whether the join belongs to a new start that uses the run ID of the current incarnation, from a
+/// launcher that reuses run IDs for restarts. This is so if the process is new, its rank has joined
+/// before, and steps were saved. Without saved steps no new incarnation is needed.
 bool State::IsNewStart(const Job& job, const RankJoined& event) const {
   if (job.lineage().run_id != event.run_id) return false;
-  if (event.start == JoinStart::kNotSaid) return false;
-  // Else it was here before in a start that this store has forgotten.
+  if (event.start == JoinStart::kUnknown) return false;
+  // A higher incarnation: the process joined it before in a start that this store does not have.
   if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
   if (job.newest_seen.value == 0) return false;
   if (event.world != job.lineage().world) return true;
   if (job.rank_nodes[event.rank.value] != kNoNode) return true;
-  // After a restart of this coordinator: its shards tell.
+  // After a restart of the coordinator, the rank's shards show that it has joined before.
   return std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
     return entry.first.incarnation == job.incarnation &&
            (entry.second.tiers != 0 || entry.second.ranks[event.rank.value].known);
   });
 }
 
-/// Ranks of the current incarnation that are connected to their agents, beside this one's; empty:
-/// none.
-std::string State::StillRunning(const Job& job, const RankJoined& event) const {
+/// Returns the names of the other ranks of the current incarnation that are connected to their
+/// agents; empty if there are none.
+std::string State::RunningRanksText(const Job& job, const RankJoined& event) const {
   constexpr size_t kRunningNamed = 8;
   std::string text;
   size_t count = 0;
   for (const auto& [rank, index] : job.connected) {
     const Node& node = nodes_[index];
-    // The agent of a process that joins has made sure that the one before it is gone.
+    // Before a process joins, its agent makes sure that the rank's previous process has ended.
     if (!node.attached || (rank == event.rank && node.name == event.node)) continue;
     if (++count > kRunningNamed) continue;
     text += fmt::format("{}rank {} on node {}", text.empty() ? "" : ", ", rank.value, node.name);
@@ -127,14 +128,14 @@ std::string State::StillRunning(const Job& job, const RankJoined& event) const {
   return text;
 }
 
-/// Answers those that wait for the end of the start before them: the first opens an incarnation,
-/// the others find it open.
+/// Handles the joins that wait for the end of the previous start. The first one opens an
+/// incarnation, and the others join it.
 void State::AdvanceJoins(Job& job) {
   if (job.waiting_joins.empty()) return;
   std::vector<RankJoined> ready;
   std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
     const RankJoined& event = waiting.event;
-    const std::string running = IsNewStart(job, event) ? StillRunning(job, event) : "";
+    const std::string running = IsNewStart(job, event) ? RunningRanksText(job, event) : "";
     if (running.empty()) {
       ready.push_back(event);
       return true;
@@ -143,7 +144,7 @@ void State::AdvanceJoins(Job& job) {
     Answer(event.request,
            FailedPreconditionError(fmt::format(
                "run '{}' of job '{}' has trained to step {} and still runs: {}; end it, or give "
-               "this start a run id of its own (HOLDFAST_RUN_ID)",
+               "this start another run ID (HOLDFAST_RUN_ID)",
                event.run_id, job.name, job.newest_seen.value, running)));
     return true;
   });
@@ -174,30 +175,32 @@ Incarnation State::HighestReported(const std::string& job) const {
 }
 
 void State::OpenIncarnation(Job& job, const RankJoined& event) {
-  // What an earlier incarnation has at peer is worth waiting for until this one has replaced it.
-  bool floor_before = false;
+  // If the newest version at peer is of an earlier incarnation, its nodes stay in `nodes_before`:
+  // restores wait for them until the current incarnation has replaced that version.
+  bool earlier_floor = false;
   if (!job.lineages.empty()) {
     const VersionId floor = PeerFloor(job);
-    floor_before = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
+    earlier_floor = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
     const Status fenced = FencedError(
         fmt::format("incarnation {} of job '{}' started", job.incarnation.value + 1, job.name));
-    RefuseAsks(job, fenced);
-    for (const RestoreAsk& ask : job.plan.rollbacks) Answer(ask.request, fenced);
+    RefuseWaiters(job, fenced);
+    for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(waiter.request, fenced);
   }
-  // Nodes of an incarnation that never committed add to those that may still hold something.
+  // An incarnation that committed nothing replaced no earlier replicas: earlier nodes stay listed.
   bool committed_any = false;
   for (const auto& [id, version] : job.versions) {
     committed_any = committed_any || (id.incarnation == job.incarnation && version.committed());
   }
-  if (committed_any && !floor_before) job.nodes_before.clear();
+  if (committed_any && !earlier_floor) job.nodes_before.clear();
   job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
   job.nodes_now.clear();
-  // Beyond all that any node has of the job: a store that was lost or replaced by an older copy of
-  // itself must not give a number twice, else versions of before would pass for this start's.
+  // The new incarnation is above all that any node reported of the job. A store that was lost or
+  // replaced by an older copy of itself must not use a number twice: older versions would be taken
+  // for versions of this start.
   job.incarnation = std::max(job.incarnation, HighestReported(job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};
-  job.disputes.clear();  // all ranks begin with what they restore
+  job.disputes.clear();  // all ranks begin with the values that they restore
   job.newest_seen = Step{0};
   job.disk_target.Restart(Step{0});
   job.peer_target.Restart(Step{0});
@@ -216,28 +219,28 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   job.rank_nodes.assign(event.world, kNoNode);
   job.slot_bytes.assign(event.world, 0);
   job.ranks_joined = 0;
-  for (RestoreLeg& leg : job.plan.legs) ResetLeg(job, leg);
+  for (RestoreTask& task : job.plan.tasks) ResetRestoreTask(job, task);
   job.plan = {};
   job.plan.open = true;
-  // What was in doubt is decided now: an older incarnation never commits a new version.
+  // Pending versions are aborted: an older incarnation never commits a new version.
   for (auto& [id, version] : job.versions) {
     if (version.phase == Phase::kPending) Abort(job, version, false);
   }
   effects_.emplace_back(PutLineage{lineage});
-  ForgetPlans(job);
+  PrunePlans(job);
   effects_.emplace_back(PutJob{RecordOf(job)});
   job.changed = true;
-  job.word_changed = true;
+  job.job_state_changed = true;
 }
 
 void State::Place(Job& job, Rank rank, NodeIndex node) {
   NodeIndex& place = job.rank_nodes[rank.value];
   if (place == kNoNode) ++job.ranks_joined;
-  if (place != node && rank.value < job.plan.legs.size()) {
-    ResetLeg(job, job.plan.legs[rank.value]);
+  if (place != node && rank.value < job.plan.tasks.size()) {
+    ResetRestoreTask(job, job.plan.tasks[rank.value]);
   }
   place = node;
-  if (job.audience.insert(node).second) job.word_to.insert(node);
+  if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
   if (job.nodes_now.insert(node).second) effects_.emplace_back(PutJob{RecordOf(job)});
   job.changed = true;
 }

@@ -5,25 +5,26 @@
 #include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
-// The life of a job beside its incarnations: whether it has trainers, its newest version at every
-// tier once nothing newer comes, and the end of what it has in memory.
+// A job's phase: whether it has trainers, when its newest version is flushed to every tier, and
+// when its memory is released.
 
 namespace holdfast::coord {
 namespace {
-// Trainers outlive their agent: those of a lost node are taken for gone only after so long.
+// Trainers outlive their agent: trainers of a lost node count as ended only after this time.
 constexpr auto kLostTrainers = std::chrono::seconds(30);
-// A job that runs is always a little behind: so many times `settle_after` is no finding.
-constexpr int kBehind = 10;
-// A target that leads nowhere for so long.
-constexpr int kStuck = 30;
+// A running job is always a little behind: operators see a version that is not durable only after
+// this many times `flush_after`.
+constexpr int kBehindFactor = 10;
+// A target that makes no progress for this many times `flush_after` no longer delays a flush.
+constexpr int kStuckFactor = 30;
 
 bool IsHeldAt(const RankShard& shard, Tier tier) {
-  return std::any_of(shard.copies.begin(), shard.copies.end(),
-                     [tier](const Copy& copy) { return copy.tier == tier; });
+  return std::any_of(shard.replicas.begin(), shard.replicas.end(),
+                     [tier](const Replica& replica) { return replica.tier == tier; });
 }
 
-/// Writers have a version that `target` leads to, and are not done with it.
-bool IsLedTo(const Job& job, const TierTarget& target) {
+/// Whether the writers of `target` have a version from the target on that is not resolved on disk.
+bool IsTargetInProgress(const Job& job, const TierTarget& target) {
   auto it = job.versions.lower_bound({job.incarnation, target.step()});
   return std::any_of(it, job.versions.end(), [](const auto& entry) {
     const VersionState& version = entry.second;
@@ -33,10 +34,11 @@ bool IsLedTo(const Job& job, const TierTarget& target) {
 }
 }  // namespace
 
-/// `ranks` is all that the node says of its trainers.
-void State::HearRanks(NodeIndex index, const std::vector<LocalRank>& ranks) {
+/// `ranks` are all trainers that the node reports.
+void State::OnRanks(NodeIndex index, const std::vector<LocalRank>& ranks) {
   Node& node = nodes_[index];
   if (node.ranks == ranks) return;
+  // Only trainers of the current incarnation count.
   const auto job_of = [this](const LocalRank& rank) -> Job* {
     auto found = jobs_.find(rank.job);
     const bool current = found != jobs_.end() && found->second.incarnation == rank.incarnation;
@@ -55,7 +57,7 @@ void State::HearRanks(NodeIndex index, const std::vector<LocalRank>& ranks) {
   for (const LocalRank& rank : ranks) {
     Job* job = job_of(rank);
     if (job == nullptr) continue;
-    if (rank.said_goodbye) {
+    if (rank.goodbye) {
       job->goodbyes.insert(rank.rank);
       continue;
     }
@@ -65,14 +67,14 @@ void State::HearRanks(NodeIndex index, const std::vector<LocalRank>& ranks) {
   }
 }
 
-void State::HearWanted(const TierWanted& wanted) {
+void State::OnTierWanted(const TierWanted& wanted) {
   auto found = jobs_.find(wanted.job);
   if (found == jobs_.end() || found->second.versions.count(wanted.version) == 0) return;
   found->second.wanted = std::max(found->second.wanted, wanted.version);
   found->second.repair_due = true;
 }
 
-void State::On(const RunSeen& event) {
+void State::On(const RunStateChanged& event) {
   if (event.active) {
     active_runs_.insert(event.job);
     return;
@@ -112,7 +114,7 @@ void State::SetPhase(Job& job, JobPhase phase) {
   job.finished = phase == JobPhase::kFinished;
   job.released = false;
   job.changed = true;
-  job.word_changed = true;
+  job.job_state_changed = true;
   job.repair_due = true;
   if (phase == JobPhase::kRunning) {
     job.alive_at = at_.now;
@@ -124,24 +126,24 @@ void State::SetPhase(Job& job, JobPhase phase) {
   effects_.emplace_back(PutJob{RecordOf(job)});
 }
 
-/// Time passed.
+/// Updates the job's phase after time has passed.
 void State::AdvanceLife(Job& job) {
   if (HasTrainers(job)) {
     job.alive_at = at_.now;
-  } else if (at_.now - job.alive_at >= options_.end_grace && GateOpen(job)) {
+  } else if (at_.now - job.alive_at >= options_.end_grace && BarrierOpen(job)) {
     const bool all_left = job.goodbyes.size() == job.lineage().world;
     const bool finished = job.finished || all_left || job.phase == JobPhase::kFinished;
     SetPhase(job, finished ? JobPhase::kFinished : JobPhase::kEnded);
   }
   if (job.phase != JobPhase::kRunning && !job.released) {
-    const auto after = job.phase == JobPhase::kFinished ? options_.release_after
-                                                        : options_.release_dead_after;
+    const auto after =
+        job.phase == JobPhase::kFinished ? options_.release_after : options_.release_dead_after;
     if (at_.now - job.ended_at >= after && MayRelease(job)) Release(job);
   }
-  if (!job.released && Unsettled(job) != nullptr) job.repair_due = true;
+  if (!job.released && VersionToFlush(job) != nullptr) job.repair_due = true;
 }
 
-/// Everything that a restart would want is on disk, with its parity.
+/// Whether a restart needs nothing from memory: the newest version is on disk with its parity.
 bool State::MayRelease(const Job& job) const {
   if (!job.repairs.empty()) return false;
   const VersionId newest =
@@ -151,72 +153,73 @@ bool State::MayRelease(const Job& job) const {
   if (!version.committed_at(Tier::kDisk) || version.held_at(Tier::kDisk) != version.world) {
     return false;
   }
-  const PeerSeats* seats = job.seats_of(newest.incarnation);
-  return seats == nullptr || version.parity_held_at(Tier::kDisk) == seats->seats.size();
+  const GroupIndex* groups = job.groups_of(newest.incarnation);
+  return groups == nullptr || version.parity_held_at(Tier::kDisk) == groups->members.size();
 }
 
 void State::Release(Job& job) {
   job.released = true;
   job.repair_due = true;
-  job.word_changed = true;
+  job.job_state_changed = true;
   job.changed = true;
-  // Nobody is left who could complete it, and its slots go.
+  // No trainer is left to complete pending versions, and their slots are released.
   for (auto& [id, version] : job.versions) {
     if (version.phase == Phase::kPending) Abort(job, version, true);
   }
 }
 
-/// Nothing newer than `newest` is on its way.
+/// Whether no version newer than `newest` is expected, so that `newest` must be flushed.
 bool State::IsQuiet(const Job& job, VersionId newest) const {
   if (job.phase != JobPhase::kRunning || job.wanted == newest) return true;
-  const auto still = at_.now - job.newest_at;
-  if (still < options_.settle_after) return false;
-  // The disks are at work: what they bring there next is chosen when they are done.
-  if (IsLedTo(job, job.disk_target) && still < kStuck * options_.settle_after) return false;
-  // Of a job that runs, nodes write what they are configured to write.
+  const auto idle = at_.now - job.newest_at;
+  if (idle < options_.flush_after) return false;
+  // While the disks write a version, the next one is selected when they have finished.
+  const bool stuck = idle >= kStuckFactor * options_.flush_after;
+  if (IsTargetInProgress(job, job.disk_target) && !stuck) return false;
+  // While a job runs, nodes write only the steps that they are configured to write.
   return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), [&](NodeIndex index) {
     const uint64_t every = nodes_[index].disk_every;
     return every == 0 || newest.step.value % every == 0;
   });
 }
 
-/// Its group can make its parity, and has not.
-bool State::LacksPeer(const Job& job, const VersionState& version) {
-  const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || version.committed_at(Tier::kPeer)) return false;
+/// Whether the version could be committed at peer, since its groups can build its parity in memory,
+/// and is not.
+bool State::LacksPeerTier(const Job& job, const VersionState& version) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr || version.committed_at(Tier::kPeer)) return false;
   if (!version.committed_at(Tier::kMemory) || job.released) return false;
-  // The memory of a job that runs is for the versions of that run.
+  // While a job runs, its memory is for versions of the current incarnation.
   if (job.phase == JobPhase::kRunning && version.id.incarnation != job.incarnation) return false;
-  for (uint32_t number = 0; number < seats->seats.size(); ++number) {
+  for (uint32_t number = 0; number < groups->members.size(); ++number) {
     if (!HasData(job, version, number, TierBit(Tier::kMemory))) return false;
   }
   return true;
 }
 
-VersionState* State::Unsettled(Job& job) {
+VersionState* State::VersionToFlush(Job& job) {
   const VersionId newest =
       std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
   if (newest.incarnation.value == 0) return nullptr;
   VersionState& version = job.versions.at(newest);
-  if (version.committed_at(Tier::kDisk) && !LacksPeer(job, version)) return nullptr;
+  if (version.committed_at(Tier::kDisk) && !LacksPeerTier(job, version)) return nullptr;
   return IsQuiet(job, newest) ? &version : nullptr;
 }
 
-/// What the newest version lacks, as orders: ranks' shards for the disk from where they are in
-/// memory, then its parity. The targets of the tiers lead to newer versions only, and there is
-/// none.
-void State::FindUnsettled(Job& job, std::map<RepairKey, Repair>& missing) {
-  VersionState* version = Unsettled(job);
+/// Adds what a flush of the newest version needs to `missing`: ranks' shards on disk, from memory,
+/// then parity. The targets of the tiers select only newer versions, and none follows.
+void State::PlanFlush(Job& job, std::map<RepairKey, Repair>& missing) {
+  VersionState* version = VersionToFlush(job);
   if (version == nullptr) return;
-  // A write of its own may be under way.
-  const auto not_before = at_.now + options_.settle_after;
+  // The node may already be writing the shard.
+  const auto not_before = at_.now + options_.flush_after;
   const auto want = [&](NodeIndex node, Rank rank, Tier tier) {
     Repair repair;
     repair.target = node;
     repair.not_before = not_before;
     missing.emplace(RepairKey{version->id, rank, tier}, repair);
   };
-  // What failed once is tried again: the disk was full, a member away.
+  // A tier that failed is tried again: the disk may have been full, or a member away.
   const auto retry = [&](Tier tier) {
     if ((version->failed_tiers & TierBit(tier)) == 0) return;
     version->failed_tiers &= ~TierBit(tier);
@@ -227,39 +230,39 @@ void State::FindUnsettled(Job& job, std::map<RepairKey, Repair>& missing) {
     for (uint32_t rank = 0; rank < version->world; ++rank) {
       const RankShard& shard = version->ranks[rank];
       if (IsHeldAt(shard, Tier::kDisk)) continue;
-      auto copy = std::find_if(shard.copies.begin(), shard.copies.end(), [](const Copy& one) {
-        return one.tier == Tier::kMemory;
-      });
-      if (copy != shard.copies.end()) {
-        want(copy->node, Rank{rank}, Tier::kDisk);
+      auto replica = std::find_if(shard.replicas.begin(), shard.replicas.end(),
+                                  [](const Replica& one) { return one.tier == Tier::kMemory; });
+      if (replica != shard.replicas.end()) {
+        want(replica->node, Rank{rank}, Tier::kDisk);
       } else if (CanDecode(job, *version, Rank{rank})) {
-        const PeerSeats& seats = *job.seats_of(version->id.incarnation);
-        const NodeIndex node = seats.seats[seats.by_rank[rank]].node;
+        const GroupIndex& groups = *job.groups_of(version->id.incarnation);
+        const NodeIndex node = groups.members[groups.by_rank[rank]].node;
         if (nodes_[node].attached) want(node, Rank{rank}, Tier::kDisk);
       }
     }
   }
-  if (!LacksPeer(job, *version)) return;
+  if (!LacksPeerTier(job, *version)) return;
   retry(Tier::kPeer);
-  const PeerSeats& seats = *job.seats_of(version->id.incarnation);
-  for (uint32_t number = 0; number < seats.seats.size(); ++number) {
+  const GroupIndex& groups = *job.groups_of(version->id.incarnation);
+  for (uint32_t number = 0; number < groups.members.size(); ++number) {
     if (HasParity(job, *version, number, TierBit(Tier::kMemory))) continue;
-    const NodeIndex node = seats.seats[number].node;
+    const NodeIndex node = groups.members[number].node;
     if (nodes_[node].attached) want(node, ParityRank(number), Tier::kMemory);
   }
 }
 
-/// Of a job whose newest version nothing newer follows; empty: it is at every tier.
+/// Returns why the newest version of a job is not durable although no newer one follows; empty if
+/// it is at every tier.
 std::string State::WhyNotDurable(const Job& job) const {
   const VersionId newest =
       std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
   if (newest.incarnation.value == 0 || !IsQuiet(job, newest)) return "";
   const bool runs = job.phase == JobPhase::kRunning;
-  if (runs && at_.now - job.newest_at < kBehind * options_.settle_after) return "";
+  if (runs && at_.now - job.newest_at < kBehindFactor * options_.flush_after) return "";
   const VersionState& version = job.versions.at(newest);
   std::string lacks;
   if (!version.committed_at(Tier::kDisk)) lacks = "on disk";
-  if (job.seats_of(newest.incarnation) != nullptr && !version.committed_at(Tier::kPeer)) {
+  if (job.groups_of(newest.incarnation) != nullptr && !version.committed_at(Tier::kPeer)) {
     lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
   }
   if (lacks.empty()) return "";

@@ -5,12 +5,13 @@
 
 #include "coordinator/state/state.h"
 
-// Copies of other lives of the store: nodes keep them, they count for nothing, and an operator may
-// adopt the versions among them that are complete.
+// Quarantined replicas, of other lives of the store: nodes keep them, they do not count, and an
+// operator may adopt complete versions among them.
 
 namespace holdfast::coord {
 namespace {
-// Agents that are refused try again every second or so.
+// How long a refused agent is listed after its last attempt. Refused agents try again about once a
+// second.
 constexpr std::chrono::seconds kRefusedShown(30);
 constexpr size_t kRefusedMax = 1024;
 
@@ -20,118 +21,121 @@ LifeId LifeOf(const Job& job, Incarnation incarnation) {
 }
 }  // namespace
 
-/// A version of another life with the copies that attached nodes have of it.
+/// A version of another life with the replicas that attached nodes have of it.
 struct State::Adoption {
   std::string job;
   LifeId life;
   VersionId version;
   uint32_t world = 0;
-  std::map<uint32_t, std::vector<std::pair<NodeIndex, Holding>>> copies;  // by rank
+  std::map<uint32_t, std::vector<std::pair<NodeIndex, StoredReplica>>> replicas;  // by rank
 
-  /// Ranks that have a copy at the tier.
+  /// The number of ranks that have a replica at the tier.
   uint32_t held_at(Tier tier) const {
     return static_cast<uint32_t>(
-        std::count_if(copies.begin(), copies.end(), [tier](const auto& rank) {
+        std::count_if(replicas.begin(), replicas.end(), [tier](const auto& rank) {
           return std::any_of(rank.second.begin(), rank.second.end(),
-                             [tier](const auto& copy) { return copy.second.tier == tier; });
+                             [tier](const auto& replica) { return replica.second.tier == tier; });
         }));
   }
 };
 
-/// The incarnations were opened in different lives of the store.
-bool State::OfOtherLives(const Job& job, Incarnation a, Incarnation b) {
+/// Whether the two incarnations were opened in different, known lives of the store.
+bool State::AreOfDifferentLives(const Job& job, Incarnation a, Incarnation b) {
   const LifeId life_a = LifeOf(job, a);
   const LifeId life_b = LifeOf(job, b);
   return life_a.value != 0 && life_b.value != 0 && life_a != life_b;
 }
 
-/// A copy without a life belongs to the one that its node meets first; what an older agent lists or
-/// reports is of this one.
-std::vector<Holding> State::Claimed(std::vector<Holding> holdings, LifeId life_seen) const {
-  for (Holding& holding : holdings) {
-    if (holding.life.value == 0 && life_seen.value == 0) holding.life = options_.life;
+/// Assigns replicas without a life to this one if their node has seen no other life before.
+std::vector<StoredReplica> State::AssignLife(std::vector<StoredReplica> replicas,
+                                             LifeId life_seen) const {
+  for (StoredReplica& report : replicas) {
+    if (report.life.value == 0 && life_seen.value == 0) report.life = options_.life;
   }
-  return holdings;
+  return replicas;
 }
 
-/// The copy is of this life, or a record has its digest: then whoever wrote it wrote these bytes.
-bool State::IsOurs(const Holding& holding) const {
-  if (options_.life.value == 0 || holding.life == options_.life) return true;
-  auto job = jobs_.find(holding.job);
+/// Whether the replica counts: it is of this life, or a record has its digest, which proves that
+/// its bytes are the committed ones.
+bool State::CountsInThisLife(const StoredReplica& report) const {
+  if (options_.life.value == 0 || report.life == options_.life) return true;
+  auto job = jobs_.find(report.job);
   if (job == jobs_.end()) return false;
-  auto found = job->second.versions.find(holding.version);
+  auto found = job->second.versions.find(report.version);
   if (found == job->second.versions.end()) return false;
   const VersionState& version = found->second;
-  if (!version.recorded || version.tiers == 0 || version.world != holding.world) return false;
-  const std::vector<RankShard>& shards = IsParity(holding.rank) ? version.parity : version.ranks;
-  const uint32_t index = IsParity(holding.rank) ? ParityNode(holding.rank) : holding.rank.value;
-  return index < shards.size() && shards[index].known && shards[index].digest == holding.digest;
+  if (!version.recorded || version.tiers == 0 || version.world != report.world) return false;
+  const std::vector<RankShard>& shards = IsParity(report.rank) ? version.parity : version.ranks;
+  const uint32_t index = IsParity(report.rank) ? ParityNode(report.rank) : report.rank.value;
+  return index < shards.size() && shards[index].known && shards[index].digest == report.digest;
 }
 
-void State::KeepAside(NodeIndex node, const Holding& holding) {
-  const ShardKey key{holding.job, holding.version, holding.rank};
-  nodes_[node].other_lives.insert_or_assign({key, holding.tier}, holding);
+void State::QuarantineReplica(NodeIndex node, const StoredReplica& report) {
+  const ShardKey key{report.job, report.version, report.rank};
+  nodes_[node].other_lives.insert_or_assign({key, report.tier}, report);
 }
 
-/// Some attached node keeps copies of the job aside.
-bool State::KeepsAside(const std::string& job) const {
+/// Whether an attached node has quarantined replicas of the job.
+bool State::HasQuarantined(const std::string& job) const {
   return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return std::any_of(node.other_lives.begin(), node.other_lives.end(),
                        [&](const auto& entry) { return entry.second.job == job; });
   });
 }
 
-void State::ForgetAside(NodeIndex node, const Gone& gone) {
-  nodes_[node].other_lives.erase({ShardKey{gone.job, gone.version, gone.rank}, gone.tier});
+void State::DropQuarantined(NodeIndex node, const RemovedReplica& removed) {
+  nodes_[node].other_lives.erase(
+      {ShardKey{removed.job, removed.version, removed.rank}, removed.tier});
 }
 
-/// An agent is turned away: status shows it while it goes on trying.
-void State::ShowRefused(const NodeAttached& event, const Status& why) {
+/// Records a refused attach: `holdfast status` lists the agent while it keeps trying.
+void State::RecordRefused(const NodeAttached& event, const Status& why) {
   std::erase_if(refused_,
                 [this](const auto& entry) { return at_.now - entry.second.at > kRefusedShown; });
   if (refused_.size() >= kRefusedMax) return;
   refused_[event.node] = {event.node, why.message(), at_.wall_nanos, at_.now};
 }
 
-std::vector<RefusedView> State::Refused() const {
-  std::vector<RefusedView> all;
-  for (const auto& [node, view] : refused_) {
-    if (at_.now - view.at <= kRefusedShown) all.push_back(view);
+std::vector<RefusedNode> State::Refused() const {
+  std::vector<RefusedNode> all;
+  for (const auto& [name, refused] : refused_) {
+    if (at_.now - refused.at <= kRefusedShown) all.push_back(refused);
   }
   return all;
 }
 
-/// What is left of a life that the job was adopted from is not complete, and no news any more.
-std::vector<OtherLifeView> State::OtherLivesOf(const Node& node) const {
-  std::map<std::pair<LifeId, std::string>, OtherLifeView> found;
-  for (const auto& [place, holding] : node.other_lives) {
-    auto job = jobs_.find(holding.job);
-    if (job != jobs_.end() && job->second.adopted_lives.count(holding.life) != 0) continue;
-    OtherLifeView& view = found[{holding.life, holding.job}];
-    view.life = holding.life;
-    view.job = holding.job;
-    ++view.shards;
-    view.newest = std::max(view.newest, holding.version);
+/// Lists a node's quarantined replicas by life and job. A life that versions of the job were
+/// adopted from is left out: what remains of it is incomplete.
+std::vector<OtherLifeStatus> State::OtherLivesOf(const Node& node) const {
+  std::map<std::pair<LifeId, std::string>, OtherLifeStatus> found;
+  for (const auto& [place, report] : node.other_lives) {
+    auto job = jobs_.find(report.job);
+    if (job != jobs_.end() && job->second.adopted_lives.count(report.life) != 0) continue;
+    OtherLifeStatus& status = found[{report.life, report.job}];
+    status.life = report.life;
+    status.job = report.job;
+    ++status.shards;
+    status.newest = std::max(status.newest, report.version);
   }
-  std::vector<OtherLifeView> all;
-  for (auto& [key, view] : found) all.push_back(std::move(view));
+  std::vector<OtherLifeStatus> all;
+  for (auto& [key, status] : found) all.push_back(std::move(status));
   return all;
 }
 
-/// By job, newest first.
-std::vector<State::Adoption> State::Adoptable(const AdoptWanted& event) const {
+/// Returns the quarantined versions that `event` names, complete or not, by job, newest first.
+std::vector<State::Adoption> State::FindAdoptable(const AdoptRequested& event) const {
   std::map<std::tuple<std::string, VersionId, LifeId, uint32_t>, Adoption> found;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
-    for (const auto& [place, holding] : nodes_[index].other_lives) {
-      const bool wanted = (event.job.empty() || holding.job == event.job) &&
-                          (event.life.value == 0 || holding.life == event.life);
-      if (!wanted || IsParity(holding.rank) || !holding.damage.empty()) continue;
-      Adoption& one = found[{holding.job, holding.version, holding.life, holding.world}];
-      one.job = holding.job;
-      one.life = holding.life;
-      one.version = holding.version;
-      one.world = holding.world;
-      one.copies[holding.rank.value].emplace_back(index, holding);
+    for (const auto& [place, report] : nodes_[index].other_lives) {
+      const bool wanted = (event.job.empty() || report.job == event.job) &&
+                          (event.life.value == 0 || report.life == event.life);
+      if (!wanted || IsParity(report.rank) || !report.damage.empty()) continue;
+      Adoption& one = found[{report.job, report.version, report.life, report.world}];
+      one.job = report.job;
+      one.life = report.life;
+      one.version = report.version;
+      one.world = report.world;
+      one.replicas[report.rank.value].emplace_back(index, report);
     }
   }
   std::vector<Adoption> all;
@@ -142,20 +146,21 @@ std::vector<State::Adoption> State::Adoptable(const AdoptWanted& event) const {
   return all;
 }
 
-/// Why it is not certain that the version is complete, or that its number is free; empty: it is.
+/// Returns why the version cannot be adopted: it is incomplete, or its number is not free here.
+/// Empty if it can be adopted.
 std::string State::WhyNotAdopted(const Adoption& adoption) const {
   if (adoption.life.value == 0) return "its seals name no life: an older Holdfast wrote them";
   for (uint32_t rank = 0; rank < adoption.world; ++rank) {
-    auto held = adoption.copies.find(rank);
-    if (held == adoption.copies.end()) {
-      return fmt::format("{} of {} ranks have a copy on an attached node; rank {} has none",
-                         adoption.copies.size(), adoption.world, rank);
+    auto held = adoption.replicas.find(rank);
+    if (held == adoption.replicas.end()) {
+      return fmt::format("{} of {} ranks have a replica on an attached node; rank {} has none",
+                         adoption.replicas.size(), adoption.world, rank);
     }
     const auto& [first, one] = held->second.front();
     for (const auto& [node, other] : held->second) {
       if (other.digest == one.digest) continue;
-      return fmt::format("rank {} is not the same on nodes {} and {}", rank, nodes_[first].name,
-                         nodes_[node].name);
+      return fmt::format("rank {}'s shard is not the same on nodes {} and {}", rank,
+                         nodes_[first].name, nodes_[node].name);
     }
   }
   auto found = jobs_.find(adoption.job);
@@ -167,20 +172,19 @@ std::string State::WhyNotAdopted(const Adoption& adoption) const {
     const bool same = lineage->second.life == adoption.life && adoption.life != options_.life &&
                       lineage->second.world == adoption.world;
     if (!same) {
-      return fmt::format("this life of the store has an incarnation {} of its own",
-                         incarnation.value);
+      return fmt::format("this life of the store has its own incarnation {}", incarnation.value);
     }
   }
   if (auto known = job.versions.find(adoption.version); known != job.versions.end()) {
-    if (known->second.phase == Phase::kAborted) return "it was given up";
-    return "the store has this version, with other bytes";
+    if (known->second.phase == Phase::kAborted) return "it was aborted";
+    return "the store has this version with other bytes";
   }
   const LifeId current = job.lineage().life;
   if (incarnation > job.incarnation && (current == options_.life || current.value == 0)) {
     return fmt::format("the job is at incarnation {} here: start it once more, then adopt",
                        job.incarnation.value);
   }
-  if (IsAbandoned(job, adoption.version)) return "a later incarnation restarted before it";
+  if (IsAbandoned(job, adoption.version)) return "a later incarnation restored an older version";
   return "";
 }
 
@@ -189,7 +193,7 @@ void State::Adopt(const Adoption& adoption) {
   Job& job = found->second;
   if (made) {
     job.name = adoption.job;
-    job.uid = kNobodyYet;
+    job.uid = kNoOwner;
     job.joined_at = job.alive_at = job.newest_at = at_.now;
     if (auto forgotten = forgotten_.find(job.name); forgotten != forgotten_.end()) {
       job.forgotten_upto = forgotten->second.upto;
@@ -201,10 +205,10 @@ void State::Adopt(const Adoption& adoption) {
     LineageRecord lineage;
     lineage.job = job.name;
     lineage.incarnation = incarnation;
-    // With a space: the run id of no trainer.
+    // The space keeps it different from all run IDs of trainers.
     lineage.run_id = fmt::format("adopted {}-{}", ToString(adoption.life), incarnation.value);
     lineage.world = adoption.world;
-    lineage.decision = Decision::kFresh;  // it never restores anything here
+    lineage.decision = Decision::kFresh;  // this incarnation never restores a version here
     lineage.life = adoption.life;
     job.lineages[incarnation] = lineage;
     effects_.emplace_back(PutLineage{lineage});
@@ -217,25 +221,26 @@ void State::Adopt(const Adoption& adoption) {
   VersionState& version = Create(job, adoption.version, adoption.world, Phase::kCommitted);
   version.adopted_from = adoption.life;
   version.wall_nanos = at_.wall_nanos;
-  for (const auto& [rank, held] : adoption.copies) {
+  for (const auto& [rank, held] : adoption.replicas) {
     RankShard& shard = version.ranks[rank];
     shard.known = true;
     shard.digest = held.front().second.digest;
     shard.image_bytes = held.front().second.image_bytes;
     version.bytes += shard.image_bytes;
-    for (const auto& [node, holding] : held) {
-      version.AddCopy(Rank{rank}, {node, holding.tier});
+    for (const auto& [node, report] : held) {
+      version.AddReplica(Rank{rank}, {node, report.tier});
       job.nodes_before.insert(node);
-      if (job.audience.insert(node).second) job.word_to.insert(node);
+      if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
       nodes_[node].other_lives.erase(
-          {ShardKey{holding.job, holding.version, holding.rank}, holding.tier});
+          {ShardKey{report.job, report.version, report.rank}, report.tier});
     }
   }
   if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);
-  // Partly in memory, partly on disk: what the disks lack is ordered onto them.
+  // If some ranks' shards are only in memory, the others' only on disk, the version counts as
+  // committed on disk, and repairs write the missing shards there.
   const bool on_disk = version.held_at(Tier::kDisk) == version.world || version.tiers == 0;
   if (on_disk) version.tiers |= TierBit(Tier::kDisk);
-  // A job that went on without them must not let its retention take all that was adopted.
+  // If the job has started again since, its retention must not remove all adopted versions.
   version.pinned =
       on_disk && job.lineage().life == options_.life && job.adopted_lives.count(adoption.life) == 0;
   job.adopted_lives.insert(adoption.life);
@@ -243,27 +248,28 @@ void State::Adopt(const Adoption& adoption) {
   effects_.emplace_back(PutJob{RecordOf(job)});
   ++job.committed_total;
   job.changed = true;
-  job.word_changed = true;
+  job.job_state_changed = true;
   job.repair_due = true;
-  Find(job.name, kNoNode,
-       Status(ErrorCode::kAborted,
-              fmt::format("version {} of life {} was adopted", ToString(adoption.version),
-                          ToString(adoption.life))));
+  RecordFinding(job.name, kNoNode,
+                Status(ErrorCode::kAborted,
+                       fmt::format("version {} of life {} was adopted", ToString(adoption.version),
+                                   ToString(adoption.life))));
 }
 
-void State::On(const AdoptWanted& event) {
+void State::On(const AdoptRequested& event) {
   Reply reply;
   reply.request = event.request;
+  // One call adopts an incarnation from one life only: the life of its newest adoptable version.
   std::map<std::pair<std::string, Incarnation>, LifeId> first;
-  for (const Adoption& one : Adoptable(event)) {
+  for (const Adoption& one : FindAdoptable(event)) {
     AdoptedVersion adopted;
     adopted.job = one.job;
     adopted.life = one.life;
     adopted.version = one.version;
     adopted.world = one.world;
-    adopted.ranks = static_cast<uint32_t>(one.copies.size());
-    for (const auto& [rank, copies] : one.copies) {
-      adopted.bytes += copies.front().second.image_bytes;
+    adopted.ranks = static_cast<uint32_t>(one.replicas.size());
+    for (const auto& [rank, replicas] : one.replicas) {
+      adopted.bytes += replicas.front().second.image_bytes;
     }
     const bool in_memory = one.held_at(Tier::kMemory) == one.world;
     if (in_memory) adopted.tiers |= TierBit(Tier::kMemory);

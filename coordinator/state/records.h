@@ -9,57 +9,61 @@
 #include "coordinator/state/run_records.h"
 #include "storage/base/ids.h"
 
-// What the coordinator persists: decisions, never holdings. docs/formats/metadata.md describes the
-// stored form.
+// The coordinator's persistent records. They hold decisions only: which replicas exist is never
+// stored, since agents report that. docs/formats/metadata.md describes the stored form.
 
 namespace holdfast::coord {
 
 struct JobRecord {
   std::string job;
-  uint32_t uid = 0;  // of the first join; nobody else may join
+  uint32_t uid = 0;  // user of the first join; no other user may join
   Incarnation incarnation;
-  /// Nodes whose ranks joined the current incarnation, and those of the ones before that may still
-  /// hold something: a restarted coordinator waits for them before it decides a restore.
+  /// Nodes whose ranks joined the current incarnation, and nodes of earlier incarnations that may
+  /// still hold replicas. A restarted coordinator waits for all of them before it decides a
+  /// restore.
   std::vector<std::string> nodes_now;
   std::vector<std::string> nodes_before;
-  /// Versions of the current incarnation up to this step that have no record never will have one.
+  /// A version of the current incarnation up to this step that has no record never gets one.
   Step abort_floor;
-  /// Every rank of the current incarnation said goodbye, or its run ended.
+  /// Every rank of the current incarnation ended with a goodbye, or the job's run ended.
   bool finished = false;
-  /// Versions kept on disk; `keep_last` 0: the coordinator's rule for both.
+  /// How many versions stay on disk. With `keep_last` 0 the coordinator's values apply for both.
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
-  /// Whatever turns up of incarnations up to this is removed. Equal to `incarnation`: the job is
-  /// forgotten, and the record waits for `nodes_before` to drop what they have.
+  /// Replicas of incarnations up to this one are removed wherever they are found. If it equals
+  /// `incarnation`, the job is forgotten, and the record stays until all `nodes_before` have
+  /// removed their replicas.
   Incarnation forgotten_upto;
   int64_t ended_wall_nanos = 0;  // for display
   bool operator==(const JobRecord&) const = default;
 };
 
-/// A node of a parity group and what its image is made of.
+/// A node of a parity group, and the ranks whose shards form its node image.
 struct PlannedMember {
   std::string node;
-  std::string domain;           // whose failure takes it along with others; empty: unknown
+  std::string domain;           // failure domain of the node; empty: unknown
   std::vector<PeerRank> ranks;  // ascending
-  /// The node that has taken the place of `node`, which is gone for good; empty: `node` itself.
+  /// The node that replaced `node` after a permanent loss; empty: `node` itself is the member.
   std::string home = {};
+  /// The node that is the member now.
   const std::string& place() const { return home.empty() ? node : home; }
   bool operator==(const PlannedMember&) const = default;
 };
 
 struct PlannedGroup {
-  uint32_t parity = 0;                 // members whose loss it survives
+  uint32_t parity = 0;                 // members that may be lost
   std::vector<PlannedMember> members;  // by position in the stripes
   bool operator==(const PlannedGroup&) const = default;
 };
 
-/// Which nodes of an incarnation keep parity for each other. Nodes are numbered in this order over
-/// all groups. Empty: no parity.
+/// The parity groups of an incarnation. A member's number is its index in this order over all
+/// groups. Empty: no parity.
 using PeerPlan = std::vector<PlannedGroup>;
 
 enum class Decision : uint8_t { kNone = 0, kFresh = 1, kVersion = 2 };
 
-/// One start of a job, kept for ever: which run opened it and what it restored.
+/// One incarnation of a job: the run that opened it and the version that it restored. Kept until
+/// the job is forgotten.
 struct LineageRecord {
   std::string job;
   Incarnation incarnation;
@@ -67,16 +71,16 @@ struct LineageRecord {
   uint32_t world = 0;
   Decision decision = Decision::kNone;
   VersionId restored;  // with Decision::kVersion
-  /// Made once, when all ranks have joined; given up when nothing of the incarnation is left.
+  /// Planned once, when all ranks have joined. Erased when no version of the incarnation is left.
   PeerPlan peers = {};
-  LifeId life = {};  // of the store, in which it began; 0: not known
+  LifeId life = {};  // life of the store that opened the incarnation; 0: unknown
   bool operator==(const LineageRecord&) const = default;
 };
 
 enum class Phase : uint8_t {
   kPending = 0,    // never stored
   kCommitted = 1,  // complete at `tiers`
-  kAborted = 2,    // a rank said that it will never be complete
+  kAborted = 2,    // a rank's shard failed: the version will never be complete
   kRemoving = 3,   // tombstone: agents delete it
 };
 
@@ -88,14 +92,15 @@ struct TensorBytes {
   auto operator<=>(const TensorBytes&) const = default;
 };
 
-/// Ranks that should hold the same bytes hold different ones: restored, they are a mixture.
+/// Ranks that should hold equal bytes hold different ones. A restore of the version restores these
+/// differences too.
 struct Dispute {
   TensorBytes bytes;
-  std::vector<uint32_t> odd;     // ranks that differ from the majority; without one, all of them
+  std::vector<uint32_t> odd;     // ranks that differ from the majority; all ranks if there is none
   std::vector<uint32_t> others;  // the majority
   bool operator==(const Dispute&) const = default;
 };
-/// "'model.weight', bytes 0 to 4096: rank 1 differs from ranks 0, 2"
+/// Returns for example "'model.weight', bytes 0 to 4096: rank 1 differs from ranks 0, 2".
 std::string ToString(const Dispute& dispute);
 
 struct VersionRecord {
@@ -103,20 +108,20 @@ struct VersionRecord {
   VersionId version;
   uint32_t world = 0;
   Phase phase = Phase::kCommitted;
-  uint32_t tiers = 0;         // mask of TierBit: where it is committed
-  uint32_t failed_tiers = 0;  // mask of TierBit: where it will never be
+  uint32_t tiers = 0;         // mask of TierBit: where the version is committed
+  uint32_t failed_tiers = 0;  // mask of TierBit: where a shard failed
   bool pinned = false;
   int64_t wall_nanos = 0;  // of the first commit; for display
   uint64_t bytes = 0;
   std::vector<uint64_t> digests;  // by rank; empty unless committed
-  /// By number of the node in the incarnation's plan; empty unless committed at peer.
+  /// By member number in the incarnation's plan; empty unless committed at peer.
   std::vector<uint64_t> parity_digests = {};
-  LifeId adopted_from = {};  // 0: it is of this life
+  LifeId adopted_from = {};  // 0: the version is of this life
   std::vector<Dispute> disputes = {};
   bool operator==(const VersionRecord&) const = default;
 };
 
-/// Everything of one cluster.
+/// All records of one cluster.
 struct Records {
   std::vector<JobRecord> jobs;
   std::vector<LineageRecord> lineages;

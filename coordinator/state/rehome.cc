@@ -4,16 +4,16 @@
 #include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
-// A node that is gone for good: another one takes its place in the parity groups, so that what it
-// had of the versions on disk has somewhere to come back to.
+// Rehoming: another node takes the place of a permanently lost node in the parity groups, so that
+// its shards of the versions on disk can be rebuilt there.
 
 namespace holdfast::coord {
 namespace {
-// A node with less free space is given no shards of others.
+// A node with less free disk space takes no other node's place.
 constexpr uint32_t kFreePercentMin = 10;
 
-/// The member has something of a version that is on disk.
-bool HasAny(const Job& job, Incarnation incarnation, uint32_t number) {
+/// Whether the member has its ranks' shards or its parity of a version on disk.
+bool HasShardsOnDisk(const Job& job, Incarnation incarnation, uint32_t number) {
   constexpr uint32_t kDisk = TierBit(Tier::kDisk);
   for (auto it = job.versions.lower_bound({incarnation, Step{0}});
        it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
@@ -24,7 +24,7 @@ bool HasAny(const Job& job, Incarnation incarnation, uint32_t number) {
   return false;
 }
 
-bool AnyOnDisk(const Job& job, Incarnation incarnation) {
+bool HasVersionOnDisk(const Job& job, Incarnation incarnation) {
   auto it = job.versions.lower_bound({incarnation, Step{0}});
   for (; it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
     if (it->second.committed_at(Tier::kDisk)) return true;
@@ -33,84 +33,86 @@ bool AnyOnDisk(const Job& job, Incarnation incarnation) {
 }
 }  // namespace
 
-/// Gives the place of each node that is away for too long to another one, and back when it returns
-/// before that one has got anything.
+/// Gives the place of each node that has been away for `rehome_after` to another node. A node that
+/// returns gets its place back if its replacement has no shards yet or is away too long itself.
 void State::RehomeLost(Job& job) {
-  for (auto& [incarnation, seats] : job.seats) {
+  for (auto& [incarnation, groups] : job.group_indexes) {
     LineageRecord& lineage = job.lineages.at(incarnation);
-    if (!AnyOnDisk(job, incarnation)) continue;
+    if (!HasVersionOnDisk(job, incarnation)) continue;
     bool moved = false;
-    for (uint32_t number = 0; number < seats.seats.size(); ++number) {
-      PeerSeats::Seat& seat = seats.seats[number];
-      PlannedMember& member = lineage.peers[seat.group].members[seat.position];
-      NodeIndex home = seat.node;
-      const auto is_gone = [&](NodeIndex index) {
+    for (uint32_t number = 0; number < groups.members.size(); ++number) {
+      GroupIndex::Member& place = groups.members[number];
+      PlannedMember& member = lineage.peers[place.group].members[place.position];
+      NodeIndex home = place.node;
+      const auto away_too_long = [&](NodeIndex index) {
         const Node& node = nodes_[index];
         return !node.attached && at_.now - node.lost_at >= options_.rehome_after;
       };
       auto original = node_names_.find(member.node);
       const bool returned = !member.home.empty() && original != node_names_.end() &&
                             nodes_[original->second].attached;
-      // What a node that is not attached has got is not known.
-      const bool empty = nodes_[home].attached && !HasAny(job, incarnation, number);
-      if (returned && (empty || is_gone(home))) home = original->second;
-      if (is_gone(home)) home = ChooseHome(job, incarnation, number);
-      if (home == kNoNode || home == seat.node) continue;
-      Find(job.name, home,
-           UnavailableError("takes the place of node " + nodes_[seat.node].name +
-                            " in a parity group, which is away"));
+      // Only an attached node is known to have no shards.
+      const bool empty = nodes_[home].attached && !HasShardsOnDisk(job, incarnation, number);
+      if (returned && (empty || away_too_long(home))) home = original->second;
+      if (away_too_long(home)) home = ChooseHome(job, incarnation, number);
+      if (home == kNoNode || home == place.node) continue;
+      RecordFinding(job.name, home,
+                    UnavailableError("takes the place of node " + nodes_[place.node].name +
+                                     " in a parity group, which is away"));
       auto domain = nodes_[home].labels.find(options_.peers.domain_label);
       member.domain = domain == nodes_[home].labels.end() ? "" : domain->second;
       member.home = nodes_[home].name == member.node ? "" : nodes_[home].name;
-      seat.node = home;
+      place.node = home;
       moved = true;
     }
     if (!moved) continue;
-    seats.by_node.clear();
-    for (uint32_t number = 0; number < seats.seats.size(); ++number) {
-      const PeerSeats::Seat& seat = seats.seats[number];
-      const bool own = lineage.peers[seat.group].members[seat.position].home.empty();
-      if (own) seats.by_node[seat.node] = number;
-      seats.by_node.try_emplace(seat.node, number);
+    groups.by_node.clear();
+    for (uint32_t number = 0; number < groups.members.size(); ++number) {
+      const GroupIndex::Member& member = groups.members[number];
+      const bool own = lineage.peers[member.group].members[member.position].home.empty();
+      if (own) groups.by_node[member.node] = number;
+      groups.by_node.try_emplace(member.node, number);
     }
     for (auto it = job.versions.lower_bound({incarnation, Step{0}});
          it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
-      it->second.whole.reset();
+      it->second.fully_available.reset();
     }
     effects_.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
-    if (incarnation == job.incarnation) job.word_changed = true;
+    if (incarnation == job.incarnation) job.job_state_changed = true;
   }
 }
 
-/// A node outside the group: of a failure domain that the group has least of, rather the lost
-/// node's own, rather one that has no place in the plan, rather one with more room.
+/// Returns the best attached node outside the group, or kNoNode. Preferred, in this order: few
+/// members of its failure domain in the group, the lost node's domain, no place in the plan yet,
+/// more free disk space, less data to take over for other places.
 NodeIndex State::ChooseHome(const Job& job, Incarnation incarnation, uint32_t number) const {
-  const PeerSeats& seats = job.seats.at(incarnation);
-  const uint32_t group = seats.seats[number].group;
+  const GroupIndex& groups = job.group_indexes.at(incarnation);
+  const uint32_t group = groups.members[number].group;
   const std::vector<PlannedMember>& members = job.lineages.at(incarnation).peers[group].members;
   const std::string& lost = MemberAt(job, incarnation, number).domain;
   NodeIndex best = kNoNode;
   std::tuple<size_t, bool, bool, int64_t, uint64_t, std::string> best_cost;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
-    const bool in_group =
-        std::any_of(seats.seats.begin(), seats.seats.end(), [&](const PeerSeats::Seat& seat) {
-          return seat.group == group && seat.node == index;
-        });
+    const bool in_group = std::any_of(groups.members.begin(), groups.members.end(),
+                                      [&](const GroupIndex::Member& member) {
+                                        return member.group == group && member.node == index;
+                                      });
     if (!node.attached || node.peer_address.empty() || in_group ||
         node.health.disk_free_percent < kFreePercentMin) {
       continue;
     }
     auto label = node.labels.find(options_.peers.domain_label);
     const std::string domain = label == node.labels.end() ? "" : label->second;
-    size_t kin = 0;
+    size_t same_domain = 0;
     for (uint32_t i = 0; i < members.size(); ++i) {
-      const bool is_lost = seats.firsts[group] + i == number;
-      if (!is_lost && !domain.empty() && members[i].domain == domain) ++kin;
+      const bool is_lost = groups.firsts[group] + i == number;
+      if (!is_lost && !domain.empty() && members[i].domain == domain) ++same_domain;
     }
-    const auto cost = std::tuple(kin, domain != lost, seats.by_node.count(index) != 0,
+    // The order of preference; the name makes the choice deterministic.
+    const auto cost = std::tuple(same_domain, domain != lost, groups.by_node.count(index) != 0,
                                  -static_cast<int64_t>(node.health.disk_free_percent),
-                                 BytesToCome(index), node.name);
+                                 RehomedBytes(index), node.name);
     if (best != kNoNode && cost >= best_cost) continue;
     best = index;
     best_cost = cost;
@@ -118,8 +120,9 @@ NodeIndex State::ChooseHome(const Job& job, Incarnation incarnation, uint32_t nu
   return best;
 }
 
-/// Places that the node has already taken for others, so that the next goes elsewhere.
-uint64_t State::BytesToCome(NodeIndex node) const {
+/// Returns the slot bytes of the members that the node has already replaced, so that further places
+/// go to other nodes.
+uint64_t State::RehomedBytes(NodeIndex node) const {
   uint64_t bytes = 0;
   for (const auto& [name, job] : jobs_) {
     for (const auto& [incarnation, lineage] : job.lineages) {

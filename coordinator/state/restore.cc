@@ -10,25 +10,25 @@
 namespace holdfast::coord {
 namespace {
 constexpr uint32_t kAttemptsMax = 3;
-// A decode fails also because a member is gone that still counts as there: tried for longer than
-// that lasts.
+// A decode also fails if a member is lost and still counts as attached. The attempts last longer
+// than it takes to declare such a member lost.
 constexpr uint32_t kDecodeAttemptsMax = 50;
-// Bytes that the network harmed look like damaged ones: what was decoded in vain counts as so many
-// attempts, and not as all of them.
-constexpr uint32_t kDecodeInVain = 10;
+// A decode with a wrong result counts as this many attempts. It does not count as all of them,
+// since the network may have corrupted the bytes.
+constexpr uint32_t kDecodeFailureCost = 10;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 constexpr size_t kNamedMax = 8;  // ranks and nodes named in one message
 
-/// Answers after which the copy is not tried again.
+/// Whether the replica is lost after a failure with this code, so that it is not tried again.
 bool IsLost(ErrorCode code) {
   return code == ErrorCode::kDataLoss || code == ErrorCode::kIoError ||
          code == ErrorCode::kNotFound;
 }
 
-/// The running incarnation has versions of its own, so what its ranks ask for now is to go back: to
-/// the one they name, or together to the newest; also where nobody restored at the start. Before
-/// that a rank may be a late one of the start.
-bool IsRollback(const Job& job, const RestoreWanted& event) {
+/// Whether a restore request is a rollback, to a named version or of all ranks to the newest. It is
+/// one if the running incarnation has committed versions, also if no rank restored at its start.
+/// Before its first commit, the request may come from a rank that is late at the start.
+bool IsRollback(const Job& job, const RestoreRequested& event) {
   const bool own = std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
     return entry.first.incarnation == job.incarnation && entry.second.tiers != 0;
   });
@@ -42,18 +42,18 @@ bool AnyCommitted(const Job& job) {
 }
 }  // namespace
 
-/// True when every node that may hold something of the job is attached, or has been away for a
-/// whole lease: only then is it certain what can be restored.
-bool State::GateOpen(const Job& job) const {
-  auto counted = [this](NodeIndex index) {
+/// The recovery barrier is open when every node that may hold replicas of the job is attached or
+/// has been away for a full lease. Only then is it certain which versions can be restored.
+bool State::BarrierOpen(const Job& job) const {
+  auto resolved = [this](NodeIndex index) {
     const Node& node = nodes_[index];
     return node.attached || at_.now - node.lost_at >= options_.node_lease;
   };
-  return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), counted) &&
-         std::all_of(job.nodes_before.begin(), job.nodes_before.end(), counted);
+  return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), resolved) &&
+         std::all_of(job.nodes_before.begin(), job.nodes_before.end(), resolved);
 }
 
-void State::On(const RestoreWanted& event) {
+void State::On(const RestoreRequested& event) {
   auto refuse = [&](Status why) { Answer(event.request, std::move(why)); };
   auto found = jobs_.find(event.job);
   if (found == jobs_.end()) {
@@ -61,8 +61,9 @@ void State::On(const RestoreWanted& event) {
   }
   Job& job = found->second;
   if (event.incarnation != job.incarnation) {
-    std::string text = fmt::format("incarnation {} of job '{}' asks, incarnation {} runs",
-                                   event.incarnation.value, job.name, job.incarnation.value);
+    std::string text =
+        fmt::format("the restore request is of incarnation {} of job '{}', incarnation {} runs",
+                    event.incarnation.value, job.name, job.incarnation.value);
     return refuse(event.incarnation < job.incarnation ? FencedError(text)
                                                       : FailedPreconditionError(text));
   }
@@ -70,20 +71,21 @@ void State::On(const RestoreWanted& event) {
     return refuse(InvalidArgumentError(
         fmt::format("rank {} in a world of {}", event.rank.value, job.lineage().world)));
   }
-  Node* node = Find(event.node);
+  Node* node = FindNode(event.node);
   if (node == nullptr || !node->attached) {
     return refuse(UnavailableError(fmt::format("node {} is not attached yet", event.node)));
   }
   const LineageRecord& lineage = job.lineage();
   bool named = event.wanted.incarnation.value != 0;
   if (IsRollback(job, event)) {
-    job.plan.rollbacks.push_back({event.request, event.rank, at_.now, event.view, event.wanted});
+    job.plan.rollbacks.push_back({event.request, event.rank, at_.now, event.reshard, event.wanted});
     job.plan.open = true;
     return Place(job, event.rank, node_names_.at(event.node));
   }
+  // If nothing was ever committed, the first request decides a fresh start.
   if (lineage.decision == Decision::kFresh ||
       (lineage.decision == Decision::kNone && !AnyCommitted(job))) {
-    if (named) return refuse(WhyNotWanted(job, event.wanted));
+    if (named) return refuse(WhyNotRestorable(job, event.wanted));
     if (lineage.decision == Decision::kNone) DecideFresh(job);
     return refuse(
         NotFoundError(fmt::format("job '{}' has no committed version: a fresh start", job.name)));
@@ -92,11 +94,12 @@ void State::On(const RestoreWanted& event) {
   if (lineage.decision == Decision::kVersion) {
     if (named && event.wanted != lineage.restored) {
       return refuse(FailedPreconditionError(fmt::format(
-          "incarnation {} of job '{}' restores {}, not {}; start it with another run id to choose "
-          "again",
+          "incarnation {} of job '{}' restores {}, not {}; start the job with another run ID to "
+          "restore another version",
           job.incarnation.value, job.name, ToString(lineage.restored), ToString(event.wanted))));
     }
-  } else if (plan.asks.empty()) {
+  } else if (plan.waiters.empty()) {
+    // The first waiter chooses the requested version for all ranks.
     plan.wanted = event.wanted;
     plan.unusable.clear();
   } else if (plan.wanted != event.wanted) {
@@ -104,24 +107,24 @@ void State::On(const RestoreWanted& event) {
       return version.incarnation.value == 0 ? std::string("the newest") : ToString(version);
     };
     return refuse(InvalidArgumentError(fmt::format(
-        "rank {} asks for {}, other ranks of this incarnation for {}; all must ask for the same",
+        "rank {} requests {}, other ranks of this incarnation request {}; all must request the "
+        "same version",
         event.rank.value, name(event.wanted), name(plan.wanted))));
   }
   plan.open = true;
-  plan.asks.push_back({event.request, event.rank, at_.now, event.view});
+  plan.waiters.push_back({event.request, event.rank, at_.now, event.reshard});
   Place(job, event.rank, node_names_.at(event.node));
 }
 
-void State::On(const RestoreGivenUp& event) {
+void State::On(const RestoreAbandoned& event) {
   for (auto& [name, job] : jobs_) {
-    std::vector<RestoreAsk>& asks = job.plan.asks;
-    auto kept = std::remove_if(asks.begin(), asks.end(),
-                               [&](const RestoreAsk& ask) { return ask.request == event.request; });
-    std::erase_if(job.plan.rollbacks,
-                  [&](const RestoreAsk& ask) { return ask.request == event.request; });
-    if (kept == asks.end()) continue;
-    asks.erase(kept, asks.end());
-    if (asks.empty()) job.plan.wanted = {};
+    const auto abandoned = [&](const RestoreWaiter& waiter) {
+      return waiter.request == event.request;
+    };
+    std::vector<RestoreWaiter>& waiters = job.plan.waiters;
+    std::erase_if(job.plan.rollbacks, abandoned);
+    if (std::erase_if(waiters, abandoned) == 0) continue;
+    if (waiters.empty()) job.plan.wanted = {};
     job.changed = true;
   }
 }
@@ -134,94 +137,99 @@ void State::AdvancePlan(Job& job) {
   }
 }
 
-/// After the decision: ranks that ask late, or again from a new agent, get the same version.
+/// Answers waiters after the decision: ranks that request a restore late, or again from a new
+/// agent, get the same version.
 void State::AdvanceDecided(Job& job) {
   RestorePlan& plan = job.plan;
-  if (plan.asks.empty()) return;
+  if (plan.waiters.empty()) return;
   const VersionId restored = job.lineage().restored;
   auto found = job.versions.find(restored);
   if (found == job.versions.end() || found->second.phase != Phase::kCommitted) {
-    return RefuseAsks(job, FailedPreconditionError(fmt::format(
-                               "incarnation {} of job '{}' restored {}, which newer versions have "
-                               "replaced; start it with another run id",
-                               job.incarnation.value, job.name, ToString(restored))));
+    return RefuseWaiters(
+        job, FailedPreconditionError(
+                 fmt::format("incarnation {} of job '{}' restored {}, which newer versions have "
+                             "replaced; start the job with another run ID",
+                             job.incarnation.value, job.name, ToString(restored))));
   }
+  // A version of another world has no shard of its own for each rank: only reshards can read it.
   if (found->second.world != job.lineage().world) {
-    RefuseAsks(job, OtherWorld(job, found->second), /*views_too=*/false);
+    RefuseWaiters(job, WorldMismatch(job, found->second), /*include_reshards=*/false);
   } else if (plan.candidate != restored) {
     SwitchTo(job, restored);
   }
-  std::vector<RestoreAsk> waiting;
-  for (const RestoreAsk& ask : std::exchange(plan.asks, {})) {
-    if (ask.view) {
-      if (!AnswerView(job, found->second, ask)) waiting.push_back(ask);
+  std::vector<RestoreWaiter> waiting;
+  for (const RestoreWaiter& waiter : std::exchange(plan.waiters, {})) {
+    if (waiter.reshard) {
+      if (!AnswerReshard(job, found->second, waiter)) waiting.push_back(waiter);
       continue;
     }
-    bool stuck = RunLeg(job, ask.rank);
-    const RestoreLeg& leg = plan.legs[ask.rank.value];
-    if (leg.phase == RestoreLeg::Phase::kReady) {
-      effects_.emplace_back(
-          Reply{ask.request, {}, job.incarnation, restored, leg.source.tier, found->second.world});
-    } else if (GateOpen(job) &&
-               (stuck || !IsAvailable(job, found->second, ask.rank, kAnyTier | kDamagedToo))) {
-      plan.legs[ask.rank.value].tried.clear();
-      Answer(ask.request, FailedPreconditionError(MissingText(job, found->second)));
+    bool stuck = RunRestoreTask(job, waiter.rank);
+    const RestoreTask& task = plan.tasks[waiter.rank.value];
+    if (task.phase == RestoreTask::Phase::kReady) {
+      effects_.emplace_back(Reply{
+          waiter.request, {}, job.incarnation, restored, task.source.tier, found->second.world});
+    } else if (BarrierOpen(job) && (stuck || !IsAvailable(job, found->second, waiter.rank,
+                                                          kAnyTier | kIncludeDamaged))) {
+      plan.tasks[waiter.rank.value].tried.clear();
+      Answer(waiter.request, FailedPreconditionError(MissingText(job, found->second)));
     } else {
-      waiting.push_back(ask);
+      waiting.push_back(waiter);
     }
   }
-  plan.asks = std::move(waiting);
+  plan.waiters = std::move(waiting);
 }
 
-/// One step towards the decision. True: look again, something was ruled out.
+/// Takes one step towards the decision. Returns true if a version was found unusable; the caller
+/// must call it again then.
 bool State::AdvanceCandidate(Job& job) {
   RestorePlan& plan = job.plan;
-  const bool asked = !plan.asks.empty();
-  if (!asked && job.newest_seen.value != 0) {
-    // It trains already without having asked: nothing to prefetch.
+  const bool requested = !plan.waiters.empty();
+  if (!requested && job.newest_seen.value != 0) {
+    // The job trains already without a restore request: prepare nothing.
     if (plan.candidate.incarnation.value != 0) SwitchTo(job, {});
     return false;
   }
-  const bool gate = GateOpen(job);
+  const bool barrier_open = BarrierOpen(job);
   const VersionId best = Choose(job);
   if (best != plan.candidate) {
     const bool named = plan.wanted.incarnation.value != 0 && best == plan.wanted;
-    // To a newer version at once; to an older one only when the newer is certain not to come back.
-    if (named || best > plan.candidate || gate) SwitchTo(job, best);
+    // Switch to a newer version at once, but to an older one only when it is certain that the newer
+    // one cannot be restored.
+    if (named || best > plan.candidate || barrier_open) SwitchTo(job, best);
   }
-  const bool may_refuse = asked && gate &&
+  const bool may_refuse = requested && barrier_open &&
                           (job.ranks_joined == job.lineage().world ||
-                           at_.now - plan.asks.front().since >= options_.node_lease);
+                           at_.now - plan.waiters.front().since >= options_.node_lease);
   auto found = job.versions.find(plan.candidate);
   if (found == job.versions.end()) {
     if (!may_refuse) return false;
     const bool named = plan.wanted.incarnation.value != 0;
-    RefuseAsks(job, named ? WhyNotWanted(job, plan.wanted) : WhyNothing(job));
+    RefuseWaiters(job, named ? WhyNotRestorable(job, plan.wanted) : WhyNothingRestorable(job));
     return false;
   }
   const bool other_world = found->second.world != job.lineage().world;
   if (other_world && may_refuse) {
-    RefuseAsks(job, OtherWorld(job, found->second), /*views_too=*/false);
+    RefuseWaiters(job, WorldMismatch(job, found->second), /*include_reshards=*/false);
   }
-  const bool views_only = plan.views_only();
-  // Who reads everybody's shards where they lie needs none of them prepared.
-  for (uint32_t rank = 0; rank < plan.legs.size() && !views_only && !other_world; ++rank) {
-    if (!RunLeg(job, Rank{rank})) continue;
-    if (!gate) continue;  // a node that is still to come may bring what is missing
+  const bool reshards_only = plan.reshards_only();
+  // Reshards need no prepared shards.
+  for (uint32_t rank = 0; rank < plan.tasks.size() && !reshards_only && !other_world; ++rank) {
+    if (!RunRestoreTask(job, Rank{rank})) continue;
+    if (!barrier_open) continue;  // a node that has not attached yet may have the shard
     plan.unusable[plan.candidate] =
-        fmt::format("rank {} could not be prepared from any copy", rank);
+        fmt::format("rank {} could not be prepared from any replica", rank);
     return true;
   }
   const bool as_wanted = plan.wanted.incarnation.value == 0 || plan.wanted == plan.candidate;
-  const bool ready = views_only || (!other_world && plan.ready == plan.legs.size());
-  if (!plan.asks.empty() && gate && as_wanted && ready) Decide(job);
+  const bool ready = reshards_only || (!other_world && plan.ready == plan.tasks.size());
+  if (!plan.waiters.empty() && barrier_open && as_wanted && ready) Decide(job);
   return false;
 }
 
 VersionId State::Choose(const Job& job) const {
   const RestorePlan& plan = job.plan;
-  // Without a preparation that would show it, nothing is hoped of damaged copies.
-  const auto restorable = plan.views_only() ? IsRestorable : MayBeRestorable;
+  // For reshards, damaged replicas do not count: no preparation shows whether a decode works.
+  const auto restorable = plan.reshards_only() ? IsRestorable : MayBeRestorable;
   if (plan.wanted.incarnation.value != 0) {
     auto found = job.versions.find(plan.wanted);
     bool good = found != job.versions.end() && restorable(job, found->second) &&
@@ -236,147 +244,150 @@ VersionId State::Choose(const Job& job) const {
 
 void State::SwitchTo(Job& job, VersionId candidate) {
   RestorePlan& plan = job.plan;
-  for (RestoreLeg& leg : plan.legs) ResetLeg(job, leg);
+  for (RestoreTask& task : plan.tasks) ResetRestoreTask(job, task);
   plan.candidate = candidate;
   plan.ready = 0;
-  plan.legs.assign(candidate.incarnation.value == 0 ? 0 : job.lineage().world, {});
+  plan.tasks.assign(candidate.incarnation.value == 0 ? 0 : job.lineage().world, {});
 }
 
-void State::ResetLeg(Job& job, RestoreLeg& leg) {
-  if (leg.phase == RestoreLeg::Phase::kReady) --job.plan.ready;
-  leg.phase = RestoreLeg::Phase::kIdle;
-  leg.request = 0;
+void State::ResetRestoreTask(Job& job, RestoreTask& task) {
+  if (task.phase == RestoreTask::Phase::kReady) --job.plan.ready;
+  task.phase = RestoreTask::Phase::kIdle;
+  task.request = 0;
 }
 
-/// The nearest source that was not tried too often: own memory, another node's, the group's, own
-/// disk, another node's, the group's disks. One that failed once comes after all that did not.
-std::optional<Copy> State::PickSource(const Job& job, const RestoreLeg& leg,
-                                      const VersionState& version, Rank rank) {
+/// Returns the nearest source that has attempts left, or nothing. In order of distance: memory of
+/// the rank's node, memory of another node, decode from memory, disk of the rank's node, disk of
+/// another node, decode from disk. Sources with fewer failures come first.
+std::optional<Replica> State::PickSource(const Job& job, const RestoreTask& task,
+                                         const VersionState& version, Rank rank) {
   constexpr uint32_t kSources = 6;
   const NodeIndex target = job.rank_nodes[rank.value];
-  std::optional<Copy> best;
+  std::optional<Replica> best;
   uint32_t best_cost = 0;
-  auto consider = [&](const Copy& copy, uint32_t distance) {
+  auto consider = [&](const Replica& replica, uint32_t distance) {
     uint32_t attempts = 0;
-    for (const RestoreLeg::Tried& tried : leg.tried) {
-      if (tried.copy == copy) attempts = tried.attempts;
+    for (const RestoreTask::Tried& tried : task.tried) {
+      if (tried.replica == replica) attempts = tried.attempts;
     }
     const uint32_t cost = attempts * kSources + distance;
-    const uint32_t most = copy == kDecode ? kDecodeAttemptsMax : kAttemptsMax;
+    const uint32_t most = replica == kDecode ? kDecodeAttemptsMax : kAttemptsMax;
     if (attempts >= most || (best && cost >= best_cost)) return;
-    best = copy;
+    best = replica;
     best_cost = cost;
   };
-  for (const Copy& copy : version.ranks[rank.value].copies) {
-    consider(copy, (copy.tier == Tier::kMemory ? 0 : 3) + (copy.node == target ? 0 : 1));
+  for (const Replica& replica : version.ranks[rank.value].replicas) {
+    consider(replica, (replica.tier == Tier::kMemory ? 0 : 3) + (replica.node == target ? 0 : 1));
   }
-  if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier | kDamagedToo)) {
+  if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier | kIncludeDamaged)) {
     consider(kDecode, CanDecode(job, version, rank, TierBit(Tier::kMemory)) ? 2 : 5);
   }
   return best;
 }
 
-/// Orders the rank's shard if it is time. True: every source was tried in vain.
-bool State::RunLeg(Job& job, Rank rank) {
-  RestoreLeg& leg = job.plan.legs[rank.value];
+/// Sends the directive to prepare the rank's shard if it is due. Returns true if no source has
+/// attempts left.
+bool State::RunRestoreTask(Job& job, Rank rank) {
+  RestoreTask& task = job.plan.tasks[rank.value];
   const NodeIndex target = job.rank_nodes[rank.value];
-  if (leg.phase != RestoreLeg::Phase::kIdle || at_.now < leg.retry_at) return false;
+  if (task.phase != RestoreTask::Phase::kIdle || at_.now < task.retry_at) return false;
   if (target == kNoNode || !nodes_[target].attached) return false;
   const VersionState& version = job.versions.at(job.plan.candidate);
-  if (!IsAvailable(job, version, rank, kAnyTier | kDamagedToo)) return false;
-  std::optional<Copy> source = PickSource(job, leg, version, rank);
+  if (!IsAvailable(job, version, rank, kAnyTier | kIncludeDamaged)) return false;
+  std::optional<Replica> source = PickSource(job, task, version, rank);
   if (!source) return true;
-  leg.phase = RestoreLeg::Phase::kPreparing;
-  leg.request = ++next_prepare_;
-  leg.target = target;
-  leg.source = *source;
-  ordered_[leg.request] = {job.name, job.plan.candidate, rank, *source, target};
-  PrepareOrder order;
-  order.request = leg.request;
-  order.job = job.name;
-  order.version = job.plan.candidate;
-  order.rank = rank;
-  order.world = job.lineage().world;
-  order.tier = source->tier;
+  task.phase = RestoreTask::Phase::kPreparing;
+  task.request = ++next_prepare_;
+  task.target = target;
+  task.source = *source;
+  pending_prepares_[task.request] = {job.name, job.plan.candidate, rank, *source, target};
+  PrepareShard directive;
+  directive.request = task.request;
+  directive.job = job.name;
+  directive.version = job.plan.candidate;
+  directive.rank = rank;
+  directive.world = job.lineage().world;
+  directive.tier = source->tier;
   if (source->tier == Tier::kPeer) {
-    const PeerSeats& seats = job.seats.at(version.id.incarnation);
-    const uint32_t group = seats.seats[seats.by_rank[rank.value]].group;
-    order.group = GroupOf(job, version.id.incarnation, group, &version);
+    const GroupIndex& groups = job.group_indexes.at(version.id.incarnation);
+    const uint32_t group = groups.members[groups.by_rank[rank.value]].group;
+    directive.group = GroupOf(job, version.id.incarnation, group, &version);
   } else {
-    order.source_node = nodes_[source->node].name;
-    order.source_address = nodes_[source->node].data_address;
+    directive.source_node = nodes_[source->node].name;
+    directive.source_address = nodes_[source->node].data_address;
   }
-  order.digest = version.ranks[rank.value].digest;
-  Say(target, std::move(order));
+  directive.digest = version.ranks[rank.value].digest;
+  SendDirective(target, std::move(directive));
   return false;
 }
 
 void State::OnPrepared(NodeIndex node, const Prepared& prepared) {
-  auto found = ordered_.find(prepared.request);
-  if (found == ordered_.end() || found->second.target != node) return;
-  const Ordered order = std::move(found->second);
-  ordered_.erase(found);
-  Job& job = jobs_.at(order.job);
+  auto found = pending_prepares_.find(prepared.request);
+  if (found == pending_prepares_.end() || found->second.target != node) return;
+  const PendingPrepare pending = std::move(found->second);
+  pending_prepares_.erase(found);
+  Job& job = jobs_.at(pending.job);
   job.changed = true;
   const ErrorCode code = prepared.outcome.code();
-  if (!prepared.outcome.ok()) OnSourceFailed(job, order, prepared.outcome);
-  if (order.repair) return OnRepaired(job, order, prepared);
-  if (order.rank.value >= job.plan.legs.size()) return;
-  RestoreLeg& leg = job.plan.legs[order.rank.value];
-  if (leg.request != prepared.request) return;
-  leg.request = 0;
+  if (!prepared.outcome.ok()) OnSourceFailed(job, pending, prepared.outcome);
+  if (pending.repair) return OnRepaired(job, pending, prepared);
+  if (pending.rank.value >= job.plan.tasks.size()) return;
+  RestoreTask& task = job.plan.tasks[pending.rank.value];
+  if (task.request != prepared.request) return;
+  task.request = 0;
   if (prepared.outcome.ok()) {
-    leg.phase = RestoreLeg::Phase::kReady;
+    task.phase = RestoreTask::Phase::kReady;
     ++job.plan.ready;
     return;
   }
-  leg.phase = RestoreLeg::Phase::kIdle;
-  const bool decoded = leg.source == kDecode;
-  if (IsLost(code) && !decoded) return;  // the copy is gone
-  auto tried = std::find_if(leg.tried.begin(), leg.tried.end(),
-                            [&](const RestoreLeg::Tried& t) { return t.copy == leg.source; });
-  if (tried == leg.tried.end()) tried = leg.tried.insert(leg.tried.end(), {leg.source, 0});
-  const bool in_vain = decoded && code == ErrorCode::kDataLoss;
-  tried->attempts += in_vain ? kDecodeInVain : 1;
-  leg.retry_at = at_.now + (in_vain ? Clock::Duration::zero() : kRetryPause);
+  task.phase = RestoreTask::Phase::kIdle;
+  const bool decoded = task.source == kDecode;
+  if (IsLost(code) && !decoded) return;  // OnSourceFailed() has removed the replica
+  auto tried = std::find_if(task.tried.begin(), task.tried.end(),
+                            [&](const RestoreTask::Tried& t) { return t.replica == task.source; });
+  if (tried == task.tried.end()) tried = task.tried.insert(task.tried.end(), {task.source, 0});
+  const bool wrong_result = decoded && code == ErrorCode::kDataLoss;
+  tried->attempts += wrong_result ? kDecodeFailureCost : 1;
+  task.retry_at = at_.now + (wrong_result ? Clock::Duration::zero() : kRetryPause);
 }
 
-/// A copy that is damaged or not there does not count any more, whoever asked for it. What a group
-/// could not decode says nothing of any one copy: whoever has a bad one reports that it is gone.
-void State::OnSourceFailed(Job& job, const Ordered& order, const Status& why) {
-  const std::string shard = ToString(ShardKey{job.name, order.version, order.rank});
-  if (order.repair && !IsLost(why.code())) return;  // it is tried again
-  if (order.source == kDecode) {
-    return Find(
-        job.name, order.target,
+/// Handles a source that failed for a restore or a repair. A replica that is damaged or not there
+/// no longer counts. A failed decode rules out no replica: the node with a damaged one reports it.
+void State::OnSourceFailed(Job& job, const PendingPrepare& pending, const Status& why) {
+  const std::string shard = ToString(ShardKey{job.name, pending.version, pending.rank});
+  if (pending.repair && !IsLost(why.code())) return;  // the repair is tried again
+  if (pending.source == kDecode) {
+    return RecordFinding(
+        job.name, pending.target,
         Status(why.code(), fmt::format("{} decoded from its group: {}", shard, why.message())));
   }
   const std::string text =
-      fmt::format("{} at {} on node {}: {}", shard, ToString(order.source.tier),
-                  nodes_[order.source.node].name, why.message());
-  auto found = job.versions.find(order.version);
+      fmt::format("{} at {} on node {}: {}", shard, ToString(pending.source.tier),
+                  nodes_[pending.source.node].name, why.message());
+  auto found = job.versions.find(pending.version);
   const bool lost = found != job.versions.end() && IsLost(why.code());
-  // Its node said so before.
-  if (lost && found->second.Damaged(order.rank, order.source) != nullptr) return;
-  Find(job.name, order.target, Status(why.code(), text));
+  // The damage is known already.
+  if (lost && found->second.Damaged(pending.rank, pending.source) != nullptr) return;
+  RecordFinding(job.name, pending.target, Status(why.code(), text));
   if (!lost) return;
   VersionState& version = found->second;
-  const bool there = version.RemoveCopy(order.rank, order.source);
+  const bool there = version.RemoveReplica(pending.rank, pending.source);
   if (why.code() == ErrorCode::kNotFound) return;
-  version.damaged.push_back({order.rank, order.source, /*readable=*/there});
+  version.damaged.push_back({pending.rank, pending.source, /*readable=*/there});
   version.damage_texts.push_back(text);
 }
 
-/// `node` is gone, or attached again; with `keep_ready` it is the same agent, which still has in
-/// memory what it prepared.
-void State::LegsOfLostNode(Job& job, NodeIndex node, bool keep_ready) {
-  for (RestoreLeg& leg : job.plan.legs) {
-    const bool ready = leg.phase == RestoreLeg::Phase::kReady;
-    if (leg.target == node && !(ready && keep_ready)) ResetLeg(job, leg);
-    if (leg.source.node == node && !ready && !keep_ready) ResetLeg(job, leg);
-    // What can be decoded depends on who is there.
-    std::erase_if(leg.tried, [](const RestoreLeg::Tried& tried) { return tried.copy == kDecode; });
-    leg.retry_at = std::min(leg.retry_at, at_.now);
+/// Resets restore tasks after `node` was lost or attached again. With `keep_ready` it is the same
+/// agent, which still has its prepared shards in memory.
+void State::FailRestoreTasksOf(Job& job, NodeIndex node, bool keep_ready) {
+  for (RestoreTask& task : job.plan.tasks) {
+    const bool ready = task.phase == RestoreTask::Phase::kReady;
+    if (task.target == node && !(ready && keep_ready)) ResetRestoreTask(job, task);
+    if (task.source.node == node && !ready && !keep_ready) ResetRestoreTask(job, task);
+    // Whether a decode works depends on which nodes are attached.
+    std::erase_if(task.tried,
+                  [](const RestoreTask::Tried& tried) { return tried.replica == kDecode; });
+    task.retry_at = std::min(task.retry_at, at_.now);
   }
   job.plan.unusable.clear();
 }
@@ -387,14 +398,15 @@ void State::Decide(Job& job) {
   lineage.restored = job.plan.candidate;
   effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   const VersionState& version = job.versions.at(lineage.restored);
-  if (!version.disputes.empty()) FindDisputed(job, version);
-  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
-    const Tier tier = ask.view ? TierOfView(version) : job.plan.legs[ask.rank.value].source.tier;
+  if (!version.disputes.empty()) ReportDisputedRestore(job, version);
+  for (const RestoreWaiter& waiter : std::exchange(job.plan.waiters, {})) {
+    const Tier tier =
+        waiter.reshard ? ReshardTier(version) : job.plan.tasks[waiter.rank.value].source.tier;
     effects_.emplace_back(
-        Reply{ask.request, {}, job.incarnation, lineage.restored, tier, version.world});
+        Reply{waiter.request, {}, job.incarnation, lineage.restored, tier, version.world});
   }
   job.plan.wanted = {};
-  job.word_changed = true;
+  job.job_state_changed = true;
   job.retention_due = true;
 }
 
@@ -405,17 +417,17 @@ void State::DecideFresh(Job& job) {
   job.plan.open = false;
 }
 
-void State::RefuseAsks(Job& job, const Status& why, bool views_too) {
-  std::vector<RestoreAsk> left;
-  for (const RestoreAsk& ask : std::exchange(job.plan.asks, {})) {
-    if (views_too || !ask.view) {
-      Answer(ask.request, why);
+void State::RefuseWaiters(Job& job, const Status& why, bool include_reshards) {
+  std::vector<RestoreWaiter> left;
+  for (const RestoreWaiter& waiter : std::exchange(job.plan.waiters, {})) {
+    if (include_reshards || !waiter.reshard) {
+      Answer(waiter.request, why);
     } else {
-      left.push_back(ask);
+      left.push_back(waiter);
     }
   }
-  job.plan.asks = std::move(left);
-  if (job.plan.asks.empty()) job.plan.wanted = {};
+  job.plan.waiters = std::move(left);
+  if (job.plan.waiters.empty()) job.plan.wanted = {};
 }
 
 std::string State::AbsentNodes(const Job& job) const {
@@ -443,7 +455,7 @@ std::string State::MissingText(const Job& job, const VersionState& version) cons
   }
   if (count > kNamedMax) text += fmt::format(" and {} more", count - kNamedMax);
   text = count == 0 ? fmt::format("version {} could not be prepared", ToString(version.id))
-                    : fmt::format("version {} has no copy of {}", ToString(version.id), text);
+                    : fmt::format("version {} has no replica of {}", ToString(version.id), text);
   text += LostGroupsText(job, version);
   for (const std::string& damage : version.damage_texts) text += "; damaged: " + damage;
   std::string absent = AbsentNodes(job);
@@ -451,30 +463,31 @@ std::string State::MissingText(const Job& job, const VersionState& version) cons
   return text;
 }
 
-/// Groups of a version that cannot decode a rank without any copy, and what they miss.
+/// Describes the groups that cannot decode a rank without replicas, and their missing shards.
 std::string State::LostGroupsText(const Job& job, const VersionState& version) const {
-  const PeerSeats* seats = job.seats_of(version.id.incarnation);
-  if (seats == nullptr || !MayDecode(version) || IsWhole(job, version)) return "";
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr || !MayDecode(version) || IsFullyAvailable(job, version)) return "";
   std::string text;
   size_t named = 0;
-  for (uint32_t group = 0; group < seats->firsts.size(); ++group) {
+  for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
     const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
-    const uint32_t first = seats->firsts[group];
+    const uint32_t first = groups->firsts[group];
     const auto end = first + static_cast<uint32_t>(planned.members.size());
     std::string missing;
     uint32_t members = 0;
     bool needed = false;
     for (uint32_t number = first; number < end; ++number) {
-      const std::string lacks = LackedText(job, version, number);
+      const std::string lacks = MissingShardsText(job, version, number);
       if (lacks.empty()) continue;
       ++members;
       missing += fmt::format("{} {} ({})", missing.empty() ? "" : ",",
-                             nodes_[seats->seats[number].node].name, lacks);
+                             nodes_[groups->members[number].node].name, lacks);
       for (const PeerRank& rank : planned.members[number - first].ranks) {
-        needed = needed || version.ranks[rank.rank.value].copies.empty();
+        needed = needed || version.ranks[rank.rank.value].replicas.empty();
       }
     }
     const uint32_t erasures = Erasures(job, version, group, kAnyTier);
+    // A group matters only if it cannot decode and one of its ranks has no replica.
     if (!needed || erasures <= planned.parity || ++named > kNamedMax) continue;
     text +=
         fmt::format("; parity group {} of {} nodes can decode without {} of them, it misses {}:{}",
@@ -483,13 +496,14 @@ std::string State::LostGroupsText(const Job& job, const VersionState& version) c
   return text;
 }
 
-/// The shards that a member of a group should have and has not.
-std::string State::LackedText(const Job& job, const VersionState& version, uint32_t number) const {
+/// Returns the names of the shards that a member of a group should have and does not have.
+std::string State::MissingShardsText(const Job& job, const VersionState& version,
+                                     uint32_t number) const {
   std::string text;
-  const NodeIndex node = job.seats.at(version.id.incarnation).seats[number].node;
+  const NodeIndex node = job.group_indexes.at(version.id.incarnation).members[number].node;
   const auto name = [&](Rank rank, const RankShard& shard) {
-    const bool held = std::any_of(shard.copies.begin(), shard.copies.end(),
-                                  [&](const Copy& copy) { return copy.node == node; });
+    const bool held = std::any_of(shard.replicas.begin(), shard.replicas.end(),
+                                  [&](const Replica& replica) { return replica.node == node; });
     if (!held) text += (text.empty() ? "" : ", ") + ShardName(rank);
   };
   for (const PeerRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
@@ -499,22 +513,22 @@ std::string State::LackedText(const Job& job, const VersionState& version, uint3
   return text;
 }
 
-Status State::WhyNothing(const Job& job) const {
+Status State::WhyNothingRestorable(const Job& job) const {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (!it->second.committed() || IsAbandoned(job, it->first)) continue;
     std::string text = MissingText(job, it->second);
     auto unusable = job.plan.unusable.find(it->first);
     if (unusable != job.plan.unusable.end()) text += "; " + unusable->second;
     return FailedPreconditionError(fmt::format(
-        "job '{}' has committed versions but none can be restored now: {}. Bring the missing nodes "
-        "back, or start under another job name",
+        "job '{}' has committed versions but none can be restored now: {}. Start the missing nodes "
+        "again, or use another job name",
         job.name, text));
   }
   return FailedPreconditionError(
       fmt::format("job '{}': every committed version was abandoned or is being removed", job.name));
 }
 
-Status State::WhyNotWanted(const Job& job, VersionId wanted) const {
+Status State::WhyNotRestorable(const Job& job, VersionId wanted) const {
   auto found = job.versions.find(wanted);
   if (found == job.versions.end() || !found->second.committed()) {
     return NotFoundError(
@@ -522,7 +536,8 @@ Status State::WhyNotWanted(const Job& job, VersionId wanted) const {
   }
   if (IsAbandoned(job, wanted)) {
     return FailedPreconditionError(
-        fmt::format("version {} of job '{}' was abandoned: a later incarnation restarted before it",
+        fmt::format("version {} of job '{}' was abandoned: a later incarnation restored an older "
+                    "version",
                     ToString(wanted), job.name));
   }
   return FailedPreconditionError(

@@ -3,41 +3,42 @@
 #include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
-// Which versions stay, and the end of those that do not. Never the newest restorable.
+// Retention: which versions are kept, and the removal of the others. The newest restorable version
+// is never removed.
 
 namespace holdfast::coord {
 namespace {
-// Versions that were committed in memory wait this many newer ones for the disk to follow.
+// How many versions committed only in memory keep their records, since they may still reach disk.
 constexpr size_t kMemoryRecordsMax = 128;
 constexpr size_t kAbortedMax = 64;
 }  // namespace
 
-/// Versions that no rule may take.
-std::set<VersionId> State::Guarded(const Job& job) const {
-  std::set<VersionId> guarded = {NewestRestorable(job), NewestCommitted(job, Tier::kMemory),
-                                 NewestCommitted(job, Tier::kDisk), PeerFloor(job)};
-  if (job.lineage().decision == Decision::kNone || !job.plan.asks.empty()) {
-    guarded.insert(job.plan.candidate);
+/// Returns the versions that no retention rule may remove.
+std::set<VersionId> State::ProtectedVersions(const Job& job) const {
+  std::set<VersionId> keep = {NewestRestorable(job), NewestCommitted(job, Tier::kMemory),
+                              NewestCommitted(job, Tier::kDisk), PeerFloor(job)};
+  if (job.lineage().decision == Decision::kNone || !job.plan.waiters.empty()) {
+    keep.insert(job.plan.candidate);
   }
-  guarded.insert(job.plan.rolled_back_to);
-  for (const RestoreAsk& ask : job.plan.rollbacks) guarded.insert(ask.wanted);
+  keep.insert(job.plan.rolled_back_to);
+  for (const RestoreWaiter& waiter : job.plan.rollbacks) keep.insert(waiter.wanted);
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (version.committed_at(Tier::kDisk) && version.held_at(Tier::kDisk) == version.world &&
         !IsAbandoned(job, it->first)) {
-      guarded.insert(it->first);
+      keep.insert(it->first);
       break;
     }
   }
-  // The newest that the disks have even without a node, when what is newer is still without parity.
+  // The newest version whose disks survive the loss of a node: newer ones may still lack parity.
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (!version.committed_at(Tier::kDisk) || IsAbandoned(job, it->first)) continue;
     if (PeerMargin(job, version, TierBit(Tier::kDisk)).value_or(0) == 0) continue;
-    guarded.insert(it->first);
+    keep.insert(it->first);
     break;
   }
-  // What the current incarnation restored, until it has something newer that is at least as safe.
+  // The version that the current incarnation restored, until a newer one is at least as safe.
   const LineageRecord& lineage = job.lineage();
   auto restored = job.versions.find(lineage.restored);
   if (lineage.decision == Decision::kVersion && restored != job.versions.end()) {
@@ -48,24 +49,24 @@ std::set<VersionId> State::Guarded(const Job& job) const {
       replaced =
           replaced || (on_disk ? it->second.committed_at(Tier::kDisk) : it->second.committed());
     }
-    if (!replaced) guarded.insert(restored->first);
+    if (!replaced) keep.insert(restored->first);
   }
-  return guarded;
+  return keep;
 }
 
 void State::Retain(Job& job) {
-  if (job.retention_due && GateOpen(job)) {
-    const std::set<VersionId> guarded = Guarded(job);
-    RetainDisk(job, guarded);
-    RetainMemory(job, guarded);
+  if (job.retention_due && BarrierOpen(job)) {
+    const std::set<VersionId> keep = ProtectedVersions(job);
+    RetainDisk(job, keep);
+    RetainMemory(job, keep);
     job.retention_due = false;
   }
-  EraseGone(job);
+  EraseRemoved(job);
   PruneAborted(job);
 }
 
-void State::RetainDisk(Job& job, const std::set<VersionId>& guarded) {
-  // Abandoned versions do not count, but stay until enough newer ones are there.
+void State::RetainDisk(Job& job, const std::set<VersionId>& keep) {
+  // Abandoned versions do not count, but stay until enough newer versions are on disk.
   VersionId oldest_kept;
   const uint64_t keep_last = job.keep_last != 0 ? job.keep_last : options_.keep_last;
   const uint64_t keep_every = job.keep_last != 0 ? job.keep_every : options_.keep_every;
@@ -78,35 +79,36 @@ void State::RetainDisk(Job& job, const std::set<VersionId>& guarded) {
   if (count < keep_last) return;
   for (auto& [id, version] : job.versions) {
     if (id >= oldest_kept) break;
-    if (!version.committed_at(Tier::kDisk) || version.pinned || guarded.count(id) != 0) continue;
+    if (!version.committed_at(Tier::kDisk) || version.pinned || keep.count(id) != 0) continue;
     const bool every = keep_every != 0 && id.step.value % keep_every == 0;
     if (every && !IsAbandoned(job, id)) continue;
     Tombstone(job, version);
   }
 }
 
-void State::RetainMemory(Job& job, const std::set<VersionId>& guarded) {
+void State::RetainMemory(Job& job, const std::set<VersionId>& keep) {
   const VersionId newest = NewestCommitted(job, Tier::kMemory);
   const VersionId newest_disk = NewestCommitted(job, Tier::kDisk);
   std::vector<VersionId> erased;
   size_t waiting = 0;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     auto& [id, version] = *it;
-    if (!version.committed() || guarded.count(id) != 0) continue;
+    if (!version.committed() || keep.count(id) != 0) continue;
     const uint32_t on_disk = version.held_at(Tier::kDisk);
-    const bool to_peers = IsOnItsWayToPeer(job, version);
+    const bool to_peers = MayReachPeer(job, version);
     if (id < newest && (on_disk == 0 || on_disk == version.world) && !to_peers) {
-      // Agents free these slots by themselves now that a newer version is safe.
-      version.RemoveCopiesIf([](const Copy& copy) { return copy.tier == Tier::kMemory; });
+      // Agents free these slots without a directive once a newer version is committed in memory.
+      version.RemoveReplicasIf(
+          [](const Replica& replica) { return replica.tier == Tier::kMemory; });
     }
     if (version.committed_at(Tier::kDisk)) continue;
     const bool never_on_disk = (version.failed_tiers & TierBit(Tier::kDisk)) != 0;
     const bool on_its_way =
-        on_disk != 0 || LeadsTo(job, job.disk_target, id) ||
-        (to_peers && (version.any_parity() || LeadsTo(job, job.peer_target, id)));
+        on_disk != 0 || SelectsVersion(job, job.disk_target, id) ||
+        (to_peers && (version.any_parity() || SelectsVersion(job, job.peer_target, id)));
     const bool surplus = ++waiting > kMemoryRecordsMax && !on_its_way;
-    const bool overtaken = (id < newest_disk || never_on_disk) && !to_peers;
-    if (IsAbandoned(job, id) || overtaken || surplus) erased.push_back(id);
+    const bool superseded = (id < newest_disk || never_on_disk) && !to_peers;
+    if (IsAbandoned(job, id) || superseded || surplus) erased.push_back(id);
   }
   for (VersionId id : erased) EraseRecord(job, job.versions.at(id));
 }
@@ -114,31 +116,33 @@ void State::RetainMemory(Job& job, const std::set<VersionId>& guarded) {
 void State::Tombstone(Job& job, VersionState& version) {
   version.phase = Phase::kRemoving;
   Store(job, version, 0);
-  version.ForEachCopy([&](const Copy& copy) {
-    if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
+  version.ForEachReplica([&](const Replica& replica) {
+    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
   });
 }
 
-/// Forgets a version; whatever still turns up of it is known to be dead.
+/// Erases a version and its record. Replicas that are reported later are recognized as dead.
 void State::EraseRecord(Job& job, VersionState& version) {
   std::set<NodeIndex> in_memory;
-  version.ForEachCopy([&](const Copy& copy) {
-    if (copy.tier == Tier::kDisk) job.remove_disk.insert({copy.node, version.id});
-    if (copy.tier == Tier::kMemory) in_memory.insert(copy.node);
+  version.ForEachReplica([&](const Replica& replica) {
+    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
+    if (replica.tier == Tier::kMemory) in_memory.insert(replica.node);
   });
   if (IsAbandoned(job, version.id)) {
-    for (NodeIndex node : in_memory) Say(node, RemoveOrder{job.name, version.id, Tier::kMemory});
+    for (NodeIndex node : in_memory) {
+      SendDirective(node, RemoveVersion{job.name, version.id, Tier::kMemory});
+    }
   }
   if (version.recorded) effects_.emplace_back(EraseVersion{job.name, version.id});
   job.versions.erase(version.id);
 }
 
-void State::EraseGone(Job& job) {
-  std::vector<VersionId> gone;
+void State::EraseRemoved(Job& job) {
+  std::vector<VersionId> removed;
   for (const auto& [id, version] : job.versions) {
-    if (version.phase == Phase::kRemoving && !version.any_on_disk()) gone.push_back(id);
+    if (version.phase == Phase::kRemoving && !version.any_on_disk()) removed.push_back(id);
   }
-  for (VersionId id : gone) EraseRecord(job, job.versions.at(id));
+  for (VersionId id : removed) EraseRecord(job, job.versions.at(id));
 }
 
 void State::PruneAborted(Job& job) {
@@ -151,8 +155,8 @@ void State::PruneAborted(Job& job) {
   for (VersionId id : aborted) {
     VersionState& version = job.versions.at(id);
     const bool settled = id < newest && !version.any_on_disk();
-    // Whoever has it in memory frees it when told, and is told until then: nothing newer may ever
-    // be committed without that slot.
+    // Nodes free an aborted version in memory when the job state lists it, so it stays listed until
+    // they have: without that slot, newer versions might never be committed.
     if (!settled && (left <= kAbortedMax || version.any_in_memory())) continue;
     --left;
     if (!settled && id.incarnation == job.incarnation && id.step > job.abort_floor) {

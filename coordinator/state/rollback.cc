@@ -5,45 +5,45 @@
 #include "coordinator/state/peers.h"
 #include "coordinator/state/state.h"
 
-// Going back in mid-run: ranks of an incarnation that has versions of its own want one of them, or
-// an older one. The decision of how the incarnation began stays what it was; where it began without
-// one, and lost its versions, going back to an earlier incarnation's is that decision.
+// Rollback: ranks of an incarnation that has committed versions restore one of them, or an older
+// one, while the job runs. The restore decision of the incarnation does not change. If it has none,
+// a rollback to a version of an earlier incarnation becomes its restore decision.
 
 namespace holdfast::coord {
 
 void State::AdvanceRollback(Job& job) {
   RestorePlan& plan = job.plan;
   if (plan.rollbacks.empty()) return;
-  std::set<Rank> together;  // want the newest, which must be the same for all of them
-  for (const RestoreAsk& ask : plan.rollbacks) {
-    if (ask.wanted.incarnation.value == 0) together.insert(ask.rank);
+  std::set<Rank> to_newest;  // ranks that request the newest: all must get the same version
+  for (const RestoreWaiter& waiter : plan.rollbacks) {
+    if (waiter.wanted.incarnation.value == 0) to_newest.insert(waiter.rank);
   }
-  const bool all = together.size() == job.lineage().world;
+  const bool all = to_newest.size() == job.lineage().world;
   const VersionId newest = all ? NewestRestorable(job) : VersionId{};
-  std::vector<RestoreAsk> waiting;
-  for (RestoreAsk& ask : std::exchange(plan.rollbacks, {})) {
-    const bool named = ask.wanted.incarnation.value != 0;
+  std::vector<RestoreWaiter> waiting;
+  for (RestoreWaiter& waiter : std::exchange(plan.rollbacks, {})) {
+    const bool named = waiter.wanted.incarnation.value != 0;
     if (!named && !all) {
-      waiting.push_back(std::move(ask));
+      waiting.push_back(std::move(waiter));
     } else if (!named && newest.incarnation.value == 0) {
-      if (GateOpen(job)) {
-        Answer(ask.request, WhyNothing(job));
+      if (BarrierOpen(job)) {
+        Answer(waiter.request, WhyNothingRestorable(job));
       } else {
-        waiting.push_back(std::move(ask));
+        waiting.push_back(std::move(waiter));
       }
-    } else if (!AnswerRollback(job, ask, named ? ask.wanted : newest)) {
-      waiting.push_back(std::move(ask));
+    } else if (!AnswerRollback(job, waiter, named ? waiter.wanted : newest)) {
+      waiting.push_back(std::move(waiter));
     }
   }
   plan.rollbacks = std::move(waiting);
   if (plan.rollbacks.empty()) plan.open = job.lineage().decision != Decision::kFresh;
 }
 
-/// False: nodes that may have what is missing may still come back.
-bool State::AnswerRollback(Job& job, const RestoreAsk& ask, VersionId wanted) {
+/// Returns false if a shard is missing and nodes that may have it can still return.
+bool State::AnswerRollback(Job& job, const RestoreWaiter& waiter, VersionId wanted) {
   auto found = job.versions.find(wanted);
   if (found == job.versions.end() || !found->second.committed() || IsAbandoned(job, wanted)) {
-    Answer(ask.request, WhyNotWanted(job, wanted));
+    Answer(waiter.request, WhyNotRestorable(job, wanted));
     return true;
   }
   const VersionState& version = found->second;
@@ -53,30 +53,30 @@ bool State::AnswerRollback(Job& job, const RestoreAsk& ask, VersionId wanted) {
     lineage.decision = Decision::kVersion;
     lineage.restored = wanted;
     effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
-    job.word_changed = true;
+    job.job_state_changed = true;
   };
-  if (ask.view) {
-    if (ask.wanted.incarnation.value == 0 && IsWhole(job, version)) decide();
-    if (!AnswerView(job, version, ask)) return false;
+  if (waiter.reshard) {
+    if (waiter.wanted.incarnation.value == 0 && IsFullyAvailable(job, version)) decide();
+    if (!AnswerReshard(job, version, waiter)) return false;
   } else if (version.world != job.lineage().world) {
-    Answer(ask.request, OtherWorld(job, version));
+    Answer(waiter.request, WorldMismatch(job, version));
     return true;
-  } else if (const Copy* own = CopyBeside(job, version, ask.rank)) {
-    // Its agent has it in memory, or brings it there from its disk.
+  } else if (const Replica* own = LocalReplica(job, version, waiter.rank)) {
+    // The rank's agent has the shard in memory, or loads it from its disk.
     decide();
     effects_.emplace_back(
-        Reply{ask.request, {}, job.incarnation, wanted, own->tier, version.world});
+        Reply{waiter.request, {}, job.incarnation, wanted, own->tier, version.world});
   } else {
-    Answer(ask.request,
+    Answer(waiter.request,
            FailedPreconditionError(fmt::format(
-               "version {} of job '{}': the node of rank {} has no copy of its shard; open a view "
-               "of the version, which reads it from wherever it is",
-               ToString(wanted), job.name, ask.rank.value)));
+               "version {} of job '{}': the node of rank {} has no replica of the rank's shard; "
+               "read the version with a reader (holdfast_reader_open), which reads from any node",
+               ToString(wanted), job.name, waiter.rank.value)));
     return true;
   }
   job.plan.rolled_back_to = wanted;
-  // What some ranks saved before they went back and others did not must not be completed by what
-  // the others save now.
+  // A newer pending version was saved by some ranks before the rollback. The other ranks must not
+  // complete it with shards that they save after the rollback.
   for (auto& [id, pending] : job.versions) {
     const bool newer = id > wanted && id.incarnation == job.incarnation;
     if (newer && pending.phase == Phase::kPending) Abort(job, pending, true);
@@ -84,12 +84,12 @@ bool State::AnswerRollback(Job& job, const RestoreAsk& ask, VersionId wanted) {
   return true;
 }
 
-/// The nearest copy of the rank's shard on the rank's own node.
-const Copy* State::CopyBeside(const Job& job, const VersionState& version, Rank rank) {
-  const Copy* best = nullptr;
-  for (const Copy& copy : version.ranks[rank.value].copies) {
-    if (copy.node != job.rank_nodes[rank.value]) continue;
-    if (best == nullptr || copy.tier < best->tier) best = &copy;
+/// Returns the nearest replica of the rank's shard on the rank's own node, or nullptr.
+const Replica* State::LocalReplica(const Job& job, const VersionState& version, Rank rank) {
+  const Replica* best = nullptr;
+  for (const Replica& replica : version.ranks[rank.value].replicas) {
+    if (replica.node != job.rank_nodes[rank.value]) continue;
+    if (best == nullptr || replica.tier < best->tier) best = &replica;
   }
   return best;
 }

@@ -4,7 +4,7 @@
 
 namespace holdfast::coord {
 namespace {
-// Enough to tell the few lives of one cluster's store apart, and short enough to be read.
+// Enough to distinguish the few lives of one cluster's store, and short enough to read.
 constexpr size_t kRunIdLifeDigits = 8;
 }  // namespace
 

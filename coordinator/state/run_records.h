@@ -8,17 +8,17 @@
 #include "storage/base/ids.h"
 #include "storage/base/life.h"
 
-// What the coordinator persists of the jobs that it runs itself, and of what went wrong with any.
+// The coordinator's persistent records of runs, of incidents and of nodes that need a repair.
 
 namespace holdfast::coord {
 
 enum class RunPhase : uint8_t {
-  kWaiting = 1,   // for nodes, or for the back-off to pass
-  kStarting = 2,  // the nodes are told, not all workers run yet
+  kWaiting = 1,   // for nodes, or for the end of the back-off
+  kStarting = 2,  // the nodes have their directives, not all workers run yet
   kRunning = 3,
-  kStopping = 4,  // on request, once the disk has what memory has
+  kStopping = 4,  // on request, after the newest version in memory is on disk
   kFinished = 5,  // every worker ended with exit code 0
-  kFailed = 6,    // the budget of restarts is used up
+  kFailed = 6,    // the restart budget is used up
   kStopped = 7,
 };
 
@@ -30,24 +30,25 @@ struct RunRecord {
   RunSpec spec;
   uint64_t serial = 0;  // counts the runs of the job, from 1
   RunPhase phase = RunPhase::kWaiting;
-  std::string why;         // what it waits for, or why it ended
-  uint32_t launches = 0;   // so far; the current one's run id has it
-  uint32_t fruitless = 0;  // launches in a row that committed nothing
+  std::string why;         // what the run waits for, or why it ended
+  uint32_t launches = 0;   // so far; part of the current launch's run ID
+  uint32_t fruitless = 0;  // consecutive launches that committed no version
   int64_t started_wall_nanos = 0;
   std::vector<std::string> nodes;  // of the current launch, by node rank
   uint32_t budget_used = 0;        // restarts since the budget was last full
-  uint32_t budget_versions = 0;    // newly committed since then
-  uint64_t newest_step = 0;        // that any launch committed
+  uint32_t budget_versions = 0;    // versions committed since then
+  uint64_t newest_step = 0;        // newest step that any launch committed
   bool saved = false;              // a launch of this run has committed a version
-  LifeId life = {};                // in which the current launch began
+  LifeId life = {};                // life of the store in which the current launch began
   bool operator==(const RunRecord&) const = default;
 
   uint32_t restarts() const { return launches == 0 ? 0 : launches - 1; }
-  /// Never given twice, whatever becomes of the store.
+  /// The run ID of the current launch. Unique even if the store is lost or replaced by an older
+  /// copy.
   std::string run_id() const;
 };
 
-/// A node that gets no workers any more.
+/// A node on which no workers are placed.
 struct QuarantineRecord {
   std::string node;
   std::string why;
@@ -59,24 +60,24 @@ struct QuarantineRecord {
 struct SuspectRecord {
   std::string node;
   std::string why;
-  int64_t wall_nanos = 0;  // when its driver said so
+  int64_t wall_nanos = 0;  // when the GPU driver reported the error
   bool operator==(const SuspectRecord&) const = default;
 };
 
 enum class IncidentState : uint8_t {
-  kOpen = 1,          // being dealt with
+  kOpen = 1,          // recovery is in progress
   kRecovered = 2,     // the job committed a new version
-  kNoted = 3,         // nothing had to be done
-  kGivenUp = 4,       // the run ended for it
-  kAcknowledged = 5,  // a person has dealt with it
+  kNoted = 3,         // no action was needed
+  kGivenUp = 4,       // the run ended because of the incident
+  kAcknowledged = 5,  // an operator acknowledged it
 };
 std::string_view ToString(IncidentState state);
 
-/// What went wrong and what was done about it. Times are from `wall_nanos`; -1: not yet.
+/// A fault and the response to it. The `_ms` times count from `wall_nanos`; -1: not reached yet.
 struct IncidentRecord {
   uint64_t id = 0;
   std::string job;
-  int64_t wall_nanos = 0;  // the last sign of health, as far as it is known
+  int64_t wall_nanos = 0;  // the last known sign of health
   std::string kind;        // "worker died", "node lost", "hang", "damage", …
   std::string what;        // one sentence
   std::vector<std::string> evidence;
@@ -85,8 +86,8 @@ struct IncidentRecord {
   std::string plan;
   int64_t detect_ms = -1;
   int64_t decide_ms = -1;
-  int64_t stop_ms = -1;     // nothing of the old launch runs any more
-  int64_t restore_ms = -1;  // the version is decided
+  int64_t stop_ms = -1;     // all processes of the old launch have ended
+  int64_t restore_ms = -1;  // the version to restore is decided
   int64_t first_step_ms = -1;
   int64_t lost_steps = -1;
   VersionId restored;

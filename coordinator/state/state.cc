@@ -8,8 +8,8 @@
 
 namespace holdfast::coord {
 namespace {
-// What is missing somewhere is counted again so often although nothing happened.
-constexpr auto kCountAgain = std::chrono::seconds(1);
+// How often under-protected versions are counted again although no event changed them.
+constexpr auto kCountInterval = std::chrono::seconds(1);
 }  // namespace
 
 RankShard* VersionState::Shard(Rank rank) {
@@ -18,46 +18,46 @@ RankShard* VersionState::Shard(Rank rank) {
   return index < shards.size() ? &shards[index] : nullptr;
 }
 
-bool VersionState::AddCopy(Rank rank, Copy copy) {
+bool VersionState::AddReplica(Rank rank, Replica replica) {
   RankShard& shard = *Shard(rank);
   bool at_tier = false;
-  for (const Copy& other : shard.copies) {
-    if (other == copy) return false;
-    at_tier = at_tier || other.tier == copy.tier;
+  for (const Replica& other : shard.replicas) {
+    if (other == replica) return false;
+    at_tier = at_tier || other.tier == replica.tier;
   }
-  if (!at_tier) ++(IsParity(rank) ? parity_held : held)[static_cast<size_t>(copy.tier)];
-  if (shard.copies.empty() && !IsParity(rank)) ++held_any;
-  shard.copies.push_back(copy);
-  shard.last_node = copy.node;
-  whole.reset();
+  if (!at_tier) ++(IsParity(rank) ? parity_held : held)[static_cast<size_t>(replica.tier)];
+  if (shard.replicas.empty() && !IsParity(rank)) ++held_any;
+  shard.replicas.push_back(replica);
+  shard.last_node = replica.node;
+  fully_available.reset();
   return true;
 }
 
-bool VersionState::RemoveCopy(Rank rank, Copy copy) {
+bool VersionState::RemoveReplica(Rank rank, Replica replica) {
   RankShard* shard = Shard(rank);
   if (shard == nullptr) return false;
-  std::vector<Copy>& copies = shard->copies;
-  auto found = std::find(copies.begin(), copies.end(), copy);
-  if (found == copies.end()) return false;
-  copies.erase(found);
-  whole.reset();
-  bool at_tier = std::any_of(copies.begin(), copies.end(),
-                             [&](const Copy& other) { return other.tier == copy.tier; });
-  if (!at_tier) --(IsParity(rank) ? parity_held : held)[static_cast<size_t>(copy.tier)];
-  if (copies.empty() && !IsParity(rank)) --held_any;
+  std::vector<Replica>& replicas = shard->replicas;
+  auto found = std::find(replicas.begin(), replicas.end(), replica);
+  if (found == replicas.end()) return false;
+  replicas.erase(found);
+  fully_available.reset();
+  bool at_tier = std::any_of(replicas.begin(), replicas.end(),
+                             [&](const Replica& other) { return other.tier == replica.tier; });
+  if (!at_tier) --(IsParity(rank) ? parity_held : held)[static_cast<size_t>(replica.tier)];
+  if (replicas.empty() && !IsParity(rank)) --held_any;
   return true;
 }
 
-DamagedCopy* VersionState::Damaged(Rank rank, Copy copy) {
-  auto found = std::find_if(damaged.begin(), damaged.end(), [&](const DamagedCopy& bad) {
-    return bad.rank == rank && bad.copy == copy;
+DamagedReplica* VersionState::Damaged(Rank rank, Replica replica) {
+  auto found = std::find_if(damaged.begin(), damaged.end(), [&](const DamagedReplica& bad) {
+    return bad.rank == rank && bad.replica == replica;
   });
   return found == damaged.end() ? nullptr : &*found;
 }
 
-bool VersionState::IsReadable(Rank rank, Copy copy) const {
-  return std::any_of(damaged.begin(), damaged.end(), [&](const DamagedCopy& bad) {
-    return bad.readable && bad.rank == rank && bad.copy == copy;
+bool VersionState::IsReadable(Rank rank, Replica replica) const {
+  return std::any_of(damaged.begin(), damaged.end(), [&](const DamagedReplica& bad) {
+    return bad.readable && bad.rank == rank && bad.replica == replica;
   });
 }
 
@@ -66,9 +66,10 @@ Status BadRecords(std::string text) {
   return DataLossError("the metadata store contradicts itself: " + std::move(text));
 }
 
-/// Every rank of the world is in the image of one node, and no node is there twice.
-bool IsPlan(const LineageRecord& lineage) {
-  std::vector<bool> seated(lineage.world);
+/// Whether each rank of the world is in the image of exactly one member, and no node is a member
+/// twice.
+bool IsValidPlan(const LineageRecord& lineage) {
+  std::vector<bool> placed(lineage.world);
   std::set<std::string> nodes;
   uint32_t ranks = 0;
   for (const PlannedGroup& group : lineage.peers) {
@@ -76,8 +77,8 @@ bool IsPlan(const LineageRecord& lineage) {
     for (const PlannedMember& member : group.members) {
       if (!nodes.insert(member.node).second) return false;
       for (const PeerRank& rank : member.ranks) {
-        if (rank.rank.value >= lineage.world || seated[rank.rank.value]) return false;
-        seated[rank.rank.value] = true;
+        if (rank.rank.value >= lineage.world || placed[rank.rank.value]) return false;
+        placed[rank.rank.value] = true;
         ++ranks;
       }
     }
@@ -89,7 +90,7 @@ bool IsPlan(const LineageRecord& lineage) {
 Result<State> State::Load(const StateOptions& options, const Records& records, Instant at) {
   State state(options);
   state.at_ = at;
-  // Requests of an earlier epoch are never taken for ours.
+  // Request numbers of different epochs never collide.
   state.next_prepare_ = options.epoch.value << 32;
   for (const JobRecord& record : records.jobs) {
     if (record.forgotten_upto == record.incarnation && record.incarnation.value != 0) {
@@ -107,7 +108,7 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
     job.abort_floor = record.abort_floor;
     for (const std::string& node : record.nodes_now) job.nodes_now.insert(state.Intern(node));
     for (const std::string& node : record.nodes_before) job.nodes_before.insert(state.Intern(node));
-    job.audience = job.nodes_now;
+    job.subscribers = job.nodes_now;
     job.joined_at = at.now;
     job.finished = record.finished;
     job.keep_last = record.keep_last;
@@ -132,8 +133,8 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
     }
     job.rank_nodes.assign(job.lineage().world, kNoNode);
     job.slot_bytes.assign(job.lineage().world, 0);
-    if (!job.lineage().peers.empty() && job.seats_of(job.incarnation) == nullptr) {
-      state.SeatPeers(job, job.incarnation);
+    if (!job.lineage().peers.empty() && job.groups_of(job.incarnation) == nullptr) {
+      state.IndexGroups(job, job.incarnation);
     }
     job.plan.open = job.lineage().decision != Decision::kFresh;
     if (job.newest_seen.value == 0) continue;
@@ -145,7 +146,7 @@ Result<State> State::Load(const StateOptions& options, const Records& records, I
 
 Status State::LoadLineage(const LineageRecord& record) {
   auto job = jobs_.find(record.job);
-  if (job == jobs_.end() || record.incarnation > job->second.incarnation || !IsPlan(record)) {
+  if (job == jobs_.end() || record.incarnation > job->second.incarnation || !IsValidPlan(record)) {
     return BadRecords(
         fmt::format("incarnation {} of job {}", record.incarnation.value, record.job));
   }
@@ -166,7 +167,7 @@ Status State::LoadVersion(const VersionRecord& record) {
   auto lineage = job.lineages.find(record.version.incarnation);
   if (lineage != job.lineages.end() && !lineage->second.peers.empty()) {
     if (record.world != lineage->second.world) return bad();
-    if (job.seats_of(lineage->first) == nullptr) SeatPeers(job, lineage->first);
+    if (job.groups_of(lineage->first) == nullptr) IndexGroups(job, lineage->first);
   }
   VersionState& version = Create(job, record.version, record.world, record.phase);
   if (version.parity.size() < record.parity_digests.size()) return bad();
@@ -178,7 +179,7 @@ Status State::LoadVersion(const VersionRecord& record) {
   version.bytes = record.bytes;
   version.disputes = record.disputes;
   if (record.version.incarnation == job.incarnation && version.committed()) {
-    // Records come in order: the newest says what is disputed now.
+    // Records come in version order: the newest version has the current disputes.
     job.disputes = record.disputes;
   }
   version.adopted_from = record.adopted_from;
@@ -201,7 +202,7 @@ std::vector<Effect> State::Apply(const Event& event, Instant at) {
   effects_.clear();
   at_ = at;
   std::visit([this](const auto& e) { On(e); }, event);
-  Settle();
+  ApplyChanges();
   return std::move(effects_);
 }
 
@@ -215,12 +216,12 @@ NodeIndex State::Intern(const std::string& name) {
   return found->second;
 }
 
-Node* State::Find(const std::string& name) {
+Node* State::FindNode(const std::string& name) {
   auto found = node_names_.find(name);
   return found == node_names_.end() ? nullptr : &nodes_[found->second];
 }
 
-void State::Say(NodeIndex node, Directive directive) {
+void State::SendDirective(NodeIndex node, Directive directive) {
   if (!nodes_[node].attached) return;
   effects_.emplace_back(Send{nodes_[node].attach, std::move(directive)});
 }
@@ -233,27 +234,28 @@ void State::Answer(RequestId request, Status outcome) {
   effects_.emplace_back(std::move(reply));
 }
 
-void State::Find(const std::string& job, NodeIndex node, Status what) {
+void State::RecordFinding(const std::string& job, NodeIndex node, Status what) {
   std::string name = node == kNoNode ? "" : nodes_[node].name;
   effects_.emplace_back(Finding{job, std::move(name), std::move(what)});
 }
 
-/// A node that is away may be taken by any agent: its disks may be new, its counter with them.
+/// Any agent may attach as a node that is not attached: the disks may be new, and the agent's start
+/// counter with them.
 Status State::CheckAgent(const NodeAttached& event, Node& node) {
   if (!node.attached) return Status::Ok();
-  // Older agents have no id: what they are is told by their starts alone.
+  // Older agents send no ID: only their start counters are compared.
   const bool both_known = event.agent_id != 0 && node.agent_id != 0;
   if (both_known && event.agent_id != node.agent_id) {
     node.rival = event.data_address;
     node.rival_seen = at_.now;
     return FencedError(fmt::format(
         "another agent of node '{}' is attached, from {}: two agents have one node name. Give each "
-        "a `node` of its own; if this one replaces the other, stop the other",
+        "its own `node`; if this one replaces the other, stop the other",
         event.node, node.data_address));
   }
   if (event.agent_start >= node.agent_start) return Status::Ok();
   return FencedError(
-      fmt::format("a newer agent of node {} has taken over; stop this one", event.node));
+      fmt::format("a newer agent of node {} is attached; stop this one", event.node));
 }
 
 void State::On(const NodeAttached& event) {
@@ -264,10 +266,10 @@ void State::On(const NodeAttached& event) {
       event.life_seen.value == 0 || event.life_seen == options_.life || options_.life.value == 0;
   if (same_life && event.epoch_seen > options_.epoch) {
     const Status why = FencedError(fmt::format(
-        "agent of node {} has seen epoch {}, this coordinator is at {}: its data_dir is an older "
-        "copy, or a newer coordinator runs elsewhere; docs/backup.md says how to go on",
+        "agent of node {} has seen epoch {}, this coordinator is at {}: the coordinator's data_dir "
+        "is an older copy, or a newer coordinator runs elsewhere; see docs/backup.md",
         event.node, event.epoch_seen.value, options_.epoch.value));
-    ShowRefused(event, why);
+    RecordRefused(event, why);
     return refuse(why);
   }
   NodeIndex index = Intern(event.node);
@@ -281,8 +283,8 @@ void State::On(const NodeAttached& event) {
     effects_.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
   const bool same_agent = event.agent_start == node.agent_start && event.agent_id == node.agent_id;
-  const bool news = !node.attached || node.peer_address != event.peer_address;
-  DropCopiesOf(index);
+  const bool group_changed = !node.attached || node.peer_address != event.peer_address;
+  DropReplicasOf(index);
   refused_.erase(event.node);
   node.attached = true;
   node.attach = event.attach;
@@ -296,41 +298,42 @@ void State::On(const NodeAttached& event) {
   node.seen_wall_nanos = at_.wall_nanos;
   node.stream_ended.reset();
   node.disk_every = event.disk_every;
-  Say(index, Welcome{options_.life});
-  // Its parity counts where it has its place.
+  SendDirective(index, Welcome{options_.life});
+  // Before its replicas are counted: parity counts only for the node that is the member now.
   for (auto& [name, job] : jobs_) RehomeLost(job);
-  HearRanks(index, event.ranks);
-  RecallForgotten(index, event.holdings);
-  AddHoldings(index, Claimed(event.holdings, event.life_seen), true);
-  if (const size_t aside = nodes_[index].other_lives.size(); aside != 0) {
-    Find("", index,
-         FailedPreconditionError(fmt::format(
-             "{} copies are not of this life of the coordinator's store: they are kept and do not "
-             "count; 'holdfast adopt --dry-run' shows what can be taken",
-             aside)));
+  OnRanks(index, event.ranks);
+  RecordForgottenReplicas(index, event.replicas);
+  OnReplicasStored(index, AssignLife(event.replicas, event.life_seen), true);
+  if (const size_t quarantined = nodes_[index].other_lives.size(); quarantined != 0) {
+    RecordFinding(
+        "", index,
+        FailedPreconditionError(fmt::format(
+            "{} replicas are not of this life of the coordinator's store: they are kept and do not "
+            "count; 'holdfast adopt --dry-run' shows which versions can be adopted",
+            quarantined)));
   }
-  ForgetRepairsOf(index);
+  CancelRepairsOf(index);
   for (auto& [name, job] : jobs_) {
-    LegsOfLostNode(job, index, same_agent);
-    if (job.nodes_now.count(index) != 0) job.audience.insert(index);
-    if (job.audience.count(index) != 0) job.word_to.insert(index);
+    FailRestoreTasksOf(job, index, same_agent);
+    if (job.nodes_now.count(index) != 0) job.subscribers.insert(index);
+    if (job.subscribers.count(index) != 0) job.job_state_to.insert(index);
     job.changed = true;
   }
-  if (news) TellGroupsOf(index);
+  if (group_changed) SendGroupsOf(index);
 }
 
 void State::On(const NodeDetached& event) {
-  Node* node = Find(event.node);
+  Node* node = FindNode(event.node);
   if (node == nullptr || !node->attached || node->attach != event.attach) return;
   node->stream_ended = at_.now;
 }
 
 void State::On(const NodeLost& event) {
   auto found = node_names_.find(event.node);
-  if (found != node_names_.end()) Lose(found->second, "out of reach", false);
+  if (found != node_names_.end()) MarkLost(found->second, "out of reach", false);
 }
 
-void State::Lose(NodeIndex index, std::string_view why, bool silent) {
+void State::MarkLost(NodeIndex index, std::string_view why, bool silent) {
   Node& node = nodes_[index];
   if (!node.attached) return;
   effects_.emplace_back(CloseAttach{
@@ -338,29 +341,30 @@ void State::Lose(NodeIndex index, std::string_view why, bool silent) {
   node.attached = false;
   node.stream_ended.reset();
   node.lost_at = at_.now;
-  DropCopiesOf(index);
-  Find("", index, UnavailableError(fmt::format("node lost: {}", why)));
-  effects_.emplace_back(NodeGone{node.name, std::string(why), silent});
-  ForgetRepairsOf(index);
-  std::erase_if(ordered_, [index](const auto& entry) { return entry.second.target == index; });
+  DropReplicasOf(index);
+  RecordFinding("", index, UnavailableError(fmt::format("node lost: {}", why)));
+  effects_.emplace_back(NodeDeclaredLost{node.name, std::string(why), silent});
+  CancelRepairsOf(index);
+  std::erase_if(pending_prepares_,
+                [index](const auto& entry) { return entry.second.target == index; });
   for (auto& [name, job] : jobs_) {
-    LegsOfLostNode(job, index, false);
+    FailRestoreTasksOf(job, index, false);
     job.changed = true;
   }
-  TellGroupsOf(index);
+  SendGroupsOf(index);
 }
 
-void State::DropCopiesOf(NodeIndex node) {
+void State::DropReplicasOf(NodeIndex node) {
   nodes_[node].other_lives.clear();
   for (auto& [name, job] : jobs_) {
     for (auto& [id, version] : job.versions) {
-      version.RemoveCopiesIf([node](const Copy& copy) { return copy.node == node; });
+      version.RemoveReplicasIf([node](const Replica& replica) { return replica.node == node; });
     }
   }
 }
 
 void State::On(const NodeReported& event) {
-  Node* node = Find(event.node);
+  Node* node = FindNode(event.node);
   if (node == nullptr || !node->attached || node->agent_start != event.agent_start ||
       event.epoch != options_.epoch) {
     return Answer(event.request,
@@ -372,12 +376,12 @@ void State::On(const NodeReported& event) {
   node->seen_wall_nanos = at_.wall_nanos;
   node->health = event.health;
   NodeIndex index = node_names_.at(event.node);
-  HearRanks(index, event.ranks);
-  for (const Gone& gone : event.gone) OnGone(index, gone);
-  AddHoldings(index, Claimed(event.holdings, {}), false);
-  for (const Missing& missing : event.missing) OnMissing(index, missing);
+  OnRanks(index, event.ranks);
+  for (const RemovedReplica& removed : event.removed) OnReplicaRemoved(index, removed);
+  OnReplicasStored(index, AssignLife(event.replicas, {}), false);
+  for (const FailedReplica& failed : event.failed) OnReplicaFailed(index, failed);
   for (const Prepared& prepared : event.prepared) OnPrepared(index, prepared);
-  for (const TierWanted& wanted : event.wanted) HearWanted(wanted);
+  for (const TierWanted& wanted : event.wanted) OnTierWanted(wanted);
   for (auto& [name, job] : jobs_) AdvanceJoins(job);
   Answer(event.request, Status::Ok());
 }
@@ -417,93 +421,98 @@ void State::On(const PinSet& event) {
 }
 
 void State::On(const Tick& event) {
-  if (event.resumed) patient_until_ = at_.now + options_.node_lease;
-  const bool patient = at_.now < patient_until_;
+  if (event.resumed) no_loss_until_ = at_.now + options_.node_lease;
+  const bool resumed = at_.now < no_loss_until_;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
     Node& node = nodes_[index];
-    if (!node.attached || patient) continue;
+    if (!node.attached || resumed) continue;
     if (node.stream_ended && at_.now - *node.stream_ended >= options_.detach_grace) {
-      Lose(index, "its stream ended", false);
+      MarkLost(index, "its stream ended", false);
     } else if (at_.now - node.seen >= options_.node_lease) {
-      Lose(index, "no word from its agent for a whole lease", !node.stream_ended);
+      MarkLost(index, "no report from its agent for a full lease", !node.stream_ended);
     } else if (node.probed < node.seen && at_.now - node.seen >= 2 * options_.node_lease / 5) {
-      // A machine that is off or cut does not acknowledge this, and its stream ends.
+      // If the machine is off or unreachable it does not acknowledge this, and the stream ends.
       node.probed = at_.now;
-      Say(index, Welcome{options_.life});
+      SendDirective(index, Welcome{options_.life});
     }
   }
   std::vector<Job*> expired;
   for (auto& [name, job] : jobs_) {
     if (job.plan.open || job.retention_due) job.changed = true;
-    const bool count_again = !job.lacking.empty() && at_.now - job.lacking_at >= kCountAgain;
-    if (!job.repairs.empty() || count_again) job.repair_due = true;
+    const bool count_due =
+        !job.under_protected.empty() && at_.now - job.under_protected_counted_at >= kCountInterval;
+    if (!job.repairs.empty() || count_due) job.repair_due = true;
     AdvanceLife(job);
     AdvanceJoins(job);
-    const bool over = job.phase != JobPhase::kRunning && options_.forget_after.count() != 0 &&
-                      at_.now - job.ended_at >= options_.forget_after;
-    if (over) expired.push_back(&job);
+    const bool forget = job.phase != JobPhase::kRunning && options_.forget_after.count() != 0 &&
+                        at_.now - job.ended_at >= options_.forget_after;
+    if (forget) expired.push_back(&job);
   }
   for (Job* job : expired) Forget(*job, nullptr);
 }
 
-void State::Settle() {
-  SayForgotten();
+void State::ApplyChanges() {
+  SendForgotten();
   for (auto& [name, job] : jobs_) {
-    if (job.changed || job.word_changed || !job.word_to.empty() || job.repair_due) Settle(job);
+    if (job.changed || job.job_state_changed || !job.job_state_to.empty() || job.repair_due) {
+      ApplyChanges(job);
+    }
   }
 }
 
-void State::Settle(Job& job) {
+void State::ApplyChanges(Job& job) {
   if (job.changed) {
     AdvancePlan(job);
     Retain(job);
     AdvanceTargets(job);
     job.changed = false;
   }
-  SendWords(job);
+  SendJobStates(job);
   if (job.repair_due) AdvanceRepairs(job);
   for (const auto& [node, version] : job.remove_disk) {
-    Say(node, RemoveOrder{job.name, version, Tier::kDisk});
+    SendDirective(node, RemoveVersion{job.name, version, Tier::kDisk});
   }
   job.remove_disk.clear();
 }
 
-/// Each node gets the same word but for its group.
-void State::SendWords(Job& job) {
-  if (job.word_changed) job.word_to.insert(job.audience.begin(), job.audience.end());
-  if (!job.word_to.empty()) {
-    const JobWord common = WordOn(job);
-    const PeerSeats* seats = job.seats_of(job.incarnation);
-    for (NodeIndex node : job.word_to) {
+/// Sends the same job state to each node, except for the node's parity group.
+void State::SendJobStates(Job& job) {
+  if (job.job_state_changed) {
+    job.job_state_to.insert(job.subscribers.begin(), job.subscribers.end());
+  }
+  if (!job.job_state_to.empty()) {
+    const JobState common = JobStateOf(job);
+    const GroupIndex* groups = job.groups_of(job.incarnation);
+    for (NodeIndex node : job.job_state_to) {
       if (!nodes_[node].attached) continue;
-      JobWord word = common;
-      if (seats != nullptr && seats->by_node.count(node) != 0) {
-        const uint32_t group = seats->seats[seats->by_node.at(node)].group;
-        word.group = GroupOf(job, job.incarnation, group, nullptr);
+      JobState job_state = common;
+      if (groups != nullptr && groups->by_node.count(node) != 0) {
+        const uint32_t group = groups->members[groups->by_node.at(node)].group;
+        job_state.group = GroupOf(job, job.incarnation, group, nullptr);
       }
-      Say(node, std::move(word));
+      SendDirective(node, std::move(job_state));
     }
   }
-  job.word_changed = false;
-  job.word_to.clear();
+  job.job_state_changed = false;
+  job.job_state_to.clear();
 }
 
-JobWord State::WordOn(const Job& job) const {
-  JobWord word;
-  word.job = job.name;
-  word.incarnation = job.incarnation;
-  word.memory_committed = NewestCommitted(job, Tier::kMemory);
-  word.disk_committed = NewestCommitted(job, Tier::kDisk);
+JobState State::JobStateOf(const Job& job) const {
+  JobState job_state;
+  job_state.job = job.name;
+  job_state.incarnation = job.incarnation;
+  job_state.memory_committed = NewestCommitted(job, Tier::kMemory);
+  job_state.disk_committed = NewestCommitted(job, Tier::kDisk);
   for (const auto& [id, version] : job.versions) {
-    if (version.phase == Phase::kAborted) word.aborted.push_back(id);
+    if (version.phase == Phase::kAborted) job_state.aborted.push_back(id);
   }
-  word.disk_target_step = job.disk_target.step();
-  word.peer_committed = PeerFloor(job);
-  word.peer_target_step = job.peer_target.step();
-  if (job.lineage().decision == Decision::kVersion) word.restore = job.lineage().restored;
-  word.phase = job.phase;
-  word.release = job.released;
-  return word;
+  job_state.disk_target_step = job.disk_target.step();
+  job_state.peer_committed = PeerFloor(job);
+  job_state.peer_target_step = job.peer_target.step();
+  if (job.lineage().decision == Decision::kVersion) job_state.restore = job.lineage().restored;
+  job_state.phase = job.phase;
+  job_state.release = job.released;
+  return job_state;
 }
 
 JobRecord State::RecordOf(const Job& job) const {

@@ -10,13 +10,14 @@ std::string Nodes(uint32_t count) {
 }  // namespace
 
 std::string ToString(const Survival& survival) {
-  if (!survival.nodes_of_power_cut) {
+  if (!survival.nodes_after_power_cut) {
     return survival.nodes == 0 ? "process loss only" : Nodes(survival.nodes);
   }
-  const uint32_t beside = *survival.nodes_of_power_cut;
-  const std::string cut = beside == 0 ? "full power cut" : Nodes(beside) + " + full power cut";
-  // Whoever survives both at once survives either.
-  return survival.nodes > beside ? Nodes(survival.nodes) + "; " + cut : cut;
+  const uint32_t and_nodes = *survival.nodes_after_power_cut;
+  const std::string cut =
+      and_nodes == 0 ? "full power cut" : Nodes(and_nodes) + " + full power cut";
+  // Surviving both at once includes surviving either one.
+  return survival.nodes > and_nodes ? Nodes(survival.nodes) + "; " + cut : cut;
 }
 
 }  // namespace holdfast::coord

@@ -4,20 +4,21 @@
 #include <optional>
 #include <string>
 
-// What may be lost so that a version can still be restored, in the words of operators.
+// Describes for operators which losses a version survives.
 
 namespace holdfast::coord {
 
 struct Survival {
-  /// Nodes of each parity group, with everything on them, at once.
+  /// How many nodes of each parity group may be lost at once, with their memory and disks.
   uint32_t nodes = 0;
-  /// The same on top of all memory, as a power cut takes it; nothing: the disks alone do not have
-  /// the version.
-  std::optional<uint32_t> nodes_of_power_cut;
+  /// The same if all memory is lost too, as in a power cut. Nothing if the disks alone cannot
+  /// restore the version.
+  std::optional<uint32_t> nodes_after_power_cut;
 };
 
-/// "any 2 nodes of each group", "full power cut", "any 1 node of each group + full power cut" (both
-/// at once), "any 2 nodes of each group; full power cut" (either), "process loss only". Pure.
+/// Returns for example "any 2 nodes of each group", "full power cut", "any 1 node of each group +
+/// full power cut" (both at once), "any 2 nodes of each group; full power cut" (either one), or
+/// "process loss only". Pure.
 std::string ToString(const Survival& survival);
 
 }  // namespace holdfast::coord

@@ -7,41 +7,43 @@
 
 namespace holdfast::coord {
 
-/// The step whose version all writers to a tier bring there next: the first one at or after it.
-/// They must not choose by their own speed, since a version counts only when every writer brought
-/// it. The target moves on when the version it led to is committed at the tier or never will be.
-/// Writers are the ranks for the disk, the members of parity groups for the peers. Plain data.
+/// The target of a tier: writers take the first version at or after this step to the tier. All
+/// writers must take the same version, since it is committed only when every writer has written its
+/// part. The target advances when the selected version is committed at the tier or can no longer be
+/// committed there. The writers are the ranks for tier disk and the members of parity groups for
+/// tier peer. Plain data.
 class TierTarget {
  public:
   Step step() const { return step_; }
 
-  /// From here on: a new incarnation, or the coordinator's start.
+  /// Resets the target to `step`, for a new incarnation or after a start of the coordinator.
   void Restart(Step step) {
     step_ = step;
     reached_ = step;
-    answered_.clear();
+    acknowledged_.clear();
     resolved_ = false;
   }
-  /// `writer` brought its part of the version of `step`.
-  void Answered(Rank writer, Step step) {
-    if (step >= step_) answered_.insert(writer);
+  /// Records that `writer` has written its part of the version of `step`.
+  void Acknowledge(Rank writer, Step step) {
+    if (step >= step_) acknowledged_.insert(writer);
   }
-  /// The version of `step` is at the tier, or will not be.
+  /// Records that the version of `step` is committed at the tier, or never will be.
   void Resolve(Step step) {
     if (step < step_) return;
     resolved_ = true;
     reached_ = std::max(reached_, step);
   }
-  /// Every writer brought something. If it makes no version, they chose different steps: GiveUp().
-  bool AllAnswered(size_t writers) const { return answered_.size() == writers; }
-  void GiveUp() { Resolve(step_); }
-  /// The newest step that was dealt with, or the target itself.
+  /// Whether each of `writers` writers has written a version from the target on. If none of these
+  /// versions is complete, the writers took different steps, and the caller calls Abandon().
+  bool AllAcknowledged(size_t writers) const { return acknowledged_.size() == writers; }
+  void Abandon() { Resolve(step_); }
+  /// The newest resolved step, or the target itself.
   Step reached() const { return reached_; }
-  /// Moves on to `next` if it is time. True: it did.
+  /// Advances to `next` if the target is resolved. Returns whether it was.
   bool Advance(Step next) {
     if (!resolved_) return false;
     step_ = std::max(step_, next);
-    answered_.clear();
+    acknowledged_.clear();
     resolved_ = false;
     return true;
   }
@@ -49,7 +51,7 @@ class TierTarget {
  private:
   Step step_;
   Step reached_;
-  std::set<Rank> answered_;
+  std::set<Rank> acknowledged_;
   bool resolved_ = false;
 };
 

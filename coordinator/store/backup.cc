@@ -10,7 +10,7 @@
 
 namespace holdfast::coord {
 namespace {
-// A live store may drop a file that is being read; then everything is read anew.
+// A live store may delete a file during the read; then the complete read starts again.
 constexpr int kReadAttempts = 5;
 
 Result<std::vector<KeyValue>> ReadWholeStore(const std::string& dir) {

@@ -7,8 +7,8 @@
 
 namespace holdfast::coord {
 
-/// A copy's epoch is so much higher than the store's: agents that know no lives have seen none as
-/// high, and follow the copy.
+/// Added to the epoch of a copy. Agents that do not know lives have then seen no epoch that high,
+/// and follow the copy.
 inline constexpr uint64_t kBackupEpochs = 1'000'000;
 
 struct BackupCounts {
@@ -17,8 +17,7 @@ struct BackupCounts {
 };
 
 /// Copies the metadata store in `from`, which may be in use, into `to`, which must be absent or
-/// empty. The copy has a life of its own and is durable on return. After an error `to` is of no
-/// use.
+/// empty. The copy has a new life and is durable on return. After an error `to` is not usable.
 Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to);
 
 }  // namespace holdfast::coord

@@ -8,7 +8,7 @@
 
 namespace holdfast::coord {
 namespace {
-/// What an effect does to the store; nothing for one that is not stored.
+/// Returns the mutation of an effect; nullopt for an effect that is not stored.
 struct Writing {
   std::optional<Mutation> operator()(const PutJob& put) const {
     return Mutation{JobKey(put.record.job), EncodeJob(put.record)};
@@ -58,7 +58,7 @@ struct Writing {
   }
 };
 
-/// All records under a prefix.
+/// Reads all records under a prefix.
 template <typename Record>
 Status ReadAll(MetaStore& store, std::string_view prefix,
                Result<Record> (*decode)(std::string_view, std::string_view),

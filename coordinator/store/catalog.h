@@ -10,20 +10,22 @@
 
 namespace holdfast::coord {
 
-/// The coordinator's records in a MetaStore. Every write compares the epoch that this leadership
-/// took at its start, so that a successor shuts the door on us. Thread-compatible.
+/// The coordinator's records in a MetaStore. Every write compares the epoch that this coordinator
+/// took at its start, so that a successor fences it. Thread-compatible.
 class Catalog {
  public:
-  /// Takes the next epoch, durably, and gives a store that has none a life. FailedPrecondition when
-  /// the store belongs to another cluster.
+  /// Takes the next epoch durably, and a new life if the store has none. FailedPrecondition if the
+  /// store belongs to another cluster. Fenced if another coordinator took the store meanwhile.
   static Result<std::unique_ptr<Catalog>> Open(std::unique_ptr<MetaStore> store,
                                                const std::string& cluster);
 
   Epoch epoch() const { return epoch_; }
   LifeId life() const { return life_; }
+  /// Reads all records. DataLoss for a damaged record, Unsupported for a newer format.
   Result<Records> Read();
-  /// Stores the Put and Erase effects among `effects`, in order, in one synced write; nothing is
-  /// written when there are none. On error the outcome is unknown. Fenced: another epoch began.
+  /// Stores the Put and Erase effects among `effects`, in order, in one synced write; writes
+  /// nothing if there are none. Fenced: another epoch began, and nothing was written. After any
+  /// other error the outcome is unknown.
   Status Write(std::span<const Effect> effects);
 
  private:

@@ -9,16 +9,16 @@
 
 namespace holdfast::coord {
 
-/// What survives a crash of the process that had a MemoryStore open.
+/// The durable contents of a MemoryStore: they survive the store, as files survive a process.
 using MemoryStoreData = std::map<std::string, std::string, std::less<>>;
 
-/// MetaStore in memory, for tests: keeps its data in a map that outlives it and can fail a write
-/// with an unknown outcome.
+/// MetaStore in memory, for tests. It keeps its data in a map that outlives it, and can fail a
+/// write with unknown outcome.
 class MemoryStore : public MetaStore {
  public:
   enum class Fault { kNone, kFailApplied, kFailNotApplied };
 
-  /// `data` outlives the store. `fault` is asked once a Commit.
+  /// `data` outlives the store. Each Commit calls `fault` once.
   explicit MemoryStore(MemoryStoreData& data, std::function<Fault()> fault = nullptr)
       : data_(data), fault_(std::move(fault)) {}
 

@@ -16,29 +16,30 @@ struct KeyValue {
   bool operator==(const KeyValue&) const = default;
 };
 
-/// What a transaction expects of a key; without a value: that it is absent.
+/// The value of a key that a transaction expects; without a value: the key must be absent.
 struct Compare {
   std::string key;
   std::optional<std::string> value;
 };
 
-/// What a transaction does to a key; without a value: erase it. Later ones win.
+/// The new value of a key; without a value: erase the key. A later mutation of the same key wins.
 struct Mutation {
   std::string key;
   std::optional<std::string> value;
 };
 
-/// Small, ordered, durable key-value storage for the coordinator's decisions. One writer.
-/// Threads: calls may come from any thread, one at a time.
+/// Small, ordered, durable key-value store for the coordinator's decisions. It has one writer.
+/// Threads: any, but only one call at a time.
 class MetaStore {
  public:
   virtual ~MetaStore() = default;
+  /// Returns the value of a key; nullopt if the key is absent.
   virtual Result<std::optional<std::string>> Get(std::string_view key) = 0;
-  /// All keys that begin with `prefix`, in order.
+  /// Returns all entries whose key begins with `prefix`, ordered by key.
   virtual Result<std::vector<KeyValue>> Range(std::string_view prefix) = 0;
-  /// Applies all of `mutations` if every compare holds, none otherwise. True: applied and durable.
-  /// False: a compare did not hold. An error: the outcome is unknown; open the store again and
-  /// read.
+  /// Applies all of `mutations` if every compare holds, and none otherwise. True: applied and
+  /// durable. False: a compare failed. Error: the outcome is unknown; open the store again and read
+  /// it.
   virtual Result<bool> Commit(std::span<const Compare> compares,
                               std::span<const Mutation> mutations) = 0;
 };

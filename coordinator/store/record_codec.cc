@@ -27,19 +27,21 @@ Result<PlannedGroup> DecodeGroup(std::string_view key, const metadata::PlannedGr
   const uint32_t members = static_cast<uint32_t>(payload.members_size());
   if (members < 2 || members > kPeerGroupNodesMax || payload.parity() == 0 ||
       payload.parity() > kPeerGroupParityMax || payload.parity() >= members) {
-    return Fail(BadRecord(key, "no such parity group"));
+    return Fail(BadRecord(key, "invalid size or parity of a parity group"));
   }
   PlannedGroup group;
   group.parity = payload.parity();
   for (const metadata::PlannedMember& encoded : payload.members()) {
-    if (!ValidateName("node", encoded.node()).ok()) return Fail(BadRecord(key, "no such node"));
+    if (!ValidateName("node", encoded.node()).ok()) {
+      return Fail(BadRecord(key, "invalid node name in a parity group"));
+    }
     if (!encoded.home().empty() && !ValidateName("node", encoded.home()).ok()) {
-      return Fail(BadRecord(key, "no such node"));
+      return Fail(BadRecord(key, "invalid node name in a parity group"));
     }
     PlannedMember member{encoded.node(), encoded.domain(), {}, encoded.home()};
     for (const metadata::PlannedRank& rank : encoded.ranks()) {
       if (rank.rank() >= world || rank.slot_bytes() > kSlotBytesMax) {
-        return Fail(BadRecord(key, "a parity group has a rank that cannot be"));
+        return Fail(BadRecord(key, "invalid rank or slot in a parity group"));
       }
       member.ranks.push_back({Rank{rank.rank()}, rank.slot_bytes()});
     }
@@ -155,9 +157,9 @@ Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value
   metadata::Lineage payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
   if (payload.world() == 0 || payload.world() > kWorldMax)
-    return Fail(BadRecord(key, "no such world"));
+    return Fail(BadRecord(key, "invalid world"));
   if (payload.decision() > static_cast<uint32_t>(Decision::kVersion)) {
-    return Fail(BadRecord(key, "no such decision"));
+    return Fail(BadRecord(key, "invalid restore decision"));
   }
   record.run_id = payload.run_id();
   record.world = payload.world();
@@ -175,17 +177,17 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
   VersionRecord record;
   std::string_view rest;
   HOLDFAST_RETURN_IF_ERROR(SplitKey(key, kVersionPrefix, record.job, rest));
-  if (rest.size() != 33 || rest[16] != '-') return Fail(BadRecord(key, "not a key of ours"));
+  if (rest.size() != 33 || rest[16] != '-') return Fail(BadRecord(key, "not a valid key"));
   HOLDFAST_ASSIGN_OR_RETURN(record.version.incarnation.value, ParseHex(key, rest.substr(0, 16)));
   HOLDFAST_ASSIGN_OR_RETURN(record.version.step.value, ParseHex(key, rest.substr(17)));
   metadata::Version payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
   if (payload.world() == 0 || payload.world() > kWorldMax)
-    return Fail(BadRecord(key, "no such world"));
-  if (payload.phase() < 1 || payload.phase() > 3) return Fail(BadRecord(key, "no such phase"));
+    return Fail(BadRecord(key, "invalid world"));
+  if (payload.phase() < 1 || payload.phase() > 3) return Fail(BadRecord(key, "invalid phase"));
   if (payload.digests_size() != 0 &&
       static_cast<uint32_t>(payload.digests_size()) != payload.world()) {
-    return Fail(BadRecord(key, "digests do not fit the world"));
+    return Fail(BadRecord(key, "the number of digests differs from the world"));
   }
   record.world = payload.world();
   record.phase = static_cast<Phase>(payload.phase());
@@ -214,7 +216,7 @@ Result<std::string> DecodeCluster(std::string_view value) {
 Result<LifeId> DecodeLife(std::string_view value) {
   metadata::Life payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(kLifeKey, value, payload));
-  if (payload.life() == 0) return Fail(BadRecord(kLifeKey, "no life"));
+  if (payload.life() == 0) return Fail(BadRecord(kLifeKey, "the life is 0"));
   return LifeId{payload.life()};
 }
 

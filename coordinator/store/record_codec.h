@@ -6,8 +6,8 @@
 #include "coordinator/state/records.h"
 #include "storage/base/status.h"
 
-// Keys and values of the metadata, as docs/formats/metadata.md describes them. A value is under a
-// checksum together with its key, so that damage and misplacement are both seen.
+// Keys and values of the metadata, as docs/formats/metadata.md describes them. A checksum covers
+// each value together with its key, so that damage and misplacement are both detected.
 
 namespace holdfast::coord {
 
@@ -41,7 +41,7 @@ std::string EncodeCluster(const std::string& name);
 std::string EncodeEpoch(Epoch epoch);
 std::string EncodeLife(LifeId life);
 
-// DataLoss for damaged values or keys, Unsupported for a newer format.
+// The decoders return DataLoss for damaged values or keys, and Unsupported for a newer format.
 Result<JobRecord> DecodeJob(std::string_view key, std::string_view value);
 Result<LineageRecord> DecodeLineage(std::string_view key, std::string_view value);
 Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value);

@@ -41,7 +41,7 @@ Status UnframeRecord(std::string_view key, std::string_view value,
   for (int i = 0; i < 4; ++i) {
     crc |= static_cast<uint32_t>(static_cast<uint8_t>(value[body.size() + i])) << (8 * i);
   }
-  if (crc != ChecksumOf(key, body)) return BadRecord(key, "its checksum does not match");
+  if (crc != ChecksumOf(key, body)) return BadRecord(key, "the checksum does not match");
   if (body[0] != kFormat) {
     return UnsupportedError(fmt::format("metadata value of '{}': format {}, this build reads {}",
                                         key, static_cast<int>(body[0]), static_cast<int>(kFormat)));
@@ -56,15 +56,14 @@ Result<uint64_t> ParseHex(std::string_view key, std::string_view text) {
   uint64_t number = 0;
   auto parsed = std::from_chars(text.data(), text.data() + text.size(), number, 16);
   if (text.size() != 16 || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
-    return Fail(BadRecord(key, "not a key of ours"));
+    return Fail(BadRecord(key, "not a valid key"));
   }
   return number;
 }
 
-/// Takes "<prefix><job>/<rest>" apart.
 Status SplitKey(std::string_view key, std::string_view prefix, std::string& job,
                 std::string_view& rest) {
-  if (key.substr(0, prefix.size()) != prefix) return BadRecord(key, "not a key of ours");
+  if (key.substr(0, prefix.size()) != prefix) return BadRecord(key, "not a valid key");
   std::string_view tail = key.substr(prefix.size());
   const size_t slash = tail.find('/');
   job = tail.substr(0, slash);

@@ -31,7 +31,7 @@ Status SyncDirectory(const std::string& dir) {
 
 constexpr mode_t kStoreMode = 0700;
 
-/// Makes `dir` and its parents, each entry durable.
+/// Creates `dir` and its parents, and makes each directory entry durable.
 Status MakeDirectories(const std::filesystem::path& dir) {
   std::error_code error;
   if (std::filesystem::is_directory(dir, error)) return Status::Ok();
@@ -44,8 +44,8 @@ Status MakeDirectories(const std::filesystem::path& dir) {
   return SyncDirectory(dir.has_parent_path() ? dir.parent_path().string() : ".");
 }
 
-/// Refuses a directory that is neither empty nor a RocksDB: nothing is written into what is not
-/// ours.
+/// Refuses a directory that is neither empty nor a RocksDB, so that the store never writes into a
+/// foreign directory.
 Status CheckOurs(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/CURRENT", error)) return Status::Ok();
@@ -56,8 +56,8 @@ Status CheckOurs(const std::string& dir) {
                       name.ends_with(".log") || name.ends_with(".dbtmp");
     if (!ours) {
       return FailedPreconditionError(fmt::format(
-          "{} is not empty and not a metadata store (it has '{}'); choose an empty directory", dir,
-          name));
+          "{} is not empty and not a metadata store (it contains '{}'); choose an empty directory",
+          dir, name));
     }
   }
   if (error) return ErrnoStatus(error.value(), "list " + dir);
@@ -68,9 +68,9 @@ rocksdb::Options StoreOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.paranoid_checks = true;
-  // A torn tail is an unfinished write; damage before it must be seen.
+  // A torn tail is an unfinished write. Damage before it must be an error.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  options.write_buffer_size = 4 << 20;  // metadata is small; what it takes in memory is, too
+  options.write_buffer_size = 4 << 20;  // small, since the metadata is small
   options.max_total_wal_size = 16 << 20;
   options.keep_log_file_num = 4;
   options.max_background_jobs = 2;
@@ -87,7 +87,7 @@ RocksStore::~RocksStore() = default;
 Result<std::unique_ptr<RocksStore>> RocksStore::Open(const std::string& dir) {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(dir));
   HOLDFAST_RETURN_IF_ERROR(CheckOurs(dir));
-  // Runs are in it with their environments, keys and tokens among them.
+  // The store has the environments of runs, which may contain keys and tokens.
   if (::chmod(dir.c_str(), kStoreMode) != 0) return Fail(ErrnoStatus(errno, "chmod " + dir));
   rocksdb::DB* raw = nullptr;
   rocksdb::Status status = rocksdb::DB::Open(StoreOptions(), dir, &raw);

@@ -11,15 +11,15 @@ class DB;
 
 namespace holdfast::coord {
 
-/// MetaStore in an embedded RocksDB: one WriteBatch with its log synced a Commit. After a failed
-/// Commit every further one fails too, until the store is opened again.
+/// MetaStore in an embedded RocksDB. Each Commit writes one WriteBatch and syncs the log. After a
+/// failed Commit every further one fails too, until the store is opened again.
 class RocksStore : public MetaStore {
  public:
-  /// Opens `dir`, made with its parents if absent. Unavailable when another process has it open,
-  /// FailedPrecondition when it holds something else, DataLoss when it is damaged.
+  /// Opens `dir`, and creates it with its parents if absent. Unavailable if another process has it
+  /// open, FailedPrecondition if it has other files, DataLoss if it is damaged.
   static Result<std::unique_ptr<RocksStore>> Open(const std::string& dir);
-  /// What was committed when it was opened, also while another process writes there; Commit()
-  /// fails. NotFound when there is no store.
+  /// Opens the store as it is now, even if another process writes to it. Commit() fails. NotFound
+  /// if there is no store.
   static Result<std::unique_ptr<RocksStore>> OpenReadOnly(const std::string& dir);
   ~RocksStore() override;
 

@@ -67,7 +67,7 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
       payload.ranks_per_node() > kWorkersMax || payload.command().empty() ||
       payload.detect_action() > 3 || payload.hang_after_ms() < 0 ||
       (places != 0 && static_cast<uint32_t>(places) != payload.nodes())) {
-    return Fail(BadRecord(key, "no such run"));
+    return Fail(BadRecord(key, "invalid run"));
   }
   record.spec.command = Texts(payload.command());
   record.spec.environment = Texts(payload.environment());
@@ -90,7 +90,7 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   record.budget_used = payload.budget_used();
   record.budget_versions = payload.budget_versions();
   record.newest_step = payload.newest_step();
-  // Older records do not say; a run that was started has mostly saved something.
+  // Older records lack the field; assume that a run with a launch has saved something.
   record.saved = payload.has_saved() ? payload.saved() : payload.launches() != 0;
   record.life = LifeId{payload.life()};
   return record;
@@ -121,12 +121,14 @@ std::string EncodeIncident(const IncidentRecord& record) {
 Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view value) {
   IncidentRecord record;
   if (key.substr(0, kIncidentPrefix.size()) != kIncidentPrefix) {
-    return Fail(BadRecord(key, "not a key of ours"));
+    return Fail(BadRecord(key, "not a valid key"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(record.id, ParseHex(key, key.substr(kIncidentPrefix.size())));
   metadata::Incident payload;
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
-  if (payload.state() < 1 || payload.state() > 5) return Fail(BadRecord(key, "no such state"));
+  if (payload.state() < 1 || payload.state() > 5) {
+    return Fail(BadRecord(key, "invalid state of an incident"));
+  }
   record.job = payload.job();
   record.wall_nanos = payload.wall_nanos();
   record.kind = payload.kind();

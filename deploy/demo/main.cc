@@ -36,15 +36,15 @@ struct Failure {
 const std::vector<Failure>& Failures() {
   static const std::vector<Failure> all = {
       {"kill-rank", "a rank is killed", {"--target", "rank", "2"}},
-      {"hang-rank", "a rank stops, and says nothing", {"--target", "rank", "1"}},
-      {"kill-agent", "an agent is killed; its memory is with the keeper", {"--target", "n1"}},
+      {"hang-rank", "a rank stops without an error", {"--target", "rank", "1"}},
+      {"kill-agent", "an agent is killed; the keeper holds its memory", {"--target", "n1"}},
       {"kill-coordinator", "the coordinator is killed", {}},
       {"kill-node",
-       "a node is gone: agent, keeper, trainer and all memory",
+       "a node is lost: agent, keeper, trainer and all memory",
        {"--target", "n2", "--duration", "4s"}},
       {"corrupt-shard", "a bit of the newest shard on disk flips", {"--target", "rank", "0"}},
       {"fill-disk", "a node's disk is full", {"--target", "n3", "--duration", "6s"}},
-      {"power-loss", "everything is killed at once, the memory is gone", {}},
+      {"power-loss", "all processes are killed at once, the memory is lost", {}},
   };
   return all;
 }
@@ -58,8 +58,8 @@ struct DemoOptions {
   bool keep = false;
 };
 
-/// Ends every process that has `root` in its arguments: what a drill started again is not a child
-/// of this program.
+/// Kills every process that has `root` in its arguments: processes that a drill has restarted are
+/// not children of this program.
 void EndProcessesOf(const std::string& root) {
   const auto count = [&] {
     int found = 0;
@@ -95,8 +95,8 @@ class Demo {
   Status RunJob(Cluster& cluster, bool has_small_disk);
   Status Launch(Cluster& cluster);
   void RunDrill(Cluster& cluster, const Failure& failure);
-  /// The command's JSON; of a refusal its sentence.
-  Result<json> Ask(Cluster& cluster, std::vector<std::string> arguments);
+  /// Runs a CLI command. Returns its JSON, or Aborted with its error text.
+  Result<json> RunCommand(Cluster& cluster, std::vector<std::string> arguments);
   uint64_t NewestStep(Cluster& cluster);
 
   DemoOptions options_;
@@ -118,7 +118,7 @@ Status Demo::TrainUninterrupted() {
   return Status::Ok();
 }
 
-Result<json> Demo::Ask(Cluster& cluster, std::vector<std::string> arguments) {
+Result<json> Demo::RunCommand(Cluster& cluster, std::vector<std::string> arguments) {
   arguments.insert(arguments.end(), {"-o", "json"});
   HOLDFAST_ASSIGN_OR_RETURN(const Cluster::CliResult answer, cluster.Cli(arguments, kTimeout));
   json parsed = json::parse(answer.out, nullptr, false);
@@ -127,7 +127,7 @@ Result<json> Demo::Ask(Cluster& cluster, std::vector<std::string> arguments) {
 }
 
 uint64_t Demo::NewestStep(Cluster& cluster) {
-  auto status = Ask(cluster, {"status", kJob});
+  auto status = RunCommand(cluster, {"status", kJob});
   if (!status || (*status)["jobs"].empty()) return 0;
   return (*status)["jobs"][0].value("newest_seen_step", uint64_t{0});
 }
@@ -160,7 +160,8 @@ Status Demo::Launch(Cluster& cluster) {
                                          cluster.root() + "/final"}));
   if (ran.exit_code != 0) return AbortedError("holdfast run: " + ran.errors);
   if (!local::WaitUntil([&] { return NewestStep(cluster) >= 10; }, kTimeout)) {
-    return DeadlineExceededError("the job made no step; see " + cluster.CoordinatorLog());
+    return DeadlineExceededError("the job did not complete 10 steps; see " +
+                                 cluster.CoordinatorLog());
   }
   return Status::Ok();
 }
@@ -171,7 +172,7 @@ void Demo::RunDrill(Cluster& cluster, const Failure& failure) {
   std::vector<std::string> arguments = {"drill", failure.name};
   arguments.insert(arguments.end(), failure.arguments.begin(), failure.arguments.end());
   arguments.insert(arguments.end(), {"--job", kJob, "--yes"});
-  auto answer = Ask(cluster, arguments);
+  auto answer = RunCommand(cluster, arguments);
   if (!answer) {
     row.error = answer.error().message();
   } else if (!answer->contains("drills") || (*answer)["drills"].empty()) {
@@ -183,7 +184,7 @@ void Demo::RunDrill(Cluster& cluster, const Failure& failure) {
     }
     Print("  " + row.drill.value("what", ""));
     if (row.drill["incident_kind"].is_string()) {
-      Print(fmt::format("  the incident: {}, detected after {} ms, the first new step after {} ms",
+      Print(fmt::format("  incident: {}, detected after {} ms, first new step after {} ms",
                         row.drill["incident_kind"].get<std::string>(),
                         row.drill["detect_ms"].dump(), row.drill["recover_ms"].dump()));
     }
@@ -194,24 +195,24 @@ void Demo::RunDrill(Cluster& cluster, const Failure& failure) {
 
 Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
   HOLDFAST_RETURN_IF_ERROR(cluster.Start());
-  Print(fmt::format("a coordinator and {} agents are up in {}", cluster.nodes(), cluster.root()));
+  Print(fmt::format("started a coordinator and {} agents in {}", cluster.nodes(), cluster.root()));
   HOLDFAST_RETURN_IF_ERROR(Launch(cluster));
   Print(
-      "`holdfast run` has launched four ranks, which checkpoint every step, and keeps them "
-      "running");
+      "`holdfast run` has launched four ranks that checkpoint every step, and restarts them after "
+      "failures");
   for (const Failure& failure : Failures()) {
     const bool wanted = options_.drills.empty() ||
                         std::find(options_.drills.begin(), options_.drills.end(), failure.name) !=
                             options_.drills.end();
     if (!wanted) continue;
     if (failure.name == "fill-disk" && !has_small_disk) {
-      report_.rows.push_back({failure.name, {}, "no small disk: no loop device, or not root", ""});
+      report_.rows.push_back({failure.name, {}, "no small disk: needs root and a loop device", ""});
       continue;
     }
     RunDrill(cluster, failure);
     if (!report_.rows.back().ok()) return AbortedError("drill " + failure.name + " failed");
   }
-  Print("no more failures; training to the end");
+  Print("all drills are done; training to the end");
   HOLDFAST_ASSIGN_OR_RETURN(
       const Cluster::CliResult followed,
       cluster.Cli({"run", "--follow", "--job", kJob},
@@ -243,7 +244,7 @@ Status Demo::Run() {
   }
   EndProcessesOf(options.root);
   if (options_.keep || !status.ok()) {
-    Print("kept: " + options.root);
+    Print("data and logs are kept in " + options.root);
   } else {
     if (small_disk) local::SmallDisk unmounted = std::move(*small_disk);
     std::error_code ignored;
@@ -257,14 +258,15 @@ Status Demo::Run() {
 int Main(int argc, char** argv) {
   DemoOptions options;
   CLI::App app(
-      "Has `holdfast run` train a job that checkpoints every step, causes one failure after "
-      "another with `holdfast "
-      "drill`, and compares the job's final parameters with an uninterrupted run's.");
+      "Runs a training job that checkpoints every step with `holdfast run`, injects one failure "
+      "after another with `holdfast drill`, and compares the job's final parameters with an "
+      "uninterrupted run's.");
   app.add_option("--json", options.json_path, "also write the report as JSON");
   app.add_option("--drill", options.drills, "only these drills (repeatable); default: all");
   app.add_option("--steps", options.steps, "steps to train")->capture_default_str();
   app.add_option("--params", options.params, "parameters of the model")->capture_default_str();
-  app.add_option("--step-ms", options.step_ms, "slows each step down")->capture_default_str();
+  app.add_option("--step-ms", options.step_ms, "additional milliseconds per step")
+      ->capture_default_str();
   app.add_flag("--keep", options.keep, "keep data and logs");
   CLI11_PARSE(app, argc, argv);
 

@@ -9,7 +9,7 @@ using nlohmann::json;
 std::string Number(const json& drill, const char* key) {
   const auto found = drill.find(key);
   return found == drill.end() || !found->is_number() ? "–"
-                                                      : fmt::format("{:.0f}", found->get<double>());
+                                                     : fmt::format("{:.0f}", found->get<double>());
 }
 
 std::string Text(const json& drill, const char* key) {
@@ -27,11 +27,11 @@ std::string ToTable(const Report& report) {
       out += fmt::format("{:<18}skipped: {}\n", row.name, row.skipped);
       continue;
     }
-    out += fmt::format("{:<18}{:<16}{:>11}{:>12}{:>7}  {:<28}{}\n", row.name,
-                       Text(row.drill, "target"), Number(row.drill, "detect_ms"),
-                       Number(row.drill, "recover_ms"), Number(row.drill, "lost_steps"),
-                       Text(row.drill, "incident_kind"),
-                       row.ok() ? "passed" : "FAILED " + row.error);
+    out +=
+        fmt::format("{:<18}{:<16}{:>11}{:>12}{:>7}  {:<28}{}\n", row.name,
+                    Text(row.drill, "target"), Number(row.drill, "detect_ms"),
+                    Number(row.drill, "recover_ms"), Number(row.drill, "lost_steps"),
+                    Text(row.drill, "incident_kind"), row.ok() ? "passed" : "FAILED " + row.error);
   }
   return out;
 }

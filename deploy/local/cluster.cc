@@ -56,7 +56,7 @@ Status Cluster::StartCoordinator(const std::string& crash) {
   for (const std::string& setting :
        {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
         std::string("drills.enabled=true"),
-        // The programs that run here never pause for long: a hang is restarted as soon as it shows.
+        // The programs of these clusters never pause for long, so a hang leads to a quick restart.
         std::string("detect.restart_stuck_after_ms=5000"),
         std::string("detect.restart_absent_after_ms=5000"),
         "retention.keep_last=" + std::to_string(options_.keep_last)}) {
@@ -127,7 +127,7 @@ Status Cluster::AwaitAgent(int node) {
       [&] { return !agents_[node].running() || agent::ConnectUnix(AgentSocket(node)).has_value(); },
       kStartTimeout);
   if (answered && agents_[node].running()) return Status::Ok();
-  return UnavailableError("agent n" + std::to_string(node) + " did not come up:\n" +
+  return UnavailableError("agent n" + std::to_string(node) + " did not start:\n" +
                           ReadAll(AgentLog(node)));
 }
 
@@ -151,7 +151,7 @@ void Cluster::KillKeeper(int node) {
   if (pid <= 0) return;
   auto pidfd = PidFdOf(pid);
   ::kill(pid, SIGKILL);
-  // Not our child: init reaps it. Gone means that its socket refuses.
+  // The keeper is not our child: init reaps it. It has ended when its socket refuses connections.
   WaitUntil([&] { return KeeperPid(node) != pid; }, kStartTimeout);
 }
 

@@ -11,27 +11,27 @@
 namespace holdfast::local {
 
 struct ClusterOptions {
-  std::string root;  // short: sockets live beneath it
+  std::string root;  // a short path: sockets are beneath it
   int nodes = 4;
   uint64_t arena_bytes = 256ULL << 20;
   int disk_every = 1;
   int keep_last = 3;
-  int data_dirs = 1;                        // a node
+  int data_dirs = 1;                        // per node
   std::map<int, std::string> data_dir_of;   // node → other folder, e.g. a small mount
   std::vector<std::string> agent_settings;  // further "key=value"
-  std::map<int, std::vector<std::string>> agent_settings_of;  // node → yet further ones
-  /// Node → what its agent is started by, e.g. {"ip", "netns", "exec", "n3"}.
+  std::map<int, std::vector<std::string>> agent_settings_of;  // node → its further settings
+  /// Node → the command that starts its agent, e.g. {"ip", "netns", "exec", "n3"}.
   std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
-  std::string endpoint;                          // of the coordinator; a socket unless said
-  std::vector<std::string> coordinator_command;  // as agent_command_of
-  std::vector<std::string> cli_command;          // the same for the operator's commands
+  std::string endpoint;                          // of the coordinator; empty: a Unix socket
+  std::vector<std::string> coordinator_command;  // the command that starts the coordinator
+  std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
 };
 
-/// A whole Holdfast on this machine, real processes over Unix sockets: one coordinator and an agent
-/// (with its keeper) a node. What was started is ended on destruction; the files stay.
-/// Thread-compatible.
+/// A complete Holdfast cluster on this machine, as real processes over Unix sockets: one
+/// coordinator, and one agent with its keeper per node. The destructor ends all processes; the
+/// files stay. Thread-compatible.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options);
@@ -45,17 +45,17 @@ class Cluster {
   Status StartCoordinator(const std::string& crash = "");
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
-  /// From their next start on, agents run where and as `options` has it.
+  /// Sets the agents' settings and commands, from `options`, for their next starts.
   void MoveAgents(const ClusterOptions& options);
 
   Process& coordinator() { return coordinator_; }
   Process& agent(int node) { return agents_[node]; }
-  /// The keeper of a node: 0 if none runs.
+  /// Returns the pid of a node's keeper; 0 if none runs.
   pid_t KeeperPid(int node) const;
   void KillKeeper(int node);
-  /// As if the machine had burnt: agent and keeper killed, sockets and disks gone.
+  /// Simulates the loss of a machine: kills agent and keeper, and removes sockets and disks.
   void DestroyNode(int node);
-  /// SIGKILL to coordinator, agents and keepers at once: the memory is gone.
+  /// Kills coordinator, agents and keepers with SIGKILL at once. The memory is lost.
   void KillEverything();
 
   std::string endpoint() const {
@@ -63,7 +63,7 @@ class Cluster {
   }
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
-  /// Where the node listens for its peers.
+  /// Returns the socket on which the node listens for its peers.
   std::string PeerSocket(int node) const { return NodeDir(node) + "/p.sock"; }
   std::string AgentSocket(int node) const { return RunDir(node) + "/agent.sock"; }
   std::string RunDir(int node) const;
@@ -87,9 +87,9 @@ class Cluster {
   std::vector<Process> agents_;
 };
 
-/// mkdtemp under $TMPDIR or /tmp.
+/// Makes a temporary directory under $TMPDIR or /tmp.
 Result<std::string> MakeTempDir(const std::string& prefix);
-/// The bytes of the file; none when it cannot be read.
+/// Returns the bytes of the file; empty when it cannot be read.
 std::string ReadAll(const std::string& path);
 
 }  // namespace holdfast::local

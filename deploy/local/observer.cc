@@ -11,26 +11,26 @@ std::optional<VersionId> VersionOf(const nlohmann::json& job, const char* key) {
 }
 }  // namespace
 
-Result<JobView> Observe(const Cluster& cluster, const std::string& job) {
+Result<JobSummary> Observe(const Cluster& cluster, const std::string& job) {
   HOLDFAST_ASSIGN_OR_RETURN(auto answer, cluster.Cli({"status", job, "-o", "json"}));
   auto document = nlohmann::json::parse(answer.out, nullptr, false);
   if (document.is_discarded() || !document.contains("jobs")) {
     return Fail(UnavailableError("holdfast status ended with " + std::to_string(answer.exit_code) +
                                  ": " + answer.errors));
   }
-  JobView view;
+  JobSummary summary;
   for (const auto& finding : document.value("findings", nlohmann::json::array())) {
-    view.codes.push_back(finding.value("code", ""));
-    view.text += finding.value("code", "") + " " + finding.value("message", "") + "\n";
+    summary.codes.push_back(finding.value("code", ""));
+    summary.text += finding.value("code", "") + " " + finding.value("message", "") + "\n";
   }
   for (const auto& entry : document["jobs"]) {
     if (entry.value("job", "") != job) continue;
-    view.memory_committed = VersionOf(entry, "memory_committed");
-    view.peer_committed = VersionOf(entry, "peer_committed");
-    view.disk_committed = VersionOf(entry, "disk_committed");
-    view.restorable = VersionOf(entry, "restorable");
+    summary.memory_committed = VersionOf(entry, "memory_committed");
+    summary.peer_committed = VersionOf(entry, "peer_committed");
+    summary.disk_committed = VersionOf(entry, "disk_committed");
+    summary.restorable = VersionOf(entry, "restorable");
   }
-  return view;
+  return summary;
 }
 
 Result<VersionId> AwaitCommit(const Cluster& cluster, const std::string& job, Tier tier,
@@ -39,14 +39,14 @@ Result<VersionId> AwaitCommit(const Cluster& cluster, const std::string& job, Ti
   std::string last = "nothing committed";
   WaitUntil(
       [&] {
-        auto view = Observe(cluster, job);
-        if (!view) {
-          last = view.error().ToString();
+        auto summary = Observe(cluster, job);
+        if (!summary) {
+          last = summary.error().ToString();
           return false;
         }
-        auto& committed = tier == Tier::kDisk   ? view->disk_committed
-                          : tier == Tier::kPeer ? view->peer_committed
-                                                : view->memory_committed;
+        auto& committed = tier == Tier::kDisk   ? summary->disk_committed
+                          : tier == Tier::kPeer ? summary->peer_committed
+                                                : summary->memory_committed;
         if (committed) last = "newest is " + ToString(*committed);
         if (committed && (!than || *committed > *than)) found = committed;
         return found.has_value();

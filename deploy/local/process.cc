@@ -20,7 +20,7 @@ namespace {
 [[noreturn]] void Exec(pid_t parent, int log_fd, int error_fd, char* const* argv,
                        char* const* envp) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
+  if (::getppid() != parent) ::_exit(127);  // the parent ended before the prctl call
   ::dup2(log_fd, STDOUT_FILENO);
   ::dup2(error_fd, STDERR_FILENO);
   int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

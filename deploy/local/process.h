@@ -14,13 +14,13 @@ namespace holdfast::local {
 
 struct ProcessOptions {
   std::vector<std::string> argv;           // argv[0] is a path
-  std::map<std::string, std::string> env;  // over this process's environment
+  std::map<std::string, std::string> env;  // overrides this process's environment
   std::string log_path;                    // stdout and stderr are appended here
   std::string error_path;                  // stderr goes here instead, if set
 };
 
-/// A child process that dies with its parent (PR_SET_PDEATHSIG) and is killed and reaped on
-/// destruction. Thread-compatible.
+/// A child process that ends with its parent (PR_SET_PDEATHSIG). The destructor kills and reaps it.
+/// Thread-compatible.
 class Process {
  public:
   static Result<Process> Start(const ProcessOptions& options);
@@ -30,14 +30,14 @@ class Process {
   ~Process();
 
   pid_t pid() const { return pid_; }
-  /// Reaps if it has ended.
+  /// Returns whether the process runs. Reaps it if it has ended.
   bool running();
   void Signal(int signal);
   /// Sends SIGKILL and reaps.
   void Kill();
-  /// The wait status once it has ended; nothing when the time ran out.
+  /// Waits for the end of the process. Returns its wait status; nothing when the timeout expired.
   std::optional<int> WaitFor(std::chrono::milliseconds timeout);
-  /// Exit code, 128 + signal, or nothing while it runs.
+  /// Returns the exit code, or 128 + signal, or nothing while the process runs.
   std::optional<int> exit_code();
 
  private:
@@ -46,12 +46,13 @@ class Process {
   std::optional<int> status_;
 };
 
-/// Polls `condition` every few milliseconds until it is true or the time is over.
+/// Polls `condition` every few milliseconds until it is true or the timeout expires. Returns its
+/// last value.
 template <typename Condition>
 bool WaitUntil(Condition condition, std::chrono::milliseconds timeout);
 
-/// "<folder of this executable>": where the sibling binaries are; HOLDFAST_BIN_DIR in the
-/// environment (set for tests, whose executables are elsewhere) goes first.
+/// Returns the folder of Holdfast's programs: HOLDFAST_BIN_DIR from the environment (set for tests,
+/// whose executables are elsewhere) or the folder of this executable.
 std::string BinaryDir();
 
 }  // namespace holdfast::local

@@ -8,10 +8,10 @@
 
 namespace holdfast::local {
 
-/// A small ext4 on a loop device, unmounted on destruction. FailedPrecondition where the machine
-/// has no loop devices or this user may not mount.
+/// A small ext4 on a loop device; the destructor unmounts it.
 class SmallDisk {
  public:
+  /// FailedPrecondition when the machine has no loop devices or this user may not mount.
   static Result<SmallDisk> Make(const std::string& dir, uint64_t bytes);
   SmallDisk(SmallDisk&& other) noexcept;
   SmallDisk& operator=(SmallDisk&&) = delete;

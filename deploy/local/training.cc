@@ -14,11 +14,11 @@ Training::Training(Cluster* cluster, TrainingOptions options)
   if (cluster_ == nullptr) own_root_ = MakeTempDir("hf-plain").value_or("");
   dir_ = (cluster_ != nullptr ? cluster_->root() : own_root_) + "/" + options_.job;
   std::error_code error;
-  std::filesystem::create_directories(dir_, error);  // Start() says what cannot be written
+  std::filesystem::create_directories(dir_, error);  // Start() reports a failure to write
 }
 
 Training::~Training() {
-  ranks_.clear();  // ends them
+  ranks_.clear();  // ends the ranks
   std::error_code ignored;
   if (!own_root_.empty()) std::filesystem::remove_all(own_root_, ignored);
 }

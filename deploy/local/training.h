@@ -19,18 +19,19 @@ struct TrainingOptions {
   uint64_t params = 20'000;
   uint64_t seed = 1;
   uint64_t step_sleep_ms = 0;
-  std::vector<std::string> flags;  // further ones for every rank
+  std::vector<std::string> flags;  // further flags for every rank
 };
 
-/// What a rank said when it came back.
+/// The restore that a rank reported at its start.
 struct Restored {
   int rank = 0;
-  uint64_t step = 0;  // the step its training goes on after; 0 = fresh
+  uint64_t step = 0;  // the step after which the training continues; 0 = a fresh start
   std::string tier;   // "memory", "disk", "none"
 };
 
-/// One training job of the example trainer, ranks spread over a cluster's nodes, started and
-/// started again as a launcher would. The trainers report through event files. Thread-compatible.
+/// One training job of the example trainer, with its ranks spread over a cluster's nodes. Start()
+/// starts and restarts it as a launcher would. The trainers report through event files.
+/// Thread-compatible.
 class Training {
  public:
   Training(Cluster* cluster, TrainingOptions options);  // no cluster: trains without checkpoints
@@ -38,33 +39,33 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  /// Starts all ranks with a fresh run id. `crash` arms a crash point in the trainer of
-  /// `crash_rank`.
+  /// Starts all ranks with a new run ID. `crash` arms a crash point in the trainer of `crash_rank`.
   Status Start(const std::string& crash = "", int crash_rank = -1);
-  /// For the starts to come.
+  /// Applies to later starts.
   void SetStepSleep(uint64_t ms) { options_.step_sleep_ms = ms; }
   void KillRank(int rank);
   void KillAll();
 
-  /// Highest step any rank of the current start has finished; counts from 1, 0 before the first.
+  /// Returns the highest step that any rank of the current start has finished; steps count from 1,
+  /// 0 before the first.
   uint64_t newest_step();
-  /// False when the time ran out or a trainer ended before.
+  /// Waits for `step`. Returns false when the timeout expired or a trainer ended before that step.
   bool AwaitStep(uint64_t step, std::chrono::milliseconds timeout);
-  /// Waits until some rank has ended; false when none did.
+  /// Waits until a rank has ended. Returns false when none did.
   bool AwaitFailure(std::chrono::milliseconds timeout);
   /// Waits until all ranks have ended with exit code 0.
   Status AwaitFinish(std::chrono::milliseconds timeout);
   bool AnyEnded();
 
-  /// What each rank restored from in the current start; empty until all have said so.
+  /// Returns each rank's restore in the current start; empty until all ranks have reported it.
   std::vector<Restored> restored();
-  /// Loss of every finished step as it was last reported, over all starts.
+  /// Returns the last reported loss of every finished step, over all starts.
   const std::map<uint64_t, double>& losses();
-  /// Milliseconds of every step of the current start, as rank 0 reported them.
+  /// Returns the milliseconds of every step of the current start, as rank 0 reported them.
   const std::vector<double>& step_ms();
-  /// Final parameters as bytes, written by the ranks at the end of training.
+  /// Returns the bytes of the final parameters, which the ranks write at the end of training.
   Result<std::string> FinalParameters() const;
-  /// The logs' last lines, for error messages.
+  /// Returns the end of each log, for error messages.
   std::string LogTail() const;
   int start_count() const { return start_count_; }
   Process& rank(int index) { return ranks_[index]; }
@@ -72,12 +73,12 @@ class Training {
  private:
   std::string EventPath(int rank) const;
   std::string FinalPath() const { return dir_ + "/final"; }
-  /// Reads what the event files gained.
+  /// Reads the new contents of the event files.
   void Poll();
 
   Cluster* cluster_;
   TrainingOptions options_;
-  std::string own_root_;  // without a cluster: made here, and removed with the object
+  std::string own_root_;  // without a cluster: a temporary folder, which the destructor removes
   std::string dir_;
   std::vector<Process> ranks_;
   int start_count_ = 0;
@@ -91,7 +92,7 @@ class Training {
   std::vector<double> step_ms_;
 };
 
-/// The final parameters of the job as `options` have it, trained without checkpoints or pauses.
+/// Trains the job of `options` without checkpoints or pauses. Returns its final parameters.
 Result<std::string> UninterruptedParameters(TrainingOptions options,
                                             std::chrono::milliseconds timeout);
 

@@ -6,7 +6,7 @@
 
 namespace holdfast {
 
-/// The only source of time. Time-outs use Now() (monotonic); WallNanos() is for display alone.
+/// The only source of time. Timeouts use Now() (monotonic); WallNanos() is only for display.
 class Clock {
  public:
   using Duration = std::chrono::nanoseconds;
@@ -14,15 +14,15 @@ class Clock {
 
   virtual ~Clock() = default;
   virtual TimePoint Now() const = 0;
-  /// Nanoseconds since 1970 in UTC.
+  /// Returns the nanoseconds since 1970 in UTC.
   virtual int64_t WallNanos() const = 0;
   virtual void SleepFor(Duration duration) = 0;
 
-  /// The process's real clock.
+  /// Returns the process's real clock.
   static Clock& Real();
 };
 
-/// A clock that moves only when told to. Thread-compatible.
+/// A clock that moves only in SleepFor() and Advance(). Thread-compatible.
 class ManualClock : public Clock {
  public:
   TimePoint Now() const override { return now_; }
@@ -34,7 +34,7 @@ class ManualClock : public Clock {
   TimePoint now_ = TimePoint(std::chrono::hours(1));
 };
 
-/// RFC 3339 in UTC with milliseconds, e.g. "2026-01-02T03:04:05.678Z".
+/// Formats a time as RFC 3339 in UTC with milliseconds, e.g. "2026-01-02T03:04:05.678Z".
 std::string FormatUtc(int64_t wall_nanos);
 
 }  // namespace holdfast

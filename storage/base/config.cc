@@ -88,9 +88,9 @@ void ConfigSchema::Add(std::string key, std::string* field, std::string doc) {
 void ConfigSchema::Add(std::string key, bool* field, std::string doc) {
   entries_.push_back({std::move(key), Kind::kBool, field, std::move(doc)});
 }
-void ConfigSchema::Add(std::string key, int64_t* field, std::string doc, int64_t least,
-                       int64_t most) {
-  entries_.push_back({std::move(key), Kind::kInteger, field, std::move(doc), least, most});
+void ConfigSchema::Add(std::string key, int64_t* field, std::string doc, int64_t min_value,
+                       int64_t max_value) {
+  entries_.push_back({std::move(key), Kind::kInteger, field, std::move(doc), min_value, max_value});
 }
 void ConfigSchema::Add(std::string key, std::vector<std::string>* field, std::string doc) {
   entries_.push_back({std::move(key), Kind::kList, field, std::move(doc)});
@@ -127,7 +127,7 @@ Status ConfigSchema::Set(std::string_view assignment) {
   std::string key(assignment.substr(0, equals));
   std::string value(assignment.substr(equals + 1));
   const Entry* entry = Find(key);
-  // An unknown key is LoadText's to report, whatever its value is.
+  // LoadText reports unknown keys. Quoting the value makes sure that it gets that far.
   bool text = entry == nullptr || entry->kind == Kind::kString || entry->kind == Kind::kBytes;
   if (text && (value.empty() || value[0] != '"')) {
     value = Quoted(value);
@@ -160,6 +160,7 @@ Status AssignBytes(const toml::node& node, uint64_t* field) {
 }  // namespace
 
 Status ConfigSchema::LoadText(std::string_view text, std::string_view origin) {
+  // Collects all errors instead of stopping at the first, so that one run shows every mistake.
   toml::table parsed;
   try {
     parsed = toml::parse(text, origin);
@@ -202,11 +203,11 @@ Status ConfigSchema::LoadText(std::string_view text, std::string_view origin) {
         break;
       case Kind::kInteger: {
         auto v = node.value_exact<int64_t>();
-        if (v && *v >= entry->least && *v <= entry->most) {
+        if (v && *v >= entry->min_value && *v <= entry->max_value) {
           *static_cast<int64_t*>(entry->field) = *v;
         } else {
-          status = InvalidArgumentError(
-              fmt::format("expects a whole number from {} to {}", entry->least, entry->most));
+          status = InvalidArgumentError(fmt::format("expects a whole number from {} to {}",
+                                                    entry->min_value, entry->max_value));
         }
         break;
       }

@@ -1,9 +1,9 @@
 #pragma once
 
 // HOLDFAST_CRASH_POINT("volume.after_rename") kills the process with SIGKILL when the environment
-// variable HOLDFAST_CRASH names that point: "volume.after_rename" at its first passing,
-// "volume.after_rename:3" at its third. Compiled to nothing unless HOLDFAST_CRASH_POINTS is on, as
-// it is for tests and never for what is installed.
+// variable HOLDFAST_CRASH names that point. "volume.after_rename" kills at the first pass,
+// "volume.after_rename:3" at the third. The macro compiles to nothing unless HOLDFAST_CRASH_POINTS
+// is on. Test builds set that option; installed builds never do.
 #if defined(HOLDFAST_CRASH_POINTS)
 #define HOLDFAST_CRASH_POINT(name) ::holdfast::PassCrashPoint(name)
 #else
@@ -11,6 +11,6 @@
 #endif
 
 namespace holdfast {
-/// Dies here when this point is the chosen one. Threads: any.
+/// Kills this process when HOLDFAST_CRASH names this point. Threads: any.
 void PassCrashPoint(const char* name);
 }  // namespace holdfast

@@ -9,7 +9,8 @@ std::string ToString(VersionId version) {
 }
 
 namespace {
-/// Digits only, no leading zero: the form std::to_string writes, so that a name has one spelling.
+/// Accepts only digits without a leading zero, as std::to_string writes them: each name has exactly
+/// one spelling.
 bool ParseCanonical(std::string_view text, uint64_t* value) {
   if (text.empty() || (text.size() > 1 && text[0] == '0')) return false;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);

@@ -27,8 +27,8 @@ Status ValidateJobName(std::string_view job) {
   const bool reserved = std::find(kReserved.begin(), kReserved.end(), job) != kReserved.end();
   if (!reserved && !IsTemporary(job)) return Status::Ok();
   return InvalidArgumentError("job '" + std::string(job) +
-                              "' has a name that data directories use themselves; choose another "
-                              "name for the job");
+                              "' has a name that data directories reserve; choose another name for "
+                              "the job");
 }
 
 }  // namespace holdfast

@@ -6,15 +6,15 @@
 
 namespace holdfast {
 
-/// The file beside a volume's marker that says which life of the coordinator's store its agent
-/// followed last.
+/// The file next to a volume's marker that records the life of the coordinator's store that the
+/// volume's agent followed last.
 inline constexpr std::string_view kSeenLifeName = "HOLDFAST.life";
-/// The file beside a volume's marker that says which agent the volume belongs to.
+/// The file next to a volume's marker that records which agent the volume belongs to.
 inline constexpr std::string_view kAgentFileName = "HOLDFAST.agent";
 
-/// ValidateName, and none of the names that data directories use themselves: such a job could never
-/// be written to disk. Checked wherever a job begins: `holdfast run`, the client library, the agent
-/// and the coordinator.
+/// Checks ValidateName and refuses the names that data directories reserve: a job with such a name
+/// could never be written to disk. `holdfast run`, the client library, the agent and the
+/// coordinator check it when a job begins.
 Status ValidateJobName(std::string_view job);
 
 }  // namespace holdfast

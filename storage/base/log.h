@@ -26,8 +26,8 @@ LogField Kv(std::string_view key, const T& value) {
 /// Values with spaces or quotes are quoted. Threads: any.
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-/// Names this process in its lines ("agent", "coordinator") and drops lines below `level`. Call
-/// once at the start of main.
+/// Sets the component in this process's log lines ("agent", "coordinator") and drops lines below
+/// `level`. Call it once at the start of main.
 void ConfigureLog(std::string_view component, LogLevel level);
 
 }  // namespace holdfast

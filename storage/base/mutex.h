@@ -4,8 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 
-// A thin mutex over std::mutex that clang's thread-safety analysis understands. Members say what
-// guards them: `int count_ HOLDFAST_GUARDED_BY(mutex_);`.
+// A thin wrapper of std::mutex that clang's thread-safety analysis understands. Members name the
+// mutex that guards them: `int count_ HOLDFAST_GUARDED_BY(mutex_);`.
 #if defined(__clang__)
 #define HOLDFAST_TSA(x) __attribute__((x))
 #else
@@ -40,7 +40,7 @@ class HOLDFAST_TSA(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-/// Condition variable for Mutex. Waits are spurious: loop on the condition.
+/// Condition variable for Mutex. Wakeups may be spurious: loop on the condition.
 class CondVar {
  public:
   void Wait(Mutex& mutex) HOLDFAST_REQUIRES(mutex) {
@@ -48,14 +48,14 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  /// False when the time ran out first.
+  /// Returns false when `timeout` expired first.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) HOLDFAST_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     bool notified = cv_.wait_for(lock, timeout) == std::cv_status::no_timeout;
     lock.release();
     return notified;
   }
-  /// False when `deadline` came first.
+  /// Returns false when `deadline` passed first.
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
       HOLDFAST_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);

@@ -44,7 +44,7 @@ bool IsAlive(const ProcessName& process) {
          StartTicksOf(process.pid) == process.start_ticks;
 }
 
-Result<std::string> ProgramBeside(std::string_view name) {
+Result<std::string> SiblingProgram(std::string_view name) {
   std::array<char, PATH_MAX> path{};
   const ssize_t bytes = ::readlink("/proc/self/exe", path.data(), path.size());
   if (bytes <= 0 || bytes == static_cast<ssize_t>(path.size())) {
@@ -57,14 +57,14 @@ Result<std::string> ProgramBeside(std::string_view name) {
 Result<UniqueFd> PidFdOf(pid_t pid) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (fd.valid()) return fd;
-  if (errno == ESRCH) return Fail(NotFoundError(fmt::format("process {} is gone", pid)));
+  if (errno == ESRCH) return Fail(NotFoundError(fmt::format("process {} has ended", pid)));
   return Fail(ErrnoStatus(errno, fmt::format("pidfd_open({})", pid)));
 }
 
 Status SignalProcess(const ProcessName& process, int signal) {
   auto fd =
       process.pid > 1 ? PidFdOf(process.pid) : Fail(NotFoundError("there is no such process"));
-  // While the descriptor is open its process is the one that is looked at.
+  // While the descriptor is open the pid cannot be reused, so IsAlive checks the same process.
   if (!fd || !IsAlive(process)) {
     return NotFoundError(fmt::format("process {} has ended", process.pid));
   }

@@ -12,18 +12,19 @@
 
 namespace holdfast {
 
-/// When the process was started, in ticks since boot; 0 when there is none, or it has ended and
-/// nobody has asked how.
+/// Returns when the process was started, in ticks since boot. Returns 0 when there is no such
+/// process, or when it has ended and its parent has not collected its exit status yet.
 uint64_t StartTicksOf(pid_t pid);
 
-/// What /proc/<pid>/stat says.
+/// The fields of /proc/<pid>/stat that callers need.
 struct ProcessStat {
   char state = 0;  // R S D T t Z X …
   uint64_t start_ticks = 0;
 };
+/// Returns nothing when there is no such process.
 std::optional<ProcessStat> StatOf(pid_t pid);
 
-/// A process, told from a later one with the same pid.
+/// Identifies a process. The start time distinguishes it from a later process with the same pid.
 struct ProcessName {
   pid_t pid = 0;
   uint64_t start_ticks = 0;
@@ -32,12 +33,14 @@ struct ProcessName {
 
 inline ProcessName NameProcess(pid_t pid) { return {pid, StartTicksOf(pid)}; }
 bool IsAlive(const ProcessName& process);
-/// Becomes readable when that process is gone. NotFound: it is already.
+/// Returns a descriptor that becomes readable when the process has ended. NotFound: it has ended
+/// already.
 Result<UniqueFd> PidFdOf(pid_t pid);
-/// Not to another process that has got the same pid. NotFound: it has ended.
+/// Sends a signal to that process and never to another one with the same pid. NotFound: the process
+/// has ended.
 Status SignalProcess(const ProcessName& process, int signal);
 
-/// The path of a program that is installed beside the one that runs.
-Result<std::string> ProgramBeside(std::string_view name);
+/// Returns the path of a program that is installed in the directory of the running one.
+Result<std::string> SiblingProgram(std::string_view name);
 
 }  // namespace holdfast

@@ -8,15 +8,17 @@
 
 namespace holdfast {
 
-/// "0.1.0 (commit abc123, gcc 12.2.0, crash points)" — what --version prints after the name.
+/// Returns the text that --version prints after the name, e.g. "0.1.0 (commit abc123, gcc 12.2.0,
+/// crash points)".
 std::string BuildInfo();
 
-/// What every server's main does first: --config FILE, --set KEY=VALUE, --version, --print-config,
-/// --check-config, --help. Loads into the fields bound to `schema`.
+/// Parses the options of every server: --config FILE, --set KEY=VALUE, --version, --print-config,
+/// --check-config, --help. Loads the values into the fields bound to `schema`. Call it first in
+/// main.
 /// Returns the exit code when the process has nothing more to do (64 for usage, 1 for a bad
-/// configuration, 0 after a printout); nothing when it should run. `check` is what the start itself
-/// asks of the loaded values: --check-config refuses what the start refuses, as far as that does
-/// not depend on what else runs.
+/// configuration, 0 after a printout), and nothing when the process should run. `check` makes the
+/// checks of the loaded values that the start itself makes: --check-config refuses what the start
+/// refuses, as far as that does not depend on other running processes.
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
                                     ConfigSchema& schema, const std::function<Status()>& check);
 

@@ -16,7 +16,7 @@ uint64_t Random::Next() {
 
 uint64_t RandomSeed() {
   uint64_t seed = 0;
-  // getrandom() of eight bytes cannot be interrupted or fall short once the kernel is seeded.
+  // getrandom() of 8 bytes is never interrupted or short once the kernel is seeded.
   if (getrandom(&seed, sizeof seed, 0) != sizeof seed) std::abort();
   return seed;
 }

@@ -10,20 +10,20 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t Next();
-  /// Uniform in [0, bound); bound > 0.
+  /// Returns a number that is uniform in [0, bound); bound > 0.
   uint64_t Below(uint64_t bound) { return Next() % bound; }
-  /// Uniform in [0, 1).
+  /// Returns a number that is uniform in [0, 1).
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
-  /// True `numerator` times in `denominator`.
+  /// Returns true once in `denominator` calls on average.
   bool OneIn(uint64_t denominator) { return Below(denominator) == 0; }
 
  private:
   uint64_t state_;
 };
 
-/// 64 bits from the kernel: for names of temporary files, ids and seeds.
+/// Returns 64 random bits from the kernel, for names of temporary files, IDs and seeds.
 uint64_t RandomSeed();
-/// `bytes` random bytes from the kernel as lower-case hex.
+/// Returns `bytes` random bytes from the kernel as lower-case hex.
 std::string RandomHex(size_t bytes);
 
 }  // namespace holdfast

@@ -8,8 +8,8 @@
 
 namespace holdfast {
 
-// The one table of errors. Numbers are stable: they travel on the wire, through the C API and into
-// exit codes. Append; never renumber.
+// The one table of errors. The numbers are stable: the wire protocol, the C API and exit codes use
+// them. Append; never renumber.
 #define HOLDFAST_ERROR_TABLE(X)                                                      \
   X(0, Ok, "ok")                                                                     \
   X(1, InvalidArgument, "the caller passed something that can never work")           \
@@ -26,7 +26,7 @@ namespace holdfast {
   X(12, Aborted, "given up in favour of something newer")                            \
   X(13, Fenced, "an older incarnation or epoch; its successor is in charge")         \
   X(14, Unsupported, "a newer format or a feature this build or machine lacks")      \
-  X(15, Cancelled, "the caller gave it up")                                          \
+  X(15, Cancelled, "the caller cancelled it")                                        \
   X(16, Internal, "a defect in Holdfast; please report it")
 
 enum class ErrorCode : uint8_t {
@@ -35,14 +35,14 @@ enum class ErrorCode : uint8_t {
 #undef X
 };
 
-/// "DataLoss" for kDataLoss; "Unknown" for a number outside the table.
+/// Returns e.g. "DataLoss" for kDataLoss, and "Unknown" for a number outside the table.
 std::string_view ErrorName(ErrorCode code);
-/// The table's sentence for `code`.
+/// Returns the table's text for `code`.
 std::string_view ErrorText(ErrorCode code);
-/// The code of a number from the wire; numbers outside the table become kInternal.
+/// Returns the code of a number from the wire; numbers outside the table become kInternal.
 ErrorCode ErrorFromNumber(uint32_t number);
 
-/// An error code and a sentence for a person: what is wrong and what to do. OK carries no text.
+/// An error code and a message for the user: what is wrong and what to do. OK carries no text.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -52,9 +52,9 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == ErrorCode::kOk; }
   ErrorCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  /// "DataLoss: chunk 3 of …", or "ok".
+  /// Returns e.g. "DataLoss: chunk 3 of …", or "ok".
   std::string ToString() const;
-  /// The same error with `context` and a colon before its message.
+  /// Returns the same error with `context` and a colon before its message.
   Status WithContext(std::string_view context) const;
 
   friend bool operator==(const Status& a, const Status& b) {
@@ -73,7 +73,8 @@ class [[nodiscard]] Status {
 HOLDFAST_ERROR_TABLE(X)
 #undef X
 
-/// A status for an errno value, e.g. ErrnoStatus(ENOSPC, "fallocate /data/x") → OutOfSpace.
+/// Returns the status for an errno value, e.g. ErrnoStatus(ENOSPC, "fallocate /data/x") →
+/// OutOfSpace.
 Status ErrnoStatus(int error, std::string_view what);
 
 template <typename T>
@@ -90,7 +91,7 @@ template <typename T>
 Status ToStatus(Result<T>&& result) {
   return std::move(result).error();
 }
-/// Converts to either Status or Result<T>, so that the macros below serve both return types.
+/// Converts to either Status or Result<T>, so that the macros below work with both return types.
 class Failure {
  public:
   explicit Failure(Status status) : status_(std::move(status)) {}
@@ -110,7 +111,7 @@ class Failure {
 #define HOLDFAST_CONCAT_INNER(a, b) a##b
 #define HOLDFAST_CONCAT(a, b) HOLDFAST_CONCAT_INNER(a, b)
 
-/// Returns the error of a Status expression from the enclosing function, if it is one.
+/// Evaluates a Status expression and returns from the enclosing function when it is an error.
 #define HOLDFAST_RETURN_IF_ERROR(expr)                                          \
   do {                                                                          \
     ::holdfast::Status holdfast_status_ = (expr);                               \
@@ -118,7 +119,8 @@ class Failure {
       return ::holdfast::status_internal::Failure(std::move(holdfast_status_)); \
   } while (false)
 
-/// HOLDFAST_ASSIGN_OR_RETURN(auto file, Open(path)): the value, or return the error.
+/// HOLDFAST_ASSIGN_OR_RETURN(auto file, Open(path)) assigns the value of a Result, or returns its
+/// error from the enclosing function.
 #define HOLDFAST_ASSIGN_OR_RETURN(declaration, expr) \
   HOLDFAST_ASSIGN_OR_RETURN_INNER(HOLDFAST_CONCAT(holdfast_result_, __LINE__), declaration, expr)
 #define HOLDFAST_ASSIGN_OR_RETURN_INNER(result, declaration, expr)                     \

@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-// A rebuild needs one pattern a stripe, at most 32, and some more where images end.
+// A rebuild needs one pattern per stripe, at most 32, and a few more at the ends of images.
 constexpr size_t kCachedPatternsMax = 128;
 
 using Pointers = CodingTables::Pointers;
@@ -19,17 +19,17 @@ constexpr SegmentSet Bit(uint32_t index) { return SegmentSet{1} << index; }
 unsigned char* Raw(std::span<std::byte> bytes) {
   return reinterpret_cast<unsigned char*>(bytes.data());
 }
-/// ISA-L's parameters lack the const of what it only reads.
+/// ISA-L only reads these bytes, but its parameters are not const.
 unsigned char* Raw(std::span<const std::byte> bytes) {
   return reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
 }
 
 Status LengthError(std::string_view what, uint32_t index, uint64_t bytes, uint64_t expected) {
   return InvalidArgumentError(
-      fmt::format("{} segment {} has {} bytes, the others {}", what, index, bytes, expected));
+      fmt::format("{} segment {} has {} bytes, the others have {}", what, index, bytes, expected));
 }
 
-/// The pointers of the segments in `set`, in ascending order.
+/// Returns the pointers of the segments in `set`, in ascending order.
 Pointers InOrder(SegmentSet set, const Pointers& by_index) {
   Pointers ordered{};
   size_t count = 0;
@@ -37,7 +37,7 @@ Pointers InOrder(SegmentSet set, const Pointers& by_index) {
   return ordered;
 }
 
-/// The `count` lowest of `set`.
+/// Returns the `count` lowest segments of `set`.
 SegmentSet Lowest(SegmentSet set, uint32_t count) {
   SegmentSet lowest = 0;
   for (; count > 0; --count, set &= set - 1) lowest |= set & -set;
@@ -50,8 +50,8 @@ Result<std::unique_ptr<ErasureCode>> ErasureCode::Make(uint32_t data_count, uint
   if (data_count == 0 || parity_count == 0 || parity_count > kCodeParityMax ||
       data_count > kCodeSegmentsMax - parity_count) {
     return Fail(InvalidArgumentError(
-        fmt::format("no erasure code of {}+{} segments: at least 1+1, at most {} parity, at most "
-                    "{} in all",
+        fmt::format("no erasure code has {}+{} segments: use at least 1+1, at most {} parity, and "
+                    "at most {} in all",
                     data_count, parity_count, kCodeParityMax, kCodeSegmentsMax)));
   }
   const CodingPattern full{
@@ -70,7 +70,7 @@ ErasureCode::ErasureCode(uint32_t data_count, uint32_t parity_count, CodingTable
 Status ErasureCode::CheckParity(std::span<const std::span<std::byte>> parity) const {
   if (parity.size() != parity_count_) {
     return InvalidArgumentError(
-        fmt::format("{} parity segments given, the code has {}", parity.size(), parity_count_));
+        fmt::format("got {} parity segments, the code has {}", parity.size(), parity_count_));
   }
   for (uint32_t i = 1; i < parity_count_; ++i) {
     if (parity[i].size() != parity[0].size()) {
@@ -85,7 +85,7 @@ Status ErasureCode::Encode(std::span<const std::span<const std::byte>> data,
   HOLDFAST_RETURN_IF_ERROR(CheckParity(parity));
   if (data.size() != data_count_) {
     return InvalidArgumentError(
-        fmt::format("{} data segments given, the code has {}", data.size(), data_count_));
+        fmt::format("got {} data segments, the code has {}", data.size(), data_count_));
   }
   const uint64_t bytes = parity[0].size();
   CodingPattern pattern{.sources = 0, .zeros = 0, .outputs = AllParity()};
@@ -132,7 +132,7 @@ Status ErasureCode::CheckIndex(uint32_t index, SegmentSet seen) const {
         fmt::format("the {}+{} code has no segment {}", data_count_, parity_count_, index));
   }
   if ((seen & Bit(index)) != 0) {
-    return InvalidArgumentError(fmt::format("segment {} is named twice", index));
+    return InvalidArgumentError(fmt::format("segment {} occurs twice", index));
   }
   return Status::Ok();
 }
@@ -170,7 +170,8 @@ Status ErasureCode::Decode(std::span<const PresentSegment> present,
     return DataLossError(fmt::format("{} of the {}+{} segments are left, {} are needed", count,
                                      data_count_, parity_count_, data_count_));
   }
-  // Any k would do. The lowest are data before parity, so zeros are among them, which cost nothing.
+  // Any k survivors are enough. The lowest k prefer data over parity, and with it zeros, which cost
+  // nothing.
   pattern.sources = Lowest(survivors, data_count_) & ~pattern.zeros;
   return RunCached(pattern, InOrder(pattern.sources, sources), InOrder(pattern.outputs, outputs),
                    bytes);
@@ -180,7 +181,7 @@ Status ErasureCode::RunCached(const CodingPattern& pattern, const Pointers& sour
                               const Pointers& outputs, uint64_t bytes) const {
   TableCache::Tables tables = cache_.Find(pattern);
   if (tables == nullptr) {
-    // Made without the lock: threads that have their tables go on meanwhile.
+    // The tables are made without the cache's lock, so other threads are not blocked meanwhile.
     HOLDFAST_ASSIGN_OR_RETURN(CodingTables made,
                               CodingTables::Make(data_count_, parity_count_, pattern));
     tables = std::make_shared<const CodingTables>(std::move(made));

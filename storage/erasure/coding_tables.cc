@@ -10,19 +10,20 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kTableBytes = 32;  // what ISA-L expands one coefficient to
-// ISA-L takes an int length. A multiple of every vector's width keeps the pieces aligned.
+constexpr size_t kTableBytes = 32;  // ISA-L's expansion of one coefficient
+// ISA-L takes an int length. A multiple of every vector width keeps the pieces aligned.
 constexpr uint64_t kCallBytesMax = 1ULL << 30;
 constexpr uintptr_t kXorAlignment = 32;
 
 using Matrix = std::vector<unsigned char>;  // row by row, `data_count` columns
 
-/// Makes every segment from the data segments: the identity, then one row a parity.
+/// Returns the matrix that maps the data segments to all segments: the identity, then one row for
+/// each parity.
 ///
-/// The parity rows are a Cauchy matrix with each column divided by its first entry, so that the
-/// first parity is the plain XOR of the data. Dividing a column multiplies every minor that it is
-/// part of by a number other than zero, and a Cauchy matrix has no minor that is zero: so any
-/// `data_count` rows stay independent and any `parity_count` losses can be decoded.
+/// The parity rows are a Cauchy matrix with each column divided by its first entry, which makes the
+/// first parity the plain XOR of the data. No minor of a Cauchy matrix is zero, and dividing a
+/// column only multiplies minors by nonzero numbers. Any `data_count` rows therefore stay
+/// independent, and any `parity_count` losses can be decoded.
 Matrix Generator(uint32_t data_count, uint32_t parity_count) {
   const uint32_t segments = data_count + parity_count;
   Matrix rows(size_t{segments} * data_count);
@@ -38,7 +39,8 @@ Matrix Generator(uint32_t data_count, uint32_t parity_count) {
   return rows;
 }
 
-/// Makes the data segments from the survivors. Internal when they are not independent.
+/// Returns the matrix that maps the survivors to the data segments. Internal when the survivors'
+/// rows are not independent.
 Result<Matrix> DataFromSurvivors(const Matrix& generator, uint32_t data_count,
                                  SegmentSet survivors) {
   Matrix rows;
@@ -54,7 +56,7 @@ Result<Matrix> DataFromSurvivors(const Matrix& generator, uint32_t data_count,
   return inverse;
 }
 
-/// `row` × `matrix`.
+/// Returns `row` × `matrix`.
 Matrix Product(const unsigned char* row, const Matrix& matrix, uint32_t data_count) {
   Matrix product(data_count);
   for (uint32_t i = 0; i < data_count; ++i) {
@@ -73,7 +75,7 @@ Result<CodingTables> CodingTables::Make(uint32_t data_count, uint32_t parity_cou
   const Matrix generator = Generator(data_count, parity_count);
   HOLDFAST_ASSIGN_OR_RETURN(Matrix to_data, DataFromSurvivors(generator, data_count, survivors));
 
-  Matrix coefficients;  // of the outputs, over the sources alone
+  Matrix coefficients;  // outputs × sources, without the zeros
   for (SegmentSet left = pattern.outputs; left != 0; left &= left - 1) {
     const int output = std::countr_zero(left);
     Matrix row = Product(&generator[static_cast<size_t>(output) * data_count], to_data, data_count);
@@ -99,7 +101,7 @@ Result<CodingTables> CodingTables::Make(uint32_t data_count, uint32_t parity_cou
 }
 
 void CodingTables::Run(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const {
-  if (bytes == 0) return;  // then the pointers may be null
+  if (bytes == 0) return;  // the pointers may be null in this case
   if (source_count_ == 0) {
     for (int i = 0; i < output_count_; ++i) std::memset(outputs[i], 0, bytes);
     return;
@@ -119,7 +121,8 @@ void CodingTables::Run(const Pointers& sources, const Pointers& outputs, uint64_
   }
 }
 
-/// ISA-L's XOR, which has no tables to look up; false when it does not apply here.
+/// Computes the output by ISA-L's XOR, which needs no tables. Returns false when XOR does not
+/// apply.
 bool CodingTables::RunXor(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const {
   constexpr int kSourcesMin = 2;
   if (!is_xor_ || source_count_ < kSourcesMin) return false;

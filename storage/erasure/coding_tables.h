@@ -8,18 +8,18 @@
 
 namespace holdfast {
 
-/// Limits of a code: segments a stripe (data and parity), and parity segments among them.
+/// Limits of a code: segments per stripe (data and parity), and parity segments per stripe.
 inline constexpr uint32_t kCodeSegmentsMax = 32;
 inline constexpr uint32_t kCodeParityMax = 4;
 
-/// Segments of a stripe as bits: bit i is segment i; data come first, then parity.
+/// Segments of a stripe as bits: bit i is segment i, data first, then parity.
 using SegmentSet = uint32_t;
 
-/// What one computation reads and makes.
+/// The inputs and outputs of one computation.
 struct CodingPattern {
   SegmentSet sources = 0;  // read
-  SegmentSet zeros = 0;    // known to be zeros: as good as a source, but never read
-  SegmentSet outputs = 0;  // made
+  SegmentSet zeros = 0;    // known to be zeros: count as sources, but are never read
+  SegmentSet outputs = 0;  // computed
 
   friend bool operator==(const CodingPattern&, const CodingPattern&) = default;
 };
@@ -29,15 +29,16 @@ class CodingTables {
  public:
   using Pointers = std::array<unsigned char*, kCodeSegmentsMax>;
 
-  /// For the code of `data_count` and `parity_count` segments (docs/formats/stripe.md). `pattern`
-  /// has `data_count` sources and zeros together, none of them an output.
+  /// Makes the tables for the code of `data_count` and `parity_count` segments
+  /// (docs/formats/stripe.md). `pattern` has `data_count` sources and zeros together, none of them
+  /// an output.
   static Result<CodingTables> Make(uint32_t data_count, uint32_t parity_count,
                                    const CodingPattern& pattern);
 
-  /// Makes the outputs from the sources, each `bytes` long and each list in ascending order of
-  /// segments. No output may overlap another buffer.
+  /// Computes the outputs from the sources. Each buffer has `bytes` bytes, and both lists are in
+  /// ascending order of segments. No output may overlap another buffer.
   void Run(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const;
-  /// Adds to each output what source number `source` contributes to it.
+  /// Adds the contribution of source number `source` to each output.
   void Add(uint32_t source, unsigned char* bytes_of_source, const Pointers& outputs,
            uint64_t bytes) const;
 
@@ -47,8 +48,8 @@ class CodingTables {
 
   int source_count_ = 0;
   int output_count_ = 0;
-  bool is_xor_ = false;                // one output, the plain sum of the sources
-  std::vector<unsigned char> tables_;  // 32 bytes a coefficient, output by output
+  bool is_xor_ = false;                // one output, the XOR of the sources
+  std::vector<unsigned char> tables_;  // 32 bytes per coefficient, output by output
 };
 
 }  // namespace holdfast

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-// Far beyond any node's memory, and sums of 32 of them stay far from overflowing.
+// Far beyond any node's memory, and sums of 32 images cannot overflow.
 constexpr uint64_t kImageBytesMax = 1ULL << 56;
 
 }  // namespace
@@ -24,12 +24,13 @@ Result<StripeLayout> StripeLayout::Make(uint32_t parity_count,
   }
   if (parity_count == 0 || parity_count > kCodeParityMax || parity_count >= nodes) {
     return Fail(InvalidArgumentError(fmt::format(
-        "{} nodes cannot have {} parity segments a stripe: 1 to {}, and fewer than nodes", nodes,
-        parity_count, kCodeParityMax)));
+        "{} nodes cannot have {} parity segments per stripe: use 1 to {}, and fewer than nodes",
+        nodes, parity_count, kCodeParityMax)));
   }
   const uint64_t longest = *std::max_element(image_bytes.begin(), image_bytes.end());
   if (longest >= kImageBytesMax) {
-    return Fail(InvalidArgumentError(fmt::format("an image of {} bytes is too long", longest)));
+    return Fail(InvalidArgumentError(fmt::format(
+        "an image of {} bytes is too long: at most {} are allowed", longest, kImageBytesMax - 1)));
   }
   StripeLayout layout;
   layout.parity_count_ = parity_count;
@@ -63,7 +64,7 @@ StripeMember StripeLayout::DataMember(uint32_t stripe, uint32_t index) const {
 }
 
 uint32_t StripeLayout::NodeOf(uint32_t stripe, uint32_t index) const {
-  // The ring from the leader on: m parities, then k data.
+  // The order along the ring, from the leader on: m parities, then k data segments.
   const uint32_t from_leader = index < data_count() ? parity_count_ + index : index - data_count();
   return (stripe + from_leader) % node_count();
 }

@@ -10,23 +10,24 @@ namespace holdfast {
 
 /// Segments are sent and encoded in units of this many bytes; the last may be shorter.
 inline constexpr uint64_t kStripeUnitBytes = 1ULL << 20;
-/// Segments begin at multiples of this in their node's image, as direct I/O wants it.
+/// Segments begin at multiples of this in their node's image, as direct I/O requires.
 inline constexpr uint64_t kSegmentAlign = 4096;
 
-/// A data segment of a stripe: whose it is and which bytes of that node's image it holds.
+/// A data segment of a stripe: its node and its bytes in that node's image.
 struct StripeMember {
   uint32_t node = 0;
   uint32_t index = 0;    // in the code, below data_count()
   uint32_t segment = 0;  // which of the image's data_count() segments
   uint64_t begin = 0;    // image bytes [begin, end), clipped to the image's real length:
-  uint64_t end = 0;      // the rest of the segment is zeros, not kept or sent
+  uint64_t end = 0;      // the rest of the segment is zeros, neither stored nor sent
 
   uint64_t bytes() const { return end - begin; }
   friend bool operator==(const StripeMember&, const StripeMember&) = default;
 };
 
-/// Where each byte and each parity of a group lies: n nodes in a ring, numbered 0 … n − 1, m parity
-/// and k = n − m data segments a stripe, as docs/formats/stripe.md describes it:
+/// Maps each byte and each parity of a group to nodes and stripes: n nodes in a ring, numbered
+/// 0 … n − 1, with m parity and k = n − m data segments per stripe. docs/formats/stripe.md has the
+/// full description:
 ///
 ///   n = 4, m = 1      node 0   node 1   node 2   node 3      A2: segment 2 of node 0's image
 ///   stripe 0          P        B2       C1       D0          P:  parity of the row
@@ -34,53 +35,60 @@ struct StripeMember {
 ///   stripe 2          A1       B0       P        D2
 ///   stripe 3          A2       B1       C0       P
 ///
-/// No stripe has two segments of one node, so losing m nodes costs each stripe m segments at most,
-/// and those can be decoded. A value: immutable and copied freely. Stripes, nodes and segments
-/// passed in must be in range.
+/// No stripe has two segments of one node. Losing m nodes therefore costs each stripe at most m
+/// segments, and these can be decoded. A value: immutable and copied freely. Stripes, nodes and
+/// segments passed in must be in range.
 class StripeLayout {
  public:
-  /// `image_bytes`: the length of each node's image, in ring order; images end where they end and
-  /// count as padded with zeros to the longest. InvalidArgument unless 2 ≤ n ≤ kCodeSegmentsMax,
-  /// 1 ≤ m = `parity_count` ≤ min(kCodeParityMax, n − 1) and every image is below 2^56 bytes.
+  /// Makes the layout for nodes with images of `image_bytes` bytes each, in ring order. Images may
+  /// differ in length; shorter ones count as padded with zeros to the longest. Returns
+  /// InvalidArgument unless 2 ≤ n ≤ kCodeSegmentsMax, 1 ≤ m = `parity_count` ≤ min(kCodeParityMax,
+  /// n − 1) and every image is below 2^56 bytes.
   static Result<StripeLayout> Make(uint32_t parity_count, std::span<const uint64_t> image_bytes);
 
   uint32_t node_count() const { return static_cast<uint32_t>(image_bytes_.size()); }
   uint32_t parity_count() const { return parity_count_; }
   uint32_t data_count() const { return node_count() - parity_count_; }
   uint64_t image_bytes(uint32_t node) const { return image_bytes_[node]; }
-  /// The full length of a segment: the longest image ÷ k, rounded up to kSegmentAlign.
+  /// Returns the full length of a segment: the longest image ÷ k, rounded up to kSegmentAlign.
   uint64_t segment_bytes() const { return segment_bytes_; }
 
-  /// Receives the stripe's data, encodes, keeps the first parity and forwards the others.
+  /// Returns the node that receives the stripe's data, encodes it, keeps the first parity and
+  /// forwards the others.
   uint32_t LeaderOf(uint32_t stripe) const { return stripe; }
-  /// Who holds the stripe's parities, in the code's order: the leader and the m − 1 after it.
+  /// Returns the nodes that hold the stripe's parities, in the code's order: the leader and the
+  /// m − 1 nodes after it.
   std::vector<uint32_t> ParityNodes(uint32_t stripe) const;
-  /// The stripe's data segments in the code's order: the ring from after the parity nodes.
+  /// Returns the stripe's data segments in the code's order: along the ring from the first node
+  /// after the parity nodes.
   std::vector<StripeMember> DataMembers(uint32_t stripe) const;
   StripeMember DataMember(uint32_t stripe, uint32_t index) const;
 
-  /// Node that holds segment `index` of the code in a stripe (data below k, then parity), and back.
+  /// NodeOf returns the node that holds segment `index` of the code in a stripe (data below k, then
+  /// parity); IndexOf is its inverse.
   uint32_t NodeOf(uint32_t stripe, uint32_t index) const;
   uint32_t IndexOf(uint32_t stripe, uint32_t node) const;
-  /// The stripe that a segment of a node's image is in; its index there is k − 1 − segment, and the
-  /// other way round.
+  /// Returns the stripe that contains segment `segment` of a node's image. Its index in the stripe
+  /// is k − 1 − segment, and vice versa.
   uint32_t StripeOf(uint32_t node, uint32_t segment) const;
 
-  /// Real length of each of the stripe's parities: that of its longest data segment. What would
-  /// follow is parity of zeros, so zeros.
+  /// Returns the real length of each of the stripe's parities: that of its longest data segment.
+  /// The bytes beyond are parity of zeros and therefore zeros.
   uint64_t ParityBytes(uint32_t stripe) const;
-  /// End of the piece of the stripe that begins at `offset` < ParityBytes(stripe) in its segments.
-  /// No piece crosses a unit, and in a piece each data segment has all of its bytes or none: what
-  /// ErasureCode takes.
+  /// Returns the end of the piece of the stripe that begins at `offset` < ParityBytes(stripe) in
+  /// its segments. No piece crosses a unit. In a piece each data segment has either all bytes or
+  /// none, as ErasureCode requires.
   uint64_t PieceEnd(uint32_t stripe, uint64_t offset) const;
 
-  /// What a node sends for one version: its image to the leaders and, as a leader, all parities but
-  /// the one that it keeps. S(n − 1)/(n − m) for images of S bytes, segments being whole.
+  /// Returns the bytes that a node sends for one version: its image to the leaders and, as a
+  /// leader, all parities except the one that it keeps. This is S(n − 1)/(n − m) for images of S
+  /// bytes that fill their segments.
   uint64_t SentBytes(uint32_t node) const;
-  /// Parity that a node holds: m·S/(n − m).
+  /// Returns the bytes of parity that a node holds: m·S/(n − m).
   uint64_t HeldParityBytes(uint32_t node) const;
 
-  /// Whether every image can be had back without these nodes (named once or more): at most m.
+  /// Returns whether every image can be decoded after the loss of these nodes: at most m different
+  /// ones. A node may be listed more than once.
   bool Recoverable(std::span<const uint32_t> lost) const;
 
   friend bool operator==(const StripeLayout&, const StripeLayout&) = default;

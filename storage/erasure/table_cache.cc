@@ -19,7 +19,7 @@ TableCache::Tables TableCache::Find(const CodingPattern& pattern) {
 void TableCache::Keep(const CodingPattern& pattern, Tables tables) {
   MutexLock lock(mutex_);
   Entry fresh{pattern, ++uses_, std::move(tables)};
-  // Two threads that missed at the same time both come here.
+  // Two threads that missed at the same time both store the same pattern.
   auto same = std::find_if(entries_.begin(), entries_.end(),
                            [&](const Entry& entry) { return entry.pattern == pattern; });
   if (same != entries_.end()) {

@@ -11,12 +11,12 @@ namespace holdfast {
 static_assert(std::endian::native == std::endian::little, "formats are little-endian in memory");
 
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
-  // ISA-L takes an int length, and leaves the inversions before and after to its caller.
+  // ISA-L takes an int length, and its caller makes the inversions before and after.
   constexpr size_t kCallBytesMax = size_t{1} << 30;
   uint32_t state = ~crc;
   while (!bytes.empty()) {
     size_t count = std::min(bytes.size(), kCallBytesMax);
-    // The buffer is only read; the parameter lacks its const.
+    // ISA-L only reads the buffer, but its parameter is not const.
     auto* buffer = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
     state = crc32_iscsi(buffer, static_cast<int>(count), state);
     bytes = bytes.subspan(count);

@@ -47,10 +47,10 @@ constexpr bool RowsFollowNumbers() {
 }
 static_assert(RowsFollowNumbers());
 
-// Elements that safetensors defines and this format does not carry: several elements a byte, or
-// scale types. Told apart from garbage so that a foreign file gets the right message.
-constexpr std::array<std::string_view, 6> kNotCarried = {"F4",      "F6_E2M3",     "F6_E3M2",
-                                                         "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+// Dtypes that safetensors defines and Holdfast does not support: several elements per byte, or
+// scale types. They are listed so that a foreign file gets the right error message.
+constexpr std::array<std::string_view, 6> kUnsupported = {"F4",      "F6_E2M3",     "F6_E3M2",
+                                                          "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
 }  // namespace
 
@@ -70,10 +70,10 @@ Result<DType> ParseDType(std::string_view name) {
   for (const DTypeRow& row : kRows) {
     if (row.name == name) return row.dtype;
   }
-  for (std::string_view other : kNotCarried) {
+  for (std::string_view other : kUnsupported) {
     if (other == name) {
       return Fail(UnsupportedError("dtype " + std::string(name) +
-                                   " exists in safetensors but Holdfast cannot carry it yet"));
+                                   " exists in safetensors but Holdfast does not support it"));
     }
   }
   std::string shown;

@@ -29,12 +29,13 @@ enum class DType : uint8_t {
 };
 
 std::span<const DType> AllDTypes();
-/// Bytes an element.
+/// Returns the bytes per element, or 0 for an unknown dtype.
 uint32_t SizeOf(DType dtype);
-/// The name in a safetensors header: "F32", "BF16", "F8_E4M3", …
+/// Returns the name in a safetensors header: "F32", "BF16", "F8_E4M3", …
 std::string_view NameOf(DType dtype);
+/// Parses such a name. Unsupported: a dtype of safetensors that Holdfast does not store.
 Result<DType> ParseDType(std::string_view name);
-/// For numbers from the C API or the wire.
+/// Converts a number from the C API or the wire.
 Result<DType> DTypeFromNumber(uint32_t number);
 
 }  // namespace holdfast

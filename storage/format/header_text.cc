@@ -14,12 +14,12 @@ static_assert(std::endian::native == std::endian::little, "formats are little-en
 
 namespace {
 
-/// Bytes of the well-formed UTF-8 character that `text` begins with; 0 when there is none.
+/// Returns the bytes of the well-formed UTF-8 character at the start of `text`; 0 if there is none.
 size_t Utf8CharacterBytes(std::string_view text) {
   auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
   if (first < 0x80) return 1;
-  // The second byte's range rules out overlong forms, surrogates and what is above U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
   size_t bytes = 0;
   uint8_t low = 0x80;
   uint8_t high = 0xbf;
@@ -170,8 +170,8 @@ Result<std::string> AssembleHeader(const ShardIdentity& identity, const HeaderTe
   const uint64_t json_bytes = out.size() - 8;
   if (json_bytes > kHeaderBytesMax) {
     return Fail(InvalidArgumentError(fmt::format(
-        "the header takes {} bytes of JSON and safetensors allows {}: save fewer tensors a rank, "
-        "or with shorter names",
+        "the header takes {} bytes of JSON but safetensors allows {}: save fewer tensors per rank, "
+        "or use shorter names",
         json_bytes, kHeaderBytesMax)));
   }
   std::memcpy(out.data(), &json_bytes, sizeof(json_bytes));

@@ -13,7 +13,7 @@ namespace holdfast {
 
 namespace {
 
-/// Why no image may carry this tensor; empty when one may. `bytes` gets its size.
+/// Returns why the tensor is invalid, or an empty text when it is valid. Sets `bytes` to its size.
 std::string ProblemWith(const TensorSpec& spec, uint64_t* bytes) {
   if (spec.name.empty()) return "has no name";
   if (spec.name.size() > kTensorNameMax) {
@@ -22,7 +22,7 @@ std::string ProblemWith(const TensorSpec& spec, uint64_t* bytes) {
   }
   if (!IsUtf8(spec.name)) return "has a name that is not UTF-8";
   if (spec.name == kMetadataKey) return "has a name that safetensors reserves";
-  if (spec.name.starts_with(kExtraPrefix)) return "has a name that is kept for extra state";
+  if (spec.name.starts_with(kExtraPrefix)) return "has a name that is reserved for extra state";
   if (SizeOf(spec.dtype) == 0) return "has an unknown dtype";
   if (spec.shape.size() > kDimensionsMax) {
     return fmt::format("has {} dimensions; at most {} are allowed", spec.shape.size(),
@@ -35,7 +35,7 @@ std::string ProblemWith(const TensorSpec& spec, uint64_t* bytes) {
   uint64_t global_bytes = 0;
   if (!TensorBytes(spec.dtype, spec.shape, bytes) ||
       !TensorBytes(spec.dtype, spec.global_shape, &global_bytes)) {
-    return fmt::format("has more bytes than can be counted: shape {}, global shape {}",
+    return fmt::format("has too many bytes to count: shape {}, global shape {}",
                        ShapeForMessage(spec.shape), ShapeForMessage(spec.global_shape));
   }
   for (size_t d = 0; d < spec.shape.size(); ++d) {
@@ -64,8 +64,8 @@ Status ProblemsStatus(const std::vector<std::string>& problems) {
 
 }  // namespace
 
-std::string_view WholeName(std::string_view name) {
-  const size_t at = name.rfind(kFurtherSlice);
+std::string_view BaseTensorName(std::string_view name) {
+  const size_t at = name.rfind(kSliceSeparator);
   if (at == std::string_view::npos || at == 0 || at + 1 == name.size()) return name;
   const std::string_view number = name.substr(at + 1);
   const bool further = number.find_first_not_of("0123456789") == std::string_view::npos;
@@ -82,7 +82,7 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
   std::unordered_set<std::string_view> names;
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::string problem = ProblemWith(tensors[i], &bytes[i]);
-    if (problem.empty() && !names.insert(tensors[i].name).second) problem = "is there twice";
+    if (problem.empty() && !names.insert(tensors[i].name).second) problem = "occurs twice";
     if (!problem.empty()) {
       problems.push_back("tensor " + QuoteForMessage(tensors[i].name) + " " + problem);
     }
@@ -104,7 +104,7 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
     const uint64_t begin = layout.tensor_bytes_;
     const uint64_t end = begin + bytes[index];
     if (end >= kImageBytesMax) {
-      return Fail(InvalidArgumentError("the tensors together have more bytes than can be counted"));
+      return Fail(InvalidArgumentError("the tensors together have too many bytes to count"));
     }
     TensorSpec& spec = tensors[index];
     AppendTensorEntry(spec.name, spec.dtype, spec.shape, begin, end, &layout.tensors_json_);
@@ -117,7 +117,7 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
       kHeaderBytesMax) {
     return Fail(InvalidArgumentError(
         "the tensors' names and shapes do not fit into a safetensors header of 100 MB: save fewer "
-        "tensors a rank, or with shorter names"));
+        "tensors per rank, or use shorter names"));
   }
   return layout;
 }
@@ -137,12 +137,12 @@ Result<std::string> ImageLayout::RenderHeader(const ShardIdentity& identity,
     HOLDFAST_RETURN_IF_ERROR(ValidateName("extra state", extra.name));
     if (!names.insert(extra.name).second) {
       return Fail(
-          InvalidArgumentError("extra state " + QuoteForMessage(extra.name) + " is there twice"));
+          InvalidArgumentError("extra state " + QuoteForMessage(extra.name) + " occurs twice"));
     }
     uint64_t end = 0;
     if (__builtin_add_overflow(begin, extra.bytes, &end) || end >= kImageBytesMax) {
       return Fail(InvalidArgumentError("extra state " + QuoteForMessage(extra.name) +
-                                       " has more bytes than can be counted"));
+                                       " has too many bytes to count"));
     }
     name.assign(kExtraPrefix).append(extra.name);
     AppendTensorEntry(name, DType::kU8, std::span(&extra.bytes, 1), begin, end, &entries);
@@ -153,7 +153,7 @@ Result<std::string> ImageLayout::RenderHeader(const ShardIdentity& identity,
 }
 
 uint64_t ImageLayout::ImageBytesMax(uint64_t extra_bytes, uint64_t extra_count) const {
-  // A name of 128 bytes, three numbers of 20 digits and the JSON around them fit into this.
+  // An upper bound for a name of 128 bytes, three numbers of 20 digits and the JSON around them.
   constexpr uint64_t kExtraEntryMax = 320;
   uint64_t entries = 0;
   uint64_t total = 0;
@@ -168,19 +168,19 @@ uint64_t ImageLayout::ImageBytesMax(uint64_t extra_bytes, uint64_t extra_count) 
 
 namespace {
 
-/// Appends one sentence for each way in which `saved` is not what `wanted` asks for.
+/// Appends one sentence for each difference between `saved` and `wanted`.
 void DescribeOne(const TensorSpec& saved, const TensorSpec& wanted,
                  std::vector<std::string>* sentences) {
   const std::string name = QuoteForMessage(wanted.name);
   if (saved.dtype != wanted.dtype) {
-    sentences->push_back(fmt::format("tensor {} was saved as {} and is wanted as {}.", name,
+    sentences->push_back(fmt::format("tensor {} was saved as {} but is requested as {}.", name,
                                      NameOf(saved.dtype), NameOf(wanted.dtype)));
   }
   auto compare = [&](std::string_view what, const std::vector<uint64_t>& was,
                      const std::vector<uint64_t>& is) {
     if (was == is) return;
-    sentences->push_back(fmt::format("tensor {} was saved with {} {} and is wanted with {}.", name,
-                                     what, ShapeForMessage(was), ShapeForMessage(is)));
+    sentences->push_back(fmt::format("tensor {} was saved with {} {} but is requested with {}.",
+                                     name, what, ShapeForMessage(was), ShapeForMessage(is)));
   };
   compare("shape", saved.shape, wanted.shape);
   compare("global shape", saved.global_shape, wanted.global_shape);
@@ -199,12 +199,13 @@ std::vector<std::string> DescribeDifferences(std::span<const PlacedTensor> saved
   std::vector<std::string> sentences;
   for (const TensorSpec& spec : wanted) {
     if (!seen.insert(spec.name).second) {
-      sentences.push_back("tensor " + QuoteForMessage(spec.name) + " is wanted twice.");
+      sentences.push_back("tensor " + QuoteForMessage(spec.name) + " is requested twice.");
       continue;
     }
     auto found = unmatched.find(spec.name);
     if (found == unmatched.end()) {
-      sentences.push_back("tensor " + QuoteForMessage(spec.name) + " is wanted but was not saved.");
+      sentences.push_back("tensor " + QuoteForMessage(spec.name) +
+                          " is requested but was not saved.");
       continue;
     }
     DescribeOne(*found->second, spec, &sentences);
@@ -212,7 +213,7 @@ std::vector<std::string> DescribeDifferences(std::span<const PlacedTensor> saved
   for (const PlacedTensor& tensor : saved) {
     if (!seen.contains(tensor.spec.name)) {
       sentences.push_back("tensor " + QuoteForMessage(tensor.spec.name) +
-                          " was saved but is not wanted.");
+                          " was saved but is not requested.");
     }
   }
   return sentences;

@@ -12,9 +12,9 @@
 #include "storage/format/header_text.h"
 #include "storage/format/image.h"
 
-// Headers come from disks, from other hosts and from strangers' files. They are read by streaming:
-// each value is checked where it appears, nothing is kept that the grammar below does not name, and
-// depth is bounded by that grammar.
+// Headers come from disks, from other hosts and from foreign files. They are parsed as a stream:
+// each value is checked where it appears, values outside the grammar below are refused, and that
+// grammar bounds the nesting depth.
 
 namespace holdfast {
 
@@ -22,29 +22,29 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// A map entry takes many times the bytes of the shortest text for it.
+/// Bounds memory: a map entry takes many times the bytes of its shortest text.
 constexpr size_t kMetadataEntriesMax = 65536;
 
 Status Damaged(const std::string& why) {
   return DataLossError("the image's header is bad: " + why);
 }
 
-/// A reader that refuses whatever its subclass does not expect. Errors end the parse and stay.
+/// A reader that refuses everything its subclass does not expect. The first error ends the parse.
 class StrictReader : public nlohmann::json_sax<Json> {
  public:
-  /// `what` begins the messages about JSON that is none.
+  /// `what` begins the messages about invalid JSON.
   explicit StrictReader(std::string what) : what_(std::move(what)) {}
 
-  /// OK, or the first error.
+  /// Parses `text`. Returns OK or the first error.
   Status Read(std::string_view text) {
-    // The JSON library would skip a byte order mark and take a NUL for the end of its input.
+    // The JSON library would skip a byte order mark and end its input at a NUL.
     if (!text.starts_with('{')) return Damaged(what_ + " does not begin with '{'");
-    if (text.find('\0') != std::string_view::npos) return Damaged(what_ + " has a NUL byte in it");
+    if (text.find('\0') != std::string_view::npos) return Damaged(what_ + " contains a NUL byte");
     try {
       bool read = Json::sax_parse(text.begin(), text.end(), this);
       if (!read && status_.ok()) status_ = Damaged(what_ + " is not JSON");
     } catch (const std::bad_alloc&) {
-      status_ = ResourceExhaustedError("no memory to read an image's header of " +
+      status_ = ResourceExhaustedError("not enough memory to read an image's header of " +
                                        std::to_string(text.size()) + " bytes");
     } catch (const std::exception& error) {
       status_ = Damaged(std::string(error.what()).substr(0, 200));
@@ -90,14 +90,14 @@ class HeaderReader final : public StrictReader {
         return true;
       case At::kRoot:
         if (name_ == kMetadataKey) {
-          if (metadata_seen_) return Refuse("__metadata__ is there twice");
+          if (metadata_seen_) return Refuse("__metadata__ occurs twice");
           metadata_seen_ = true;
           at_ = At::kMetadata;
           return true;
         }
         return StartTensor();
       default:
-        return Refuse("an object inside " + Where());
+        return Refuse("unexpected object in " + Where());
     }
   }
 
@@ -128,7 +128,7 @@ class HeaderReader final : public StrictReader {
       }
       return Refuse(Where() + ": " + dtype.error().message());
     }
-    return Refuse("a string where none belongs, in " + Where());
+    return Refuse("unexpected string in " + Where());
   }
 
   bool start_array(size_t) override {
@@ -142,7 +142,7 @@ class HeaderReader final : public StrictReader {
       at_ = At::kOffsets;
       return true;
     }
-    return Refuse("a list where none belongs, in " + Where());
+    return Refuse("unexpected list in " + Where());
   }
 
   bool number_unsigned(number_unsigned_t value) override {
@@ -157,7 +157,7 @@ class HeaderReader final : public StrictReader {
       (offset_count_++ == 0 ? Tensor().begin : Tensor().end) = value;
       return true;
     }
-    return Refuse("a number where none belongs, in " + Where());
+    return Refuse("unexpected number in " + Where());
   }
 
   bool end_array() override {
@@ -170,7 +170,7 @@ class HeaderReader final : public StrictReader {
 
   bool end_object() override {
     if (at_ == At::kTensor && !(dtype_seen_ && shape_seen_ && offsets_seen_)) {
-      return Refuse(Where() + " lacks one of dtype, shape and data_offsets");
+      return Refuse(Where() + " lacks dtype, shape or data_offsets");
     }
     at_ = at_ == At::kRoot ? At::kEnd : At::kRoot;
     return true;
@@ -220,7 +220,7 @@ class HeaderReader final : public StrictReader {
 /// Reads holdfast.slices into the tensors it names.
 class SlicesReader final : public StrictReader {
  public:
-  /// `tensors` are found by their names.
+  /// `tensors` must outlive the reader.
   explicit SlicesReader(std::span<PlacedTensor> tensors) : StrictReader(std::string(kSlicesKey)) {
     tensors_.reserve(tensors.size());
     for (PlacedTensor& tensor : tensors) tensors_.emplace(tensor.spec.name, &tensor.spec);
@@ -235,7 +235,7 @@ class SlicesReader final : public StrictReader {
     auto found = tensors_.find(name_);
     if (found == tensors_.end()) {
       return Refuse("holdfast.slices names " + QuoteForMessage(name_) +
-                    ", which is no tensor or is there twice");
+                    ", which is not a tensor or occurs twice");
     }
     spec_ = found->second;
     tensors_.erase(found);
@@ -251,7 +251,7 @@ class SlicesReader final : public StrictReader {
     return true;
   }
 
-  bool string(string_t&) override { return Refuse("holdfast.slices has a string in it"); }
+  bool string(string_t&) override { return Refuse("holdfast.slices contains a string"); }
 
   bool start_array(size_t) override {
     if (at_ == At::kSlice && name_ == kGlobalShapeKey && !shape_seen_) {
@@ -261,7 +261,7 @@ class SlicesReader final : public StrictReader {
       offset_seen_ = true;
       list_ = &spec_->offset;
     } else {
-      return Refuse("holdfast.slices has a list where none belongs");
+      return Refuse("holdfast.slices has an unexpected list");
     }
     at_ = At::kList;
     return true;
@@ -269,7 +269,7 @@ class SlicesReader final : public StrictReader {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (at_ != At::kList || list_->size() == spec_->shape.size()) {
-      return Refuse("holdfast.slices has a number too many");
+      return Refuse("holdfast.slices has an unexpected number");
     }
     list_->push_back(value);
     return true;
@@ -289,7 +289,7 @@ class SlicesReader final : public StrictReader {
     const std::string name = QuoteForMessage(spec_->name);
     if (spec_->global_shape.size() != spec_->shape.size() ||
         spec_->offset.size() != spec_->shape.size()) {
-      return Refuse("the slice of tensor " + name + " has not as many dimensions as it");
+      return Refuse("tensor " + name + " and its slice have different numbers of dimensions");
     }
     uint64_t bytes = 0;
     if (!TensorBytes(spec_->dtype, spec_->global_shape, &bytes)) {
@@ -307,7 +307,7 @@ class SlicesReader final : public StrictReader {
  private:
   enum class At { kStart, kRoot, kSlice, kList, kEnd };
 
-  std::unordered_map<std::string_view, TensorSpec*> tensors_;  // those without a slice so far
+  std::unordered_map<std::string_view, TensorSpec*> tensors_;  // tensors without a slice so far
   At at_ = At::kStart;
   std::string name_;
   TensorSpec* spec_ = nullptr;
@@ -316,8 +316,8 @@ class SlicesReader final : public StrictReader {
   bool offset_seen_ = false;
 };
 
-/// Sorts the tensors by place and checks that each has the bytes its shape says and that together
-/// they fill the data region: no holes, no overlaps, nothing left.
+/// Sorts the tensors by place. Checks that each has as many bytes as its shape requires, and that
+/// together they fill the data region: no holes, no overlaps, no bytes left over.
 Status CheckPlaces(ParsedImage* image) {
   auto before = [](const PlacedTensor& a, const PlacedTensor& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
@@ -337,11 +337,11 @@ Status CheckPlaces(ParsedImage* image) {
     }
     if (tensor.begin > tensor.end || tensor.end - tensor.begin != bytes) {
       return damaged(
-          fmt::format("needs {} bytes and lies at [{}, {})", bytes, tensor.begin, tensor.end));
+          fmt::format("needs {} bytes but is at [{}, {})", bytes, tensor.begin, tensor.end));
     }
     if (tensor.begin != reached) {
       return damaged(
-          fmt::format("begins at {} where the one before it ends at {}", tensor.begin, reached));
+          fmt::format("begins at {} but the tensor before it ends at {}", tensor.begin, reached));
     }
     reached = tensor.end;
     tensor.spec.global_shape = tensor.spec.shape;
@@ -350,7 +350,7 @@ Status CheckPlaces(ParsedImage* image) {
   const uint64_t data_bytes = image->image_bytes - image->data_offset;
   if (reached != data_bytes) {
     return Damaged(
-        fmt::format("the tensors have {} bytes and the file {} of data", reached, data_bytes));
+        fmt::format("the tensors have {} bytes but the file has {} of data", reached, data_bytes));
   }
   return Status::Ok();
 }
@@ -360,13 +360,13 @@ Status CheckNames(const ParsedImage& image) {
   names.reserve(image.tensors.size());
   for (const PlacedTensor& tensor : image.tensors) {
     if (!names.insert(tensor.spec.name).second) {
-      return Damaged("tensor " + QuoteForMessage(tensor.spec.name) + " is there twice");
+      return Damaged("tensor " + QuoteForMessage(tensor.spec.name) + " occurs twice");
     }
   }
   return Status::Ok();
 }
 
-/// Moves the tensors that stand for extra state to the extras.
+/// Moves the tensors that represent extra state to the extras.
 Status SplitExtras(ParsedImage* image) {
   auto is_extra = [](const PlacedTensor& tensor) {
     return tensor.spec.name.starts_with(kExtraPrefix);
@@ -388,7 +388,7 @@ Status SplitExtras(ParsedImage* image) {
   return Status::Ok();
 }
 
-/// Reads a number as this format writes them: digits, no leading zero.
+/// Reads a number in the form that this format writes: digits without a leading zero.
 template <typename Number>
 Status TakeNumber(const ParsedImage& image, std::string_view key, Number* number) {
   auto found = image.metadata.find(std::string(key));
@@ -410,18 +410,18 @@ bool IsOwnKey(std::string_view key) {
   return false;
 }
 
-/// Keys of ours that nobody knows, or some without the others, mean damage: a newer writer would
-/// have raised the format.
+/// Unknown keys with Holdfast's prefix, or incomplete sets of keys, are treated as damage: a newer
+/// writer would have raised the format number.
 Status CheckOwnKeys(const ParsedImage& image) {
   for (const auto& [key, value] : image.metadata) {
     if (key.starts_with(kOwnPrefix) && !IsOwnKey(key)) {
       return Damaged("__metadata__ has " + QuoteForMessage(key) + ", which format " +
-                     std::to_string(image.format) + " does not know");
+                     std::to_string(image.format) + " does not define");
     }
   }
   const bool has_part = image.metadata.contains(std::string(kPartKey));
   if (has_part != image.metadata.contains(std::string(kPartsKey))) {
-    return Damaged("__metadata__ has one of holdfast.part and holdfast.parts without the other");
+    return Damaged("__metadata__ has only one of holdfast.part and holdfast.parts");
   }
   if (!has_part) return Status::Ok();
   uint32_t part = 0;
@@ -432,7 +432,8 @@ Status CheckOwnKeys(const ParsedImage& image) {
   return Status::Ok();
 }
 
-/// Identity, extras and slices from `__metadata__`; nothing for a file that is not ours.
+/// Sets identity, extras and slices from `__metadata__`. Does nothing for a file that Holdfast did
+/// not make.
 Status InterpretMetadata(ParsedImage* image) {
   auto found = image->metadata.lower_bound(std::string(kOwnPrefix));
   if (found == image->metadata.end() || !found->first.starts_with(kOwnPrefix)) return Status::Ok();
@@ -440,7 +441,7 @@ Status InterpretMetadata(ParsedImage* image) {
   HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kFormatKey, &image->format));
   if (image->format > kImageFormat) {
     return UnsupportedError(
-        fmt::format("the image has format {} and this build reads up to {}: use a newer Holdfast",
+        fmt::format("the image has format {} but this build reads up to {}: use a newer Holdfast",
                     image->format, kImageFormat));
   }
   if (image->format == 0) return Damaged("holdfast.format is 0");
@@ -473,11 +474,11 @@ Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_b
   uint64_t json_bytes = 0;
   std::memcpy(&json_bytes, first8.data(), sizeof(json_bytes));
   if (json_bytes < 2 || json_bytes > kHeaderBytesMax) {
-    return Fail(Damaged(fmt::format("it says that it has {} bytes; 2 to {} are allowed", json_bytes,
+    return Fail(Damaged(fmt::format("its length field is {}; 2 to {} bytes are allowed", json_bytes,
                                     kHeaderBytesMax)));
   }
   if (json_bytes > image_bytes - 8) {
-    return Fail(Damaged(fmt::format("it says that it has {} bytes and the file has only {}",
+    return Fail(Damaged(fmt::format("its length field is {} but the file has only {} bytes",
                                     json_bytes, image_bytes)));
   }
   return 8 + json_bytes;
@@ -486,10 +487,8 @@ Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_b
 Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_bytes) {
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(head, image_bytes));
   if (head.size() < header_bytes) {
-    return Fail(
-        InvalidArgumentError(fmt::format("{} bytes of an image's head were given; {} are "
-                                         "needed",
-                                         head.size(), header_bytes)));
+    return Fail(InvalidArgumentError(fmt::format("got {} bytes of an image's header, {} are needed",
+                                                 head.size(), header_bytes)));
   }
   std::string_view json(reinterpret_cast<const char*>(head.data()) + 8, header_bytes - 8);
   json = json.substr(0, json.find_last_not_of(' ') + 1);

@@ -43,7 +43,7 @@ void Subtract(const Box& from, const Box& what, std::vector<Box>& rest) {
     rest.push_back(from);
     return;
   }
-  // What lies before and behind in each dimension; then only what is level with it is left.
+  // In each dimension, cut off the parts before and after `both`; continue with the rest.
   Box left = from;
   for (size_t d = 0; d < from.shape.size(); ++d) {
     const auto cut = [&](uint64_t begin, uint64_t end) {
@@ -82,7 +82,7 @@ BoxCopy::BoxCopy(const Box& source, const Box& target, const Box& box, uint32_t 
     : run_bytes_(element_bytes) {
   uint64_t source_stride = element_bytes;
   uint64_t target_stride = element_bytes;
-  bool contiguous = true;  // the dimensions so far are one run
+  bool contiguous = true;  // the dimensions so far form one run
   for (size_t d = box.shape.size(); d-- > 0;) {
     source_ += (box.offset[d] - source.offset[d]) * source_stride;
     target_ += (box.offset[d] - target.offset[d]) * target_stride;
@@ -104,11 +104,11 @@ BoxCopy::BoxCopy(const Box& source, const Box& target, const Box& box, uint32_t 
 
 std::optional<BoxCopy::Run> BoxCopy::RunFrom(uint64_t from) const {
   if (from >= source_end_) return std::nullopt;
-  // The last run that begins at or before `from`, dimension by dimension. Where a dimension ends
-  // before that, all further ones do: it is the last run in it.
+  // Find the last run that begins at or before `from`, dimension by dimension. If `from` is beyond
+  // the last index of a dimension, all inner dimensions are clamped to their last index, too.
   uint64_t left = from > source_ ? from - source_ : 0;
   Run run{source_, target_, run_bytes_};
-  const Dimension* next = nullptr;  // the innermost dimension that has one more
+  const Dimension* next = nullptr;  // the innermost dimension with a further index
   uint64_t next_source = 0;
   uint64_t next_target = 0;
   for (const Dimension& dimension : outer_) {

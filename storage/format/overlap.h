@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-// Boxes of global tensors: which of them share elements, and where those lie in memory that is
-// dense and row-major. Pure arithmetic; all boxes of one call have as many dimensions.
+// Boxes of global tensors: their intersections, and the position of these elements in dense
+// row-major memory. Pure arithmetic; all boxes of one call have the same number of dimensions.
 
 namespace holdfast {
 
-/// Elements [offset, offset + shape) in each dimension. Without dimensions: the one element of a
-/// scalar.
+/// The elements [offset, offset + shape) in each dimension. A box without dimensions is the one
+/// element of a scalar.
 struct Box {
   std::vector<uint64_t> offset;
   std::vector<uint64_t> shape;
@@ -21,31 +21,31 @@ struct Box {
   bool empty() const;
 };
 
-/// "[0:4, 2:8]" for messages.
+/// Returns e.g. "[0:4, 2:8]" for messages.
 std::string ToString(const Box& box);
 
-/// What both have; nothing when that is no element.
+/// Returns the elements in both boxes; nothing when there are none.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 
-/// Appends boxes to `rest` that have each element of `from` that is not in `what` once.
+/// Appends disjoint boxes to `rest` that cover the elements of `from` outside `what`.
 void Subtract(const Box& from, const Box& what, std::vector<Box>& rest);
 
-/// A part of a wanted box, and which of several has it.
+/// A part of a wanted box, and the index of the piece that contains it.
 struct BoxPart {
   size_t from = 0;
   Box box;
 };
-/// Takes each element of `wanted` from the first of `pieces` that has it; what none has is appended
-/// to `missing`. The parts do not overlap.
+/// Assigns each element of `wanted` to the first of `pieces` that contains it. Elements in no piece
+/// are appended to `missing`. The parts do not overlap.
 std::vector<BoxPart> Cover(const Box& wanted, std::span<const Box> pieces,
                            std::vector<Box>& missing);
 
-/// The elements of one box, as they lie in two tensors that hold it: in runs that are contiguous in
-/// both, ascending in both.
+/// The elements of one box in two tensors that contain it, as runs that are contiguous and
+/// ascending in both.
 class BoxCopy {
  public:
-  /// `box` has elements and is inside `source` and `target`, the boxes that the tensors are; the
-  /// tensors have fewer than 2^63 bytes.
+  /// `source` and `target` are the boxes of the two tensors. `box` is not empty and inside both.
+  /// The tensors have fewer than 2^63 bytes.
   BoxCopy(const Box& source, const Box& target, const Box& box, uint32_t element_bytes);
 
   struct Run {
@@ -53,22 +53,22 @@ class BoxCopy {
     uint64_t target = 0;
     uint64_t bytes = 0;
   };
-  /// What is left of the first run that ends behind source byte `from`; nothing behind the last
-  /// run. Costs a division a dimension, wherever `from` is.
+  /// Returns the first run that ends after source byte `from`, without its bytes before `from`.
+  /// Returns nothing after the last run. Costs one division per dimension, for any `from`.
   std::optional<Run> RunFrom(uint64_t from) const;
 
   uint64_t source_begin() const { return source_; }
-  /// Behind the last byte of the last run.
+  /// Returns the offset after the last byte of the last run.
   uint64_t source_end() const { return source_end_; }
 
  private:
-  /// A dimension that the runs are counted along.
+  /// A dimension with several runs.
   struct Dimension {
     uint64_t count = 0;
     uint64_t source_stride = 0;  // bytes
     uint64_t target_stride = 0;
   };
-  std::vector<Dimension> outer_;  // the outermost first
+  std::vector<Dimension> outer_;  // outermost first
   uint64_t source_ = 0;
   uint64_t target_ = 0;
   uint64_t source_end_ = 0;

@@ -11,22 +11,23 @@ namespace holdfast {
 
 namespace {
 
-/// The first dimension that is not 1: cut there, a row-major tensor falls into row-major boxes.
-/// The rank of `shape` when there is none.
+/// Returns the first dimension that is not 1: a cut along it splits a row-major tensor into
+/// row-major boxes. Returns the number of dimensions when there is none.
 size_t CutDimension(std::span<const uint64_t> shape) {
   size_t d = 0;
   while (d < shape.size() && shape[d] == 1) ++d;
   return d;
 }
 
-/// Bytes of one row along the cut dimension; the whole tensor when it cannot be cut.
+/// Returns the bytes of one row along the cut dimension, or of the complete tensor when it cannot
+/// be cut.
 uint64_t RowBytes(const PlacedTensor& tensor) {
   const std::vector<uint64_t>& shape = tensor.spec.shape;
   size_t d = CutDimension(shape);
   return tensor.bytes() == 0 || d == shape.size() ? tensor.bytes() : tensor.bytes() / shape[d];
 }
 
-/// The place in the data region nearest to `target` where a cut leaves whole rows.
+/// Returns the offset in the data region nearest to `target` at which a cut splits no row.
 uint64_t NearestCut(const ParsedImage& image, uint64_t target) {
   auto choose = [&](uint64_t begin, uint64_t end, uint64_t row) {
     uint64_t below = begin + (target - begin) / row * row;
@@ -44,7 +45,7 @@ uint64_t NearestCut(const ParsedImage& image, uint64_t target) {
   return target;
 }
 
-/// Ascending bounds of the parts in the data region, both ends included.
+/// Returns the ascending bounds of the parts in the data region, including both ends.
 std::vector<uint64_t> ChooseCuts(const ParsedImage& image, uint32_t count) {
   const uint64_t data_bytes = image.image_bytes - image.data_offset;
   std::vector<uint64_t> cuts = {0};
@@ -56,7 +57,8 @@ std::vector<uint64_t> ChooseCuts(const ParsedImage& image, uint32_t count) {
   return cuts;
 }
 
-/// The rows of `tensor` in [begin, end) of the data region, as a slice of the same global tensor.
+/// Returns the rows of `tensor` in [begin, end) of the data region, as a slice of the same global
+/// tensor.
 TensorSpec Piece(const PlacedTensor& tensor, uint64_t begin, uint64_t end) {
   TensorSpec piece = tensor.spec;
   const uint64_t row = RowBytes(tensor);
@@ -66,8 +68,8 @@ TensorSpec Piece(const PlacedTensor& tensor, uint64_t begin, uint64_t end) {
   return piece;
 }
 
-/// Entries of the tensors and extras that lie in one part. Those without bytes go to the part that
-/// reaches beyond them, or to the last.
+/// The entries of the tensors and extras in one part. An entry without bytes belongs to the part
+/// that continues after its offset, or to the last part.
 class PartEntries {
  public:
   PartEntries(uint64_t begin, uint64_t end, bool last) : begin_(begin), end_(end), last_(last) {}
@@ -123,7 +125,7 @@ Result<std::vector<PartPlan>> PlanParts(const ParsedImage& image, uint32_t count
   }
   if (count > 1 && image.format == 0) {
     return Fail(InvalidArgumentError(
-        "only an image made by Holdfast can be cut into parts; this one says nothing of its job"));
+        "only an image made by Holdfast can be cut into parts; this one does not name its job"));
   }
   std::vector<uint64_t> cuts = ChooseCuts(image, count);
   const auto parts = static_cast<uint32_t>(cuts.size() - 1);

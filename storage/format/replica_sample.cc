@@ -19,7 +19,7 @@ bool IsSample(const Json& entry) {
          entry[4].is_number_unsigned();
 }
 
-/// A private copy: the trainer may change the original while it is read.
+/// Returns a private copy: the trainer may change the original while it is parsed.
 std::string TextOf(std::span<const std::byte> image, uint64_t offset, const PlacedExtra& extra) {
   const std::span<const std::byte> bytes = image.subspan(offset + extra.begin, extra.bytes());
   std::string text(bytes.size(), '\0');
@@ -40,7 +40,7 @@ std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
   std::unordered_map<std::string_view, const PlacedTensor*> tensors;
   for (const PlacedTensor& tensor : parsed.tensors) tensors.emplace(tensor.spec.name, &tensor);
   std::vector<ReplicaSample> samples;
-  uint64_t room = image.size();
+  uint64_t room = image.size();  // bounds the work: entries may overlap
   for (const Json& entry : list) {
     if (samples.size() == kReplicaSamplesMax) break;
     if (!IsSample(entry)) continue;

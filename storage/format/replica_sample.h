@@ -9,26 +9,27 @@
 
 #include "storage/format/image.h"
 
-// Ranks that hold the same tensor save a part of it each. So that ranks whose values differ are
-// noticed, each rank also saves a sample of what other ranks save, another one at each save, and
-// lists in an extra which bytes of its image are which bytes of which tensor. Checksums of the
-// images are compared. docs/formats/image.md describes the extra.
+// Each rank that holds a tensor replica saves a part of it. To detect ranks whose values differ,
+// each rank also saves a sample of the bytes that other ranks save, a different one at each save.
+// An extra lists which bytes of the image are which bytes of which tensor. The checksums of samples
+// from different images are compared. docs/formats/image.md describes the extra.
 
 namespace holdfast {
 
 /// The name of the extra that lists the samples of an image.
 inline constexpr std::string_view kReplicaSamplesExtra = "holdfast.samples";
-/// Tensors whose names begin so are copies of what other ranks save; nothing is restored from them.
+/// Tensors with this prefix are copies of what other ranks save; nothing is restored from them.
 inline constexpr std::string_view kSampleCopiesPrefix = "<samples>";
-/// Longer lists are ignored: many ranks of a node report theirs in one message.
+/// The most bytes of a list; a longer list is ignored, because many ranks of a node report theirs
+/// in one message.
 inline constexpr uint64_t kReplicaSamplesBytesMax = 256 << 10;
-/// Further ones are ignored.
+/// The most samples of an image; further samples are ignored.
 inline constexpr size_t kReplicaSamplesMax = 512;
-/// Of the name of a sample's tensor; samples with longer ones are ignored.
+/// The most bytes of the name of a sample's tensor; samples with longer names are ignored.
 inline constexpr size_t kReplicaSampleNameMax = 4608;
 
-/// Bytes [first, first + bytes) of a tensor as one rank holds them; all ranks that list the same
-/// bytes of the same tensor should hold the same values.
+/// The bytes [first, first + bytes) of a tensor in one rank's memory. All ranks that list the same
+/// bytes of the same tensor should have the same values.
 struct ReplicaSample {
   std::string tensor;  // its name, and which part of it where ranks hold parts
   uint64_t first = 0;
@@ -37,8 +38,8 @@ struct ReplicaSample {
   bool operator==(const ReplicaSample&) const = default;
 };
 
-/// The samples that `image` lists, until they have as many bytes as the image. What it lists
-/// wrongly is left out: the trainer writes it, and may change the bytes at any time.
+/// Returns the samples that `image` lists, up to as many bytes as the image has. Invalid entries
+/// are skipped: the list is untrusted, and the trainer may change its bytes at any time.
 std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
                                               const ParsedImage& parsed);
 

@@ -15,8 +15,8 @@ static_assert(std::endian::native == std::endian::little, "formats are little-en
 
 namespace {
 
-/// Every format begins with this, then u32 format, and ends in a CRC-32C of all before it. CR and
-/// LF show a transfer that translated line ends.
+/// Every format begins with this magic and a u32 format, and ends in a CRC-32C of all bytes before
+/// it. CR and LF reveal a transfer that translated line ends.
 constexpr std::string_view kMagic = "HFSEAL\r\n";
 constexpr size_t kFrameBytes = kMagic.size() + 4 + 4;
 constexpr uint64_t kPartBytes = 4 * 8 + 4;
@@ -29,7 +29,7 @@ void Put(Number number, std::string* out) {
 
 Status BadSeal(const std::string& why) { return DataLossError("the seal is bad: " + why); }
 
-/// Takes numbers and bytes from the front; everything after a failure fails.
+/// Takes numbers and bytes from the front. Each call returns false when too few bytes are left.
 class Cursor {
  public:
   explicit Cursor(std::string_view bytes) : left_(bytes) {}
@@ -62,7 +62,7 @@ class Cursor {
 
 Status CheckParts(const ShardSeal& seal) {
   if (seal.parts.size() < 2 && !seal.image_header.empty()) {
-    return BadSeal("it carries an image header without several parts");
+    return BadSeal("it has an image header but fewer than 2 parts");
   }
   uint64_t reached = seal.image_header.size();
   for (size_t i = 0; i < seal.parts.size(); ++i) {
@@ -70,13 +70,13 @@ Status CheckParts(const ShardSeal& seal) {
     if (part.image_begin != reached || part.image_end < part.image_begin ||
         part.image_end > seal.image_bytes ||
         (seal.parts.size() > 1 && part.image_end == part.image_begin)) {
-      return BadSeal(fmt::format("part {} holds [{}, {}) of the image where [{}, …) is due", i,
+      return BadSeal(fmt::format("part {} has [{}, {}) of the image, expected [{}, …)", i,
                                  part.image_begin, part.image_end, reached));
     }
     uint64_t file_bytes = 0;
     if (__builtin_add_overflow(part.data_offset, part.image_end - part.image_begin, &file_bytes) ||
         file_bytes != part.file_bytes) {
-      return BadSeal(fmt::format("part {} has {} bytes, which its ranges do not add up to", i,
+      return BadSeal(fmt::format("part {} has {} bytes, which is not the sum of its ranges", i,
                                  part.file_bytes));
     }
     reached = part.image_end;
@@ -87,12 +87,12 @@ Status CheckParts(const ShardSeal& seal) {
   return Status::Ok();
 }
 
-/// What a seal is written in: the older form where it says all.
+/// Returns the oldest format that can represent the seal: only format 2 has a life.
 uint32_t FormatOf(const ShardSeal& seal) { return seal.life.value == 0 ? 1 : 2; }
 
-/// Reads what follows the format number; `cursor` ends where the CRC begins.
+/// Reads the fields after the format number; `cursor` ends where the CRC begins.
 Status ReadBody(Cursor cursor, uint32_t format, ShardSeal* seal) {
-  Status short_of = BadSeal("it ends too early");
+  Status truncated = BadSeal("it is truncated");
   ShardIdentity& identity = seal->identity;
   uint32_t job_bytes = 0;
   uint32_t part_count = 0;
@@ -102,31 +102,31 @@ Status ReadBody(Cursor cursor, uint32_t format, ShardSeal* seal) {
       !cursor.Take(&identity.world) || (format > 1 && !cursor.Take(&seal->life.value)) ||
       !cursor.Take(&seal->wall_nanos) || !cursor.Take(&seal->image_bytes) ||
       !cursor.Take(&part_count)) {
-    return short_of;
+    return truncated;
   }
   Status valid = ValidateIdentity(identity);
   if (!valid.ok()) return BadSeal(valid.message());
   if (format != FormatOf(*seal)) return BadSeal("it has format 2 and names no life");
   if (part_count > kPartsMax) {
-    return BadSeal(fmt::format("it says {} parts; at most {} are allowed", part_count, kPartsMax));
+    return BadSeal(fmt::format("it has {} parts; at most {} are allowed", part_count, kPartsMax));
   }
-  if (part_count > cursor.left() / kPartBytes) return short_of;
+  if (part_count > cursor.left() / kPartBytes) return truncated;
   seal->parts.resize(part_count);
   for (SealPart& part : seal->parts) {
     if (!cursor.Take(&part.image_begin) || !cursor.Take(&part.image_end) ||
         !cursor.Take(&part.data_offset) || !cursor.Take(&part.file_bytes) ||
         !cursor.Take(&part.header_crc)) {
-      return short_of;
+      return truncated;
     }
   }
   uint64_t header_bytes = 0;
   uint64_t chunk_count = 0;
   if (!cursor.Take(&header_bytes) || !cursor.TakeBytes(header_bytes, &seal->image_header) ||
       !cursor.Take(&chunk_count) || !cursor.TakeNumbers(chunk_count, &seal->chunk_crcs)) {
-    return short_of;
+    return truncated;
   }
   if (cursor.left() != 0) return BadSeal(fmt::format("{} bytes follow it", cursor.left()));
-  // The bound comes first: ChunkCount would overflow near the largest number.
+  // The bound is checked first: ChunkCount would overflow near the largest number.
   if (seal->image_bytes >= kImageBytesMax || ChunkCount(seal->image_bytes) != chunk_count) {
     return BadSeal(fmt::format("it has {} chunk checksums for an image of {} bytes", chunk_count,
                                seal->image_bytes));
@@ -175,12 +175,13 @@ Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
   }
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.size() < kFrameBytes || !text.starts_with(kMagic)) {
-    return Fail(BadSeal("it does not begin as a seal does"));
+    return Fail(BadSeal("it does not begin with a seal's magic bytes"));
   }
   const size_t crc_at = bytes.size() - sizeof(uint32_t);
   uint32_t crc = 0;
   std::memcpy(&crc, bytes.data() + crc_at, sizeof(crc));
-  // The checksum comes before the format, so that a flipped bit is not taken for a newer one.
+  // The checksum is checked before the format, so that a flipped bit does not look like a newer
+  // one.
   if (crc != Crc32c(bytes.first(crc_at))) {
     return Fail(BadSeal("its checksum does not match: it is torn or changed"));
   }
@@ -189,7 +190,7 @@ Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
   if (!cursor.Take(&format) || format == 0) return Fail(BadSeal("its format is 0"));
   if (format > kSealFormat) {
     return Fail(UnsupportedError(
-        fmt::format("the seal has format {} and this build reads up to {}: use a newer Holdfast",
+        fmt::format("the seal has format {} but this build reads up to {}: use a newer Holdfast",
                     format, kSealFormat)));
   }
   ShardSeal seal;

@@ -9,38 +9,38 @@
 
 #include "storage/base/status.h"
 
-// Files and directories as durable storage needs them. Three variants behind the same contract
-// tests: io_uring with O_DIRECT, posix (where the kernel or file system refuses those), and
-// simulated.
+// Files and directories for durable storage. Three variants pass the same contract tests: io_uring
+// with O_DIRECT, posix (where the kernel or file system refuses those), and simulated.
 
 namespace holdfast {
 
 /// Alignment of offsets, lengths and memory for direct I/O.
 inline constexpr uint64_t kBlockBytes = 4096;
 
-/// One open file. Writes and reads are queued and complete in any order; Drain() waits for all.
-/// Offset, length and memory of a queued operation are multiples of kBlockBytes; the final size is
-/// set by Truncate. Thread-compatible. Destruction drains and closes; it syncs nothing.
+/// One open file. Writes and reads are queued and complete in any order; Drain() waits for all of
+/// them. The offset, length and memory address of a queued operation are multiples of kBlockBytes;
+/// Truncate sets the final size. Thread-compatible. The destructor drains and closes the file but
+/// does not sync it.
 class BlockFile {
  public:
   virtual ~BlockFile() = default;
 
   /// Queues a write; the bytes must not change until the next Drain() returns. Blocks only while
-  /// the queue is full. An earlier operation's error may be returned here and then stays until
-  /// Drain().
+  /// the queue is full. QueueWrite may return the error of an earlier operation, which Drain()
+  /// returns too.
   virtual Status QueueWrite(uint64_t offset, std::span<const std::byte> bytes) = 0;
   /// Queues a read into `into`. Reading past the end of the file is DataLoss at Drain().
   virtual Status QueueRead(uint64_t offset, std::span<std::byte> into) = 0;
-  /// Bytes of queued writes and reads completed so far, counted from the start of the file without
-  /// a gap: [0, n) is done when operations were queued in order from 0. For stages that follow a
-  /// read.
+  /// Returns the bytes of queued writes and reads that have completed, counted from the start of
+  /// the file without a gap: [0, n) is done when operations were queued in order from 0. For
+  /// callers that process bytes while a read continues.
   virtual uint64_t CompletedPrefix() const = 0;
   /// Waits until CompletedPrefix() >= bytes or an operation failed.
   virtual Status WaitPrefix(uint64_t bytes) = 0;
-  /// Waits for everything queued. Short completions were resumed; the first error is returned and
-  /// the file must then be abandoned.
+  /// Waits for all queued operations; short completions are resumed. Returns the first error; the
+  /// file must then be abandoned.
   virtual Status Drain() = 0;
-  /// Reserves `bytes` on the device (fallocate). OutOfSpace when they are not there.
+  /// Reserves `bytes` on the device (fallocate). OutOfSpace when the device has too few free bytes.
   virtual Status Allocate(uint64_t bytes) = 0;
   virtual Status Truncate(uint64_t bytes) = 0;
   virtual Result<uint64_t> Size() const = 0;
@@ -57,58 +57,63 @@ struct DirectoryEntry {
   uint64_t bytes = 0;  // of a regular file
 };
 
-/// One directory; paths are relative to it, stay beneath it (openat2 RESOLVE_BENEATH) and follow no
-/// symlinks. Durable means after SyncDirectory of the directory that holds the entry. Thread-safe.
+/// One directory. Paths are relative to it, stay beneath it (openat2 RESOLVE_BENEATH) and follow no
+/// symlinks. A change to an entry is durable after SyncDirectory of the directory that contains the
+/// entry. Thread-safe.
 class Directory {
  public:
   virtual ~Directory() = default;
 
   virtual Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) = 0;
-  /// Whole small files (seals, markers): created exclusively and synced; `path` must not exist.
+  /// Creates a small file (a seal, a marker) with `bytes` and syncs it. AlreadyExists when `path`
+  /// exists. When the write or the sync fails, the file is removed again.
   virtual Status WriteSmallFile(const std::string& path, std::string_view bytes) = 0;
+  /// Reads a complete small file. DataLoss when it has more than `bytes_max` bytes.
   virtual Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) = 0;
-  /// Writes over bytes that the file has, at any offset, and syncs it. A crash leaves any mixture
-  /// of old and new in that range and nothing else changed. InvalidArgument past the file's end.
+  /// Overwrites existing bytes of a file, at any offset, and syncs it. A crash leaves any mixture
+  /// of old and new bytes in that range and changes nothing else. InvalidArgument past the file's
+  /// end.
   virtual Status Overwrite(const std::string& path, uint64_t offset,
                            std::span<const std::byte> bytes) = 0;
   /// Replaces `to` atomically when it exists.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
-  /// NotFound when it is not there.
+  /// NotFound when `path` does not exist.
   virtual Status RemoveFile(const std::string& path) = 0;
   virtual Status RemoveDirectory(const std::string& path) = 0;
-  /// AlreadyExists when it does. The parent must be synced for it to be durable.
+  /// AlreadyExists when `path` exists. The new directory is durable once its parent is synced.
   virtual Status MakeDirectory(const std::string& path) = 0;
-  /// "." is the directory itself. Entries in name order; neither regular file nor directory:
-  /// skipped.
+  /// Returns the regular files and directories in `path`, in name order; "." is the directory
+  /// itself. Other entries are skipped.
   virtual Result<std::vector<DirectoryEntry>> List(const std::string& path) = 0;
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes() = 0;
-  /// Files opened later may use io_uring fixed buffers for memory in this range (an arena segment):
-  /// no page pinning per operation. A hint: failure is logged, and plain buffers are used. The
-  /// memory outlives the registration.
+  /// Lets files that are opened later use io_uring fixed buffers for memory in this range (an arena
+  /// segment), which avoids page pinning per operation. A hint: a failure is logged, and plain
+  /// buffers are used. The memory must outlive the registration.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterMemory(std::span<std::byte> memory) = 0;
-  /// "io_uring+O_DIRECT", "posix", "simulated": for logs and reports.
+  /// Returns "io_uring+O_DIRECT", "posix" or "simulated", for logs and reports.
   virtual std::string Describe() const = 0;
-  /// The absolute path, for messages.
+  /// Returns the absolute path, for messages.
   virtual const std::string& path() const = 0;
 };
 
 struct IoOptions {
-  /// Operations under way a file, and the size a large one is cut into (storage/io/README.md has
-  /// the measurements).
+  /// The operations in flight per file, and the size of the pieces of a large operation
+  /// (storage/io/README.md has the measurements).
   uint32_t queue_depth = 16;
   uint64_t operation_bytes = 4ULL << 20;
-  /// false: posix even where io_uring works.
+  /// False: use posix even where io_uring works.
   bool io_uring = true;
   bool direct = true;
 };
 
-/// Opens `path` (made if absent, parents included, synced) with the best variant that works there:
-/// tries io_uring and O_DIRECT on a scratch file and logs why it falls back.
+/// Opens `path` with the best variant that works there. Creates and syncs the directory and its
+/// parents where they are missing. Tries io_uring and O_DIRECT on a scratch file and logs why it
+/// falls back.
 Result<std::unique_ptr<Directory>> OpenDirectory(const std::string& path, const IoOptions& options);
 
-/// The same, for reading only: nothing is created and no scratch file is written.
+/// Like OpenDirectory, but for reading only: creates nothing and writes no scratch file.
 Result<std::unique_ptr<Directory>> OpenDirectoryReadOnly(const std::string& path,
                                                          const IoOptions& options);
 

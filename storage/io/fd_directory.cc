@@ -34,12 +34,12 @@ Result<UniqueFd> OpenBeneath(int root, const std::string& path, int flags, unsig
     if (errno == EINTR || errno == EAGAIN) continue;  // EAGAIN: raced with a rename
     if (errno == ELOOP || errno == EXDEV) {
       return Fail(PermissionDeniedError(fmt::format(
-          "{}: leaves its directory or goes through a symlink; use a real directory", full)));
+          "{}: the path leaves its directory or contains a symlink; use a real directory", full)));
     }
     if (errno == ENOSYS) {
       return Fail(UnsupportedError(
-          fmt::format("{}: this kernel has no openat2 (Linux 5.6 or a container that allows it "
-                      "is needed)",
+          fmt::format("{}: openat2 is not available: use Linux 5.6 or later, or a container that "
+                      "allows it",
                       full)));
     }
     return Fail(ErrnoStatus(errno, full));
@@ -51,7 +51,8 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& full) {
     ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return ErrnoStatus(errno, fmt::format("write {}", full));
-    if (written == 0) return IoErrorError(fmt::format("write {}: the kernel took no bytes", full));
+    if (written == 0)
+      return IoErrorError(fmt::format("write {}: the kernel accepted no bytes", full));
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return Status::Ok();
@@ -83,12 +84,12 @@ Result<UniqueFd> FdDirectory::OpenRegular(const std::string& path, OpenMode mode
     HOLDFAST_CRASH_POINT("io.after_create");
     return fd;
   }
-  // O_NONBLOCK: opening a FIFO must not wait for its other end.
+  // O_NONBLOCK: opening a FIFO must not block until its other end is opened.
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, Open(path, O_RDONLY | O_NONBLOCK, 0));
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoStatus(errno, Full(path)));
   if (!S_ISREG(info.st_mode)) {
-    return Fail(InvalidArgumentError(fmt::format("{}: is not a regular file", Full(path))));
+    return Fail(InvalidArgumentError(fmt::format("{} is not a regular file", Full(path))));
   }
   if (::fcntl(fd.get(), F_SETFL, extra_flags) != 0) {
     return Fail(ErrnoStatus(errno, fmt::format("set the flags of {}", Full(path))));
@@ -102,7 +103,7 @@ Status FdDirectory::WriteSmallFile(const std::string& path, std::string_view byt
   Status status = WriteAll(fd.get(), bytes, full);
   if (status.ok()) status = SyncFd(fd.get(), full);
   if (!status.ok()) {
-    // The caller may try again under the same name; the first error is the one to report.
+    // Remove the file, so that the caller can retry under the same name. Report the first error.
     Status removed = RemoveFile(path);
     if (!removed.ok()) return status.WithContext(removed.message());
   }
@@ -114,8 +115,8 @@ Result<std::string> FdDirectory::ReadSmallFile(const std::string& path, uint64_t
   std::string full = Full(path);
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t bytes, SizeOfFd(fd.get(), full));
   if (bytes > bytes_max) {
-    return Fail(DataLossError(fmt::format("{}: {} bytes, more than the {} such a file may have",
-                                          full, bytes, bytes_max)));
+    return Fail(DataLossError(
+        fmt::format("{} has {} bytes; such a file has at most {}", full, bytes, bytes_max)));
   }
   std::string text(bytes, '\0');
   uint64_t have = 0;
@@ -124,7 +125,7 @@ Result<std::string> FdDirectory::ReadSmallFile(const std::string& path, uint64_t
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Fail(ErrnoStatus(errno, fmt::format("read {}", full)));
     if (got == 0) {
-      return Fail(DataLossError(fmt::format("{}: ended after {} of {} bytes", full, have, bytes)));
+      return Fail(DataLossError(fmt::format("{} ended after {} of {} bytes", full, have, bytes)));
     }
     have += static_cast<uint64_t>(got);
   }
@@ -135,25 +136,27 @@ Status FdDirectory::Overwrite(const std::string& path, uint64_t offset,
                               std::span<const std::byte> bytes) {
   HOLDFAST_RETURN_IF_ERROR(ValidatePath(path, false));
   const std::string full = Full(path);
-  // Through the page cache: a range need not be whole blocks.
+  // Through the page cache: the range need not consist of complete blocks.
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, Open(path, O_WRONLY | O_NONBLOCK, 0));
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, full);
   const auto size = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
   if (offset > size || bytes.size() > size - offset) {
-    return InvalidArgumentError(
-        fmt::format("{}: no regular file with {} bytes at {}", full, bytes.size(), offset));
+    return InvalidArgumentError(fmt::format("{} is not a regular file with {} bytes at offset {}",
+                                            full, bytes.size(), offset));
   }
   for (uint64_t done = 0; done < bytes.size();) {
     const ssize_t written = ::pwrite(fd.get(), bytes.data() + done, bytes.size() - done,
                                      static_cast<off_t>(offset + done));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return ErrnoStatus(errno, fmt::format("write {}", full));
-    if (written == 0) return IoErrorError(fmt::format("write {}: the kernel took no bytes", full));
+    if (written == 0)
+      return IoErrorError(fmt::format("write {}: the kernel accepted no bytes", full));
     done += static_cast<uint64_t>(written);
   }
   HOLDFAST_RETURN_IF_ERROR(SyncFd(fd.get(), full));
-  // Whoever reads it next reads what the device has. A hint: its failure changes nothing.
+  // Drop the cached pages, so that the next read comes from the device. A hint: failure is
+  // harmless.
   ::posix_fadvise(fd.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
                   POSIX_FADV_DONTNEED);
   return Status::Ok();
@@ -212,7 +215,7 @@ Result<std::vector<DirectoryEntry>> FdDirectory::List(const std::string& path) {
     if (name == "." || name == "..") continue;
     struct stat info = {};
     if (::fstatat(stream_fd, found->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-      if (errno == ENOENT) continue;  // removed meanwhile
+      if (errno == ENOENT) continue;  // removed since readdir
       return Fail(ErrnoStatus(errno, fmt::format("list {}/{}", Full(path), name)));
     }
     if (S_ISDIR(info.st_mode)) {
@@ -244,7 +247,8 @@ Result<uint64_t> FdDirectory::FreeBytes() {
 }
 
 namespace {
-/// Makes the directory `path` in its existing parent unless it is there; a new one is synced.
+/// Makes the directory `path` in its existing parent and syncs the parent. Does nothing when `path`
+/// exists.
 Status MakeOneDirectory(const std::string& path) {
   if (::mkdir(path.c_str(), kDirectoryMode) != 0) {
     return errno == EEXIST ? Status::Ok() : ErrnoStatus(errno, fmt::format("make {}", path));
@@ -265,7 +269,7 @@ Result<UniqueFd> OpenRoot(const std::string& path, bool create, std::string& abs
     from_root = std::string(here.get()) + "/" + path;
   }
   while (from_root.size() > 1 && from_root.back() == '/') from_root.pop_back();
-  // An existing parent may be read-only or hidden to us: only what is missing is made.
+  // Make only the missing directories: existing parents may be read-only or inaccessible.
   struct stat info = {};
   for (size_t at = 1; create && at != std::string::npos && ::stat(from_root.c_str(), &info) != 0;) {
     at = from_root.find('/', at);

@@ -9,9 +9,9 @@
 
 namespace holdfast {
 
-/// What the real variants share: everything of a Directory but the files' own I/O. Every path goes
-/// through openat2 with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS, so neither ".." nor a symlink that
-/// another process plants leads out. Thread-safe.
+/// The common part of the real variants: all of Directory except file I/O. Every path is resolved
+/// by openat2 with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS, so neither ".." nor a symlink that
+/// another process creates leads out of the directory. Thread-safe.
 class FdDirectory : public Directory {
  public:
   Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
@@ -31,12 +31,14 @@ class FdDirectory : public Directory {
   /// `root` is an open directory, `path` its absolute path.
   FdDirectory(UniqueFd root, std::string path) : root_(std::move(root)), path_(std::move(path)) {}
 
-  /// Opens beneath the root. PermissionDenied for a path that leaves it or meets a symlink.
+  /// Opens beneath the root. PermissionDenied for a path that leaves the root or contains a
+  /// symlink.
   Result<UniqueFd> Open(const std::string& path, int flags, unsigned mode) const;
-  /// Opens a regular file with `extra_flags` (O_DIRECT), for reading or created for both.
+  /// Opens a regular file with `extra_flags` (O_DIRECT): an existing one for reading, or a new one
+  /// for reading and writing.
   Result<UniqueFd> OpenRegular(const std::string& path, OpenMode mode, int extra_flags) const;
   int root_fd() const { return root_.get(); }
-  /// "/data/a/b" for messages.
+  /// Returns the absolute path, e.g. "/data/a/b", for messages.
   std::string Full(const std::string& path) const;
 
  private:
@@ -44,20 +46,20 @@ class FdDirectory : public Directory {
     UniqueFd parent;
     std::string name;
   };
-  /// The open parent of `path` and its last component, which may be anything.
+  /// Returns the open parent of `path` and its last component, of any type or missing.
   Result<Entry> OpenParent(const std::string& path) const;
 
   UniqueFd root_;
   const std::string path_;
 };
 
-/// Makes `path` and missing parents, each synced into its parent, and opens it.
-/// With `create` false it must exist. `absolute` gets the path without symlinks.
+/// Opens `path`. With `create`, makes it and its missing parents and syncs each into its parent;
+/// otherwise it must exist. Sets `absolute` to the path without symlinks.
 Result<UniqueFd> OpenRoot(const std::string& path, bool create, std::string& absolute);
 
-// The file operations that do not queue, shared by the real variants. `path` is for messages.
+// The unqueued file operations of the real variants. `path` is for messages.
 
-/// fallocate; where the file system has none, only sets the size.
+/// Calls fallocate; on a file system without it, only sets the size.
 Status AllocateFd(int fd, const std::string& path, uint64_t bytes);
 Status TruncateFd(int fd, const std::string& path, uint64_t bytes);
 Result<uint64_t> SizeOfFd(int fd, const std::string& path);

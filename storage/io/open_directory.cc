@@ -11,7 +11,7 @@ Result<std::unique_ptr<Directory>> OpenBest(const std::string& path, const IoOpt
                                             bool read_only) {
   std::string absolute;
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd root, OpenRoot(path, !read_only, absolute));
-  Status reason = UnsupportedError("switched off by the configuration");
+  Status reason = UnsupportedError("disabled by the configuration");
   if (options.io_uring && options.direct) {
     std::string same;
     HOLDFAST_ASSIGN_OR_RETURN(UniqueFd again, OpenRoot(absolute, false, same));

@@ -16,7 +16,7 @@ Status ValidatePath(std::string_view path, bool directory) {
   if (path.empty()) return InvalidArgumentError("the path is empty");
   if (path.size() > kPathBytesMax) {
     return InvalidArgumentError(
-        fmt::format("a path of {} bytes; the most is {}", path.size(), kPathBytesMax));
+        fmt::format("the path has {} bytes; at most {} are allowed", path.size(), kPathBytesMax));
   }
   if (path.find('\0') != std::string_view::npos) {
     return InvalidArgumentError("the path contains a NUL byte");
@@ -29,7 +29,8 @@ Status ValidatePath(std::string_view path, bool directory) {
     std::string_view component = path.substr(start, end - start);
     if (component.empty()) return refuse("has an empty component");
     if (component == "." || component == "..") return refuse("has a \".\" or \"..\" component");
-    if (component.size() > kComponentBytesMax) return refuse("has a component over 255 bytes");
+    if (component.size() > kComponentBytesMax)
+      return refuse("has a component longer than 255 bytes");
     start = end + 1;
   }
   return Status::Ok();

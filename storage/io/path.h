@@ -8,12 +8,12 @@
 
 namespace holdfast {
 
-/// Accepts "a", "a/b": relative, no empty, "." or ".." component, no NUL, components up to 255
-/// bytes. "." alone is accepted when `directory`. Every Directory variant checks its paths with
-/// this before the kernel sees them.
+/// Accepts a relative path such as "a" or "a/b": no empty, "." or ".." component, no NUL,
+/// components up to 255 bytes. With `directory`, "." alone is accepted too. Every Directory variant
+/// checks its paths before it passes them to the kernel.
 Status ValidatePath(std::string_view path, bool directory);
 
-/// "a/b/c" → {"a/b", "c"}; "c" → {".", "c"}.
+/// Splits off the last component: "a/b/c" → {"a/b", "c"}; "c" → {".", "c"}.
 std::pair<std::string, std::string> SplitPath(const std::string& path);
 
 }  // namespace holdfast

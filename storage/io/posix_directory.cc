@@ -32,21 +32,22 @@ class PosixBlockFile final : public BlockFile {
 
  private:
   Status CheckWritable() const;
-  Status Keep(Status status);
+  /// Stores the file's first error and returns it.
+  Status KeepFirst(Status status);
 
   UniqueFd fd_;
   const std::string path_;
   const bool writable_;
   PrefixTracker done_;
-  Status error_;  // the first one; the file is lost once it is set
+  Status error_;  // the first error; once set, the file is unusable
 };
 
 Status PosixBlockFile::CheckWritable() const {
   if (writable_) return error_;
-  return FailedPreconditionError(fmt::format("{}: opened for reading", path_));
+  return FailedPreconditionError(fmt::format("{} is open only for reading", path_));
 }
 
-Status PosixBlockFile::Keep(Status status) {
+Status PosixBlockFile::KeepFirst(Status status) {
   if (error_.ok()) error_ = std::move(status);
   return error_;
 }
@@ -59,14 +60,14 @@ Status PosixBlockFile::QueueWrite(uint64_t offset, std::span<const std::byte> by
     ssize_t written = ::pwrite(fd_.get(), bytes.data(), length, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      return Keep(ErrnoStatus(errno, fmt::format("write {} at offset {}", path_, offset)));
+      return KeepFirst(ErrnoStatus(errno, fmt::format("write {} at offset {}", path_, offset)));
     }
     if (written == 0) {
-      return Keep(IoErrorError(
-          fmt::format("write {} at offset {}: the kernel took no bytes", path_, offset)));
+      return KeepFirst(IoErrorError(
+          fmt::format("write {} at offset {}: the kernel accepted no bytes", path_, offset)));
     }
     HOLDFAST_CRASH_POINT("io.after_write");
-    // A hint: file systems without it write back later.
+    // A hint: file systems that do not support it write back later.
     static_cast<void>(
         ::sync_file_range(fd_.get(), static_cast<off_t>(offset), written, SYNC_FILE_RANGE_WRITE));
     done_.Add(offset, static_cast<uint64_t>(written));
@@ -87,12 +88,12 @@ Status PosixBlockFile::QueueRead(uint64_t offset, std::span<std::byte> into) {
         ::pread(fd_.get(), into.data() + (offset - start), length, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return Keep(ErrnoStatus(errno, fmt::format("read {} at offset {}", path_, offset)));
+      return KeepFirst(ErrnoStatus(errno, fmt::format("read {} at offset {}", path_, offset)));
     }
     if (got == 0) {
-      // The file's last block may be cut short; a block that is not there at all is an error.
+      // The file's last block may be incomplete; a block that is missing completely is an error.
       if (offset % kBlockBytes != 0 && end - offset < kBlockBytes) break;
-      return Keep(PastEndError(path_, start, into.size(), offset));
+      return KeepFirst(PastEndError(path_, start, into.size(), offset));
     }
     offset += static_cast<uint64_t>(got);
   }
@@ -118,7 +119,7 @@ Status PosixBlockFile::Truncate(uint64_t bytes) {
 
 Status PosixBlockFile::Sync() {
   HOLDFAST_RETURN_IF_ERROR(error_);
-  return Keep(SyncFd(fd_.get(), path_));
+  return KeepFirst(SyncFd(fd_.get(), path_));
 }
 
 }  // namespace

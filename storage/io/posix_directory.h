@@ -8,8 +8,8 @@
 namespace holdfast {
 
 /// Plain pread and pwrite through the page cache: for file systems that refuse O_DIRECT (tmpfs) and
-/// kernels or containers that refuse io_uring. An operation is done when it is queued; write-back
-/// is started at once, so that Sync has less to wait for. Thread-safe.
+/// kernels or containers that refuse io_uring. Queue calls complete their operation before they
+/// return. Writeback is started at once, so that Sync has less to wait for. Thread-safe.
 class PosixDirectory final : public FdDirectory {
  public:
   PosixDirectory(UniqueFd root, std::string path) : FdDirectory(std::move(root), std::move(path)) {}

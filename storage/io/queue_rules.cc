@@ -13,25 +13,25 @@ Status CheckOperation(const std::string& path, uint64_t offset, std::span<const 
   auto address = reinterpret_cast<uintptr_t>(bytes.data());
   if ((offset | bytes.size() | address) % kBlockBytes != 0) {
     return InvalidArgumentError(
-        fmt::format("{}: offset {}, length {} and memory {:#x} must be multiples of {}", path,
+        fmt::format("{}: offset {}, length {} and address {:#x} must be multiples of {}", path,
                     offset, bytes.size(), address, kBlockBytes));
   }
   constexpr uint64_t kFileBytesMax = std::numeric_limits<int64_t>::max();
   if (offset > kFileBytesMax || bytes.size() > kFileBytesMax - offset) {
     return InvalidArgumentError(fmt::format(
-        "{}: offset {} and length {} are beyond what a file holds", path, offset, bytes.size()));
+        "{}: offset {} and length {} exceed the largest file offset", path, offset, bytes.size()));
   }
   return Status::Ok();
 }
 
 Status PastEndError(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t end) {
-  return DataLossError(fmt::format("{}: a read of {} bytes at offset {} is past the end, {}", path,
-                                   bytes, offset, end));
+  return DataLossError(fmt::format("{}: a read of {} bytes at offset {} is past the end at {}",
+                                   path, bytes, offset, end));
 }
 
 Status NeverQueuedError(const std::string& path, uint64_t bytes, uint64_t queued) {
   return FailedPreconditionError(
-      fmt::format("{}: waits for the first {} bytes, but only {} were queued without a gap", path,
+      fmt::format("{}: a wait for the first {} bytes, but only {} were queued without a gap", path,
                   bytes, queued));
 }
 

@@ -8,7 +8,7 @@
 
 #include "storage/base/status.h"
 
-// What the queues of all BlockFile variants have in common.
+// The rules for queued operations of all BlockFile variants.
 
 namespace holdfast {
 
@@ -16,17 +16,19 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// InvalidArgument unless offset, length and memory are multiples of kBlockBytes and the end fits a
-/// file. `path` is for the message.
+/// Returns InvalidArgument unless offset, length and memory address are multiples of kBlockBytes
+/// and the end is a valid file offset. `path` is for the message.
 Status CheckOperation(const std::string& path, uint64_t offset, std::span<const std::byte> bytes);
 
-/// DataLoss: a read of `bytes` at `offset` found the file's end at `end`.
+/// Returns DataLoss: a read of `bytes` at `offset` reached the end of the file at `end`.
 Status PastEndError(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t end);
 
-/// FailedPrecondition: a caller waits for byte `bytes` when only `queued` were ever queued.
+/// Returns FailedPrecondition: a caller waits for the first `bytes` bytes, but only `queued` were
+/// queued.
 Status NeverQueuedError(const std::string& path, uint64_t bytes, uint64_t queued);
 
-/// Grows a prefix [0, n) out of intervals that finish in any order. Thread-compatible.
+/// Computes the completed prefix [0, n) from intervals that complete in any order.
+/// Thread-compatible.
 class PrefixTracker {
  public:
   void Add(uint64_t offset, uint64_t bytes);
@@ -34,7 +36,7 @@ class PrefixTracker {
 
  private:
   uint64_t prefix_ = 0;
-  std::map<uint64_t, uint64_t> ahead_;  // start → end of what lies beyond a gap
+  std::map<uint64_t, uint64_t> ahead_;  // start → end of the intervals after a gap
 };
 
 }  // namespace holdfast

@@ -14,7 +14,7 @@ namespace holdfast {
 
 class SimBlockFile final : public BlockFile {
  public:
-  /// The inode's open count was raised for this file.
+  /// The caller has incremented the inode's open count for this file.
   SimBlockFile(SimDisk::State& disk, uint64_t generation, uint64_t inode, std::string path,
                bool writable)
       : disk_(disk),
@@ -56,7 +56,7 @@ class SimBlockFile final : public BlockFile {
   const uint64_t inode_;
   const std::string path_;
   const bool writable_;
-  // CompletedPrefix() lets work finish, as time does on a real disk.
+  // Mutable because CompletedPrefix() completes operations, as a real disk does over time.
   mutable std::vector<Piece> queued_;
   mutable PrefixTracker done_;
   mutable Status error_;
@@ -70,7 +70,7 @@ SimBlockFile::~SimBlockFile() {
 
 Status SimBlockFile::CheckWritable() const {
   if (writable_) return Status::Ok();
-  return FailedPreconditionError(fmt::format("{}: opened for reading", path_));
+  return FailedPreconditionError(fmt::format("{} is open only for reading", path_));
 }
 
 Status SimBlockFile::Enqueue(Piece whole) {
@@ -210,7 +210,7 @@ Status SimBlockFile::Sync() {
   return Status::Ok();
 }
 
-/// A subtree of a SimDisk, as of one generation between crashes.
+/// A subtree of a SimDisk, valid for one generation between crashes.
 class SimDirectory final : public Directory {
  public:
   SimDirectory(SimDisk::State& disk, uint64_t generation, std::string base)
@@ -257,7 +257,7 @@ Result<uint64_t> SimDirectory::FindFile(SimOp op, const std::string& path) {
   HOLDFAST_RETURN_IF_ERROR(disk_.Count(generation_, op, path));
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t inode, disk_.Find(path));
   if (disk_.inodes.at(inode).is_directory) {
-    return Fail(InvalidArgumentError(fmt::format("{}: is not a regular file", path)));
+    return Fail(InvalidArgumentError(fmt::format("{} is not a regular file", path)));
   }
   return inode;
 }
@@ -298,7 +298,7 @@ Status SimDirectory::WriteSmallFile(const std::string& path, std::string_view by
   };
   Status status = write_and_sync();
   if (!status.ok() && disk_.CheckAlive(generation_).ok()) {
-    // The caller may try again under the same name; the first error is the one to report.
+    // Remove the file, so that the caller can retry under the same name. Report the first error.
     Status removed = disk_.Remove(full, false);
     if (!removed.ok()) return status.WithContext(removed.message());
   }
@@ -312,8 +312,8 @@ Result<std::string> SimDirectory::ReadSmallFile(const std::string& path, uint64_
   HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kRead, full));
   const SimBytes& data = disk_.inodes.at(inode).data;
   if (data.size() > bytes_max) {
-    return Fail(DataLossError(fmt::format("{}: {} bytes, more than the {} such a file may have",
-                                          full, data.size(), bytes_max)));
+    return Fail(DataLossError(
+        fmt::format("{} has {} bytes; such a file has at most {}", full, data.size(), bytes_max)));
   }
   std::string text(data.size(), '\0');
   if (!data.empty()) std::memcpy(text.data(), data.data(), data.size());
@@ -328,8 +328,8 @@ Status SimDirectory::Overwrite(const std::string& path, uint64_t offset,
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t inode, FindFile(SimOp::kOpen, full));
   const uint64_t size = disk_.inodes.at(inode).data.size();
   if (offset > size || bytes.size() > size - offset) {
-    return InvalidArgumentError(
-        fmt::format("{}: no regular file with {} bytes at {}", full, bytes.size(), offset));
+    return InvalidArgumentError(fmt::format("{} is not a regular file with {} bytes at offset {}",
+                                            full, bytes.size(), offset));
   }
   HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kWrite, full));
   SimBytes content(bytes.begin(), bytes.end());
@@ -410,7 +410,7 @@ SimDisk::~SimDisk() = default;
 
 std::unique_ptr<Directory> SimDisk::Open(const std::string& path) {
   MutexLock lock(state_->mutex);
-  // A bad path shows as an error of every call on the directory.
+  // With a bad path, every call on the returned directory fails.
   if (ValidatePath(path, true).ok() && !state_->MakeDurableDirectories(path).ok()) {
     return std::make_unique<SimDirectory>(*state_, UINT64_MAX, path);
   }

@@ -12,14 +12,13 @@
 #include "storage/base/status.h"
 #include "storage/io/block_file.h"
 
-// An in-memory disk that loses what was not synced: for tests of everything above storage/io.
+// An in-memory disk that loses unsynced data in a crash: for tests of everything above storage/io.
 
 namespace holdfast {
 
-/// What is counted and what faults apply to. One queued operation counts once for every piece of
-/// SimDiskOptions::operation_bytes, when the piece is done. WriteSmallFile is kCreate, kWrite,
-/// kSync; ReadSmallFile is kOpen, kRead; Overwrite is kOpen, kWrite,
-/// kSync.
+/// The operations that are counted and that faults apply to. A queued operation counts once for
+/// each piece of SimDiskOptions::operation_bytes, when the piece completes. WriteSmallFile is
+/// kCreate, kWrite, kSync; ReadSmallFile is kOpen, kRead; Overwrite is kOpen, kWrite, kSync.
 enum class SimOp : uint8_t {
   kCreate,
   kOpen,
@@ -40,13 +39,13 @@ inline constexpr size_t kSimOpCount = 13;
 enum class SimEffect : uint8_t {
   kIoError,     // the operation does nothing and fails; a failed kSync also drops the dirty data
   kOutOfSpace,  // the same with OutOfSpace
-  kShort,       // a write or read moves only its first half at first; it is resumed
+  kShort,       // a write or read transfers only its first half; the rest is resumed
   kBitFlip,     // one bit is wrong: at rest after a write, in the returned bytes of a read
   kDelay,       // sleeps `delay_ms` on the disk's clock first
 };
 
-/// Applies to operations `op` on paths for which `path` holds (all when empty), after letting
-/// `skip` of them pass, `times` times.
+/// Applies to operations `op` on the paths that `path` accepts (all paths when it is empty). The
+/// first `skip` such operations pass; the fault then applies `times` times.
 struct SimFault {
   SimOp op = SimOp::kWrite;
   SimEffect effect = SimEffect::kIoError;
@@ -56,10 +55,10 @@ struct SimFault {
   uint64_t delay_ms = 0;
 };
 
-/// What a crash does to data and directory entries that were not synced.
+/// The effect of a crash on data and directory entries that were not synced.
 enum class SimSurvival : uint8_t {
-  kNothing,     // all of it is lost
-  kEverything,  // all of it survives
+  kNothing,     // all of them are lost
+  kEverything,  // all of them survive
   kRandom,      // any subset of writes, torn at 512 bytes; any prefix of a directory's changes
 };
 
@@ -71,13 +70,13 @@ struct SimDiskOptions {
   Clock* clock = nullptr;  // for kDelay; the real clock when null; outlives the disk
 };
 
-/// One simulated disk with its file system. Data is durable after BlockFile::Sync, an entry
-/// (create, rename, unlink, mkdir) after SyncDirectory of the directory holding it, as in
-/// Directory: syncing a file does not persist its entry. After a failed Sync the dirty data is
-/// still read back but never reaches the disk, even if a later Sync of another handle succeeds.
-/// Queued operations finish in an order drawn from the seed, and take the caller's bytes only when
-/// they finish, so memory changed too early shows. The same seed and calls give the same result.
-/// Thread-safe.
+/// One simulated disk with its file system. Data is durable after BlockFile::Sync. An entry
+/// (create, rename, unlink, mkdir) is durable after SyncDirectory of its directory, as in
+/// Directory: syncing a file does not persist its entry. After a failed Sync, reads still return
+/// the dirty data, but it never reaches the disk, even if a later Sync of another handle succeeds.
+/// Queued operations complete in an order drawn from the seed. They copy the caller's bytes only on
+/// completion, which reveals callers that change the memory too early. The same seed and calls give
+/// the same result. Thread-safe.
 class SimDisk {
  public:
   explicit SimDisk(const SimDiskOptions& options = {});
@@ -85,34 +84,34 @@ class SimDisk {
   SimDisk(const SimDisk&) = delete;
   SimDisk& operator=(const SimDisk&) = delete;
 
-  /// The directory `path` of this disk, made (durably) if absent: what OpenDirectory is to a real
-  /// disk. The disk outlives it. Uncounted.
+  /// Opens the directory `path` of this disk and makes it durably if it is missing, like
+  /// OpenDirectory on a real disk. The disk must outlive it. Counts as no operation.
   std::unique_ptr<Directory> Open(const std::string& path = ".");
 
-  /// Cuts the power and restarts: what survives becomes the durable state. Directories and files
-  /// opened before fail with IoError from now on; open again. Ends the state of
-  /// CrashAfterOperations; faults stay.
+  /// Simulates a power cut and a restart: the data that survives becomes the durable state.
+  /// Directories and files that were opened before fail with IoError from now on and must be opened
+  /// again. Ends the effect of CrashAfterOperations; injected faults stay.
   void Crash(SimSurvival survival = SimSurvival::kRandom);
-  /// Lets `count` more operations pass, then fails every one until Crash(). A loop over `count`
-  /// from 0 until the work succeeds crashes it at every step.
+  /// Lets `count` more operations pass, then fails every operation until Crash(). A loop over
+  /// `count` from 0 until the work succeeds crashes the work at every step.
   void CrashAfterOperations(uint64_t count);
-  /// True when CrashAfterOperations struck and Crash() was not called since.
+  /// Returns true when CrashAfterOperations has taken effect and Crash() was not called since.
   bool crashed() const;
 
   void Inject(SimFault fault);
   void ClearFaults();
 
-  /// Operations passed so far, in all and of one kind (failed by a fault included).
+  /// Return the operations so far, in total and of one kind, including those that a fault failed.
   uint64_t operations() const;
   uint64_t count(SimOp op) const;
 
   uint64_t used_bytes() const;
   void SetCapacity(uint64_t bytes);
-  /// Changes a file at rest behind its users' back; `path` is from the disk's root. The change is
-  /// durable where the file was synced. NotFound if it is not there.
+  /// Changes a file at rest, without the knowledge of its users; `path` is from the disk's root.
+  /// The change is durable if the file was synced. NotFound when the file does not exist.
   Status Damage(const std::string& path,
                 const std::function<void(std::vector<std::byte>& bytes)>& change);
-  /// Paths of all regular files from the disk's root, in order.
+  /// Returns the paths of all regular files from the disk's root, in order.
   std::vector<std::string> Files() const;
 
  private:

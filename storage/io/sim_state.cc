@@ -37,9 +37,9 @@ SimDisk::State::State(const SimDiskOptions& disk_options)
 }
 
 Status SimDisk::State::CheckAlive(uint64_t opened_in) const {
-  if (down) return IoErrorError("simulated disk: the power is cut");
+  if (down) return IoErrorError("simulated disk: the power is off");
   if (opened_in != generation) {
-    return IoErrorError("simulated disk: opened before a crash; open it again");
+    return IoErrorError("simulated disk: the handle is older than a crash; open it again");
   }
   return Status::Ok();
 }
@@ -162,7 +162,7 @@ Status SimDisk::State::Rename(const std::string& from, const std::string& to) {
   if (from == to) return Status::Ok();
   bool is_directory = inodes.at(moved).is_directory;
   if (is_directory && to.starts_with(from + "/")) {
-    return InvalidArgumentError(fmt::format("{}: cannot become a part of itself, {}", from, to));
+    return InvalidArgumentError(fmt::format("{}: cannot be moved into itself, {}", from, to));
   }
   const auto& entries = inodes.at(target.first).entries;
   if (auto existing = entries.find(target.second); existing != entries.end()) {
@@ -202,7 +202,7 @@ Status SimDisk::State::SyncDirectory(const std::string& path) {
   if (!inodes.at(inode).is_directory) {
     return NotFoundError(fmt::format("{}: not a directory", path));
   }
-  // A change that touches two directories takes with it what came before in the other one.
+  // A change of two directories requires all earlier changes of the other one, too.
   std::set<uint64_t> directories = {inode};
   std::vector<bool> take(unsynced_changes.size());
   for (size_t i = unsynced_changes.size(); i-- > 0;) {
@@ -236,12 +236,12 @@ Status SimDisk::State::MakeDurableDirectories(const std::string& path) {
 
 Status SimDisk::State::CheckRoom(const SimInode& inode, uint64_t bytes) const {
   uint64_t has = ReservedFor(inode);
-  uint64_t wants = RoundUp(bytes, kBlockBytes);
+  uint64_t needed = RoundUp(bytes, kBlockBytes);
   uint64_t used = UsedBytes();
-  if (wants > has &&
-      (used >= options.capacity_bytes || wants - has > options.capacity_bytes - used)) {
-    return OutOfSpaceError(fmt::format("simulated disk: {} more bytes wanted, {} of {} used",
-                                       wants - has, used, options.capacity_bytes));
+  if (needed > has &&
+      (used >= options.capacity_bytes || needed - has > options.capacity_bytes - used)) {
+    return OutOfSpaceError(fmt::format("simulated disk: {} more bytes needed, {} of {} used",
+                                       needed - has, used, options.capacity_bytes));
   }
   return Status::Ok();
 }

@@ -13,13 +13,13 @@
 #include "storage/base/status.h"
 #include "storage/io/sim_directory.h"
 
-// The model behind SimDisk; private to the simulated variant.
+// The model behind SimDisk. Private to the simulated variant.
 
 namespace holdfast {
 
 using SimBytes = std::vector<std::byte>;
 
-/// A change to a file that is in the page cache but not on the disk.
+/// A change to a file that is in the page cache and not yet on the disk.
 struct SimDirty {
   bool resize = false;
   uint64_t offset = 0;  // of a resize: the new size
@@ -28,8 +28,8 @@ struct SimDirty {
 
 struct SimInode {
   bool is_directory = false;
-  SimBytes data;     // what reads see
-  SimBytes durable;  // what a crash leaves, with some of `dirty` applied
+  SimBytes data;     // returned by reads
+  SimBytes durable;  // left by a crash, with some of `dirty` applied
   std::vector<SimDirty> dirty;
   uint64_t reserved_bytes = 0;
   uint32_t opens = 0;
@@ -37,7 +37,7 @@ struct SimInode {
   std::map<std::string, uint64_t> durable_entries;
 };
 
-/// One atomic change of the name space: a rename sets and removes an entry at once.
+/// One entry of an atomic namespace change: a rename removes one entry and sets another.
 struct SimEntryChange {
   uint64_t directory = 0;
   std::string name;
@@ -45,27 +45,27 @@ struct SimEntryChange {
 };
 using SimNamespaceChange = std::vector<SimEntryChange>;
 
-/// What an operation that may go ahead has to do differently.
+/// The effects of faults on an operation that does not fail.
 struct SimTurn {
   bool shorten = false;
   bool flip = false;
 };
 
-/// Everything behind one lock. Methods are called with `mutex` held.
+/// The complete state, guarded by one lock. Methods are called with `mutex` held.
 struct SimDisk::State {
   explicit State(const SimDiskOptions& disk_options);
 
-  /// Counts the operation and applies faults; an error means: do nothing and return it. Gives up
-  /// the lock while a delay lasts.
+  /// Counts the operation and applies faults. On an error the caller does nothing and returns the
+  /// error. Releases the lock for the time of a delay.
   Result<SimTurn> Begin(uint64_t opened_in, SimOp op, const std::string& path)
       HOLDFAST_REQUIRES(mutex);
-  /// The same for operations that are either done or not.
+  /// Like Begin, for operations that cannot be short or have flipped bits.
   Status Count(uint64_t opened_in, SimOp op, const std::string& path) HOLDFAST_REQUIRES(mutex);
   Status CheckAlive(uint64_t opened_in) const HOLDFAST_REQUIRES(mutex);
 
-  /// Inode of a path from the root, "." being the root.
+  /// Returns the inode of a path from the root; "." is the root.
   Result<uint64_t> Find(const std::string& path) const HOLDFAST_REQUIRES(mutex);
-  /// The directory that holds `path`, and the last component.
+  /// Returns the directory that contains `path`, and the last component.
   Result<std::pair<uint64_t, std::string>> FindParent(const std::string& path) const
       HOLDFAST_REQUIRES(mutex);
   Result<uint64_t> Create(const std::string& path, bool is_directory) HOLDFAST_REQUIRES(mutex);

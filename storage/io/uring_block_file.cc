@@ -14,7 +14,7 @@ namespace holdfast {
 namespace {
 constexpr uint32_t kStallsMax = 1000;
 
-bool WorthRetrying(int error) { return error == EINTR || error == EAGAIN; }
+bool IsTransient(int error) { return error == EINTR || error == EAGAIN; }
 }  // namespace
 
 UringBlockFile::UringBlockFile(UniqueFd fd, std::string path, bool writable, UringPool& pool,
@@ -37,7 +37,7 @@ UringBlockFile::~UringBlockFile() {
 
 Status UringBlockFile::CheckWritable() const {
   if (writable_) return error_;
-  return FailedPreconditionError(fmt::format("{}: opened for reading", path_));
+  return FailedPreconditionError(fmt::format("{} is open only for reading", path_));
 }
 
 Status UringBlockFile::EnsureRing() {
@@ -80,6 +80,7 @@ Status UringBlockFile::QueueRead(uint64_t offset, std::span<std::byte> into) {
 
 Status UringBlockFile::Queue(Piece whole) {
   if (whole.bytes > 0) HOLDFAST_RETURN_IF_ERROR(EnsureRing());
+  // A ring of an older generation may have other memory registered at the same addresses.
   bool may_be_fixed = ring_ != nullptr && ring_->generation() == pool_.generation();
   uint64_t at = 0;
   while (at < whole.bytes) {
@@ -116,7 +117,8 @@ Status UringBlockFile::Queue(Piece whole) {
 
 void UringBlockFile::Prepare(size_t slot) const {
   const Piece& piece = slots_[slot];
-  // There are as many entries as slots and each slot has at most one, so there is room.
+  // The ring has as many entries as there are slots, and each slot uses at most one: an entry is
+  // always free.
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_->ring());
   std::byte* memory = piece.memory + piece.done;
   auto bytes = static_cast<unsigned>(piece.bytes - piece.done);
@@ -136,7 +138,7 @@ void UringBlockFile::Prepare(size_t slot) const {
 void UringBlockFile::Submit() const {
   while (ring_ != nullptr && io_uring_sq_ready(&ring_->ring()) > 0) {
     int submitted = io_uring_submit(&ring_->ring());
-    if (submitted >= 0 || WorthRetrying(-submitted)) continue;
+    if (submitted >= 0 || IsTransient(-submitted)) continue;
     if (submitted == -EBUSY) {
       WaitOne();  // the completion queue is full
       TakeCompletions();
@@ -151,7 +153,7 @@ void UringBlockFile::WaitOne() const {
   while (ring_ != nullptr) {
     int error = io_uring_wait_cqe(&ring_->ring(), &cqe);
     if (error == 0) return;
-    if (!WorthRetrying(-error)) {
+    if (!IsTransient(-error)) {
       AbandonRing(ErrnoStatus(-error, fmt::format("wait for I/O on {}", path_)));
     }
   }
@@ -165,33 +167,33 @@ void UringBlockFile::TakeCompletions() const {
     io_uring_cqe_seen(&ring_->ring(), cqe);
     Complete(slot, result);
   }
-  Submit();  // what was resumed
+  Submit();  // the resumed pieces
 }
 
 void UringBlockFile::Complete(size_t slot, int result) const {
   Piece& piece = slots_[slot];
   const char* verb = piece.write ? "write" : "read";
   uint64_t offset = piece.offset + piece.done;
-  if (result < 0 && !WorthRetrying(-result)) {
+  if (result < 0 && !IsTransient(-result)) {
     return Finish(slot,
                   ErrnoStatus(-result, fmt::format("{} {} at offset {}", verb, path_, offset)));
   }
   if (piece.write) HOLDFAST_CRASH_POINT("io.after_write");
   uint64_t reached = piece.done + static_cast<uint64_t>(std::max(result, 0));
-  // The file's last block may be cut short.
+  // The file's last block may be incomplete.
   if (reached >= piece.bytes || (!piece.write && piece.offset + reached >= piece.end_of_file)) {
     return Finish(slot, Status::Ok());
   }
   if (!piece.write && result == 0) {
     return Finish(slot, PastEndError(path_, piece.offset, piece.bytes, piece.offset + reached));
   }
-  // Direct I/O goes on at a block's start, so a part of a block is done again.
+  // Direct I/O must resume at the start of a block, so a partial block is transferred again.
   uint64_t resumed = reached / kBlockBytes * kBlockBytes;
   piece.stalls = resumed > piece.done ? 0 : piece.stalls + 1;
   piece.done = std::max(piece.done, resumed);
   if (piece.stalls > kStallsMax) {
     return Finish(slot, IoErrorError(fmt::format("{} {} at offset {}: gave up after {} attempts "
-                                                 "that moved nothing",
+                                                 "that transferred nothing",
                                                  verb, path_, offset, piece.stalls)));
   }
   Prepare(slot);
@@ -229,22 +231,22 @@ Status UringBlockFile::Drain() {
     WaitOne();
     TakeCompletions();
   }
-  GiveRingBack();
+  ReturnRing();
   return error_;
 }
 
-void UringBlockFile::GiveRingBack() const {
+void UringBlockFile::ReturnRing() const {
   if (ring_ != nullptr) pool_.Return(std::move(ring_));
 }
 
 void UringBlockFile::AbandonRing(Status status) const {
   if (error_.ok()) error_ = std::move(status);
-  // What the kernel has taken still reads and writes the caller's memory: wait for it.
+  // Operations that the kernel has accepted still access the caller's memory: wait for them.
   size_t taken = slots_.size() - free_.size() - io_uring_sq_ready(&ring_->ring());
   io_uring_cqe* cqe = nullptr;
   while (taken > 0) {
     int error = io_uring_wait_cqe(&ring_->ring(), &cqe);
-    if (error < 0 && !WorthRetrying(-error)) break;
+    if (error < 0 && !IsTransient(-error)) break;
     if (error < 0) continue;
     io_uring_cqe_seen(&ring_->ring(), cqe);
     --taken;

@@ -11,9 +11,9 @@
 
 namespace holdfast {
 
-/// A file on io_uring, opened for direct I/O. Large operations are cut to `operation_bytes`, and
-/// `queue_depth` of them are under way. A ring is borrowed from the first queued operation until
-/// everything is done. Thread-compatible.
+/// A file on io_uring, opened for direct I/O. Large operations are split into pieces of
+/// `operation_bytes`, and up to `queue_depth` pieces are in flight. The file borrows a ring from
+/// the first queued operation until all operations are done. Thread-compatible.
 class UringBlockFile final : public BlockFile {
  public:
   /// `pool` outlives the file.
@@ -39,26 +39,26 @@ class UringBlockFile final : public BlockFile {
     bool write = false;
     bool fixed = false;
     uint16_t buffer_index = 0;
-    uint32_t stalls = 0;  // completions in a row that moved nothing
+    uint32_t stalls = 0;  // consecutive completions that transferred nothing
     uint64_t offset = 0;
     std::byte* memory = nullptr;  // a write only reads it
     uint64_t bytes = 0;
     uint64_t done = 0;
-    uint64_t end_of_file = 0;  // of a read: the file's size when it was queued
+    uint64_t end_of_file = 0;  // of a read: the file's size when the read was queued
   };
 
   Status CheckWritable() const;
   Status Queue(Piece whole);
   Status EnsureRing();
-  // What waits and completes is const and its state mutable: CompletedPrefix() must be able to
-  // take completions.
+  // These methods are const and their state is mutable, because CompletedPrefix() handles
+  // completions.
   void Prepare(size_t slot) const;
   void Submit() const;
   void WaitOne() const;
   void TakeCompletions() const;
   void Complete(size_t slot, int result) const;
   void Finish(size_t slot, Status status) const;
-  void GiveRingBack() const;
+  void ReturnRing() const;
   void AbandonRing(Status status) const;
 
   UniqueFd fd_;
@@ -68,9 +68,9 @@ class UringBlockFile final : public BlockFile {
   const uint64_t piece_bytes_;
   mutable std::unique_ptr<UringRing> ring_;
   mutable std::vector<Piece> slots_;
-  mutable std::vector<size_t> free_;  // slots not under way
+  mutable std::vector<size_t> free_;  // slots without a piece in flight
   mutable PrefixTracker done_;
-  mutable Status error_;  // the first one; the file is lost once it is set
+  mutable Status error_;  // the first error; once set, the file is unusable
 };
 
 }  // namespace holdfast

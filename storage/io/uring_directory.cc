@@ -51,7 +51,7 @@ Status UringDirectory::Probe() {
   UringBlockFile file(std::move(fd), Full("(scratch file)"), true, pool_, options_);
   std::unique_ptr<std::byte, void (*)(void*)> memory(
       static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, 2 * kBlockBytes)), &std::free);
-  if (memory == nullptr) return ResourceExhaustedError("no memory for a scratch block");
+  if (memory == nullptr) return ResourceExhaustedError("not enough memory for a scratch block");
   std::span<std::byte> written(memory.get(), kBlockBytes);
   std::span<std::byte> read(memory.get() + kBlockBytes, kBlockBytes);
   std::memset(written.data(), 0x5A, kBlockBytes);
@@ -61,7 +61,7 @@ Status UringDirectory::Probe() {
   HOLDFAST_RETURN_IF_ERROR(file.QueueRead(0, read));
   HOLDFAST_RETURN_IF_ERROR(file.Drain());
   if (!std::equal(written.begin(), written.end(), read.begin())) {
-    return DataLossError(fmt::format("{}: a scratch block came back changed", path()));
+    return DataLossError(fmt::format("{}: a scratch block was read back changed", path()));
   }
   return Status::Ok();
 }
@@ -70,7 +70,7 @@ Result<std::unique_ptr<BlockFile>> UringDirectory::OpenFile(const std::string& p
                                                             OpenMode mode) {
   Result<UniqueFd> fd = OpenRegular(path, mode, O_DIRECT);
   if (!fd && mode == OpenMode::kRead) {
-    // A directory opened for reading was not probed: its file system may refuse O_DIRECT.
+    // A directory that was opened for reading was not probed: its file system may refuse O_DIRECT.
     Result<UniqueFd> buffered = OpenRegular(path, mode, 0);
     if (!buffered) return Fail(buffered.error());
     if (!warned_.exchange(true)) {

@@ -13,14 +13,15 @@ namespace holdfast {
 /// must be closed before their directory. Thread-safe.
 class UringDirectory final : public FdDirectory {
  public:
-  /// Use Create, which finds out whether there is io_uring at all.
+  /// Use Create, which checks that io_uring is available.
   UringDirectory(UniqueFd root, std::string path, const IoOptions& options);
-  /// Unsupported, PermissionDenied or another error when the kernel gives no ring; nothing is
-  /// written to find that out. `options` are put into range.
+  /// Opens a directory. Returns Unsupported, PermissionDenied or another error when the kernel
+  /// refuses a ring. Writes nothing to the directory. Values of `options` out of range are clamped.
   static Result<std::unique_ptr<UringDirectory>> Create(UniqueFd root, std::string path,
                                                         const IoOptions& options);
 
-  /// Writes and reads one block of a scratch file that has no name or loses it at once.
+  /// Writes and reads one block of a scratch file without a name, or with one that is removed at
+  /// once.
   Status Probe();
 
   Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) override;

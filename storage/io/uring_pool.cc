@@ -13,11 +13,11 @@
 namespace holdfast {
 namespace {
 constexpr size_t kIdleRingsMax = 8;
-// The kernel takes at most 1 GiB a buffer and 16384 buffers a ring.
+// The kernel accepts at most 1 GiB per buffer and 16384 buffers per ring.
 constexpr uint64_t kBufferBytesMax = 1ULL << 30;
 constexpr size_t kBuffersMax = 16384;
 
-// IORING_REGISTER_CLONE_BUFFERS of Linux 6.12, which liburing 2.3 does not know.
+// IORING_REGISTER_CLONE_BUFFERS of Linux 6.12, which liburing 2.3 does not define.
 constexpr unsigned kRegisterCloneBuffers = 30;
 struct CloneBuffers {
   uint32_t source_fd;
@@ -76,7 +76,7 @@ Status UringRing::CloneFrom(UringRing& source) {
 }
 
 void UringRing::Unregister() {
-  // Nothing can be done about a failure: the pages stay pinned until the ring goes.
+  // A failure is ignored: the pages then stay pinned until the ring is destroyed.
   if (!buffers_.empty()) static_cast<void>(io_uring_unregister_buffers(&ring_));
   buffers_.clear();
   generation_ = 0;
@@ -115,7 +115,7 @@ void UringPool::SetChanged() {
   Status status;
   if (buffers.size() > kBuffersMax) {
     status = ResourceExhaustedError(
-        fmt::format("{} buffers, the kernel takes {}", buffers.size(), kBuffersMax));
+        fmt::format("{} buffers, but the kernel accepts at most {}", buffers.size(), kBuffersMax));
   }
   if (status.ok() && pinned_ == nullptr) {
     auto ring = UringRing::Create(1);

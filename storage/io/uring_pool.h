@@ -28,20 +28,20 @@ class UringRing {
 
   io_uring& ring() { return ring_; }
 
-  /// A registered buffer and how far it reaches.
+  /// A registered buffer, and its bytes from an address to its end.
   struct Fixed {
     uint16_t index = 0;
     uint64_t bytes = 0;
   };
-  /// The registered buffer that `address` lies in, if any.
+  /// Returns the registered buffer that contains `address`, if any.
   std::optional<Fixed> Find(const std::byte* address) const;
 
   /// Pins `buffers`, which are sorted by address and do not overlap. Nothing may be registered yet.
   Status Register(const std::vector<iovec>& buffers, uint64_t generation);
-  /// Shares what `source` has registered, without pinning again. Unsupported before Linux 6.12.
+  /// Shares the registered buffers of `source` without pinning them again. Fails before Linux 6.12.
   Status CloneFrom(UringRing& source);
   void Unregister();
-  /// Of the set of memory that is registered.
+  /// Returns the generation of the registered memory.
   uint64_t generation() const { return generation_; }
 
  private:
@@ -51,24 +51,25 @@ class UringRing {
   uint64_t generation_ = 0;
 };
 
-/// The rings of one directory. A ring with registered buffers is dear to set up, so files borrow
-/// one while operations are under way. Memory is pinned once, in a ring kept for that, and cloned
-/// into the others where the kernel can. Thread-safe.
+/// The rings of one directory. A ring with registered buffers is expensive to set up, so files
+/// borrow one while operations are in flight. Memory is pinned once, in a ring that serves only
+/// this purpose, and cloned into the others where the kernel supports it. Thread-safe.
 class UringPool {
  public:
   /// `name` (the directory) is for messages.
   UringPool(std::string name, uint32_t entries) : name_(std::move(name)), entries_(entries) {}
 
-  /// A ring in which the present set of memory is registered, or none of it where that failed.
+  /// Returns a ring in which the current set of memory is registered, or no memory if registering
+  /// failed.
   Result<std::unique_ptr<UringRing>> Borrow();
-  /// Nothing may be under way in it.
+  /// Takes a ring back. No operation may be in flight in it.
   void Return(std::unique_ptr<UringRing> ring);
 
   void RegisterMemory(std::span<std::byte> memory);
   void UnregisterMemory(std::span<std::byte> memory);
 
-  /// Changes with the set of memory: a borrower whose ring is older must use plain buffers, since
-  /// an address may mean other memory by now.
+  /// Returns a number that changes with the set of memory. A borrower with a ring of an older
+  /// generation must use plain buffers, since its addresses may refer to other memory now.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -85,7 +86,7 @@ class UringPool {
   std::vector<std::unique_ptr<UringRing>> idle_ HOLDFAST_GUARDED_BY(mutex_);
   std::unique_ptr<UringRing> pinned_ HOLDFAST_GUARDED_BY(mutex_);  // does no I/O
   bool can_clone_ HOLDFAST_GUARDED_BY(mutex_) = true;
-  bool can_register_ HOLDFAST_GUARDED_BY(mutex_) = true;  // the present set
+  bool can_register_ HOLDFAST_GUARDED_BY(mutex_) = true;  // the current set
 };
 
 }  // namespace holdfast

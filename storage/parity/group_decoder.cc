@@ -11,15 +11,16 @@
 namespace holdfast {
 namespace {
 constexpr size_t kNamedMax = 8;
-// Twice what a plan of the most nodes and ranks takes.
+// Twice the size of a plan with the most nodes and ranks.
 constexpr uint64_t kPlanBytesMax = 16ULL << 20;
 
-/// The plan as a parity shard has it in its extra state.
+/// Reads the plan from the extra state of a parity shard.
 Result<GroupPlan> ReadPlan(ShardImages& images, Rank parity) {
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, images.Seal(parity));
   const std::string name = ToString(seal.identity.key());
   if (seal.image_bytes < ParityImage::kHeaderBytes) {
-    return Fail(DataLossError(name + " is too short for a parity shard"));
+    return Fail(DataLossError(
+        fmt::format("{} has {} bytes, too few for a parity shard", name, seal.image_bytes)));
   }
   std::vector<std::byte> header(ParityImage::kHeaderBytes);
   HOLDFAST_RETURN_IF_ERROR(images.Read(parity, 0, header));
@@ -41,6 +42,7 @@ Result<GroupPlan> ReadPlan(ShardImages& images, Rank parity) {
 Result<std::unique_ptr<GroupDecoder>> GroupDecoder::Open(ShardImages& images,
                                                          const std::string& job, VersionId version,
                                                          Rank parity) {
+  // The parity shard is untrusted: each statement about its group is checked against the request.
   HOLDFAST_ASSIGN_OR_RETURN(GroupPlan plan, ReadPlan(images, parity));
   std::unique_ptr<GroupDecoder> decoder(new GroupDecoder(images, std::move(plan)));
   const StripeLayout& layout = decoder->plan_.layout();
@@ -48,14 +50,16 @@ Result<std::unique_ptr<GroupDecoder>> GroupDecoder::Open(ShardImages& images,
                             ErasureCode::Make(layout.data_count(), layout.parity_count()));
   const auto position = decoder->plan_.PositionOfNumber(ParityNode(parity));
   if (!position) {
-    return Fail(DataLossError(ShardName(parity) + " describes a group that it is not in"));
+    return Fail(DataLossError(ShardName(parity) + " describes a group that does not contain it"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(
       const ParityImage image,
       ParityImage::Make(decoder->plan_, *position, {job, version, parity, kWorldMax}));
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal own, images.Seal(parity));
   if (own.image_bytes < image.seals_begin() + image.seals_bytes()) {
-    return Fail(DataLossError(ShardName(parity) + " is shorter than its group demands"));
+    return Fail(DataLossError(fmt::format("{} has {} bytes, its group requires at least {}",
+                                          ShardName(parity), own.image_bytes,
+                                          image.seals_begin() + image.seals_bytes())));
   }
   std::vector<std::byte> list(image.seals_bytes());
   HOLDFAST_RETURN_IF_ERROR(images.Read(parity, image.seals_begin(), list));
@@ -63,20 +67,21 @@ Result<std::unique_ptr<GroupDecoder>> GroupDecoder::Open(ShardImages& images,
   for (ShardSeal& seal : seals) {
     const ShardKey key = seal.identity.key();
     if (key.job != job || key.version != version || !decoder->plan_.PositionOf(key.rank)) {
-      return Fail(DataLossError(ShardName(parity) + " has the seal of " + ToString(key)));
+      return Fail(DataLossError(ShardName(parity) + " contains the seal of " + ToString(key) +
+                                ", which is not in its group"));
     }
     decoder->seals_.emplace(key.rank, std::move(seal));
   }
   for (const PlanMember& member : decoder->plan_.members()) {
-    const auto look = [&](Rank shard) {
+    const auto check = [&](Rank shard) {
       auto seal = images.Seal(shard);
       const auto expected = decoder->seals_.find(shard);
       const bool same = seal && (IsParity(shard) || (expected != decoder->seals_.end() &&
                                                      seal->digest() == expected->second.digest()));
       if (!same) decoder->missing_.push_back(shard);
     };
-    for (const PlanRank& rank : member.ranks) look(rank.rank);
-    look(ParityRank(member.number));
+    for (const PlanRank& rank : member.ranks) check(rank.rank);
+    check(ParityRank(member.number));
   }
   decoder->units_.resize(layout.node_count());
   return decoder;
@@ -86,7 +91,7 @@ bool GroupDecoder::Has(Rank shard) const {
   return std::find(missing_.begin(), missing_.end(), shard) == missing_.end();
 }
 
-bool GroupDecoder::IsMemberWhole(uint32_t position) const {
+bool GroupDecoder::HasAllShards(uint32_t position) const {
   const std::vector<PlanRank>& ranks = plan_.members()[position].ranks;
   return std::all_of(ranks.begin(), ranks.end(),
                      [this](const PlanRank& rank) { return Has(rank.rank); });
@@ -109,7 +114,7 @@ std::string GroupDecoder::MissingText() const {
 
 Status GroupDecoder::CheckDecodable(Rank rank) const {
   const auto position = plan_.PositionOf(rank);
-  if (!position) return NotFoundError("the group does not have " + ShardName(rank));
+  if (!position) return NotFoundError("the group does not contain " + ShardName(rank));
   if (auto seal = Seal(rank); !seal) return seal.error();
   const StripeLayout& layout = plan_.layout();
   for (uint32_t stripe = 0; stripe < layout.node_count(); ++stripe) {
@@ -117,11 +122,11 @@ Status GroupDecoder::CheckDecodable(Rank rank) const {
     for (uint32_t index = 0; index < layout.node_count(); ++index) {
       const uint32_t at = layout.NodeOf(stripe, index);
       const bool data = index < layout.data_count();
-      if (data ? IsMemberWhole(at) : Has(ParityRank(plan_.members()[at].number))) ++present;
+      if (data ? HasAllShards(at) : Has(ParityRank(plan_.members()[at].number))) ++present;
     }
     if (present >= layout.data_count()) continue;
     return DataLossError(fmt::format(
-        "{} cannot be decoded: its parity group of {} nodes survives the loss of {}, and {} are "
+        "{} cannot be decoded: its parity group of {} nodes survives the loss of {}, but {} are "
         "missing",
         ShardName(rank), layout.node_count(), layout.parity_count(), MissingText()));
   }
@@ -130,12 +135,14 @@ Status GroupDecoder::CheckDecodable(Rank rank) const {
 
 Status GroupDecoder::Decode(Rank rank, uint64_t offset, std::span<std::byte> into) {
   const auto position = plan_.PositionOf(rank);
-  if (!position) return NotFoundError("the group does not have " + ShardName(rank));
+  if (!position) return NotFoundError("the group does not contain " + ShardName(rank));
   const StripeLayout& layout = plan_.layout();
   for (const PlanRank& own : plan_.members()[*position].ranks) {
     const bool beyond = offset > own.slot_bytes || into.size() > own.slot_bytes - offset;
     if (own.rank == rank && beyond) {
-      return InvalidArgumentError(ShardName(rank) + " ends before the bytes that are wanted");
+      return InvalidArgumentError(fmt::format("{} has no bytes [{}, {}): its slot has {} bytes",
+                                              ShardName(rank), offset, offset + into.size(),
+                                              own.slot_bytes));
     }
   }
   const uint64_t begin = plan_.RankBegin(*position, rank) + offset;
@@ -148,7 +155,7 @@ Status GroupDecoder::Decode(Rank rank, uint64_t offset, std::span<std::byte> int
     const uint32_t stripe = layout.StripeOf(*position, segment);
     const uint32_t wanted = layout.IndexOf(stripe, *position);
     Outcome outcome = Make(stripe, wanted, at, into.subspan(done, bytes));
-    // Of shards with a bad chunk here, some may have only a part of the unit in it.
+    // A corrupt chunk may cover only a part of the unit. Smaller pieces lose fewer segments.
     if (!outcome.status.ok() && outcome.bad_bytes) {
       outcome = {};
       for (uint64_t made = 0; made < bytes && outcome.status.ok();) {
@@ -181,7 +188,7 @@ GroupDecoder::Outcome GroupDecoder::Make(uint32_t stripe, uint32_t wanted, uint6
     }
     const bool bad = any.error().code() == ErrorCode::kDataLoss;
     outcome.bad_bytes = outcome.bad_bytes || bad;
-    // What is damaged says more than what was known to be missing.
+    // Report damage rather than shards that were known to be missing.
     if (any.error().code() != ErrorCode::kNotFound) outcome.status = any.error();
   }
   if (present.size() < layout.data_count()) {

@@ -15,35 +15,37 @@
 
 namespace holdfast {
 
-/// The shards of one version that can be read, wherever they lie. Thread-compatible.
+/// The readable shards of one version, wherever they are stored. Thread-compatible.
 class ShardImages {
  public:
   virtual ~ShardImages() = default;
-  /// The seal of a rank's or a node's parity shard; NotFound when there is no copy.
+  /// Returns the seal of a rank's shard or of a node's parity shard. NotFound: there is no replica.
   virtual Result<ShardSeal> Seal(Rank shard) = 0;
-  /// The image bytes from `offset` on, all of them checked against the seal. DataLoss: a chunk of
-  /// them is bad; any other error: they cannot be had now.
+  /// Reads the image bytes from `offset` on and verifies all of them against the seal. DataLoss:
+  /// one of their chunks is corrupt; any other error: the bytes are not available now.
   virtual Status Read(Rank shard, uint64_t offset, std::span<std::byte> into) = 0;
 };
 
-/// Shards of one parity group that are lost, made from what is left of it. Thread-compatible.
+/// Decodes the lost shards of one parity group from its surviving shards. Thread-compatible.
 class GroupDecoder {
  public:
-  /// Reads plan and seals of the group from its parity shard `parity`. `images` outlives it.
+  /// Reads the group's plan and seals from its parity shard `parity`. `images` must outlive the
+  /// decoder.
   static Result<std::unique_ptr<GroupDecoder>> Open(ShardImages& images, const std::string& job,
                                                     VersionId version, Rank parity);
 
   const GroupPlan& plan() const { return plan_; }
-  /// As the parity shards list it; NotFound for a rank of another group.
+  /// Returns a rank's seal from the parity shard; NotFound for a rank of another group.
   Result<ShardSeal> Seal(Rank rank) const;
-  /// Of the ranks and the parity of the group: those without a copy, in the order of the members.
+  /// Returns the group's data and parity shards that have no replica, in the order of the members.
   const std::vector<Rank>& missing() const { return missing_; }
-  /// OK when the rank's whole image can be made from the shards that have a copy; else DataLoss
-  /// names those that are missing.
+  /// Returns OK when the rank's complete image can be decoded from the available shards. Otherwise
+  /// DataLoss names the missing ones.
   Status CheckDecodable(Rank rank) const;
 
-  /// Makes the image bytes of the rank from `offset` on. They are not checked here: compare whole
-  /// chunks with the seal. DataLoss: too much is missing or bad at that place.
+  /// Decodes the image bytes of the rank from `offset` on. Decode does not verify them: the caller
+  /// compares complete chunks with the seal. DataLoss: too many bytes are missing or corrupt at
+  /// that position.
   Status Decode(Rank rank, uint64_t offset, std::span<std::byte> into);
 
  private:
@@ -51,12 +53,13 @@ class GroupDecoder {
 
   struct Outcome {
     Status status;
-    bool bad_bytes = false;  // some shard has bad ones here
+    bool bad_bytes = false;  // a shard has corrupt bytes here
   };
   bool Has(Rank shard) const;
-  bool IsMemberWhole(uint32_t position) const;
+  bool HasAllShards(uint32_t position) const;
   Outcome Make(uint32_t stripe, uint32_t wanted, uint64_t at, std::span<std::byte> into);
-  /// True: `into` was filled; false: zeros all over. NotFound: a shard is missing.
+  /// Returns true when `into` was filled, and false when all bytes are zeros. NotFound: a shard is
+  /// missing.
   Result<bool> Fill(uint32_t stripe, uint32_t index, uint64_t at, std::span<std::byte> into);
   std::string MissingText() const;
 
@@ -65,11 +68,12 @@ class GroupDecoder {
   std::unique_ptr<ErasureCode> code_;
   std::map<Rank, ShardSeal> seals_;  // of the group's ranks
   std::vector<Rank> missing_;
-  std::vector<std::vector<std::byte>> units_;  // by index of the stripe
+  std::vector<std::vector<std::byte>> units_;  // by index in the stripe
 };
 
-/// From `at` of the segments of a stripe on, at most `bytes`: what lies in one chunk of each
-/// shard's image, so that a bad chunk harms no more than it must.
+/// Returns how many of the `bytes` bytes from offset `at` of a stripe's segments are in a single
+/// chunk of each shard's image. Decoding in such pieces limits the effect of a corrupt chunk to its
+/// own bytes.
 uint64_t PieceInOneChunk(const GroupPlan& plan, uint32_t stripe, uint64_t at, uint64_t bytes);
 
 }  // namespace holdfast

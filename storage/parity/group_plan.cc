@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Twice any machine that exists: bounds what a received plan may make this process allocate.
+// Twice the size of any existing machine. Bounds the memory that a received plan can make this
+// process allocate.
 constexpr size_t kRanksMax = 1024;
 constexpr uint64_t kSlotBytesMax = uint64_t{1} << 50;
 
@@ -26,8 +27,9 @@ Status CheckMember(const PlanMember& member) {
   for (size_t i = 0; i < member.ranks.size(); ++i) {
     const PlanRank& rank = member.ranks[i];
     if (rank.slot_bytes > kSlotBytesMax || rank.slot_bytes % kSegmentAlign != 0) {
-      return InvalidArgumentError(
-          fmt::format("rank {} has a slot of {} bytes", rank.rank.value, rank.slot_bytes));
+      return InvalidArgumentError(fmt::format(
+          "rank {} has a slot of {} bytes: at most {}, and a multiple of {}, are allowed",
+          rank.rank.value, rank.slot_bytes, kSlotBytesMax, kSegmentAlign));
     }
     if (i > 0 && rank.rank <= member.ranks[i - 1].rank) {
       return InvalidArgumentError(fmt::format("the ranks of node {} do not ascend", member.node));
@@ -57,7 +59,8 @@ std::string GroupPlan::ToJson(bool as_of_now) const {
     for (const PlanRank& rank : member.ranks) {
       ranks.push_back({rank.rank.value, rank.slot_bytes});
     }
-    // A parity shard is the same whoever has it rebuilt.
+    // A parity shard keeps the planned names, so that its bytes do not depend on the current
+    // members.
     const bool as_planned = !as_of_now && !member.planned.empty();
     members.push_back({{"node", as_planned ? member.planned : member.node},
                        {"address", as_of_now ? member.address : ""},
@@ -70,6 +73,7 @@ std::string GroupPlan::ToJson(bool as_of_now) const {
 }
 
 Result<GroupPlan> GroupPlan::FromJson(std::string_view text) {
+  // The text comes from a disk or another node: each value is checked before its use.
   const auto bad = [] { return Fail(DataLossError("not the description of a parity group")); };
   const json document = json::parse(text, nullptr, false);
   if (!document.is_object() || !document.contains("parity") || !document.contains("members") ||
@@ -103,7 +107,8 @@ Result<GroupPlan> GroupPlan::FromJson(std::string_view text) {
     members.push_back(std::move(member));
   }
   auto plan = Make(std::move(members), document["parity"].get<uint32_t>());
-  if (!plan) return Fail(DataLossError("a parity group's description: " + plan.error().message()));
+  if (!plan)
+    return Fail(DataLossError("a parity group's description is bad: " + plan.error().message()));
   return plan;
 }
 

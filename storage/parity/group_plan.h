@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-/// A rank of a member and the room it has in the member's node image.
+/// A rank of a member and the size of its slot in the member's node image.
 struct PlanRank {
   Rank rank;
   uint64_t slot_bytes = 0;
@@ -23,28 +23,31 @@ struct PlanRank {
 struct PlanMember {
   std::string node;
   std::string address;  // of its peer listener; empty: cannot be reached now
-  uint32_t number =
-      0;  // in the job's plan, over all groups: its parity shard is ParityRank(number)
+  /// Its number in the job's plan, over all groups. Its parity shard is ParityRank(number).
+  uint32_t number = 0;
   std::vector<PlanRank> ranks;  // ascending
-  /// Of a version to be decoded, in memory or on disk: all its ranks' shards; its parity shard.
+  /// Whether the node has, in memory or on disk, the shards of all its ranks (has_data) and its
+  /// parity shard (has_parity) of the version to be decoded.
   bool has_data = false;
   bool has_parity = false;
-  /// The member's name when the plan was made, where `node` has taken its place; empty: `node`.
+  /// The member's name when the plan was made, if `node` has replaced it since; empty: `node`.
   std::string planned = {};
   bool operator==(const PlanMember&) const = default;
 };
 
-/// Nodes that protect each other, and where every byte of theirs is. A member's node image is its
-/// ranks' slots one after the other; what a shard does not fill is zeros. Constant for an
+/// The members of a parity group and the placement of their bytes. A member's node image is the
+/// concatenation of its ranks' slots; the unused rest of each slot is zeros. Constant for an
 /// incarnation. A value.
 class GroupPlan {
  public:
-  /// InvalidArgument for ranks that are not ascending or anything StripeLayout refuses.
+  /// Makes a plan. InvalidArgument for ranks that do not ascend, and for anything that StripeLayout
+  /// refuses.
   static Result<GroupPlan> Make(std::vector<PlanMember> members, uint32_t parity_count);
-  /// As ToJson() writes it. DataLoss for anything else.
+  /// Parses the output of ToJson(). DataLoss for anything else.
   static Result<GroupPlan> FromJson(std::string_view json);
-  /// Compact. With what is so now (addresses, who has what) for a request to decode; without for
-  /// the description in a parity shard.
+  /// Returns compact JSON. With `as_of_now` it contains the current state (addresses and which
+  /// member has which shards), for a request to decode. Without, it is the description in a parity
+  /// shard.
   std::string ToJson(bool as_of_now) const;
 
   const std::vector<PlanMember>& members() const { return members_; }
@@ -53,16 +56,16 @@ class GroupPlan {
   std::optional<uint32_t> PositionOf(Rank rank) const;
   std::optional<uint32_t> PositionOfNumber(uint32_t number) const;
 
-  /// A run of one rank's image inside a range of its member's node image.
+  /// A contiguous part of one rank's image inside a range of its member's node image.
   struct Piece {
     Rank rank;
     uint64_t rank_offset = 0;   // in the rank's image
-    uint64_t range_offset = 0;  // in the range that was asked for
+    uint64_t range_offset = 0;  // in the requested range
     uint64_t bytes = 0;
   };
-  /// The node-image bytes [begin, end) of a member, by rank, in order.
+  /// Splits the node-image bytes [begin, end) of a member by rank, in order.
   std::vector<Piece> Pieces(uint32_t position, uint64_t begin, uint64_t end) const;
-  /// Where `rank`'s room begins in its member's node image.
+  /// Returns the offset of `rank`'s slot in its member's node image.
   uint64_t RankBegin(uint32_t position, Rank rank) const;
 
   bool operator==(const GroupPlan&) const = default;

@@ -15,10 +15,10 @@ namespace holdfast {
 namespace {
 
 constexpr uint64_t kLengthBytes = sizeof(uint32_t);
-// What a seal takes beside its chunk table and its job's name, generously.
+// A generous bound for a seal without its chunk table and its job's name.
 constexpr uint64_t kSealHeadBytesMax = 512;
 
-/// Room for the list of all seals of the group, its closing zero included.
+/// Returns the most bytes that the list of all seals of the group takes, including its final zero.
 uint64_t SealsBound(const GroupPlan& plan, const std::string& job) {
   uint64_t bytes = kLengthBytes;
   for (const PlanMember& member : plan.members()) {
@@ -54,8 +54,8 @@ Result<ParityImage> ParityImage::Make(const GroupPlan& plan, uint32_t position,
   const std::array<ExtraSize, 1> extras = {ExtraSize{"group", image.group_.size()}};
   HOLDFAST_ASSIGN_OR_RETURN(image.header_, layout.RenderHeader(identity, extras));
   if (image.header_.size() != kHeaderBytes) {
-    return Fail(InternalError(
-        fmt::format("the header of a parity image takes {} bytes", image.header_.size())));
+    return Fail(InternalError(fmt::format("the header of a parity image has {} bytes, not {}",
+                                          image.header_.size(), kHeaderBytes)));
   }
   image.seals_begin_ = image.header_.size() + parities * segment_bytes;
   image.group_begin_ = image.seals_begin_ + image.seals_bytes_;
@@ -65,7 +65,8 @@ Result<ParityImage> ParityImage::Make(const GroupPlan& plan, uint32_t position,
 Status ParityImage::Finish(std::span<std::byte> image, std::span<const ShardSeal> seals) const {
   if (image.size() < image_bytes()) {
     return InternalError(
-        fmt::format("a parity image of {} bytes for a slot of {}", image_bytes(), image.size()));
+        fmt::format("a parity image of {} bytes does not fit into a slot of {} bytes",
+                    image_bytes(), image.size()));
   }
   return FinishRange(0, image.first(image_bytes()), seals);
 }
@@ -78,7 +79,8 @@ Status ParityImage::FinishRange(uint64_t begin, std::span<std::byte> range,
     const auto length = static_cast<uint32_t>(record.size());
     if (record.size() > std::numeric_limits<uint32_t>::max() ||
         seals_bytes_ - list.size() < 2 * kLengthBytes + record.size()) {
-      return ResourceExhaustedError("the seals of the group take more room than was planned");
+      return ResourceExhaustedError(fmt::format(
+          "the seals of the group do not fit into the {} bytes planned for them", seals_bytes_));
     }
     list.append(reinterpret_cast<const char*>(&length), kLengthBytes);
     list += record;
@@ -104,7 +106,7 @@ Result<std::vector<ShardSeal>> ParseSeals(std::span<const std::byte> list) {
     std::memcpy(&length, list.data() + at, kLengthBytes);
     at += kLengthBytes;
     if (length == 0) break;
-    if (length > list.size() - at) return Fail(DataLossError("a list of seals is cut short"));
+    if (length > list.size() - at) return Fail(DataLossError("a list of seals is truncated"));
     HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, DecodeSeal(list.subspan(at, length)));
     seals.push_back(std::move(seal));
     at += length;

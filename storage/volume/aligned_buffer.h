@@ -17,11 +17,12 @@ constexpr uint64_t RoundUpTo(uint64_t value, uint64_t multiple) {
   return RoundDownTo(value + multiple - 1, multiple);
 }
 
-/// Memory for direct I/O: aligned to kBlockBytes and a whole number of blocks long.
+/// Memory for direct I/O. Its address and its length are multiples of kBlockBytes.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  /// Rounded up to whole blocks and zeroed. ResourceExhausted when there is no memory.
+  /// Allocates `bytes`, rounded up to a multiple of kBlockBytes and zeroed. ResourceExhausted when
+  /// there is not enough memory.
   static Result<AlignedBuffer> Allocate(uint64_t bytes);
 
   std::byte* data() const { return memory_.get(); }

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 namespace {
-// Written and synced so much at a time.
+// The bytes that are written and synced at a time.
 constexpr uint64_t kPieceBytes = 256ULL << 10;
 }  // namespace
 
@@ -22,8 +22,8 @@ Status RewriteChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t i
   if (index >= seal.chunk_crcs.size() ||
       bytes.size() != std::min(kChunkBytes, seal.image_bytes - begin) ||
       Crc32c(bytes) != seal.chunk_crcs[index]) {
-    return InvalidArgumentError(fmt::format("{} bytes that are not chunk {} of {}", bytes.size(),
-                                            index, ToString(seal.identity.key())));
+    return InvalidArgumentError(fmt::format("the {} given bytes are not chunk {} of {}",
+                                            bytes.size(), index, ToString(seal.identity.key())));
   }
   const auto count = static_cast<uint32_t>(seal.parts.size());
   const std::string version = VersionPath(seal.identity.job, seal.identity.version);
@@ -38,6 +38,7 @@ Status RewriteChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t i
       HOLDFAST_CRASH_POINT("volume.mid_rewrite");
     }
   }
+  // Read the chunk again, to detect a device that loses or changes the bytes.
   HOLDFAST_ASSIGN_OR_RETURN(const auto chunks, OpenShardChunks(dirs, seal));
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const auto again, chunks->Read(index));
   return Status::Ok();

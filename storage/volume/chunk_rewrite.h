@@ -11,7 +11,7 @@
 
 namespace holdfast {
 
-/// As Volume::RewriteChunk, in the files of the published shard that `seal` describes.
+/// Implements Volume::RewriteChunk in the files of the published shard that `seal` describes.
 Status RewriteChunk(const std::vector<std::unique_ptr<Directory>>& dirs, const ShardSeal& seal,
                     uint64_t index, std::span<const std::byte> bytes);
 

@@ -8,12 +8,12 @@
 
 namespace holdfast {
 
-/// Keeps a second process from opening the same data directories: it would drop the first one's
-/// unfinished files. Held until destroyed, by the process's death too. Directories that are not on
-/// the real file system (simulated ones) need none.
+/// Prevents a second process from opening the same data directories: its recovery would delete the
+/// first one's unfinished files. The lock is held until this object is destroyed or the process
+/// ends. Directories outside the real file system (simulated ones) are not locked.
 class DirectoryLock {
  public:
-  /// FailedPrecondition when another volume has one of them open.
+  /// Locks all `dirs`. FailedPrecondition when another volume has one of them open.
   static Result<DirectoryLock> Acquire(const std::vector<std::unique_ptr<Directory>>& dirs);
 
  private:

@@ -27,7 +27,7 @@ Status DurableDirectories::SyncEntry(uint32_t index, const std::string& parent,
   }
   HOLDFAST_RETURN_IF_ERROR(dirs_[index]->SyncDirectory(parent));
   MutexLock lock(mutex_);
-  // A removal since then may have replaced the directory that was synced by a new one.
+  // A removal in the meantime may have replaced the synced directory with a new one.
   if (forgotten_before == forgotten_) durable_.emplace(index, child);
   return Status::Ok();
 }

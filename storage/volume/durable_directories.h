@@ -12,19 +12,19 @@
 
 namespace holdfast {
 
-/// Makes the directories shards are written into, and remembers which of their entries are known to
-/// be durable, so that only the first shard of a version pays for syncing them. Thread-safe.
+/// Makes the directories of versions and records which of their entries are known to be durable, so
+/// that only the first shard of a version has to sync them. Thread-safe.
 class DurableDirectories {
  public:
-  /// `dirs` outlives this.
+  /// `dirs` must outlive this object.
   explicit DurableDirectories(const std::vector<std::unique_ptr<Directory>>& dirs) : dirs_(dirs) {}
 
   /// Makes `job` and the version's directory `version_path` beneath it in data directory `index`
-  /// where they are missing. Not durable yet.
+  /// where they are missing. They are not durable yet.
   Status Make(uint32_t index, const std::string& job, const std::string& version_path);
-  /// The entries of both are durable on return.
+  /// Makes the entries of both directories durable.
   Status Sync(uint32_t index, const std::string& job, const std::string& version_path);
-  /// The version's directories are about to go away: nothing is known about them any more.
+  /// Drops the record of a version's directories. Call it when they are removed.
   void Forget(const std::string& version_path);
 
  private:

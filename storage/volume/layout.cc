@@ -26,7 +26,7 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// A decimal number in its one canonical spelling at the start of `text`.
+/// Consumes a decimal number in its canonical spelling at the start of `text`.
 std::optional<uint32_t> ConsumeNumber(std::string_view& text) {
   uint32_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -8,45 +8,46 @@
 #include "storage/base/ids.h"
 #include "storage/base/job_name.h"
 
-// The names a volume gives to what it stores, and the way back from a name to its meaning.
+// The names of a volume's files and directories, and the parsing of these names.
 
 namespace holdfast {
 
 inline constexpr std::string_view kMarkerName = "HOLDFAST";
 inline constexpr std::string_view kQuarantineName = "quarantine";
-/// Made by mkfs at the root of a file system; never touched.
+/// Made by mkfs at the root of a file system; the volume ignores it.
 inline constexpr std::string_view kLostAndFoundName = "lost+found";
 
-/// "job/v3-120"
+/// Returns e.g. "job/v3-120".
 std::string VersionPath(const std::string& job, VersionId version);
-/// "rank-7.seal", "parity-2.seal"
+/// Returns e.g. "rank-7.seal" or "parity-2.seal".
 std::string SealName(Rank rank);
-/// "rank-7.safetensors" for the only part, "rank-7.part-2.safetensors" for one of several.
+/// Returns "rank-7.safetensors" for the only part, "rank-7.part-2.safetensors" for one of several.
 std::string PartName(Rank rank, uint32_t part, uint32_t part_count);
-/// `name` with ".tmp." and random letters: what an unpublished file is called.
+/// Appends ".tmp." and random digits to `name`: the name of an unpublished file.
 std::string TemporaryName(const std::string& name);
-/// "v3-120" → "v3-120.deleted.1f…": what a version is called from its removal on.
+/// Returns the name of a version's directory from its removal on: "v3-120" →
+/// "v3-120.deleted.1f…".
 std::string TombstoneName(const std::string& version_name);
 
-/// What the name of a file in a version directory says.
+/// The parsed name of a file in a version directory.
 struct ShardFileName {
   Rank rank;
   bool seal = false;
   std::optional<uint32_t> part;  // only in "part-<p>"
   bool temporary = false;
 };
-/// Nothing when the volume would not have written such a name.
+/// Returns nothing for a name that a volume does not write.
 std::optional<ShardFileName> ParseShardFileName(std::string_view name);
 
-/// What the name of a directory in a job's directory says.
+/// The parsed name of a directory in a job's directory.
 struct VersionDirectoryName {
   VersionId version;
   bool tombstone = false;
 };
 std::optional<VersionDirectoryName> ParseVersionDirectoryName(std::string_view name);
 
-/// True for what a crash can leave at the root of a data directory and nobody misses: an unfinished
-/// marker ("HOLDFAST.tmp.<hex>") and the scratch file of storage/io (".probe-<hex>").
+/// Returns true for the disposable files that a crash can leave at the root of a data directory: an
+/// unfinished marker ("HOLDFAST.tmp.<hex>") and the scratch file of storage/io (".probe-<hex>").
 bool IsRootTemporary(std::string_view name);
 
 }  // namespace holdfast

@@ -18,7 +18,7 @@ constexpr uint64_t kMarkerBytesMax = 4096;
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
-/// The value of "key = value" at the start of `text`, which moves on to the next line.
+/// Returns the value of the line "key = value" at the start of `text` and removes the line.
 std::optional<std::string> TakeValue(std::string_view& text, std::string_view key) {
   size_t end = text.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -39,7 +39,7 @@ bool ToNumber(const std::optional<std::string>& text, uint32_t* number) {
   return error == std::errc() && end == text->data() + text->size();
 }
 
-/// The marker of one directory, nothing when the directory is empty.
+/// Reads the marker of one directory; nothing when the directory is empty.
 Result<std::optional<VolumeMarker>> ReadMarker(Directory& dir) {
   auto text = dir.ReadSmallFile(std::string(kMarkerName), kMarkerBytesMax);
   if (text) {
@@ -52,8 +52,8 @@ Result<std::optional<VolumeMarker>> ReadMarker(Directory& dir) {
   for (const DirectoryEntry& entry : entries) {
     if (entry.name == kLostAndFoundName || IsRootTemporary(entry.name)) continue;
     return Fail(FailedPreconditionError(fmt::format(
-        "data directory {} is not empty (it holds '{}') and is not Holdfast's: there is no file "
-        "{} in it. Choose an empty directory, or move its contents away",
+        "data directory {} is not empty (it contains '{}') and does not belong to Holdfast: it has "
+        "no file {}. Choose an empty directory, or move its contents away",
         dir.path(), entry.name, kMarkerName)));
   }
   return std::optional<VolumeMarker>();
@@ -74,20 +74,20 @@ Status CheckMarker(const Directory& dir, const VolumeMarker& marker, const Volum
                    const std::string& first_path, uint32_t index, const std::string& cluster) {
   if (marker.cluster != cluster) {
     return FailedPreconditionError(fmt::format(
-        "data directory {} belongs to cluster '{}', this one is '{}': choose another directory, or "
-        "set the cluster's name right",
+        "data directory {} belongs to cluster '{}', but this cluster is '{}': choose another "
+        "directory, or correct the cluster's name",
         dir.path(), marker.cluster, cluster));
   }
   if (marker.volume != first.volume) {
     return FailedPreconditionError(fmt::format(
-        "data directory {} belongs to another volume ({}) than {} ({}): list the directories that "
-        "belong together",
+        "data directory {} belongs to another volume ({}) than {} ({}): list only directories of "
+        "one volume",
         dir.path(), marker.volume, first_path, first.volume));
   }
   if (marker.index != index) {
     return FailedPreconditionError(
-        fmt::format("data directory {} is number {} of its volume and is listed as number {}: list "
-                    "data_dirs in their first order",
+        fmt::format("data directory {} is number {} of its volume but is listed as number {}: list "
+                    "data_dirs in their original order",
                     dir.path(), marker.index + 1, index + 1));
   }
   return Status::Ok();
@@ -96,7 +96,7 @@ Status CheckMarker(const Directory& dir, const VolumeMarker& marker, const Volum
 Status MissingError(const Directory& dir, uint32_t index) {
   return FailedPreconditionError(fmt::format(
       "data directory {} is empty but should be number {} of its volume: is its device mounted? If "
-      "the device is lost, move the contents of the other data directories away and start anew",
+      "the device is lost, move the contents of the other data directories away and start again",
       dir.path(), index + 1));
 }
 
@@ -116,7 +116,7 @@ Result<VolumeMarker> ParseMarker(std::string_view text, const std::string& where
   bool sound = ToNumber(TakeValue(rest, "holdfast"), &format);
   if (sound && format > kVolumeFormat) {
     return Fail(UnsupportedError(fmt::format(
-        "{}: the data directory has format {}, this build reads up to {}: use a newer Holdfast",
+        "{}: the data directory has format {}, but this build reads up to {}: use a newer Holdfast",
         where, format, kVolumeFormat)));
   }
   if (sound) {
@@ -160,12 +160,12 @@ Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
   }
   if (count > dirs.size()) {
     return FailedPreconditionError(
-        fmt::format("the volume that begins in {} has {} data directories and only {} are listed: "
-                    "list all of them, in their first order",
+        fmt::format("the volume that begins in {} has {} data directories, but only {} are listed: "
+                    "list all of them, in their original order",
                     dirs[0]->path(), count, dirs.size()));
   }
-  // The first directory's count grows last, so that a crash between the markers leaves a smaller
-  // volume and not one with a directory missing.
+  // The count in the first directory is updated last, so that a crash between the markers leaves a
+  // smaller volume rather than one with a missing directory.
   if (fresh) HOLDFAST_RETURN_IF_ERROR(WriteMarker(*dirs[0], {cluster, first.volume, 0, 1}));
   uint32_t wanted = static_cast<uint32_t>(dirs.size());
   for (uint32_t i = 1; i < wanted; ++i) {
@@ -175,7 +175,7 @@ Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
   if (count != wanted) {
     HOLDFAST_RETURN_IF_ERROR(WriteMarker(*dirs[0], {cluster, first.volume, 0, wanted}));
   }
-  // A marker found here may have been written by a process that died before its sync.
+  // The process that wrote an existing marker may have ended before its sync.
   for (const auto& dir : dirs) HOLDFAST_RETURN_IF_ERROR(dir->SyncDirectory("."));
   if (fresh) {
     Log(LogLevel::kInfo, "VolumeCreated",
@@ -191,7 +191,7 @@ Status OrderDirectories(std::vector<std::unique_ptr<Directory>>* dirs) {
   for (auto& dir : *dirs) {
     HOLDFAST_ASSIGN_OR_RETURN(auto marker, ReadMarker(*dir));
     if (!marker) {
-      return FailedPreconditionError(dir->path() + " is empty: it holds no checkpoints");
+      return FailedPreconditionError(dir->path() + " is empty: it contains no checkpoints");
     }
     if (volume.empty()) volume = marker->volume;
     if (marker->volume != volume) {
@@ -209,7 +209,7 @@ Status OrderDirectories(std::vector<std::unique_ptr<Directory>>* dirs) {
   }
   if (count > ordered.size()) {
     return FailedPreconditionError(
-        fmt::format("the volume that begins in {} has {} data directories and only {} are given: "
+        fmt::format("the volume that begins in {} has {} data directories, but only {} are given: "
                     "give all of them",
                     ordered[0]->path(), count, ordered.size()));
   }

@@ -8,7 +8,7 @@
 
 #include "storage/io/block_file.h"
 
-// The file HOLDFAST in a data directory: whose it is, and which of the volume's directories.
+// The file HOLDFAST in a data directory: the directory's cluster and volume, and its index.
 
 namespace holdfast {
 
@@ -16,27 +16,27 @@ inline constexpr uint32_t kVolumeFormat = 1;
 
 struct VolumeMarker {
   std::string cluster;
-  std::string volume;  // random name that all directories of one volume share
-  uint32_t index = 0;  // place of this directory in the configured list
-  uint32_t count = 0;  // directories the volume has; counts in the first one's marker
+  std::string volume;  // a random name that all directories of one volume share
+  uint32_t index = 0;  // the index of this directory in the configured list
+  uint32_t count = 0;  // the volume's directories; authoritative in the first directory's marker
   bool operator==(const VolumeMarker&) const = default;
 };
 
-/// key = value lines that end in their own CRC-32C.
+/// Returns key = value lines that end in their own CRC-32C.
 std::string RenderMarker(const VolumeMarker& marker);
-/// DataLoss for anything RenderMarker would not write, Unsupported for a newer format. `where`
-/// starts the message.
+/// Parses a marker. DataLoss for anything that RenderMarker does not write, Unsupported for a newer
+/// format. `where` starts the message.
 Result<VolumeMarker> ParseMarker(std::string_view text, const std::string& where);
 
-/// Checks that `dirs` are the directories of one volume of `cluster`, in order and all of them.
-/// Empty directories become a new volume; empty ones at the end are added to the volume. Durable on
-/// return. FailedPrecondition says which directory is wrong and what to do; then nothing was
-/// changed.
+/// Checks that `dirs` are all directories of one volume of `cluster`, in order. If all are empty,
+/// they become a new volume; empty directories at the end are added to the volume. The markers are
+/// durable on return. FailedPrecondition names the wrong directory and the remedy; in that case
+/// nothing was changed.
 Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
                         const std::string& cluster);
 
-/// For reading only: puts the directories of one volume into the volume's order.
-/// FailedPrecondition when one is not Holdfast's, belongs to another volume, or one is missing.
+/// Puts the directories of one volume into the volume's order, for reading only. FailedPrecondition
+/// when one is not Holdfast's or belongs to another volume, or when one is missing.
 Status OrderDirectories(std::vector<std::unique_ptr<Directory>>* dirs);
 
 }  // namespace holdfast

@@ -32,8 +32,8 @@ Result<std::unique_ptr<PartReader>> PartReader::Open(Directory& dir, const std::
   if (part.data_offset > kHeadBytesMax ||
       part.data_offset % kImageAlign != part.image_begin % kImageAlign) {
     return Fail(
-        DataLossError(fmt::format("{}: its seal places the data at offset {}, which no "
-                                  "part file has",
+        DataLossError(fmt::format("{}: its seal places the data at offset {}, which is not valid "
+                                  "for a part file",
                                   full, part.data_offset)));
   }
   auto file = dir.OpenFile(path, OpenMode::kRead);
@@ -44,7 +44,7 @@ Result<std::unique_ptr<PartReader>> PartReader::Open(Directory& dir, const std::
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t bytes, (*file)->Size());
   if (bytes != part.file_bytes) {
     return Fail(DataLossError(
-        fmt::format("{} has {} bytes, its seal says {}", full, bytes, part.file_bytes)));
+        fmt::format("{} has {} bytes, but its seal has {}", full, bytes, part.file_bytes)));
   }
   return std::make_unique<PartReader>(std::move(full), part, image_bytes, *std::move(file));
 }
@@ -70,8 +70,8 @@ Status PartReader::CheckHeader() {
 
 Status PartReader::QueueUntil(uint64_t limit, uint64_t unit_bytes, const ReadTarget& target) {
   const uint64_t end = part_.image_end;
-  // The block in which the image itself ends may be read whole: the target has room for it. One
-  // that the next part shares goes through a buffer.
+  // The image's last block may be read completely: the target has space for it. A block that
+  // the next part shares goes through a buffer.
   const bool whole_tail = end == image_bytes_;
   const uint64_t direct_end =
       whole_tail ? RoundUpTo(end, kBlockBytes) : RoundDownTo(end, kBlockBytes);
@@ -125,7 +125,7 @@ Status PartReader::ReadQueued(const ReadTarget& target, const ReadPace& pace,
 Status PartReader::Read(const ReadTarget& target, const ReadPace& pace,
                         const std::function<Status(uint64_t end)>& on_read) {
   Status read = ReadQueued(target, pace, on_read);
-  // The caller's memory must be free of operations, also when the reading ended early.
+  // No operation may use the caller's memory after the return, even if the reading ended early.
   Status drained = file_->Drain();
   return read.ok() ? drained : read;
 }

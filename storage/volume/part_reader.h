@@ -13,9 +13,9 @@
 
 namespace holdfast {
 
-/// Where read bytes land: byte i of the image at base + i % ring_bytes. With ring_bytes no less
-/// than the image that is the image itself; otherwise a window that moves over it. ring_bytes is a
-/// multiple of kChunkBytes, so a chunk never wraps.
+/// The memory that receives read bytes: byte i of the image goes to base + i % ring_bytes. With
+/// ring_bytes at least the image's length, the memory contains the complete image; otherwise it is
+/// a window that moves over the image. ring_bytes is a multiple of kChunkBytes, so no chunk wraps.
 struct ReadTarget {
   std::byte* base = nullptr;
   uint64_t ring_bytes = 0;
@@ -23,7 +23,7 @@ struct ReadTarget {
   std::byte* At(uint64_t image_offset) const { return base + image_offset % ring_bytes; }
 };
 
-/// How far reading runs ahead of checking, and in what pieces.
+/// How far reading runs ahead of verification, and the size of its pieces.
 struct ReadPace {
   uint64_t unit_bytes = 0;
   uint64_t ahead_bytes = 0;
@@ -33,23 +33,25 @@ ReadPace PaceOf(const IoOptions& io);
 /// Reads one file of a shard. Thread-compatible.
 class PartReader {
  public:
-  /// Checks that the file is there and as long as `part` says: DataLoss otherwise. `image_bytes` is
-  /// the length of the whole image.
+  /// Opens the file. DataLoss when it is missing or its length differs from `part`. `image_bytes`
+  /// is the length of the complete image.
   static Result<std::unique_ptr<PartReader>> Open(Directory& dir, const std::string& path,
                                                   const SealPart& part, uint64_t image_bytes);
-  /// What Open() calls once it has checked: takes over `file`; `path` is for messages.
+  /// For Open(), after its checks. Takes ownership of `file`; `path` is for messages.
   PartReader(std::string path, const SealPart& part, uint64_t image_bytes,
              std::unique_ptr<BlockFile> file);
 
-  /// Reads everything into `target`. `on_read(end)` is called in ascending order for each end of a
-  /// chunk and for the end of the part, while what follows is still being read: the part's bytes
-  /// before `end` are in place, and may be overwritten (in a ring) once it has returned for the
-  /// chunk they are in. An error from it ends the reading. Nothing is under way on return.
+  /// Reads all bytes into `target`. Calls `on_read(end)` in ascending order for each end of a chunk
+  /// and for the end of the part, while later bytes are still being read. At each call the part's
+  /// bytes before `end` are in place. In a ring they may be overwritten after the call for the end
+  /// of their chunk has returned. An error from `on_read` ends the reading. No operation is in
+  /// flight on return.
   Status Read(const ReadTarget& target, const ReadPace& pace,
               const std::function<Status(uint64_t end)>& on_read);
-  /// Reads and checks the part's own header alone.
+  /// Reads and verifies only the part's own header.
   Status CheckHeader();
-  /// The image bytes from `image_begin` on, which the part has. For reading here and there; blocks.
+  /// Reads the image bytes from `image_begin` on, which must be in the part. For random access.
+  /// Blocks.
   Status ReadAt(uint64_t image_begin, std::span<std::byte> into);
 
   const std::string& path() const { return path_; }
@@ -58,21 +60,22 @@ class PartReader {
   uint64_t FileOffset(uint64_t image_offset) const {
     return image_offset - part_.image_begin + part_.data_offset;
   }
-  /// Read() without the draining that must follow it.
+  /// Read() without the final Drain(), which must follow.
   Status ReadQueued(const ReadTarget& target, const ReadPace& pace,
                     const std::function<Status(uint64_t end)>& on_read);
-  /// The part's header, with the image bytes that share its last block.
+  /// Queues the part's header, with the image bytes that share its last block.
   Status QueueHead();
-  /// Image bytes from next_ on, up to `limit` at most, in pieces that end at multiples of a unit.
+  /// Queues the image bytes from next_ up to at most `limit`, in pieces that end at multiples of a
+  /// unit.
   Status QueueUntil(uint64_t limit, uint64_t unit_bytes, const ReadTarget& target);
   Status CheckHeaderCrc() const;
 
   std::string path_;
   SealPart part_;
   uint64_t image_bytes_;
-  uint64_t head_end_ = 0;  // first image byte behind the blocks that the header takes part in
-  uint64_t next_ = 0;      // first image byte not queued
-  AlignedBuffer head_;     // outlive file_: its operations may use them
+  uint64_t head_end_ = 0;  // first image byte after the blocks that contain the header
+  uint64_t next_ = 0;      // first image byte that is not queued
+  AlignedBuffer head_;     // buffers outlive file_: its operations may use them
   AlignedBuffer tail_;
   AlignedBuffer blocks_;  // of ReadAt
   std::unique_ptr<BlockFile> file_;

@@ -5,7 +5,7 @@
 
 namespace holdfast {
 namespace {
-constexpr size_t kKeptNameBytes = 220;  // leaves room for the random part within a name's 255
+constexpr size_t kKeptNameBytes = 220;  // leaves space for the random suffix in a 255-byte name
 
 std::string ParentOf(const std::string& path) {
   size_t slash = path.rfind('/');
@@ -24,7 +24,7 @@ Status MoveToQuarantine(Directory& dir, const std::string& path) {
   }
   name = name.substr(0, kKeptNameBytes) + "." + RandomHex(8);
   HOLDFAST_RETURN_IF_ERROR(dir.Rename(path, quarantine + "/" + name));
-  // The new entry first: the other way round a power cut could keep neither.
+  // Sync the new entry first: in the other order a power cut could lose both entries.
   HOLDFAST_RETURN_IF_ERROR(dir.SyncDirectory(quarantine));
   return dir.SyncDirectory(ParentOf(path));
 }

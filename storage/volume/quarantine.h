@@ -11,12 +11,12 @@
 
 namespace holdfast {
 
-/// Moves `path` (file or directory) to quarantine/<path with '+' for '/'>.<random> of the same data
-/// directory and syncs both directories. Never replaces or deletes anything.
+/// Moves `path` (file or directory) to quarantine/<path with '+' for '/'>.<random> in the same data
+/// directory and syncs both directories. Never replaces or deletes a file.
 Status MoveToQuarantine(Directory& dir, const std::string& path);
 
-/// Moves all files of one shard. The seal goes last: a crash in between leaves a seal without data,
-/// which the next start moves too.
+/// Moves all files of one shard to quarantine. The seal is moved last: a crash in between leaves a
+/// seal without data, which the next start moves too.
 Status QuarantineShard(const std::vector<std::unique_ptr<Directory>>& dirs, const ShardKey& key);
 
 }  // namespace holdfast

@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-/// Compares what the listings say with what the seal wants.
+/// Compares the listed file lengths with the seal.
 Status CheckLengths(const DirectoryList& dirs, const ShardSeal& seal,
                     const std::map<std::pair<uint32_t, std::string>, uint64_t>& lengths) {
   auto count = static_cast<uint32_t>(seal.parts.size());
@@ -22,7 +22,7 @@ Status CheckLengths(const DirectoryList& dirs, const ShardSeal& seal,
     auto found = lengths.find({part, name});
     if (found == lengths.end()) return DataLossError(full + " is missing");
     if (found->second != seal.parts[part].file_bytes) {
-      return DataLossError(fmt::format("{} has {} bytes, its seal says {}", full, found->second,
+      return DataLossError(fmt::format("{} has {} bytes, but its seal has {}", full, found->second,
                                        seal.parts[part].file_bytes));
     }
   }
@@ -74,7 +74,7 @@ Status Recovery::ScanRoot(uint32_t index) {
     } else if (entry.is_directory && ValidateJobName(entry.name).ok()) {
       HOLDFAST_RETURN_IF_ERROR(ScanJob(index, entry.name));
     } else {
-      PlanQuarantine(index, entry.name, "not a name that a data directory holds");
+      PlanQuarantine(index, entry.name, "the name does not belong in a data directory");
     }
   }
   return Status::Ok();
@@ -158,7 +158,7 @@ void Recovery::DecideSealed(const ShardKey& key, const std::vector<FoundFile>& f
     }
   }
   if (sound.ok()) return;
-  // The seal last: until it is gone a crash leaves a seal without data, which comes here again.
+  // Move the seal last: a crash before that leaves a seal without data, which the next start finds.
   auto plan = [&](bool seals) {
     for (const FoundFile& file : files) {
       if (file.parsed.seal == seals) {
@@ -188,8 +188,8 @@ void Recovery::Quarantine() {
 
 void Recovery::Drop() {
   auto report = [&](uint32_t index, const std::string& path, const Status& status) {
-    bool gone = status.ok() || status.code() == ErrorCode::kNotFound;
-    Log(gone ? LogLevel::kInfo : LogLevel::kWarn, gone ? "UnpublishedDropped" : "DropFailed",
+    bool removed = status.ok() || status.code() == ErrorCode::kNotFound;
+    Log(removed ? LogLevel::kInfo : LogLevel::kWarn, removed ? "UnpublishedDropped" : "DropFailed",
         {Kv("path", Absolute(index, path)), Kv("status", status.ToString())});
   };
   for (const Unwanted& item : to_drop_) {
@@ -208,7 +208,7 @@ void Recovery::RemoveEmptyDirectories() {
       if (!entries || !entries->empty()) continue;
       Status removed = dirs_[index]->RemoveDirectory(path);
       if (!removed.ok()) {
-        Log(LogLevel::kWarn, "EmptyDirectoryStays",
+        Log(LogLevel::kWarn, "EmptyDirectoryNotRemoved",
             {Kv("path", Absolute(index, path)), Kv("status", removed.ToString())});
       }
     }

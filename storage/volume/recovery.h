@@ -16,27 +16,27 @@
 
 namespace holdfast {
 
-/// What a volume holds.
+/// The contents of a volume.
 struct Inventory {
   std::map<ShardKey, StoredShard> shards;
-  /// Written by a newer Holdfast, or unreadable for now: neither offered nor deleted.
+  /// Shards that a newer Holdfast wrote or that cannot be read now. Neither offered nor deleted.
   std::set<ShardKey> untouchable;
 };
 
-/// Looks at everything in the data directories and decides what is a published shard, what was
-/// never published, and what is damaged or unknown. Then, unless told otherwise, cleans up. A crash
-/// at any point of it leaves something that the next run brings to the same end.
+/// Scans the data directories and classifies their entries: published shards, files that were never
+/// published, and damaged or unknown entries. CleanUp() then removes or quarantines all but the
+/// first. After a crash at any point, the next run reaches the same result.
 class Recovery {
  public:
   explicit Recovery(const std::vector<std::unique_ptr<Directory>>& dirs) : dirs_(dirs) {}
 
-  /// Reads only. An error means that a directory or its listing cannot be read.
+  /// Reads the directories and changes nothing. An error means that a directory cannot be listed.
   Status Scan();
-  /// Quarantines, drops, finishes removals; then makes durable what is listed, because the process
-  /// that published it may have died before its last sync. Trouble with cleaning up is logged and
-  /// left for the next time.
+  /// Quarantines and drops entries and finishes removals. Then makes the listed shards durable,
+  /// because the process that published them may have ended before its last sync. Failures to clean
+  /// up are logged and retried at the next start.
   Status CleanUp();
-  /// Lists damaged shards too instead of planning to quarantine them: for reading only.
+  /// Makes Scan() list damaged shards, too, for read-only use without CleanUp().
   void KeepDamaged() { keep_damaged_ = true; }
 
   Inventory TakeInventory() { return std::move(inventory_); }
@@ -50,7 +50,7 @@ class Recovery {
     uint64_t bytes = 0;
   };
   using RankFiles = std::map<Rank, std::vector<FoundFile>>;
-  /// Something to move or delete, by its path in data directory `index`.
+  /// An entry to move or delete, by its path in data directory `index`.
   struct Unwanted {
     uint32_t index = 0;
     std::string path;
@@ -60,7 +60,7 @@ class Recovery {
   Status ScanRoot(uint32_t index);
   Status ScanJob(uint32_t index, const std::string& job);
   Status ScanVersion(uint32_t index, const std::string& job, VersionId version);
-  /// Sorts the files of one rank, from all data directories, into what to keep, drop and move.
+  /// Classifies the files of one rank, from all data directories: keep, drop or quarantine.
   void Decide(const ShardKey& key, const std::vector<FoundFile>& files);
   void DecideSealed(const ShardKey& key, const std::vector<FoundFile>& files);
   void PlanQuarantine(uint32_t index, std::string path, std::string why);
@@ -69,7 +69,7 @@ class Recovery {
   void Quarantine();
   void Drop();
   void RemoveEmptyDirectories();
-  /// Makes the entries of everything listed durable.
+  /// Makes the directory entries of all listed shards durable.
   Status SyncPublished();
 
   const std::vector<std::unique_ptr<Directory>>& dirs_;

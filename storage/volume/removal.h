@@ -10,20 +10,21 @@
 
 namespace holdfast {
 
-/// A version's directory under its name after removal.
+/// A removed version's directory that is not yet deleted.
 struct Tombstone {
   uint32_t index = 0;  // of the data directory
   std::string path;
 };
 
-/// Renames the version's directory in every data directory and makes that durable, the first one
-/// (which holds the seals) before the others: from then on the version does not exist. Appends to
-/// `made` what was renamed, also on error. NotFound when no data directory has the version.
+/// Renames the version's directory in every data directory and makes the renames durable. The first
+/// data directory, which contains the seals, comes first: from its rename on the version does not
+/// exist. Appends the renamed directories to `made`, even on error. NotFound when no data directory
+/// has the version.
 Status MakeTombstones(const std::vector<std::unique_ptr<Directory>>& dirs, const std::string& job,
                       VersionId version, std::vector<Tombstone>* made);
 
-/// Deletes what a tombstone holds, and it. Entries the volume did not write go to quarantine.
-/// Durable on return; after a crash it can be called again.
+/// Deletes a tombstone and its contents. Entries that the volume did not write go to quarantine.
+/// Durable on return; can be repeated after a crash.
 Status DeleteTombstone(Directory& dir, const std::string& path);
 
 }  // namespace holdfast

@@ -14,7 +14,7 @@ constexpr uint32_t kSeenLifeFormat = 1;
 constexpr uint64_t kFileBytesMax = 4096;
 constexpr std::string_view kFormatKey = "holdfast_life = ";
 
-/// The number of a line "key = number" of `text`; 0 when there is none.
+/// Returns the number of a line "key = number" of `text`; 0 when there is none.
 uint64_t NumberOf(std::string_view text, std::string_view key) {
   const size_t at = text.find(key);
   uint64_t number = 0;
@@ -34,8 +34,9 @@ std::string RenderSeenLife(const SeenLife& seen) {
 Result<SeenLife> ParseSeenLife(std::string_view text) {
   if (text.starts_with(kFormatKey) && NumberOf(text, kFormatKey) > kSeenLifeFormat) {
     return Fail(
-        UnsupportedError(fmt::format("{} has format {}, this build reads up to {}", kSeenLifeName,
-                                     NumberOf(text, kFormatKey), kSeenLifeFormat)));
+        UnsupportedError(fmt::format("{} has format {}, but this build reads up to {}: use a newer "
+                                     "Holdfast",
+                                     kSeenLifeName, NumberOf(text, kFormatKey), kSeenLifeFormat)));
   }
   const auto life_of = [text](std::string_view key) {
     const size_t at = text.find(key);
@@ -46,7 +47,7 @@ Result<SeenLife> ParseSeenLife(std::string_view text) {
   seen.life = life_of("\nlife = \"");
   seen.unlabeled = life_of("\nunlabeled = \"");
   seen.epoch = Epoch{NumberOf(text, "\nepoch = ")};
-  // One content has one spelling, the checksum with it.
+  // Each value has exactly one spelling, including the checksum.
   if (RenderSeenLife(seen) == text) return seen;
   return Fail(DataLossError(std::string(kSeenLifeName) + " is damaged"));
 }

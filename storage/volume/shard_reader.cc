@@ -9,14 +9,14 @@
 #include "storage/base/mutex.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/aligned_buffer.h"
-#include "storage/volume/beside.h"
+#include "storage/volume/async_task.h"
 #include "storage/volume/layout.h"
 #include "storage/volume/part_reader.h"
 
 namespace holdfast {
 namespace {
 
-/// Memory of a deep check, at most.
+/// The most memory of a deep check.
 constexpr uint64_t kRingBytes = 16 * kChunkBytes;
 
 Result<std::unique_ptr<PartReader>> OpenPart(const DirectoryList& dirs, const ShardSeal& seal,
@@ -53,7 +53,7 @@ class FileChunks final : public ShardChunks {
     const uint64_t begin = index * kChunkBytes;
     const uint64_t end = std::min(seal_.image_bytes, begin + kChunkBytes);
     const auto bytes = std::span(chunk_).first(end - begin);
-    // With several parts the seal carries what comes before the first.
+    // With several parts, the seal contains the image bytes before the first part.
     const auto header = std::as_bytes(std::span(seal_.image_header));
     if (begin < header.size()) {
       std::memcpy(bytes.data(), header.data() + begin,
@@ -89,11 +89,12 @@ class ChunkChecker {
     uint64_t begin = chunk * kChunkBytes;
     return Compare(chunk, {target_.At(begin), End(chunk) - begin});
   }
-  /// With several parts the image's header comes from the seal: puts it into the target as far as
-  /// it shares a chunk with the first part, and checks the chunks before that.
-  Status TakeHeader(bool whole) const {
+  /// With several parts, the seal contains the image's header. Verifies the header's complete
+  /// chunks and copies its rest, which shares a chunk with the first part, into the target. With
+  /// `copy_all`, copies the complete header into the target.
+  Status TakeHeader(bool copy_all) const {
     std::span<const std::byte> header = std::as_bytes(std::span(seal_.image_header));
-    if (whole && !header.empty()) std::memcpy(target_.base, header.data(), header.size());
+    if (copy_all && !header.empty()) std::memcpy(target_.base, header.data(), header.size());
     uint64_t done = 0;
     for (; done + kChunkBytes <= header.size(); done += kChunkBytes) {
       HOLDFAST_RETURN_IF_ERROR(Compare(done / kChunkBytes, header.subspan(done, kChunkBytes)));
@@ -114,13 +115,13 @@ class ChunkChecker {
   const ReadTarget& target_;
 };
 
-/// The parts of one shard read side by side, each by a thread of its own.
+/// Reads the parts of one shard in parallel, each on its own thread.
 class ParallelRead {
  public:
   ParallelRead(const ShardSeal& seal, const ChunkChecker& checker)
       : seal_(seal), checker_(checker) {
     for (const SealPart& part : seal.parts) checked_.push_back(part.image_begin);
-    // The image's header is in place before the parts are read.
+    // The image's header is already in place when the parts are read.
     checked_[0] = RoundDownTo(checked_[0], kChunkBytes);
   }
 
@@ -137,8 +138,8 @@ class ParallelRead {
         changed_.NotifyAll();
         return read;
       };
-      running.push_back(RunBeside(read_part, seal_.image_bytes >= kThreadsWorthBytes));
-      // Without a thread of its own a part is read here and now.
+      running.push_back(RunAsync(read_part, seal_.image_bytes >= kMinBytesForThreads));
+      // A part without its own thread is read here.
       if (running.back().wait_for(std::chrono::seconds(0)) == std::future_status::deferred) {
         running.back().wait();
       }
@@ -147,8 +148,9 @@ class ParallelRead {
     Status first_error;
     for (auto& one : running) {
       Status status = one.get();
-      bool follows = first_error.code() == ErrorCode::kCancelled;  // from the part that failed
-      if (!status.ok() && (first_error.ok() || follows)) first_error = std::move(status);
+      // kCancelled only reports that another part failed: prefer that part's error.
+      bool secondary = first_error.code() == ErrorCode::kCancelled;
+      if (!status.ok() && (first_error.ok() || secondary)) first_error = std::move(status);
     }
     HOLDFAST_RETURN_IF_ERROR(first_error);
     return CheckSharedChunks();
@@ -163,13 +165,13 @@ class ParallelRead {
     if (own) HOLDFAST_RETURN_IF_ERROR(checker_.Check(chunk));
     MutexLock lock(mutex_);
     if (failed_) return CancelledError("another part of the shard could not be read");
-    // A chunk shared with the next part is not checked yet.
+    // A chunk that the next part shares is not verified yet.
     checked_[part] = end == checker_.End(chunk) ? end : RoundDownTo(end, kChunkBytes);
     changed_.NotifyAll();
     return Status::Ok();
   }
 
-  /// Bytes checked from the start without a gap.
+  /// Returns the verified bytes from the start without a gap.
   uint64_t CheckedPrefix() const HOLDFAST_REQUIRES(mutex_) {
     uint64_t prefix = checked_[0];
     for (size_t i = 1; i < checked_.size() && prefix == seal_.parts[i].image_begin; ++i) {
@@ -249,7 +251,7 @@ Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key) {
   }
   if (seal->parts.empty() || seal->parts.size() > dirs.size()) {
     return Fail(
-        DataLossError(fmt::format("{}: the shard has {} parts and the volume {} data "
+        DataLossError(fmt::format("{}: the shard has {} parts, but the volume has {} data "
                                   "directories",
                                   full, seal->parts.size(), dirs.size())));
   }
@@ -270,7 +272,7 @@ Status CheckStructure(const DirectoryList& dirs, const ShardSeal& seal) {
   HOLDFAST_ASSIGN_OR_RETURN(auto readers, OpenParts(dirs, seal));
   for (auto& reader : readers) HOLDFAST_RETURN_IF_ERROR(reader->CheckHeader());
   if (seal.parts.size() > 1 || seal.image_bytes == 0) return Status::Ok();
-  // A file that is the image has its header, and with it whose it is, in the first chunk.
+  // In a shard of one part, the first chunk contains the image's header and so its identity.
   HOLDFAST_ASSIGN_OR_RETURN(AlignedBuffer first,
                             AlignedBuffer::Allocate(std::min(seal.image_bytes, kChunkBytes)));
   ReadTarget target{first.data(), kChunkBytes};
@@ -296,7 +298,7 @@ Status StreamImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOpt
   ReadTarget target{ring.data(), ring_bytes};
   ChunkChecker checker(dirs, seal, target);
   HOLDFAST_RETURN_IF_ERROR(checker.TakeHeader(false));
-  // Whole chunks of a header that the seal carries never pass through the ring.
+  // Complete chunks of a header in the seal do not pass through the ring.
   std::span<const std::byte> header = std::as_bytes(std::span(seal.image_header));
   for (uint64_t done = 0; sink && done + kChunkBytes <= header.size(); done += kChunkBytes) {
     HOLDFAST_RETURN_IF_ERROR(sink(done, header.subspan(done, kChunkBytes)));

@@ -18,30 +18,30 @@ namespace holdfast {
 
 using DirectoryList = std::vector<std::unique_ptr<Directory>>;
 
-/// The seal at the place of `key`. NotFound when there is none; DataLoss when it is damaged,
-/// belongs to another shard, or needs more data directories than there are; Unsupported for a newer
-/// format.
+/// Reads the seal of `key`. NotFound when there is none; DataLoss when it is damaged, belongs to
+/// another shard, or needs more data directories than `dirs` has; Unsupported for a newer format.
 Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key);
 
-/// Every file of the shard is there with its length: DataLoss names the one that is not. Opens the
-/// files, reads nothing.
+/// Checks that every file of the shard exists with the right length. DataLoss names the file that
+/// does not. Opens the files but reads no bytes.
 Status CheckFiles(const DirectoryList& dirs, const ShardSeal& seal);
-/// CheckFiles, and the head of each file against its checksum.
+/// Checks the files as CheckFiles does, and the header of each file against its checksum.
 Status CheckStructure(const DirectoryList& dirs, const ShardSeal& seal);
-/// Every byte, with a fixed amount of memory.
+/// Verifies every byte, with a fixed amount of memory.
 Status CheckDeep(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io);
-/// As Volume::StreamShard.
+/// Implements Volume::StreamShard.
 Status StreamImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,
                    const std::function<Status(uint64_t, std::span<const std::byte>)>& sink);
 
-/// Whether `bytes`, read from the shard's files, are its chunk `index`. DataLoss names the files.
+/// Checks that `bytes`, read from the shard's files, are its chunk `index`. DataLoss names the
+/// files.
 Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t index,
                   std::span<const std::byte> bytes);
 
-/// As Volume::OpenChunks. `dirs` outlive it.
+/// Implements Volume::OpenChunks. `dirs` must outlive the result.
 Result<std::unique_ptr<ShardChunks>> OpenShardChunks(const DirectoryList& dirs, ShardSeal seal);
 
-/// As Volume::ReadShard.
+/// Implements Volume::ReadShard.
 Status ReadImage(const DirectoryList& dirs, const ShardSeal& seal, const IoOptions& io,
                  std::span<std::byte> into, const std::function<void(uint64_t)>& progress);
 

@@ -9,13 +9,13 @@
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
-#include "storage/volume/beside.h"
+#include "storage/volume/async_task.h"
 #include "storage/volume/layout.h"
 
 namespace holdfast {
 namespace {
 
-/// How much one part may queue before the next part gets its turn.
+/// The bytes that one part may queue before the next part's turn.
 constexpr uint64_t kTurnBytes = 4ULL << 20;
 
 }  // namespace
@@ -62,7 +62,7 @@ Status PartWriter::QueueHead(uint64_t ready_bytes) {
 Result<bool> PartWriter::QueueReady(uint64_t ready_bytes, uint64_t unit_bytes, uint64_t bytes_max) {
   HOLDFAST_RETURN_IF_ERROR(QueueHead(ready_bytes));
   if (!head_queued_) return false;
-  // What is less than a unit at the part's end is left to Finish().
+  // Finish() writes an incomplete unit at the part's end.
   uint64_t end =
       RoundDownTo(std::min({ready_bytes, plan_.image_end, next_image_ + bytes_max}), unit_bytes);
   if (end <= next_image_) return false;
@@ -81,7 +81,8 @@ Result<std::pair<uint64_t, uint64_t>> PartWriter::Settle() {
 Status PartWriter::Finish() {
   HOLDFAST_RETURN_IF_ERROR(QueueHead(image_.size()));
   if (next_image_ < plan_.image_end) {
-    // Whole blocks: what lies behind the part's end is readable there and is cut off below.
+    // Write complete blocks: the memory after the part's end is readable, and the file is truncated
+    // below.
     uint64_t bytes = RoundUpTo(plan_.image_end, kBlockBytes) - next_image_;
     HOLDFAST_RETURN_IF_ERROR(
         file_->QueueWrite(FileOffset(next_image_), {image_.data() + next_image_, bytes}));
@@ -134,13 +135,13 @@ Status VolumeShardWriter::ForAll(size_t count, const Work& work) {
   auto keep = [&](Status status) {
     if (first_error.ok() && !status.ok()) first_error = std::move(status);
   };
-  if (image_.size() < kThreadsWorthBytes) {
+  if (image_.size() < kMinBytesForThreads) {
     for (size_t i = 0; i < count && first_error.ok(); ++i) keep(work(i));
     return first_error;
   }
   std::vector<std::future<Status>> others;
   for (size_t i = 1; i < count; ++i) {
-    others.push_back(RunBeside([&work, i] { return work(i); }));
+    others.push_back(RunAsync([&work, i] { return work(i); }));
   }
   keep(work(0));
   for (auto& other : others) keep(other.get());
@@ -149,7 +150,7 @@ Status VolumeShardWriter::ForAll(size_t count, const Work& work) {
 
 Status VolumeShardWriter::Start() {
   HOLDFAST_RETURN_IF_ERROR(context_.directories.Make(0, identity_.job, version_path_));
-  // What an attempt left that failed in its very last step.
+  // Remove the seal of an earlier attempt that failed in its last step.
   std::string stale_seal = version_path_ + "/" + SealName(identity_.rank);
   Status removed = context_.dirs[0]->RemoveFile(stale_seal);
   if (removed.ok()) removed = context_.dirs[0]->SyncDirectory(version_path_);
@@ -177,9 +178,9 @@ Status VolumeShardWriter::CreateParts(std::vector<PartPlan> plans) {
                                                   PartName(identity_.rank, i, count)));
     HOLDFAST_RETURN_IF_ERROR(parts_.back()->Create(std::move(plans[i]), image_));
   }
-  // The directories are synced while the data is written.
-  if (image_.size() >= kThreadsWorthBytes) {
-    directories_synced_ = RunBeside([this, count] {
+  // Sync the directories while the data is written.
+  if (image_.size() >= kMinBytesForThreads) {
+    directories_synced_ = RunAsync([this, count] {
       Status synced;
       for (uint32_t i = 0; i < count && synced.ok(); ++i) {
         synced = context_.directories.Sync(i, identity_.job, version_path_);
@@ -201,8 +202,8 @@ Result<bool> VolumeShardWriter::PlanFromHeader() {
   const uint64_t chunks_bytes =
       std::min(ChunkCount(header_bytes) * kChunkBytes, uint64_t{image_.size()});
   if (header_bytes > image_.size() || ready_bytes_ < chunks_bytes) return false;
-  // Whoever owns the image may still change it: what is parsed and stored is a copy, whose
-  // checksums are those of the seal or it is not published.
+  // The image's owner may still change it. Parse and store a copy: Publish() fails unless the
+  // copy's checksums match the seal.
   std::vector<std::byte> head(image_.begin(),
                               image_.begin() + static_cast<ptrdiff_t>(chunks_bytes));
   std::memcpy(head.data(), length.data(), length_bytes);
@@ -225,7 +226,7 @@ Status VolumeShardWriter::AdvanceParts() {
     HOLDFAST_ASSIGN_OR_RETURN(bool planned, PlanFromHeader());
     if (!planned) return Status::Ok();
   }
-  // Turns of limited size, so that a device with a full queue does not keep the others idle.
+  // Limit the size of turns, so that a device with a full queue does not leave the others idle.
   uint64_t turn = parts_.size() == 1 ? image_.size() : std::max(kTurnBytes, context_.unit_bytes);
   for (bool more = true; more;) {
     more = false;
@@ -241,12 +242,13 @@ Status VolumeShardWriter::AdvanceParts() {
 Status VolumeShardWriter::Advance(uint64_t ready_bytes) {
   if (!failure_.ok()) return failure_;
   if (done_ || ready_bytes < ready_bytes_ || ready_bytes > image_.size()) {
-    return InvalidArgumentError(fmt::format("{}: {} bytes are ready after {} of {}",
-                                            ToString(identity_.key()), ready_bytes, ready_bytes_,
-                                            image_.size()));
+    return InvalidArgumentError(fmt::format(
+        "{}: {} ready bytes are not between the previous {} and the image's {}, or the shard is "
+        "already published",
+        ToString(identity_.key()), ready_bytes, ready_bytes_, image_.size()));
   }
   ready_bytes_ = ready_bytes;
-  failure_ = context_.gate.CheckWanted(identity_.key());
+  failure_ = context_.gate.CheckNotRemoved(identity_.key());
   if (failure_.ok()) failure_ = AdvanceParts();
   return failure_;
 }
@@ -274,7 +276,8 @@ Status VolumeShardWriter::CheckSeal(const ShardSeal& seal) const {
   return Status::Ok();
 }
 
-/// Before it is written: a header that is not the sealed one would make the shard unreadable.
+/// Checks the stored copy of the header: one that differs from the sealed header would make the
+/// shard unreadable.
 Status VolumeShardWriter::CheckHeader(const ShardSeal& seal) const {
   if (header_crcs_.size() <= seal.chunk_crcs.size() &&
       std::equal(header_crcs_.begin(), header_crcs_.end(), seal.chunk_crcs.begin())) {
@@ -292,9 +295,9 @@ Status VolumeShardWriter::Publish(ShardSeal seal) {
   if (failure_.ok()) failure_ = PublishChecked(seal);
   if (!failure_.ok()) {
     Abandon();
-    // A removal takes the files away under the writer; what then fails is not the disk's fault.
-    Status wanted = context_.gate.CheckWanted(identity_.key());
-    if (!wanted.ok()) failure_ = std::move(wanted);
+    // A concurrent removal deletes the writer's files. Report the removal instead of an I/O error.
+    Status not_removed = context_.gate.CheckNotRemoved(identity_.key());
+    if (!not_removed.ok()) failure_ = std::move(not_removed);
     return failure_;
   }
   done_ = true;
@@ -312,7 +315,7 @@ Status VolumeShardWriter::PublishChecked(ShardSeal& seal) {
   ready_bytes_ = image_.size();
   if (parts_.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(bool planned, PlanFromHeader());
-    if (!planned) return InternalError("an image is complete but its header is not");
+    if (!planned) return InternalError("the image is complete but its header is not");
   }
   HOLDFAST_RETURN_IF_ERROR(CheckHeader(seal));
   seal.parts.clear();
@@ -338,7 +341,7 @@ Status VolumeShardWriter::PublishChecked(ShardSeal& seal) {
 
 Status VolumeShardWriter::FinishPartsAndSeal(const ShardSeal& seal,
                                              const std::string& seal_temporary) {
-  // Under its temporary name the seal means nothing, so it need not wait for the data.
+  // A seal under its temporary name has no effect, so it need not wait for the data.
   return ForAll(parts_.size() + 1, [&](size_t i) {
     if (i < parts_.size()) return parts_[i]->Finish();
     Status written = context_.dirs[0]->WriteSmallFile(seal_temporary, EncodeSeal(seal));
@@ -377,7 +380,7 @@ void VolumeShardWriter::Abandon() {
     Directory& dir = *context_.dirs[0];
     static_cast<void>(dir.RemoveFile(seal_renamed_ ? version_path_ + "/" + SealName(identity_.rank)
                                                    : seal_temporary_path_));
-    // Without this a power cut could keep the seal and lose the data.
+    // Without this sync a power cut could keep the seal and lose the data.
     if (seal_renamed_) static_cast<void>(dir.SyncDirectory(version_path_));
     seal_temporary_path_.clear();
   }

@@ -19,59 +19,63 @@
 
 namespace holdfast {
 
-/// What a writer asks of the volume it belongs to. Thread-safe.
+/// The volume's interface to its writers. It prevents the removal of a version while a shard of it
+/// is being published. Thread-safe.
 class PublishGate {
  public:
   virtual ~PublishGate() = default;
-  /// Aborted when the version was removed since the writer was made.
-  virtual Status CheckWanted(const ShardKey& key) = 0;
-  /// Before the first final name appears; as CheckWanted, and from here to End the version is not
-  /// removed.
+  /// Returns Aborted when the version was removed since the writer was made.
+  virtual Status CheckNotRemoved(const ShardKey& key) = 0;
+  /// Called before the first rename to a final name. Checks as CheckNotRemoved does. Until End()
+  /// the version is not removed.
   virtual Status Begin(const ShardKey& key) = 0;
-  /// `published` is null when it failed.
+  /// Ends publishing. `published` is null when publishing failed.
   virtual void End(const ShardKey& key, const StoredShard* published) = 0;
-  /// The writer is gone.
+  /// Called when the writer is destroyed.
   virtual void Closed(const ShardKey& key) = 0;
 };
 
-/// What all writers of a volume share; outlives them.
+/// The state that all writers of a volume share; must outlive them.
 struct WriterContext {
   const std::vector<std::unique_ptr<Directory>>& dirs;
   DurableDirectories& directories;
   PublishGate& gate;
   Clock& clock;
-  uint64_t unit_bytes;  // streaming writes are whole multiples of this, but for the last
+  uint64_t unit_bytes;  // streaming writes are multiples of this, except for the last
 };
 
-/// One file of a shard being written: header and first bytes of the part from a bounce buffer, the
-/// rest straight from the image, the padded tail cut off at the end. Thread-compatible.
+/// Writes one file of a shard. The part's header and first bytes come from a bounce buffer, the
+/// rest directly from the image. The padded tail is truncated at the end. Thread-compatible.
 class PartWriter {
  public:
   PartWriter(Directory& dir, std::string version_path, std::string final_name);
   ~PartWriter();  // Removes the file unless Keep() was called.
 
-  /// Makes the temporary file and reserves its space. An empty header: the part is the image.
+  /// Creates the temporary file and reserves its space. An empty header means that the part is the
+  /// complete image.
   Status Create(PartPlan plan, std::span<const std::byte> image);
-  /// Queues what [0, ready_bytes) of the image allows, in whole multiples of `unit_bytes` and at
-  /// most `bytes_max`. True when there was something to queue.
+  /// Queues bytes in [0, ready_bytes) of the image, in multiples of `unit_bytes` and at most
+  /// `bytes_max`. Returns true when it queued any.
   Result<bool> QueueReady(uint64_t ready_bytes, uint64_t unit_bytes, uint64_t bytes_max);
-  /// The image is complete: queues the rest, waits, sets the length, syncs, closes.
+  /// Call it when the image is complete. Queues the rest, waits, sets the length, syncs and closes.
   Status Finish();
-  /// Waits for what is queued: the image run that is written and not read again.
+  /// Waits for the queued writes. Returns the range of the image that is written and will not be
+  /// read again.
   Result<std::pair<uint64_t, uint64_t>> Settle();
-  /// Gives the file its final name; not durable before the directory is synced.
+  /// Gives the file its final name, which is durable once the directory is synced.
   Status Rename();
-  /// The file stays.
+  /// Prevents the destructor from removing the file.
   void Keep() { kept_ = true; }
 
   SealPart seal_part() const;
 
  private:
-  /// Congruent to `image_offset` modulo kBlockBytes: PlanParts sees to it.
+  /// Returns the file offset of an image offset. PlanParts guarantees that the two are congruent
+  /// modulo kBlockBytes.
   uint64_t FileOffset(uint64_t image_offset) const {
     return image_offset - plan_.image_begin + plan_.header.size();
   }
-  /// The bounce buffer, once the image bytes in it are final.
+  /// Queues the bounce buffer once the image bytes in it are final.
   Status QueueHead(uint64_t ready_bytes);
 
   Directory& dir_;
@@ -81,9 +85,9 @@ class PartWriter {
   std::unique_ptr<BlockFile> file_;
   std::span<const std::byte> image_;
   PartPlan plan_;
-  AlignedBuffer head_;        // header, and the image bytes that share its last block
-  bool head_queued_ = false;  // or there is none
-  uint64_t next_image_ = 0;   // first image byte not queued; its file offset is a whole block
+  AlignedBuffer head_;        // the header, and the image bytes that share its last block
+  bool head_queued_ = false;  // true if there is no header
+  uint64_t next_image_ = 0;   // first image byte not queued; its file offset is block-aligned
   uint32_t header_crc_ = 0;
   bool exists_ = false;
   bool renamed_ = false;
@@ -97,34 +101,35 @@ class VolumeShardWriter : public ShardWriter {
                     std::span<const std::byte> image);
   ~VolumeShardWriter() override;
 
-  /// What can be done before the image's header is known: with one data directory the file is made
-  /// and its space reserved.
+  /// Makes the preparations that do not depend on the image's header. With one data directory, it
+  /// creates the file and reserves its space.
   Status Start();
   Status Advance(uint64_t ready_bytes) override;
   Result<std::vector<std::pair<uint64_t, uint64_t>>> Settle() override;
   Status Publish(ShardSeal seal) override;
 
  private:
-  /// Makes all files and reserves their space; starts syncing the directories they are in.
+  /// Creates all files, reserves their space and starts to sync their directories.
   Status CreateParts(std::vector<PartPlan> plans);
-  /// Creates the parts once the image's header is complete; false when it is not yet.
+  /// Creates the parts once the image's header is complete. Returns false until then.
   Result<bool> PlanFromHeader();
-  /// Queues what is ready, taking turns between the parts.
+  /// Queues the bytes that are ready, alternating between the parts.
   Status AdvanceParts();
-  /// The seal is of this shard and of this length.
+  /// Checks that the seal describes this shard and this length.
   Status CheckSeal(const ShardSeal& seal) const;
-  /// The publishing order, from the last bytes to the last sync; docs/formats/volume.md.
   Status CheckHeader(const ShardSeal& seal) const;
+  /// Publishes in the order of docs/formats/volume.md, from the last bytes to the last sync.
   Status PublishChecked(ShardSeal& seal);
-  /// Waits for the syncing that CreateParts started, or does it now.
+  /// Waits for the syncs that CreateParts started, or syncs the directories now.
   Status SyncDirectories();
   Status FinishPartsAndSeal(const ShardSeal& seal, const std::string& seal_temporary);
-  /// Final names, data before seal, each durable before the next.
+  /// Renames the data files and then the seal to their final names. Each step is durable before the
+  /// next.
   Status RenameAll(const std::string& seal_temporary);
-  /// Takes back whatever has a name. Best effort: what stays is dropped at the next start.
+  /// Removes all files of the shard. Best effort: the next start drops any that remain.
   void Abandon();
-  /// Runs `work(i)` for i in [0, count), on threads of their own when the shard is big enough for
-  /// that to pay; the first error by index.
+  /// Runs `work(i)` for i in [0, count), on separate threads when the shard is large enough.
+  /// Returns the first error by index.
   template <typename Work>
   Status ForAll(size_t count, const Work& work);
 
@@ -134,12 +139,12 @@ class VolumeShardWriter : public ShardWriter {
   std::span<const std::byte> image_;
   uint64_t ready_bytes_ = 0;
   std::vector<std::unique_ptr<PartWriter>> parts_;
-  std::string image_header_;           // with several parts
-  std::vector<uint32_t> header_crcs_;  // of the chunks that it was copied from
+  std::string image_header_;           // only with several parts
+  std::vector<uint32_t> header_crcs_;  // of the chunks that image_header_ was copied from
   std::future<Status> directories_synced_;
   Status failure_;
   bool done_ = false;
-  bool seal_renamed_ = false;  // the shard may exist although Publish() failed
+  bool seal_renamed_ = false;  // the shard may be valid although Publish() failed
   std::string seal_temporary_path_;
 };
 

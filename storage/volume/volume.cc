@@ -23,8 +23,9 @@
 namespace holdfast {
 namespace {
 
-/// The volume behind its interface: keeps the list of what is published and decides who may touch a
-/// version. Files are the business of writer, reader, removal and recovery. Thread-safe.
+/// The implementation of Volume: keeps the list of published shards and excludes writers and
+/// removals of a version from each other. Writer, reader, removal and recovery handle the files.
+/// Thread-safe.
 class DiskVolume final : public Volume, private PublishGate {
  public:
   DiskVolume(DirectoryList dirs, DirectoryLock lock, const IoOptions& io, Clock& clock,
@@ -76,21 +77,21 @@ class DiskVolume final : public Volume, private PublishGate {
     bool cancelled = false;
   };
 
-  Status CheckWanted(const ShardKey& key) override;
+  Status CheckNotRemoved(const ShardKey& key) override;
   Status Begin(const ShardKey& key) override;
   void End(const ShardKey& key, const StoredShard* published) override;
   void Closed(const ShardKey& key) override;
 
   Status CheckWritable() const;
-  Status Wanted(const ShardKey& key) const HOLDFAST_REQUIRES(mutex_);
-  /// Enters `key` among the writers, or says why it may not be written.
+  Status CheckNotCancelled(const ShardKey& key) const HOLDFAST_REQUIRES(mutex_);
+  /// Registers a writer for `key`, or returns why the shard may not be written.
   Status Admit(const ShardKey& key);
-  /// Keeps writers out of a version, and waits for those that are in the middle of publishing.
+  /// Blocks new writers of a version, and waits for writers that are publishing.
   Status BeginRemoval(const JobVersion& version);
   void EndRemoval(const JobVersion& version);
   void ForgetShards(const JobVersion& version);
   Status CheckListed(const ShardKey& key) const;
-  /// `status` unless the shard was removed while it was read.
+  /// Returns `status`, or NotFound when the shard was removed while it was read.
   Status Explain(const ShardKey& key, Status status) const;
 
   const DirectoryList dirs_;
@@ -124,7 +125,7 @@ Status DiskVolume::Recover() {
 
 Status DiskVolume::CheckWritable() const {
   if (!read_only_) return Status::Ok();
-  return FailedPreconditionError("the data directories are open for reading only");
+  return FailedPreconditionError("the data directories are open only for reading");
 }
 
 Status DiskVolume::Admit(const ShardKey& key) {
@@ -151,8 +152,8 @@ Result<std::unique_ptr<ShardWriter>> DiskVolume::CreateShard(const ShardIdentity
   }
   if (image.empty() || reinterpret_cast<uintptr_t>(image.data()) % kBlockBytes != 0) {
     return Fail(InvalidArgumentError(
-        fmt::format("the image of {} has {} bytes; it must not be empty and must lie at a multiple "
-                    "of {}",
+        fmt::format("the image of {} has {} bytes; it must not be empty, and its address must be a "
+                    "multiple of {}",
                     ToString(identity.key()), image.size(), kBlockBytes)));
   }
   HOLDFAST_RETURN_IF_ERROR(Admit(identity.key()));
@@ -161,25 +162,25 @@ Result<std::unique_ptr<ShardWriter>> DiskVolume::CreateShard(const ShardIdentity
   auto writer = std::make_unique<VolumeShardWriter>(context, identity, image);
   Status started = writer->Start();
   if (!started.ok()) {
-    HOLDFAST_RETURN_IF_ERROR(CheckWanted(identity.key()));
+    HOLDFAST_RETURN_IF_ERROR(CheckNotRemoved(identity.key()));
     return Fail(started);
   }
   return writer;
 }
 
-Status DiskVolume::Wanted(const ShardKey& key) const {
+Status DiskVolume::CheckNotCancelled(const ShardKey& key) const {
   if (!writers_.at(key).cancelled) return Status::Ok();
   return AbortedError(ToString(key) + ": the version was removed while the shard was written");
 }
 
-Status DiskVolume::CheckWanted(const ShardKey& key) {
+Status DiskVolume::CheckNotRemoved(const ShardKey& key) {
   MutexLock lock(mutex_);
-  return Wanted(key);
+  return CheckNotCancelled(key);
 }
 
 Status DiskVolume::Begin(const ShardKey& key) {
   MutexLock lock(mutex_);
-  HOLDFAST_RETURN_IF_ERROR(Wanted(key));
+  HOLDFAST_RETURN_IF_ERROR(CheckNotCancelled(key));
   writers_.at(key).publishing = true;
   return Status::Ok();
 }
@@ -335,7 +336,7 @@ uint64_t DiskVolume::QuarantinedFiles() const {
 }
 
 uint64_t DiskVolume::FreeBytes() const {
-  // A shard is spread evenly, so the fullest directory is the limit of all.
+  // Shards are spread evenly, so the fullest directory limits the total.
   uint64_t least = UINT64_MAX;
   for (const auto& dir : dirs_) least = std::min(least, dir->FreeBytes().value_or(0));
   return least > UINT64_MAX / dirs_.size() ? UINT64_MAX : least * dirs_.size();

@@ -98,7 +98,7 @@ class FrontEndTest : public testing::Test {
 
 TEST_F(FrontEndTest, AnUnknownNameIsAnErrorBeforeAnythingRuns) {
   EXPECT_EQ(Run("--quick --json " + folder_ + "/r.json checksum torhc"), 1);
-  EXPECT_THAT(Read("errors"), testing::HasSubstr("no benchmark is called 'torhc'"));
+  EXPECT_THAT(Read("errors"), testing::HasSubstr("unknown benchmark 'torhc'"));
   EXPECT_THAT(Read("errors"), testing::HasSubstr("torch"));
   EXPECT_EQ(Read("out"), "");
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/r.json"));

@@ -18,7 +18,8 @@
 
 namespace holdfast {
 
-/// Runs a program to its end; its output is in the status when it fails, in `output` when asked.
+/// Runs a program to its end. Returns its output in the status when it fails, and in `output` if
+/// given.
 inline Status RunProgram(const std::vector<std::string>& words, std::string* output = nullptr) {
   std::array<int, 2> pipe_ends{};
   if (::pipe2(pipe_ends.data(), O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
@@ -54,8 +55,8 @@ inline Status RunProgram(const std::vector<std::string>& words, std::string* out
   return InternalError(command + "failed: " + text);
 }
 
-/// A file system of its own in a file, whose power can be cut. Unmounted and detached when
-/// destroyed, whatever happened before.
+/// A file system in a file, with a simulated power cut. The destructor unmounts and detaches it in
+/// any state.
 class LoopMount {
  public:
   /// Makes `folder`/disk of `bytes`, formats it as ext4 and mounts it at `folder`/mnt.
@@ -68,7 +69,7 @@ class LoopMount {
       return ErrnoStatus(errno, image_);
     }
     HOLDFAST_RETURN_IF_ERROR(RunProgram({"mkfs.ext4", "-q", "-F", image_}));
-    // Another process may take the device that --find found.
+    // Retry: another process may have taken the device that --find found.
     Status attached;
     for (int attempt = 0; attempt < 10; ++attempt) {
       std::string device;
@@ -105,7 +106,7 @@ class LoopMount {
     }
     return unmounted;
   }
-  /// Nothing that is not on the device now gets there: the journal is not flushed either.
+  /// Simulates a power cut: no further bytes reach the device, and the journal is not flushed.
   Status CutPower() {
     constexpr unsigned long kExt4IocShutdown = 0x8004587d;
     uint32_t no_log_flush = 2;

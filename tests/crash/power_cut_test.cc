@@ -1,4 +1,4 @@
-// A file system that loses power, and one that is full: real ext4 on a loop device.
+// A file system that loses power and a full file system: real ext4 on a loop device.
 #include <atomic>
 #include <set>
 
@@ -39,7 +39,7 @@ std::set<ShardKey> Listed(const Volume& volume) {
   return keys;
 }
 
-TEST_F(PowerCutTest, WhatWasReportedDurableIsThereAndNothingElseIsOffered) {
+TEST_F(PowerCutTest, OnlyShardsReportedDurableAreOffered) {
   MakeDisk(192 * kMiB);
   if (IsSkipped()) return;
   auto volume = Open();
@@ -50,13 +50,13 @@ TEST_F(PowerCutTest, WhatWasReportedDurableIsThereAndNothingElseIsOffered) {
     }
   }
   ASSERT_STATUS_OK(volume->RemoveVersion("job", Shard(1, 1, 0).version));
-  // Written to its last byte, and never published.
+  // This shard is written completely but never published.
   TestImage unpublished(Shard(1, 3, 0), kData);
   auto writer = volume->CreateShard(unpublished.identity, unpublished.image);
   ASSERT_TRUE(writer);
   ASSERT_STATUS_OK((*writer)->Advance(unpublished.image.size()));
-  // Shows that the cut is one: what nobody synced is lost.
-  WriteWhole(disk_->mount_point() + "/unsynced", "gone with the power");
+  // Proves that the power cut works: unsynced data is lost.
+  WriteWhole(disk_->mount_point() + "/unsynced", "lost with the power");
 
   ASSERT_STATUS_OK(disk_->CutPower());
   EXPECT_FALSE((*writer)->Publish(unpublished.Seal()).ok());
@@ -66,7 +66,7 @@ TEST_F(PowerCutTest, WhatWasReportedDurableIsThereAndNothingElseIsOffered) {
 
   std::error_code missing;
   auto left = std::filesystem::file_size(disk_->mount_point() + "/unsynced", missing);
-  EXPECT_TRUE(missing || left == 0) << "the power was not really cut";
+  EXPECT_TRUE(missing || left == 0) << "the power cut had no effect";
   volume = Open();
   ASSERT_NE(volume, nullptr);
   EXPECT_EQ(Listed(*volume), (std::set<ShardKey>{Shard(1, 2, 0).key(), Shard(1, 2, 1).key()}));
@@ -76,7 +76,7 @@ TEST_F(PowerCutTest, WhatWasReportedDurableIsThereAndNothingElseIsOffered) {
   ExpectBitExact(*volume, unpublished.identity, kData);
 }
 
-TEST_F(PowerCutTest, ACutInTheMiddleOfPublishing) {
+TEST_F(PowerCutTest, APowerCutDuringPublishing) {
   MakeDisk(256 * kMiB);
   if (IsSkipped()) return;
   for (uint64_t round = 1; round <= 4; ++round) {
@@ -84,8 +84,8 @@ TEST_F(PowerCutTest, ACutInTheMiddleOfPublishing) {
     auto volume = Open();
     ASSERT_NE(volume, nullptr);
     Mutex mutex;
-    std::set<ShardKey> begun;
-    std::set<ShardKey> told;
+    std::set<ShardKey> started;
+    std::set<ShardKey> reported;
     std::atomic<uint32_t> published{0};
     std::atomic<uint32_t> running{2};
     std::vector<std::thread> ranks;
@@ -95,11 +95,11 @@ TEST_F(PowerCutTest, ACutInTheMiddleOfPublishing) {
           TestImage image(Shard(round, step, rank), kData);
           {
             MutexLock lock(mutex);
-            begun.insert(image.identity.key());
+            started.insert(image.identity.key());
           }
           if (!WriteShard(*volume, image).ok()) break;
           MutexLock lock(mutex);
-          told.insert(image.identity.key());
+          reported.insert(image.identity.key());
           ++published;
         }
         --running;
@@ -117,9 +117,9 @@ TEST_F(PowerCutTest, ACutInTheMiddleOfPublishing) {
     ASSERT_NE(volume, nullptr);
     EXPECT_THAT(volume->recovery().quarantined, ::testing::IsEmpty());
     std::set<ShardKey> listed = Listed(*volume);
-    for (const ShardKey& key : told) EXPECT_TRUE(listed.contains(key)) << ToString(key);
+    for (const ShardKey& key : reported) EXPECT_TRUE(listed.contains(key)) << ToString(key);
     for (const ShardKey& key : listed) {
-      EXPECT_TRUE(begun.contains(key)) << ToString(key);
+      EXPECT_TRUE(started.contains(key)) << ToString(key);
       ExpectBitExact(*volume, Shard(round, key.version.step.value, key.rank.value), kData);
     }
     std::set<VersionId> versions;
@@ -129,7 +129,7 @@ TEST_F(PowerCutTest, ACutInTheMiddleOfPublishing) {
   }
 }
 
-TEST_F(PowerCutTest, AFullDiskKeepsWhatIsThereAndWorksAgainAfterARemoval) {
+TEST_F(PowerCutTest, AFullDiskKeepsItsShardsAndWorksAgainAfterARemoval) {
   MakeDisk(64 * kMiB);
   if (IsSkipped()) return;
   constexpr uint64_t kLarge = 15 * kMiB;
@@ -146,7 +146,7 @@ TEST_F(PowerCutTest, AFullDiskKeepsWhatIsThereAndWorksAgainAfterARemoval) {
   EXPECT_EQ(volume->List().size(), durable);
   for (uint64_t s = 1; s <= durable; ++s) ExpectBitExact(*volume, Shard(1, s, 0), kLarge);
   EXPECT_EQ(FilesBeneath(data_dir()).size(), 1 + 2 * durable);
-  // A second refusal costs nothing either.
+  // A second refusal loses nothing either.
   EXPECT_EQ(WriteShard(*volume, TestImage(Shard(1, step, 0), kLarge)).code(),
             ErrorCode::kOutOfSpace);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""deploy/ctest.py over small ctest folders, and deploy/all.py over parts of a test."""
+"""Tests deploy/ctest.py with small ctest folders, and deploy/all.py with parts made for the test."""
 
 import json
 import os
@@ -54,7 +54,7 @@ class CtestTest(Folder):
         self.assertNotIn("Skipped", run.stdout)
         self.summary_is_last(run)
 
-    def test_one_failure_fails_the_run_though_it_would_pass_the_second_time(self):
+    def test_one_failure_fails_the_run_even_if_a_retry_would_pass(self):
         once = f'[ -e "{self.path}/again" ] || {{ touch "{self.path}/again"; echo it broke; exit 1; }}'
         run = self.ctest({"a": "exit 0", "b": once}, "", "--output-on-failure")
         self.assertNotEqual(run.returncode, 0)
@@ -71,13 +71,13 @@ class CtestTest(Folder):
         self.assertIn("b (FAILED): waits for a clock of the machine", run.stdout)
         self.summary_is_last(run)
 
-    def test_a_listed_test_needs_a_reason_and_must_be_there(self):
+    def test_a_listed_test_needs_a_reason_and_must_exist(self):
         self.assertNotEqual(self.ctest({"a": "exit 0"}, "a\n").returncode, 0)
-        run = self.ctest({"a": "exit 0"}, "gone  it was renamed\n")
+        run = self.ctest({"a": "exit 0"}, "removed  it was renamed\n")
         self.assertNotEqual(run.returncode, 0)
-        self.assertIn("gone", run.stderr)
+        self.assertIn("removed", run.stderr)
 
-    def test_what_is_skipped_is_counted_with_its_reason(self):
+    def test_skipped_tests_are_counted_with_their_reasons(self):
         run = self.ctest({"a": "echo SKIPPED: there is no root; exit 77", "b": SKIPPING, "c": "exit 0"})
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertIn("Skipped: 3", run.stdout)
@@ -86,20 +86,20 @@ class CtestTest(Folder):
         self.assertIn("b: test_x.py:7 (2 cases): needs two nodes", run.stdout)
         self.summary_is_last(run)
 
-    def test_output_may_be_anything(self):
+    def test_output_may_contain_any_bytes(self):
         odd = r"printf '\033[1m\001\377]]>&amp;<a>\n'; "
-        run = self.ctest({"a": odd + "exit 1", "b": odd + SKIPPING}, "a  it says odd things\n")
+        run = self.ctest({"a": odd + "exit 1", "b": odd + SKIPPING}, "a  it prints odd bytes\n")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn("no GPU is here", run.stdout)
 
-    def test_no_tests_is_a_failure_where_ctest_says_so(self):
+    def test_no_tests_is_a_failure_if_ctest_reports_one(self):
         self.assertNotEqual(self.ctest({"a": "exit 0"}, "", "-R", "nothing", "--no-tests=error").returncode, 0)
 
 
 class AllTest(Folder):
     def setUp(self):
         super().setUp()
-        # A repository of its own: all.py asks git which tree it is in.
+        # A separate repository: all.py identifies its tree by git.
         self.tree = self.path / "tree"
         (self.tree / "deploy").mkdir(parents=True)
         shutil.copy(ROOT / "deploy/all.py", self.tree / "deploy")
@@ -124,18 +124,18 @@ class AllTest(Folder):
         return len(path.read_text()) if path.exists() else 0
 
     def part(self, name, code=0):
-        return [name, f"what {name} shows", f"printf x >> {self.path}/{name}; exit {code}"]
+        return [name, f"description of {name}", f"printf x >> {self.path}/{name}; exit {code}"]
 
-    def test_a_failing_part_stops_no_other_and_fails_the_run(self):
+    def test_a_failed_part_fails_the_run_but_does_not_stop_the_others(self):
         run = self.run_all([self.part("a"), self.part("b", 3), self.part("c")])
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
         self.assertEqual([self.count(name) for name in "abc"], [1, 1, 1])
         table = run.stdout[run.stdout.index("\nTree "):]
-        self.assertRegex(table, r"a +passed +0:0\dm +what a shows")
+        self.assertRegex(table, r"a +passed +0:0\dm +description of a")
         self.assertRegex(table, r"b +FAILED 3")
         self.assertRegex(table, r"c +passed")
 
-    def test_what_passed_is_not_repeated_and_what_failed_is(self):
+    def test_parts_that_passed_are_not_repeated_and_failed_ones_are(self):
         parts = [self.part("a"), self.part("b", 3)]
         self.run_all(parts)
         run = self.run_all([self.part("a"), self.part("b")])
@@ -144,7 +144,7 @@ class AllTest(Folder):
         self.assertEqual(self.run_all(parts, "--again").returncode, 1)
         self.assertEqual([self.count("a"), self.count("b")], [2, 3])
 
-    def test_what_passed_on_another_tree_is_repeated(self):
+    def test_parts_that_passed_on_another_tree_are_repeated(self):
         self.run_all([self.part("a")])
         (self.tree / "new").write_text("1")
         self.run_all([self.part("a")])
@@ -168,7 +168,7 @@ class AllTest(Folder):
         self.assertRegex(run.stdout, r"a +not run")
         self.assertEqual(self.run_all([self.part("a")], "--only", "x").returncode, 64)
 
-    def test_every_part_of_the_real_list_is_there(self):
+    def test_the_real_list_has_every_part(self):
         listed = subprocess.run([sys.executable, "-B", str(ROOT / "deploy/all.py"), "--list"], capture_output=True,
                                 text=True, check=True).stdout
         for name in ("default", "frameworks", "slow-links", "drills", "torn-snapshots", "network-faults",
@@ -177,7 +177,7 @@ class AllTest(Folder):
 
 
 class TestCommandTest(unittest.TestCase):
-    def test_nothing_is_tried_until_it_passes(self):
+    def test_no_command_retries_tests(self):
         self.assertNotIn("--repeat", (ROOT / "deploy/test.sh").read_text())
         self.assertNotIn("--repeat", (ROOT / "deploy/ctest.py").read_text())
 

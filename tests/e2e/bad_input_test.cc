@@ -1,5 +1,5 @@
-// What users get wrong, against real processes: each mistake has a clear error that says what to
-// do, and nothing that was saved is lost.
+// User errors against real processes: each mistake gives a clear error with a remedy, and no saved
+// version is lost.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -56,7 +56,7 @@ class BadInputTest : public Test {
                                      v1::Whole("bias", bias_, {bias_.size()})};
     return v1::Client::Open(options, state);
   }
-  /// Saves one version and makes it durable.
+  /// Saves one version and waits until it is durable.
   void SaveOne() {
     auto client = Open(OptionsFor("first"));
     ASSERT_TRUE(client.ok()) << client.status().ToString();
@@ -65,7 +65,7 @@ class BadInputTest : public Test {
     ASSERT_TRUE(durable.ok()) << durable.ToString();
     ASSERT_TRUE(client->Close().ok());
   }
-  /// The version that SaveOne() made comes back whole.
+  /// Restores the version of SaveOne() and compares all bytes.
   void ExpectNothingLost() {
     std::vector<float> weights = weights_;
     std::vector<float> bias = bias_;
@@ -104,12 +104,12 @@ TEST_F(BadInputTest, EveryDifferenceOfTheStateIsNamed) {
     for (const std::string& difference : client->Differences()) all += difference + "\n";
     EXPECT_TRUE(Contains(all, "weights") && Contains(all, "bias") && Contains(all, "unknown"))
         << all;
-    EXPECT_EQ(weights_, before) << "a refused restore touched a tensor";
+    EXPECT_EQ(weights_, before) << "a refused restore changed a tensor";
   }
   ExpectNothingLost();
 }
 
-TEST_F(BadInputTest, WrongWorldSizeNamesBoth) {
+TEST_F(BadInputTest, AWrongWorldSizeNamesBothSizes) {
   SaveOne();
   {
     v1::Options options = OptionsFor("wider");
@@ -134,8 +134,8 @@ TEST_F(BadInputTest, StateLargerThanTheArenaIsRefusedWithTheNumbers) {
   EXPECT_TRUE(Contains(client.status().message(), "arena")) << client.status().ToString();
 }
 
-TEST_F(BadInputTest, NoAgentSaysWhereItLooked) {
-  v1::Options options = OptionsFor("nobody");
+TEST_F(BadInputTest, TheErrorOfAMissingAgentNamesTheSocket) {
+  v1::Options options = OptionsFor("no-agent");
   options.socket_path = options_.root + "/none.sock";
   options.connect_timeout = milliseconds(200);
   auto client = Open(options);
@@ -144,7 +144,7 @@ TEST_F(BadInputTest, NoAgentSaysWhereItLooked) {
 }
 
 TEST_F(BadInputTest, AnotherUsersJobIsRefused) {
-  if (::getuid() != 0) GTEST_SKIP() << "needs root to become somebody else";
+  if (::getuid() != 0) GTEST_SKIP() << "needs root to become another user";
   SaveOne();
   ASSERT_EQ(::chmod(options_.root.c_str(), 0755), 0);
   pid_t pid = ::fork();
@@ -178,7 +178,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Runs a server binary with settings; its exit code and what it wrote.
+/// Runs a server binary with settings. Returns its exit code and its output.
 std::pair<int, std::string> RunServer(const std::string& root, const std::string& binary,
                                       const std::vector<std::string>& settings) {
   ProcessOptions process;
@@ -203,7 +203,7 @@ TEST_F(BadInputTest, UnknownConfigurationKeysAreNamed) {
 }
 
 TEST_F(BadInputTest, AnAddressInUseIsNamed) {
-  // Agents are there before it listens.
+  // The agents may be ready before the coordinator listens.
   ASSERT_TRUE(WaitUntil(
       [&] { return Contains(TextOf(cluster_->CoordinatorLog()), "CoordinatorListening"); },
       kTimeout));

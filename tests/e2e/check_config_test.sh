@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# --check-config refuses what the start refuses, with exit code 1 and a sentence that names the key.
+# --check-config rejects every configuration that a start rejects, with exit code 1 and an error that names the key.
 #   check_config_test.sh BIN_DIR
 set -euo pipefail
 dir=$(mktemp -d)
@@ -69,7 +69,7 @@ expect_refused coordinator "cannot read" "${absent[@]}"
 expect_refused coordinator "PEM" "${no_pem[@]}"
 expect_refused coordinator "directory" --config "$dir"
 
-# What is refused here is what a start refuses: it says the same and touches nothing.
+# A start rejects the same configuration with the same error, and changes nothing.
 rc=0
 out=$("$bin/holdfast-coordinator" --set=peers.parity=4 --set=peers.group_nodes=3 \
   --set=listen="unix:$dir/c.sock" --set=data_dir="$dir/data" 2>&1) || rc=$?

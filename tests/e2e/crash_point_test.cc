@@ -1,11 +1,9 @@
-// A process is killed at every crash point of the way of a byte, in a live training job, and
-// started again. Then the rules of recovery are checked:
+// Kills a process at every crash point on the data path of a live training job, and restarts it.
+// Then checks the rules of recovery:
 //   - commits resume, and the newest durable version never regresses;
-//   - everything dies, and the job comes back from a version that was durable, on all ranks the
-//   same;
-//   - training ends with parameters equal to an uninterrupted run's, byte for byte;
-//   - every listed version passes a deep verification, and nothing unpublished is left on the
-//   disks.
+//   - after all processes are killed, all ranks restore the same durable version;
+//   - training ends with the parameters of an uninterrupted run, byte for byte;
+//   - every listed version passes a deep verify, and no unpublished file is left on the disks.
 
 #include <gtest/gtest.h>
 
@@ -25,12 +23,12 @@ constexpr milliseconds kTimeout(60'000);
 constexpr int kWorld = 2;
 
 struct CrashCase {
-  const char* point;  // with the passing at which to die
+  const char* point;  // and the number of the pass at which the process dies
   enum Where { kAgent, kCoordinator, kTrainer } where;
 };
 
-// Points that are passed only while a job comes back (restores, joins) are armed before a restart
-// of the trainers; the others while training runs.
+// Crash points in restores and joins are armed before a restart of the trainers, the others while
+// training runs.
 constexpr CrashCase kCases[] = {
     {"client.mid_copy:3", CrashCase::kTrainer},
     {"agent.after_begin_save:3", CrashCase::kAgent},
@@ -84,7 +82,7 @@ class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
     fs::remove_all(options_.root, ignored);
   }
 
-  /// Parameters after an uninterrupted run; the same for all cases, so computed once a process.
+  /// The parameters of an uninterrupted run. Computed once per process, since all cases share them.
   const std::string& Expected() {
     static const std::string expected = [this] {
       auto parameters = UninterruptedParameters(training_, kTimeout);
@@ -94,28 +92,28 @@ class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
     return expected;
   }
 
-  /// Arms the point, waits until the process has died there, and starts it again.
+  /// Arms the crash point, waits until the process has died there, and restarts the process.
   Status DieThere(Cluster& cluster, Training& training) {
     const CrashCase& crash = GetParam();
     std::string point = crash.point;
-    bool while_coming_back = point.rfind("agent.mid_restore", 0) == 0 ||
-                             point.rfind("coordinator.after_join", 0) == 0 ||
-                             point.rfind("coordinator.restore_decided", 0) == 0;
-    if (while_coming_back) training.KillAll();
+    bool during_restart = point.rfind("agent.mid_restore", 0) == 0 ||
+                          point.rfind("coordinator.after_join", 0) == 0 ||
+                          point.rfind("coordinator.restore_decided", 0) == 0;
+    if (during_restart) training.KillAll();
     if (crash.where == CrashCase::kTrainer) {
       HOLDFAST_RETURN_IF_ERROR(training.Start(point, 1));
       if (!training.AwaitFailure(kTimeout)) return DeadlineExceededError("no trainer died");
       return training.Start();
     }
     bool agent = crash.where == CrashCase::kAgent;
-    // Memory would make a restore from disk needless, and with it the point.
+    // Only a restore from disk passes this point, so the memory must be lost.
     if (point.rfind("agent.mid_restore", 0) == 0) cluster.KillKeeper(1);
     Process& victim = agent ? cluster.agent(1) : cluster.coordinator();
     victim.Kill();
     HOLDFAST_RETURN_IF_ERROR(agent ? cluster.StartAgent(1, point)
                                    : cluster.StartCoordinator(point));
-    if (while_coming_back) HOLDFAST_RETURN_IF_ERROR(training.Start());
-    if (!victim.WaitFor(kTimeout)) return DeadlineExceededError("the point was never passed");
+    if (during_restart) HOLDFAST_RETURN_IF_ERROR(training.Start());
+    if (!victim.WaitFor(kTimeout)) return DeadlineExceededError("the crash point was never passed");
     HOLDFAST_RETURN_IF_ERROR(agent ? cluster.StartAgent(1) : cluster.StartCoordinator());
     return agent ? cluster.AwaitAgent(1) : Status::Ok();
   }
@@ -158,10 +156,10 @@ TEST_P(CrashPointTest, RecoversByTheRules) {
   ASSERT_TRUE(later.has_value()) << later.error().ToString() << training.LogTail();
 
   training.KillAll();
-  auto view = Observe(cluster, "charlm");
-  ASSERT_TRUE(view.has_value()) << view.error().ToString();
-  ASSERT_TRUE(view->disk_committed.has_value());
-  EXPECT_GE(*view->disk_committed, *later) << "the newest durable version regressed";
+  auto summary = Observe(cluster, "charlm");
+  ASSERT_TRUE(summary.has_value()) << summary.error().ToString();
+  ASSERT_TRUE(summary->disk_committed.has_value());
+  EXPECT_GE(*summary->disk_committed, *later) << "the newest durable version regressed";
   cluster.KillEverything();
   ASSERT_TRUE(cluster.Start().ok());
   ASSERT_TRUE(training.Start().ok());
@@ -170,14 +168,14 @@ TEST_P(CrashPointTest, RecoversByTheRules) {
   std::vector<Restored> restored = training.restored();
   ASSERT_EQ(restored.size(), static_cast<size_t>(kWorld));
   EXPECT_EQ(restored[0].step, restored[1].step);
-  EXPECT_GE(restored[0].step, view->disk_committed->step.value);
+  EXPECT_GE(restored[0].step, summary->disk_committed->step.value);
   EXPECT_TRUE(training.FinalParameters().value_or("") == Expected()) << "parameters differ";
 
   auto verify = cluster.Cli({"verify", "charlm", "--deep"});
   ASSERT_TRUE(verify.has_value());
   EXPECT_EQ(verify->exit_code, 0) << verify->out << verify->errors;
   cluster.KillEverything();
-  // One more start: what the last kill interrupted is cleaned up too.
+  // Another start must clean up what the last kill interrupted.
   ASSERT_TRUE(cluster.Start().ok());
   cluster.agent(0).Signal(SIGTERM);
   cluster.agent(1).Signal(SIGTERM);

@@ -1,5 +1,5 @@
-// `holdfast drill` against real processes: each failure is caused, measured and judged by the
-// command; the job ends with the parameters of an uninterrupted run, and nothing is left behind.
+// `holdfast drill` against real processes. The command injects, measures and judges each failure.
+// The job ends with the parameters of an uninterrupted run, and nothing is left behind.
 
 #include <csignal>
 
@@ -33,7 +33,7 @@ TEST_F(DrillCommandTest, AHungRank) {
   ASSERT_NO_FATAL_FAILURE(Drill({"hang-rank", "--target", "n3"}));
   EXPECT_THAT(report_["incident_kind"].get<std::string>(), HasSubstr("hang"));
   EXPECT_LE(report_["detect_ms"], 10'000);
-  // Whoever stops in a collective is not told from its network: then the nodes are named.
+  // A rank that stops in a collective looks like a network fault: then the nodes are named.
   EXPECT_THAT(report_["blamed_ranks"].dump() + report_["blamed_nodes"].dump(), HasSubstr("3"));
   EXPECT_EQ(report_["bytes_equal"], true);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
@@ -90,7 +90,7 @@ TEST_F(DrillCommandTest, AFullDisk) {
   const Cluster::CliResult refused =
       Cli({"drill", "fill-disk", "--job", "lm", "--target", "n1", "--dry-run"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.errors, HasSubstr("file systems of their own"));
+  EXPECT_THAT(refused.errors, HasSubstr("separate file systems"));
   ASSERT_NO_FATAL_FAILURE(Drill({"fill-disk", "--target", "n3", "--duration", "6s"}));
   EXPECT_FALSE(report_["detect_ms"].is_null());
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
@@ -110,7 +110,7 @@ TEST_F(DrillCommandTest, EightRanksOnFourNodes) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-TEST_F(DrillCommandTest, RandomOnesLeaveNothingBehind) {
+TEST_F(DrillCommandTest, RandomDrillsLeaveNothingBehind) {
   const char* wanted = std::getenv("HOLDFAST_DRILLS");
   const int drills = wanted == nullptr ? 3 : std::stoi(wanted);
   const char* seed = std::getenv("HOLDFAST_SEED");
@@ -122,17 +122,17 @@ TEST_F(DrillCommandTest, RandomOnesLeaveNothingBehind) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-TEST_F(DrillCommandTest, AnInterruptedOneCleansUp) {
+TEST_F(DrillCommandTest, AnInterruptedDrillCleansUp) {
   ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 250));
-  const auto hands = [&] {
+  const auto injectors = [&] {
     int count = 0;
     for (const auto& [pid, name] : Processes()) count += name == "holdfast-fault" ? 1 : 0;
     return count;
   };
   ASSERT_NO_FATAL_FAILURE(
-      InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return hands() == 1; }));
-  EXPECT_EQ(hands(), 0);
-  // What ends a series takes nothing of what it measured before.
+      InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return injectors() == 1; }));
+  EXPECT_EQ(injectors(), 0);
+  // An interrupted series still reports its finished drills.
   const std::string log = root_ + "/drill.log";
   std::filesystem::remove(log);
   ASSERT_NO_FATAL_FAILURE(
@@ -150,7 +150,7 @@ TEST_F(DrillCommandTest, ASlowRankIsNamed) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
+TEST_F(DrillCommandTest, ImpossibleDrillsAreRefused) {
   options_.agent_settings_of[1] = {"drills.enabled=false"};
   options_.coordinator_settings = {"drills.enabled=false"};
   options_.disk_every = 1'000'000;
@@ -167,12 +167,12 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
   expect({"kill-rank", "--job", "lm", "--target", "rank", "9"}, 4,
          "its ranks are 0 to " + std::to_string(world_ - 1));
   expect({"kill-rank", "--job", "lm", "--target", "n9"}, 4, "it runs on n0, n1");
-  expect({"kill-agent", "--job", "lm", "--target", "rank", "1"}, 1, "strikes no rank");
+  expect({"kill-agent", "--job", "lm", "--target", "rank", "1"}, 1, "cannot be a rank");
   expect({"kill-node", "--job", "lm", "--target", "n0,n1"}, 1, "only partition and slow-link");
   expect({"partition", "--job", "lm", "--target", "n0,n9"}, 4, "no node 'n9'");
   expect({"kill-rank", "--job", "other"}, 4, "no job 'other'");
   expect({"kill-rank", "--job", "lm", "--target", "n1"}, 1, "drills.enabled = true");
-  expect({"partition", "--job", "lm", "--target", "n0"}, 1, "nothing to cut off");
+  expect({"partition", "--job", "lm", "--target", "n0"}, 1, "no link to cut");
   expect({"slow-link", "--job", "lm", "--target", "n0"}, 1, "peers.listen");
   expect({"slow-link", "--job", "lm", "--rate", "fast"}, 64, "--rate");
   expect({"kill-coordinator", "--job", "lm"}, 1, "drills.enabled = true");
@@ -181,9 +181,9 @@ TEST_F(DrillCommandTest, WhatCannotBeIsRefused) {
       Cli({"drill", "kill-rank", "--job", "lm", "--target", "n0", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.errors;
   EXPECT_THAT(dry.out, HasSubstr("on n0"));
-  const json told = CliJson({"incidents", "--job", "lm"});
-  for (const json& incident : told["incidents"]) {
-    // A busy machine is slow now and then.
+  const json answer = CliJson({"incidents", "--job", "lm"});
+  for (const json& incident : answer["incidents"]) {
+    // On a busy machine a slow rank may be noted.
     EXPECT_EQ(incident["state"], "noted") << incident.dump(1);
   }
 }

@@ -1,5 +1,5 @@
-// One drill (HOLDFAST_DRILL) on a fresh cluster: a real training job is hit by the failure, goes on
-// to its end, and its final parameters equal an uninterrupted run's, byte for byte.
+// Runs one drill (HOLDFAST_DRILL) on a new cluster. A real training job suffers the failure and
+// runs to its end, with the final parameters of an uninterrupted run, byte for byte.
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ TEST_F(DrillTest, EndsBitIdentical) {
     small_disk.emplace(std::move(*made));
     options_.data_dir_of[kSmallDiskNode] = small_disk->path() + "/data";
   }
-  // In one of the drills that come back from disk: shards in parts, over several directories.
+  // One of the drills that restore from disk stripes shards over several directories.
   if (drill->name == "kill-everything") options_.data_dirs = 3;
   if (std::getenv("HOLDFAST_NO_PEERS") != nullptr) {
     options_.agent_settings.push_back("peers.enabled=false");
@@ -70,9 +70,9 @@ TEST_F(DrillTest, EndsBitIdentical) {
   Training training(&cluster, TrainingFor("charlm", 75));
   ASSERT_TRUE(training.Start().ok());
   ASSERT_TRUE(training.AwaitStep(3, kTimeout)) << training.LogTail();
-  Scene scene{cluster, training, "charlm",
-              [](const std::string& line) { std::printf("%s\n", line.c_str()); }};
-  auto report = drill->run(scene);
+  DrillContext context{cluster, training, "charlm",
+                       [](const std::string& line) { std::printf("%s\n", line.c_str()); }};
+  auto report = drill->run(context);
   ASSERT_TRUE(report.has_value()) << report.error().ToString();
   ASSERT_FALSE(report->skipped) << report->note;
 
@@ -82,7 +82,7 @@ TEST_F(DrillTest, EndsBitIdentical) {
   ASSERT_TRUE(actual.has_value());
   EXPECT_TRUE(*actual == *expected) << "final parameters differ";
 
-  // The checker: the newest durable version can be read back whole.
+  // The newest durable version must be readable completely.
   auto verify = cluster.Cli({"verify", "charlm", "--deep"});
   ASSERT_TRUE(verify.has_value());
   EXPECT_EQ(verify->exit_code, 0) << verify->out << verify->errors;

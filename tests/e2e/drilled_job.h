@@ -25,7 +25,7 @@ namespace holdfast::local {
 
 inline constexpr std::chrono::milliseconds kDrillTimeout(240'000);
 
-/// A job of the example trainer that `holdfast run` keeps running, to be drilled.
+/// A job of the example trainer under `holdfast run`, as the target of drills.
 class DrilledJob : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -39,7 +39,7 @@ class DrilledJob : public ::testing::Test {
       static_cast<void>(cluster_->Cli({"stop", "lm", "--now"}).has_value());
       cluster_->KillEverything();
     }
-    // Who was started again is nobody's child; an agent starts a keeper whose end it sees first.
+    // Restarted processes are no children of this one, and an agent may start a new keeper: repeat.
     const auto all_ended = [&] {
       for (const auto& [pid, name] : Processes()) ::kill(pid, SIGKILL);
       return Processes().empty();
@@ -51,7 +51,7 @@ class DrilledJob : public ::testing::Test {
     if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
-  /// HOLDFAST_RANKS_PER_NODE: the same drills in a larger job.
+  /// HOLDFAST_RANKS_PER_NODE overrides `ranks_per_node`, for a larger job.
   void StartJob(int nodes, int spares, int ranks_per_node, uint64_t steps, uint64_t sleep_ms = 60) {
     if (const char* wanted = std::getenv("HOLDFAST_RANKS_PER_NODE")) {
       ranks_per_node = std::stoi(wanted);
@@ -114,7 +114,7 @@ class DrilledJob : public ::testing::Test {
     return nlohmann::json::parse(Cli(arguments).out, nullptr, false);
   }
 
-  /// One drill, passed; its report is in report_.
+  /// Runs a drill, which must pass. Sets reports_, and report_ to the first one.
   void Drill(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "drill");
     arguments.insert(arguments.end(), {"--job", "lm", "--yes", "-o", "json"});
@@ -128,7 +128,7 @@ class DrilledJob : public ::testing::Test {
     std::printf("%s\n", answer.dump(1).c_str());
   }
 
-  /// Interrupts a drill once `begun`; the command undoes it and says that it was interrupted.
+  /// Interrupts a drill once `begun` returns true. The command must exit with 130.
   void InterruptDrill(std::vector<std::string> arguments, const std::function<bool()>& begun) {
     ProcessOptions command;
     command.argv = {BinaryDir() + "/holdfast", "--endpoint", cluster_->endpoint(), "drill"};
@@ -143,7 +143,7 @@ class DrilledJob : public ::testing::Test {
     EXPECT_EQ(drill->exit_code(), 130) << ReadAll(command.log_path);
   }
 
-  /// The job goes on to its end, which is the end it would have come to by itself.
+  /// Waits for the end of the job. The final parameters must equal those of an uninterrupted run.
   void ExpectSameEnd() {
     const auto timeout = kDrillTimeout + std::chrono::milliseconds(200) * steps_;
     const auto result = cluster_->Cli({"run", "--follow", "--job", "lm"}, timeout);
@@ -161,7 +161,7 @@ class DrilledJob : public ::testing::Test {
     ExpectNothingLeft();
   }
 
-  /// HOLDFAST_DRILL_TABLE=FILE: a line of Markdown of each drill, with how its job ended.
+  /// HOLDFAST_DRILL_TABLE=FILE: appends a Markdown table row for each drill and its job's result.
   void AddToTable(bool equal) {
     const char* path = std::getenv("HOLDFAST_DRILL_TABLE");
     if (path == nullptr) return;
@@ -186,7 +186,7 @@ class DrilledJob : public ::testing::Test {
     std::ofstream(path, std::ios::app) << lines;
   }
 
-  /// Processes of this cluster, by their arguments.
+  /// The processes of this cluster (pid → program), found by their arguments.
   std::map<pid_t, std::string> Processes() const {
     std::map<pid_t, std::string> found;
     std::error_code error;
@@ -201,7 +201,8 @@ class DrilledJob : public ::testing::Test {
     return found;
   }
 
-  /// One agent and keeper a node, one coordinator; no worker, no hand of a drill, no file of one.
+  /// Expects one agent and one keeper per node, one coordinator, and no worker, fault injector or
+  /// file of a drill.
   void ExpectNothingLeft() {
     std::map<std::string, int> wanted = {{"holdfast-agent", cluster_->nodes()},
                                          {"holdfast-keeper", cluster_->nodes()},
@@ -216,7 +217,7 @@ class DrilledJob : public ::testing::Test {
     EXPECT_EQ(there, wanted);
     for (const auto& [pid, name] : Processes()) {
       if (name != "holdfast-keeper") continue;
-      EXPECT_LE(MemoryFiles(pid), 4 * world_) << "memory leaks";
+      EXPECT_LE(MemoryFiles(pid), 4 * world_) << "a memory file leaked";
     }
     std::error_code error;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root_, error)) {

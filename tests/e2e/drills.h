@@ -11,37 +11,37 @@
 
 namespace holdfast::local {
 
-/// A live job to do harm to. All members are borrowed.
-struct Scene {
+/// The live job that a drill injects a failure into. The references must outlive the context.
+struct DrillContext {
   Cluster& cluster;
   Training& training;
   std::string job;
-  /// One line an event, for a person.
-  std::function<void(const std::string&)> say;
+  /// Prints one line per event, for people.
+  std::function<void(const std::string&)> print;
 };
 
-/// What a drill did to the job and how the job came back.
+/// The result of a drill: the effect on the job, and its recovery.
 struct DrillReport {
   std::string name;
-  bool skipped = false;  // this machine cannot do it; `note` says why
+  bool skipped = false;  // this machine does not support the drill; `note` has the reason
   std::string note;
-  std::string tier;  // the ranks came back from: "memory", "disk", "mixed"; "none": no rank had to
-  double detect_ms = 0;     // injection → noticed (a trainer ended, a process ended)
+  // Where the ranks restored from: "memory", "disk", "mixed"; "none": no rank restored.
+  std::string tier;
+  double detect_ms = 0;     // injection → detection (a trainer or a process ended)
   double recover_ms = 0;    // injection → the first new step, or the first new commit
-  uint64_t lost_steps = 0;  // finished before the failure and trained again
+  uint64_t lost_steps = 0;  // steps finished before the failure and repeated
 };
 
 struct Drill {
   std::string name;
-  std::string what;  // a sentence for people
-  std::function<Result<DrillReport>(Scene&)> run;
+  std::string what;  // one sentence, for people
+  std::function<Result<DrillReport>(DrillContext&)> run;
 };
 
-/// All drills. Each leaves a cluster that is whole and a
-/// job that trains.
+/// Returns all drills. After each drill the cluster is complete and the job trains.
 const std::vector<Drill>& AllDrills();
 
-/// The node whose data directory is a SmallDisk in clusters made for the full-disk drill.
+/// The node whose data directory is a SmallDisk in clusters for the full-disk drill.
 inline constexpr int kSmallDiskNode = 3;
 
 }  // namespace holdfast::local

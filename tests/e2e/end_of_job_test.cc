@@ -1,5 +1,5 @@
-// The end of jobs: their last version is at every tier although nothing newer comes, their memory
-// is given back, and a forgotten one is gone from every node.
+// The end of jobs: the last version reaches every tier although no newer one follows, the memory is
+// released, and a forgotten job is removed from every node.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ class EndOfJobTest : public ::testing::Test {
   std::optional<Cluster> cluster_;
 };
 
-TEST_F(EndOfJobTest, ShortJobsInTurnAllEndAtEveryTier) {
+TEST_F(EndOfJobTest, ShortJobsInSequenceAllReachEveryTier) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(4));
   constexpr int kJobs = 16;
   for (int i = 0; i < kJobs; ++i) {
@@ -60,14 +60,14 @@ TEST_F(EndOfJobTest, ShortJobsInTurnAllEndAtEveryTier) {
   }
   for (int i = 0; i < kJobs; ++i) {
     const std::string job = fmt::format("f{}", i);
-    JobView view;
+    JobSummary summary;
     const bool everywhere = WaitUntil(
         [&] {
-          const auto seen = Observe(*cluster_, job);
-          if (!seen) return false;
-          view = *seen;
-          return view.memory_committed && view.peer_committed == view.memory_committed &&
-                 view.disk_committed == view.memory_committed;
+          const auto observed = Observe(*cluster_, job);
+          if (!observed) return false;
+          summary = *observed;
+          return summary.memory_committed && summary.peer_committed == summary.memory_committed &&
+                 summary.disk_committed == summary.memory_committed;
         },
         kTimeout);
     EXPECT_TRUE(everywhere) << job << "\n" << Shown({"versions", job}) << Shown({"status", job});
@@ -80,7 +80,7 @@ TEST_F(EndOfJobTest, ShortJobsInTurnAllEndAtEveryTier) {
       kTimeout))
       << Shown({"status"});
   EXPECT_THAT(Shown({"status"}), HasSubstr("finished"));
-  // A coordinator that starts again knows that they are over.
+  // A restarted coordinator shows them as finished.
   cluster_->coordinator().Kill();
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
   for (int node = 0; node < 4; ++node) ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
@@ -93,12 +93,12 @@ TEST_F(EndOfJobTest, ShortJobsInTurnAllEndAtEveryTier) {
       << Shown({"status"});
 }
 
-TEST_F(EndOfJobTest, AWaitForTheDiskEndsWhenNothingNewerComes) {
+TEST_F(EndOfJobTest, AWaitForTheDiskEndsWithoutANewerVersion) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(1));
   SavingJob job(*cluster_, 1);
   ASSERT_TRUE(job.Open().ok());
   for (int i = 0; i < 20; ++i) job.Save();
-  // The newest that was not skipped for want of a slot.
+  // Finds the newest step that was not skipped for lack of a slot.
   ASSERT_TRUE(WaitUntil([&] { return job.Newest(v1::Tier::kMemory).has_value(); }, kTimeout));
   uint64_t step = job.step();
   for (; step > 0 && !job.client(0).Wait(step, v1::Tier::kMemory, kTimeout).ok(); --step) {
@@ -107,7 +107,7 @@ TEST_F(EndOfJobTest, AWaitForTheDiskEndsWhenNothingNewerComes) {
   EXPECT_TRUE(durable.ok()) << durable.ToString() << Shown({"versions"});
 }
 
-TEST_F(EndOfJobTest, AForgottenJobIsGoneAlsoFromANodeThatWasAway) {
+TEST_F(EndOfJobTest, AForgottenJobIsRemovedAlsoFromANodeThatWasDown) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(2));
   const auto train = [&](const std::string& name) {
     TrainingOptions options;
@@ -135,8 +135,9 @@ TEST_F(EndOfJobTest, AForgottenJobIsGoneAlsoFromANodeThatWasAway) {
   for (const std::string job : {"keep", "gone"}) {
     ASSERT_TRUE(WaitUntil(
         [&] {
-          const auto view = Observe(*cluster_, job);
-          return view && view->disk_committed && view->disk_committed == view->memory_committed;
+          const auto summary = Observe(*cluster_, job);
+          return summary && summary->disk_committed &&
+                 summary->disk_committed == summary->memory_committed;
         },
         kTimeout));
   }
@@ -146,7 +147,7 @@ TEST_F(EndOfJobTest, AForgottenJobIsGoneAlsoFromANodeThatWasAway) {
                         kTimeout));
   EXPECT_THAT(Shown({"forget", "gone"}), HasSubstr("--yes"));
   auto forgotten = cluster_->Cli({"forget", "gone", "--yes"});
-  // Right after a node went it is not known yet whether its ranks have ended.
+  // Directly after the loss of a node, it is unknown whether its ranks have ended.
   EXPECT_TRUE(WaitUntil(
       [&] {
         if (forgotten && forgotten->exit_code == 0) return true;

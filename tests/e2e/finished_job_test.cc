@@ -1,6 +1,6 @@
-// A job that has ended keeps its redundancy: a node that is replaced gets its ranks' shards back,
-// and two nodes that are lost one after the other lose nothing. Until a shard is back it is
-// decoded.
+// A finished job keeps its redundancy. The shards of a replaced node are rebuilt on the new node,
+// and the loss of two nodes in sequence loses no data. Until a shard is rebuilt, it is decoded on
+// demand.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ class FinishedJobTest : public ProtectedCluster {
     auto result = cluster_->Cli(all);
     return result ? nlohmann::json::parse(result->out, nullptr, false) : nlohmann::json();
   }
-  /// Versions on disk that survive a power cut and a lost node at once; empty unless all do.
+  /// Versions on disk that survive both a power cut and a lost node. Empty unless all of them do.
   std::vector<std::string> SafeVersions() {
     std::vector<std::string> safe;
     const nlohmann::json document = Json({"versions", "saved"});
@@ -43,14 +43,14 @@ class FinishedJobTest : public ProtectedCluster {
     const nlohmann::json document = Json({"status"});
     return !document.contains("jobs") || !document["jobs"][0]["under_protected"].empty();
   }
-  /// The node has the shards that `member` had of every version, with seals.
+  /// Whether the node has the shards and parity shards of `member` for all versions, with seals.
   bool HasShardsOf(int member, int node) {
     return std::all_of(versions_.begin(), versions_.end(), [&](const std::string& version) {
       return std::filesystem::exists(FileOf(node, version, fmt::format("rank-{}.seal", member))) &&
              std::filesystem::exists(FileOf(node, version, fmt::format("parity-{}.seal", member)));
     });
   }
-  bool IsBack(int node) { return HasShardsOf(node, node); }
+  bool IsRebuilt(int node) { return HasShardsOf(node, node); }
   void ExpectSameShardsOf(int member, int node) {
     for (const std::string& version : versions_) {
       const std::string name = fmt::format("rank-{}.safetensors", member);
@@ -58,10 +58,10 @@ class FinishedJobTest : public ProtectedCluster {
           << version;
     }
   }
-  /// A job that saves some versions and ends, with all of them safe.
+  /// Runs a job that saves some versions and ends. All versions on disk are protected.
   void SaveAndEnd(int spares = 0) {
     options_.disk_every = 1;
-    words_ = 200'000;  // two chunks and a bit
+    words_ = 200'000;  // more than one chunk
     ASSERT_NO_FATAL_FAILURE(Start(4, 1, spares));
     SaveUntilProtected();
     for (int i = 0; i < 3; ++i) {
@@ -102,10 +102,10 @@ class FinishedJobTest : public ProtectedCluster {
   std::map<std::pair<std::string, int>, std::string> originals_;
 };
 
-TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
+TEST_F(FinishedJobTest, LosingTwoNodesInSequenceLosesNothing) {
   ASSERT_NO_FATAL_FAILURE(SaveAndEnd());
   Replace(2);
-  ASSERT_TRUE(WaitUntil([&] { return IsBack(2); }, kTimeout)) << Evidence();
+  ASSERT_TRUE(WaitUntil([&] { return IsRebuilt(2); }, kTimeout)) << Evidence();
   EXPECT_TRUE(WaitUntil([&] { return !IsUnderProtected(); }, kTimeout)) << Evidence();
   ExpectSameShardsOf(2, 2);
 
@@ -115,8 +115,8 @@ TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
   auto verified = cluster_->Cli({"verify", "saved", "--version", versions_[0], "--deep"});
   ASSERT_TRUE(verified.has_value());
   EXPECT_EQ(verified->exit_code, 2) << verified->out << verified->errors;
-  EXPECT_THAT(verified->out, HasSubstr("decoded from its parity group, every byte is right"));
-  // The same from the disks of the others alone.
+  EXPECT_THAT(verified->out, HasSubstr("decoded from its parity group, every byte verified"));
+  // The same, offline, from the disks of the other nodes.
   std::vector<std::string> offline = {"verify", "saved", "--version", versions_[0], "--data-dir"};
   for (int node : {1, 2, 3}) offline.push_back(cluster_->DataDirs(node)[0]);
   verified = cluster_->Cli(offline);
@@ -125,11 +125,11 @@ TEST_F(FinishedJobTest, TwoNodesLostOneAfterTheOtherLoseNothing) {
 
   ASSERT_TRUE(cluster_->StartAgent(0).ok());
   AwaitAgent(0);
-  ASSERT_TRUE(WaitUntil([&] { return IsBack(0); }, kTimeout)) << Evidence();
+  ASSERT_TRUE(WaitUntil([&] { return IsRebuilt(0); }, kTimeout)) << Evidence();
   for (const std::string& version : versions_) ExpectRestored(version);
 }
 
-TEST_F(FinishedJobTest, AnotherNodeTakesThePlaceOfOneThatIsGoneForGood) {
+TEST_F(FinishedJobTest, AnotherNodeReplacesAPermanentlyLostMember) {
   options_.coordinator_settings = {"peers.rehome_after_s=2"};
   ASSERT_NO_FATAL_FAILURE(SaveAndEnd(/*spares=*/1));
   ASSERT_TRUE(cluster_->StartAgent(4).ok());

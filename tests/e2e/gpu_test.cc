@@ -1,6 +1,6 @@
-// A training process with its state on two simulated devices, over a real agent, keeper and
-// coordinator: saved while it trains, restored from memory and from disk, byte for byte, also when
-// the agent dies in the middle of a copy.
+// A training process with its state on two simulated devices, with a real agent, keeper and
+// coordinator. The state is saved while training runs, and restored from memory and from disk, byte
+// for byte, also if the agent dies in the middle of a copy.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class GpuTest : public ::testing::Test {
     EXPECT_EQ(left.misuses, 0u);
   }
 
-  /// A new start of the job, in devices that hold other bytes.
+  /// Starts the job again, on devices that contain other bytes.
   void Join(const std::string& run_id) {
     std::vector<v1::Tensor> state;
     for (int i : {0, 1}) {
@@ -79,7 +79,7 @@ class GpuTest : public ::testing::Test {
     for (auto& device : devices_) device->Fill(value, stream());
     host_.assign(host_.size(), value);
   }
-  /// One step of training: guarded, changed, saved.
+  /// One training step: guards, changes and saves the state.
   v1::Status TrainAndSave(uint64_t step) {
     v1::Status status = client_->Guard(stream());
     Step(static_cast<unsigned char>(step));
@@ -103,12 +103,12 @@ class GpuTest : public ::testing::Test {
   std::optional<v1::Client> client_;
 };
 
-TEST_F(GpuTest, WhatWasTrainedComesBackFromMemoryAndDisk) {
+TEST_F(GpuTest, DeviceTensorsAreRestoredFromMemoryAndDisk) {
   for (uint64_t step = 1; step <= 10; ++step) {
     v1::Status saved = TrainAndSave(step);
     ASSERT_TRUE(saved.ok()) << saved.ToString();
   }
-  // Not every step goes to disk while it is busy: the first that does is what must come back.
+  // Not every step goes to disk while the disk is busy. The first one that does must be restored.
   uint64_t step = 10;
   ASSERT_TRUE(WaitUntil(
       [&] {
@@ -127,7 +127,7 @@ TEST_F(GpuTest, WhatWasTrainedComesBackFromMemoryAndDisk) {
   ExpectRestored(step);
 }
 
-TEST_F(GpuTest, AnAgentThatDiesDuringACopyComesBackToTheSameMemory) {
+TEST_F(GpuTest, ARestartedAgentReusesMemoryAfterAnInterruptedCopy) {
   ASSERT_TRUE(TrainAndSave(1).ok());
   ASSERT_TRUE(client_->Wait(1, v1::Tier::kMemory, kTimeout).ok());
   Gate gate;
@@ -147,7 +147,7 @@ TEST_F(GpuTest, AnAgentThatDiesDuringACopyComesBackToTheSameMemory) {
         return TrainAndSave(++step).ok() && client_->Wait(step, v1::Tier::kMemory, kTimeout).ok();
       },
       kTimeout));
-  // The slots, and a buffer of samples for each of the two devices: nothing was pinned again.
+  // One registration for the slots, and one sample buffer per device: nothing was pinned twice.
   EXPECT_EQ(Gpu::Get().simulated->counts().registrations, 3u);
   Leave();
   Join("run-2");

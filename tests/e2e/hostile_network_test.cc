@@ -1,6 +1,5 @@
-// A network between the agents that harms what it carries, or carries nothing: no wrong byte is
-// ever accepted, who is cut off commits nothing, and when the network heals, versions are protected
-// again.
+// Agents over a network that corrupts or drops data. No wrong byte is ever accepted, an isolated
+// node commits nothing, and versions are protected again after the network heals.
 
 #include <csignal>
 #include <cstdlib>
@@ -28,7 +27,7 @@ class HostileNetworkTest : public ProtectedCluster {
     to_coordinator_.reset();
   }
 
-  /// Whoever wants something of a node goes through its proxy.
+  /// Puts a proxy in front of each node's peer address.
   void ProxyPeers() {
     for (int node = 0; node < kNodes; ++node) {
       const std::string socket = options_.root + "/n" + std::to_string(node) + "/p.sock";
@@ -38,7 +37,7 @@ class HostileNetworkTest : public ProtectedCluster {
       options_.agent_settings_of[node].push_back("peers.advertise=" + proxy->address());
     }
   }
-  /// The node reaches the coordinator through a proxy of its own.
+  /// Makes the node reach the coordinator through a proxy.
   void ProxyCoordinator(int node) {
     to_coordinator_ = std::make_unique<FaultyProxy>("unix:" + options_.root + "/c.sock", 9);
     to_coordinator_->SetFaulty(false);
@@ -57,15 +56,15 @@ class HostileNetworkTest : public ProtectedCluster {
   std::unique_ptr<FaultyProxy> to_coordinator_;
 };
 
-/// What the network does in one phase of the test.
+/// The faults of the network in one phase of the test.
 struct Harm {
   const char* name;
   std::vector<NetworkFault> faults;
-  bool stalls = false;  // bytes that never come are waited for: the rebuild gets a sound network
+  bool stalls = false;  // lost bytes cause long waits, so the rebuild runs without faults
 };
 
 const std::vector<Harm>& Harms() {
-  // One by one, or the same in fewer phases.
+  // Each fault in one phase, or the same faults in fewer phases.
   static const std::vector<Harm> kEach = {
       {"loses", {NetworkFault::kLose}, true}, {"thins", {NetworkFault::kThin}, true},
       {"cuts off", {NetworkFault::kCutOff}},  {"doubles", {NetworkFault::kDouble}},
@@ -79,9 +78,9 @@ const std::vector<Harm>& Harms() {
 }
 
 TEST_F(HostileNetworkTest, NoWrongByteIsEverAccepted) {
-  constexpr uint64_t kChunksBetween = 150;  // about a fault a version
+  constexpr uint64_t kChunksBetween = 150;  // about one fault per version
   constexpr uint64_t kChunksBetweenInRebuild = 500;
-  constexpr uint64_t kFaultsLeast = 15;
+  constexpr uint64_t kFaultsMin = 15;
   ProxyPeers();
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   VersionId promised = SaveUntilProtected();
@@ -90,9 +89,9 @@ TEST_F(HostileNetworkTest, NoWrongByteIsEverAccepted) {
     SCOPED_TRACE(std::string("a network that ") + harm.name);
     const uint64_t before = Faults();
     SetFaults(harm.faults, kChunksBetween);
-    EXPECT_TRUE(job_->SaveUntil([&] { return Faults() - before >= kFaultsLeast; }, kTimeout));
+    EXPECT_TRUE(job_->SaveUntil([&] { return Faults() - before >= kFaultsMin; }, kTimeout));
     promised = job_->Newest(v1::Tier::kPeer).value_or(promised);
-    // A rebuild has a handful of attempts, and would wait long for bytes that never come.
+    // A rebuild has only a few attempts, and would wait long for lost bytes.
     SetFaults(harm.stalls ? std::vector<NetworkFault>{} : harm.faults, kChunksBetweenInRebuild);
     job_->Close();
     ASSERT_NO_FATAL_FAILURE(Replace(victim));
@@ -108,16 +107,16 @@ TEST_F(HostileNetworkTest, NoWrongByteIsEverAccepted) {
   }
 }
 
-/// A node that the coordinator does not hear and that nobody can read from.
-TEST_F(HostileNetworkTest, WhoIsCutOffCommitsNothing) {
-  constexpr int kAlone = 3;
+/// A node that neither the coordinator nor any peer can reach.
+TEST_F(HostileNetworkTest, AnIsolatedNodeCommitsNothing) {
+  constexpr int kIsolated = 3;
   ProxyPeers();
-  ProxyCoordinator(kAlone);
+  ProxyCoordinator(kIsolated);
   options_.coordinator_settings = {"node_lease_ms=1500"};
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   SaveUntilProtected();
 
-  proxies_[kAlone]->SetCut(true);
+  proxies_[kIsolated]->SetCut(true);
   to_coordinator_->SetCut(true);
   const uint64_t first = job_->Save();
   const auto cut_at = std::chrono::steady_clock::now();
@@ -134,17 +133,17 @@ TEST_F(HostileNetworkTest, WhoIsCutOffCommitsNothing) {
   ASSERT_TRUE(status.has_value());
   EXPECT_THAT(status->out, ::testing::HasSubstr("NODE_DOWN node n3"));
 
-  proxies_[kAlone]->SetCut(false);
+  proxies_[kIsolated]->SetCut(false);
   to_coordinator_->SetCut(false);
   const VersionId healed = SaveUntilProtected(VersionId{Incarnation{1}, Step{first}});
   job_->Close();
-  ASSERT_NO_FATAL_FAILURE(Replace(kAlone));
-  ExpectBack(healed, {kAlone});
+  ASSERT_NO_FATAL_FAILURE(Replace(kIsolated));
+  ExpectBack(healed, {kIsolated});
 }
 
-/// Peers that cannot reach each other commit in memory, as all reach the coordinator, and nothing
-/// beyond.
-TEST_F(HostileNetworkTest, WithoutPeersThereIsMemoryAlone) {
+/// Nodes that reach the coordinator but not each other commit versions at memory, and at no other
+/// tier.
+TEST_F(HostileNetworkTest, WithoutPeersVersionsAreCommittedInMemoryOnly) {
   ProxyPeers();
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   SaveUntilProtected();

@@ -1,5 +1,5 @@
-// Strangers and insiders at the peer port of a live agent: all are refused, the agent's memory
-// stays bounded, and versions are protected as before.
+// Hostile clients, with and without the secret, at the peer port of a live agent. All invalid
+// requests are refused, the agent's memory stays bounded, and versions stay protected.
 
 #include <csignal>
 #include <sstream>
@@ -36,7 +36,7 @@ class HostilePeersTest : public ProtectedCluster {
   }
   std::string Address() const { return "unix:" + cluster_->PeerSocket(0); }
   RawPeer Dial() const { return RawPeer::Dial(Address()); }
-  /// Bytes of the agent that are in memory beyond what it shares with trainers.
+  /// The agent's resident memory in bytes, without the memory it shares with trainers.
   uint64_t ResidentBytes() {
     std::ifstream file("/proc/" + std::to_string(cluster_->agent(0).pid()) + "/status");
     for (std::string line; std::getline(file, line);) {
@@ -74,16 +74,16 @@ class HostilePeersTest : public ProtectedCluster {
   std::string secret_;
 };
 
-TEST_F(HostilePeersTest, StrangersAreRefused) {
+TEST_F(HostilePeersTest, UnauthenticatedPeersAreRefused) {
   const uint64_t before = ResidentBytes();
-  // Whoever does not know the secret, or another.
+  // Clients without a secret, or with a wrong one.
   for (const std::string& secret : {std::string(), WriteSecret("other", 'o')}) {
     const auto stream =
         Transport(secret)->Open(Address(), Request(PeerRequestKind::kShard), agent::Far());
     ASSERT_FALSE(stream);
     EXPECT_EQ(stream.error().code(), ErrorCode::kPermissionDenied) << stream.error().ToString();
   }
-  // A frame that says it is huge, of a kind or a protocol that nobody knows, or before its time.
+  // A frame of huge length, of an unknown kind or protocol, or before the handshake.
   for (const std::string& first :
        {agent::HeaderBytes(1, 1, ~0U), agent::HeaderBytes(1, 99, 8), agent::HeaderBytes(77, 1, 8),
         FrameBytes(FrameKind::kRequest, std::string(100'000, 'r')), std::string(kMiB, '\xff')}) {
@@ -91,11 +91,11 @@ TEST_F(HostilePeersTest, StrangersAreRefused) {
     peer.Send(first);
     EXPECT_FALSE(peer.Refusal().ok()) << first.size();
   }
-  // More than it takes, who say nothing.
+  // More silent connections than the agent accepts.
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 500; ++i) {
     auto socket = agent::ConnectTo(*agent::ParsePeerAddress(Address()), agent::Far());
-    if (socket) silent.push_back(*std::move(socket));  // else the kernel keeps no more waiting
+    if (socket) silent.push_back(*std::move(socket));  // else the backlog is full
   }
   EXPECT_GE(silent.size(), 64U);
   EXPECT_LE(ResidentBytes(), before + 16 * kMiB);
@@ -103,44 +103,44 @@ TEST_F(HostilePeersTest, StrangersAreRefused) {
   ExpectServes();
 }
 
-TEST_F(HostilePeersTest, InsidersGetNoMoreThanThereIs) {
+TEST_F(HostilePeersTest, InvalidRequestsOfAuthenticatedPeersAreRefused) {
   const auto restored = ExpectBack(job_->Newest(v1::Tier::kPeer).value(), {});
-  SaveUntilProtected(restored.version);  // by incarnation 2
+  SaveUntilProtected(restored.version);  // saved by incarnation 2
   const auto transport = Transport(secret_);
-  const auto ask = [&](const PeerRequest& request) {
+  const auto request_status = [&](const PeerRequest& request) {
     const auto stream = transport->Open(Address(), request, agent::Far());
     return stream ? Status::Ok() : stream.error();
   };
   PeerRequest good = Request(PeerRequestKind::kShard);
-  EXPECT_EQ(ask(good), Status::Ok());
+  EXPECT_EQ(request_status(good), Status::Ok());
   [[maybe_unused]] const uint64_t before = ResidentBytes();
 
   PeerRequest unknown = good;
-  unknown.job = "nobody";
-  EXPECT_EQ(ask(unknown).code(), ErrorCode::kNotFound);
+  unknown.job = "unknown";
+  EXPECT_EQ(request_status(unknown).code(), ErrorCode::kNotFound);
   unknown = good;
   unknown.rank = Rank{4'000'000};
-  EXPECT_EQ(ask(unknown).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(request_status(unknown).code(), ErrorCode::kNotFound);
   PeerRequest late = good;
   late.incarnation = Incarnation{1};
-  EXPECT_EQ(ask(late).code(), ErrorCode::kFenced);
-  EXPECT_THAT(ask(late).message(), HasSubstr("a peer of incarnation 1 is not served"));
+  EXPECT_EQ(request_status(late).code(), ErrorCode::kFenced);
+  EXPECT_THAT(request_status(late).message(), HasSubstr("a peer of incarnation 1 is not served"));
 
   PeerRequest decode = Request(PeerRequestKind::kDecode);
   for (const std::string& group :
        {std::string("{}"), std::string(kMiB - 1, '['), std::string(kMiB - 1, '7'),
         std::string(R"({"parity":1,"members":[{"node":"../x"}]})")}) {
     decode.group = group;
-    EXPECT_FALSE(ask(decode).ok()) << group.substr(0, 20);
+    EXPECT_FALSE(request_status(decode).ok()) << group.substr(0, 20);
   }
   PeerRequest row = Request(PeerRequestKind::kParityRow);
   for (uint32_t i = 0; i < 1000; ++i) {
     row.stripe = i;
     row.index = 1 + i % 3;
     row.version.step.value = 1'000'000 + i;
-    static_cast<void>(ask(row));
+    static_cast<void>(request_status(row));
   }
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+#if !defined(__SANITIZE_ADDRESS__)  // ASan keeps freed memory resident
   EXPECT_LE(ResidentBytes(), before + 32 * kMiB);
 #endif
   ExpectServes();

@@ -11,7 +11,8 @@
 
 namespace holdfast::local {
 
-/// One switch and a place for each node; gone with the object.
+/// A virtual network: one switch, and a network namespace for each place. The destructor removes
+/// it.
 class Lan {
  public:
   explicit Lan(int places) : name_(fmt::format("hf{}", ::getpid())), places_(places) {}
@@ -22,7 +23,7 @@ class Lan {
   Lan(const Lan&) = delete;
   Lan& operator=(const Lan&) = delete;
 
-  /// False where this process may not.
+  /// Creates the network. Returns false if this process has no permission.
   bool Make() {
     if (!Ip("netns add " + name_)) return false;
     bool made = Ip(fmt::format("-n {} link add lan type bridge", name_)) &&
@@ -39,13 +40,13 @@ class Lan {
     }
     return made;
   }
-  /// What a program there is started by.
+  /// The command prefix that runs a program in the namespace of a place.
   std::vector<std::string> CommandAt(int place) const {
     return {"/usr/bin/env", "ip", "netns", "exec", Namespace(place)};
   }
   std::string Namespace(int place) const { return fmt::format("{}n{}", name_, place); }
   static std::string Address(int place) { return fmt::format("10.77.0.{}", place + 1); }
-  /// Pulls or plugs the cable at the switch.
+  /// Connects or disconnects the place at the switch.
   void SetCable(int place, bool plugged) {
     ASSERT_TRUE(Ip(fmt::format("-n {} link set port{} {}", name_, place, plugged ? "up" : "down")));
   }

@@ -1,5 +1,5 @@
-// `holdfast drill partition` and `slow-link`: nodes with addresses of their own lose each other's
-// packets, in networks that touch nothing of the machine's.
+// `holdfast drill partition` and `slow-link`: nodes with separate addresses lose each other's
+// packets, in virtual networks that do not affect the machine's network.
 
 #include <fmt/format.h>
 
@@ -20,14 +20,14 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 constexpr int kNodes = 4;
-constexpr int kOperator = kNodes;  // the place of the coordinator and of who runs the drill
+constexpr int kOperator = kNodes;  // the place of the coordinator and of the drill command
 
 class LinkDrillTest : public DrilledJob {
  protected:
   void SetUp() override {
     DrilledJob::SetUp();
-    if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "there is no nft command";
-    if (!lan_.Make()) GTEST_SKIP() << "this process may make no network namespaces";
+    if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "the nft command is missing";
+    if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
     const std::string secret = root_ + "/secret";
     std::ofstream(secret) << "sixteen bytes or more of it";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
@@ -38,8 +38,8 @@ class LinkDrillTest : public DrilledJob {
                                           "workers.address=" + Lan::Address(node)};
     }
   }
-  /// The coordinator, and the data side of the agents, over TLS instead of sockets. False where no
-  /// certificates can be made.
+  /// Connects the coordinator and the agents' data ports over TLS instead of Unix sockets. Returns
+  /// false if certificates cannot be made.
   bool UseTls() {
     std::string names = "IP:" + Lan::Address(0);
     for (int place = 1; place <= kNodes; ++place) names += ",IP:" + Lan::Address(place);
@@ -60,9 +60,9 @@ class LinkDrillTest : public DrilledJob {
     }
     return true;
   }
-  /// The link to all nodes, or to one, becomes slow and fast again; the job ends as it would have.
+  /// Slows the links of `target` down for a while. The job must end with the same parameters.
   void SlowDown(const std::string& target);
-  /// Of filters in any node's network.
+  /// The number of nodes whose network has packet filters of Holdfast.
   int Tables() {
     int tables = 0;
     for (int node = 0; node < kNodes; ++node) {
@@ -72,19 +72,19 @@ class LinkDrillTest : public DrilledJob {
     }
     return tables;
   }
-  /// HOLDFAST_QUIET_MACHINE=1: what is slow has to be named, too. On a busy machine other links are
-  /// as slow now and then.
+  /// HOLDFAST_QUIET_MACHINE=1: the slow links must also be named. On a busy machine other links may
+  /// be equally slow at times.
   const bool quiet_ = std::getenv("HOLDFAST_QUIET_MACHINE") != nullptr;
   Lan lan_{kNodes + 1};
   std::optional<agent::TestCertificates> certificates_;
 };
 
-/// Asks the coordinator all the time what of the job's first launch is committed.
+/// Polls the coordinator for the committed versions of the job's first launch.
 class CommitWatch {
  public:
   CommitWatch(const Cluster& cluster, const std::string& node)
       : thread_([this, &cluster, node] {
-          while (!stop_) Look(cluster, node);
+          while (!stop_) Poll(cluster, node);
         }) {}
   ~CommitWatch() { Stop(); }
   CommitWatch(const CommitWatch&) = delete;
@@ -93,13 +93,13 @@ class CommitWatch {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
-  /// After Stop(): the newest when the node was first seen lost (0: it never was), and last. Once
-  /// it is back, what all had sealed before may be committed.
+  /// After Stop(): the newest committed step when the node was first and last seen lost (0: never
+  /// seen lost). After the node's return, versions that all had sealed before may be committed.
   uint64_t at_loss() const { return at_loss_; }
   uint64_t while_lost() const { return while_lost_; }
 
  private:
-  void Look(const Cluster& cluster, const std::string& node) {
+  void Poll(const Cluster& cluster, const std::string& node) {
     const auto result = cluster.Cli({"status", "lm", "-o", "json"});
     const json status = json::parse(result ? result->out : "", nullptr, false);
     if (!status.is_object() || status["jobs"].empty()) return;
@@ -128,14 +128,14 @@ class CommitWatch {
 };
 
 void LinkDrillTest::SlowDown(const std::string& target) {
-  params_ = quiet_ ? 300'000 : 80'000;  // so large that blocks do not fit the sockets' buffers
+  params_ = quiet_ ? 300'000 : 80'000;  // blocks must exceed the socket buffers
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, quiet_ ? 250 : 100));
-  // What is slow is so beside its own past.
+  // The detector compares with the past, so the job needs some steps first.
   const uint64_t past = quiet_ ? 30 : 0;
   ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= past; }, kDrillTimeout));
   ASSERT_NO_FATAL_FAILURE(Drill({"slow-link", "--target", target, "--duration",
                                  quiet_ ? "20s" : "3s", "--rate", quiet_ ? "4MB" : "1MB"}));
-  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("a second pass in each direction"));
+  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("per second pass in each direction"));
   if (quiet_) {
     EXPECT_EQ(report_["incident_kind"], "communication slow") << report_.dump(1);
   }
@@ -144,14 +144,14 @@ void LinkDrillTest::SlowDown(const std::string& target) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-TEST_F(LinkDrillTest, ASlowNodesLinksChangeNothingButTheTime) {
+TEST_F(LinkDrillTest, SlowLinksOfANodeOnlyDelayTheJob) {
   ASSERT_NO_FATAL_FAILURE(SlowDown("n2"));
   if (quiet_) {
     EXPECT_THAT(report_["blamed_nodes"], Contains("n2"));
   }
 }
 
-TEST_F(LinkDrillTest, ASlowLinkOfTwoNodesChangesNothingButTheTime) {
+TEST_F(LinkDrillTest, ASlowLinkOfTwoNodesOnlyDelaysTheJob) {
   ASSERT_NO_FATAL_FAILURE(SlowDown("n1,n2"));
   EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("1 address of n2"));
   if (quiet_) {
@@ -160,7 +160,7 @@ TEST_F(LinkDrillTest, ASlowLinkOfTwoNodesChangesNothingButTheTime) {
 }
 
 TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
-  if (!UseTls()) GTEST_SKIP() << "there is no openssl command";
+  if (!UseTls()) GTEST_SKIP() << "the openssl command is missing";
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
   CommitWatch watch(*cluster_, "n2");
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n2", "--duration", "7s"}));
@@ -174,22 +174,21 @@ TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-TEST_F(LinkDrillTest, ASpareTakesThePlaceOfAPartitionedNode) {
-  if (!UseTls()) GTEST_SKIP() << "there is no openssl command";
+TEST_F(LinkDrillTest, ASpareReplacesAPartitionedNode) {
+  if (!UseTls()) GTEST_SKIP() << "the openssl command is missing";
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 150));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "15s"}));
   EXPECT_LT(report_["recover_ms"], 15'000) << "the job waited for the node";
-  // Its kernel acknowledged nothing: it is not waited for as an agent that is only stopped is (10
-  // s).
+  // The node's kernel acknowledged nothing, so the coordinator does not wait 10 s, as it does for
+  // an agent that is only stopped.
   EXPECT_LT(report_["detect_ms"], 8'000) << report_.dump(1);
   EXPECT_THAT(report_["blamed_nodes"], Contains("n1")) << report_.dump(1);
   EXPECT_EQ(report_["bytes_equal"], true);
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-/// The coordinator sees the node all the time: it is at the sockets of the machine, as by a network
-/// of its own.
-TEST_F(LinkDrillTest, ACutNodeThatTheCoordinatorReachesIsTheOneReplaced) {
+/// The coordinator always reaches the node, over Unix sockets, as over a separate network.
+TEST_F(LinkDrillTest, AnIsolatedNodeThatTheCoordinatorReachesIsReplaced) {
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "25s"}));
   EXPECT_EQ(report_["blamed_nodes"], json({"n1"})) << report_.dump(1);

@@ -1,6 +1,6 @@
-// The coordinator's store is lost while the nodes keep what they have: nothing of it is taken for
-// committed, status names the next command, the job can be started anew and saves, and `adopt`
-// brings the versions back that are complete.
+// The coordinator's store is lost while the nodes keep their versions. None of these counts as
+// committed, and status names the next command. The job can start again and save, and `adopt` makes
+// the complete versions available again.
 
 #include <fmt/format.h>
 
@@ -62,12 +62,12 @@ class LostStoreTest : public ProtectedCluster {
   }
 };
 
-TEST_F(LostStoreTest, ItsVersionsAreKeptAsideUntilTheyAreAdopted) {
+TEST_F(LostStoreTest, VersionsOfALostStoreAreRetainedUntilAdopted) {
   options_.disk_every = 1;
   ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
   SaveUntilProtected();
   const uint64_t step = job_->Save();
-  // A rank whose slots are busy passes a save over, and the version is aborted.
+  // A rank whose slots are busy skips a save, and the version is aborted.
   const auto on_disk = [&] {
     const auto newest = job_->Newest(v1::Tier::kDisk);
     return newest && newest->step.value >= step;
@@ -91,12 +91,12 @@ TEST_F(LostStoreTest, ItsVersionsAreKeptAsideUntilTheyAreAdopted) {
   EXPECT_THAT(status.out, HasSubstr("OTHER_LIFE"));
   EXPECT_THAT(status.out, HasSubstr("holdfast adopt"));
 
-  // Started anew, the job begins afresh, and finds room although all slots are full.
+  // The job starts afresh, and gets slots although all are full.
   const Status opened = job_->Open();
   ASSERT_TRUE(opened.ok()) << opened.ToString();
   const VersionId own = SaveUntilProtected();
-  EXPECT_EQ(own.incarnation.value, 2U) << "above what the nodes have";
-  EXPECT_EQ(OnNode(version, 0), originals[0]) << "what is kept aside is not deleted";
+  EXPECT_EQ(own.incarnation.value, 2U) << "above the incarnations on the nodes";
+  EXPECT_EQ(OnNode(version, 0), originals[0]) << "retained versions are not deleted";
 
   auto adopted = Cli({"adopt", "--dry-run"});
   EXPECT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
@@ -107,11 +107,11 @@ TEST_F(LostStoreTest, ItsVersionsAreKeptAsideUntilTheyAreAdopted) {
   EXPECT_THAT(Cli({"status"}).out, Not(HasSubstr("OTHER_LIFE")));
   EXPECT_THAT(VersionsOnDisk(), testing::Contains(version)) << Evidence();
   ExpectRestored(version, originals);
-  // The next start goes on from what the job saved since.
+  // The next start restores the version that the job saved since.
   ExpectBack(own, {});
 }
 
-TEST_F(LostStoreTest, AdoptedVersionsAreWhatTheNextStartRestores) {
+TEST_F(LostStoreTest, TheNextStartRestoresAnAdoptedVersion) {
   options_.disk_every = 1;
   ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
   const VersionId promised = SaveUntilProtected();

@@ -1,5 +1,5 @@
-// Nodes that reach each other by addresses of their own, as machines do: every agent in a network
-// namespace, one switch between them. Nothing touches the network of the machine.
+// Nodes with separate addresses, as on real machines: every agent runs in a network namespace, with
+// one switch between them. The tests do not affect the machine's network.
 
 #include "tests/e2e/lan.h"
 #include "tests/e2e/protected_cluster.h"
@@ -17,10 +17,10 @@ class NetworkTest : public ProtectedCluster {
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
     options_.agent_settings.push_back("peers.secret_file=" + secret);
     options_.agent_settings.push_back("peers.build_timeout_ms=1500");
-    if (!lan_.Make()) GTEST_SKIP() << "this process may make no network namespaces";
+    if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
     for (int node = 0; node < 4; ++node) Put(node, node);
   }
-  /// The node's agent listens for its peers at that place of the network.
+  /// Runs the node's agent at this place of the network.
   void Put(int node, int place) {
     options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(place) + ":7100"};
     options_.agent_command_of[node] = lan_.CommandAt(place);
@@ -45,11 +45,11 @@ TEST_F(NetworkTest, AReplacementAtAnotherAddressIsFound) {
   ExpectBack(next, {0});
 }
 
-TEST_F(NetworkTest, WithoutItsCableNothingIsCalledProtected) {
+TEST_F(NetworkTest, ADisconnectedNodePreventsPeerCommits) {
   ASSERT_NO_FATAL_FAILURE(Start(4, 1));
   SaveUntilProtected();
   ASSERT_NO_FATAL_FAILURE(lan_.SetCable(2, false));
-  // What was under way may still have had all it needed.
+  // Versions in progress may still become protected.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   job_->SaveUntil([&] { return std::chrono::steady_clock::now() > until; }, kTimeout);
   const auto before = job_->Newest(v1::Tier::kPeer);
@@ -57,7 +57,7 @@ TEST_F(NetworkTest, WithoutItsCableNothingIsCalledProtected) {
   const auto later = until + std::chrono::seconds(4);
   job_->SaveUntil([&] { return std::chrono::steady_clock::now() > later; }, kTimeout);
   EXPECT_EQ(job_->Newest(v1::Tier::kPeer), before) << Evidence();
-  EXPECT_GT(job_->Newest(v1::Tier::kMemory), memory) << "training and memory go on";
+  EXPECT_GT(job_->Newest(v1::Tier::kMemory), memory) << "saves to memory must go on";
   ASSERT_NO_FATAL_FAILURE(lan_.SetCable(2, true));
   const VersionId next = SaveUntilProtected(before);
   job_->Close();

@@ -1,5 +1,5 @@
-// What parity costs in memory: two shards of m/(n−m) of a node's state, and buffers of at most 64
-// MiB; by the agents' own account and by the kernel's, after many versions, against the same job
+// The memory that parity takes: two shards of m/(n−m) of a node's state, and at most 64 MiB of
+// buffers. Measured by the agents and by the kernel over many versions, relative to the same job
 // without peers.
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ constexpr milliseconds kTimeout(120'000);
 
 constexpr int kNodes = 4;
 constexpr int kParity = 1;
-constexpr uint64_t kStateBytes = 96ULL << 20;  // a node
+constexpr uint64_t kStateBytes = 96ULL << 20;  // per node
 constexpr uint64_t kVersions = 30;
 constexpr uint64_t kAllowed = 2 * kParity * kStateBytes / (kNodes - kParity) + (64ULL << 20);
 
-/// Resident bytes of a process, shared memory included.
+/// The resident bytes of a process, including shared memory.
 uint64_t ResidentBytes(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/smaps_rollup", pid));
   for (std::string line; std::getline(file, line);) {
@@ -37,11 +37,11 @@ uint64_t ResidentBytes(pid_t pid) {
 }
 
 struct Use {
-  uint64_t reserved = 0;  // by the agent's own account
+  uint64_t reserved = 0;  // as reported by the agent
   uint64_t resident = 0;  // of agent and keeper
 };
 
-/// The most that any node of a cluster uses while and after a job saves many versions.
+/// Measures the maximum memory use of any node during and after a job that saves many versions.
 class Job {
  public:
   explicit Job(bool peers) : peers_(peers) {}
@@ -117,21 +117,21 @@ class Job {
   std::vector<std::unique_ptr<v1::Client>> clients_;
 };
 
-TEST(ParityMemoryTest, TwoParityShardsAndABoundedRest) {
+TEST(ParityMemoryTest, ParityTakesTwoShardsAndBoundedBuffers) {
   Use without;
   Use with;
   ASSERT_NO_FATAL_FAILURE(Job(false).Run(&without));
   ASSERT_NO_FATAL_FAILURE(Job(true).Run(&with));
-  std::printf("MiB a node, without and with parity: reserved %lu, %lu; resident %lu, %lu\n",
+  std::printf("MiB per node, without and with parity: reserved %lu, %lu; resident %lu, %lu\n",
               without.reserved >> 20, with.reserved >> 20, without.resident >> 20,
               with.resident >> 20);
   ASSERT_GT(without.reserved, 3 * kStateBytes);
   ASSERT_GT(without.resident, kStateBytes);
-  // There is parity at all: one shard of it is made, and the place of its successor.
+  // At least one parity shard, and the space for the next one.
   EXPECT_GE(with.reserved, without.reserved + 2 * kStateBytes / (kNodes - kParity));
   EXPECT_LE(with.reserved, without.reserved + kAllowed);
   EXPECT_GT(with.resident, without.resident);
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+#if !defined(__SANITIZE_ADDRESS__)  // ASan keeps freed memory resident
   EXPECT_LE(with.resident, without.resident + kAllowed);
 #endif
 }

@@ -1,7 +1,7 @@
-// The tier peer against real losses: for every set of up to m nodes the agents, keepers, trainers
-// and disks are gone, empty machines take their place, and all ranks come back from memory at the
-// version that was promised. One loss more: what is missing is named, and the older version on disk
-// works. Training ends with the bytes of an uninterrupted run.
+// Real losses at the tier peer. For every set of up to m nodes the agents, keepers, trainers and
+// disks are lost, and empty machines replace them. All ranks restore a version at least as new as
+// the committed one, the ranks of the other nodes from memory. After one more loss, the missing
+// shards are named, and an older version is restored from disk.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -64,23 +64,23 @@ class PeerTest : public ::testing::Test {
     ASSERT_TRUE(training_->Start().ok());
   }
 
-  /// Waits for a version at `tier` that the current start of the job made.
+  /// Waits for a version of the current start of the job at `tier`.
   VersionId AwaitOwn(Tier tier) {
     auto version = AwaitCommit(*cluster_, "charlm", tier, before_, kTimeout);
     EXPECT_TRUE(version.has_value()) << version.error().ToString() << training_->LogTail();
     return version.value_or(VersionId{});
   }
 
-  /// Loses the nodes and everything on them; all trainers end.
+  /// Destroys the nodes with everything on them, ends all trainers, and starts empty nodes.
   void Lose(const std::vector<int>& nodes) {
     for (int node : nodes) {
       training_->KillRank(node);
       cluster_->DestroyNode(node);
     }
     training_->KillAll();
-    auto view = Observe(*cluster_, "charlm");
-    ASSERT_TRUE(view.has_value()) << view.error().ToString();
-    before_ = view->memory_committed;
+    auto summary = Observe(*cluster_, "charlm");
+    ASSERT_TRUE(summary.has_value()) << summary.error().ToString();
+    before_ = summary->memory_committed;
     for (int node : nodes) ASSERT_TRUE(cluster_->StartAgent(node).ok());
     for (int node : nodes) {
       Status up = cluster_->AwaitAgent(node);
@@ -88,7 +88,7 @@ class PeerTest : public ::testing::Test {
     }
   }
 
-  /// What the agents said about restores, for error messages.
+  /// The agents' log lines about shards and errors, for failure messages.
   std::string Evidence() const {
     std::string text;
     for (int node = 0; node < options_.nodes; ++node) {
@@ -118,9 +118,9 @@ class PeerTest : public ::testing::Test {
   std::optional<VersionId> before_;
 };
 
-TEST_F(PeerTest, EverySetOfUpToMLostNodesComesBack) {
+TEST_F(PeerTest, EverySetOfUpToMLostNodesIsRestored) {
   const char* shape = std::getenv("HOLDFAST_GROUP");
-  if (shape == nullptr) GTEST_SKIP() << "HOLDFAST_GROUP says nodes, parity and which of how many";
+  if (shape == nullptr) GTEST_SKIP() << "set HOLDFAST_GROUP=NODES,PARITY,N to test every N-th set";
   int nodes = 0;
   int parity = 0;
   int every = 1;
@@ -147,14 +147,14 @@ TEST_F(PeerTest, EverySetOfUpToMLostNodesComesBack) {
   }
 }
 
-TEST_F(PeerTest, OneLossTooManyIsNamedAndTheVersionOnDiskWorks) {
-  if (std::getenv("HOLDFAST_GROUP") != nullptr) GTEST_SKIP() << "the other test's turn";
+TEST_F(PeerTest, OneLossTooManyIsNamedAndTheDiskVersionIsRestored) {
+  if (std::getenv("HOLDFAST_GROUP") != nullptr) GTEST_SKIP() << "HOLDFAST_GROUP is set";
   StartWith(4, 1, /*disk_every=*/50);
   const VersionId durable = AwaitOwn(Tier::kDisk);
   before_ = durable;
   const VersionId newest = AwaitOwn(Tier::kPeer);
   training_->KillAll();
-  // Memory of two nodes is gone, their disks are not.
+  // Two nodes lose their memory, but not their disks.
   for (int node : {1, 2}) {
     cluster_->agent(node).Kill();
     cluster_->KillKeeper(node);
@@ -173,7 +173,7 @@ TEST_F(PeerTest, OneLossTooManyIsNamedAndTheVersionOnDiskWorks) {
     EXPECT_GE(rank.step, durable.step.value);
     EXPECT_EQ(rank.step, restored[0].step);
   }
-  // Its own disk, unless a newer version was on its way there and its group could complete it.
+  // From its own disk, unless the group could complete a newer version that was being written.
   EXPECT_EQ(restored[1].tier, restored[1].step == durable.step.value ? "disk" : "peer");
 }
 

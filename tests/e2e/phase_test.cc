@@ -1,5 +1,6 @@
-// A trainer's phase hints against the traffic between nodes: while its own collectives run, parity
-// of every job on its node waits; a trainer that dies inside one no longer counts.
+// The effect of a trainer's phase hints on the traffic between nodes. While its collectives run,
+// parity traffic of all jobs on its node waits. A trainer that dies in a collective no longer
+// counts.
 
 #include <gtest/gtest.h>
 
@@ -84,7 +85,7 @@ class PhaseTest : public ::testing::Test {
     return false;
   }
   int64_t YieldedMs() { return Dump(0)["peers"]["yielded_ms"].get<int64_t>(); }
-  /// Saves `step` and waits until its bytes wait.
+  /// Saves `step` and waits until its parity traffic is delayed.
   void SaveThatWaits(uint64_t step) {
     const int64_t before = YieldedMs();
     ASSERT_NO_FATAL_FAILURE(Save(step));
@@ -99,7 +100,7 @@ class PhaseTest : public ::testing::Test {
   std::vector<v1::Client> clients_;
 };
 
-TEST_F(PhaseTest, ParityWaitsForACollectiveAndGoesOnAfterIt) {
+TEST_F(PhaseTest, ParityWaitsUntilACollectiveEnds) {
   EXPECT_FALSE(InCollective("job"));
   clients_[0].BeginPhase(v1::Phase::kCollective);
   EXPECT_TRUE(InCollective("job"));
@@ -117,7 +118,7 @@ TEST_F(PhaseTest, ATrainerThatDiesInACollectiveNoLongerCounts) {
   Training training(&*cluster_, options);
   ASSERT_TRUE(training.Start().ok());
   ASSERT_TRUE(training.AwaitStep(3, kTimeout)) << training.LogTail();
-  // Its neighbour in the ring stands still, and so rank 0 stays in its collective.
+  // Stopping the neighbour in the ring keeps rank 0 in its collective.
   training.rank(1).Signal(SIGSTOP);
   ASSERT_TRUE(WaitUntil([&] { return InCollective("charlm"); }, kTimeout));
   ASSERT_NO_FATAL_FAILURE(SaveThatWaits(2));

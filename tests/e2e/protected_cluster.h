@@ -19,7 +19,7 @@
 
 namespace holdfast::local {
 
-/// A cluster whose nodes keep parity for each other, and a job that saves on it.
+/// A cluster whose nodes keep parity for each other, and a job that saves in it.
 class ProtectedCluster : public ::testing::Test {
  protected:
   static constexpr std::chrono::milliseconds kTimeout{60'000};
@@ -28,18 +28,18 @@ class ProtectedCluster : public ::testing::Test {
     options_.root = MakeTempDir("hfp").value();
     options_.arena_bytes = 64ULL << 20;
     if (std::getenv("HOLDFAST_KEEP") != nullptr) options_.agent_settings = {"log_level=debug"};
-    options_.disk_every = 1'000'000;  // what comes back comes from memory
+    options_.disk_every = 1'000'000;  // so that restores come from memory
   }
   void TearDown() override {
     job_.reset();
     cluster_.reset();
-    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // to be looked at
+    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // kept for inspection
     std::error_code ignored;
     std::filesystem::remove_all(options_.root, ignored);
   }
 
-  /// One rank on each of the first `ranks` nodes, one parity group with `parity`; `spares` nodes
-  /// more have a place and no agent yet.
+  /// Starts one rank on each of the first `ranks` nodes, in one parity group with `parity`.
+  /// `spares` more nodes are configured, without a running agent.
   void Start(int ranks, int parity, int spares = 0) {
     options_.nodes = ranks + spares;
     options_.coordinator_settings.push_back("peers.group_nodes=" + std::to_string(ranks));
@@ -57,14 +57,14 @@ class ProtectedCluster : public ::testing::Test {
     const Status up = cluster_->AwaitAgent(node);
     ASSERT_TRUE(up.ok()) << up.ToString();
   }
-  /// The node is gone with all it had; an empty one takes its place.
+  /// Destroys the node with all its data, and starts an empty one in its place.
   void Replace(int node) {
     cluster_->DestroyNode(node);
     ASSERT_TRUE(cluster_->StartAgent(node).ok());
     AwaitAgent(node);
   }
 
-  /// Saves until a version newer than `than` is protected.
+  /// Saves until a version newer than `than` is protected. Returns the newest protected version.
   VersionId SaveUntilProtected(std::optional<VersionId> than = std::nullopt) {
     const bool protected_ = job_->SaveUntil(
         [&] {
@@ -76,9 +76,9 @@ class ProtectedCluster : public ::testing::Test {
     return job_->Newest(v1::Tier::kPeer).value_or(VersionId{});
   }
 
-  /// Restarts the job and expects every rank's own bytes of a version not older than `promised`;
-  /// those of `lost` decoded by their group. Meanwhile does `meanwhile`, on this thread: processes
-  /// end with the thread that started them.
+  /// Restarts the job and expects every rank to restore its bytes of a version at least as new as
+  /// `promised`, the ranks in `lost` by decoding. Runs `meanwhile` concurrently on this thread,
+  /// since processes end with the thread that started them.
   SavingJob::Restored ExpectBack(
       VersionId promised, const std::vector<int>& lost, const std::vector<int>& nodes = {},
       const std::function<void()>& meanwhile = [] {}) {
@@ -102,7 +102,7 @@ class ProtectedCluster : public ::testing::Test {
     std::ifstream file(cluster_->AgentLog(node));
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
-  /// What the coordinator knows, and the ends of the logs.
+  /// The output of status commands and the ends of the logs, for failure messages.
   std::string Evidence() const {
     constexpr size_t kTail = 1500;
     std::string text;
@@ -119,7 +119,7 @@ class ProtectedCluster : public ::testing::Test {
   }
 
   ClusterOptions options_;
-  uint64_t words_ = 256 << 10;  // of eight bytes, that each rank saves
+  uint64_t words_ = 256 << 10;  // of eight bytes, saved by each rank
   std::optional<Cluster> cluster_;
   std::optional<SavingJob> job_;
 };

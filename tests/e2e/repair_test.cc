@@ -1,5 +1,5 @@
-// Redundancy comes back by itself: after a node was replaced, on the disks, and where bytes have
-// decayed in memory or on disk. What is claimed is then put to the test by the next loss.
+// Redundancy is restored automatically: after the replacement of a node, on the disks, and after
+// corruption in memory or on disk. The next loss then verifies the claimed protection.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ class RepairTest : public ::testing::Test {
     Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
   }
-  /// Starts the job, again if it ran before, at another pace.
+  /// Starts or restarts the job with this delay per step.
   void Train(uint64_t step_sleep_ms) {
     TrainingOptions options;
     options.steps = 100'000;
@@ -68,7 +68,7 @@ class RepairTest : public ::testing::Test {
     training_->SetStepSleep(step_sleep_ms);
     ASSERT_TRUE(training_->Start().ok());
   }
-  /// The trainers stay as they are: no version follows.
+  /// Stops all trainers, so that no further version is saved.
   void Freeze() {
     for (int rank = 0; rank < 4; ++rank) ::kill(training_->rank(rank).pid(), SIGSTOP);
   }
@@ -82,7 +82,7 @@ class RepairTest : public ::testing::Test {
     EXPECT_EQ(training_->restored().size(), 4U) << training_->LogTail();
     return training_->restored();
   }
-  /// What each version survives, by the CLI.
+  /// The failures that each version survives, as shown by the CLI.
   std::map<std::string, std::string> Survives() {
     std::map<std::string, std::string> survives;
     auto result = cluster_->Cli({"versions", "charlm", "-o", "json"});
@@ -112,7 +112,7 @@ TEST_F(RepairTest, AReplacedNodeIsProtectedAgainBeforeTheNextVersion) {
   const VersionId promised = Await(Tier::kPeer);
   training_->KillAll();
   ASSERT_NO_FATAL_FAILURE(DestroyAndReplace(1));
-  // The next run gets no further than the restore: no new version protects it.
+  // The next start only restores, so no new version is saved and protected.
   ASSERT_NO_FATAL_FAILURE(Train(3'600'000));
   const std::vector<Restored> first = AwaitRestored();
   ASSERT_EQ(first.size(), 4U);
@@ -122,7 +122,7 @@ TEST_F(RepairTest, AReplacedNodeIsProtectedAgainBeforeTheNextVersion) {
   const bool protected_again =
       WaitUntil([&] { return Survives()[version] == "any 1 node of each group"; }, kTimeout);
   EXPECT_TRUE(protected_again) << version << " survives: " << Survives()[version];
-  // So it survives the loss of another one.
+  // The version must then survive the loss of another node.
   training_->KillAll();
   ASSERT_NO_FATAL_FAILURE(DestroyAndReplace(2));
   ASSERT_NO_FATAL_FAILURE(Train(3'600'000));
@@ -159,16 +159,16 @@ TEST_F(RepairTest, TheDisksAloneSurviveAPowerCutAndALostNode) {
   for (const Restored& rank : restored) {
     EXPECT_GE(rank.step, safe_step);
     EXPECT_EQ(rank.step, restored[0].step);
-    // Who comes last may find enough of its group in memory already.
+    // A late rank may already find enough shards of its group in memory.
     if (rank.rank != 2 && rank.tier == "disk") continue;
     EXPECT_EQ(rank.tier, "peer") << "rank " << rank.rank;
   }
 }
 
-/// A sealed slot in the agent's memory, found by its image's first bytes.
+/// A sealed slot in the agent's memory, found by the first bytes of its image.
 class SlotInMemory {
  public:
-  /// The first mapping that has `header`.
+  /// Finds the first mapping that contains `header`.
   SlotInMemory(pid_t pid, const std::string& header)
       : memory_(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDWR | O_CLOEXEC)) {
     std::ifstream maps(fmt::format("/proc/{}/maps", pid));
@@ -199,22 +199,22 @@ class SlotInMemory {
   uint64_t address_ = 0;
 };
 
-TEST_F(RepairTest, WhatDecaysIsFoundNamedAndReplaced) {
+TEST_F(RepairTest, DecayedBytesAreFoundNamedAndRepaired) {
   ASSERT_NO_FATAL_FAILURE(
       StartCluster(/*disk_every=*/1, {"scrub.pause_ms=100", "scrub.bytes_per_s=1073741824"}));
   ASSERT_NO_FATAL_FAILURE(Train(300));
   Await(Tier::kDisk);
   Await(Tier::kPeer);
   Freeze();
-  Clock::Real().SleepFor(milliseconds(500));  // for what is on its way
-  // Who was stopped within a collective says so for ever, and parity is made at half its pace.
-  auto view = Observe(*cluster_, "charlm");
+  Clock::Real().SleepFor(milliseconds(500));  // until pending operations are done
+  // A rank that was stopped in a collective stays in that phase, so parity runs at half its rate.
+  auto summary = Observe(*cluster_, "charlm");
   const auto everywhere = [&] {
-    view = Observe(*cluster_, "charlm");
-    return view && view->disk_committed && view->disk_committed == view->peer_committed;
+    summary = Observe(*cluster_, "charlm");
+    return summary && summary->disk_committed && summary->disk_committed == summary->peer_committed;
   };
   ASSERT_TRUE(WaitUntil(everywhere, kTimeout));
-  const std::string version = ToString(*view->disk_committed);
+  const std::string version = ToString(*summary->disk_committed);
   const auto protected_on_disk = [&] {
     return Survives()[version].find("any 1 node of each group + full power cut") !=
            std::string::npos;
@@ -224,7 +224,7 @@ TEST_F(RepairTest, WhatDecaysIsFoundNamedAndReplaced) {
   const auto repaired = [&](const std::string& shard, const std::string& tier) {
     return CountIn(cluster_->CoordinatorLog(), {"ShardRepaired", shard, "tier=" + tier});
   };
-  // A rank's file and a node's parity file; the first is copied from memory, and so is the second.
+  // On disk: a rank's file and a node's parity file are both repaired from memory.
   for (const std::string shard : {"rank-2", "parity-2"}) {
     SCOPED_TRACE(shard);
     const std::string path =
@@ -241,7 +241,7 @@ TEST_F(RepairTest, WhatDecaysIsFoundNamedAndReplaced) {
     EXPECT_TRUE(ReadAll(path) == good);
     EXPECT_EQ(CountIn(cluster_->CoordinatorLog(), {"Finding", shard, "at disk on node n2"}), 1U);
   }
-  // In memory: both come back from the disk beside them.
+  // In memory: both are repaired from the disk of the node.
   for (const std::string shard : {"rank-2", "parity-2"}) {
     SCOPED_TRACE(shard);
     const std::string file =
@@ -256,7 +256,7 @@ TEST_F(RepairTest, WhatDecaysIsFoundNamedAndReplaced) {
   auto verified = cluster_->Cli({"verify", "charlm", "--version", version, "--deep"});
   ASSERT_TRUE(verified.has_value());
   EXPECT_EQ(verified->exit_code, 0) << verified->out << verified->errors;
-  // Everything that was put back serves: memory of all nodes, and parity without node 0.
+  // All repaired shards are usable: the memory of all nodes, and parity without node 0.
   training_->KillAll();
   ASSERT_NO_FATAL_FAILURE(DestroyAndReplace(0));
   ASSERT_NO_FATAL_FAILURE(Train(3'600'000));

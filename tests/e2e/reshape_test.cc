@@ -1,6 +1,6 @@
-// Versions do not depend on how many ranks wrote them: a job of four ranks comes back as two,
-// three, one and four, each time with the bytes of the global tensors, and saves again; from
-// memory, from disk after everything was killed, and with a lost node.
+// Versions do not depend on the number of ranks that wrote them. A job of four ranks restarts with
+// two, three, one and four ranks, loads the bytes of the global tensors each time, and saves again:
+// from memory, from disk after all processes were killed, and with a lost node.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class ReshapeTest : public ::testing::Test {
   void TearDown() override {
     job_.reset();
     cluster_.reset();
-    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // to be looked at
+    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // kept for inspection
     std::error_code ignored;
     std::filesystem::remove_all(options_.root, ignored);
   }
@@ -42,7 +42,7 @@ class ReshapeTest : public ::testing::Test {
     job_.emplace(*cluster_);
   }
 
-  /// Rank r on node r % nodes.
+  /// Places rank r on node r % nodes.
   static std::vector<int> Spread(int world, int nodes = 2) {
     std::vector<int> places;
     for (int rank = 0; rank < world; ++rank) places.push_back(rank % nodes);
@@ -54,23 +54,23 @@ class ReshapeTest : public ::testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.ToString() << Evidence();
   }
 
-  /// Saves at the world of now; comes back with `nodes` and sees what was saved.
-  ReshapingJob::Seen SaveAndComeBack(v1::Tier tier, const std::vector<int>& nodes) {
+  /// Saves in the current world, restarts with ranks on `nodes`, and checks what they load.
+  ReshapingJob::Loaded SaveAndRestart(v1::Tier tier, const std::vector<int>& nodes) {
     const uint32_t world = job_->world();
     const auto saved = job_->SaveUntil(tier, kTimeout);
     EXPECT_TRUE(saved.has_value()) << Evidence();
     if (!saved) return {};
     EXPECT_NO_FATAL_FAILURE(Open(nodes));
     if (HasFailure()) return {};
-    return See(*saved, world);
+    return ExpectLoads(*saved, world);
   }
-  ReshapingJob::Seen See(VersionId at_least, uint32_t world) {
-    const auto seen = job_->ViewAll(kTimeout);
-    EXPECT_TRUE(seen.has_value()) << seen.error().ToString() << Evidence();
-    if (!seen) return {};
-    EXPECT_GE(seen->version, at_least);
-    EXPECT_EQ(seen->world, world);
-    return *seen;
+  ReshapingJob::Loaded ExpectLoads(VersionId at_least, uint32_t world) {
+    const auto loaded = job_->LoadAll(kTimeout);
+    EXPECT_TRUE(loaded.has_value()) << loaded.error().ToString() << Evidence();
+    if (!loaded) return {};
+    EXPECT_GE(loaded->version, at_least);
+    EXPECT_EQ(loaded->world, world);
+    return *loaded;
   }
 
   std::string NewestThatSurvivesPowerCut() const {
@@ -87,7 +87,7 @@ class ReshapeTest : public ::testing::Test {
     return "";
   }
 
-  /// How often agents of the node have told that the coordinator knows them.
+  /// The number of times that an agent of the node has attached to the coordinator.
   size_t TimesAttached(int node) const {
     std::ifstream file(cluster_->AgentLog(node));
     size_t times = 0;
@@ -116,13 +116,14 @@ class ReshapeTest : public ::testing::Test {
 TEST_F(ReshapeTest, FromMemoryWithAnyNumberOfRanks) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(4)));
-  EXPECT_EQ(job_->client(0).OpenView(std::nullopt, kTimeout).status().code(), v1::Code::kNotFound);
+  EXPECT_EQ(job_->client(0).OpenReader(std::nullopt, kTimeout).status().code(),
+            v1::Code::kNotFound);
   for (int world : {2, 3, 1, 4, 4}) {
     SCOPED_TRACE(world);
-    EXPECT_EQ(SaveAndComeBack(v1::Tier::kMemory, Spread(world)).tier, v1::Tier::kMemory);
+    EXPECT_EQ(SaveAndRestart(v1::Tier::kMemory, Spread(world)).tier, v1::Tier::kMemory);
     if (HasFailure()) return;
   }
-  // The world is that of the version now, and a rank can get its own shard back, too.
+  // The world now equals that of the version, so a rank can also restore its own shard.
   const auto own = job_->client(3).Restore(std::nullopt, kTimeout);
   ASSERT_TRUE(own.ok()) << own.status().ToString() << Evidence();
   EXPECT_EQ(*own->extra("who"), "rank 3 of 4");
@@ -147,12 +148,12 @@ TEST_F(ReshapeTest, FromDiskAfterEverythingWasKilled) {
     cluster_->KillEverything();
     ASSERT_TRUE(cluster_->Start().ok());
     ASSERT_NO_FATAL_FAILURE(Open(Spread(world)));
-    EXPECT_EQ(See(*saved, before).tier, v1::Tier::kDisk);
+    EXPECT_EQ(ExpectLoads(*saved, before).tier, v1::Tier::kDisk);
     if (HasFailure()) return;
   }
 }
 
-TEST_F(ReshapeTest, WithALostNodeByItsGroup) {
+TEST_F(ReshapeTest, ShardsOfALostNodeAreDecoded) {
   options_.nodes = 3;
   options_.coordinator_settings = {"peers.group_nodes=3", "peers.parity=1"};
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -168,18 +169,18 @@ TEST_F(ReshapeTest, WithALostNodeByItsGroup) {
       const size_t attached = TimesAttached(1);
       cluster_->DestroyNode(1);
       ASSERT_TRUE(cluster_->StartAgent(1).ok());
-      // Until then the coordinator may count on what the lost node had.
+      // Before that, the coordinator may still count the replicas of the lost node.
       ASSERT_TRUE(WaitUntil([&] { return TimesAttached(1) > attached; }, kTimeout)) << Evidence();
     }
     ASSERT_NO_FATAL_FAILURE(Open(Spread(world, 3)));
-    // What the lost node had is decoded, unless it is back in the new node's memory already.
-    const v1::Tier tier = See(*saved, before).tier;
+    // The lost node's shards are decoded, unless they are already rebuilt in the new node's memory.
+    const v1::Tier tier = ExpectLoads(*saved, before).tier;
     EXPECT_TRUE(tier == v1::Tier::kMemory || (!alone && tier == v1::Tier::kPeer));
     if (HasFailure()) return;
   }
 }
 
-TEST_F(ReshapeTest, WhatIsDamagedOnDiskIsDecodedByItsGroup) {
+TEST_F(ReshapeTest, DamagedChunksOnDiskAreDecoded) {
   options_.nodes = 3;
   options_.disk_every = 1;
   options_.agent_settings = {"scrub.pause_ms=3600000"};
@@ -189,7 +190,7 @@ TEST_F(ReshapeTest, WhatIsDamagedOnDiskIsDecodedByItsGroup) {
   const auto saved = job_->SaveUntil(v1::Tier::kPeer, kTimeout);
   ASSERT_TRUE(saved.has_value()) << Evidence();
   job_->Close();
-  // The newest has its parity on the disks, too.
+  // Wait until the newest version also has its parity on the disks.
   std::string version;
   ASSERT_TRUE(WaitUntil(
       [&] {
@@ -213,68 +214,68 @@ TEST_F(ReshapeTest, WhatIsDamagedOnDiskIsDecodedByItsGroup) {
   }
   ASSERT_TRUE(cluster_->Start().ok());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(2, 3)));
-  const auto seen = job_->ViewAll(kTimeout);
-  ASSERT_TRUE(seen.has_value()) << seen.error().ToString() << Evidence();
-  EXPECT_EQ(ToString(seen->version), version);
+  const auto loaded = job_->LoadAll(kTimeout);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString() << Evidence();
+  EXPECT_EQ(ToString(loaded->version), version);
   std::ifstream log(cluster_->AgentLog(1));
-  const std::string said{std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
-  EXPECT_THAT(said, HasSubstr("ShardDamaged"));
+  const std::string text{std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(text, HasSubstr("ShardDamaged"));
 }
 
-TEST_F(ReshapeTest, WhatDoesNotFitIsNamedAllOfIt) {
+TEST_F(ReshapeTest, AllMismatchesAreNamed) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(2)));
   const auto saved = job_->SaveUntil(v1::Tier::kMemory, kTimeout);
   ASSERT_TRUE(saved.has_value());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(1)));
-  auto view = job_->client(0).OpenView(std::nullopt, kTimeout);
-  ASSERT_TRUE(view.ok()) << view.status().ToString();
-  EXPECT_EQ(view->Pieces().size(), 12U);
+  auto reader = job_->client(0).OpenReader(std::nullopt, kTimeout);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  EXPECT_EQ(reader->Pieces().size(), 12U);
   std::vector<ReshapingJob::Owned> all = ReshapingJob::Everything();
   ReshapingJob::Fill(all, {Incarnation{9}, Step{9}});
   std::vector<v1::Tensor> wanted = ReshapingJob::Described(all);
   wanted[0].dtype = v1::DType::kI32;
   wanted[1].global_shape[1] += 8;
-  wanted[2].name = "nobody";
+  wanted[2].name = "unknown";
   wanted[3].shape[0] += 9;  // beyond its end
-  const v1::Status refused = view->Load(wanted, kTimeout);
+  const v1::Status refused = reader->Load(wanted, kTimeout);
   EXPECT_EQ(refused.code(), v1::Code::kFailedPrecondition);
   EXPECT_EQ(job_->client(0).Differences().size(), 4U);
   EXPECT_THAT(refused.message(), HasSubstr("'rows' was saved as F32, not as I32"));
   EXPECT_THAT(refused.message(),
               HasSubstr("'columns' was saved with the global shape [301, 4099], not [301, 4107]"));
-  EXPECT_THAT(refused.message(), HasSubstr("'nobody' was not saved"));
+  EXPECT_THAT(refused.message(), HasSubstr("'unknown' was not saved"));
   EXPECT_THAT(refused.message(), HasSubstr("no rank saved [65537:65546]"));
   const Status untouched = ReshapingJob::Check(all, {Incarnation{9}, Step{9}});
   EXPECT_TRUE(untouched.ok()) << untouched.ToString();
   wanted = ReshapingJob::Described(all);
   wanted[0].device = HOLDFAST_CUDA;
-  EXPECT_EQ(view->Load(wanted, kTimeout).code(), v1::Code::kUnsupported);
-  // A rank of another world has no shard of its own.
+  EXPECT_EQ(reader->Load(wanted, kTimeout).code(), v1::Code::kUnsupported);
+  // In another world, a rank has no shard to restore.
   const auto own = job_->client(0).Restore(std::nullopt, kTimeout);
   EXPECT_EQ(own.status().code(), v1::Code::kInvalidArgument) << own.status().ToString();
-  EXPECT_THAT(own.status().message(), HasSubstr("holdfast_view_open"));
+  EXPECT_THAT(own.status().message(), HasSubstr("holdfast_reader_open"));
 }
 
-TEST_F(ReshapeTest, AnAgentThatDiesIsComeBackTo) {
+TEST_F(ReshapeTest, AReaderSurvivesRestartsOfAgents) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(3)));
   const auto saved = job_->SaveUntil(v1::Tier::kMemory, kTimeout);
   ASSERT_TRUE(saved.has_value());
   ASSERT_NO_FATAL_FAILURE(Open(Spread(2)));
-  auto view = job_->client(0).OpenView(std::nullopt, kTimeout);
-  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  auto reader = job_->client(0).OpenReader(std::nullopt, kTimeout);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
   std::vector<ReshapingJob::Owned> all = ReshapingJob::Everything();
   const std::vector<v1::Tensor> wanted = ReshapingJob::Described(all);
   for (int node : {0, 1}) {
     cluster_->agent(node).Kill();
     ASSERT_TRUE(cluster_->StartAgent(node).ok());
     ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
-    v1::Status loaded = view->Load(wanted, kTimeout);
+    v1::Status loaded = reader->Load(wanted, kTimeout);
     WaitUntil(
         [&] {
           if (loaded.code() != v1::Code::kUnavailable) return true;
-          loaded = view->Load(wanted, kTimeout);
+          loaded = reader->Load(wanted, kTimeout);
           return false;
         },
         kTimeout);

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 const std::string kJob = "reshaped";
 
-enum class Split { kRows, kColumns, kReplica, kHere };
+enum class Split { kRows, kColumns, kReplica, kEachRank };
 struct Global {
   const char* name;
   v1::DType dtype;
@@ -22,16 +22,16 @@ struct Global {
   Split split;
 };
 
-/// Rows and columns divide evenly among no number of ranks; some dimensions are longer than a
-/// chunk; what all ranks have alike is saved by all, and a replica in shares.
+/// Rows and columns do not divide evenly. Some dimensions are longer than a chunk. All ranks save
+/// all of the tensors with kEachRank, and each rank saves a part of the replica.
 const std::vector<Global>& Globals() {
   static const std::vector<Global> all = {
       {"rows", v1::DType::kF32, 4, {2053, 1021}, Split::kRows},
       {"columns", v1::DType::kU16, 2, {301, 4099}, Split::kColumns},
       {"replica", v1::DType::kI64, 8, {517, 3, 37}, Split::kReplica},
-      {"everywhere", v1::DType::kU8, 1, {65'537}, Split::kHere},
-      {"scalar", v1::DType::kF64, 8, {}, Split::kHere},
-      {"empty", v1::DType::kI32, 4, {0, 4}, Split::kHere},
+      {"everywhere", v1::DType::kU8, 1, {65'537}, Split::kEachRank},
+      {"scalar", v1::DType::kF64, 8, {}, Split::kEachRank},
+      {"empty", v1::DType::kI32, 4, {0, 4}, Split::kEachRank},
   };
   return all;
 }
@@ -61,7 +61,7 @@ const Global& GlobalOf(const std::string& name) {
   return Globals()[0];
 }
 
-/// Calls `visit` with each element's place in the slice and its bytes in that version.
+/// Calls `visit` with each element's byte offset in the slice and its bytes in that version.
 template <typename Visit>
 void ForEachElement(const ReshapingJob::Owned& owned, VersionId version, const Visit& visit) {
   const Global& global = GlobalOf(owned.tensor.name);
@@ -111,7 +111,7 @@ std::vector<ReshapingJob::Owned> ReshapingJob::SlicesOf(uint32_t rank, uint32_t 
   for (const Global& global : Globals()) {
     v1::Shape shape = global.shape;
     v1::Shape offset(shape.size(), 0);
-    if (global.split != Split::kHere) {
+    if (global.split != Split::kEachRank) {
       const size_t d = global.split == Split::kColumns ? 1 : 0;
       offset[d] = global.shape[d] * rank / world;
       shape[d] = global.shape[d] * (rank + 1) / world - offset[d];
@@ -144,7 +144,7 @@ Status ReshapingJob::Check(const std::vector<Owned>& tensors, VersionId version)
       wrong += std::memcmp(owned.bytes.data() + at, value, bytes) == 0 ? 0 : 1;
     });
     if (wrong == 0) continue;
-    return DataLossError(fmt::format("{} elements of {} are not those of {}", wrong,
+    return DataLossError(fmt::format("{} elements of {} differ from version {}", wrong,
                                      owned.tensor.name, ToString(version)));
   }
   return Status::Ok();
@@ -205,44 +205,45 @@ Result<VersionId> ReshapingJob::SaveUntil(v1::Tier tier, milliseconds timeout) {
   return *committed;
 }
 
-Status ReshapingJob::ViewOne(int rank, milliseconds timeout, Seen* seen) {
-  auto view = client(rank).OpenView(std::nullopt, timeout);
-  if (!view.ok()) return FromClient(fmt::format("view of rank {}", rank), view.status());
-  *seen = {IdOf(view->version()), view->world(), view->tier()};
-  for (uint32_t saver = 0; saver < view->world(); ++saver) {
-    const auto extra = view->extra(saver, "who");
-    if (!extra || *extra != ExtraOf(saver, view->world())) {
-      return DataLossError(fmt::format("the extra state of rank {} is not its own", saver));
+Status ReshapingJob::LoadOne(int rank, milliseconds timeout, Loaded* loaded) {
+  auto reader = client(rank).OpenReader(std::nullopt, timeout);
+  if (!reader.ok()) return FromClient(fmt::format("reader of rank {}", rank), reader.status());
+  *loaded = {IdOf(reader->version()), reader->world(), reader->tier()};
+  for (uint32_t saver = 0; saver < reader->world(); ++saver) {
+    const auto extra = reader->extra(saver, "who");
+    if (!extra || *extra != ExtraOf(saver, reader->world())) {
+      return DataLossError(fmt::format("the extra of rank {} belongs to another rank", saver));
     }
   }
   std::vector<Owned> mine = SlicesOf(static_cast<uint32_t>(rank), world());
   std::vector<Owned> all = Everything();
   std::vector<v1::Tensor> wanted = Described(mine);
   for (const v1::Tensor& tensor : Described(all)) wanted.push_back(tensor);
-  const v1::Status loaded = view->Load(wanted, timeout);
-  if (!loaded.ok()) return FromClient(fmt::format("load of rank {}", rank), loaded);
-  HOLDFAST_RETURN_IF_ERROR(Check(mine, seen->version));
-  return Check(all, seen->version);
+  const v1::Status done = reader->Load(wanted, timeout);
+  if (!done.ok()) return FromClient(fmt::format("load of rank {}", rank), done);
+  HOLDFAST_RETURN_IF_ERROR(Check(mine, loaded->version));
+  return Check(all, loaded->version);
 }
 
-Result<ReshapingJob::Seen> ReshapingJob::ViewAll(milliseconds timeout) {
+Result<ReshapingJob::Loaded> ReshapingJob::LoadAll(milliseconds timeout) {
   std::vector<Status> outcomes(world());
-  std::vector<Seen> seen(world());
+  std::vector<Loaded> loaded(world());
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < world(); ++rank) {
     ranks.emplace_back(
-        [&, rank] { outcomes[rank] = ViewOne(static_cast<int>(rank), timeout, &seen[rank]); });
+        [&, rank] { outcomes[rank] = LoadOne(static_cast<int>(rank), timeout, &loaded[rank]); });
   }
   for (std::thread& rank : ranks) rank.join();
   for (uint32_t rank = 0; rank < world(); ++rank) {
     HOLDFAST_RETURN_IF_ERROR(outcomes[rank]);
-    if (seen[rank].version != seen[0].version) {
-      return Fail(InternalError(fmt::format("rank 0 saw {}, rank {} {}", ToString(seen[0].version),
-                                            rank, ToString(seen[rank].version))));
+    if (loaded[rank].version != loaded[0].version) {
+      return Fail(InternalError(fmt::format("rank 0 opened {}, rank {} opened {}",
+                                            ToString(loaded[0].version), rank,
+                                            ToString(loaded[rank].version))));
     }
   }
-  step_ = seen[0].version.step.value;
-  return seen[0];
+  step_ = loaded[0].version.step.value;
+  return loaded[0];
 }
 
 }  // namespace holdfast::local

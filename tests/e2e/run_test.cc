@@ -1,5 +1,5 @@
-// Jobs that the coordinator runs: workers, their nodes and their progress are taken away, nobody
-// does anything, and the job ends with the parameters of an uninterrupted run, byte for byte.
+// Jobs that the coordinator runs. After failures of workers and nodes, the job recovers without an
+// operator, and ends with the parameters of an uninterrupted run, byte for byte.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 constexpr milliseconds kTimeout(120'000);
 constexpr uint64_t kSteps = 120;
-// What the product promises of detection.
+// The detection times that the product promises.
 constexpr int64_t kHangFoundMs = 10'000;
 constexpr int64_t kNodeLossFoundMs = 5'000;
 constexpr uint64_t kSlowFoundSteps = 20;
@@ -44,7 +44,7 @@ class RunTest : public ::testing::Test {
     if (cluster_) {
       ASSERT_TRUE(cluster_->Cli({"stop", "lm", "--now"}).has_value());
       WaitUntil([&] { return Running().empty(); }, milliseconds(20'000));
-      EXPECT_TRUE(Running().empty()) << "a worker is left";
+      EXPECT_TRUE(Running().empty()) << "a worker still runs";
     }
     cluster_.reset();
     std::error_code ignored;
@@ -113,7 +113,7 @@ class RunTest : public ::testing::Test {
     if (!status.is_object() || status["jobs"].empty()) return 0;
     return status["jobs"][0]["newest_seen_step"].get<uint64_t>();
   }
-  /// Who runs on the nodes, by their own folders.
+  /// The running workers by rank, found in the nodes' worker folders.
   std::map<uint32_t, agent::WorkerPids> Running() {
     std::map<uint32_t, agent::WorkerPids> running;
     for (int node = 0; node < cluster_->nodes(); ++node) {
@@ -130,7 +130,7 @@ class RunTest : public ::testing::Test {
     }
     return running;
   }
-  /// Those for which something was done: a loaded machine is slow now and then, which is noted.
+  /// The incidents with an action. On a loaded machine, slowness may be noted without an action.
   json Incidents() {
     json acted = json::array();
     const json answer = CliJson({"incidents", "--job", "lm"});
@@ -144,7 +144,7 @@ class RunTest : public ::testing::Test {
     ASSERT_EQ(result.exit_code, 0) << result.errors << result.out;
     EXPECT_THAT(result.errors, HasSubstr("finished"));
   }
-  /// What the job would have come to by itself.
+  /// Expects the final parameters of an uninterrupted run.
   void ExpectBitIdentical(int world) {
     TrainingOptions options;
     options.world = world;
@@ -153,7 +153,7 @@ class RunTest : public ::testing::Test {
     ASSERT_TRUE(expected.has_value()) << expected.error().ToString();
     EXPECT_TRUE(ReadAll(root_ + "/final") == *expected) << "final parameters differ";
   }
-  /// One incident, recovered.
+  /// Expects one recovered incident, and stores it in incident_.
   void ReadOnlyIncident() {
     const json incidents = Incidents();
     ASSERT_EQ(incidents.size(), 1U) << incidents.dump(1);
@@ -167,7 +167,7 @@ class RunTest : public ::testing::Test {
   std::map<uint32_t, int> node_of_;
 };
 
-TEST_F(RunTest, AKilledRankComesBack) {
+TEST_F(RunTest, AKilledRankIsRestarted) {
   StartCluster(4);
   ASSERT_NO_FATAL_FAILURE(RunTrainer(4, 0));
   ::kill(Running().at(2).worker.pid, SIGKILL);
@@ -190,7 +190,7 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   cluster_->DestroyNode(node);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   const json incidents = Incidents();
-  // The agent may have told of the worker's death before its own.
+  // The agent may have reported the worker's death before its own end.
   ASSERT_THAT(incidents.size(), ::testing::AnyOf(1U, 2U)) << incidents.dump(1);
   incident_ = incidents[0];
   EXPECT_EQ(incident_["state"], "recovered");
@@ -213,7 +213,7 @@ TEST_F(RunTest, ABrokenGpuIsNamedAndItsNodeReplaced) {
     return CliJson({"incidents", "--job", "lm"}).dump().find("\"GPU error\"") != std::string::npos;
   };
   ASSERT_TRUE(WaitUntil(noted, kTimeout)) << ReadAll(cluster_->AgentLog(1));
-  // What is known of the GPU outlives the coordinator.
+  // The GPU error must survive a restart of the coordinator.
   cluster_->coordinator().Kill();
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
   ASSERT_TRUE(WaitUntil([&] { return NodesUp() == 3; }, kTimeout));
@@ -235,20 +235,20 @@ TEST_F(RunTest, AHungRankIsFoundAndTheJobGoesOn) {
   ::kill(Running().at(3).worker.pid, SIGSTOP);
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   ASSERT_NO_FATAL_FAILURE(ReadOnlyIncident());
-  // Stopped in the middle of a collective, it has come, and its connection is what does not move.
+  // A rank stopped in the middle of a collective has entered it, so its connection is reported.
   EXPECT_THAT(incident_["kind"].get<std::string>(), HasSubstr("communication hang"));
   EXPECT_THAT(incident_["nodes"].dump(), HasSubstr("n3")) << incident_.dump(1);
   if (incident_["kind"] == "non-communication hang") {
     EXPECT_EQ(incident_["ranks"], json({3}));
   }
-  EXPECT_GE(incident_["detect_ms"], 5'000) << "a pause is no hang";
+  EXPECT_GE(incident_["detect_ms"], 5'000) << "a short pause is not a hang";
   EXPECT_LE(incident_["detect_ms"], kHangFoundMs);
   EXPECT_LE(incident_["lost_steps"], 1);
   EXPECT_FALSE(incident_["evidence"].empty());
   ExpectBitIdentical(4);
 }
 
-TEST_F(RunTest, APauseIsNotedAndEndsNoJob) {
+TEST_F(RunTest, APauseIsNotedAndRestartsNothing) {
   StartCluster(2, {"detect.restart_stuck_after_ms=60000", "detect.restart_absent_after_ms=600000"});
   ASSERT_NO_FATAL_FAILURE(RunTrainer(2, 0));
   const pid_t paused = Running().at(1).worker.pid;
@@ -288,7 +288,7 @@ TEST_F(RunTest, AHealthyJobOnALoadedMachineHasNoIncident) {
   }
 }
 
-TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
+TEST_F(RunTest, AStragglerIsNamedAndNoNodeIsReplaced) {
   StartCluster(4);
   std::string script = "exec";
   for (const std::string& word : Trainer(60)) script += " " + word;
@@ -302,9 +302,9 @@ TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
     return CliJson({"incidents", "--job", "lm"}).dump().find("slow") != std::string::npos;
   };
   ASSERT_TRUE(WaitUntil(noted, kTimeout));
-  EXPECT_LE(NewestStep(), 30 + kSlowFoundSteps + 5) << "five steps pass while this test asks";
+  EXPECT_LE(NewestStep(), 30 + kSlowFoundSteps + 5) << "five steps may pass while the test polls";
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
-  EXPECT_TRUE(Incidents().empty()) << "nothing is done on one witness of slowness";
+  EXPECT_TRUE(Incidents().empty()) << "one signal of slowness must not cause an action";
   const json answer = CliJson({"incidents", "--job", "lm"});
   bool named = false;
   for (const json& incident : answer["incidents"]) {
@@ -315,7 +315,7 @@ TEST_F(RunTest, ARankThatComesLateIsNamedAndNobodyIsTakenOut) {
   ExpectBitIdentical(4);
 }
 
-TEST_F(RunTest, AgentsAndTheCoordinatorStartAgainWithoutTheJobNoticing) {
+TEST_F(RunTest, RestartsOfAgentsAndCoordinatorDoNotDisturbTheJob) {
   StartCluster(3);
   ASSERT_NO_FATAL_FAILURE(RunTrainer(3, 0));
   const auto before = Running();
@@ -336,7 +336,7 @@ TEST_F(RunTest, AgentsAndTheCoordinatorStartAgainWithoutTheJobNoticing) {
   ExpectBitIdentical(3);
 }
 
-TEST_F(RunTest, AProgramThatIsBrokenIsGivenUp) {
+TEST_F(RunTest, ABrokenProgramIsGivenUp) {
   StartCluster(2);
   ASSERT_NO_FATAL_FAILURE(
       Run({"--nnodes", "2", "--max-restarts", "1"}, {"sh", "-c", "echo it is broken; exit 4"}));
@@ -353,7 +353,7 @@ TEST_F(RunTest, AProgramThatIsBrokenIsGivenUp) {
   EXPECT_THAT(shown.out, HasSubstr("it is broken"));
 }
 
-TEST_F(RunTest, AProgramThatFailsOnEveryNodeIsItsOwnFault) {
+TEST_F(RunTest, AProgramThatFailsOnEveryNodeBlamesNoNode) {
   StartCluster(3);
   ASSERT_NO_FATAL_FAILURE(
       Run({"--nnodes", "2"}, {"sh", "-c", "echo no module named torch >&2; exit 1"}));
@@ -368,9 +368,9 @@ TEST_F(RunTest, AProgramThatFailsOnEveryNodeIsItsOwnFault) {
       << quarantined.dump(1);
 }
 
-TEST_F(RunTest, ARestartCommandThatFailsIsRunAgainAndSaysSo) {
-  // It fails the first time.
-  const std::string file = root_ + "/asked";
+TEST_F(RunTest, AFailedRestartCommandIsRetriedAndReported) {
+  // The command fails the first time.
+  const std::string file = root_ + "/commands";
   StartCluster(2, {"restart.command=echo $HOLDFAST_INCIDENT >> " + file + "; test $(wc -l < " +
                    file + ") -gt 1"});
   TrainingOptions options;
@@ -381,10 +381,10 @@ TEST_F(RunTest, ARestartCommandThatFailsIsRunAgainAndSaysSo) {
   ASSERT_TRUE(training.Start().ok());
   ASSERT_TRUE(training.AwaitStep(5, kTimeout)) << training.LogTail();
   training.KillRank(1);
-  const auto asked = [&] { return ReadAll(root_ + "/asked"); };
-  ASSERT_TRUE(WaitUntil([&] { return asked().size() > 2; }, kTimeout)) << asked();
-  const std::string first = asked().substr(0, asked().find('\n'));
-  EXPECT_EQ(asked(), first + "\n" + first + "\n") << "the same incident";
+  const auto commands = [&] { return ReadAll(root_ + "/commands"); };
+  ASSERT_TRUE(WaitUntil([&] { return commands().size() > 2; }, kTimeout)) << commands();
+  const std::string first = commands().substr(0, commands().find('\n'));
+  EXPECT_EQ(commands(), first + "\n" + first + "\n") << "the same incident";
   const auto shown = [&] { return Cli({"incidents", "show", first}).out; };
   EXPECT_TRUE(WaitUntil(
       [&] { return shown().find("attempt 2: it ended with exit code 0") != std::string::npos; },
@@ -397,7 +397,7 @@ TEST_F(RunTest, ARestartCommandThatFailsIsRunAgainAndSaysSo) {
   training.KillAll();
 }
 
-TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {
+TEST_F(RunTest, AStoppedJobHasItsLastVersionOnDisk) {
   StartCluster(3);
   ASSERT_NO_FATAL_FAILURE(RunTrainer(3, 0));
   const json before = CliJson({"status", "lm"})["jobs"][0];
@@ -407,16 +407,16 @@ TEST_F(RunTest, AJobThatIsStoppedHasItsLastVersionOnDisk) {
   const json after = CliJson({"status", "lm"})["jobs"][0];
   EXPECT_GE(ParseVersionId(after["disk_committed"].get<std::string>()).value(),
             ParseVersionId(before["memory_committed"].get<std::string>()).value());
-  EXPECT_EQ(Cli({"stop", "lm"}).exit_code, 1) << "it has ended";
-  // It goes on from there.
+  EXPECT_EQ(Cli({"stop", "lm"}).exit_code, 1) << "the run has ended";
+  // The next run continues from that version.
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "3"}, Trainer(0)));
   ASSERT_NO_FATAL_FAILURE(AwaitFinish());
   ExpectBitIdentical(3);
 }
 
-TEST_F(RunTest, AJobThatOthersLaunchedIsStartedAgainByACommand) {
-  StartCluster(3,
-               {"restart.command=echo \"$HOLDFAST_JOB/$HOLDFAST_RANKS\" >> " + root_ + "/asked"});
+TEST_F(RunTest, AJobOfAnotherLauncherIsRestartedByACommand) {
+  StartCluster(
+      3, {"restart.command=echo \"$HOLDFAST_JOB/$HOLDFAST_RANKS\" >> " + root_ + "/commands"});
   TrainingOptions options;
   options.world = 3;
   options.steps = 100'000;
@@ -425,9 +425,9 @@ TEST_F(RunTest, AJobThatOthersLaunchedIsStartedAgainByACommand) {
   ASSERT_TRUE(training.Start().ok());
   ASSERT_TRUE(training.AwaitStep(5, kTimeout)) << training.LogTail();
   training.KillRank(1);
-  ASSERT_TRUE(WaitUntil([&] { return !ReadAll(root_ + "/asked").empty(); }, kTimeout));
-  EXPECT_THAT(ReadAll(root_ + "/asked"), ::testing::MatchesRegex("charlm/[0-9,]*1[0-9,]*\n"));
-  // Somebody does it: the incident is over.
+  ASSERT_TRUE(WaitUntil([&] { return !ReadAll(root_ + "/commands").empty(); }, kTimeout));
+  EXPECT_THAT(ReadAll(root_ + "/commands"), ::testing::MatchesRegex("charlm/[0-9,]*1[0-9,]*\n"));
+  // The restart by the command ends the incident.
   ASSERT_TRUE(training.Start().ok());
   ASSERT_TRUE(training.AwaitStep(10, kTimeout)) << training.LogTail();
   const json answer = CliJson({"incidents", "--job", "charlm"});
@@ -437,28 +437,28 @@ TEST_F(RunTest, AJobThatOthersLaunchedIsStartedAgainByACommand) {
   training.KillAll();
 }
 
-/// Live migration, a frozen cgroup, a debugger: nothing failed, so nothing is started again.
-TEST_F(RunTest, WhoeverStandsStillForAWhileCostsNoRestart) {
+/// Live migration, a frozen cgroup, a debugger: nothing failed, so nothing is restarted.
+TEST_F(RunTest, APausedProcessCausesNoRestart) {
   StartCluster(2);
   ASSERT_NO_FATAL_FAILURE(Run({"--nnodes", "2"}, {"sleep", "900"}));
   ASSERT_TRUE(WaitUntil([&] { return Running().size() == 2; }, kTimeout));
   const auto before = Running();
-  const auto stand_still = [&](const std::vector<Process*>& processes) {
+  const auto pause_processes = [&](const std::vector<Process*>& processes) {
     for (Process* process : processes) process->Signal(SIGSTOP);
     std::this_thread::sleep_for(milliseconds(7'000));
     for (Process* process : processes) process->Signal(SIGCONT);
     ASSERT_TRUE(WaitUntil([&] { return NodesUp() == 2; }, kTimeout));
-    std::this_thread::sleep_for(milliseconds(5'000));  // a verdict that is due comes by then
+    std::this_thread::sleep_for(milliseconds(5'000));  // time for a pending verdict
     EXPECT_EQ(Incidents(), json::array());
     const auto after = Running();
     ASSERT_EQ(after.size(), 2U);
     for (const auto& [rank, pids] : before) EXPECT_EQ(after.at(rank).worker.pid, pids.worker.pid);
     EXPECT_EQ(NodesUp(), 2U);
   };
-  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->coordinator()}));
-  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->agent(1)}));
-  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->coordinator(), &cluster_->agent(0)}));
-  ASSERT_NO_FATAL_FAILURE(stand_still({&cluster_->agent(0), &cluster_->agent(1)}));
+  ASSERT_NO_FATAL_FAILURE(pause_processes({&cluster_->coordinator()}));
+  ASSERT_NO_FATAL_FAILURE(pause_processes({&cluster_->agent(1)}));
+  ASSERT_NO_FATAL_FAILURE(pause_processes({&cluster_->coordinator(), &cluster_->agent(0)}));
+  ASSERT_NO_FATAL_FAILURE(pause_processes({&cluster_->agent(0), &cluster_->agent(1)}));
 }
 
 TEST_F(RunTest, BadRequestsAreExplained) {
@@ -468,7 +468,7 @@ TEST_F(RunTest, BadRequestsAreExplained) {
     EXPECT_NE(reserved.exit_code, 0);
     EXPECT_THAT(reserved.errors, HasSubstr("choose another name"));
   }
-  EXPECT_EQ(Cli({"stop", "nobody"}).exit_code, 4);
+  EXPECT_EQ(Cli({"stop", "unknown"}).exit_code, 4);
   EXPECT_EQ(Cli({"incidents", "show", "99"}).exit_code, 4);
   EXPECT_EQ(Cli({"quarantine", "n99"}).exit_code, 4);
   const Cluster::CliResult none = Cli({"run", "--job", "lm"});

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kConnectTimeout(30'000);
 const std::string kJob = "saved";
 
-/// The job's run ids are its own, also among tests that run at the same time.
+/// Makes a run ID that is unique among concurrent tests.
 std::string RunId(uint64_t start) { return fmt::format("start-{}-{}", start, RandomHex(4)); }
 
 VersionId IdOf(const v1::Version& version) {
@@ -89,7 +89,7 @@ Status SavingJob::Check(int rank, VersionId version) const {
   Fill(expected, rank, version);
   if (expected == states_[static_cast<size_t>(rank)]) return Status::Ok();
   return DataLossError(
-      fmt::format("rank {} got other bytes than it saved as {}", rank, ToString(version)));
+      fmt::format("rank {} restored other bytes than it saved as {}", rank, ToString(version)));
 }
 
 Result<SavingJob::Restored> SavingJob::Restore(milliseconds timeout) {
@@ -100,7 +100,7 @@ Result<SavingJob::Restored> SavingJob::Restore(milliseconds timeout) {
     std::fill(states_[rank].begin(), states_[rank].end(), 0);
     ranks.emplace_back([&, rank] {
       auto got = clients_[rank]->Restore(std::nullopt, timeout);
-      // Its agent is gone: whoever restarts a trainer tries again.
+      // The agent may be restarting: retry, as a launcher does.
       WaitUntil(
           [&] {
             if (got.ok() || got.status().code() != v1::Code::kUnavailable) return true;
@@ -121,8 +121,8 @@ Result<SavingJob::Restored> SavingJob::Restore(milliseconds timeout) {
     HOLDFAST_RETURN_IF_ERROR(outcomes[rank]);
     const VersionId version = IdOf(restored[rank].version);
     if (rank > 0 && version != all.version) {
-      return Fail(InternalError(fmt::format("rank 0 got {}, rank {} {}", ToString(all.version),
-                                            rank, ToString(version))));
+      return Fail(InternalError(fmt::format("rank 0 restored {}, rank {} restored {}",
+                                            ToString(all.version), rank, ToString(version))));
     }
     all.version = version;
     all.tiers.push_back(restored[rank].tier);

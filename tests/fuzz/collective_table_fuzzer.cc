@@ -13,7 +13,7 @@
 namespace holdfast::agent {
 namespace {
 
-/// One store of a trainer gone mad: a word of the table, and what it becomes.
+/// One store of a faulty trainer: the index of a 64-bit word of the table, and its new value.
 struct Store {
   uint32_t word;
   uint32_t unused;
@@ -32,8 +32,8 @@ void RequireBounded(TableReader& reader, uint64_t now_ns) {
   FUZZ_REQUIRE(impossible.empty());
 }
 
-/// A table that says what a sane trainer's would: two communicators, operations in flight and
-/// ended, sums. The input breaks it.
+/// Fills a valid table: two communicators, operations in flight and completed, sums. The input then
+/// corrupts it.
 void Fill(CollectiveTable& table) {
   table.layout = kCollectiveTableMagic | kCollectiveTableVersion;
   table.writer = 7;
@@ -70,7 +70,8 @@ void Fill(CollectiveTable& table) {
 }  // namespace
 }  // namespace holdfast::agent
 
-/// The input is the time, then stores into the table, with a look after every few of them.
+/// The input is the time, followed by stores into the table. The table is read after every fourth
+/// store.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast::agent;
   static const auto control = [] {
@@ -85,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(&now_ns, data, sizeof now_ns);
   TableReader reader(*control);
   RequireBounded(reader, 3000);
-  std::vector<std::pair<size_t, uint64_t>> before;  // to undo it: filling all again is slow
+  std::vector<std::pair<size_t, uint64_t>> before;  // undo log: filling the table again is slow
   for (size_t at = sizeof now_ns; at + sizeof(Store) <= size; at += sizeof(Store)) {
     Store store{};
     std::memcpy(&store, data + at, sizeof store);

@@ -1,7 +1,7 @@
-// Messages of agents, operators and the detector, in any order and with any numbers, on the real
-// State, Supervisor, store and Watcher. Every input is a program: an opcode and what it needs,
-// bytes that run out are zeros. Nothing may crash, every call is answered once at most, and what
-// was stored can be loaded at any time.
+// Feeds messages of agents, operators and the detector, in any order and with any numbers, to the
+// real State, Supervisor, store and Watcher. Every input is a program: opcodes with their operands;
+// missing bytes are zeros. Nothing may crash, every call gets at most one reply, and the stored
+// records can be loaded at any time.
 
 #include <atomic>
 #include <memory>
@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kStepsMax = 400;
 constexpr const char* kCluster = "fuzz";
 
-/// A watcher's thread looks at the clock, too.
+/// A clock that the watcher's thread may read concurrently.
 class FuzzClock final : public Clock {
  public:
   TimePoint Now() const override { return TimePoint(Duration(nanos_.load())); }
@@ -41,20 +41,20 @@ class Coordinator {
   Coordinator(const uint8_t* data, size_t size) : data_(data), left_(size) {
     Load();
     if (size % 8 == 0) {
-      watcher_ = std::make_unique<Watcher>([](const FaultFound&) {}, attendance_,
+      watcher_ = std::make_unique<Watcher>([](const FaultDetected&) {}, attendance_,
                                            detect::DetectorOptions{}, clock_);
     }
   }
 
   void Run() {
     for (size_t step = 0; step < kStepsMax && left_ > 0; ++step) Step();
-    Look();
+    QueryAll();
     Load();
-    Look();
+    QueryAll();
   }
 
  private:
-  // ---- what an input says ----
+  // ---- values of the input ----
   uint8_t Byte() {
     if (left_ == 0) return 0;
     --left_;
@@ -88,7 +88,7 @@ class Coordinator {
     return kNumbers[Below(std::size(kNumbers))];
   }
   uint32_t Number32() { return static_cast<uint32_t>(Number()); }
-  /// Mostly what makes sense.
+  /// Returns mostly plausible numbers.
   uint64_t Small() { return Byte() % 8 == 0 ? Number() : Byte() % 4; }
   std::string Node() { return std::string(1, static_cast<char>('a' + Below(5))); }
   std::string Job() { return Below(8) == 7 ? "" : Below(2) == 0 ? "gpt" : "lm"; }
@@ -106,17 +106,17 @@ class Coordinator {
     const auto rank = static_cast<uint32_t>(Small());
     return Below(4) == 0 ? ParityRank(rank % 8).value : rank;
   }
-  void FillHoldings(google::protobuf::RepeatedPtrField<pb::Holding>* holdings) {
+  void FillReplicas(google::protobuf::RepeatedPtrField<pb::StoredReplica>* replicas) {
     for (uint32_t count = Below(4); count > 0; --count) {
-      pb::Holding* holding = holdings->Add();
-      holding->set_job(Job());
-      FillVersion(holding->mutable_version());
-      holding->set_rank(RankNumber());
-      holding->set_world(Below(8) == 0 ? Number32() : 2);
-      holding->set_tier(1 + Below(4));
-      holding->set_digest(Below(4) == 0 ? 2 : 1);
-      holding->set_image_bytes(Number());
-      if (Below(6) == 0) holding->set_damage("chunk 0");
+      pb::StoredReplica* report = replicas->Add();
+      report->set_job(Job());
+      FillVersion(report->mutable_version());
+      report->set_rank(RankNumber());
+      report->set_world(Below(8) == 0 ? Number32() : 2);
+      report->set_tier(1 + Below(4));
+      report->set_digest(Below(4) == 0 ? 2 : 1);
+      report->set_image_bytes(Number());
+      if (Below(6) == 0) report->set_damage("chunk 0");
     }
   }
   void FillWorkers(google::protobuf::RepeatedPtrField<pb::WorkerState>* workers) {
@@ -133,7 +133,7 @@ class Coordinator {
     }
   }
 
-  // ---- what happens ----
+  // ---- events ----
   void Step() {
     switch (Below(16)) {
       case 0:
@@ -147,7 +147,7 @@ class Coordinator {
       case 6:
         return Join();
       case 7:
-        return Want();
+        return RequestRestore();
       case 8:
         return Pass();
       case 9:
@@ -161,7 +161,7 @@ class Coordinator {
       case 13:
         return Direct();
       case 14:
-        return Look();
+        return QueryAll();
       default:
         return Below(4) == 0 ? Load() : Leave();
     }
@@ -176,7 +176,7 @@ class Coordinator {
     request.set_data_address("unix:/" + request.node());
     if (Below(2) == 0) request.set_peer_address("unix:/" + request.node() + ".peer");
     if (Below(3) != 0) request.set_worker_address("10.0.0.1");
-    FillHoldings(request.mutable_holdings());
+    FillReplicas(request.mutable_replicas());
     FillWorkers(request.mutable_workers());
     auto event = ReadAttach(request, kCluster);
     if (!event) return;
@@ -191,34 +191,35 @@ class Coordinator {
     const auto start = starts_.find(request.node());
     request.set_agent_start(start == starts_.end() || Below(8) == 0 ? Small() : start->second);
     request.set_epoch(Below(16) == 0 ? Number() : catalog_->epoch().value);
-    FillHoldings(request.mutable_holdings());
+    FillReplicas(request.mutable_replicas());
     for (uint32_t count = Below(2); count > 0; --count) {
-      pb::Missing* missing = request.add_missing();
-      missing->set_job(Job());
-      FillVersion(missing->mutable_version());
-      missing->set_rank(RankNumber());
-      missing->set_tier(1 + Below(4));
+      pb::FailedReplica* failed = request.add_failed();
+      failed->set_job(Job());
+      FillVersion(failed->mutable_version());
+      failed->set_rank(RankNumber());
+      failed->set_tier(1 + Below(4));
     }
     for (uint32_t count = Below(2); count > 0; --count) {
-      pb::Gone* gone = request.add_gone();
-      gone->set_job(Job());
-      FillVersion(gone->mutable_version());
-      gone->set_rank(RankNumber());
-      gone->set_tier(1 + Below(4));
-      if (Below(2) == 0) gone->set_damage("chunk 1");
+      pb::RemovedReplica* removed = request.add_removed();
+      removed->set_job(Job());
+      FillVersion(removed->mutable_version());
+      removed->set_rank(RankNumber());
+      removed->set_tier(1 + Below(4));
+      if (Below(2) == 0) removed->set_damage("chunk 1");
     }
     for (uint32_t count = Below(2); count > 0; --count) {
       pb::Prepared* prepared = request.add_prepared();
       prepared->set_request(
-          orders_.empty() || Below(4) == 0
+          prepare_requests_.empty() || Below(4) == 0
               ? Number()
-              : orders_[Below(static_cast<uint32_t>(orders_.size() % 255 + 1)) % orders_.size()]);
+              : prepare_requests_[Below(static_cast<uint32_t>(prepare_requests_.size() % 255 + 1)) %
+                                  prepare_requests_.size()]);
       prepared->mutable_outcome()->set_code(Below(2) == 0 ? 0 : Below(20));
     }
     FillWorkers(request.mutable_workers());
     auto event = ReadReport(request);
     if (!event) return;
-    event->request = Ask();
+    event->request = NewRequest();
     Apply(*std::move(event));
   }
 
@@ -230,36 +231,37 @@ class Coordinator {
     request.set_job(Job());
     request.set_run_id(RunId());
     request.set_rank(static_cast<uint32_t>(Small()));
-    // A world of a million ranks is legal and costs its memory each time.
+    // A world of a million ranks is valid, but needs much memory each time.
     request.set_world(Below(8) == 0 ? std::min(Number32(), 4096U) : 2);
     request.set_slot_bytes(Below(8) == 0 ? Number() : 4096);
     auto event = ReadJoin(request);
     if (!event) return;
-    event->request = Ask();
+    event->request = NewRequest();
     Apply(*std::move(event));
   }
 
-  void Want() {
-    RestoreWanted event;
-    event.request = Ask();
+  void RequestRestore() {
+    RestoreRequested event;
+    event.request = NewRequest();
     event.node = Node();
     event.job = Job();
     event.incarnation = Incarnation{1 + Small()};
     event.rank = Rank{static_cast<uint32_t>(Small())};
     if (Below(3) == 0) event.wanted = {Incarnation{Small()}, holdfast::Step{Small()}};
-    event.view = Below(2) == 0;
+    event.reshard = Below(2) == 0;
     const RequestId request = event.request;
     Apply(std::move(event));
-    if (Below(4) == 0) Apply(RestoreGivenUp{request});
+    if (Below(4) == 0) Apply(RestoreAbandoned{request});
     if (Below(4) == 0) {
-      Apply(PinSet{Ask(), Job(), {Incarnation{Small()}, holdfast::Step{Small()}}, Below(2) == 0});
+      Apply(PinSet{
+          NewRequest(), Job(), {Incarnation{Small()}, holdfast::Step{Small()}}, Below(2) == 0});
     }
   }
 
   void Pass() {
     static constexpr int64_t kMs[] = {0, 1, 100, 200, 500, 1000, 3000, 4000, 10'000, 60'000};
     at_.now += std::chrono::milliseconds(kMs[Below(std::size(kMs))]);
-    // A wall clock goes where it likes.
+    // A wall clock may jump in both directions.
     at_.wall_nanos = static_cast<int64_t>(Number() / 4);
     Apply(Tick{.resumed = Below(8) == 0});
   }
@@ -276,14 +278,15 @@ class Coordinator {
     proto.set_grace_ms(static_cast<int64_t>(Number()));
     auto spec = FromProto(proto);
     if (!spec) return;
-    Apply(RunEvent(RunWanted{Ask(), *std::move(spec)}));
+    Apply(RunEvent(RunRequested{NewRequest(), *std::move(spec)}));
   }
 
   void Operate() {
     if (Below(2) == 0) {
-      return Apply(RunEvent(StopWanted{Ask(), Job(), static_cast<int64_t>(Below(4)) * 1000}));
+      return Apply(
+          RunEvent(StopRequested{NewRequest(), Job(), static_cast<int64_t>(Below(4)) * 1000}));
     }
-    Apply(RunEvent(QuarantineWanted{Ask(), Node(), Below(2) == 0, "fuzz"}));
+    Apply(RunEvent(QuarantineRequested{NewRequest(), Node(), Below(2) == 0, "fuzz"}));
   }
 
   void FindFault() {
@@ -298,7 +301,7 @@ class Coordinator {
       event.jobs = {Job()};
       return Apply(RunEvent(std::move(event)));
     }
-    FaultFound event;
+    FaultDetected event;
     event.job = Job();
     event.incarnation = Incarnation{1 + Small()};
     event.kind = "hang";
@@ -350,7 +353,7 @@ class Coordinator {
     (void)watcher_->SamplesFor(node, digest.job());
   }
 
-  /// What an agent gets, from a coordinator that may be wrong.
+  /// Parses directives as an agent does, from a coordinator that may be faulty.
   void Direct() {
     std::string bytes;
     for (uint32_t count = Byte(); count > 0; --count) bytes += static_cast<char>(Byte());
@@ -369,7 +372,7 @@ class Coordinator {
   }
 
   // ---- the coordinator ----
-  RequestId Ask() {
+  RequestId NewRequest() {
     waiting_.insert(++next_);
     return next_;
   }
@@ -389,12 +392,12 @@ class Coordinator {
     attendance_.Reset(*records);
     waiting_.clear();
     starts_.clear();
-    orders_.clear();
+    prepare_requests_.clear();
   }
 
   void Apply(const Event& event) {
     std::vector<Effect> effects = state_->Apply(event, at_);
-    attendance_.See(event, effects);
+    attendance_.Update(event, effects);
     const std::vector<Effect> followed = supervisor_->Observe(event, effects, at_);
     effects.insert(effects.end(), followed.begin(), followed.end());
     if (const auto* attached = std::get_if<NodeAttached>(&event)) {
@@ -402,8 +405,8 @@ class Coordinator {
         starts_[attached->node] = attached->agent_start;
       }
     }
-    if (const auto* given_up = std::get_if<RestoreGivenUp>(&event)) {
-      waiting_.erase(given_up->request);
+    if (const auto* abandoned = std::get_if<RestoreAbandoned>(&event)) {
+      waiting_.erase(abandoned->request);
     }
     Take(effects);
   }
@@ -415,24 +418,24 @@ class Coordinator {
       if (const auto* reply = std::get_if<Reply>(&effect)) {
         FUZZ_REQUIRE(waiting_.erase(reply->request) == 1);
       } else if (const auto* send = std::get_if<Send>(&effect)) {
-        const auto* order = std::get_if<PrepareOrder>(&send->directive);
-        if (order != nullptr) orders_.push_back(order->request);
+        const auto* prepare = std::get_if<PrepareShard>(&send->directive);
+        if (prepare != nullptr) prepare_requests_.push_back(prepare->request);
       }
     }
   }
 
-  /// What operators see.
-  void Look() {
+  /// Calls everything that operators can query.
+  void QueryAll() {
     (void)state_->Nodes();
     auto jobs = state_->Jobs("");
     FUZZ_REQUIRE(jobs.has_value());
-    for (const JobView& job : *jobs) {
+    for (const JobStatus& job : *jobs) {
       FUZZ_REQUIRE(state_->Versions(job.name).has_value());
       (void)state_->PlanRestore(job.name, {}, std::nullopt);
-      (void)state_->PlanView(job.name, job.restorable);
-      (void)state_->Without(job.name, {});
+      (void)state_->PlanAllReplicas(job.name, job.restorable);
+      (void)state_->ImpactOfLosing(job.name, {});
     }
-    for (const RunView& run : supervisor_->Runs("")) {
+    for (const RunStatus& run : supervisor_->Runs("")) {
       FUZZ_REQUIRE(run.workers.size() <= run.record.spec.world());
     }
     (void)supervisor_->Incidents("", 0);
@@ -453,7 +456,7 @@ class Coordinator {
   std::set<RequestId> waiting_;
   std::map<std::string, AttachId> attaches_;
   std::map<std::string, uint64_t> starts_;  // of attached agents
-  std::vector<uint64_t> orders_;
+  std::vector<uint64_t> prepare_requests_;
 };
 
 }  // namespace

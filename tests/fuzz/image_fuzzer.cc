@@ -15,7 +15,7 @@ namespace {
 
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-/// What every accepted header must be true of.
+/// Checks the invariants of every accepted header.
 void RequireSound(const ParsedImage& image) {
   uint64_t reached = 0;
   for (const PlacedTensor& tensor : image.tensors) {
@@ -41,7 +41,7 @@ void RequireSound(const ParsedImage& image) {
   FUZZ_REQUIRE((image.format == 0) == image.identity.job.empty());
 }
 
-/// An image of ours that was accepted can be written again, and reads back the same.
+/// Checks that an accepted Holdfast image can be rendered again and parses to the same values.
 void RequireRenders(const ParsedImage& image) {
   std::vector<TensorSpec> specs;
   for (const PlacedTensor& tensor : image.tensors) specs.push_back(tensor.spec);
@@ -67,7 +67,7 @@ void RequireRenders(const ParsedImage& image) {
   FUZZ_REQUIRE(DescribeDifferences(again->tensors, specs).empty());
 }
 
-/// Its parts cover it and are sound by themselves.
+/// Checks that the parts of an image cover it and that each part is valid.
 void RequireParts(const ParsedImage& image, uint32_t count) {
   Result<std::vector<PartPlan>> plans = PlanParts(image, count);
   FUZZ_REQUIRE(plans.has_value());
@@ -101,8 +101,8 @@ void ParseOne(std::span<const std::byte> head, uint64_t image_bytes) {
 }  // namespace
 }  // namespace holdfast
 
-/// An input with '{' at byte 4 is a u32 number of data bytes and the JSON; its length word is made
-/// here. Any other is a whole file.
+/// An input with '{' at byte 4 is a u32 number of data bytes, followed by the JSON; the length
+/// field is added here. Any other input is a complete file.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast;
   if (size > 4 && data[4] == '{') {

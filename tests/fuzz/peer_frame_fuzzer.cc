@@ -27,7 +27,7 @@ bool IsSpelling(const std::string& encoded, std::span<const std::byte> bytes) {
 void DecodeHeader(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   const auto header = DecodeFrameHeader(bytes);
   if (!header) return RequireRefusal(header.error());
-  // One header has one spelling, and none asks for more room than its kind may have.
+  // Each header has exactly one encoding, and its payload is within the limit of its kind.
   FUZZ_REQUIRE(std::ranges::equal(EncodeFrameHeader(*header), bytes));
   FUZZ_REQUIRE(header->payload_bytes <= FramePayloadMax(header->kind));
   FUZZ_REQUIRE(FramePayloadMax(header->kind) <= kPeerGroupBytesMax + (64U << 10));
@@ -57,8 +57,8 @@ void DecodePayloads(std::span<const std::byte> bytes) {
 }  // namespace
 }  // namespace holdfast::agent
 
-/// Takes the input as each payload, and its beginning as a header: as it is, and again with its
-/// checksum made right, since what lies behind it would not be reached otherwise.
+/// Decodes the input as each kind of payload, and its beginning as a header. The header is decoded
+/// unchanged and with a correct checksum, since a wrong one hides the checks that follow.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast;
   using namespace holdfast::agent;

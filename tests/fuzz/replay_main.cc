@@ -1,5 +1,5 @@
-// Feeds every file of the folders that are named, and variants of each, to one fuzzer. So the
-// normal build, whose compiler has no libFuzzer, runs what fuzzing has found, too.
+// Feeds every file of the named folders, and variants of each, to one fuzzer. With it the normal
+// build, whose compiler has no libFuzzer, also runs the inputs that fuzzing found.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr int kVariants = 64;  // of each file
 using Input = std::vector<uint8_t>;
 
-/// xorshift64: the same variants each time.
+/// xorshift64, so that every run makes the same variants.
 uint64_t Next(uint64_t& state) {
   state ^= state << 13U;
   state ^= state >> 7U;
@@ -51,7 +51,7 @@ Input VariantOf(Input input, uint64_t& random) {
   return input;
 }
 
-/// Copied, so that a read behind the end is behind a heap block, too.
+/// Copies the input, so that a read beyond its end is also beyond a heap block.
 void Run(const Input& input) {
   const Input exact(input.begin(), input.end());
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     for (const fs::path& path : paths) {
       std::ifstream file(path, std::ios::binary);
       const Input input{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-      // Flushed, so that whoever stops in the middle has said on what.
+      // Flush, so that the output of a crash names the file.
       std::printf("%s\n", path.c_str());
       std::fflush(stdout);
       Run(input);

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// A property that must hold for every input; stops the fuzzer where it does not.
+// Checks a property that must hold for every input; aborts the fuzzer if it does not.
 #define FUZZ_REQUIRE(condition)                                                      \
   do {                                                                               \
     if (!(condition)) {                                                              \

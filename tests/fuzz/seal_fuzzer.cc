@@ -18,7 +18,7 @@ void DecodeOne(std::span<const std::byte> bytes) {
                  seal.error().code() == ErrorCode::kUnsupported);
     return;
   }
-  // One seal has one spelling: nothing hides in a record that is accepted.
+  // Each seal has exactly one encoding, so an accepted record contains nothing else.
   const std::string again = EncodeSeal(*seal);
   FUZZ_REQUIRE(std::ranges::equal(bytes, std::as_bytes(std::span(again))));
   FUZZ_REQUIRE(seal->chunk_crcs.size() == ChunkCount(seal->image_bytes));
@@ -35,8 +35,8 @@ void DecodeOne(std::span<const std::byte> bytes) {
 }  // namespace
 }  // namespace holdfast
 
-/// Takes the input as it is, and again with its checksum made right: what lies behind the checksum
-/// would not be reached otherwise.
+/// Decodes the input unchanged and with a correct checksum, since a wrong one hides the checks that
+/// follow.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast;
   std::string record(reinterpret_cast<const char*>(data), size);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the list of planted bugs against the tree: exit 1 with a line for each that no longer fits."""
+"""Checks the list of planted bugs against the tree. Prints a line for each that does not fit; then exits with 1."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The list of planted bugs (lists/*.toml), and a copy of the tree that has all of them behind one switch."""
+"""The list of planted bugs (lists/*.toml), and a copy of the tree with all of them behind one switch."""
 
 import dataclasses
 import json
@@ -10,17 +10,17 @@ import zlib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LISTS = HERE / "lists"
-# What the copy's CMake files ask for: a tree without it has no bugs to switch on.
+# The CMake files of the copy check for this file: a tree without it has no planted bugs.
 MARKER = "mutations.json"
 COMPILED = {".cc", ".h", ".c", ".hpp"}
-# An expression or statement is chosen against the original; raw text says itself where, by @ON@.
+# For an expression or a statement, the switch selects between both texts. Raw text contains the switch as @ON@.
 KINDS = {"expression", "statement", "raw"}
 PACKAGE = "client/python/src/"
 
 
 @dataclasses.dataclass
 class Mutation:
-    """One bug: `original`, which is once in `file`, becomes `mutated`, and one of `tests` must fail."""
+    """One bug: `original`, which occurs once in `file`, becomes `mutated`, and one of `tests` must fail."""
 
     id: str
     file: str
@@ -29,7 +29,7 @@ class Mutation:
     breaks: str
     tests: list
     kind: str = "expression"
-    argued: str = ""  # why no test can see it; counts as explained, not as caught
+    argued: str = ""  # why no test can detect it; counts as explained, not as caught
     number: int = 0
 
     @property
@@ -42,7 +42,7 @@ class Mutation:
 
 
 def load(lists=LISTS):
-    """All mutations. A number follows from the ID, so that a longer list compiles nothing anew that was there."""
+    """Returns all mutations. Numbers derive from IDs, so that new entries do not recompile the files of others."""
     found = []
     for path in sorted(lists.glob("*.toml")):
         for entry in tomllib.loads(path.read_text())["mutation"]:
@@ -52,50 +52,50 @@ def load(lists=LISTS):
 
 
 def problems(mutations, root=ROOT):
-    """What is wrong with the list, one sentence each."""
+    """Returns the problems of the list, one sentence each."""
     wrong = []
     seen = set()
     numbers = set()
     spans = {}
     for one in mutations:
-        say = lambda text, one=one: wrong.append(f"{one.id}: {text}")
+        report = lambda text, one=one: wrong.append(f"{one.id}: {text}")
         if one.id in seen:
-            say("this ID is there twice")
+            report("this ID occurs twice")
         seen.add(one.id)
         if one.number in numbers:
-            say("another bug has the same number: choose another ID")
+            report("another bug has the same number: choose another ID")
         if one.number:
             numbers.add(one.number)
         if one.kind not in KINDS:
-            say(f"kind '{one.kind}' is none of {', '.join(sorted(KINDS))}")
+            report(f"kind '{one.kind}' is not one of {', '.join(sorted(KINDS))}")
         if one.compiled and one.kind == "raw" and "@ON@" not in one.mutated:
-            say("raw text without @ON@ is there always")
+            report("raw text without @ON@ is always active: add @ON@")
         if one.compiled and one.kind == "expression" and one.original.rstrip().endswith(";"):
-            say("the original is a statement: kind = \"statement\"")
+            report("the original is a statement: use kind = \"statement\"")
         if one.original == one.mutated:
-            say("original and mutated are the same")
+            report("original and mutated are the same")
         if not one.tests and not one.argued:
-            say("it names no test and argues nothing")
+            report("it names no test and has no argument")
         path = root / one.file
         if not path.is_file():
-            say(f"{one.file} is not there")
+            report(f"{one.file} does not exist")
             continue
         text = path.read_text()
         count = text.count(one.original)
         if count != 1:
-            say(f"the original text is {count} times in {one.file}, not once")
+            report(f"the original text occurs {count} times in {one.file}, not once")
             continue
         begin = text.index(one.original)
         end = begin + len(one.original)
         for other_begin, other_end, other in spans.setdefault(one.file, []):
             if begin < other_end and other_begin < end:
-                say(f"its place overlaps with that of {other}")
+                report(f"its place overlaps with that of {other}")
         spans[one.file].append((begin, end, one.id))
     return wrong
 
 
 def replacement(one):
-    """The text that has both, behind the switch."""
+    """Returns the text with both alternatives behind the switch."""
     on = f"::holdfast::mutation::On({one.number})"
     if one.kind == "raw":
         return one.mutated.replace("@ON@", on)
@@ -105,14 +105,14 @@ def replacement(one):
 
 
 def instrumented(text, mutations):
-    """`text` of a compiled file with all of its bugs in it."""
+    """Returns `text` of a compiled file with all of its bugs."""
     for one in mutations:
         text = text.replace(one.original, replacement(one), 1)
     return '#include "tests/mutation/switch.h"\n' + text
 
 
 def files_of(root):
-    """Relative paths of everything that git tracks or would track."""
+    """Returns the relative paths of all files that git tracks or would track."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, check=True, capture_output=True).stdout
@@ -120,7 +120,7 @@ def files_of(root):
 
 
 def write_copy(mutations, into, root=ROOT):
-    """Makes or refreshes the copy; files that stay the same keep their times. Number of files written."""
+    """Makes or updates the copy; unchanged files keep their times. Returns the number of files written."""
     by_file = {}
     for one in mutations:
         if one.compiled:

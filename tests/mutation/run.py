@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Plants each bug of tests/mutation/lists and shows which test catches it.
 
-All bugs are compiled at once, into a copy of the tree, and one is chosen by $HOLDFAST_MUTATION. Bugs in the
-Python package and in scripts are put into a copy of the file while their tests run. The tree itself is only read.
+A copy of the tree is compiled once with all bugs, and $HOLDFAST_MUTATION selects one. Bugs in the Python package and in
+scripts are planted in copies of the files while their tests run. The tree itself is only read.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import mutants
 
 @dataclasses.dataclass
 class Outcome:
-    """What one test said: passed, failed (and which case), or did not end in time."""
+    """The outcome of one test: passed, failed (with the case), or timed out."""
 
     passed: bool
     why: str = ""
@@ -40,7 +40,7 @@ class Runner:
         self.baseline = {}
 
     def command(self, spec):
-        """Of "target[:filter]", "pytest:file[::case]" or "script:path [argument...]"."""
+        """Returns the command for "target[:filter]", "pytest:file[::case]" or "script:path [argument...]"."""
         if spec.startswith("pytest:"):
             file, _, case = spec.removeprefix("pytest:").partition("::")
             path = str(self.tree / "tests" / "python" / file) + (f"::{case}" if case else "")
@@ -49,10 +49,11 @@ class Runner:
             path, *arguments = spec.removeprefix("script:").split()
             return [str(self.tree / path), *arguments]
         target, _, chosen = spec.partition(":")
-        return [str(self.build / "tests" / target), "--gtest_fail_fast", *([f"--gtest_filter={chosen}"] if chosen else [])]
+        filters = [f"--gtest_filter={chosen}"] if chosen else []
+        return [str(self.build / "tests" / target), "--gtest_fail_fast", *filters]
 
     def run(self, spec, environment):
-        # The package is that of the build which the interpreter belongs to, and so are its programs.
+        # The installed package and its programs come from the build that the interpreter belongs to.
         build = pathlib.Path(self.options.python).parent.parent.parent if spec.startswith("pytest:") else self.build
         merged = {**os.environ, "HOLDFAST_BIN_DIR": str(build / "bin"), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
                   **environment}
@@ -63,7 +64,7 @@ class Runner:
                 code = process.wait(self.options.timeout)
             except subprocess.TimeoutExpired:
                 code = None
-            # Whatever the test left running goes with it.
+            # Kill all processes that the test left running.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -74,17 +75,17 @@ class Runner:
                 return Outcome(False, "the filter matches no test")
             return Outcome(True)
         if code is None:
-            return Outcome(False, f"{last_case(text)}: no end within {self.options.timeout:.0f} s")
+            return Outcome(False, f"{last_case(text)}: timed out after {self.options.timeout:.0f} s")
         return Outcome(False, failed_case(text) or f"{last_case(text)}: exit {code}")
 
     def fits(self, spec):
-        """Whether the test passes without a bug; asked once."""
+        """Returns the test's outcome without a bug. Runs it only once."""
         if spec not in self.baseline:
             self.baseline[spec] = self.run(spec, {"HOLDFAST_MUTATION": "0"})
         return self.baseline[spec]
 
     def planted(self, one):
-        """A context with the environment in which the bug is there."""
+        """Returns a context with the environment that activates the bug."""
         if one.compiled:
             return contextlib.nullcontext({"HOLDFAST_MUTATION": str(one.number)})
         return self.package_copy(one) if one.in_package else self.script_copy(one)
@@ -100,7 +101,7 @@ class Runner:
             path = pathlib.Path(folder) / one.file.removeprefix(mutants.PACKAGE)
             text = path.read_text()
             if text.count(one.original) != 1:
-                raise RuntimeError(f"{one.id}: the installed package is not that of this tree")
+                raise RuntimeError(f"{one.id}: the installed package is not from this tree: install it again")
             path.write_text(text.replace(one.original, one.mutated, 1))
             before = os.environ.get("PYTHONPATH", "")
             yield {"PYTHONPATH": folder + (f":{before}" if before else ""), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -119,7 +120,7 @@ class Runner:
         begin = time.monotonic()
         result = {"id": one.id, "file": one.file, "breaks": one.breaks, "outcome": "SURVIVED", "by": ""}
         if one.compiled and one.number == 0:
-            return {**result, "outcome": "NOT RUN", "by": "it is not in the copy: build that", "seconds": 0.0}
+            return {**result, "outcome": "NOT RUN", "by": "it is not in the copy: build the copy", "seconds": 0.0}
         sound = [spec for spec in one.tests if self.fits(spec).passed]
         if not sound:
             why = "; ".join(f"{spec} fails without a bug: {self.fits(spec).why}" for spec in one.tests)
@@ -149,7 +150,7 @@ def last_case(text):
 
 def prepare(options, mutations, wanted, runner):
     if options.no_build:
-        # The numbers are those that were compiled, whatever became of the list since.
+        # Use the numbers that were compiled: the list may have changed since.
         numbers = json.loads((runner.tree / mutants.MARKER).read_text())
         for one in mutations:
             one.number = numbers.get(one.id, 0)
@@ -175,18 +176,18 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--copy", default=str(mutants.ROOT / "build" / "mutation" / "tree"),
-                        help="where the copy of the tree is made and built (default: %(default)s)")
+                        help="folder for the copy of the tree and its build (default: %(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                        help="only bugs whose ID, or whose file, matches; may be repeated")
+                        help="only bugs whose ID or file matches; may be repeated")
     parser.add_argument("--python", default=str(mutants.ROOT / "build" / "test" / "python-environment/bin/python"),
-                        help="an interpreter that has the package installed; without it Python bugs are not run")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds a test may take (default: 120)")
+                        help="an interpreter with the package installed; without it Python bugs are not run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel jobs (default: %(default)s)")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds per test (default: 120)")
     parser.add_argument("--cmake", action="append", default=[], metavar="ARGUMENT", help="passed to cmake")
-    parser.add_argument("--json", metavar="FILE", help="writes the results there")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     parser.add_argument("--goal", type=float, default=98, help="per cent that must be caught (default: 98)")
-    parser.add_argument("--no-build", action="store_true", help="the copy is built already")
-    parser.add_argument("--list", action="store_true", help="shows the bugs and ends")
+    parser.add_argument("--no-build", action="store_true", help="use the copy as it is built now")
+    parser.add_argument("--list", action="store_true", help="list the bugs and exit")
     options = parser.parse_args()
 
     mutations = mutants.load()
@@ -207,9 +208,9 @@ def main():
         left_out = [one.id for one in wanted if any(spec.startswith("pytest:") for spec in one.tests)]
         wanted = [one for one in wanted if one.id not in left_out]
         if left_out:
-            print(f"{options.python} is not there: {len(left_out)} bugs of the Python package are not run")
+            print(f"{options.python} does not exist: {len(left_out)} bugs of the Python package are not run")
 
-    # Bugs in scripts change files of the copy and take turns; all others run side by side.
+    # Bugs in scripts change files of the copy, so they run one at a time; all others run in parallel.
     scripts = [one for one in wanted if not one.compiled and not one.in_package]
     others = [one for one in wanted if one not in scripts]
     results = []

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-// What a bug leaves over is no reason not to compile it.
+// A planted bug may leave unused code, which must still compile.
 #pragma GCC diagnostic ignored "-Wunused"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wparentheses"
@@ -12,8 +12,8 @@
 
 namespace holdfast::mutation {
 
-/// Whether the planted bug with this number is the one that $HOLDFAST_MUTATION names. One is chosen
-/// for the life of a process.
+/// Returns whether $HOLDFAST_MUTATION selects the planted bug with this number. The selection is
+/// fixed for the life of a process.
 inline bool On(int number) {
   static const int active = [] {
     const char* chosen = std::getenv("HOLDFAST_MUTATION");

@@ -1,4 +1,4 @@
-"""A whole Holdfast in a folder: real processes over Unix sockets, ended by their ids."""
+"""A Holdfast cluster in a folder: real processes over Unix sockets, ended by their process IDs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster:
     """One coordinator and `nodes` agents with their keepers."""
 
     def __init__(self, nodes=1, arena_bytes=512 << 20, agent_settings=(), data=None):
-        # Short: paths of sockets have a bound.
+        # A short path, since the length of socket paths is limited.
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="hf-py"))
         self.data = pathlib.Path(data or self.root).resolve()  # where versions are written
         self.nodes = nodes
@@ -65,7 +65,7 @@ class Cluster:
         for node in range(self.nodes):
             self.start_agent(node)
         wait_until(lambda: all(f"n{node}" in self.cli("nodes").stdout
-                               for node in range(self.nodes)), what="the agents' attaching")
+                               for node in range(self.nodes)), what="attaching the agents")
         return self
 
     def start_coordinator(self):
@@ -86,12 +86,12 @@ class Cluster:
             raise RuntimeError((home / "agent.log").read_text()[-4000:])
 
     def stop_agent(self, node=0):
-        """As if it hung; when this returns none of its threads runs any more."""
+        """Stops the agent with SIGSTOP. When this returns, none of its threads runs."""
         pid = self.agents[node].pid
         os.kill(pid, signal.SIGSTOP)
         states = pathlib.Path(f"/proc/{pid}/task").glob
         wait_until(lambda: all(path.read_text().rpartition(")")[2].split()[0] == "T"
-                               for path in states("*/stat")), what="the agent's stop")
+                               for path in states("*/stat")), what="stopping the agent")
 
     def kill_agent(self, node=0):
         self.agents[node].kill()
@@ -102,10 +102,10 @@ class Cluster:
         pid = _peer_pid(path)
         if pid:
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: _peer_pid(path) != pid, what="keeper's end")
+            wait_until(lambda: _peer_pid(path) != pid, what="the end of the keeper")
 
     def kill_everything(self):
-        """As a power cut: the memory is gone, the disks are there."""
+        """Simulates a power loss: the memory is lost, the disks remain."""
         processes = [self.coordinator, *self.agents.values()]
         for process in processes:
             process.kill()

@@ -16,13 +16,13 @@ def cluster():
 
 @pytest.fixture
 def job():
-    """A name that no other test has."""
+    """A job name that no other test uses."""
     return f"job-{next(_jobs)}"
 
 
 @pytest.fixture(autouse=True)
 def _socket(request, monkeypatch):
-    """Clients find the module's agent, where the test has one."""
+    """Points clients to the module's agent, if the test has one."""
     if "cluster" in request.fixturenames:
         monkeypatch.setenv("HOLDFAST_SOCKET", request.getfixturevalue("cluster").socket())
     monkeypatch.delenv("HOLDFAST_RUN_ID", raising=False)

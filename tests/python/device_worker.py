@@ -1,5 +1,5 @@
-"""A trainer with tensors in device memory, in a process of its own: which driver it finds is
-settled when it starts. Ends with 77 where there is no device."""
+"""A trainer with tensors in device memory, in a separate process, since the driver is chosen at start.
+Exits with 77 if there is no device."""
 
 import ctypes
 import sys
@@ -8,14 +8,14 @@ import threading
 import holdfast
 import numpy
 
-#: So many that a copy and what changes them meanwhile meet.
+#: Large enough that a copy overlaps with concurrent changes.
 BYTES = 32 << 20
-#: Does not wait for the default stream, nor that for it.
+#: The stream and the default stream do not wait for each other.
 NON_BLOCKING = 1
 
 
 class Driver:
-    """The driver's functions, by their exported names; an error ends the process."""
+    """The driver's functions by their exported names. An error ends the process."""
 
     def __init__(self):
         try:
@@ -38,7 +38,7 @@ class Driver:
 
 
 class DeviceMemory:
-    """BYTES on one device, and a stream of the training's own."""
+    """BYTES on one device, and a stream."""
 
     def __init__(self, driver, index):
         self.driver, self.index = driver, index
@@ -67,18 +67,17 @@ class DeviceMemory:
         return found
 
     def hold(self, until):
-        """What is queued after this waits until the event is set."""
+        """Blocks the work queued after this until the event is set."""
         self.held = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: until.wait(30) and None)
         self.driver.cuCtxPushCurrent_v2(self.context)
         self.driver.cuLaunchHostFunc(self.stream, self.held, None)
 
 
-def what_the_stream_makes_is_saved(job, driver):
-    """The copy waits for the stream it is given, and that stream for the copy; the loop waits for
-    neither."""
+def the_result_of_the_stream_is_saved(job, driver):
+    """The copy waits for its stream, and the stream for the copy. The loop waits for neither."""
     device = DeviceMemory(driver, driver.devices - 1)
-    beside = numpy.full(1000, 7, numpy.float32)
-    tensors = [device.tensor("weight"), holdfast.Tensor.of("beside", beside)]
+    host = numpy.full(1000, 7, numpy.float32)
+    tensors = [device.tensor("weight"), holdfast.Tensor.of("host", host)]
     with holdfast.Client(job, tensors) as client:
         go = threading.Event()
         device.hold(go)
@@ -86,16 +85,16 @@ def what_the_stream_makes_is_saved(job, driver):
         client.save(1, stream=device.stream.value)
         client.guard(device.stream.value)
         device.fill(2)
-        beside[:] = 8
+        host[:] = 8
         go.set()
         client.wait(1, holdfast.Tier.DISK)
         assert (device.bytes() == 2).all()
     with holdfast.Client(job, tensors) as client:
         assert client.restore().version.step == 1
-        assert (device.bytes() == 1).all() and (beside == 7).all()
+        assert (device.bytes() == 1).all() and (host == 7).all()
 
 
-def a_device_that_is_not_there_is_named(job, driver):
+def a_missing_device_is_named(job, driver):
     tensor = holdfast.Tensor("weight", 4096, holdfast.DType.U8, (BYTES,),
                              device=holdfast.Device.CUDA, device_index=driver.devices)
     try:
@@ -103,7 +102,7 @@ def a_device_that_is_not_there_is_named(job, driver):
     except holdfast.HoldfastError as error:
         print(error)
     else:
-        raise AssertionError("it was accepted")
+        raise AssertionError("the tensor was accepted")
 
 
 if __name__ == "__main__":

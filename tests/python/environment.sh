@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes the environment that the tests of the Python package run in, or brings its package up to date.
+# Creates the virtual environment for the tests of the Python package, or updates the package in it.
 #
 #   environment.sh PYTHON ENVIRONMENT PACKAGE CLIENT_LIBRARY
 #
-# Exit code 77: it cannot be made here. HOLDFAST_FRAMEWORKS=1 adds the packages of other people that
-# test_frameworks.py tests with.
+# Exit code 77: the environment cannot be created here. HOLDFAST_FRAMEWORKS=1 adds the frameworks for
+# test_frameworks.py.
 set -euo pipefail
 python=$1 environment=$2 package=$3 library=$4
 packages=(torch==2.13.0 numpy safetensors nanobind scikit-build-core pytest)
@@ -17,14 +17,14 @@ if [ ! -e "$environment/complete" ]; then
     exit 77
   fi
   if ! timeout 600 "$environment/bin/pip" install --quiet --no-compile "${packages[@]}"; then
-    echo "SKIPPED: pip finds no ${packages[*]} here"
+    echo "SKIPPED: pip cannot install ${packages[*]} here"
     rm -rf "$environment"
     exit 77
   fi
   touch "$environment/complete"
 fi
 if [ "${HOLDFAST_FRAMEWORKS:-}" = 1 ] && [ ! -e "$environment/frameworks" ]; then
-  # They shall not bring another torch. DeepSpeed's operators are compiled when they are used: none.
+  # The constraint keeps torch unchanged. DeepSpeed compiles operators only when they are used: none here.
   echo "${packages[0]}" >"$environment/constraints"
   DS_BUILD_OPS=0 DS_ACCELERATOR=cpu timeout 600 "$environment/bin/pip" install --quiet --no-compile \
     --no-build-isolation -c "$environment/constraints" transformers accelerate lightning wheel deepspeed torchdata
@@ -32,7 +32,7 @@ if [ "${HOLDFAST_FRAMEWORKS:-}" = 1 ] && [ ! -e "$environment/frameworks" ]; the
 fi
 if ! "$python" -c 'import sysconfig, os, sys
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'; then
-  echo "SKIPPED: Python.h is not there (Debian: apt-get install python3-dev)"
+  echo "SKIPPED: Python.h is missing (Debian: apt-get install python3-dev)"
   exit 77
 fi
 exec "$environment/bin/pip" install --quiet --force-reinstall --no-build-isolation --no-deps --no-index \

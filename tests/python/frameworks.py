@@ -1,4 +1,4 @@
-"""Trainings in other people's frameworks, for test_frameworks.py: run in processes of their own."""
+"""Trainings in other frameworks, for test_frameworks.py. They run in separate processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import holdfast.torch as hf
 
 
 def launched():
-    """The environment as torchrun makes it, or as it is without it."""
+    """Sets up the environment as with or without torchrun. Returns the world size."""
     if dist.is_initialized():
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", NODE_RANK="0",
                           LOCAL_WORLD_SIZE=str(dist.get_world_size()))
@@ -36,7 +36,7 @@ class Data(torch.utils.data.Dataset):
 
 
 class Model(nn.Module):
-    """Its weights are large enough to be saved as tensors."""
+    """A model whose weights are large enough to be saved as tensors."""
 
     def __init__(self, seed=3):
         super().__init__()
@@ -50,7 +50,7 @@ class Model(nn.Module):
 
 
 def everything(model, optimizer, scheduler):
-    """What must be equal at the end, to the bit."""
+    """The state that must be equal at the end, bit for bit."""
     return {"model": {name: value.clone() for name, value in model.state_dict().items()},
             "optim": optimizer.state_dict(), "sched": scheduler.state_dict()["last_epoch"],
             "random": torch.get_rng_state()}
@@ -60,12 +60,12 @@ def everything(model, optimizer, scheduler):
 
 
 def train_hf(job, folder, kill_after, every=1, epochs=3):
-    """Kills itself when that step is committed; 0: goes on to the end."""
+    """Trains, and kills itself when step `kill_after` is committed. 0: trains to the end."""
     launched()
     import transformers
     from transformers import Trainer, TrainingArguments
     transformers.logging.set_verbosity_error()
-    # On a busy machine, too, no step is left out.
+    # Long timeouts, so that no step is skipped on a busy machine.
     callback = hf.TrainerCallback(job=job, every=every, wait_for_slot=60, agent_timeout=60)
     began = []
 
@@ -91,8 +91,8 @@ def train_hf(job, folder, kill_after, every=1, epochs=3):
         trainer.model, optimizer, trainer.lr_scheduler), trainer.state.log_history
 
 
-def train_hf_untold(job, folder):
-    """A Trainer that was not told to go on where the job is."""
+def train_hf_without_resume(job, folder):
+    """Trains without resuming the job. Returns the error."""
     launched()
     import transformers
     from transformers import Trainer, TrainingArguments
@@ -144,7 +144,7 @@ def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
             self.began = trainer.global_step
 
         def on_train_batch_start(self, trainer, module, batch, index):
-            # Within an epoch: Lightning itself goes on at an epoch's beginning.
+            # Within an epoch. Lightning itself resumes at the beginning of an epoch.
             if trainer.current_epoch + 1 == kill_after and index == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -165,13 +165,13 @@ def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
 
 
 def train_with_loader(job, kill_after, steps=6):
-    """Batches that worker processes, which are spawned, make in a random order."""
+    """Trains with batches in random order from spawned worker processes."""
     from torchdata.stateful_dataloader import StatefulDataLoader
     torch.manual_seed(0)
     loader = StatefulDataLoader(Data(), batch_size=2, shuffle=True, num_workers=2,
                                 multiprocessing_context="spawn")
     model = Model()
-    model.drop.p = 0.0  # an iteration that begins draws a seed for the workers, after the restore
+    model.drop.p = 0.0  # a new iteration draws a seed for the workers after the restore
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     seen = []
     with hf.Checkpointer(job, {"model": model, "optim": optimizer, "loader": loader}) as ckpt:

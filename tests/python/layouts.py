@@ -1,5 +1,5 @@
-"""Ordinary trainings whose states are spread in other ways, for test_layouts.py: run in processes of
-their own."""
+"""Trainings with unusual distributions of their state, for test_layouts.py. They run in separate
+processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS, KILLED_AT = 6, 3
 
 
 def _normalised():
-    """Buffers that each rank keeps for itself, and a generator that each step uses."""
+    """A model with rank-local buffers, and a generator that each step uses."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     model = nn.Sequential(nn.Linear(16, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(0.3),
@@ -27,7 +27,7 @@ def _normalised():
 
 
 def _two_groups():
-    """Two pairs of ranks train a model each; most of its tensors are saved by one rank of a pair."""
+    """Two pairs of ranks train one model each. One rank of a pair saves most of its tensors."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)), nn.Linear(16, 1))
     with torch.no_grad():
@@ -39,7 +39,7 @@ def _two_groups():
 def _build(kind, seed):
     torch.manual_seed(seed)
     model = {"normalised": _normalised, "two groups": _two_groups}[kind]()
-    torch.manual_seed(10 * seed + dist.get_rank())  # of the dropout
+    torch.manual_seed(10 * seed + dist.get_rank())  # for the dropout
     return {"model": model, "optim": torch.optim.AdamW(model.parameters(), lr=0.01)}
 
 
@@ -51,7 +51,7 @@ def _train(state, step):
 
 
 def _bytes(state):
-    """All that this rank has, by name: its parts of the parameters, buffers, and optimizer state."""
+    """This rank's parts of the parameters, buffers and optimizer state, by name."""
     def local(tensor):
         return getattr(tensor, "_local_tensor", tensor).detach().clone()
     found = {name: local(value) for name, value in state["model"].state_dict().items()}
@@ -61,7 +61,7 @@ def _bytes(state):
     return {**found, "random": torch.get_rng_state()}
 
 
-def train_whole(kind, job):
+def train_uninterrupted(kind, job):
     state = _build(kind, 1)
     for step in range(STEPS):
         _train(state, step)
@@ -80,7 +80,7 @@ def train_and_die(kind, job):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train_on(kind, job):
+def resume_training(kind, job):
     state = _build(kind, 2)
     with hf.Checkpointer(job, state) as ckpt:
         began = ckpt.restore()
@@ -95,7 +95,7 @@ def tensors_of(step):
 
 
 def save_asynchronously_and_die(job, moment):
-    """Version 1 is complete; this process dies while version 2 is being written."""
+    """Saves version 1 completely, and dies while version 2 is written."""
     dcp.save(tensors_of(1), storage_writer=hf.StorageWriter(job, step=1))
     dcp.async_save(tensors_of(2), storage_writer=hf.StorageWriter(job, step=2))
     time.sleep(moment)
@@ -109,7 +109,7 @@ def load(job):
 
 
 def _pattern(rows):
-    """Numbers that say where they belong, beyond 4 GiB, too."""
+    """Values that are unique per position, also beyond 4 GiB."""
     first = torch.arange(1 << 20, dtype=torch.int64)
     return (first + (row << 20) for row in range(rows))
 

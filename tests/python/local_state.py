@@ -1,4 +1,4 @@
-"""States that differ between ranks, for test_replicas.py: run in processes of their own."""
+"""States that differ between ranks, for test_replicas.py. They run in separate processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import holdfast.torch as hf
 
 
 class Loader:
-    """Anything with state_dict() and load_state_dict()."""
+    """An object with state_dict() and load_state_dict()."""
 
     def __init__(self, **state):
         self.state = state
@@ -32,6 +32,7 @@ class Normalised(nn.Module):
 
 
 def own(value, rank):
+    """A state of rank-local tensors."""
     return {"ef": {"error_feedback": torch.full((256, 64), float(value)),
                    "small": torch.full((3,), float(value))},
             "expert": Normalised(value),
@@ -57,13 +58,13 @@ def restore_own(job, **options):
 
 
 def reshape_own(job):
-    """What two ranks saved, in another world: the error, and what each decision brings."""
+    """Restores in another world. Returns the error without decisions, and the result of each decision."""
     try:
         restore_own(job)
     except hf.StateMismatchError as error:
         refused = str(error)
-    found = {action: restore_own(job, on_reshape={"ef": action, "expert": action, "loader": whole})
-             for action, whole in (("first", "first"), ("mean", "drop"), ("zero", "drop"),
+    found = {action: restore_own(job, on_reshape={"ef": action, "expert": action, "loader": loader_action})
+             for action, loader_action in (("first", "first"), ("mean", "drop"), ("zero", "drop"),
                                    ("drop", "drop"))}
     return refused, found
 
@@ -79,8 +80,8 @@ class Net(nn.Module):
         return self.down(self.norm(self.up(x)))
 
 
-def beside(seed, mode):
-    """A model that ranks share, and tensors that they do not: some under names of their own."""
+def mixed(seed, mode):
+    """A shared model and rank-local tensors, some of them under names that only one rank has."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     rank, model = dist.get_rank(), Net(seed)
@@ -101,7 +102,7 @@ def step(state, number):
 
 
 def local_bytes(state):
-    """All tensors as this rank has them."""
+    """The bytes of all tensors on this rank."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
     model, optim = get_state_dict(state["model"], state["optim"])
     tensors = {**model, **{f"{name}.{key}": value for name, entry in optim["state"].items()
@@ -110,9 +111,9 @@ def local_bytes(state):
             .view(torch.uint8).numpy().tobytes() for name, value in tensors.items()}
 
 
-def save_beside(job, mode):
-    """The first save has no state of the optimizer yet."""
-    state = beside(1, mode)
+def save_mixed(job, mode):
+    """The first save has no optimizer state yet."""
+    state = mixed(1, mode)
     with hf.Checkpointer(job, state) as ckpt:
         ckpt.save(0)
         step(state, 0)
@@ -121,15 +122,15 @@ def save_beside(job, mode):
         return ckpt.stats()["bytes_copied"], local_bytes(state)
 
 
-def restore_beside(job, mode):
-    state = beside(2, mode)
+def restore_mixed(job, mode):
+    state = mixed(2, mode)
     with hf.Checkpointer(job, state) as ckpt:
         assert ckpt.restore() == 2
     return local_bytes(state)
 
 
 def save_trainable(job):
-    """Adapters of a frozen model, and a dictionary of some of its tensors."""
+    """Saves adapters of a frozen model, and a dictionary of some of its tensors. Returns the names."""
     model = nn.ModuleDict({"base": nn.Linear(512, 512), "lora": nn.Linear(512, 4)})
     model["base"].requires_grad_(False)
     with torch.no_grad():
@@ -138,8 +139,8 @@ def save_trainable(job):
     with hf.Checkpointer(job, {"model": model, "some": some}, trainable_only=True) as ckpt:
         ckpt.save(0)
         ckpt.wait(0)
-        with ckpt.open_view() as view:
-            names = sorted({piece.name for piece in view.pieces()})
+        with ckpt.open_version() as reader:
+            names = sorted({piece.name for piece in reader.pieces()})
     other = nn.ModuleDict({"base": nn.Linear(512, 512), "lora": nn.Linear(512, 4)})
     other["base"].requires_grad_(False)
     kept = other["base"].weight.clone()
@@ -150,8 +151,8 @@ def save_trainable(job):
     return names
 
 
-def save_as_before(job):
-    """As releases did that kept nothing apart."""
+def save_in_format_1(job):
+    """Saves as releases without rank-local tensors did."""
     from holdfast.torch import checkpointer, plan
     checkpointer._FORMAT = 1
     plan.Plan.qualifier = lambda self, stored: ""
@@ -193,7 +194,7 @@ def save_and_wait(ckpt, step):
 
 
 def diverge(job, begin, odd):
-    """One rank changes one of its weights by one bit, after all were compared once."""
+    """Trains until all bytes were compared once. Then one rank changes a weight by one bit."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 2000), nn.Linear(2000, 8))
     state = {"model": nn.parallel.DistributedDataParallel(model),
@@ -211,10 +212,10 @@ def diverge(job, begin, odd):
 
 
 def train_healthy(job, saves):
-    """A job whose replicas stay equal, not-a-numbers among them, and of which one rank leaves out a
-    save. Then one bit of a not-a-number is another."""
+    """Trains with equal replicas, including NaNs. One rank skips a save. Then one bit of a NaN
+    changes."""
     rank = dist.get_rank()
-    state = beside(1, "ddp")
+    state = mixed(1, "ddp")
     state["nan"] = hf.replicated({"x": torch.full((6000,), float("nan"))})
     nan = state["nan"].thing["x"]
     with hf.Checkpointer(job, state, random_states=False) as ckpt:
@@ -238,18 +239,18 @@ def train_healthy(job, saves):
 
 
 def save_ddp_alone(job):
-    """The names of the tensors and of the extras."""
+    """Saves a replicated model on one rank. Returns the names of its tensors and extras."""
     model = nn.Linear(64, 1000)
     with hf.Checkpointer(job, {"model": hf.replicated(model)}) as ckpt:
         ckpt.save(0)
         ckpt.wait(0)
-        with ckpt.open_view() as view:
-            return [piece.name for piece in view.pieces()], list(view.extras()[0])
+        with ckpt.open_version() as reader:
+            return [piece.name for piece in reader.pieces()], list(reader.extras()[0])
 
 
-def describe_anew(job):
-    """Rank 1 differs in what every save samples; then the state grows, so that samples are cut
-    elsewhere, and then rank 1 is as the others."""
+def change_samples(job):
+    """Rank 1 differs in bytes that every save samples. Then the state grows, which moves the sample
+    boundaries, and rank 1 gets the same values as the others."""
     x = torch.zeros(16 << 10)
     x[:] = dist.get_rank()
     state = {"a": hf.replicated({"x": x})}

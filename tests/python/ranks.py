@@ -1,5 +1,5 @@
-"""Runs a function in several processes that torch.distributed joins: as torchrun would, without its
-start-up time: the processes are forked from one that has imported everything and done nothing."""
+"""Runs a function in several processes of one torch.distributed group, as torchrun does, but with a
+short start-up: the processes are forked from one that has only imported all packages."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def _main(function, rank, world, folder, environment, arguments):
             dist.barrier()
             dist.destroy_process_group()
     except BaseException:
-        # Written before the others notice that this one is gone.
+        # Written before the other ranks notice the loss of this one.
         (folder / f"error-{rank}").write_text(traceback.format_exc())
         raise
 
 
 def run(world, function, *arguments, environment=(), timeout=300, expect=None):
-    """What `function(*arguments)` returned, by rank; `expect=KILLED`: all end by SIGKILL."""
+    """Runs `function(*arguments)` on each rank. Returns the results by rank. With `expect=KILLED` all
+    ranks must end by SIGKILL."""
     import torch
     with tempfile.TemporaryDirectory(prefix="hf-ranks") as name:
         folder = pathlib.Path(name)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs one file of tests in the environment: run.sh ENVIRONMENT FILE. Exit code 77: there is none,
-# or the file has no test that can run here.
+# Runs one test file in the environment: run.sh ENVIRONMENT FILE. Exit code 77: there is no environment,
+# or no test of the file can run here.
 set -euo pipefail
 cd "$(dirname "$0")"
 if [ ! -e "$1/complete" ]; then

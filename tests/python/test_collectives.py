@@ -1,4 +1,4 @@
-"""Collectives of real gloo ranks, told to the fault detector."""
+"""Recording the collectives of real gloo ranks for the fault detector."""
 
 import json
 import os
@@ -60,35 +60,35 @@ def test_a_rank_that_hangs_is_named(cluster, tmp_path):
 
 
 def recorded():
-    """What two ranks tell of one of each."""
-    told, lock, counter = [], threading.Lock(), iter(range(1, 10**6))
+    """Returns the records of one operation of each kind, on two ranks."""
+    records, lock, counter = [], threading.Lock(), iter(range(1, 10**6))
     real = {name: getattr(_native, name) for name in (
         "collective_begin", "collective_end", "collective_abandon", "communicator_describe")}
 
     def begin(communicator, kind, bytes, dtype, peer, sequence):
         with lock:
             number = next(counter)
-            told.append(["begin", number, communicator, int(kind), bytes, peer])
+            records.append(["begin", number, communicator, int(kind), bytes, peer])
         return number
     _native.collective_begin = begin
-    _native.collective_end = lambda number: told.append(["end", number])
-    _native.collective_abandon = lambda number: told.append(["abandon", number])
-    _native.communicator_describe = lambda *arguments: told.append(["group", *arguments])
+    _native.collective_end = lambda number: records.append(["end", number])
+    _native.collective_abandon = lambda number: records.append(["abandon", number])
+    _native.communicator_describe = lambda *arguments: records.append(["group", *arguments])
     try:
         with hf.record_collectives() as recorder:
-            everything(told)
-            wait_until(lambda: all_over(told), what="the end of all")
-        before = len(told)
+            run_all_kinds(records)
+            wait_until(lambda: all_ended(records), what="the end of all operations")
+        before = len(records)
         dist.all_reduce(torch.ones(3))
-        assert len(told) == before, "recorded after the end"
+        assert len(records) == before, "recorded after stop()"
         assert recorder is not None
     finally:
         for name, function in real.items():
             setattr(_native, name, function)
-    return told
+    return records
 
 
-def everything(told):
+def run_all_kinds(records):
     rank, ones = dist.get_rank(), torch.ones(1000)
     dist.all_reduce(ones)
     dist.all_reduce(ones, async_op=True).wait()
@@ -110,19 +110,19 @@ def everything(told):
     dist.all_reduce(ones, group=dist.new_group([0, 1]))
     from torch.distributed.fsdp import fully_shard
     model = fully_shard(torch.nn.Linear(100, 100), mesh=dist.init_device_mesh("cpu", (2,)))
-    told.append(["fsdp"])
+    records.append(["fsdp"])
     model(torch.ones(2, 100)).sum().backward()
 
 
-def all_over(told):
-    over = {entry[1] for entry in told if entry[0] in ("end", "abandon")}
-    return over == {entry[1] for entry in told if entry[0] == "begin"}
+def all_ended(records):
+    ended = {entry[1] for entry in records if entry[0] in ("end", "abandon")}
+    return ended == {entry[1] for entry in records if entry[0] == "begin"}
 
 
-def test_what_is_recorded():
-    for rank, told in enumerate(run(2, recorded)):
-        at = told.index(["fsdp"])
-        begun = [tuple(entry[2:]) for entry in told[:at] if entry[0] == "begin"]
+def test_the_recorded_operations():
+    for rank, records in enumerate(run(2, recorded)):
+        at = records.index(["fsdp"])
+        begun = [tuple(entry[2:]) for entry in records[:at] if entry[0] == "begin"]
         world = [entry[1:] for entry in begun if entry[0] == 0]
         assert world[:9] == [
             (Kind.ALL_REDUCE, 4000, None), (Kind.ALL_REDUCE, 4000, None),
@@ -133,27 +133,27 @@ def test_what_is_recorded():
         pair = [(Kind.SEND, 4000, 1 - rank), (Kind.RECEIVE, 4000, 1 - rank)]
         assert world[9:11] == (pair if rank == 0 else pair[::-1])
         assert world[11] == (Kind.ALL_REDUCE, 4000, None)
-        group, *_ = [entry for entry in told[:at] if entry[0] == "group"]
+        group, *_ = [entry for entry in records[:at] if entry[0] == "group"]
         assert group[2:] == [2, rank, [0, 1], 0]
         assert (group[1], Kind.ALL_REDUCE, 4000, None) in begun
-        sharded = [entry[3] for entry in told[at:] if entry[0] == "begin"]
+        sharded = [entry[3] for entry in records[at:] if entry[0] == "begin"]
         assert Kind.ALL_GATHER in sharded and Kind.REDUCE_SCATTER in sharded
-        over = {entry[1]: entry[0] for entry in told if entry[0] in ("end", "abandon")}
-        assert all(over[number] == "end" for number in range(1, 10))  # their time is known
+        ended = {entry[1]: entry[0] for entry in records if entry[0] in ("end", "abandon")}
+        assert all(ended[number] == "end" for number in range(1, 10))  # their duration is known
 
 
-def fails():
-    """A recorder that is broken does training no harm."""
+def run_with_a_broken_recorder():
+    """Runs collectives with a recorder that raises."""
     def broken(*_):
         raise RuntimeError("broken")
     _native.collective_begin = broken
     hf.record_collectives()
     ones = torch.ones(2)
     dist.all_reduce(ones)
-    with pytest.raises(RuntimeError):  # as without it
+    with pytest.raises(RuntimeError):  # as without a recorder
         dist.broadcast(ones, 7)
     return ones.tolist()
 
 
 def test_nothing_is_raised_into_training():
-    assert run(2, fails) == [[2.0, 2.0]] * 2
+    assert run(2, run_with_a_broken_recorder) == [[2.0, 2.0]] * 2

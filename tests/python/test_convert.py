@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: what torch and safetensors read and write."""
+"""`holdfast export` and `holdfast import` with the formats of torch and safetensors."""
 
 import json
 import os
@@ -30,15 +30,15 @@ def ok(cluster, *arguments):
 
 
 def convert(capsys, *arguments):
-    """As the command has it done, without the start of another interpreter: (answer, messages)."""
+    """Runs the converter as the command does, but in this process. Returns (result, messages)."""
     code = main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert (code == 0) == bool(said.out), said.err
-    return json.loads(said.out or "null"), said.err
+    output = capsys.readouterr()
+    assert (code == 0) == bool(output.out), output.err
+    return json.loads(output.out or "null"), output.err
 
 
 def export_dcp(cluster, job, folder):
-    """The same for `export --format dcp`: `folder`/dcp."""
+    """Runs `export --format dcp` with the converter in this process. Returns `folder`/dcp."""
     python = folder / "python"
     python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n'
                       f'cp -r "$4" {folder}/work && mkdir "$5" && touch "$5/.metadata"\n')
@@ -59,10 +59,10 @@ def template(tensors):
 
 
 def save_both_ways(kind, job, folder):
-    """With a Checkpointer, and by torch's own writer alone."""
+    """Saves with a Checkpointer, and with torch's own writer. Returns all tensors."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
     state = training.build(kind, seed=1)
-    # What is sharded over one dimension of a mesh is equal over the other: only the caller knows.
+    # Shards over one mesh dimension are equal along the other one, which only the caller knows.
     with hf.Checkpointer(job, dict(state, model=hf.replicated(state["model"]))) as ckpt:
         training.train(state, 0, kind)
         ckpt.save(0)
@@ -70,13 +70,13 @@ def save_both_ways(kind, job, folder):
     model, optim = get_state_dict(state["model"], state["optim"])
     dcp.save({"model": model, "optim": optim, "extra": {"epoch": 4, "t": torch.arange(3)}},
              checkpoint_id=folder)
-    return training.whole(state)
+    return training.full_tensors(state)
 
 
 @pytest.fixture(scope="module")
 def saved(cluster, tmp_path_factory):
-    """Four ranks' state, two-way tensor parallel and two-way sharded: (job, directory of torch's,
-    all tensors)."""
+    """A state of four ranks, two-way tensor parallel and two-way sharded: (job, directory of torch's
+    writer, all tensors)."""
     folder = str(tmp_path_factory.mktemp("torch") / "dcp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_SOCKET", cluster.socket())
@@ -84,14 +84,14 @@ def saved(cluster, tmp_path_factory):
                                        timeout=240)[0]
 
 
-def test_slices_of_four_ranks_become_whole(cluster, saved, tmp_path):
+def test_slices_of_four_ranks_are_assembled(cluster, saved, tmp_path):
     job, _, expected = saved
-    said = ok(cluster, "export", job, "--format", "safetensors", "--to", tmp_path / "st")
+    answer = ok(cluster, "export", job, "--format", "safetensors", "--to", tmp_path / "st")
     metadata, found = read_safetensors(tmp_path / "st/model.safetensors")
     training.assert_same({name.replace("optim.state.", "optim."): value
                           for name, value in found.items()}, expected)
     assert metadata["format"] == "pt" and metadata["source"] == f"{job}/1-0"
-    assert said["tensors"] == len(expected) and said["exported"]
+    assert answer["tensors"] == len(expected) and answer["exported"]
 
     model = {name[6:]: value for name, value in expected.items() if name.startswith("model.")}
     ok(cluster, "export", job, "--format", "hf", "--to", tmp_path / "hf", "--max-shard-size",
@@ -110,14 +110,14 @@ def test_slices_of_four_ranks_become_whole(cluster, saved, tmp_path):
 
     ok(cluster, "export", job, "--format", "dcp", "--to", tmp_path / "dcp")
     assert sorted(os.listdir(tmp_path / "dcp"))[0] == ".metadata"
-    state = training.build("plain", seed=2)  # by torch alone
+    state = training.build("plain", seed=2)  # restored by torch alone
     training.train(state, 0)
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     both = dict(zip(("model", "optim"), get_state_dict(state["model"], state["optim"])))
     dcp.load(both, checkpoint_id=tmp_path / "dcp")
     set_state_dict(state["model"], state["optim"], model_state_dict=both["model"],
                    optim_state_dict=both["optim"])
-    training.assert_same(training.whole(state), expected)
+    training.assert_same(training.full_tensors(state), expected)
 
 
 def test_other_libraries_read_it(cluster, job, tmp_path):
@@ -157,7 +157,7 @@ def test_tied_tensors_and_types_that_safetensors_lacks(cluster, job, tmp_path):
     assert found["extra"] == extra
 
 
-def test_what_dcp_saved_comes_out_as_it_was(cluster, job, tmp_path):
+def test_versions_of_dcp_are_exported_unchanged(cluster, job, tmp_path):
     state = {"a": {"w": torch.rand(4, 4), "l": [torch.rand(2), {"n": 1}]}, "step": 7, "n": None,
              "e": torch.zeros(0, 3), "c": torch.rand(2, dtype=torch.complex128)}
     dcp.save(state, storage_writer=hf.StorageWriter(job, step=3))
@@ -174,13 +174,13 @@ def test_what_dcp_saved_comes_out_as_it_was(cluster, job, tmp_path):
 
 def test_a_directory_of_torch_becomes_a_version(cluster, saved, job):
     _, folder, expected = saved
-    said = ok(cluster, "import", folder, "--job", job, "--step", 12)
-    assert said["version"] == "1-12" and said["left_out"] == []
+    answer = ok(cluster, "import", folder, "--job", job, "--step", 12)
+    assert answer["version"] == "1-12" and answer["left_out"] == []
     state = training.build("plain", seed=2)
     extra = {"epoch": 0, "t": torch.zeros(3, dtype=torch.int64)}
     with hf.Checkpointer(job, {**state, "extra": extra}) as ckpt:
         assert ckpt.restore() == 13
-    training.assert_same(training.whole(state), expected)
+    training.assert_same(training.full_tensors(state), expected)
     assert extra["epoch"] == 4 and extra["t"].tolist() == [0, 1, 2]
     found = {"model": template({name[6:]: value for name, value in expected.items()
                                 if name.startswith("model.")}), "extra": {"epoch": 0}}
@@ -188,7 +188,7 @@ def test_a_directory_of_torch_becomes_a_version(cluster, saved, job):
     assert torch.equal(found["model"]["up.weight"], expected["model.up.weight"])
     assert found["extra"]["epoch"] == 4
     again = cluster.cli("import", folder, "--job", job)
-    assert again.returncode == 1 and "there is a job" in again.stderr
+    assert again.returncode == 1 and "exists already" in again.stderr
 
 
 def import_share(folder, job):
@@ -218,7 +218,7 @@ def test_entries_are_renamed_and_safetensors_are_read(cluster, job, tmp_path, ca
     with hf.Checkpointer(job, {"model": restored}) as ckpt:
         ckpt.restore()
     training.assert_same(restored.state_dict(), model.state_dict())
-    # Out as Hugging Face has it, and in again.
+    # Export in the format of Hugging Face, and import again.
     ok(cluster, "export", job, "--format", "hf", "--to", tmp_path / "hf")
     convert(capsys, "import", tmp_path / "hf", "--job", f"{job}-again", "--entry", "model")
     restored = training.Model(5)
@@ -244,20 +244,20 @@ def test_nothing_in_a_checkpoint_runs(cluster, job, tmp_path, capsys):
     answer, error = convert(capsys, "import", tmp_path / "dcp", "--job", job)
     assert answer is None and "names 'posix.system'" in error
     assert not trace.exists()
-    # An object that is a pickle of more than values is left out, and said to be.
+    # An object whose pickle has more than plain values is left out and reported.
     dcp.save({"w": torch.ones(3), "evil": Command(trace)}, checkpoint_id=tmp_path / "object")
-    said, _ = convert(capsys, "import", tmp_path / "object", "--job", job)
-    assert said["left_out"] == ["evil"] and said["tensors"] == 1
+    answer, _ = convert(capsys, "import", tmp_path / "object", "--job", job)
+    assert answer["left_out"] == ["evil"] and answer["tensors"] == 1
     assert not trace.exists()
-    # Nor does one in the place of a tensor.
+    # Neither is a pickle in the place of a tensor loaded.
     metadata = foreign.load_metadata(tmp_path / "object/.metadata")
     places = {index.fqn: index for index in metadata.storage_data}
     metadata.storage_data[places["w"]] = metadata.storage_data[places["evil"]]
     (tmp_path / "object/.metadata").write_bytes(pickle.dumps(metadata))
-    with pytest.raises(hf.HoldfastError, match="'w' is said to be a tensor"):
+    with pytest.raises(hf.HoldfastError, match="describe 'w' as a tensor"):
         foreign.read(tmp_path / "object").tensors["w"].pieces[0][2]()
     assert not trace.exists()
-    pickle.loads(pickle.dumps(Command(trace)))  # so it would
+    pickle.loads(pickle.dumps(Command(trace)))  # the pickle would run
     assert trace.exists()
 
 
@@ -275,22 +275,22 @@ def test_files_outside_of_the_checkpoint_are_not_read(tmp_path, path):
 def test_damaged_checkpoints_are_named(tmp_path):
     dcp.save({"w": torch.ones(300)}, checkpoint_id=tmp_path)
     data, = tmp_path.glob("*.distcp")
-    whole = data.read_bytes()
-    data.write_bytes(whole[:200])
+    original = data.read_bytes()
+    data.write_bytes(original[:200])
     with pytest.raises(hf.HoldfastError, match="cut off"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
-    data.write_bytes(whole[:30] + bytes(len(whole) - 30))
-    with pytest.raises(hf.HoldfastError, match="'w'.*damaged|'w' is said to be a tensor"):
+    data.write_bytes(original[:30] + bytes(len(original) - 30))
+    with pytest.raises(hf.HoldfastError, match="'w'.*damaged|describe 'w' as a tensor"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
     data.unlink()
-    with pytest.raises(hf.HoldfastError, match="not whole"):
+    with pytest.raises(hf.HoldfastError, match="is incomplete"):
         foreign.read(tmp_path).tensors["w"].pieces[0][2]()
     (tmp_path / ".metadata").write_bytes(b"\x80\x04junk")
     with pytest.raises(hf.HoldfastError, match="cannot be read"):
         foreign.read(tmp_path)
 
 
-def test_without_python_it_is_said_what_is_missing(cluster, job, tmp_path):
+def test_a_missing_interpreter_or_package_is_named(cluster, job, tmp_path):
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\nexit 77\n")
     bare.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The binding of holdfast.h, without torch."""
+"""Tests of the binding of holdfast.h, without torch."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def state(*names, size=1000):
     return arrays, [holdfast.Tensor.of(name, array) for name, array in arrays.items()]
 
 
-def test_what_is_saved_comes_back(cluster, job):
+def test_a_saved_state_is_restored(cluster, job):
     arrays, tensors = state("a", "b")
     with holdfast.Client(job, tensors) as client:
         assert client.restore() is None
@@ -72,13 +72,13 @@ def test_errors_are_exceptions_with_code_and_message(cluster, job, monkeypatch):
     client.close()
 
 
-def test_what_failed_in_the_background_is_raised_once(cluster, job):
+def test_a_background_failure_is_raised_once(cluster, job):
     _, tensors = state("a", size=1 << 20)
     client = holdfast.Client(job, tensors, agent_timeout=5.0)
     client.save(1)
     client.wait(1)
     cluster.stop_agent()
-    client.save(2)  # accepted, and then nobody answers
+    client.save(2)  # accepted, but the agent never answers
     time.sleep(0.5)
     cluster.kill_agent()
     found = []
@@ -153,7 +153,7 @@ def test_a_forked_child_does_nothing(cluster, job):
         client.wait(2)
 
 
-def test_exiting_without_close_keeps_what_was_saved(cluster, job):
+def test_exit_without_close_keeps_the_saves(cluster, job):
     program = (
         "import holdfast, numpy\n"
         "a = numpy.full(1 << 20, 7.0)\n"

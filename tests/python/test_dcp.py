@@ -31,7 +31,7 @@ def test_save_and_load(cluster, job):
     found = state_dict(0)
     dcp.load(found, storage_reader=hf.StorageReader(job))
     assert_equal(found, state_dict(4))
-    # And on: loading was a start of the job, the next save another.
+    # Loading was one start of the job, the next save begins another.
     dcp.save(state_dict(5), storage_writer=hf.StorageWriter(job, step=5))
     dcp.load(found, storage_reader=hf.StorageReader(job))
     assert_equal(found, state_dict(5))
@@ -47,7 +47,7 @@ def test_async_save(cluster, job):
     assert_equal(state, state_dict(1))
 
 
-def test_parts_and_what_is_missing(cluster, job):
+def test_partial_loads_and_missing_keys(cluster, job):
     dcp.save(state_dict(2), storage_writer=hf.StorageWriter(job, step=0))
     some = {"model": {"w": torch.zeros(5, 7)}}
     dcp.load(some, storage_reader=hf.StorageReader(job))
@@ -90,7 +90,7 @@ def save_sharded(kind, job):
     training.train(state, 0, kind)
     model, optim = get_state_dict(state["model"], state["optim"])
     dcp.save({"model": model, "optim": optim}, storage_writer=hf.StorageWriter(job, step=0))
-    return training.whole(state)
+    return training.full_tensors(state)
 
 
 def load_sharded(kind, job):
@@ -100,7 +100,7 @@ def load_sharded(kind, job):
     dcp.load(both, storage_reader=hf.StorageReader(job))
     set_state_dict(state["model"], state["optim"], model_state_dict=both["model"],
                    optim_state_dict=both["optim"])
-    return training.whole(state)
+    return training.full_tensors(state)
 
 
 def test_other_worlds(cluster, job):
@@ -110,7 +110,7 @@ def test_other_worlds(cluster, job):
     training.assert_same(run(1, load_sharded, "plain", job)[0], expected)
 
 
-def test_what_the_checkpointer_saved(cluster, job):
+def test_a_version_of_the_checkpointer(cluster, job):
     model = torch.nn.Linear(3, 3)
     with hf.Checkpointer(job, {"model": model}) as ckpt:
         ckpt.save(0)

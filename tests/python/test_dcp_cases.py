@@ -1,4 +1,4 @@
-"""What torch tests of its own storage, tried with Holdfast's; the table is in README.md."""
+"""The cases that torch tests with its own storage, with Holdfast's. README.md has the table."""
 
 import holdfast.torch as hf
 import pytest
@@ -86,8 +86,8 @@ def test_planners_that_convert_and_rename(cluster, job):
     assert torch.equal(found["w"], weight.half().float()) and found["n"] == 8
 
 
-def test_plans_that_are_kept(cluster, job):
-    """The planner keeps the plan of the first save; a load in between is a new start of the job."""
+def test_cached_plans(cluster, job):
+    """The planner caches the plan of the first save. A load in between is a new start of the job."""
     def save(step):
         dcp.save({"w": torch.full((4,), float(step)), "n": step},
                  storage_writer=hf.StorageWriter(job, step),
@@ -114,7 +114,7 @@ class Counter:
         self.count, self.table = state["count"], state["table"]
 
 
-def test_objects_with_a_state_of_their_own(cluster, job):
+def test_objects_with_a_state_dict(cluster, job):
     values = {"b": b"\x00\xff", "s": {1, 2}, "t": (1, None), "d": torch.float16, "f": float("inf")}
     dcp.save({"counter": Counter(7), "v": values}, storage_writer=hf.StorageWriter(job, 0))
     found = {"counter": Counter(0), "v": dict.fromkeys(values)}
@@ -123,7 +123,7 @@ def test_objects_with_a_state_of_their_own(cluster, job):
     assert found["v"] == values
 
 
-def test_a_step_twice(cluster, job):
+def test_saving_a_step_twice_raises(cluster, job):
     dcp.save(nested(), checkpoint_id="ignored", storage_writer=hf.StorageWriter(job, 1))
     with pytest.raises(CheckpointException, match="step 1 is saved already"):
         dcp.save(nested(), storage_writer=hf.StorageWriter(job, 1))
@@ -133,7 +133,7 @@ def test_a_step_twice(cluster, job):
     assert_nested(found, 2)
 
 
-def test_what_cannot_be_says_so(cluster, job):
+def test_unsupported_saves_raise(cluster, job):
     with pytest.raises(hf.HoldfastError, match="use_collectives=False"):
         dcp.save(nested(), storage_writer=hf.StorageWriter(job, 1), use_collectives=False)
     with pytest.raises(CheckpointException, match="'p' is a builtins.object"):
@@ -142,21 +142,21 @@ def test_what_cannot_be_says_so(cluster, job):
 
 # ------------------------------------------------------------------------------------ several ranks
 
-def whole(rows=13, columns=6):
+def full(rows=13, columns=6):
     return torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns)
 
 
 def spread_over(mesh, placements, zero=False):
     from torch.distributed.tensor import distribute_tensor
-    return distribute_tensor(whole() * (0 if zero else 1), mesh, placements)
+    return distribute_tensor(full() * (0 if zero else 1), mesh, placements)
 
 
 def other_placements(job):
-    """DTensors of one kind are loaded as any other, as plain tensors, and into meta tensors."""
+    """Loads DTensors with other placements, as plain tensors, and into meta tensors."""
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     line, grid = init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
-    pair = DeviceMesh("cpu", [1, 2])  # the other ranks have none of it
+    pair = DeviceMesh("cpu", [1, 2])  # the other ranks hold no part of it
     kinds = [(line, [Shard(0)]), (line, [Shard(1)]), (line, [Replicate()]),
              (grid, [Shard(0), Shard(1)]), (grid, [Replicate(), Shard(0)]),
              (grid, [Shard(1), Replicate()]), (grid, [Shard(0), Shard(0)]), (pair, [Shard(0)])]
@@ -166,57 +166,57 @@ def other_placements(job):
         found = {f"k{i}": spread_over(*kinds[(i + shift) % 7], zero=True) for i in range(8)}
         dcp.load(found, storage_reader=hf.StorageReader(job))
         for name, tensor in found.items():
-            assert torch.equal(tensor.full_tensor(), whole()), (name, shift)
+            assert torch.equal(tensor.full_tensor(), full()), (name, shift)
     found = {f"k{i}": torch.zeros(13, 6) for i in range(7)}
     found["k7"] = torch.empty(13, 6, device="meta")
     dcp.load(found, storage_reader=hf.StorageReader(job))
-    assert all(torch.equal(tensor, whole()) for tensor in found.values())
+    assert all(torch.equal(tensor, full()) for tensor in found.values())
 
 
 def own_names(job):
-    """Each rank has something of its own; what all have is saved once."""
+    """Each rank has a tensor of a unique name. A tensor of all ranks is saved once."""
     rank = dist.get_rank()
-    state = {"all": whole(), f"stage{rank}": torch.full((3,), float(rank)), "n": rank}
+    state = {"all": full(), f"stage{rank}": torch.full((3,), float(rank)), "n": rank}
     dcp.save(state, storage_writer=hf.StorageWriter(job, 0),
              planner=dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True))
     found = {"all": torch.zeros(13, 6), f"stage{rank}": torch.zeros(3), "n": None}
     dcp.load(found, storage_reader=hf.StorageReader(job))
-    assert torch.equal(found["all"], whole()) and (found[f"stage{rank}"] == rank).all()
-    assert found["n"] == 0  # of the lowest rank, as torch's own
+    assert torch.equal(found["all"], full()) and (found[f"stage{rank}"] == rank).all()
+    assert found["n"] == 0  # of the lowest rank, as with torch's own storage
 
 
 def one_fails(job):
-    """What fails on one rank fails on all, by that rank's name; the next save is well."""
+    """A failure on one rank raises on all and names that rank. The next save succeeds."""
     bad = {"p": object()} if dist.get_rank() == 2 else {"p": 1}
     with pytest.raises(CheckpointException, match=r"ranks:dict_keys\(\[2\]\)"):
-        dcp.save({"w": whole(), **{f"r{dist.get_rank()}": bad}},
+        dcp.save({"w": full(), **{f"r{dist.get_rank()}": bad}},
                  storage_writer=hf.StorageWriter(job, 0, timeout=5))
-    dcp.save({"w": whole()}, storage_writer=hf.StorageWriter(job, 1))
+    dcp.save({"w": full()}, storage_writer=hf.StorageWriter(job, 1))
     wrong = torch.zeros(13, 6 if dist.get_rank() != 1 else 7)
     with pytest.raises(CheckpointException, match="(?s)RANK 1.*[Ss]ize mismatch"):
         dcp.load({"w": wrong}, storage_reader=hf.StorageReader(job))
 
 
 def in_groups(job):
-    """Two groups save apart, and one rank alone, while the others do other things."""
+    """Two groups save separately, and then one rank alone."""
     groups = [dist.new_group([0, 3]), dist.new_group([1, 2])]
     mine = 0 if dist.get_rank() in (0, 3) else 1
-    state = {"w": whole() + mine}
+    state = {"w": full() + mine}
     dcp.save(state, storage_writer=hf.StorageWriter(f"{job}-{mine}", 0), process_group=groups[mine])
     found = {"w": torch.zeros(13, 6)}
     dcp.load(found, storage_reader=hf.StorageReader(f"{job}-{mine}", process_group=groups[mine]),
              process_group=groups[mine])
     assert torch.equal(found["w"], state["w"])
     if dist.get_rank() == 3:
-        dcp.save({"x": whole()}, storage_writer=hf.StorageWriter(f"{job}-a", 0), no_dist=True)
+        dcp.save({"x": full()}, storage_writer=hf.StorageWriter(f"{job}-a", 0), no_dist=True)
         found = {"x": torch.zeros(13, 6)}
         dcp.load(found, storage_reader=hf.StorageReader(f"{job}-a", no_dist=True), no_dist=True)
-        assert torch.equal(found["x"], whole())
+        assert torch.equal(found["x"], full())
     dist.barrier()
 
 
 def sharded_tensors(job):
-    """The older kind of a tensor in shards."""
+    """ShardedTensor, the older type of sharded tensors."""
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
     spec = ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in range(4)])
@@ -225,21 +225,21 @@ def sharded_tensors(job):
         made = sharded_tensor.empty(spec, 13, 6)
         for shard in made.local_shards():
             first, count = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
-            shard.tensor.copy_(whole()[first:first + count] * value)
+            shard.tensor.copy_(full()[first:first + count] * value)
         return made
     dcp.save({"s": make(1)}, storage_writer=hf.StorageWriter(job, 0))
     found = {"s": make(0)}
     dcp.load(found, storage_reader=hf.StorageReader(job))
     for shard in found["s"].local_shards():
         first, count = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
-        assert torch.equal(shard.tensor, whole()[first:first + count])
+        assert torch.equal(shard.tensor, full()[first:first + count])
     found = {"s": torch.zeros(13, 6)}
     dcp.load(found, storage_reader=hf.StorageReader(job))
-    assert torch.equal(found["s"], whole())
+    assert torch.equal(found["s"], full())
 
 
 def several_shards_of_a_rank(job):
-    """Blocks dealt out to the ranks in turn; also of complex numbers."""
+    """Blocks are assigned to the ranks in turn. Also tests complex numbers."""
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
     blocks = [ShardMetadata([row, column], [min(3, 13 - row), 2], f"rank:{(row + column) % 4}/cpu")
@@ -249,7 +249,7 @@ def several_shards_of_a_rank(job):
         made = sharded_tensor.empty(EnumerableShardingSpec(blocks), 13, 6, dtype=dtype)
         for shard in made.local_shards():
             (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
-            part = whole()[row:row + rows, column:column + columns]
+            part = full()[row:row + rows, column:column + columns]
             shard.tensor.copy_(part * (0 if zero else 1))
         assert len(made.local_shards()) > 1
         return made
@@ -265,7 +265,7 @@ def several_shards_of_a_rank(job):
     found = {name: torch.zeros(13, 6, dtype=dtype) for name, dtype in kinds.items()}
     dcp.load(found, storage_reader=hf.StorageReader(job))
     for name, dtype in kinds.items():
-        assert torch.equal(found[name], whole().to(dtype))
+        assert torch.equal(found[name], full().to(dtype))
 
 
 def older_fsdp(job):
@@ -292,11 +292,11 @@ def older_fsdp(job):
 
 
 def asynchronously(job):
-    """In a thread, staged in advance, and through torch's stagers."""
+    """async_save in a thread, and with torch's stagers."""
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
     stager = DefaultStager(StagingOptions(False, False, True, False))
     for step, options in enumerate(({}, {"async_stager": stager})):
-        state = {"w": whole() + step}
+        state = {"w": full() + step}
         answer = dcp.async_save(state, storage_writer=hf.StorageWriter(job, step), **options)
         if hasattr(answer, "staging_completion"):
             answer.staging_completion.result()
@@ -305,7 +305,7 @@ def asynchronously(job):
         answer.result()
         found = {"w": torch.zeros(13, 6)}
         dcp.load(found, storage_reader=hf.StorageReader(job))
-        assert torch.equal(found["w"], whole() + step)
+        assert torch.equal(found["w"], full() + step)
     stager.close()
 
 
@@ -318,26 +318,26 @@ def all_cases(job):
 
 def test_four_ranks(cluster, job, tmp_path):
     run(4, all_cases, job, timeout=240)
-    # Who exports puts the shards of a rank together, too.
+    # An export also assembles several shards of a rank.
     exported = cluster.cli("export", f"{job}-several_shards_of_a_rank", "--format", "safetensors",
                            "--to", str(tmp_path / "out"), timeout=60)
     assert exported.returncode == 0, exported.stderr
     found = safetensors.torch.load_file(*tmp_path.glob("out/*.safetensors"))
-    assert torch.equal(found["s"], whole())
-    assert torch.equal(found["c"], torch.view_as_real(whole().to(torch.complex128)))
+    assert torch.equal(found["s"], full())
+    assert torch.equal(found["c"], torch.view_as_real(full().to(torch.complex128)))
 
 
 def in_another_process(job):
-    """Saves in torch's own background process; loads in between; saves again."""
+    """Saves in torch's background process, loads, and saves again."""
     found = {"w": torch.zeros(13, 6)}
     for step in (1, 2):
-        state = {"w": whole() + step}
+        state = {"w": full() + step}
         answer = dcp.async_save(state, storage_writer=hf.StorageWriter(job, step),
                                 async_checkpointer_type=AsyncCheckpointerType.PROCESS)
         state["w"].zero_()
         answer.result()
         dcp.load(found, storage_reader=hf.StorageReader(job))
-        assert torch.equal(found["w"], whole() + step)
+        assert torch.equal(found["w"], full() + step)
 
 
 def test_saves_in_another_process(cluster, job):

@@ -1,5 +1,5 @@
-"""Tensors in device memory, without torch: on the driver of this machine where it has a device, and
-on the simulated one (tests/client/cuda) where that was built."""
+"""Tensors in device memory, without torch: on this machine's driver if there is a device, and on the
+simulated driver (tests/client/cuda) if it was built."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ def run(driver, what, job):
     environment = dict(os.environ)
     if driver == "simulated":
         if not (SIMULATED / "libcuda.so.1").exists():
-            pytest.skip("the simulated driver was not built: there is no cuda.h")
+            pytest.skip("the simulated driver was not built: no cuda.h")
         environment["LD_LIBRARY_PATH"] = str(SIMULATED)
     worker = pathlib.Path(__file__).with_name("device_worker.py")
     found = subprocess.run([sys.executable, str(worker), what, job], env=environment, text=True,
@@ -29,10 +29,10 @@ def run(driver, what, job):
 
 
 @pytest.mark.parametrize("driver", ["real", "simulated"])
-def test_what_the_stream_makes_is_saved(cluster, job, driver):
-    run(driver, "what_the_stream_makes_is_saved", job)
+def test_the_result_of_the_stream_is_saved(cluster, job, driver):
+    run(driver, "the_result_of_the_stream_is_saved", job)
 
 
 @pytest.mark.parametrize("driver", ["real", "simulated"])
-def test_a_device_that_is_not_there_is_named(cluster, job, driver):
-    assert "invalid device ordinal" in run(driver, "a_device_that_is_not_there_is_named", job)
+def test_a_missing_device_is_named(cluster, job, driver):
+    assert "invalid device ordinal" in run(driver, "a_missing_device_is_named", job)

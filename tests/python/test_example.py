@@ -1,4 +1,4 @@
-"""The example for users, launched in each way, each going on where the other stopped."""
+"""The example program with each launcher. Each launch continues where the previous one stopped."""
 
 import os
 import pathlib

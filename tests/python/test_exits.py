@@ -1,4 +1,4 @@
-"""However a trainer ends, it ends at once, leaves nothing behind, and what was saved is there."""
+"""A trainer ends promptly in every way, leaves no processes behind, and keeps its saved versions."""
 
 import contextlib
 import os
@@ -66,8 +66,8 @@ def processes_of(session):
 
 def finish(child):
     out, errors = child.communicate(timeout=200)
-    # Python's own helper of spawned processes sees the end of its pipe and goes, too.
-    wait_until(lambda: processes_of(child.pid) == [], what="the end of all it started")
+    # Python's resource tracker of spawned processes also ends, after its pipe is closed.
+    wait_until(lambda: processes_of(child.pid) == [], what="the end of all its processes")
     return child.returncode, out, errors
 
 
@@ -129,8 +129,8 @@ def test_exit_without_close(cluster, job, tmp_path):
     assert restored(job) == 1
 
 
-def test_nothing_is_left_in_the_process(cluster, job):
-    def things():
+def test_no_threads_or_files_stay_open(cluster, job):
+    def open_files_and_threads():
         return (sorted(os.readlink(path) for path in pathlib.Path("/proc/self/fd").iterdir()
                        if path.is_symlink()).__len__(), len(os.listdir("/proc/self/task")))
 
@@ -143,13 +143,13 @@ def test_nothing_is_left_in_the_process(cluster, job):
         once.step += 1
     once.step = 0
     once()
-    before = things()
+    before = open_files_and_threads()
     for _ in range(5):
         once()
-    assert things() == before
+    assert open_files_and_threads() == before
 
 
-def test_the_checkpointer_is_not_the_childs(cluster, job):
+def test_a_forked_child_cannot_use_the_checkpointer(cluster, job):
     model = torch.nn.Linear(4, 4)
     with hf.Checkpointer(job, {"m": model}) as ckpt:
         ckpt.save(0)
@@ -168,7 +168,7 @@ def test_the_checkpointer_is_not_the_childs(cluster, job):
 
 
 def test_training_goes_on_without_an_agent(cluster, job):
-    """And the checkpointer comes back by itself when there is one again."""
+    """The checkpointer reconnects when an agent runs again."""
     model = torch.nn.Linear(4, 4)
     optim = torch.optim.SGD(model.parameters(), lr=0.01)
     with hf.Checkpointer(job, {"m": model, "o": optim}) as ckpt:
@@ -190,7 +190,7 @@ def test_training_goes_on_without_an_agent(cluster, job):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         ckpt.wait(step)
-        # What failed meanwhile is raised once more at the end, by close(): a person may look.
+        # close() may raise the failures of the meantime once more.
         with contextlib.suppress(hf.HoldfastError):
             ckpt.close()
     assert restored_plain(job) == step + 1

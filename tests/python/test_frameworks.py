@@ -1,4 +1,4 @@
-"""Holdfast in the real packages of other people: transformers, Lightning, torchdata, DeepSpeed."""
+"""Holdfast with the real packages of transformers, Lightning, torchdata and DeepSpeed."""
 
 import json
 import os
@@ -19,10 +19,10 @@ import ranks
 import torch
 from ranks import KILLED
 
-run = partial(ranks.run, timeout=200)  # they take long to import
+run = partial(ranks.run, timeout=200)  # the imports take long
 
 
-def test_nothing_is_imported_that_is_not_named():
+def test_frameworks_are_imported_on_first_use_only():
     subprocess.run([sys.executable, "-c", "import sys, holdfast.torch as hf\n"
                     "for name in ('transformers', 'lightning', 'deepspeed'):\n"
                     "    assert name not in sys.modules\n"
@@ -46,10 +46,10 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("world, every", [(1, 1), (2, 2)])
-def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world, every):
+def test_a_killed_and_resumed_trainer_equals_an_uninterrupted_one(cluster, job, tmp_path, world, every):
     steps = 18 // world
-    reference = run(world, frameworks.train_hf, job + "-whole", str(tmp_path), 0)
-    for kill_after in (4, steps // 3 * 2):  # within an epoch; where one ends
+    reference = run(world, frameworks.train_hf, job + "-reference", str(tmp_path), 0)
+    for kill_after in (4, steps // 3 * 2):  # within an epoch, and at the end of one
         run(world, frameworks.train_hf, job, str(tmp_path), kill_after, every, expect=KILLED)
     found = run(world, frameworks.train_hf, job, str(tmp_path), 0, every)
     for (began, ended, state, _), (_, _, expected, _) in zip(found, reference):
@@ -57,7 +57,7 @@ def test_trainer_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, 
         assert_same(state, expected)
 
 
-def test_the_trainer_says_what_it_does_between_steps():
+def test_the_trainer_reports_phases_between_steps():
     from holdfast.torch import phases
     from test_phases import Listener
     from transformers import TrainerControl, TrainerState
@@ -83,7 +83,7 @@ def test_the_trainer_says_what_it_does_between_steps():
     assert listener.quiet()
 
 
-def test_lightning_says_when_it_evaluates():
+def test_lightning_reports_evaluation():
     from holdfast.torch import phases
     from test_phases import Listener
     listener = Listener()
@@ -96,22 +96,22 @@ def test_lightning_says_when_it_evaluates():
         assert listener.quiet()
 
 
-def test_a_trainer_that_was_not_told(cluster, job, tmp_path):
+def test_a_trainer_that_does_not_resume_raises(cluster, job, tmp_path):
     with hf.Checkpointer(job, {"model": frameworks.Model()}) as ckpt:
         ckpt.save(5)
         ckpt.wait(5)
-    [message] = run(1, frameworks.train_hf_untold, job, str(tmp_path))
+    [message] = run(1, frameworks.train_hf_without_resume, job, str(tmp_path))
     assert "has been saved up to step 5" in message and "callback.resume(trainer)" in message
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_lightning_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, world):
+def test_a_killed_and_resumed_lightning_training_equals_an_uninterrupted_one(cluster, job, tmp_path, world):
     def train(name, *arguments, **options):
         return run(world, frameworks.train_lightning, name, str(tmp_path / name), *arguments,
                    **options)
-    reference = train(job + "-whole", None, 0)
+    reference = train(job + "-reference", None, 0)
     train(job, None, 2, expect=KILLED)
-    # The same global step for the second time.
+    # The same global step is saved a second time.
     steps = 4 // world
     assert json.loads((tmp_path / job / "last.ckpt").read_text())["step"] == steps + 1
     train(job, "last", 3, expect=KILLED)
@@ -122,7 +122,7 @@ def test_lightning_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path
 
 
 def lightning_tree():
-    """What Lightning hands over: anything that is a tensor, a number, text or nested."""
+    """A checkpoint as Lightning passes it: nested tensors, numbers and text."""
     large = torch.rand(200, 200)
     return {"epoch": 1, "global_step": 7, "state_dict": OrderedDict(a=large, b=large, c=large.t()),
             "optimizer_states": [{"state": {0: {"step": torch.tensor(3.0)}}}],
@@ -142,7 +142,7 @@ def test_checkpoint_io(cluster, job, tmp_path):
     assert json.loads((tmp_path / "again.ckpt").read_text())["step"] == 8
     assert_same(io.load_checkpoint(io.NEWEST, map_location="cpu"), trees[1])
     assert_same(io.load_checkpoint(path), trees[0])
-    # Who goes on from an older one has left the newer behind.
+    # After the load of an older checkpoint, newer ones are abandoned.
     with pytest.raises(hf.HoldfastError, match="abandoned"):
         io.load_checkpoint(tmp_path / "again.ckpt")
     with pytest.raises(TypeError, match="'trees.checkpoint.hyper' is a .*can only be saved by"):
@@ -158,15 +158,15 @@ def test_checkpoint_io(cluster, job, tmp_path):
     io.teardown()
 
 
-def test_a_job_that_holdfast_run_has_started(monkeypatch):
+def test_the_job_of_holdfast_run_is_refused(monkeypatch):
     monkeypatch.setenv("HOLDFAST_JOB", "j")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ValueError, match="another name, such as j.lightning"):
         hf.CheckpointIO(job="j")
 
 
-def test_a_loader_with_workers_goes_on_at_the_same_batch(cluster, job):
-    [(_, batches, expected)] = run(1, frameworks.train_with_loader, job + "-whole", 0)
+def test_a_loader_with_workers_continues_with_the_same_batch(cluster, job):
+    [(_, batches, expected)] = run(1, frameworks.train_with_loader, job + "-reference", 0)
     run(1, frameworks.train_with_loader, job, 3, expect=KILLED)
     [(began, found, state)] = run(1, frameworks.train_with_loader, job, 0)
     assert began == 3
@@ -175,11 +175,11 @@ def test_a_loader_with_workers_goes_on_at_the_same_batch(cluster, job):
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_deepspeed_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path, stage):
+def test_a_killed_and_resumed_deepspeed_training_equals_an_uninterrupted_one(cluster, job, tmp_path, stage):
     def train(name, *arguments, **options):
         return run(2, frameworks.train_deepspeed, name, str(tmp_path / name), stage, *arguments,
                    **options)
-    reference = train(job + "-whole", 0)
+    reference = train(job + "-reference", 0)
     train(job, 3, expect=KILLED)
     assert (tmp_path / job / "latest").read_text() == "global_step3"
     files = list((tmp_path / job / "global_step3").glob("*.pt"))
@@ -188,7 +188,7 @@ def test_deepspeed_killed_and_resumed_is_as_uninterrupted(cluster, job, tmp_path
     for (began, state), (_, expected) in zip(train(job, 0), reference):
         assert began == 3
         assert_same(state, expected)
-    # What is for other programs is a file like any.
+    # The file for other programs is a regular file.
     weights = torch.load(tmp_path / job / "pytorch_model.bin", weights_only=True)
     assert_same({name: value.float() for name, value in weights.items()},
                 {name: value.float() for name, value in expected.items()})

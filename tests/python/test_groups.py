@@ -1,4 +1,4 @@
-"""Everything that a parameter group says comes back, of every group."""
+"""All settings of every parameter group are restored."""
 
 import holdfast.torch as hf
 import torch
@@ -24,11 +24,11 @@ def step(state):
     state["optim"].step()
 
 
-def test_the_settings_of_every_group_come_back(cluster, job):
+def test_the_settings_of_every_group_are_restored(cluster, job):
     saved = build([0.1, 0.02, 0.003])
     with hf.Checkpointer(job, saved) as ckpt:
         step(saved)
-        # As a scheduler does, each group by itself.
+        # Changes each group separately, as a scheduler does.
         for group, factor in zip(saved["optim"].param_groups, (0.5, 0.25, 0.125)):
             group["lr"] *= factor
         assert ckpt.save(0, wait_for_slot=10)

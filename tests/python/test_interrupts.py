@@ -1,4 +1,4 @@
-"""Ctrl-C at any point of a save, a restore, a wait or the end, and processes beside the trainer."""
+"""Ctrl-C during a save, a restore, a wait or the exit, and worker processes of the trainer."""
 
 import os
 import random
@@ -40,7 +40,7 @@ def build(seed):
     return {"model": model, "optim": torch.optim.AdamW(model.parameters())}
 
 
-def test_a_trainer_ends_on_ctrl_c_wherever_it_is(cluster, job):
+def test_ctrl_c_ends_a_trainer_at_any_point(cluster, job):
     random.seed(5)
     newest = 0
     for round in range(6):
@@ -53,7 +53,7 @@ def test_a_trainer_ends_on_ctrl_c_wherever_it_is(cluster, job):
         os.kill(child.pid, signal.SIGINT)
         _, errors = child.communicate(timeout=200)
         assert child.returncode != 0 and "KeyboardInterrupt" in errors, errors
-        # Nothing else went wrong, and the next start goes on from what was saved.
+        # There is no other error, and the next start continues from the saved version.
         assert "Segmentation" not in errors and "InternalError" not in errors, errors
         with hf.Checkpointer(job, build(round)) as ckpt:
             step = ckpt.restore()
@@ -71,7 +71,7 @@ def test_ctrl_c_in_a_wait(cluster, job):
         with pytest.raises(KeyboardInterrupt):
             ckpt.wait(0, hf.Tier.REMOTE, timeout=300)
         assert time.monotonic() - before < 60
-        assert ckpt.save(1, wait_for_slot=10)  # and it goes on
+        assert ckpt.save(1, wait_for_slot=10)  # saving still works
         ckpt.wait(1)
 
 
@@ -94,7 +94,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_workers_of_a_loader_do_not_disturb(cluster, job, context):
+def test_workers_of_a_loader_do_not_affect_saves(cluster, job, context):
     state = build(0)
     with hf.Checkpointer(job, state) as ckpt:
         step = ckpt.restore()

@@ -1,4 +1,4 @@
-"""States that are spread over ranks in ways that no single class of torch stands for."""
+"""States whose distribution over ranks no single class of torch describes."""
 
 import os
 
@@ -17,16 +17,16 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("kind, world", [("normalised", 2), ("two groups", 4)])
-def test_killed_and_restored_is_as_uninterrupted(cluster, job, kind, world):
-    expected = run(world, layouts.train_whole, kind, job)
+def test_a_killed_and_restored_training_equals_an_uninterrupted_one(cluster, job, kind, world):
+    expected = run(world, layouts.train_uninterrupted, kind, job)
     run(world, layouts.train_and_die, kind, job, expect=KILLED)
-    for (began, found), whole in zip(run(world, layouts.train_on, kind, job), expected):
+    for (began, found), reference in zip(run(world, layouts.resume_training, kind, job), expected):
         assert began == layouts.KILLED_AT
-        assert_same(found, whole)
+        assert_same(found, reference)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.01, 0.1])
-def test_an_asynchronous_save_that_is_killed_tears_nothing(cluster, job, moment):
+def test_a_killed_asynchronous_save_leaves_no_torn_version(cluster, job, moment):
     run(1, layouts.save_asynchronously_and_die, job, moment, expect=KILLED)
     [found] = run(1, layouts.load, job)
     assert found["step"] in (1, 2)
@@ -36,8 +36,8 @@ def test_an_asynchronous_save_that_is_killed_tears_nothing(cluster, job, moment)
 def test_one_large_tensor(job, monkeypatch):
     sizes = os.environ.get("HOLDFAST_LARGE")
     if not sizes:
-        pytest.skip("HOLDFAST_LARGE=1,8 tests tensors of 1 and 8 GiB; a tensor takes three times its "
-                    "size in memory and once on disk")
+        pytest.skip("HOLDFAST_LARGE=1,8 tests tensors of 1 and 8 GiB. Each takes three times its size "
+                    "in memory, and its size on disk")
     for gib in map(int, sizes.split(",")):
         large = Cluster(arena_bytes=(gib << 31) + (64 << 20))
         try:

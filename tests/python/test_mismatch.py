@@ -1,4 +1,4 @@
-"""A package that is older or newer than the agent: one sentence says so, at once."""
+"""A package that is older or newer than the agent: one clear error, at once."""
 
 import socket
 import struct
@@ -10,11 +10,11 @@ import holdfast.torch as hf
 import pytest
 import torch
 
-PLACE = 16  # of the protocol's number, in a Hello as in a Welcome
+PLACE = 16  # offset of the protocol number in a Hello and in a Welcome
 
 
 def changed(packet, by):
-    """The same packet of another release: that has its own number."""
+    """The packet with the protocol number of another release, and the original number."""
     number = struct.unpack_from("<I", packet, PLACE)[0]
     return packet[:PLACE] + struct.pack("<I", number + by) + packet[PLACE + 4:], number
 
@@ -61,25 +61,25 @@ def restore(path):
 
 @pytest.fixture
 def hello(tmp_path):
-    """What this package says first."""
-    fake = FakeAgent(tmp_path / "asks.sock", b"no")
+    """The first packet of this package."""
+    fake = FakeAgent(tmp_path / "hello.sock", b"no")
     restore(fake.path)
     return fake.hello
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-def test_the_agent_says_that_the_package_is_another_release(cluster, hello, tmp_path, by):
+def test_the_agent_rejects_a_package_of_another_release(cluster, hello, tmp_path, by):
     packet, number = changed(hello, by)
     reply = answer_of(cluster.socket(), packet)
     assert f"the trainer speaks protocol {number + by}, this agent {number}".encode() in reply
-    # What a client makes of it: the sentence, without waiting for a better agent.
+    # The client raises this error at once, without waiting for another agent.
     error, seconds = restore(FakeAgent(tmp_path / "agent.sock", reply).path)
     assert isinstance(error, holdfast.UnsupportedError) and seconds < 4
     assert "install the same Holdfast version for both" in str(error)
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-def test_an_agent_of_another_release_that_welcomes_all_the_same(cluster, hello, tmp_path, by):
+def test_the_client_rejects_a_welcome_of_another_release(cluster, hello, tmp_path, by):
     welcome, number = changed(answer_of(cluster.socket(), hello), by)
     error, seconds = restore(FakeAgent(tmp_path / "agent.sock", welcome).path)
     assert isinstance(error, holdfast.UnsupportedError) and seconds < 4
@@ -89,7 +89,7 @@ def test_an_agent_of_another_release_that_welcomes_all_the_same(cluster, hello, 
 
 @pytest.mark.parametrize("packet", [b"HTTP/1.1 400 Bad Request\r\n\r\n",
                                     bytes(900)])
-def test_what_is_no_agent_of_this_release_is_named(tmp_path, packet):
+def test_a_socket_of_another_program_is_named(tmp_path, packet):
     error, _ = restore(FakeAgent(tmp_path / "agent.sock", packet).path)
     assert isinstance(error, holdfast.UnavailableError)
     assert "is not a Holdfast agent of this version" in str(error)

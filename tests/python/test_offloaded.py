@@ -1,4 +1,4 @@
-"""State in host memory and in files: taken from where it lies."""
+"""State in host memory and in files is saved directly from there."""
 
 import os
 import pathlib
@@ -10,24 +10,24 @@ import torch
 
 
 def anonymous_bytes():
-    """This process's own memory: without what is mapped of files, and of the agent's."""
+    """This process's anonymous memory, without mapped files and the agent's memory."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
 
 
 def test_host_memory_is_copied_once(cluster, job):
-    """As ZeRO-Offload has it: from where it is into the agent's memory, and nowhere else."""
+    """Offloaded state, as with ZeRO-Offload, is copied directly into the agent's memory."""
     offloaded = {"exp_avg": torch.rand(8 << 20), "exp_avg_sq": torch.rand(8 << 20)}
     size = sum(tensor.nbytes for tensor in offloaded.values())
     with hf.Checkpointer(job, {"optim": offloaded}) as ckpt:
-        ckpt.save(0)  # describes it, and starts what threads there are
+        ckpt.save(0)  # describes the state, and starts all threads
         ckpt.wait(0)
         before = anonymous_bytes()
         ckpt.save(1, wait_for_slot=10)
         ckpt.wait(1)
         assert anonymous_bytes() - before < size // 8
         assert ckpt.stats()["bytes_copied"] < 2.1 * size
-    # What is not dense has to be copied once more: the measure sees that.
+    # A strided tensor needs one more copy, which the measurement must show.
     with hf.Checkpointer(job + "-strided", {"s": torch.rand(4 << 10, 4 << 10).t()}) as ckpt:
         before = anonymous_bytes()
         ckpt.save(0)
@@ -49,7 +49,7 @@ def test_files_are_saved_and_filled(cluster, job, tmp_path):
         before = anonymous_bytes()
         ckpt.save(0)
         ckpt.guard()
-        # By another way than the mapping, as those do who swap.
+        # Written without the mapping, as programs that swap do.
         with open(path, "r+b") as file:
             file.write(noise)
         ckpt.wait(0)
@@ -60,13 +60,13 @@ def test_files_are_saved_and_filled(cluster, job, tmp_path):
     path.write_bytes(bytes(len(saved)))
     with hf.Checkpointer(job, state()) as ckpt:
         assert ckpt.restore() == 2
-    assert path.read_bytes()[16:] == newest[16:]  # what is no tensor is not saved
+    assert path.read_bytes()[16:] == newest[16:]  # bytes outside of the tensors are not saved
     with hf.Checkpointer(job, state()) as ckpt:
         assert ckpt.restore(hf.Version(1, 0)) == 1
     assert path.read_bytes()[16:] == saved[16:]
 
 
-def test_files_that_do_not_fit(tmp_path):
+def test_files_that_do_not_fit_raise(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(bytes(100))
     for shape, offset, message in (([26], 0, "has 100 bytes"), ([25], 4, "take 100"),

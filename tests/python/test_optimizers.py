@@ -1,4 +1,4 @@
-"""Optimizers of other people: a restore brings back all of their state and changes nothing else."""
+"""Third-party optimizers: a restore restores all of their state and changes nothing else."""
 
 import random
 
@@ -12,8 +12,8 @@ from torch import nn
 
 
 class Restless(torch.optim.Optimizer):
-    """Counts in its groups, draws random numbers, decays weights whatever the rate, and has state
-    that appears after some steps: numbers, lists and tensors."""
+    """Counts in its groups, draws random numbers, decays weights at any learning rate, and gets more
+    state after some steps: numbers, lists and tensors."""
 
     calls = 0
 
@@ -90,7 +90,7 @@ def test_a_fresh_start_changes_nothing(cluster, job, kind):
 @pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-def test_a_restored_optimizer_goes_on_as_the_other(cluster, job, kind, steps, with_gradients):
+def test_a_restored_optimizer_continues_as_the_original(cluster, job, kind, steps, with_gradients):
     if kind is KINDS[-1]:
         kind = lambda p: torch.optim.Muon([q for q in p if q.dim() == 2])
     seed_all()
@@ -105,7 +105,7 @@ def test_a_restored_optimizer_goes_on_as_the_other(cluster, job, kind, steps, wi
     losses = [train(state) for _ in range(4)]
 
     again = build(kind, seed=7)
-    if with_gradients:  # of a sanity check, a warm-up, a profile
+    if with_gradients:  # as left by a sanity check, a warm-up or a profile
         again["model"](torch.randn(2, 6)).sum().backward()
     with hf.Checkpointer(job, again) as ckpt:
         assert ckpt.restore() == steps
@@ -114,7 +114,7 @@ def test_a_restored_optimizer_goes_on_as_the_other(cluster, job, kind, steps, wi
     assert everything(again) == everything(state)
 
 
-def test_state_that_is_newer_than_the_version_goes(cluster, job):
+def test_state_that_is_newer_than_the_version_is_removed(cluster, job):
     state = build(Restless)
     with hf.Checkpointer(job, state) as ckpt:
         train(state)
@@ -144,7 +144,7 @@ def test_a_failed_restore_leaves_the_optimizer_as_it_was(cluster, job):
         assert everything({"model": other["model"], "optim": other["optim"]}) == before
 
 
-def test_another_optimizer_is_no_fit(cluster, job):
+def test_another_optimizer_does_not_fit(cluster, job):
     state = build(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
     train(state)
     with hf.Checkpointer(job, state) as ckpt:
@@ -156,7 +156,7 @@ def test_another_optimizer_is_no_fit(cluster, job):
             ckpt.restore()
 
 
-def test_a_lazy_module_says_what_to_do(cluster, job):
+def test_the_error_of_a_lazy_module_names_the_remedy(cluster, job):
     lazy = nn.Sequential(nn.LazyLinear(4))
     with hf.Checkpointer(job, {"model": lazy}) as ckpt:
         assert ckpt.restore() == 0

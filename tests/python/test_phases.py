@@ -1,4 +1,4 @@
-"""What trainers do beside steps, told so that it is not taken for a hang."""
+"""Reports of what trainers do outside training steps, so that it is not taken for a hang."""
 
 import collections
 
@@ -10,15 +10,15 @@ from holdfast.torch import phases
 
 
 class Listener:
-    """In the place of a client."""
+    """A fake client that records phases."""
 
     def __init__(self):
         self.open = collections.Counter()
-        self.heard = []
+        self.begun = []
 
     def begin_phase(self, phase):
         self.open[phase] += 1
-        self.heard.append(phase)
+        self.begun.append(phase)
 
     def end_phase(self, phase):
         self.open[phase] -= 1
@@ -34,7 +34,7 @@ def listener():
     return listener
 
 
-def test_phases_nest_and_end_whatever_is_raised(listener):
+def test_phases_nest_and_end_after_exceptions(listener):
     with pytest.raises(ValueError):
         with hf.phase(hf.Phase.EVALUATION), hf.phase(hf.Phase.EVALUATION):
             assert listener.open[hf.Phase.EVALUATION] == 2
@@ -44,7 +44,7 @@ def test_phases_nest_and_end_whatever_is_raised(listener):
     assert listener.quiet()
 
 
-def test_a_client_that_comes_later_hears_what_is_open():
+def test_a_later_client_gets_the_open_phases():
     with hf.phase(hf.Phase.EVALUATION):
         late = Listener()
         phases.follow(late)
@@ -52,7 +52,7 @@ def test_a_client_that_comes_later_hears_what_is_open():
     assert late.quiet()
 
 
-def test_a_closed_client_does_no_harm(listener):
+def test_a_closed_client_does_not_disturb_others(listener):
     class Closed(Listener):
         def begin_phase(self, phase):
             raise hf.HoldfastError("closed")
@@ -63,25 +63,25 @@ def test_a_closed_client_does_no_harm(listener):
     assert listener.quiet()
 
 
-def test_torch_compile_says_when_it_compiles(listener):
+def test_torch_compile_reports_compilations(listener):
     model = torch.compile(torch.nn.Linear(4, 4), backend="eager")
-    phases.follow(Listener())  # as any connection does
+    phases.follow(Listener())  # as every connection does
     model(torch.ones(2, 4))
-    assert hf.Phase.COMPILE in listener.heard
+    assert hf.Phase.COMPILE in listener.begun
     assert listener.quiet()
-    heard = len(listener.heard)
+    begun = len(listener.begun)
     model(torch.ones(2, 4))
-    assert len(listener.heard) == heard, "nothing is compiled the second time"
+    assert len(listener.begun) == begun, "the second call must not compile"
 
 
 def test_saving_and_restoring_are_phases(cluster, job, monkeypatch):
-    said = []
+    phases_begun = []
     begin = Client.begin_phase
     monkeypatch.setattr(Client, "begin_phase",
-                        lambda self, phase: (said.append(phase), begin(self, phase)))
+                        lambda self, phase: (phases_begun.append(phase), begin(self, phase)))
     with hf.Checkpointer(job, {"model": torch.nn.Linear(4, 4)}) as ckpt:
         ckpt.restore()
-        assert said == [hf.Phase.CHECKPOINT]
+        assert phases_begun == [hf.Phase.CHECKPOINT]
         ckpt.save(1)
         ckpt.wait(1)
-        assert said == [hf.Phase.CHECKPOINT] * 2
+        assert phases_begun == [hf.Phase.CHECKPOINT] * 2

@@ -1,4 +1,4 @@
-"""The same run id again: a launcher that restarts a job gives it no other, and it goes on."""
+"""Reuse of a run ID: the job continues if its launcher restarts it with the same run ID."""
 
 import os
 import subprocess
@@ -38,11 +38,11 @@ def launch(script, folder, job, restarts):
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          "--max-restarts", str(restarts), str(script), job, str(folder / "killed")],
         capture_output=True, text=True, timeout=240, check=False,
-        # Else what was left in the store of the first attempt makes gloo connect to processes that are gone.
+        # Without this, gloo finds addresses of the first attempt in the store and connects to ended processes.
         env={**os.environ, "HOLDFAST_RUN_ID": "slurm-4711", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
-def test_restarts_of_torchrun_and_a_requeue_go_on(cluster, job, tmp_path):
+def test_the_job_continues_after_restarts_of_torchrun_and_a_requeue(cluster, job, tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     done = launch(script, tmp_path, job, restarts=1)
@@ -51,7 +51,7 @@ def test_restarts_of_torchrun_and_a_requeue_go_on(cluster, job, tmp_path):
     assert done.stdout.count("begins at 7") == 2, done.stdout
     assert done.stdout.count(" ends") == 2, done.stdout
 
-    # The queue starts the whole job again under the id that it had.
+    # The queue restarts the complete job with the same run ID.
     again = launch(script, tmp_path, job, restarts=0)
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("begins at 13") == 2, again.stdout

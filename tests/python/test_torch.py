@@ -1,4 +1,4 @@
-"""holdfast.torch in one process."""
+"""Tests of holdfast.torch in one process."""
 
 import collections
 import copy
@@ -33,7 +33,7 @@ def train(state, step):
 
 
 def flat(value, prefix=""):
-    """Everything in a state as name → bytes or value."""
+    """All tensors and values in a state: name → bytes or value."""
     if isinstance(value, torch.Tensor):
         flat_bytes = value.detach().contiguous().reshape(-1).view(torch.uint8)
         return {prefix: (value.dtype, tuple(value.shape), flat_bytes.numpy().tobytes())}
@@ -55,12 +55,12 @@ def seed_all():
     random.seed(1), numpy.random.seed(2), torch.manual_seed(3)
 
 
-def test_a_restored_run_goes_on_as_the_uninterrupted_one(cluster, job):
+def test_a_restored_run_equals_an_uninterrupted_one(cluster, job):
     seed_all()
     state = make()
     with hf.Checkpointer(job, state) as ckpt:
         assert ckpt.restore() == 0 and ckpt.restored is None
-        # Asking has changed nothing.
+        # The restore has changed nothing.
         assert not state["optim"].state and state["optim"].param_groups[0]["lr"] == 0.01
         for step in range(5):
             train(state, step)
@@ -149,7 +149,7 @@ def test_every_kind_of_tensor(cluster, job):
     with hf.Checkpointer(job, {"m": second}) as ckpt:
         assert ckpt.restore() == 1
     assert everything({"m": first}) == everything({"m": second})
-    # Where it was non-contiguous or shared it is still.
+    # Non-contiguous and shared tensors stay so.
     assert not second.transposed.is_contiguous()
     assert second.tail.data_ptr() == second.whole.data_ptr() + 20
 
@@ -173,7 +173,7 @@ def test_tied_weights_are_saved_once_and_tied_again(cluster, job):
     assert state["model"]["wte"].weight is state["model"]["head"].weight
 
 
-def test_what_cannot_be_saved_is_named(cluster, job):
+def test_values_that_cannot_be_saved_are_named(cluster, job):
     with pytest.raises(TypeError, match=r"state\['x'\] is a int"):
         hf.Checkpointer(job, {"x": 5})
     with pytest.raises(ValueError, match="no dots"):
@@ -203,7 +203,7 @@ class Poison:
         return (print, ("this ran",))
 
 
-def test_values_come_back_exactly_and_no_pickle_is_run(cluster, job, capsys):
+def test_values_are_restored_exactly_and_no_pickle_is_run(cluster, job, capsys):
     loader = Custom()
     loader.state = {
         "t": (1, 2.5, None, True, "x"), 3: [float("nan"), float("inf"), -0.0], "s": {1, 2},
@@ -262,7 +262,7 @@ def set_storage(state):
 
 
 def grow_storage(state):
-    # The storage moves under the tensor, which is then as large as before.
+    # The storage moves, and the tensor then has its previous size.
     state["ema"]["w"].resize_(1 << 20).resize_(64, 64).fill_(11.0)
 
 
@@ -271,7 +271,7 @@ def swap_tensors(state):
 
 
 def transpose(state):
-    # Of the same shape, at the same address.
+    # Another tensor with the same shape and address.
     state["ema"]["w"].copy_(torch.arange(4096.0).reshape(64, 64))
     state["ema"]["w"] = state["ema"]["w"].t()
 
@@ -284,7 +284,7 @@ def transpose_in_place(state):
                                     replace_optimizer_state, replace_optimizer_storage,
                                     set_storage, grow_storage, swap_tensors, transpose,
                                     transpose_in_place])
-def test_what_is_replaced_is_described_again(cluster, job, change):
+def test_replaced_tensors_are_described_again(cluster, job, change):
     def build():
         model = nn.Linear(64, 64)
         return {"model": model, "optim": torch.optim.Adam([model.weight]),
@@ -308,7 +308,7 @@ def test_what_is_replaced_is_described_again(cluster, job, change):
 
 
 @pytest.mark.parametrize("header", [0, 64])
-def test_a_tensor_may_say_its_address_in_another_way(header):
+def test_a_tensor_may_override_data_ptr(header):
     class Odd(torch.Tensor):
         def data_ptr(self):
             return super().data_ptr() + header
@@ -321,18 +321,18 @@ def test_a_tensor_may_say_its_address_in_another_way(header):
     assert not watch.holds()
 
 
-def test_generators_are_written_down_as_any_value(monkeypatch):
+def test_generators_are_encoded_as_other_values(monkeypatch):
     def expected():
         return hf.values.dumps(hf.values.encode(hf.random_state.capture(), "random"))
 
     for _ in range(2):
         assert hf.random_state.capture_json() == expected()
-        random.gauss(0, 1), numpy.random.randn(), torch.rand(3)  # both keep a second number
+        random.gauss(0, 1), numpy.random.randn(), torch.rand(3)  # both generators buffer a second number
     monkeypatch.delitem(sys.modules, "numpy")
     assert b"numpy" not in hf.random_state.capture_json() == expected()
 
 
-def test_values_beside_tensors_are_those_of_the_save(cluster, job):
+def test_values_next_to_tensors_are_those_of_the_save(cluster, job):
     def tree(*seen):
         return {"w": torch.ones(4), "n": len(seen), "seen": list(seen), "last": seen[-1:],
                 "in": ({"t": torch.zeros(2)},),
@@ -348,7 +348,7 @@ def test_values_beside_tensors_are_those_of_the_save(cluster, job):
                 state["tree"]["n"] += 1
                 state["tree"]["seen"].append(f"step {step}")
                 state["tree"]["last"] = (f"step {step}",)
-        assert saves == 4  # the tensors are the same: nothing was described again
+        assert saves == 4  # the tensors are unchanged: nothing was described again
     again = {"tree": tree()}
     with hf.Checkpointer(job, again) as ckpt:
         assert ckpt.restore() == 4
@@ -366,10 +366,10 @@ def test_values_beside_tensors_are_those_of_the_save(cluster, job):
 
 
 class Settings(dict):
-    """A container that only a pickle brings back as what it is."""
+    """A container whose type only a pickle restores."""
 
 
-def test_tensors_within_values_come_back_beside_a_pickle(cluster, job):
+def test_tensors_within_values_are_restored_with_a_pickle(cluster, job):
     def tree(value):
         return {"w": torch.ones(4), "settings": Settings(value=value),
                 "pair": (torch.full((2,), float(value)), value)}
@@ -383,7 +383,7 @@ def test_tensors_within_values_come_back_beside_a_pickle(cluster, job):
     assert flat(state["tree"]) == flat(tree(1))
 
 
-def test_a_restore_does_not_collect_garbage_and_leaves_it_as_it_was(cluster, job):
+def test_a_restore_disables_garbage_collection_temporarily(cluster, job):
     class Loader(Custom):
         def load_state_dict(self, state):
             self.collects = gc.isenabled()
@@ -410,7 +410,7 @@ def test_a_restore_does_not_collect_garbage_and_leaves_it_as_it_was(cluster, job
             gc.enable()
 
 
-def test_differences_are_named_with_what_to_do(cluster, job):
+def test_differences_are_named_with_a_remedy(cluster, job):
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})
     with hf.Checkpointer(job, {"model": model}) as ckpt:
         ckpt.save(0)

@@ -1,4 +1,4 @@
-"""What goes wrong around a training is counted and logged; the training goes on."""
+"""Failures around a training are counted and logged, and the training goes on."""
 
 import contextlib
 import math
@@ -47,7 +47,7 @@ def small_disk(tmp_path, size):
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
                       capture_output=True).returncode:
-        pytest.skip("may not mount a small disk")
+        pytest.skip("no permission to mount a small disk")
     try:
         yield folder
     finally:
@@ -65,7 +65,7 @@ def test_a_full_disk_does_not_stop_the_loop_of_the_readme(tmp_path):
             assert ran.returncode == 0, ran.stderr
             assert "OutOfSpaceError" in ran.stdout and "No space left" in ran.stdout
             assert "OutOfSpaceError" in ran.stderr  # in the log
-            # What it saved last is in memory, to the bit.
+            # The last version is in memory, bit for bit.
             os.environ["HOLDFAST_SOCKET"] = cluster.socket()
             model = nn.Linear(1000, 700)
             with hf.Checkpointer("full", {"model": model, "optim":
@@ -95,9 +95,9 @@ def test_without_an_agent_a_save_returns_at_once(job, monkeypatch):
             assert ckpt.save(0)
             ckpt.wait(0)
             cluster.kill_agent()
-            wait_until(lambda: not ckpt.health().connected, what="the loss being seen")
+            wait_until(lambda: not ckpt.health().connected, what="detection of the loss")
             for step in range(1, 6):
-                model.weight.data = model.weight.data.clone()  # described anew each time
+                model.weight.data = model.weight.data.clone()  # each step needs a new description
                 before = time.monotonic()
                 assert ckpt.save(step) is False
                 assert time.monotonic() - before < 2
@@ -106,7 +106,7 @@ def test_without_an_agent_a_save_returns_at_once(job, monkeypatch):
             assert sum(f.count for f in health.failures.values()) >= 5
             assert health.newest == {} or health.newest[hf.Tier.MEMORY].step == 0
             cluster.start_agent()
-            wait_until(lambda: ckpt.health().connected, what="the return")
+            wait_until(lambda: ckpt.health().connected, what="the reconnect")
             assert ckpt.save(6, wait_for_slot=10)
             ckpt.wait(6)
             assert ckpt.health().newest[hf.Tier.MEMORY].step == 6
@@ -114,7 +114,7 @@ def test_without_an_agent_a_save_returns_at_once(job, monkeypatch):
         cluster.stop()
 
 
-def test_the_agent_is_away_at_the_first_save(job, monkeypatch):
+def test_a_missing_agent_at_the_first_save(job, monkeypatch):
     cluster = Cluster().start()
     try:
         monkeypatch.setenv("HOLDFAST_SOCKET", cluster.socket())
@@ -128,7 +128,7 @@ def test_the_agent_is_away_at_the_first_save(job, monkeypatch):
         cluster.stop()
 
 
-def test_a_missing_agent_is_waited_for_as_long_as_said(job, tmp_path):
+def test_a_restore_waits_for_a_missing_agent_until_its_timeout(job, tmp_path):
     with hf.Checkpointer(job, {"model": small()}, socket_path=str(tmp_path / "none")) as ckpt:
         for seconds in (0.2, 1.5):
             before = time.monotonic()
@@ -137,7 +137,7 @@ def test_a_missing_agent_is_waited_for_as_long_as_said(job, tmp_path):
             assert seconds <= time.monotonic() - before < seconds + 5
 
 
-def test_a_slow_agent_is_waited_for_when_the_state_is_described_again(cluster, job):
+def test_a_new_description_waits_for_a_slow_agent(cluster, job):
     with hf.Checkpointer(job, {"t": {"w": torch.ones(4)}}) as ckpt:
         assert ckpt.save(0)
         ckpt.wait(0)
@@ -148,7 +148,7 @@ def test_a_slow_agent_is_waited_for_when_the_state_is_described_again(cluster, j
         ckpt.wait(1)
 
 
-def test_going_back_after_a_loss_that_is_not_a_number(cluster, job):
+def test_a_rollback_after_a_nan_loss(cluster, job):
     model = small(1.0)
     optim = torch.optim.AdamW(model.parameters(), lr=0.1)
     kept = {}
@@ -172,13 +172,13 @@ def test_going_back_after_a_loss_that_is_not_a_number(cluster, job):
         assert ckpt.restored == first
         found = [*model.parameters(), *optim.state[model.weight].values()]
         assert all(torch.equal(a, b) for a, b in zip(found, kept[4], strict=True))
-        # The same steps can be saved again, and are newer than what was abandoned.
+        # The same steps can be saved again, and are newer than the abandoned versions.
         step()
         assert ckpt.save(5, wait_for_slot=10)
         ckpt.wait(5)
         again = ckpt.latest()
         assert again.incarnation > first.incarnation
-        # Once more, to a named version.
+        # A second rollback, to a given version.
         step(math.nan)
         assert ckpt.restore(again) == 6
         assert not model.weight.isnan().any()
@@ -189,7 +189,7 @@ def test_going_back_after_a_loss_that_is_not_a_number(cluster, job):
     assert torch.equal(other.weight, model.weight)
 
 
-def test_a_save_that_matters_is_not_skipped(cluster, job):
+def test_a_save_that_waits_for_a_slot_is_not_skipped(cluster, job):
     tensors = {"big": torch.zeros(3 << 20)}
     with hf.Checkpointer(job, {"t": tensors}, random_states=False) as ckpt:
         for step in range(30):
@@ -203,8 +203,8 @@ def test_tuples_of_tensors(cluster, job):
     with hf.Checkpointer(job, {"carry": carry}) as ckpt:
         assert ckpt.save(0)
         ckpt.wait(0)
-        with ckpt.open_view() as view:
-            names = {piece.name for piece in view.pieces()}
+        with ckpt.open_version() as reader:
+            names = {piece.name for piece in reader.pieces()}
             assert {"carry.lstm.0", "carry.lstm.1", "carry.deep.0.0", "carry.mixed.0.x",
                     "carry.mixed.1.0"} <= names
         reconnects = ckpt.stats()["saves"]
@@ -214,7 +214,7 @@ def test_tuples_of_tensors(cluster, job):
             carry["mixed"] = ({"x": torch.arange(4) + step}, (torch.zeros(2) + step, 7.5 + step))
             assert ckpt.save(step, wait_for_slot=10)
         ckpt.wait(3)
-        # The client is the same: other tensors in a tuple are no other description.
+        # The client is the same, since other tensors in a tuple need no new description.
         assert ckpt.stats()["saves"] == reconnects + 3
     again = {"lstm": (torch.rand(50, 400), torch.rand(50, 400)), "deep": [(torch.zeros(3), 0)],
              "plain": (0, ""), "mixed": ({"x": torch.zeros(4, dtype=torch.int64)},
@@ -230,8 +230,8 @@ def test_tuples_of_tensors(cluster, job):
     assert torch.equal(again["mixed"][1][0], torch.zeros(2) + 3) and again["mixed"][1][1] == 10.5
 
 
-def test_what_accelerate_wraps_is_unwrapped(cluster, job, monkeypatch):
-    # Classes of the same names and attributes: the real package is tried in test_frameworks.py.
+def test_the_wrappers_of_accelerate_are_unwrapped(cluster, job, monkeypatch):
+    # Fake classes with the same names and attributes. test_frameworks.py uses the real package.
     class AcceleratedOptimizer(torch.optim.Optimizer):
         def __init__(self, optimizer):
             self.optimizer = optimizer
@@ -289,7 +289,7 @@ def test_mistakes_are_named(cluster, job, monkeypatch, caplog):
         assert f"holdfast versions {job}" in str(caught.value)
 
 
-def test_the_name_of_the_run_is_the_name_of_the_job(cluster, job, monkeypatch, caplog):
+def test_the_job_is_that_of_the_run_by_default(cluster, job, monkeypatch, caplog):
     monkeypatch.setenv("HOLDFAST_JOB", job)
     with hf.Checkpointer(state={"m": small(3.0)}) as ckpt:
         assert ckpt.job == job
@@ -301,7 +301,7 @@ def test_the_name_of_the_run_is_the_name_of_the_job(cluster, job, monkeypatch, c
     assert "saved as job 'another'" in caplog.text and job in caplog.text
 
 
-def test_a_run_takes_the_interpreter_and_the_name_of_its_caller(cluster, tmp_path):
+def test_a_run_uses_the_interpreter_and_the_name_of_its_caller(cluster, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent("""
         import os, sys, torch

@@ -1,4 +1,4 @@
-"""The same small training, however its model is spread over ranks."""
+"""A small training with a model that can be distributed over ranks in several ways."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import holdfast.torch as hf
 
 
 class Model(nn.Module):
-    """Sizes that do not divide evenly, large enough to be cut, and a parameter smaller than a
-    world."""
+    """A model with sizes that do not divide evenly and are large enough to be cut, and a parameter
+    with fewer elements than ranks."""
 
     def __init__(self, seed, inner=100):
         super().__init__()
@@ -34,7 +34,7 @@ class Model(nn.Module):
 
 
 def spread(model, kind):
-    """`model` as its ranks hold it: plain, ddp, fsdp, hsdp (2 replicas), tp_fsdp (2-way tensor)."""
+    """Distributes `model`: plain, ddp, fsdp, hsdp (2 replicas), tp_fsdp (2-way tensor parallel)."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     if kind == "plain":
         return model
@@ -64,10 +64,10 @@ def build(kind, seed):
 
 
 def train(state, step, kind="ddp"):
-    """One step on this rank's part of the data, which is a function of the step."""
+    """Runs one step on this rank's data, which depends only on step and rank."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     if kind == "tp_fsdp":
-        rank //= 2  # who shares a tensor shares the data
+        rank //= 2  # ranks that share a tensor share the data
     generator = torch.Generator().manual_seed(1000 * step + rank)
     tokens = torch.randint(0, 131, (4, 9), generator=generator)
     state["optim"].zero_grad()
@@ -81,8 +81,8 @@ def train(state, step, kind="ddp"):
     return loss.item()
 
 
-def whole(state):
-    """All tensors of the state, gathered by torch itself: name → tensor."""
+def full_tensors(state):
+    """All full tensors of the state, gathered by torch: name → tensor."""
     from torch.distributed.checkpoint.state_dict import (
         StateDictOptions, get_model_state_dict, get_optimizer_state_dict)
     options = StateDictOptions(full_state_dict=True)
@@ -103,13 +103,13 @@ def assert_same(found, expected):
         assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)), name
 
 
-# ------------------------------------------------------------------------ what ranks are told to do
+# --------------------------------------------------------------------------- functions of the ranks
 
 def uninterrupted_then_killed(kind, job, steps, killed_at):
-    """Trains to the end and writes down the result; then again with saves, and dies."""
+    """Trains to the end and stores the result. Then trains again with saves, and dies."""
     reference = build(kind, seed=1)
     losses = [train(reference, step, kind) for step in range(steps)]
-    expected = whole(reference)
+    expected = full_tensors(reference)
     if not dist.is_initialized() or dist.get_rank() == 0:
         torch.save((losses, expected), os.environ["HOLDFAST_TEST_REFERENCE"])
     state = build(kind, seed=1)
@@ -119,19 +119,19 @@ def uninterrupted_then_killed(kind, job, steps, killed_at):
         train(state, step, kind)
         ckpt.save(step, wait_for_slot=10)
     ckpt.wait(killed_at - 1)
-    train(state, killed_at, kind)  # is lost
+    train(state, killed_at, kind)  # this step is lost
     if dist.is_initialized():
         dist.barrier()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def go_on(kind, job, steps, killed_at):
-    """Restores into another initialisation and trains to the end: nothing may differ."""
+def resume(kind, job, steps, killed_at):
+    """Restores into a differently initialised state and trains to the end. The result must be equal."""
     state = build(kind, seed=2)
     with hf.Checkpointer(job, state) as ckpt:
         assert ckpt.restore() == killed_at
         losses = [train(state, step, kind) for step in range(killed_at, steps)]
-        found = whole(state)
+        found = full_tensors(state)
     if not dist.is_initialized() or dist.get_rank() == 0:
         before, expected = torch.load(os.environ["HOLDFAST_TEST_REFERENCE"])
         assert losses == before[killed_at:]
@@ -146,7 +146,7 @@ def pattern(name, shape, dtype, stage):
 
 
 def fill(state, stage):
-    """Gives every tensor values that say where they belong; torch itself places them."""
+    """Sets every tensor to values that are unique per position. torch itself distributes them."""
     from torch.distributed.tensor import DTensor, distribute_tensor
     from torch.distributed.checkpoint.state_dict import (
         get_model_state_dict, get_optimizer_state_dict)
@@ -166,7 +166,7 @@ def fill(state, stage):
 
 
 def change_world(kind, job, stage):
-    """Checks that the state is what the world before has saved, and saves another."""
+    """Checks that the restored state is that of the previous world, and saves another one."""
     state = build(kind, seed=3 + stage)
     model = hf.replicated(state["model"]) if kind == "tp_fsdp" else state["model"]
     with hf.Checkpointer(job, {**state, "model": model},
@@ -174,7 +174,7 @@ def change_world(kind, job, stage):
         step = ckpt.restore()
         assert step == stage
         if stage > 0:
-            found = whole(state)
+            found = full_tensors(state)
             assert_same(found, {name: pattern(name, value.shape, value.dtype, stage - 1)
                                 for name, value in found.items()})
             assert len(found) > 30
@@ -186,8 +186,8 @@ def change_world(kind, job, stage):
 
 
 def save_once(kind, job, size):
-    """A state of one large matrix and some small ones; what this rank has copied of it, and who
-    saved which of them."""
+    """Saves large and small tensors. Returns the bytes that this rank copied, the bytes of the tensors,
+    and the ranks that saved each tensor."""
     torch.manual_seed(0)
     model = spread(Model(0), kind)
     big = {f"w{i}": nn.Parameter(torch.rand(rows, size)) for i, rows in enumerate((7, 300, 1000))}
@@ -198,14 +198,14 @@ def save_once(kind, job, size):
         ckpt.wait(0)
         ours = sum(t.shape.numel() * t.element_size() if hasattr(t, "element_size") else 0
                    for t in big.values())
-        with ckpt.open_view() as view:
-            savers = {name: [piece.rank for piece in view.pieces() if piece.name == f"big.{name}"]
+        with ckpt.open_version() as reader:
+            savers = {name: [piece.rank for piece in reader.pieces() if piece.name == f"big.{name}"]
                       for name in big}
         return ckpt.stats()["bytes_copied"], ours, savers
 
 
 def save_initial(kind, job, inner):
-    """What the model begins with; torch spreads it over the ranks."""
+    """Saves the initial model, distributed by torch."""
     model = spread(Model(0, inner), kind)
     with hf.Checkpointer(job, {"model": hf.replicated(model)}) as ckpt:
         ckpt.save(0)
@@ -213,7 +213,7 @@ def save_initial(kind, job, inner):
 
 
 def compare_initial(job, inner):
-    """In one process: the model restored is the model begun with."""
+    """Restores in one process, and compares with the initial model."""
     model = Model(1, inner)
     with hf.Checkpointer(job, {"model": model}) as ckpt:
         assert ckpt.restore() == 1

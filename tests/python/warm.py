@@ -1,4 +1,4 @@
-"""What every rank needs, imported once."""
+"""Imports the packages that every rank needs, once."""
 
 import os
 

@@ -3,7 +3,7 @@
 
 #include "tests/sim/trace.h"
 
-// Collectives and pipeline transfers of the simulated job.
+// The collectives and pipeline transfers of a simulated job.
 
 namespace holdfast::sim {
 
@@ -15,7 +15,7 @@ using detect::InFlight;
 
 namespace {
 
-constexpr double kWaitNsAByte = 0.08;  // on the wire
+constexpr double kWaitNsPerByte = 0.08;  // in kSendWait
 
 }  // namespace
 
@@ -34,7 +34,7 @@ bool Trace::HotEdge(uint32_t from, uint32_t to) const {
   }
 }
 
-/// What the group's slowest connection makes of a transfer.
+/// Returns the factor by which the group's slowest connection prolongs a transfer.
 double Trace::LinkFactor(const Part& part, uint32_t group) const {
   const Family& family = job_.families[part.family];
   const bool link = truth_.kind == FaultKind::kSlowEdge || truth_.kind == FaultKind::kSlowSend ||
@@ -43,7 +43,7 @@ double Trace::LinkFactor(const Part& part, uint32_t group) const {
   return family.group_of[truth_.ranks.front()] == group ? link_slowdown_ : 1;
 }
 
-void Trace::Stick(uint32_t rank, const InFlight& flight, double at_s) {
+void Trace::HangRank(uint32_t rank, const InFlight& flight, double at_s) {
   RankState& state = ranks_[rank];
   state.stuck = true;
   InFlight entry = flight;
@@ -65,7 +65,7 @@ void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s
   record.moved_bytes = static_cast<uint64_t>(state.moved) + 1;
   node.done.push_back(record);
   node.done_at_s.push_back(to_s);
-  if (to_s - from_s > kLongS) {
+  if (to_s - from_s > kReportedAgeS) {
     InFlight flight{.rank = Rank{rank},
                     .comm = record.comm,
                     .func = record.func,
@@ -90,7 +90,7 @@ void Trace::Collective(const Part& part) {
   ++seq;
 }
 
-/// Somebody will not come: the others stay in the operation.
+/// A member will not join: the others stay in the operation.
 void Trace::Block(const Part& part, uint32_t group, uint64_t seq) {
   InFlight flight{.rank = {},
                   .comm = IdOf(part.family, group),
@@ -100,7 +100,7 @@ void Trace::Block(const Part& part, uint32_t group, uint64_t seq) {
                   .bytes = part.bytes,
                   .edge = {}};
   for (uint32_t rank : job_.families[part.family].groups[group]) {
-    if (!ranks_[rank].stuck) Stick(rank, flight, ranks_[rank].t);
+    if (!ranks_[rank].stuck) HangRank(rank, flight, ranks_[rank].t);
   }
 }
 
@@ -113,7 +113,8 @@ void Trace::Mismatch(const Part& part, uint32_t group, uint64_t seq) {
   truth_.onset_s = ranks_[rank].t;
 }
 
-/// All come; a connection swallows what is sent over it, and the others run dry one after another.
+/// All members join, and a connection loses all data. The other connections run out of data one
+/// after another.
 void Trace::DropEdge(const Part& part, uint32_t group, uint64_t seq) {
   const auto& members = job_.families[part.family].groups[group];
   const auto n = static_cast<uint32_t>(members.size());
@@ -150,7 +151,7 @@ void Trace::DropEdge(const Part& part, uint32_t group, uint64_t seq) {
     }
     flight.edge = edge;
     last = std::max(last, ranks_[rank].t);
-    Stick(rank, flight, ranks_[rank].t);
+    HangRank(rank, flight, ranks_[rank].t);
   }
   truth_.onset_s = last;
 }
@@ -166,13 +167,13 @@ void Trace::PeerSumsOf(const Part& part, uint32_t group, double transfer_s) {
     const auto neighbours = Neighbours(i, static_cast<uint32_t>(members.size()));
     const uint64_t bytes = part.bytes / neighbours.size();
     for (uint32_t to : neighbours) {
-      double wait_ns = kWaitNsAByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
+      double wait_ns = kWaitNsPerByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
       if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
       if (HotEdge(members[i], members[to])) wait_ns *= link_slowdown_;
       nodes_[members[i] / job_.ranks_per_node].sums.push_back({Rank{members[i]}, Rank{members[to]},
                                                                id, Direction::kSend, bytes,
                                                                static_cast<uint64_t>(wait_ns), 1});
-      // The receiver waits for the whole operation: behind a slow connection all do.
+      // The receiver waits for the complete operation, as all ranks behind a slow connection do.
       nodes_[members[to] / job_.ranks_per_node].sums.push_back(
           {Rank{members[to]}, Rank{members[i]}, id, Direction::kRecv, bytes,
            static_cast<uint64_t>(transfer_s * 1e9), 1});
@@ -193,31 +194,31 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
     last = std::max(last, state.t);
     most_tokens = std::max(most_tokens, state.tokens);
   }
-  const bool strikes = has_faulty && iteration_ == truth_.onset_iteration &&
-                       &part == &job_.parts[strike_part_] && !absent && !struck_;
-  if (strikes && truth_.kind == FaultKind::kMismatched) {
-    struck_ = true;
+  const bool injects = has_faulty && iteration_ == truth_.onset_iteration &&
+                       &part == &job_.parts[fault_part_] && !absent && !injected_;
+  if (injects && truth_.kind == FaultKind::kMismatched) {
+    injected_ = true;
     Mismatch(part, group, seq);
     return;
   }
-  if (strikes && truth_.kind == FaultKind::kDroppedEdge) {
-    struck_ = true;
+  if (injects && truth_.kind == FaultKind::kDroppedEdge) {
+    injected_ = true;
     DropEdge(part, group, seq);
     return;
   }
-  if (strikes && truth_.kind == FaultKind::kSkipped) {
-    struck_ = true;
+  if (injects && truth_.kind == FaultKind::kSkipped) {
+    injected_ = true;
     const uint32_t skipper = truth_.ranks.front();
     truth_.onset_s = ranks_[skipper].t;
-    ranks_[skipper].stuck = true;  // for Block; it goes on afterwards
+    ranks_[skipper].stuck = true;  // for Block(); the rank continues afterwards
     Block(part, group, seq);
     ranks_[skipper].stuck = false;
     return;
   }
   if (absent) {
-    const bool behind = truth_.kind == FaultKind::kSkipped && has_faulty && struck_ &&
-                        part.family == job_.parts[strike_part_].family &&
-                        part.func == job_.parts[strike_part_].func;
+    const bool behind = truth_.kind == FaultKind::kSkipped && has_faulty && injected_ &&
+                        part.family == job_.parts[fault_part_].family &&
+                        part.func == job_.parts[fault_part_].func;
     Block(part, group, behind ? seq - 1 : seq);
     return;
   }
@@ -240,11 +241,14 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
 }
 
 void Trace::Pipeline(const Part& part) {
+  // Forward passes go from the first stage to the last, backward passes the other way. A stage
+  // waits for each microbatch of the previous stage, and hangs in its receive if that stage is
+  // stuck.
   const uint32_t replicas = job_.world / job_.stages;
   const uint32_t count = job_.microbatches;
   const double slot_s = part.share * nominal_s_ / (2.0 * (count + job_.stages - 1));
   const double move_s = slot_s * 0.02;
-  std::vector<double> ends(count);  // of the stage before, by microbatch; never: it does not come
+  std::vector<double> ends(count);  // of the previous stage, by microbatch; 1e18: never
   for (uint32_t replica = 0; replica < replicas; ++replica) {
     for (const bool backward : {false, true}) {
       std::fill(ends.begin(), ends.end(), 0);
@@ -261,20 +265,21 @@ void Trace::Pipeline(const Part& part) {
           const double ready = ends[m] + move_s;
           if (ends[m] > 1e17) {
             const uint32_t from = backward ? rank + replicas : rank - replicas;
-            Stick(rank,
-                  {.rank = {},
-                   .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
-                   .func = Func::kRecv,
-                   .dtype = 7,
-                   .bytes = 1U << 20U,
-                   .edge = detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
-                  state.t);
+            HangRank(
+                rank,
+                {.rank = {},
+                 .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
+                 .func = Func::kRecv,
+                 .dtype = 7,
+                 .bytes = 1U << 20U,
+                 .edge = detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
+                state.t);
             ends[m] = 1e18;
             continue;
           }
           if (i > 0 && ready > state.t) {
             const uint32_t from = backward ? rank + replicas : rank - replicas;
-            if (ready - state.t > kLongS) {
+            if (ready - state.t > kReportedAgeS) {
               nodes_[rank / job_.ranks_per_node].long_operations.push_back(
                   {{.rank = Rank{rank},
                     .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),

@@ -11,7 +11,7 @@ using detect::Role;
 
 constexpr uint64_t kMiB = 1ULL << 20;
 
-/// Groups of `size` ranks that are `stride` apart.
+/// Returns groups of `size` ranks that are `stride` apart.
 Family MakeFamily(Role role, uint32_t world, uint32_t size, uint32_t stride) {
   Family family{.role = role, .groups = {}, .group_of = std::vector<uint32_t>(world)};
   const uint32_t block = size * stride;
@@ -41,7 +41,8 @@ Part Transfer(uint32_t family, Func func, double share, uint64_t bytes, bool by_
           .by_tokens = by_tokens};
 }
 
-/// Sharded data parallelism: weights gathered before, gradients scattered after computing.
+/// Sharded data parallelism: weights are gathered before computing, gradients are scattered after
+/// it.
 void MakeData(Job& job) {
   job.families = {MakeFamily(Role::kData, job.world, job.world, 1)};
   for (int i = 0; i < 3; ++i) {
@@ -119,7 +120,7 @@ Job MakeJob(Shape shape, uint32_t world) {
   Job job;
   job.shape = shape;
   job.world = world;
-  job.ranks_per_node = world >= 64 ? 8 : 2;  // the small job has four nodes, not one
+  job.ranks_per_node = world >= 64 ? 8 : 2;  // a small job has several nodes
   job.replica_of.resize(world);
   for (uint32_t rank = 0; rank < world; ++rank) job.replica_of[rank] = rank;
   switch (shape) {

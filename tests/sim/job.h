@@ -6,7 +6,7 @@
 
 #include "coordinator/detect/records.h"
 
-// The jobs that are simulated: how ranks are arranged and what an iteration does.
+// The simulated jobs: how ranks are arranged and what an iteration does.
 
 namespace holdfast::sim {
 
@@ -21,21 +21,21 @@ struct Family {
   detect::Role role = detect::Role::kUnknown;
   std::vector<std::vector<uint32_t>> groups;  // of ranks
   std::vector<uint32_t> group_of;             // by rank
-  bool crosses_nodes = false;                 // its transfers have connections that can be slow
+  bool crosses_nodes = false;                 // its transfers use connections that can be slow
 };
 
-/// What computing depends on.
+/// What the time of a computation depends on.
 enum class Load { kDense, kExpert };
 
-/// One part of an iteration, done by every rank.
+/// One part of an iteration, executed by every rank.
 struct Part {
   enum class Kind { kCompute, kCollective, kPipeline } kind = Kind::kCompute;
-  double share = 0;  // of the iteration's nominal time: computing, or the transfer
+  double share = 0;  // of the iteration's nominal time, for computing or for the transfer
   Load load = Load::kDense;
   uint32_t family = 0;
   detect::Func func = detect::Func::kOther;
   uint64_t bytes = 0;
-  bool by_tokens = false;  // bytes and transfer follow the rank's tokens
+  bool by_tokens = false;  // bytes and duration are proportional to the rank's tokens
 };
 
 struct Job {
@@ -48,16 +48,16 @@ struct Job {
   // Pipeline: rank = stage · replicas + replica.
   uint32_t stages = 1;
   uint32_t microbatches = 1;
-  std::vector<double> stage_load;    // 1 is the usual
-  std::vector<uint32_t> replica_of;  // ranks that share their input, by rank
+  std::vector<double> stage_load;    // 1: the usual load
+  std::vector<uint32_t> replica_of;  // by rank; ranks of one replica share their input
 
   uint32_t nodes() const { return (world + ranks_per_node - 1) / ranks_per_node; }
 };
 
 Job MakeJob(Shape shape, uint32_t world);
 
-/// The positions that position `i` of a communicator of `n` sends to: rings in both directions and
-/// longer strides, as several channels have them.
+/// Returns the positions to which position `i` of a communicator of `n` sends: rings in both
+/// directions and with longer strides, as several channels use them.
 std::vector<uint32_t> Neighbours(uint32_t i, uint32_t n);
 
 }  // namespace holdfast::sim

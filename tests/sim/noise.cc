@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kTable = 1U << 14;
 
-/// Normal quantiles at the middles of kTable equal steps, by bisection of the distribution.
+/// Returns normal quantiles at the centres of kTable equal steps, by bisection of the distribution.
 std::array<float, kTable> Quantiles() {
   std::array<float, kTable> table{};
   double x = -5;

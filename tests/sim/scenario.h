@@ -6,7 +6,7 @@
 
 #include "tests/sim/job.h"
 
-// What happens to a simulated job, and what is true of it.
+// The faults and conditions of a simulated job, and the ground truth.
 
 namespace holdfast::sim {
 
@@ -15,12 +15,12 @@ enum class FaultKind {
   // Hangs.
   kStopped,         // SIGSTOP
   kKilled,          // SIGKILL
-  kNodeLost,        // the node with its agent
-  kInfiniteKernel,  // the GPU works for ever; the CPU runs ahead
+  kNodeLost,        // the node, including its agent
+  kInfiniteKernel,  // a kernel never ends; the CPU runs ahead
   kCpuSpin,
   kLoaderSleep,
-  kMismatched,  // one rank calls an operation with another size
-  kSkipped,     // one rank leaves out an operation
+  kMismatched,  // one rank calls an operation with a different size
+  kSkipped,     // one rank skips an operation
   kDroppedEdge,
   kTwoStopped,
   // Slowness.
@@ -35,22 +35,22 @@ enum class FaultKind {
 std::string_view ToString(FaultKind kind);
 bool IsHang(FaultKind kind);
 
-/// How the job and its telemetry behave beside the fault. All of it is legitimate.
+/// How the job and its telemetry behave apart from the fault. All of it is legitimate.
 struct Conditions {
   double silicon_sigma = 0.007;        // lasting differences between GPUs
   double compute_sigma = 0.008;        // of each computation
-  double tail_chance = 0.003;          // of a delay with a heavy tail, a computation
+  double tail_chance = 0.003;          // per computation, of a delay with a heavy tail
   double transfer_sigma = 0.02;        // of each transfer
-  double congestion_chance = 0.01;     // of a transfer with a heavy tail
+  double congestion_chance = 0.01;     // per transfer, of a delay with a heavy tail
   double pause_every_iterations = 80;  // garbage collection of a rank
-  double sequence_sigma = 0.01;        // of a replica's tokens from iteration to iteration
+  double sequence_sigma = 0.01;        // of a replica's tokens, between iterations
   double expert_sigma = 0.15;          // lasting differences between experts' tokens
-  double expert_walk = 0.02;           // and how they move from iteration to iteration
-  double first_stage = 1.05;           // load of a pipeline's ends
+  double expert_walk = 0.02;           // drift of these differences per iteration
+  double first_stage = 1.05;           // load of a pipeline's first and last stage
   double last_stage = 1.10;
   double checkpoint_every_iterations = 40;
   double checkpoint_s = 0.3;
-  bool checkpoint_by_some = false;  // one replica writes, the others wait
+  bool checkpoint_by_some = false;  // one replica writes while the others wait
   double clock_offset_s = 1;
   double clock_drift_ppm = 100;
   double loss = 0.005;  // of digests
@@ -63,23 +63,23 @@ struct Scenario {
   Shape shape = Shape::kData;
   uint32_t world = 8;
   FaultKind fault = FaultKind::kNone;
-  double magnitude = 0;  // of a slow GPU: 0.2 is 20 % more time
-  double duty = 1;       // of an intermittent one
+  double magnitude = 0;  // of a slow GPU: 0.2 means 20 % more time
+  double duty = 1;       // of an intermittent fault: share of the time
   Conditions conditions;
 };
 
-/// The legitimate behaviours that a detector may take for a fault.
+/// A legitimate behaviour that a detector may mistake for a fault.
 struct Negative {
   std::string_view name;
   Conditions conditions;
 };
 std::vector<Negative> Negatives();
 
-/// What a simulated job really suffered from.
+/// The ground truth of a simulated job.
 struct Truth {
   FaultKind kind = FaultKind::kNone;
-  std::vector<uint32_t> ranks;  // faulty, ascending; the first is the edge's sender
-  uint32_t peer = 0;            // receiver of an edge
+  std::vector<uint32_t> ranks;  // faulty ranks, ascending; the first is an edge's sender
+  uint32_t peer = 0;            // an edge's receiver
   double onset_s = 0;           // true time
   uint32_t onset_iteration = 0;
 };

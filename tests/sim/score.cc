@@ -12,7 +12,7 @@ using detect::Verdict;
 
 namespace {
 
-/// What makes two verdicts the same: class and blame.
+/// Returns a key that is equal for verdicts of the same class and blame.
 std::vector<uint32_t> KeyOf(const Verdict& verdict) {
   std::vector<uint32_t> key = {static_cast<uint32_t>(verdict.fault)};
   if (verdict.edge) {
@@ -31,7 +31,8 @@ class Judge {
     return std::find(right.begin(), right.end(), verdict.fault) != right.end();
   }
 
-  /// The truth's ranks that the verdict names; false when it blames anybody else.
+  /// Adds the faulty ranks that the verdict names to `found`. Returns false if it blames anything
+  /// else.
   bool Blames(const Verdict& verdict, std::set<uint32_t>& found) const {
     const Truth& truth = trace_.truth();
     const std::set<uint32_t> faulty(truth.ranks.begin(), truth.ranks.end());
@@ -51,7 +52,7 @@ class Judge {
       case FaultKind::kMismatched:
       case FaultKind::kSkipped:
         if (verdict.ranks.empty() && OnlyPairs()) {
-          found = faulty;  // of two that differ neither is the odd one
+          found = faulty;  // if two ranks differ, neither is the odd one
           return true;
         }
         [[fallthrough]];
@@ -70,7 +71,7 @@ class Judge {
     return family.groups.front().size() == 2;
   }
 
-  /// A rank with fewer than three connections in a direction cannot be told from a connection.
+  /// With fewer than three connections in a direction, a slow rank looks like a slow connection.
   bool BlamesPort(const Verdict& verdict, std::set<uint32_t>& found) const {
     const Truth& truth = trace_.truth();
     const uint32_t rank = truth.ranks.front();
@@ -103,7 +104,8 @@ std::vector<FaultClass> RightClasses(FaultKind kind) {
     case FaultKind::kLoaderSleep:
     case FaultKind::kTwoStopped:
       return {FaultClass::kComputeHang};
-    // Where the ranks part ways decides which of the two it looks like; both evict nobody.
+    // The position of the skipped operation decides which of the two it looks like. Both evict no
+    // node.
     case FaultKind::kMismatched:
       return {FaultClass::kSoftwareMismatch};
     case FaultKind::kSkipped:
@@ -131,10 +133,10 @@ RunLimits LimitsFor(const Scenario& scenario) {
   } else if (scenario.fault == FaultKind::kIntermittent) {
     limits.iterations_after = scenario.duty < 0.3 ? 400 : 150;
   } else if (scenario.fault == FaultKind::kSlowGpu || scenario.fault == FaultKind::kTwoSlow) {
-    // Little shows late: in the noise of long iterations it takes many of them.
+    // A small slowdown needs many iterations to exceed the noise.
     limits.iterations_after = scenario.magnitude < 0.1 ? 200 : 150;
   } else {
-    // Slow transfers are congestion for twenty seconds.
+    // Slow transfers count as congestion for the first twenty seconds.
     limits.iterations_after = 150;
   }
   return limits;
@@ -153,15 +155,16 @@ Outcome RunScenario(const Scenario& scenario, uint64_t seed, const RunLimits& li
     trace.Advance();
     for (; tick_s <= trace.horizon_s() && !done; tick_s += limits.tick_s) {
       while (auto delivery = trace.Next(tick_s)) {
-        detector.Observe(*delivery->digest, ListenerTime(delivery->at_s));
+        detector.Observe(*delivery->digest, DetectorTime(delivery->at_s));
       }
       const Truth& truth = trace.truth();
-      for (const Verdict& verdict : detector.Evaluate(ListenerTime(tick_s))) {
+      for (const Verdict& verdict : detector.Evaluate(DetectorTime(tick_s))) {
         const bool new_one = seen.insert(KeyOf(verdict)).second;
-        if (new_one) outcome.said.push_back(verdict);
+        if (new_one) outcome.reported.push_back(verdict);
         std::set<uint32_t> named;
         const bool right = judge.RightClass(verdict) && tick_s >= truth.onset_s;
         const bool exact = judge.Blames(verdict, named);
+        // A verdict of the right class that names other ranks is false, and still counts as found.
         if (!right || (!verdict.ranks.empty() && !exact)) {
           if (new_one) outcome.wrong.push_back(verdict.fault);
           if (!right) continue;

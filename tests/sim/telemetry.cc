@@ -2,7 +2,7 @@
 
 #include "tests/sim/trace.h"
 
-// What the agents of the simulated job say, and how it gets lost on the way.
+// The digests of the simulated job's agents, and how they are lost or delayed.
 
 namespace holdfast::sim {
 
@@ -12,75 +12,77 @@ using detect::InFlight;
 
 namespace {
 
-constexpr double kEveryS = 1;
+constexpr double kReportPeriodS = 1;
 
 }  // namespace
 
-void Trace::Tell(double until_s) {
+void Trace::ReportUntil(double until_s) {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
-    if (truth_.kind == FaultKind::kKilled && struck_ &&
+    if (truth_.kind == FaultKind::kKilled && injected_ &&
         truth_.ranks.front() / job_.ranks_per_node == i && node.lost_at_s > 1e17) {
-      // The agent tells a death at once.
+      // The agent reports a death at once.
       node.lost_at_s = 1e17;
-      TellNode(i, truth_.onset_s + 0.02);
+      ReportNode(i, truth_.onset_s + 0.02);
     }
-    for (; node.next_s <= until_s; node.next_s += kEveryS) {
-      if (node.next_s < node.lost_at_s) TellNode(i, node.next_s);
+    for (; node.next_s <= until_s; node.next_s += kReportPeriodS) {
+      if (node.next_s < node.lost_at_s) ReportNode(i, node.next_s);
     }
   }
 }
 
-void Trace::TellRank(uint32_t rank, double at_s, Digest& digest) const {
+void Trace::ReportRank(uint32_t rank, double at_s, Digest& digest) const {
   const RankState& state = ranks_[rank];
-  detect::RankState word;
-  word.rank = Rank{rank};
+  detect::RankState report;
+  report.rank = Rank{rank};
   int newest = 2;
   while (newest >= 0 && state.step_end[newest] > at_s) --newest;
-  word.step = state.step_of_end + static_cast<uint32_t>(newest) < 2
-                  ? 0
-                  : state.step_of_end + static_cast<uint32_t>(newest) - 2;
+  report.step = state.step_of_end + static_cast<uint32_t>(newest) < 2
+                    ? 0
+                    : state.step_of_end + static_cast<uint32_t>(newest) - 2;
   const double step_at = newest >= 0 ? state.step_end[newest] : 0;
-  word.since_step_ns = static_cast<uint64_t>(std::max(0.0, at_s - step_at) * 1e9);
-  if (word.step < kWarmUpIterations) word.phases |= static_cast<uint8_t>(detect::Phase::kCompile);
+  report.since_step_ns = static_cast<uint64_t>(std::max(0.0, at_s - step_at) * 1e9);
+  if (report.step < kWarmUpIterations) {
+    report.phases |= static_cast<uint8_t>(detect::Phase::kCompile);
+  }
   for (int i : {0, 1}) {
-    if (at_s >= state.checkpoint_from_s[i] && at_s - kEveryS < state.checkpoint_to_s[i] &&
+    if (at_s >= state.checkpoint_from_s[i] && at_s - kReportPeriodS < state.checkpoint_to_s[i] &&
         state.checkpoint_to_s[i] > 0) {
-      word.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
+      report.phases |= static_cast<uint8_t>(detect::Phase::kCheckpoint);
     }
   }
   if (rank % job_.ranks_per_node == 0) {
     for (int i = std::max(1, newest - 1); i <= newest; ++i) {
-      if (state.step_end[i] > at_s - kEveryS && state.step_end[i - 1] > 0) {
-        word.steps_done.push_back(
+      if (state.step_end[i] > at_s - kReportPeriodS && state.step_end[i - 1] > 0) {
+        report.steps_done.push_back(
             {state.step_of_end - 2 + static_cast<uint32_t>(i),
              static_cast<uint64_t>((state.step_end[i] - state.step_end[i - 1]) * 1e9)});
       }
     }
   }
-  word.process_state = 'R';
-  if (state.silent_root && at_s >= state.t) {
+  report.process_state = 'R';
+  if (state.is_root && at_s >= state.t) {
     switch (truth_.kind) {
       case FaultKind::kStopped:
       case FaultKind::kTwoStopped:
-        word.process_state = 'T';
-        word.heartbeat_age_ns = static_cast<uint64_t>((at_s - state.t) * 1e9);
+        report.process_state = 'T';
+        report.heartbeat_age_ns = static_cast<uint64_t>((at_s - state.t) * 1e9);
         break;
       case FaultKind::kKilled:
-        word.alive = false;
-        word.process_state = 'X';
+        report.alive = false;
+        report.process_state = 'X';
         break;
       case FaultKind::kLoaderSleep:
-        word.process_state = 'S';
+        report.process_state = 'S';
         break;
       default:
         break;
     }
   }
-  digest.ranks.push_back(std::move(word));
+  digest.ranks.push_back(std::move(report));
 }
 
-void Trace::TellNode(uint32_t index, double at_s) {
+void Trace::ReportNode(uint32_t index, double at_s) {
   Node& node = nodes_[index];
   Digest digest;
   digest.node = "n" + std::to_string(index);
@@ -93,23 +95,23 @@ void Trace::TellNode(uint32_t index, double at_s) {
   const uint32_t end = std::min(first + job_.ranks_per_node, job_.world);
   digest.ranks.reserve(end - first);
   digest.completed.reserve((end - first) * kinds_.size());
-  for (uint32_t rank = first; rank < end; ++rank) TellRank(rank, at_s, digest);
-  if (node.number <= 2 || node.number % 16 == 0) TellCommunicators(first, end, digest);
-  TellDone(node, at_s, digest);
-  for (uint32_t rank = first; rank < end; ++rank) TellCompleted(rank, at_s, digest);
-  TellEnqueued(index, at_s, digest);
+  for (uint32_t rank = first; rank < end; ++rank) ReportRank(rank, at_s, digest);
+  if (node.number <= 2 || node.number % 16 == 0) ReportCommunicators(first, end, digest);
+  ReportDone(node, at_s, digest);
+  for (uint32_t rank = first; rank < end; ++rank) ReportCompleted(rank, at_s, digest);
+  ReportEnqueued(index, at_s, digest);
   digest.peer_sums = std::move(node.sums);
   node.sums.clear();
   Send(at_s, std::move(digest));
 }
 
-void Trace::TellCommunicators(uint32_t first, uint32_t end, Digest& digest) const {
+void Trace::ReportCommunicators(uint32_t first, uint32_t end, Digest& digest) const {
   for (uint32_t f = 0; f < job_.families.size(); ++f) {
-    std::vector<uint32_t> told;
+    std::vector<uint32_t> added;
     for (uint32_t rank = first; rank < end; ++rank) {
       const uint32_t group = job_.families[f].group_of[rank];
-      if (std::find(told.begin(), told.end(), group) != told.end()) continue;
-      told.push_back(group);
+      if (std::find(added.begin(), added.end(), group) != added.end()) continue;
+      added.push_back(group);
       digest.communicators.push_back(communicators_[f][group]);
     }
   }
@@ -126,7 +128,7 @@ void Trace::TellCommunicators(uint32_t first, uint32_t end, Digest& digest) cons
   }
 }
 
-void Trace::TellDone(Node& node, double at_s, Digest& digest) const {
+void Trace::ReportDone(Node& node, double at_s, Digest& digest) const {
   size_t kept = 0;
   digest.collectives.reserve(node.done.size());
   for (size_t i = 0; i < node.done.size(); ++i) {
@@ -142,14 +144,14 @@ void Trace::TellDone(Node& node, double at_s, Digest& digest) const {
   std::erase_if(node.long_operations,
                 [&](const Node::LongOperation& operation) { return operation.stop_s <= at_s; });
   for (const Node::LongOperation& operation : node.long_operations) {
-    if (operation.start_s > at_s - kLongS) continue;
+    if (operation.start_s > at_s - kReportedAgeS) continue;
     InFlight flight = operation.flight;
     flight.age_ns = static_cast<uint64_t>((at_s - operation.start_s) * node.rate * 1e9);
     digest.in_flight.push_back(flight);
   }
 }
 
-void Trace::TellCompleted(uint32_t rank, double at_s, Digest& digest) const {
+void Trace::ReportCompleted(uint32_t rank, double at_s, Digest& digest) const {
   const uint32_t ran = ranks_[rank].ran;
   for (const std::vector<size_t>& kind : kinds_) {
     uint64_t count = ran < 2 ? 0 : static_cast<uint64_t>(kind.size()) * (ran - 1);
@@ -164,14 +166,14 @@ void Trace::TellCompleted(uint32_t rank, double at_s, Digest& digest) const {
   }
 }
 
-void Trace::TellEnqueued(uint32_t index, double at_s, Digest& digest) const {
+void Trace::ReportEnqueued(uint32_t index, double at_s, Digest& digest) const {
   const uint32_t rank = truth_.ranks.front();
-  if (truth_.kind != FaultKind::kInfiniteKernel || !struck_ || at_s < truth_.onset_s + kLongS ||
-      rank / job_.ranks_per_node != index) {
+  if (truth_.kind != FaultKind::kInfiniteKernel || !injected_ ||
+      at_s < truth_.onset_s + kReportedAgeS || rank / job_.ranks_per_node != index) {
     return;
   }
-  // The CPU ran ahead and enqueued what comes next.
-  uint32_t part = strike_part_;
+  // The CPU ran ahead and enqueued the next operation.
+  uint32_t part = fault_part_;
   while (job_.parts[part].kind != Part::Kind::kCollective) ++part;
   const Part& next = job_.parts[part];
   InFlight flight{.rank = Rank{rank},

@@ -14,7 +14,7 @@ constexpr double kNever = 1e18;
 
 }  // namespace
 
-Clock::TimePoint ListenerTime(double true_s) {
+Clock::TimePoint DetectorTime(double true_s) {
   return Clock::TimePoint(std::chrono::nanoseconds(static_cast<int64_t>((true_s + 5000) * 1e9)));
 }
 
@@ -26,7 +26,7 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
     : scenario_(scenario),
       conditions_(scenario.conditions),
       job_(MakeJob(scenario.shape, scenario.world)),
-      noise_(Random(seed).Next()),  // neighbouring seeds have nothing in common
+      noise_(Random(seed).Next()),  // makes neighbouring seeds independent
       ranks_(scenario.world),
       nodes_(job_.nodes()),
       seq_(job_.families.size(), std::vector<uint64_t>(detect::kFuncMax + 1)) {
@@ -57,12 +57,12 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
     places_.push_back({part.family, part.func});
   }
   for (uint32_t f = 0; f < job_.families.size(); ++f) {
-    std::vector<detect::Communicator>& told = communicators_.emplace_back();
+    std::vector<detect::Communicator>& communicators = communicators_.emplace_back();
     for (const auto& group : job_.families[f].groups) {
       detect::Communicator communicator{
-          IdOf(f, static_cast<uint32_t>(told.size())), job_.families[f].role, {}};
+          IdOf(f, static_cast<uint32_t>(communicators.size())), job_.families[f].role, {}};
       for (const uint32_t member : group) communicator.members.push_back(Rank{member});
-      told.push_back(std::move(communicator));
+      communicators.push_back(std::move(communicator));
     }
   }
   left_s_.assign(2 * places_.size() * job_.world, kNever);
@@ -79,7 +79,7 @@ void Trace::PlaceFault() {
   truth_.ranks = {first};
   truth_.onset_s = kNever;
   if (kind == FaultKind::kTwoStopped || kind == FaultKind::kTwoSlow) {
-    // Not in one communicator of two, where they would be each other's measure.
+    // Not in the same communicator of two, where each would be compared with the other.
     const uint32_t second =
         (first + job_.world / 2 + 1 + static_cast<uint32_t>(noise_.random().Below(2))) % job_.world;
     truth_.ranks.push_back(second);
@@ -93,7 +93,7 @@ void Trace::PlaceFault() {
   truth_.peer = group[neighbours[noise_.random().Below(neighbours.size())]];
   link_slowdown_ = noise_.Uniform(1.5, 4);
   if (kind == FaultKind::kLatency) link_slowdown_ = noise_.Uniform(1.3, 2);
-  // The part of the iteration in which it strikes.
+  // The part of the iteration in which the fault takes effect.
   std::vector<uint32_t> candidates;
   for (uint32_t i = 0; i < job_.parts.size(); ++i) {
     const Part& part = job_.parts[i];
@@ -102,7 +102,8 @@ void Trace::PlaceFault() {
     if (kind == FaultKind::kDroppedEdge) fits = transfer && part.family == job_.data_family;
     if (kind == FaultKind::kMismatched) fits = transfer && part.func != Func::kAllToAll;
     if (kind == FaultKind::kSkipped) {
-      // The next operation of the same communicator is another one, else all take it for this one.
+      // The communicator's next operation must differ. Otherwise it takes the place of the skipped
+      // one.
       uint32_t next = (i + 1) % job_.parts.size();
       while (job_.parts[next].kind != Part::Kind::kCollective ||
              job_.parts[next].family != part.family) {
@@ -114,7 +115,7 @@ void Trace::PlaceFault() {
     if (fits) candidates.push_back(i);
   }
   if (candidates.empty()) candidates.push_back(0);
-  strike_part_ = candidates[noise_.random().Below(candidates.size())];
+  fault_part_ = candidates[noise_.random().Below(candidates.size())];
 }
 
 bool Trace::Active(uint32_t rank) const {
@@ -131,9 +132,9 @@ void Trace::BeginIteration() {
       }
     }
     state.expert_bias += conditions_.expert_walk * noise_.Normal() -
-                         0.01 * state.expert_bias;  // held near where it began by load balancing
+                         0.01 * state.expert_bias;  // load balancing reduces the bias
   }
-  // Tokens of the experts of one communicator add up to what its ranks sent.
+  // The experts of one communicator share the tokens that its ranks sent.
   for (uint32_t f = 0; f < job_.families.size(); ++f) {
     if (job_.families[f].role != detect::Role::kExpert) continue;
     for (const auto& group : job_.families[f].groups) {
@@ -190,19 +191,19 @@ void Trace::Compute(const Part& part) {
   const double seconds = part.share * nominal_s_;
   for (uint32_t rank = 0; rank < job_.world; ++rank) {
     if (ranks_[rank].stuck) continue;
-    // Attention and matrices follow the tokens; something does not.
+    // Most of the time is proportional to the tokens, and a tenth is constant.
     const bool varies = part.load == Load::kExpert || job_.shape != Shape::kExperts;
     const double load = varies ? 0.1 + 0.9 * ranks_[rank].tokens : 1;
     ComputeRank(rank, seconds * load);
   }
 }
 
-void Trace::Strike(const Part& part, uint32_t index) {
-  if (struck_ || !IsHang(truth_.kind) || iteration_ != truth_.onset_iteration ||
-      index != strike_part_ || part.kind == Part::Kind::kCollective) {
+void Trace::InjectHang(const Part& part, uint32_t index) {
+  if (injected_ || !IsHang(truth_.kind) || iteration_ != truth_.onset_iteration ||
+      index != fault_part_ || part.kind == Part::Kind::kCollective) {
     return;
   }
-  struck_ = true;
+  injected_ = true;
   truth_.onset_s = 0;
   if (truth_.kind == FaultKind::kNodeLost) {
     const uint32_t node = truth_.ranks.front() / job_.ranks_per_node;
@@ -215,7 +216,7 @@ void Trace::Strike(const Part& part, uint32_t index) {
     RankState& state = ranks_[rank];
     state.t += part.share * nominal_s_ * noise_.random().Unit();
     state.stuck = true;
-    state.silent_root = true;
+    state.is_root = true;
     truth_.onset_s = std::max(truth_.onset_s, state.t);
   }
   if (truth_.kind == FaultKind::kNodeLost) {
@@ -238,7 +239,7 @@ void Trace::Checkpoint() {
 }
 
 void Trace::Run(const Part& part, uint32_t index) {
-  Strike(part, index);
+  InjectHang(part, index);
   switch (part.kind) {
     case Part::Kind::kCompute:
       Compute(part);
@@ -256,9 +257,10 @@ void Trace::Run(const Part& part, uint32_t index) {
 void Trace::Advance() {
   const bool moves =
       std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return !rank.stuck; });
+  // All ranks are stuck: only time passes, and agents keep reporting.
   if (!moves) {
     horizon_s_ = std::max(horizon_s_, last_moved_s_) + 1;
-    Tell(horizon_s_);
+    ReportUntil(horizon_s_);
     return;
   }
   began_s_.push_back(last_moved_s_);
@@ -288,7 +290,7 @@ void Trace::Advance() {
   ++iteration_;
   if (least < kNever) {
     horizon_s_ = std::max(horizon_s_, least);
-    Tell(horizon_s_);
+    ReportUntil(horizon_s_);
   }
 }
 

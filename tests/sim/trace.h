@@ -10,40 +10,41 @@
 #include "tests/sim/noise.h"
 #include "tests/sim/scenario.h"
 
-// Runs a job iteration by iteration on a true clock and hands out what its agents say, when it
-// arrives. One thread, one seed, one outcome.
+// Runs a job iteration by iteration on a global clock and delivers the digests of its agents in
+// order of arrival. Single-threaded and reproducible: the seed determines the outcome.
 
 namespace holdfast::sim {
 
-/// Agents tell operations that have been in flight for longer than this.
-constexpr double kLongS = 0.9;
-/// A job compiles in its first iterations.
+/// Agents report operations that have been in flight for longer than this, in seconds.
+constexpr double kReportedAgeS = 0.9;
+/// A job compiles in its first iterations, which take longer.
 constexpr uint32_t kWarmUpIterations = 3;
 
-/// Arrival times on the clock of whoever listens.
-Clock::TimePoint ListenerTime(double true_s);
+/// Converts an arrival time to the detector's clock.
+Clock::TimePoint DetectorTime(double true_s);
 
 class Trace {
  public:
   Trace(const Scenario& scenario, uint64_t seed);
 
-  /// Simulates one more iteration, or one more second where nothing moves.
+  /// Simulates one more iteration, or one more second if no rank makes progress.
   void Advance();
-  /// Everything that arrives before this true time is queued.
+  /// All digests that arrive before this time are queued.
   double horizon_s() const { return horizon_s_; }
   struct Delivery {
     double at_s = 0;
     std::unique_ptr<detect::Digest> digest;
   };
-  /// The next digest that arrives by `until_s`, in order of arrival.
+  /// Returns the next digest that arrives by `until_s`, in order of arrival.
   std::optional<Delivery> Next(double until_s);
-  /// Agents of these communicators' members send per-peer sums from now on.
+  /// From now on, the agents of these communicators' members send PeerSums.
   void WantPeerSums(const std::vector<detect::CommId>& comms) { wanted_ = comms; }
 
   const Truth& truth() const { return truth_; }
   const Job& job() const { return job_; }
   uint32_t iteration() const { return iteration_; }
-  /// Iterations between two true times; where nothing moves, at the pace before.
+  /// Returns the number of iterations between two times. While no rank makes progress, iterations
+  /// count at the pace before.
   double IterationsBetween(double from_s, double to_s) const;
   detect::CommId IdOf(uint32_t family, uint32_t group) const;
 
@@ -54,8 +55,8 @@ class Trace {
     double next_s = 0;
     double lost_at_s = 1e18;
     uint64_t number = 0;
-    std::vector<detect::Collective> done;  // not yet told, with true stop times beside
-    std::vector<double> done_at_s;
+    std::vector<detect::Collective> done;  // completed and not yet reported
+    std::vector<double> done_at_s;         // their stop times on the global clock
     struct LongOperation {
       detect::InFlight flight;
       double start_s = 0;
@@ -65,9 +66,9 @@ class Trace {
     std::vector<detect::PeerSums> sums;
   };
   struct RankState {
-    double t = 0;  // when the rank is ready for its next part; kStuck: never
+    double t = 0;  // when the rank is ready for its next part
     double speed = 1;
-    double tokens = 1;  // experts
+    double tokens = 1;  // relative to the average
     double expert_bias = 0;
     double blocked_s = 0;
     double moved = 0;
@@ -77,7 +78,7 @@ class Trace {
     double checkpoint_from_s[2] = {};  // the last two, newest last
     double checkpoint_to_s[2] = {};
     bool stuck = false;
-    bool silent_root = false;  // it is the cause, outside of any operation
+    bool is_root = false;  // the cause of the hang, outside any operation
   };
 
   // trace.cc: the job
@@ -86,7 +87,7 @@ class Trace {
   void Run(const Part& part, uint32_t index);
   void Compute(const Part& part);
   void ComputeRank(uint32_t rank, double seconds);
-  void Strike(const Part& part, uint32_t index);
+  void InjectHang(const Part& part, uint32_t index);
   void Checkpoint();
   bool Active(uint32_t rank) const;
   // collective.cc
@@ -99,16 +100,16 @@ class Trace {
   void PeerSumsOf(const Part& part, uint32_t group, double transfer_s);
   bool HotEdge(uint32_t from, uint32_t to) const;
   void Pipeline(const Part& part);
-  void Stick(uint32_t rank, const detect::InFlight& flight, double at_s);
+  void HangRank(uint32_t rank, const detect::InFlight& flight, double at_s);
   void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s);
   // telemetry.cc
-  void Tell(double until_s);
-  void TellNode(uint32_t index, double at_s);
-  void TellRank(uint32_t rank, double at_s, detect::Digest& digest) const;
-  void TellCompleted(uint32_t rank, double at_s, detect::Digest& digest) const;
-  void TellCommunicators(uint32_t first, uint32_t end, detect::Digest& digest) const;
-  void TellDone(Node& node, double at_s, detect::Digest& digest) const;
-  void TellEnqueued(uint32_t index, double at_s, detect::Digest& digest) const;
+  void ReportUntil(double until_s);
+  void ReportNode(uint32_t index, double at_s);
+  void ReportRank(uint32_t rank, double at_s, detect::Digest& digest) const;
+  void ReportCompleted(uint32_t rank, double at_s, detect::Digest& digest) const;
+  void ReportCommunicators(uint32_t first, uint32_t end, detect::Digest& digest) const;
+  void ReportDone(Node& node, double at_s, detect::Digest& digest) const;
+  void ReportEnqueued(uint32_t index, double at_s, detect::Digest& digest) const;
   void Send(double at_s, detect::Digest digest);
   static uint64_t LocalNs(const Node& node, double at_s) {
     return static_cast<uint64_t>((at_s + 1000 + node.offset_s) * node.rate * 1e9);
@@ -128,9 +129,9 @@ class Trace {
     detect::Func func = detect::Func::kOther;
   };
   std::vector<Place> places_;
-  /// The places of each kind of collective.
+  /// For each kind of collective, its indices in places_.
   std::vector<std::vector<size_t>> kinds_;
-  std::vector<std::vector<detect::Communicator>> communicators_;  // as told, by family and group
+  std::vector<std::vector<detect::Communicator>> communicators_;  // by family and group
   std::vector<double> left_s_;  // by parity of the iteration, place, rank
   double& LeftAt(uint32_t iteration, size_t place, uint32_t rank) {
     return left_s_[((iteration & 1U) * places_.size() + place) * job_.world + rank];
@@ -140,9 +141,9 @@ class Trace {
   double horizon_s_ = 0;
   double last_moved_s_ = 0;
   std::vector<double> began_s_;  // by iteration
-  bool struck_ = false;
-  uint32_t strike_part_ = 0;
-  bool active_ = false;  // a fault that comes and goes is there in this iteration
+  bool injected_ = false;
+  uint32_t fault_part_ = 0;
+  bool active_ = false;  // an intermittent fault is active in this iteration
   uint32_t active_left_ = 0;
   double link_slowdown_ = 1;
   std::vector<detect::CommId> wanted_;

@@ -7,8 +7,8 @@
 
 namespace charlm {
 
-/// Adam for the rows of one parameter that this rank owns: every rank keeps the moments of its own
-/// rows only (ZeRO, stage 1).
+/// Adam for the rows of one parameter that this rank owns. Each rank keeps only the moments of its
+/// rows (ZeRO, stage 1).
 struct AdamShard {
   uint64_t first_row = 0;
   uint64_t rows = 0;

@@ -9,12 +9,12 @@
 
 namespace charlm {
 
-/// The text to learn from, as ASCII.
+/// The text to train on, as ASCII.
 class Corpus {
  public:
-  /// False, with a reason, when the file cannot be read or is too short.
+  /// Returns false and sets `error` if the file cannot be read or is too short.
   bool Load(const std::string& path, std::string* error);
-  /// `count` examples at random places.
+  /// Returns `count` examples from random places.
   std::vector<Example> Sample(uint64_t count, Random& random) const;
   uint64_t size() const { return text_.size(); }
 

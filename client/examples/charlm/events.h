@@ -6,11 +6,12 @@
 
 namespace charlm {
 
-/// What happens, for programs: one JSON object a line, each written in one piece.
+/// Writes events for other programs: one JSON object per line, each with a single write.
 class Events {
  public:
   ~Events();
-  /// "" is off, "-" standard output, else a file to append to. False when it cannot be opened.
+  /// "" disables events, "-" means standard output, else the file to append to. Returns false if
+  /// the file cannot be opened.
   bool Open(const std::string& path, uint32_t rank);
   void Emit(const char* event, nlohmann::json fields = nlohmann::json::object());
 

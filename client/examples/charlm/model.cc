@@ -7,21 +7,22 @@
 
 namespace charlm {
 namespace {
-constexpr uint64_t kTileColumns = 1024;  // hidden units worked on at a time: they stay in the cache
+// Hidden units that are processed at a time, so that they stay in the cache.
+constexpr uint64_t kTileColumns = 1024;
 
 void AddScaled(float* to, const float* from, float scale, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) to[i] += scale * from[i];
 }
 
-/// Eight partial sums in a fixed order: fast, and the same bits every time.
+/// Sums eight partial sums in a fixed order, which is fast and deterministic.
 float Dot(const float* a, const float* b, uint64_t count) {
   float sums[8] = {};
-  uint64_t whole = count - count % 8;
-  for (uint64_t i = 0; i < whole; i += 8) {
+  uint64_t vectors_end = count - count % 8;
+  for (uint64_t i = 0; i < vectors_end; i += 8) {
     for (int lane = 0; lane < 8; ++lane) sums[lane] += a[i + lane] * b[i + lane];
   }
   float tail = 0;
-  for (uint64_t i = whole; i < count; ++i) tail += a[i] * b[i];
+  for (uint64_t i = vectors_end; i < count; ++i) tail += a[i] * b[i];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])) +
          tail;
 }
@@ -81,6 +82,7 @@ double Model::ComputeGradients(std::span<const Example> batch) {
     std::copy(Get(kOutputBias).value.begin(), Get(kOutputBias).value.end(),
               &logits_[b * kVocabulary]);
   }
+  // The forward and the backward pass use tiles of the hidden layer that fit into the cache.
   auto each_tile = [this](auto work) {
     for (uint64_t first = 0; first < hidden_; first += kTileColumns) {
       work(Tile{first, std::min(kTileColumns, hidden_ - first)});
@@ -121,7 +123,7 @@ void Model::ForwardTile(const Tile& tile, uint64_t count) {
   }
 }
 
-/// Turns logits into the gradient of the mean loss with respect to them.
+/// Replaces the logits by the gradient of the mean loss with respect to them. Returns that loss.
 double Model::SoftmaxGradient(std::span<const Example> batch) {
   double loss = 0;
   float share = 1 / static_cast<float>(batch.size());

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-// A character-level language model: the last kContext characters are looked up in an embedding, one
-// hidden layer of tanh units reads them, a softmax guesses the next character. Plain loops, fixed
-// order of every sum: the same inputs give the same bits.
+// A character-level language model: an embedding of the last kContext characters, one hidden layer
+// of tanh units, and a softmax that predicts the next character. Every sum has a fixed order, so
+// the same inputs give the same bits.
 
 namespace charlm {
 
@@ -16,7 +16,7 @@ inline constexpr uint64_t kContext = 8;
 inline constexpr uint64_t kEmbedding = 16;
 inline constexpr uint64_t kInputs = kContext * kEmbedding;
 
-/// A row-major matrix that is trained, with its gradient. Ranks own it by rows.
+/// A trained row-major matrix with its gradient. Each rank owns some of its rows.
 struct Parameter {
   std::string name;
   uint64_t rows = 0;
@@ -25,7 +25,7 @@ struct Parameter {
   std::vector<float> gradient;
 };
 
-/// One thing to learn from: kContext characters and the one that follows.
+/// One training example: kContext characters and the character that follows.
 struct Example {
   const uint8_t* context = nullptr;
   uint8_t next = 0;
@@ -33,13 +33,13 @@ struct Example {
 
 class Model {
  public:
-  /// Random weights that depend on nothing but `hidden` and `seed`.
+  /// Makes random weights that depend only on `hidden` and `seed`.
   Model(uint64_t hidden, uint64_t seed);
 
-  /// The hidden size that brings the number of weights nearest to `parameters`.
+  /// Returns the hidden size for which the number of weights is closest to `parameters`.
   static uint64_t HiddenFor(uint64_t parameters);
 
-  /// Sets the gradients to those of the mean loss over `batch`; returns that loss in nats.
+  /// Sets the gradients to those of the mean loss over `batch`. Returns that loss in nats.
   double ComputeGradients(std::span<const Example> batch);
 
   std::vector<Parameter>& parameters() { return parameters_; }
@@ -56,14 +56,14 @@ class Model {
 
   uint64_t hidden_;
   std::vector<Parameter> parameters_;
-  // Of the current batch, one row an example.
+  // For the current batch, one row per example.
   std::vector<float> input_;
   std::vector<float> input_gradient_;
   std::vector<float> activation_;
-  std::vector<float> logits_;  // then their gradients
+  std::vector<float> logits_;  // after SoftmaxGradient their gradients
 };
 
-/// Splits `rows` over `world` ranks as evenly as it goes: the first row of `rank`.
+/// Returns the first row of `rank` when `rows` are divided evenly over `world` ranks.
 inline uint64_t FirstRow(uint64_t rows, uint32_t rank, uint32_t world) {
   return rows * rank / world;
 }

@@ -37,7 +37,7 @@ struct Options {
   uint64_t pause_at_step = 0;
   uint64_t log_every = 1;
 
-  // Records of collectives, and faults of this rank; a step of 0 is never.
+  // Records of collectives, and injected faults of this rank. Step 0 means never.
   bool no_records = false;
   uint64_t hang_at_step = 0;
   uint64_t spin_at_step = 0;
@@ -45,7 +45,7 @@ struct Options {
   uint64_t slow_from_step = 1;
 };
 
-/// The exit code when there is nothing more to do (help, usage).
+/// Parses the flags. Returns the exit code if the program should end (help, usage error).
 std::optional<int> ParseOptions(int argc, char** argv, Options* options);
 
 }  // namespace charlm

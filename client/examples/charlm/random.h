@@ -4,7 +4,7 @@
 
 namespace charlm {
 
-/// splitmix64: one number is all its state, so that it can be saved and restored.
+/// splitmix64. Its state is one number, which is easy to save and restore.
 class Random {
  public:
   explicit Random(uint64_t state) : state_(state) {}
@@ -15,7 +15,7 @@ class Random {
     return z ^ (z >> 31);
   }
   uint64_t Below(uint64_t bound) { return Next() % bound; }
-  /// In [0, 1).
+  /// Returns a number in [0, 1).
   float Unit() { return static_cast<float>(Next() >> 40) * 0x1.0p-24F; }
   uint64_t state() const { return state_; }
 

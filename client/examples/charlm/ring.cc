@@ -19,16 +19,16 @@
 namespace charlm {
 namespace {
 using SteadyClock = std::chrono::steady_clock;
-constexpr auto kLookAgain = std::chrono::milliseconds(20);
-// Little room before the wire and much behind it: how long a send takes is the wire's time, not
-// that of a neighbour who does not read yet.
+constexpr auto kPollInterval = std::chrono::milliseconds(20);
+// A small send buffer and a large receive buffer: the duration of a send is then that of the
+// network, and not of a neighbour that does not read yet.
 constexpr int kSendBuffer = 16 << 10;
 constexpr int kReceiveBuffer = 4 << 20;
-// Two fit into the send buffer, so that the other end acknowledges at once: with the 64 KiB of the
-// loopback it would wait 40 ms for more.
+// Two segments fit into the send buffer, so the receiver acknowledges at once. With the 64 KiB of
+// the loopback it would delay the acknowledgement by 40 ms.
 constexpr int kSegmentMax = 4 << 10;
 
-/// What a rank says when it connects.
+/// The first message of a rank that connects.
 struct Greeting {
   char magic[8] = {'c', 'h', 'a', 'r', 'l', 'm', '0', '1'};
   uint32_t rank = 0;
@@ -36,7 +36,7 @@ struct Greeting {
   char run_id[128] = {};
 };
 
-/// False where `host` is no IPv4 address.
+/// Returns false if `host` is not an IPv4 address.
 bool MakeAddress(const std::string& host, int port, sockaddr_in* address) {
   *address = {};
   address->sin_family = AF_INET;
@@ -50,7 +50,7 @@ std::string HostOf(const sockaddr_in& address) {
   return text;
 }
 
-/// The address of this machine that packets to `other` carry; nothing is sent.
+/// Finds the source address of packets from this machine to `other`, without sending any.
 bool FindOwnAddress(const std::string& other, sockaddr_in* own) {
   addrinfo hints{};
   hints.ai_family = AF_INET;
@@ -79,12 +79,12 @@ void Prepare(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/// Runs `attempt` until it is true or the time is over.
+/// Repeats `attempt` until it returns true. Returns false after the deadline.
 template <typename Attempt>
 bool Until(SteadyClock::time_point deadline, Attempt attempt) {
   while (!attempt()) {
     if (SteadyClock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(kPollInterval);
   }
   return true;
 }
@@ -125,13 +125,14 @@ bool Ring::Connect(const RingOptions& options) {
   return Listen() && ConnectNext() && AcceptPrevious();
 }
 
-/// Where the rank before finds this one, too.
+/// Listens for the previous rank, and publishes the address in the rendezvous folder.
 bool Ring::Listen() {
   int port = options_.port_base == 0 ? 0 : options_.port_base + static_cast<int>(options_.rank);
   sockaddr_in address{};
   MakeAddress("127.0.0.1", 0, &address);
   if (!options_.rendezvous.empty() && !FindOwnAddress(options_.master_address, &address)) {
-    return Fail("this machine has no way to " + options_.master_address);
+    return Fail("this machine has no route to " + options_.master_address +
+                "; check --master-address");
   }
   address.sin_port = htons(static_cast<uint16_t>(port));
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -145,7 +146,7 @@ bool Ring::Listen() {
                 std::strerror(errno) + "; choose another --port-base");
   }
   if (options_.rendezvous.empty()) return true;
-  // Written aside and renamed: a reader never sees half of it.
+  // Written to a temporary file and renamed, so that a reader never sees half of it.
   std::string path = PortFile(options_, options_.rank);
   std::ofstream(path + ".new") << HostOf(address) << " " << ntohs(address.sin_port) << "\n";
   if (std::rename((path + ".new").c_str(), path.c_str()) == 0) return true;
@@ -174,10 +175,12 @@ bool Ring::ConnectNext() {
     Close(&next_);
     return false;
   });
-  if (!connected) return Fail("the next rank did not come within the time");
+  if (!connected)
+    return Fail("the next rank did not accept a connection within " +
+                std::to_string(options_.timeout_ms) + " ms");
   Greeting greeting = GreetingOf(options_, options_.rank);
   if (::send(next_, &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting) {
-    return Fail("the next rank is gone");
+    return Fail("lost the connection to the next rank");
   }
   Prepare(next_);
   return true;
@@ -196,10 +199,12 @@ bool Ring::AcceptPrevious() {
         std::memcmp(&greeting, &expected, sizeof greeting) == 0) {
       return true;
     }
-    Close(&previous_);  // a rank of another start, or no rank at all
+    Close(&previous_);  // a rank of another start, or another program
     return false;
   });
-  if (!accepted) return Fail("the previous rank did not come within the time");
+  if (!accepted)
+    return Fail("the previous rank did not connect within " + std::to_string(options_.timeout_ms) +
+                " ms");
   Prepare(previous_);
   Close(&listener_);
   return true;
@@ -210,7 +215,7 @@ void Ring::Begin(Half& half) {
   if (observer_.waits && half.bytes > 0) observer_.waits(half.peer, half.sends);
 }
 
-/// Some bytes went through, `left` are still to come.
+/// Records that some bytes were transferred, and `left` remain.
 void Ring::Moved(Half& half, uint64_t left) {
   SteadyClock::time_point now = SteadyClock::now();
   if (half.moving == SteadyClock::time_point{}) half.moving = now;
@@ -223,6 +228,8 @@ void Ring::Moved(Half& half, uint64_t left) {
 }
 
 bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
+  // One loop serves both directions: a rank that first sent everything could wait for a neighbour
+  // that does the same.
   Half sending{.peer = (options_.rank + 1) % options_.world, .sends = true, .bytes = out.size()};
   Half receiving{.peer = Back(1), .sends = false, .bytes = in.size()};
   Begin(sending);
@@ -232,7 +239,8 @@ bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
                       {.fd = in.empty() ? -1 : previous_, .events = POLLIN, .revents = 0}};
     int ready = ::poll(ends, 2, options_.timeout_ms);
     if (ready == 0)
-      return Fail("no rank has moved for " + std::to_string(options_.timeout_ms) + " ms");
+      return Fail("no data from or to a neighbour for " + std::to_string(options_.timeout_ms) +
+                  " ms");
     if (ready < 0) continue;
     if (ends[0].revents != 0) {
       ssize_t sent = ::send(next_, out.data(), out.size(), MSG_NOSIGNAL);
@@ -241,7 +249,7 @@ bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
         Moved(sending, out.size());
       }
       if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-        return Fail("rank " + std::to_string(sending.peer) + " is gone");
+        return Fail("lost the connection to rank " + std::to_string(sending.peer));
       }
     }
     if (ends[1].revents != 0) {
@@ -251,7 +259,7 @@ bool Ring::Swap(std::span<const std::byte> out, std::span<std::byte> in) {
         Moved(receiving, in.size());
       }
       if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
-        return Fail("rank " + std::to_string(receiving.peer) + " is gone");
+        return Fail("lost the connection to rank " + std::to_string(receiving.peer));
       }
     }
   }
@@ -262,7 +270,7 @@ bool Ring::ReduceScatter(std::span<float> values, std::span<const uint64_t> boun
   auto block = [&](uint32_t rank) {
     return values.subspan(bounds[rank], bounds[rank + 1] - bounds[rank]);
   };
-  // Block b starts at rank b + 1 and collects one rank's values a turn until it is home.
+  // Block b starts at rank b + 1 and adds one rank's values per turn until it reaches rank b.
   for (uint32_t turn = 1; turn < options_.world; ++turn) {
     std::span<float> in = block(Back(turn + 1));
     incoming_.resize(in.size());

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-// The ranks in a ring over TCP, on one machine or on several: each sends to the next and receives
-// from the one before. Sums are always taken in the same order, so a run can be repeated bit for
+// Connects the ranks in a ring over TCP, on one or several machines. Each rank sends to the next
+// and receives from the previous one. Sums have a fixed order, so a run can be repeated bit for
 // bit.
 
 namespace charlm {
@@ -20,32 +20,32 @@ namespace charlm {
 struct RingOptions {
   uint32_t rank = 0;
   uint32_t world = 1;
-  std::string run_id;      // keeps a rank of an earlier start out
-  std::string rendezvous;  // folder where each rank leaves its address and port, or
+  std::string run_id;      // rejects ranks of an earlier start
+  std::string rendezvous;  // folder in which each rank writes its address and port, or
   int port_base = 0;       // on one machine: rank r listens at port_base + r
-  /// With a rendezvous: an IPv4 address or the name of the machine of rank 0. Each rank listens
-  /// where its own machine reaches it from.
+  /// With a rendezvous: an IPv4 address or the name of rank 0's machine. Each rank listens at the
+  /// address from which its own machine reaches it.
   std::string master_address = "127.0.0.1";
   int timeout_ms = 60'000;
 };
 
-/// One block sent to the next rank, or received from the one before.
+/// One block sent to the next rank, or received from the previous one.
 struct Exchanged {
   uint32_t peer = 0;
   bool sent = false;  // otherwise received
   uint64_t bytes = 0;
-  std::chrono::nanoseconds waited{0};  // for the peer: for room, or for its first byte
-  std::chrono::nanoseconds moved{0};   // from then on
+  std::chrono::nanoseconds waited{0};  // until the peer had room, or sent its first byte
+  std::chrono::nanoseconds moved{0};   // from then to the last byte
 };
 
-/// Who wants to know what the ring does. Called on the thread that calls the ring.
+/// Callbacks for transfers. Called on the thread that calls the ring.
 struct RingObserver {
   std::function<void(uint32_t peer, bool sends)> waits;
   std::function<void(const Exchanged&)> exchanged;
 };
 
-/// All functions return false when a neighbour is gone or the time is over; error() says which.
-/// Then the ring is closed for good, and so are the neighbours' rings a moment later.
+/// All functions return false on a lost neighbour or a timeout; error() has the reason. The ring is
+/// then closed permanently, and the neighbours' rings fail shortly after.
 class Ring {
  public:
   Ring() = default;
@@ -56,12 +56,12 @@ class Ring {
   bool Connect(const RingOptions& options);
   void Observe(RingObserver observer) { observer_ = std::move(observer); }
 
-  /// `bounds` cut `values` into one block a rank (world + 1 numbers). Afterwards this rank's block
-  /// holds the sum over all ranks; the others hold partial sums.
+  /// `bounds` (world + 1 numbers) divide `values` into one block per rank. Afterwards this rank's
+  /// block has the sums over all ranks, and the other blocks have partial sums.
   bool ReduceScatter(std::span<float> values, std::span<const uint64_t> bounds);
-  /// Afterwards every rank has every rank's block.
+  /// Afterwards every rank has the blocks of all ranks.
   bool AllGather(std::span<float> values, std::span<const uint64_t> bounds);
-  /// One number of each rank, in rank order.
+  /// Gathers one number from each rank, in rank order.
   bool Exchange(uint64_t mine, std::vector<uint64_t>* all);
 
   const std::string& error() const { return error_; }
@@ -72,7 +72,7 @@ class Ring {
   bool FindNext(sockaddr_in* address);
   bool ConnectNext();
   bool AcceptPrevious();
-  /// One direction of a swap: what is left of it, and since when its peer lets it move.
+  /// One direction of a swap, with the times of its begin and of its first byte.
   struct Half {
     uint32_t peer = 0;
     bool sends = false;
@@ -82,8 +82,9 @@ class Ring {
   };
   void Begin(Half& half);
   void Moved(Half& half, uint64_t left);
-  /// Sends and receives at the same time, so that no ring of full buffers can stand still.
+  /// Sends and receives at the same time, so that full buffers cannot deadlock the ring.
   bool Swap(std::span<const std::byte> out, std::span<std::byte> in);
+  /// Returns the rank that is `by` places before this one.
   uint32_t Back(uint32_t by) const {
     return (options_.rank + 2 * options_.world - by) % options_.world;
   }

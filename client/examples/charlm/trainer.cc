@@ -12,13 +12,13 @@ namespace charlm {
 namespace {
 using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
-constexpr int kLastWaitMs = 15'000;  // for the last version's slot, and for its commit
+constexpr int kLastWaitMs = 15'000;  // for a slot for the last version, and for its commit
 
 double MillisecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
 }
 
-/// FNV-1a over the bits of all weights: two runs ended alike iff it is the same.
+/// FNV-1a over the bits of all weights. Equal hashes mean equal results of two runs.
 std::string HashOf(std::vector<Parameter>& parameters) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const Parameter& parameter : parameters) {
@@ -51,35 +51,35 @@ int Trainer::Run() {
                       .rendezvous = options_.rendezvous,
                       .port_base = options_.rendezvous.empty() ? options_.port_base : 0,
                       .master_address = options_.master_address})) {
-    return Fail(ring_.error(), kPeerGone);
+    return Fail(ring_.error(), kPeerLost);
   }
   if (!options_.no_checkpoint && !(OpenCheckpoints() && Restore())) return kError;
-  if (checkpoints_ && !options_.no_records) TellTransfers();
-  if (!AllAgree()) return ring_.error().empty() ? kError : kPeerGone;
+  if (checkpoints_ && !options_.no_records) ReportTransfers();
+  if (!AllAgree()) return ring_.error().empty() ? kError : kPeerLost;
   while (step_ < options_.steps) {
-    if (!TrainStep()) return Fail(ring_.error() + "; start all ranks again", kPeerGone);
+    if (!TrainStep()) return Fail(ring_.error() + "; start all ranks again", kPeerLost);
   }
   return Finish() ? kDone : kError;
 }
 
 // ---- Holdfast ----------------------------------------------------------------------------------
 
-/// This rank's rows of each parameter and of its two moments. Holdfast is told where they lie in
-/// the whole, so that the tools can show and reassemble the model.
+/// Describes this rank's rows of each parameter and of its two moments. The descriptions include
+/// their place in the global tensors, so that the tools can show and assemble the model.
 std::vector<holdfast::Tensor> Trainer::DescribeState() {
   std::vector<holdfast::Tensor> state;
   for (size_t i = 0; i < adam_.size(); ++i) {
     Parameter& parameter = model_.parameters()[i];
     AdamShard& adam = adam_[i];
     holdfast::Shape shape = {adam.rows, parameter.columns};
-    holdfast::Shape whole = {parameter.rows, parameter.columns};
+    holdfast::Shape global_shape = {parameter.rows, parameter.columns};
     holdfast::Shape offset = {adam.first_row, 0};
     float* mine = parameter.value.data() + adam.first_row * parameter.columns;
-    state.push_back(holdfast::Slice(parameter.name, mine, shape, whole, offset));
+    state.push_back(holdfast::Slice(parameter.name, mine, shape, global_shape, offset));
     state.push_back(
-        holdfast::Slice(parameter.name + ".moment1", adam.moment1, shape, whole, offset));
+        holdfast::Slice(parameter.name + ".moment1", adam.moment1, shape, global_shape, offset));
     state.push_back(
-        holdfast::Slice(parameter.name + ".moment2", adam.moment2, shape, whole, offset));
+        holdfast::Slice(parameter.name + ".moment2", adam.moment2, shape, global_shape, offset));
   }
   return state;
 }
@@ -97,7 +97,7 @@ bool Trainer::OpenCheckpoints() {
   options.when_full =
       options_.when_full == "wait" ? holdfast::WhenFull::kWait : holdfast::WhenFull::kSkip;
   options.log = [this](holdfast::LogLevel level, std::string_view text) {
-    if (level >= holdfast::LogLevel::kInfo) Say(std::string(text));
+    if (level >= holdfast::LogLevel::kInfo) Print(std::string(text));
   };
   auto opened = holdfast::Client::Open(options, DescribeState());
   if (!opened.ok()) {
@@ -113,11 +113,12 @@ bool Trainer::Restore() {
   auto restored = checkpoints_->Restore(std::nullopt, milliseconds(options_.restore_timeout_ms));
   if (restored.ok()) {
     if (!LoadProgress(restored->extra("progress"))) {
-      Fail("version " + restored->version.ToString() + " has no usable progress");
+      Fail("version " + restored->version.ToString() +
+           " has no valid extra 'progress': another program saved it");
       return false;
     }
     std::string tier(holdfast::ToString(restored->tier));
-    Say("restored version " + restored->version.ToString() + " from " + tier);
+    Print("restored version " + restored->version.ToString() + " from " + tier);
     events_.Emit("restored", {{"step", step_},
                               {"version", restored->version.ToString()},
                               {"tier", tier},
@@ -125,48 +126,48 @@ bool Trainer::Restore() {
                               {"ms", MillisecondsSince(start)}});
     return true;
   }
-  // Only "there is nothing" means a fresh start. Not having been able to ask does not.
+  // Only "not found" means a fresh start. "Unavailable" does not: there may be a version.
   bool nothing = restored.status().code() == holdfast::Code::kNotFound;
   bool unknown = restored.status().code() == holdfast::Code::kUnavailable;
   if (nothing || (unknown && options_.allow_fresh)) {
-    Say("starting fresh: " + restored.status().message());
+    Print("starting fresh: " + restored.status().message());
     events_.Emit("fresh", {{"step", 0}, {"tier", "none"}, {"ms", MillisecondsSince(start)}});
     return true;
   }
   Fail("cannot restore: " + restored.status().ToString());
-  for (const std::string& difference : checkpoints_->Differences()) Say("  " + difference);
+  for (const std::string& difference : checkpoints_->Differences()) Print("  " + difference);
   return false;
 }
 
 void Trainer::Save() {
   if (!checkpoints_ || options_.save_every == 0 || step_ % options_.save_every != 0) return;
   std::string progress = Progress();
-  // A version may be passed over when all slots are busy, the last one not.
+  // A version may be skipped if all slots are busy, except the last one.
   milliseconds wait(step_ == options_.steps ? kLastWaitMs : 0);
   holdfast::Status status = checkpoints_->Save(step_, {{"progress", progress}}, nullptr, wait);
   if (status.ok() || status.asynchronous()) events_.Emit("saved", {{"step", step_}});
   Report("save", status);
 }
 
-/// The steps that were passed over since the last call.
+/// Reports the versions that were skipped since the last call.
 void Trainer::ReportSkipped() {
   holdfast_stats stats = checkpoints_->Stats();
   if (stats.skipped > skipped_) events_.Emit("skipped", {{"step", step_}, {"all", stats.skipped}});
   skipped_ = stats.skipped;
 }
 
-/// A failed checkpoint is worth a line, never the end of training.
+/// Logs a failed checkpoint. Training goes on.
 void Trainer::Report(const char* what, const holdfast::Status& status) {
-  // A lasting failure is said once, not at every step.
+  // A lasting failure is logged once, not at every step.
   holdfast::Code before = std::exchange(last_report_[what], status.code());
   if (status.ok() || status.code() == before) return;
-  Say(std::string(what) + ": " + status.ToString());
+  Print(std::string(what) + ": " + status.ToString());
   events_.Emit("warning", {{"step", step_}, {"what", what}, {"error", status.ToString()}});
 }
 
-/// Who waits for whom, for the search for the rank that hangs or is slow. The ring's neighbours are
-/// members of communicator 0, all ranks of the job.
-void Trainer::TellTransfers() {
+/// Reports which rank waits for which, for the detection of hangs and stragglers. The neighbours in
+/// the ring are members of communicator 0, which has all ranks of the job.
+void Trainer::ReportTransfers() {
   holdfast_client* client = checkpoints_->get();
   ring_.Observe(
       {.waits =
@@ -190,17 +191,18 @@ void Trainer::TellTransfers() {
 
 // ---- training ----------------------------------------------------------------------------------
 
-/// After a restore every rank has its own rows only; and all must stand at the same step.
+/// Checks that all ranks are at the same step, and exchanges the weights: after a restore each rank
+/// has only its own rows.
 bool Trainer::AllAgree() {
   std::vector<uint64_t> steps;
   if (!Exchange(step_, &steps)) {
-    Fail(ring_.error() + "; start all ranks again", kPeerGone);
+    Fail(ring_.error() + "; start all ranks again", kPeerLost);
     return false;
   }
   for (uint32_t rank = 0; rank < options_.world; ++rank) {
     if (steps[rank] == step_) continue;
     Fail("rank " + std::to_string(rank) + " is at step " + std::to_string(steps[rank]) +
-         ", this one at " + std::to_string(step_));
+         ", this rank is at step " + std::to_string(step_));
     return false;
   }
   SpreadWeights();
@@ -221,11 +223,11 @@ bool Trainer::TrainStep() {
     events_.Emit("paused", {{"step", step}});
     std::this_thread::sleep_for(std::chrono::hours(1));
   }
-  Misbehave(step);
+  InjectFaults(step);
   std::vector<uint64_t> losses;
   if (!SumGradients() || !Exchange(std::bit_cast<uint64_t>(my_loss), &losses)) return false;
 
-  // From here on the weights and moments change: no copy may read them any more.
+  // The weights and moments change next: the guard waits until no copy reads them.
   if (checkpoints_) {
     Report("guard", checkpoints_->Guard());
     ReportSkipped();
@@ -245,14 +247,13 @@ bool Trainer::TrainStep() {
   if (options_.rank == 0 && options_.log_every > 0 && step_ % options_.log_every == 0) {
     char line[96];
     std::snprintf(line, sizeof line, "step %" PRIu64 "  loss %.4f  %.1f ms", step_, loss_, ms);
-    Say(line);
+    Print(line);
   }
   return true;
 }
 
-/// Faults to look for, on request. The rank has computed its gradients and should now meet the
-/// others.
-void Trainer::Misbehave(uint64_t step) {
+/// Injects the faults of the flags, after the gradients are computed and before the collectives.
+void Trainer::InjectFaults(uint64_t step) {
   if (step >= options_.slow_from_step && options_.slow_ms > 0) {
     std::this_thread::sleep_for(milliseconds(options_.slow_ms));
   }
@@ -262,18 +263,18 @@ void Trainer::Misbehave(uint64_t step) {
   }
   if (step == options_.spin_at_step) {
     events_.Emit("spinning", {{"step", step}});
-    const std::atomic<bool> mended{false};
-    while (!mended.load()) {
+    const std::atomic<bool> done{false};
+    while (!done.load()) {
     }
   }
 }
 
-/// While the ranks talk to each other, Holdfast's own traffic between nodes makes room.
+/// Marks a collective phase. Holdfast limits its own traffic between nodes meanwhile.
 holdfast::PhaseScope Trainer::InCollective() {
   return {checkpoints_ ? &*checkpoints_ : nullptr, holdfast::Phase::kCollective};
 }
 
-/// One operation of all ranks, for the search for the one that hangs or is slow.
+/// Records one collective of all ranks, for the detection of hangs and stragglers.
 std::optional<holdfast::CollectiveScope> Trainer::Record(holdfast::Kind kind, uint64_t bytes) {
   if (!checkpoints_ || options_.no_records) return std::nullopt;
   return std::optional<holdfast::CollectiveScope>(std::in_place, &*checkpoints_, kind, bytes);
@@ -316,7 +317,7 @@ std::vector<uint64_t> Trainer::Bounds(const Parameter& parameter) const {
   return bounds;
 }
 
-/// What a rank must know besides its tensors to go on as if nothing had happened.
+/// The rest of this rank's state besides its tensors, as JSON.
 std::string Trainer::Progress() const {
   return nlohmann::json{
       {"step", step_}, {"examples_seen", examples_seen_}, {"data_order", data_order_.state()}}
@@ -342,7 +343,7 @@ bool Trainer::Finish() {
   nlohmann::json fields = {{"step", step_}, {"loss", loss_}, {"weights", model_.size()}};
   if (checkpoints_) {
     bool saved_last = options_.save_every > 0 && options_.steps % options_.save_every == 0;
-    // A run that was restored at its last step has nothing of its own to wait for.
+    // A run that was restored at its last step has saved nothing, so there is nothing to wait for.
     saved_last = saved_last && checkpoints_->Stats().saves > 0;
     if (saved_last && options_.wait_at_end != "none") {
       bool disk = options_.wait_at_end == "disk";
@@ -356,30 +357,29 @@ bool Trainer::Finish() {
     fields["skipped"] = stats.skipped;
     fields["failed"] = stats.failed;
     fields["guard_ms"] = static_cast<double>(stats.guard_ns) / 1e6;
-    Say(std::to_string(stats.sealed) + " of " + std::to_string(stats.saves) + " saves kept, " +
-        std::to_string(stats.skipped) + " passed over, " + std::to_string(stats.failed) +
-        " failed");
+    Print(std::to_string(stats.sealed) + " of " + std::to_string(stats.saves) + " saves sealed, " +
+          std::to_string(stats.skipped) + " skipped, " + std::to_string(stats.failed) + " failed");
     Report("close", checkpoints_->Close(milliseconds(10'000)));
   }
   std::string hash = HashOf(model_.parameters());
   fields["hash"] = hash;
   if (!WriteFinal()) return false;
   events_.Emit("done", fields);
-  Say("done: step " + std::to_string(step_) + ", weights " + hash);
+  Print("done: step " + std::to_string(step_) + ", weights " + hash);
   return true;
 }
 
 bool Trainer::WriteFinal() {
   if (options_.final_file.empty() || options_.rank != 0) return true;
-  std::string aside = options_.final_file + ".new";
-  std::FILE* file = std::fopen(aside.c_str(), "wb");
+  std::string temporary = options_.final_file + ".new";
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
   bool written = file != nullptr;
   for (const Parameter& parameter : model_.parameters()) {
     written = written && std::fwrite(parameter.value.data(), sizeof(float), parameter.value.size(),
                                      file) == parameter.value.size();
   }
   if (file != nullptr) written = std::fclose(file) == 0 && written;
-  if (written && std::rename(aside.c_str(), options_.final_file.c_str()) == 0) return true;
+  if (written && std::rename(temporary.c_str(), options_.final_file.c_str()) == 0) return true;
   Fail("cannot write " + options_.final_file);
   return false;
 }
@@ -390,7 +390,7 @@ int Trainer::Fail(const std::string& message, int code) {
   return code;
 }
 
-void Trainer::Say(const std::string& message) const {
+void Trainer::Print(const std::string& message) const {
   std::FILE* to = options_.events == "-" ? stderr : stdout;
   std::fprintf(to, "rank %u: %s\n", options_.rank, message.c_str());
   std::fflush(to);

@@ -20,14 +20,14 @@ namespace charlm {
 /// Exit codes.
 inline constexpr int kDone = 0;
 inline constexpr int kError = 1;
-inline constexpr int kPeerGone = 3;
+inline constexpr int kPeerLost = 3;
 
-/// One rank of the job: a full copy of the weights, its share of the optimizer, and a Holdfast
-/// client that saves this rank's rows of everything.
+/// One rank of the job: all weights, this rank's part of the optimizer state, and a Holdfast client
+/// that saves this rank's rows of both.
 class Trainer {
  public:
   explicit Trainer(const Options& options);
-  /// Trains to the end; an exit code.
+  /// Trains to the end. Returns an exit code.
   int Run();
 
  private:
@@ -36,8 +36,8 @@ class Trainer {
   bool Restore();
   bool AllAgree();
   bool TrainStep();
-  void TellTransfers();
-  void Misbehave(uint64_t step);
+  void ReportTransfers();
+  void InjectFaults(uint64_t step);
   holdfast::PhaseScope InCollective();
   std::optional<holdfast::CollectiveScope> Record(holdfast::Kind kind, uint64_t bytes);
   bool SumGradients();
@@ -52,7 +52,7 @@ class Trainer {
   std::string Progress() const;
   bool LoadProgress(const std::string* text);
   int Fail(const std::string& message, int code = kError);
-  void Say(const std::string& message) const;
+  void Print(const std::string& message) const;
   void Report(const char* what, const holdfast::Status& status);
 
   const Options options_;
@@ -61,13 +61,13 @@ class Trainer {
   Ring ring_;
   Model model_;
   std::vector<AdamShard> adam_;
-  Random data_order_;  // saved with the weights: the data go on where they stopped
+  Random data_order_;  // saved, so that a restored job continues with the next data
   uint64_t step_ = 0;
   uint64_t examples_seen_ = 0;
   double loss_ = 0;
   uint64_t skipped_ = 0;
   std::map<std::string, holdfast::Code> last_report_;
-  std::optional<holdfast::Client> checkpoints_;  // last: it reads the state above
+  std::optional<holdfast::Client> checkpoints_;  // declared last, since it reads the state above
 };
 
 }  // namespace charlm

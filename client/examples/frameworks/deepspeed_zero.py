@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""DeepSpeed's checkpoints in Holdfast. Kill it and start it again: it goes on where it was.
+"""Saves DeepSpeed's checkpoints in Holdfast. Kill it and start it again: it continues where it was.
 
     pip install deepspeed
     holdfast run --job zero --nnodes 1 --nproc-per-node 2 -- python deepspeed_zero.py
@@ -19,7 +19,7 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                       config=CONFIG)
-    # Loss scalers are objects: DeepSpeed's states have no form but a pickle.
+    # DeepSpeed's loss scalers are objects, which can only be saved as pickles.
     engine.checkpoint_engine = hf.DeepSpeedEngine(job="zero", allow_pickle=True)
     engine.load_checkpoint("/tmp/zero")
     while engine.global_steps < 100:

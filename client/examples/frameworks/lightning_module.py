@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lightning's checkpoints in Holdfast. Kill it and start it again: it goes on at the last epoch.
+"""Saves Lightning's checkpoints in Holdfast. Kill it and start it again: it continues with the last
+epoch.
 
     pip install lightning
     python lightning_module.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face's Trainer, saved every step. Kill it and start it again: it goes on where it was.
+"""Saves Hugging Face's Trainer every step. Kill it and start it again: it continues where it was.
 
     pip install transformers accelerate
     python trainer.py

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""A small GPT that learns the GPL, one character after another: plain, DDP or FSDP2, on CPUs or
-GPUs.
+"""A small character-level GPT, trained on the text of the GPL: plain, DDP or FSDP2, on CPUs or GPUs.
 
     python train.py                                                   one process
     torchrun --nproc-per-node 2 train.py --mode ddp                   or --mode fsdp
     holdfast run --job gpt --nnodes 1 --nproc-per-node 2 -- python train.py --mode fsdp
 
-Kill it at any time and start it again, with as many ranks as you like: it goes on where it was.
+Kill it at any time and start it again, with any number of ranks: it continues where it was.
 """
 
 import argparse
@@ -60,8 +59,8 @@ class GPT(nn.Module):
 
 
 class Text:
-    """Random pieces of a text. Its place is part of the checkpoint: state_dict() is all that
-    takes."""
+    """Random pieces of a text. state_dict() and load_state_dict() make its generator part of the
+    checkpoint."""
 
     def __init__(self, path, length, batch, rank):
         data = open(path, "rb").read()
@@ -118,14 +117,14 @@ def main():
     text = Text(args.text, args.length, args.batch, rank)
     model = GPT(len(text.alphabet), args.length, args.width, args.heads, args.layers).to(device)
     model = spread(model, args.mode, device)
-    torch.manual_seed(rank)  # dropout of its own
+    torch.manual_seed(rank)  # each rank has its own dropout
     optim = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sched = torch.optim.lr_scheduler.LambdaLR(
         optim, lambda step: 0.5 * (1 + math.cos(math.pi * step / args.steps)))
 
     ckpt = hf.Checkpointer(
         job=args.job, state={"model": model, "optim": optim, "sched": sched, "text": text},
-        on_reshape={"text": "drop"})  # another number of ranks draws other pieces
+        on_reshape={"text": "drop"})  # another number of ranks draws different pieces
     first = ckpt.restore()  # 0 on a fresh start
     if rank == 0:
         print(f"step {first}: " + (f"restored {ckpt.restored}" if first else "fresh"), flush=True)
@@ -134,7 +133,7 @@ def main():
         optim.zero_grad()
         loss = model(*text.next(device))
         loss.backward()
-        optim.step()  # waits for the copy of the last save, if it must
+        optim.step()  # waits for the copy of the last save, if needed
         sched.step()
         ckpt.save(step, wait_for_slot=10 if step == args.steps - 1 else 0)
         if rank == 0 and (step % 20 == 0 or step == args.steps - 1):

@@ -20,23 +20,25 @@
  *   }
  *   holdfast_close(client, 10000, &error);
  *
- * OWNERSHIP, one rule. What you pass belongs to you: it is read during the call and copied if it is
- * needed longer. The one exception is the memory of the tensors: it stays yours, the library reads
- * it between holdfast_save and holdfast_guard and writes it during holdfast_restore, and it must
- * stay valid until holdfast_close returns. What you get belongs to the library: it is valid until
- * the object you got it from (client, restored) is closed or freed.
+ * OWNERSHIP, one rule. Arguments belong to the caller: the library reads them during the call and
+ * copies what it needs longer. The one exception is the memory of the tensors. The caller owns that
+ * memory too, but the library reads it between holdfast_save and holdfast_guard and writes it
+ * during holdfast_restore. It must stay valid until holdfast_close returns. Results belong to the
+ * library. They are valid until the object that gave them (client, restored, reader) is closed or
+ * freed.
  *
  * ERRORS. Every fallible function returns a holdfast_code and, when `error` is not NULL, fills it.
  * An operation that failed in the background is reported once, by the next holdfast_save or
- * holdfast_guard: such a call has done its own work too, and `error->asynchronous`
- * is 1. holdfast_close reports the first of them again. Training may go on after any error.
+ * holdfast_guard. That call has also done its own work, and sets `error->asynchronous` to 1.
+ * holdfast_close reports the first such error again. Training may go on after any error.
  *
- * THREADS. A client may be used from several threads; calls on one client are safe together, except
- * that nothing may follow or overlap holdfast_close. The library's own threads block all signals.
+ * THREADS. Several threads may call functions of one client concurrently. No call may overlap or
+ * follow holdfast_close. The library's own threads block all signals.
  * After fork() the child's calls return HOLDFAST_FAILED_PRECONDITION and do nothing.
  *
- * GROWTH. Structures that you fill begin with their size, so that a program built against an older
- * header keeps working. Zero means the default in every field. Numbers never change their meaning.
+ * COMPATIBILITY. Structures that the caller fills begin with their size, so that a program built
+ * against an older header keeps working. Zero means the default in every field. Numbers never
+ * change their meaning.
  */
 /* clang-format on */
 
@@ -53,7 +55,7 @@ extern "C" {
 #define HOLDFAST_API
 #endif
 
-/* The version of this header; holdfast_api_version() gives that of the library in use. */
+/* The version of this header. holdfast_api_version() returns the version of the loaded library. */
 #define HOLDFAST_API_VERSION 3u
 
 /* ------------------------------------------------------------------------------------- errors */
@@ -61,19 +63,19 @@ extern "C" {
 typedef int32_t holdfast_code;
 enum {
   HOLDFAST_OK = 0,
-  HOLDFAST_INVALID_ARGUMENT = 1,    /* can never work as called */
+  HOLDFAST_INVALID_ARGUMENT = 1,    /* the arguments are wrong; the same call always fails */
   HOLDFAST_NOT_FOUND = 2,           /* restore: the job has no version yet, start fresh */
   HOLDFAST_ALREADY_EXISTS = 3,      /* that step is saved already */
   HOLDFAST_PERMISSION_DENIED = 4,   /* the message names path, owner and mode */
   HOLDFAST_FAILED_PRECONDITION = 5, /* not in this state (or in a forked child) */
-  HOLDFAST_RESOURCE_EXHAUSTED = 6,  /* no slot free, or the state does not fit: with the numbers */
+  HOLDFAST_RESOURCE_EXHAUSTED = 6,  /* no free slot, or the state is too large; see the message */
   HOLDFAST_OUT_OF_SPACE = 7,        /* the disk of the node is full */
   HOLDFAST_IO_ERROR = 8,
   HOLDFAST_DATA_LOSS = 9,    /* bytes do not match their checksum */
-  HOLDFAST_UNAVAILABLE = 10, /* the agent is not there; the client keeps trying in the background */
+  HOLDFAST_UNAVAILABLE = 10, /* no connection to the agent; the client retries in the background */
   HOLDFAST_DEADLINE_EXCEEDED = 11,
-  HOLDFAST_ABORTED = 12, /* given up in favour of a newer version */
-  HOLDFAST_FENCED = 13,  /* a newer start of this job is running: this one must stop */
+  HOLDFAST_ABORTED = 12, /* superseded by a newer version */
+  HOLDFAST_FENCED = 13,  /* a newer start of this job is running: this process must stop */
   HOLDFAST_UNSUPPORTED = 14,
   HOLDFAST_CANCELLED = 15,
   HOLDFAST_INTERNAL = 16 /* a defect in Holdfast; please report it */
@@ -84,15 +86,16 @@ enum {
 typedef struct holdfast_error {
   holdfast_code code;
   uint32_t asynchronous; /* 1: an earlier operation failed; the call itself did its work */
-  uint64_t step;         /* the step it concerns, when asynchronous */
+  uint64_t step;         /* when asynchronous: the step of the operation that failed */
   char message[HOLDFAST_MESSAGE_BYTES]; /* what is wrong and what to do; "" when OK */
 } holdfast_error;
 
-/* "NotFound" for HOLDFAST_NOT_FOUND; "Unknown" for other numbers. Never NULL. */
+/* Returns the name of a code, such as "NotFound" for HOLDFAST_NOT_FOUND, and "Unknown" for any
+ * other number. Never NULL. */
 HOLDFAST_API const char* holdfast_code_name(holdfast_code code);
-/* HOLDFAST_API_VERSION of the library. */
+/* Returns the library's HOLDFAST_API_VERSION. */
 HOLDFAST_API uint32_t holdfast_api_version(void);
-/* "0.1.0". */
+/* Returns the library's release, such as "0.1.0". */
 HOLDFAST_API const char* holdfast_version_string(void);
 
 /* --------------------------------------------------------------------------------- describing */
@@ -120,8 +123,8 @@ enum {
 /* Where a tensor's memory is. */
 enum { HOLDFAST_HOST = 0, HOLDFAST_CUDA = 1 };
 
-/* Where a version is safe. HOLDFAST_SEALED is less than a tier: this rank's own shard is complete
- * and checksummed in its node's memory, whatever the other ranks have. */
+/* Where a version is safe. HOLDFAST_SEALED is weaker than any tier: this rank's own shard is
+ * complete and checksummed in its node's memory, whatever the state of the other ranks' shards. */
 enum {
   HOLDFAST_SEALED = 0,
   HOLDFAST_TIER_MEMORY = 1,
@@ -139,12 +142,12 @@ typedef struct holdfast_tensor {
   uint32_t dtype;               /* HOLDFAST_F32, … */
   uint32_t device;              /* HOLDFAST_HOST or HOLDFAST_CUDA */
   int32_t device_index;         /* CUDA device number */
-  const uint64_t* global_shape; /* of the tensor this is a slice of; NULL: not sliced */
-  const uint64_t* offset;       /* of this slice in it; NULL: zeros */
+  const uint64_t* global_shape; /* shape of the tensor that this is a slice of; NULL: not sliced */
+  const uint64_t* offset;       /* of this slice in the global tensor; NULL: zeros */
   uint64_t reserved[4];
 } holdfast_tensor;
 
-/* Small named bytes that belong to a version: RNG, scheduler, data position. */
+/* A small named byte string that belongs to a version: RNG, scheduler, data position. */
 typedef struct holdfast_extra {
   const char* name; /* [A-Za-z0-9._-]{1,128}, unique in one save */
   const void* data;
@@ -153,8 +156,8 @@ typedef struct holdfast_extra {
 
 /* What a save does when no slot is free. */
 enum {
-  HOLDFAST_SKIP = 0, /* this step is not saved; counted in the statistics */
-  HOLDFAST_WAIT = 1  /* wait up to wait_ms for a slot, in the background; then skip */
+  HOLDFAST_SKIP = 0, /* does not save this step, and counts it in the statistics */
+  HOLDFAST_WAIT = 1  /* waits in the background for a slot, at most wait_ms; then skips */
 };
 
 enum {
@@ -163,27 +166,28 @@ enum {
   HOLDFAST_LOG_WARN = 2,
   HOLDFAST_LOG_ERROR = 3
 };
-/* Called from any thread, by one at a time; must not call into the client. */
+/* Called from any thread, by one thread at a time. Must not call into the client. */
 typedef void (*holdfast_log_fn)(void* context, int level, const char* message);
 
 typedef struct holdfast_options {
   size_t struct_size;      /* sizeof(holdfast_options) */
   const char* socket_path; /* NULL: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock */
   const char* job;         /* required; [A-Za-z0-9._-]{1,128} */
-  /* Names this start of the job: the launcher gives all ranks the same new one at each start. NULL:
-   * $HOLDFAST_RUN_ID; when that is unset too, random with world 1 and an error otherwise. */
+  /* Names this start of the job. The launcher chooses a new one at each start and gives the same
+   * one to all ranks. NULL: $HOLDFAST_RUN_ID; when that is unset too, random with world 1 and an
+   * error otherwise. */
   const char* run_id;
   uint32_t rank;
   uint32_t world;              /* required, at least 1 */
-  uint32_t slots;              /* versions held in memory at once; 0: 3 (2 at least) */
+  uint32_t slots;              /* versions held in memory at once, at least 2; 0: 3 */
   uint32_t when_full;          /* HOLDFAST_SKIP or HOLDFAST_WAIT */
   uint32_t wait_ms;            /* for HOLDFAST_WAIT; 0: 1000 */
   uint32_t connect_timeout_ms; /* how long holdfast_open waits for the agent; 0: 10000 */
   uint32_t agent_timeout_ms;   /* how long a save waits for the agent's answer; 0: 500 */
   uint32_t start_offline;      /* 1: holdfast_open succeeds without an agent and keeps trying */
-  uint64_t extra_bytes_max;    /* room for the extras of one save; 0: 1 MiB */
-  uint32_t extra_count_max;    /* 0: 16 */
-  uint32_t copy_threads;       /* for restore of host tensors; 0: 2 */
+  uint64_t extra_bytes_max;    /* bytes reserved for the extras of one save; 0: 1 MiB */
+  uint32_t extra_count_max;    /* extras of one save; 0: 16 */
+  uint32_t copy_threads;       /* threads that restore host tensors; 0: 2 */
   holdfast_log_fn log;         /* NULL: silent */
   void* log_context;
 } holdfast_options;
@@ -196,38 +200,40 @@ typedef struct holdfast_options {
 typedef struct holdfast_client holdfast_client;
 
 /* Connects to this node's agent and describes the state once. The agent reserves memory for `slots`
- * copies of it, which can take some time for many gigabytes.
- *   InvalidArgument: every defect of options and tensors, named. ResourceExhausted: the state does
- *   not fit the agent's arena (the numbers are in the message). PermissionDenied, Fenced.
+ * copies of the state, which can take some time for many gigabytes.
+ *   InvalidArgument: the message names every defect of options and tensors. ResourceExhausted: the
+ *   state does not fit the agent's arena (the message has the numbers). PermissionDenied, Fenced.
  *   Unavailable: no agent within connect_timeout_ms (with start_offline this is OK instead).
  * Blocks at most connect_timeout_ms. `*client` is NULL on error. */
 HOLDFAST_API holdfast_code holdfast_open(const holdfast_options* options,
                                          const holdfast_tensor* tensors, size_t tensor_count,
                                          holdfast_client** client, holdfast_error* error);
 
-/* OK while connected; otherwise why not (Unavailable, Fenced, …). Never blocks. */
+/* Returns OK while connected, otherwise the reason (Unavailable, Fenced, …). Never blocks. */
 HOLDFAST_API holdfast_code holdfast_connection(holdfast_client* client, holdfast_error* error);
 
 typedef struct holdfast_save_options {
   size_t struct_size; /* sizeof(holdfast_save_options) */
   const holdfast_extra* extras;
   size_t extra_count;
-  /* cudaStream_t: device tensors are copied after the work queued on it so far. NULL: on the
-   * default streams of all devices that hold tensors. */
+  /* A cudaStream_t: device tensors are copied after the work queued on this stream so far. NULL:
+   * after the work on the default streams of all devices that hold tensors. */
   void* stream;
-  /* Not 0: when no slot is free this save waits for one up to so long, in the background, whatever
-   * the client's policy; for a version that matters, such as the last. Guard waits for it too. */
+  /* Not 0: when no slot is free, this save waits in the background for at most this time, whatever
+   * the client's policy is. Use it for an important version, such as the last. holdfast_guard waits
+   * for this save too. */
   uint32_t wait_ms;
   uint32_t reserved;
 } holdfast_save_options;
 
-/* Saves all tensors as version `step` of this start of the job. Returns at once: neither the agent
- * nor the copy is waited for. From here until holdfast_guard returns the tensors must not change.
- * Steps must grow. `options` may be NULL.
+/* Saves all tensors as version `step` of this start of the job. Returns at once, without waiting
+ * for the agent or the copy. The tensors must not change until holdfast_guard returns. Steps must
+ * increase. `options` may be NULL.
  *   Unavailable: not connected, this step is not saved. ResourceExhausted: the queue of unfinished
- *   saves is full, or the extras exceed extra_bytes_max. AlreadyExists: a step that is not greater.
- *   Fenced. What becomes of an accepted save is seen through holdfast_wait, the statistics and, if
- *   it fails, the next call. */
+ *   saves is full, or the extras exceed extra_bytes_max. AlreadyExists: `step` is not greater than
+ *   the last one. Fenced.
+ * holdfast_wait and the statistics show what became of an accepted save. The next call also reports
+ * its failure. */
 HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
                                          const holdfast_save_options* options,
                                          holdfast_error* error);
@@ -235,46 +241,48 @@ HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
 /* Call before the tensors change. Returns when no copy reads host tensors any more, and makes
  * `stream` (a cudaStream_t, NULL as in holdfast_save; ignored without device tensors) wait for the
  * copies of device tensors.
- * It waits for this process's own copy; for an agent that has not yet granted a slot at most
- * agent_timeout_ms and the time that the save may wait for a slot, then that save is skipped. */
+ * Blocks for this process's own copy. If the agent has not yet granted a slot, blocks at most
+ * agent_timeout_ms plus the time that the save may wait for a slot; then the save is skipped. */
 HOLDFAST_API holdfast_code holdfast_guard(holdfast_client* client, void* stream,
                                           holdfast_error* error);
 
-/* What a training process can be doing that Holdfast should know of. */
+/* What a training process can be doing besides ordinary steps. */
 enum {
-  HOLDFAST_PHASE_COLLECTIVE = 1, /* its ranks talk to each other; traffic of ours makes room */
-  /* Work that makes no step, so that it is not taken for a hang: */
+  HOLDFAST_PHASE_COLLECTIVE = 1, /* ranks communicate; Holdfast's own traffic yields */
+  /* Work that completes no step; the phase keeps it from being taken for a hang: */
   HOLDFAST_PHASE_INIT = 2,
   HOLDFAST_PHASE_COMPILE = 3,
   HOLDFAST_PHASE_CHECKPOINT = 4,
   HOLDFAST_PHASE_EVALUATION = 5
 };
 
-/* Hints around a phase, from any thread; phases nest, and overlap over threads. They cost some
- * stores to memory: no call into the system, no lock. They cannot fail, whether there is an agent
- * or not; a hint that is missing or wrong costs time, never bytes: the agent yields for a bounded
- * time, and forgets a process that has ended. Unknown numbers, a NULL client and an end without a
- * begin do nothing. */
+/* Mark the beginning and the end of a phase, from any thread. Phases nest, and phases of different
+ * threads may overlap. Each call costs some stores to memory, without a system call or a lock. The
+ * calls cannot fail, with or without an agent. A missing or wrong call costs time, never data: the
+ * agent yields for a bounded time, and forgets a process that has ended. Unknown numbers, a NULL
+ * client and an end without a begin do nothing. */
 HOLDFAST_API void holdfast_phase_begin(holdfast_client* client, uint32_t phase);
 HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
 
 /* -------------------------------------------------------------------------------- collectives
  *
- * What this process tells of its steps and of its communication, so that the rank that hangs or is
- * slow can be found: by which operations are begun and not ended, on whom transfers wait, who
- * comes late. Jobs on NCCL get the records by NCCL_PROFILER_PLUGIN=holdfast and need only
- * holdfast_step, or nothing: a save is a step too. Everybody else calls what follows.
+ * Records of this process's steps and communication, from which Holdfast finds the rank that hangs
+ * or is slow: which operations have begun and not ended, which peers transfers wait for, and which
+ * ranks come late. With NCCL_PROFILER_PLUGIN=holdfast, jobs on NCCL get these records without
+ * calls, and need only holdfast_step, or nothing, since a save also counts as a step. Other
+ * programs call the functions below.
  *
- * The calls store to memory: no lock (but for describe and forget), no call into the system, no
- * waiting, any thread, about 50 ns. They cannot fail; what finds no room is left out and counted
- * (holdfast_stats). A NULL client means this process's first client, present or future: a library
- * that has no client records through it. Indices are places in a communicator, from 0; times are
- * nanoseconds; bytes are bytes. */
+ * The functions store to memory from any thread, in about 50 ns, without waiting or a system call,
+ * and without a lock except in describe and forget. They cannot fail. Records that find no room are
+ * dropped and counted (holdfast_stats). A NULL client means this process's first client, present or
+ * future, so that a library without a client can record. Indices are places in a communicator,
+ * counted from 0. Times are nanoseconds. */
 
-/* The trainer begins `step`; the one before is over. The same step again changes nothing. */
+/* Records that the trainer begins `step`, which ends the step before. The same step again changes
+ * nothing. */
 HOLDFAST_API void holdfast_step(holdfast_client* client, uint64_t step);
 
-/* What a communicator is for: ranks with the same part are compared with each other. */
+/* What a communicator is for. Ranks with the same part are compared with each other. */
 enum {
   HOLDFAST_ROLE_UNKNOWN = 0,
   HOLDFAST_ROLE_DATA = 1, /* replicas */
@@ -285,8 +293,8 @@ enum {
 
 typedef struct holdfast_communicator {
   size_t struct_size; /* sizeof(holdfast_communicator) */
-  /* The same number on all members, another for another communicator. 0 is all ranks of the job,
-   * by rank; it need not be described. */
+  /* The same number on all members, and a different one for each communicator. 0 is all ranks of
+   * the job, by rank, and need not be described. */
   uint64_t id;
   uint32_t size;           /* members */
   uint32_t index;          /* this process's place */
@@ -295,7 +303,8 @@ typedef struct holdfast_communicator {
   uint32_t reserved;
 } holdfast_communicator;
 
-/* Before the first operation in it. Describing an id again replaces what was said.
+/* Describes a communicator, before its first operation. Describing an id again replaces the earlier
+ * description.
  *   InvalidArgument. ResourceExhausted: more than 128 at once. */
 HOLDFAST_API holdfast_code holdfast_communicator_describe(holdfast_client* client,
                                                           const holdfast_communicator* communicator,
@@ -335,8 +344,8 @@ enum {
 typedef struct holdfast_collective {
   size_t struct_size; /* sizeof(holdfast_collective) */
   uint64_t communicator;
-  /* With numbered 1: its number among those of its kind in the communicator, from 0, the same on
-   * all members. Otherwise the library counts. */
+  /* With numbered 1: the operation's number among those of its kind in the communicator, from 0,
+   * the same on all members. Otherwise the library counts. */
   uint64_t sequence;
   uint64_t bytes; /* of this rank's part */
   uint32_t kind;  /* HOLDFAST_ALL_REDUCE, … */
@@ -346,29 +355,29 @@ typedef struct holdfast_collective {
   uint32_t protocol;
   uint32_t channels;
   uint32_t numbered;
-  uint32_t deferred; /* 1: it is only enqueued; holdfast_collective_started says when it runs */
+  uint32_t deferred; /* 1: only enqueued; holdfast_collective_started marks when it runs */
   uint32_t source;   /* 0: the program, 1: the NCCL plugin */
   uint32_t reserved;
 } holdfast_collective;
 
-/* Names an operation in flight; 0: not recorded. Any number may be passed back. */
+/* Names an operation in flight. 0: not recorded. The functions below accept any number. */
 typedef uint64_t holdfast_operation;
 
 HOLDFAST_API holdfast_operation holdfast_collective_begin(holdfast_client* client,
                                                           const holdfast_collective* collective);
 HOLDFAST_API void holdfast_collective_started(holdfast_client* client,
                                               holdfast_operation operation);
-/* Before the end: how long it ran by the device's own timer. */
+/* Records, before the end, how long the operation ran by the device's own timer. */
 HOLDFAST_API void holdfast_collective_device_time(holdfast_client* client,
                                                   holdfast_operation operation, uint64_t ns);
 HOLDFAST_API void holdfast_collective_end(holdfast_client* client, holdfast_operation operation);
-/* It is over, but its end was not seen: its time says nothing. */
+/* Ends an operation whose end was not observed. Its duration is not used. */
 HOLDFAST_API void holdfast_collective_abandon(holdfast_client* client,
                                               holdfast_operation operation);
 
 enum { HOLDFAST_DIRECTION_SEND = 0, HOLDFAST_DIRECTION_RECEIVE = 1 };
 
-/* A transfer with a peer that is over, and what its time went into. They are summed up over
+/* A completed transfer with a peer, and where its time was spent. Transfers are summed by
  * (communicator, peer, direction). */
 typedef struct holdfast_transfer {
   size_t struct_size; /* sizeof(holdfast_transfer) */
@@ -376,18 +385,18 @@ typedef struct holdfast_transfer {
   uint32_t peer;
   uint32_t direction;
   uint64_t bytes;
-  uint64_t gpu_wait_ns;  /* for this rank's GPU to give or take the data */
-  uint64_t peer_wait_ns; /* for the other end: for room to send into, for the first data to come */
-  uint64_t transfer_ns;  /* the wire */
-  uint64_t flush_ns;     /* received, on the way into the GPU's memory */
+  uint64_t gpu_wait_ns;  /* waiting for this rank's GPU to produce or take the data */
+  uint64_t peer_wait_ns; /* waiting for the peer: for a free buffer, or for the first data */
+  uint64_t transfer_ns;  /* on the wire */
+  uint64_t flush_ns;     /* from its receipt until it is in the GPU's memory */
 } holdfast_transfer;
 
 HOLDFAST_API void holdfast_peer_transfer(holdfast_client* client,
                                          const holdfast_transfer* transfer);
 
-/* What the transfer under way waits for. */
+/* What the current transfer waits for. */
 enum {
-  HOLDFAST_EDGE_IDLE = 0, /* there is none */
+  HOLDFAST_EDGE_IDLE = 0, /* no transfer */
   HOLDFAST_EDGE_SEND_GPU_WAIT = 1,
   HOLDFAST_EDGE_SEND_PEER_WAIT = 2,
   HOLDFAST_EDGE_SEND_WAIT = 3,
@@ -398,16 +407,16 @@ enum {
 HOLDFAST_API void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_t peer,
                                       uint32_t direction, uint32_t state);
 
-/* 1 while Holdfast wants the transfers of the operations of now, for those to whom they cost
- * something; else 0. */
+/* Returns 1 while Holdfast requests transfers of the operations that begin now, else 0. For callers
+ * that can record transfers only at a cost. */
 HOLDFAST_API uint32_t holdfast_sampling(holdfast_client* client);
 
-/* Waits until `step` or a later step of this start is committed at `tier`: from then on, what
- * happened up to `step` survives what that tier survives. With HOLDFAST_SEALED: until this step
- * itself is sealed. timeout_ms 0 asks without waiting.
- *   ResourceExhausted: that step was skipped. Aborted: a newer version overtook it, and none was
- *   committed in time. NotFound: that step was never saved by this client, or so long ago that it
- * is forgotten (1024 steps). DeadlineExceeded. Any other code: it failed. */
+/* Waits until `step` or a later step of this start is committed at `tier`. From then on, training
+ * up to `step` survives the failures that the tier survives. With HOLDFAST_SEALED: waits until this
+ * step itself is sealed. With timeout_ms 0: returns the state without waiting.
+ *   ResourceExhausted: that step was skipped. Aborted: a newer version superseded it, and none was
+ *   committed in time. NotFound: this client never saved that step, or more than 1024 steps ago.
+ *   DeadlineExceeded. Any other code: the save failed. */
 HOLDFAST_API holdfast_code holdfast_wait(holdfast_client* client, uint64_t step, uint32_t tier,
                                          uint64_t timeout_ms, holdfast_error* error);
 
@@ -416,7 +425,8 @@ typedef struct holdfast_version {
   uint64_t step;
 } holdfast_version;
 
-/* The newest version this client knows to be committed at `tier`. NotFound: none. Never blocks. */
+/* Gets the newest version that this client knows to be committed at `tier`. NotFound: none. Never
+ * blocks. */
 HOLDFAST_API holdfast_code holdfast_latest(holdfast_client* client, uint32_t tier,
                                            holdfast_version* version, holdfast_error* error);
 
@@ -428,40 +438,40 @@ typedef struct holdfast_restored {
   const holdfast_extra* extras; /* each `data` is followed by a zero byte not counted in `bytes` */
 } holdfast_restored;
 
-/* Fills the tensors from version `wanted` (NULL: the newest that every rank of the job can get
- * back; decided once for all ranks). Waits for a missing agent too, up to timeout_ms. `*restored`
- * is released with holdfast_restored_free; `restored` may be NULL. NotFound: the job has no version
- * to restore: a fresh start. InvalidArgument: the saved state differs from the description; see
- * holdfast_difference; no tensor was touched. Unavailable, DeadlineExceeded: it could not be found
- * out; this is not a fresh start. */
+/* Fills the tensors from version `wanted`. NULL: from the newest version that every rank of the job
+ * can restore; the coordinator decides once for all ranks. Waits up to timeout_ms, for a missing
+ * agent too. Free `*restored` with holdfast_restored_free; `restored` may be NULL.
+ *   NotFound: the job has no version to restore: a fresh start. InvalidArgument: the saved state
+ *   differs from the description; see holdfast_difference; no tensor was changed. Unavailable,
+ *   DeadlineExceeded: the version could not be determined; this is not a fresh start. */
 HOLDFAST_API holdfast_code holdfast_restore(holdfast_client* client, const holdfast_version* wanted,
                                             uint64_t timeout_ms, holdfast_restored** restored,
                                             holdfast_error* error);
 HOLDFAST_API void holdfast_restored_free(holdfast_restored* restored);
 
-/* All differences the latest holdfast_restore or holdfast_view_load found, one sentence each; valid
- * until the next one. */
+/* Returns how many differences the latest holdfast_restore or holdfast_reader_load found. */
 HOLDFAST_API size_t holdfast_difference_count(holdfast_client* client);
-/* NULL when `index` is out of range. */
+/* Returns one difference, a sentence, or NULL when `index` is out of range. Valid until the next
+ * holdfast_restore or holdfast_reader_load. */
 HOLDFAST_API const char* holdfast_difference(holdfast_client* client, size_t index);
 
-/* -------------------------------------------------------------------------------------- views
+/* ------------------------------------------------------------------------------------ readers
  *
- * A version seen whole, so that it can come back to another number of ranks than saved it, or to
- * ranks that hold other slices. */
+ * A reader gives access to all shards of a version. With a reader, a version can be restored into
+ * another number of ranks than saved it, or into ranks that hold other slices (reshard). */
 
-typedef struct holdfast_view holdfast_view;
+typedef struct holdfast_reader holdfast_reader;
 
 /* One tensor of one shard, as the rank that saved it described it. */
 typedef struct holdfast_piece {
   const char* name;
-  uint32_t rank; /* of the world that saved it */
+  uint32_t rank; /* in the world that saved it */
   uint32_t dtype;
   uint32_t dimensions;
   uint32_t reserved;
   const uint64_t* shape;
-  const uint64_t* global_shape; /* equals shape when it was not sliced */
-  const uint64_t* offset;       /* zeros when it was not sliced */
+  const uint64_t* global_shape; /* equals shape when the tensor was not sliced */
+  const uint64_t* offset;       /* zeros when the tensor was not sliced */
 } holdfast_piece;
 
 typedef struct holdfast_rank_extra {
@@ -470,80 +480,83 @@ typedef struct holdfast_rank_extra {
   holdfast_extra extra; /* `data` is followed by a zero byte not counted in `bytes` */
 } holdfast_rank_extra;
 
-typedef struct holdfast_view_info {
+typedef struct holdfast_reader_info {
   holdfast_version version;
-  uint32_t tier;  /* the farthest that a shard comes from */
-  uint32_t world; /* ranks that saved it */
+  uint32_t tier;  /* the farthest tier that a shard is read from */
+  uint32_t world; /* number of ranks that saved it */
   const holdfast_piece* pieces;
   size_t piece_count;
   const holdfast_rank_extra* extras;
   size_t extra_count;
-} holdfast_view_info;
+} holdfast_reader_info;
 
-/* Opens the newest version that the whole job can get back (`wanted` NULL), or that one, whatever
- * its world was. Decided once for all ranks of a start, together with holdfast_restore: all get the
- * same. Nothing is brought anywhere: a load reads what it needs. NotFound: the job has no version
- * to restore: a fresh start. Unavailable, DeadlineExceeded: it could not be found out; this is not
- * a fresh start. `*view` is NULL on error; close it before the client. */
-HOLDFAST_API holdfast_code holdfast_view_open(holdfast_client* client,
-                                              const holdfast_version* wanted, uint32_t timeout_ms,
-                                              holdfast_view** view, holdfast_error* error);
+/* Opens version `wanted`, or with NULL the newest version that the whole job can restore, whatever
+ * its world was. The coordinator decides once for all ranks of a start, together with
+ * holdfast_restore, so that all ranks get the same version. Opening moves no data: a load reads
+ * what it needs. `*reader` is NULL on error. Close a reader before its client.
+ *   NotFound: the job has no version to restore: a fresh start. Unavailable, DeadlineExceeded: the
+ *   version could not be determined; this is not a fresh start. */
+HOLDFAST_API holdfast_code holdfast_reader_open(holdfast_client* client,
+                                                const holdfast_version* wanted, uint32_t timeout_ms,
+                                                holdfast_reader** reader, holdfast_error* error);
 
-/* What the version has; valid until the view is closed. NULL for NULL. */
-HOLDFAST_API const holdfast_view_info* holdfast_view_get(const holdfast_view* view);
+/* Returns what the version contains; valid until the reader is closed. NULL for NULL. */
+HOLDFAST_API const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader);
 
-/* Fills `tensors`, boxes of global tensors by name, shape, global_shape and offset, from whatever
- * pieces overlap them; they need not be those of holdfast_open, and a name may be there more than
- * once. Pieces may overlap each other, as replicas do: any one serves. Only the bytes that are
- * needed are read, from where they lie, in whole MiB, each checked against its checksum.
+/* Fills `tensors` from all pieces that overlap them. Each tensor is a box of a global tensor, given
+ * by name, shape, global_shape and offset. The tensors need not be those of holdfast_open, and
+ * several may have the same name. Pieces may overlap each other, as tensor replicas do; any of them
+ * may be read. A load reads only the 1 MiB chunks that it needs, from where they are stored, and
+ * verifies the checksum of each.
  *   FailedPrecondition names every tensor that is missing, has another dtype or global shape, or
  *   is not covered, with the box; see holdfast_difference; nothing is written then. Unsupported:
- *   tensors on a device. After any other error the tensors hold a mixture; Unavailable (the agent
- *   went away): try again. */
-HOLDFAST_API holdfast_code holdfast_view_load(holdfast_view* view, const holdfast_tensor* tensors,
-                                              size_t count, uint32_t timeout_ms,
-                                              holdfast_error* error);
+ *   tensors on a device. After any other error the tensors hold a mixture of old and new values.
+ *   Unavailable (the connection to the agent was lost): try again. */
+HOLDFAST_API holdfast_code holdfast_reader_load(holdfast_reader* reader,
+                                                const holdfast_tensor* tensors, size_t count,
+                                                uint32_t timeout_ms, holdfast_error* error);
 
-HOLDFAST_API void holdfast_view_close(holdfast_view* view);
+HOLDFAST_API void holdfast_reader_close(holdfast_reader* reader);
 
-/* While this thread waits in holdfast_restore, holdfast_view_open or holdfast_view_load, `check` is
- * called about every 100 ms, with no lock of the library held; when it returns other than 0 the
- * call ends with Cancelled (after a load the tensors hold a mixture). For interpreters, which learn
- * of Ctrl-C so. It must not call into the same client. NULL: nothing is called any more. */
+/* Sets a check of this thread. While the thread waits in holdfast_open, holdfast_wait,
+ * holdfast_restore, holdfast_reader_open, holdfast_reader_load or holdfast_close, the library calls
+ * `check` about every 100 ms, with no lock of the library held. When `check` does not return 0, the
+ * wait ends with Cancelled (after a load the tensors hold a mixture). For interpreters, which
+ * detect Ctrl-C this way. `check` must not call into the same client. NULL removes the check. */
 HOLDFAST_API void holdfast_set_stop_check(int (*check)(void* context), void* context);
 
 typedef struct holdfast_stats {
   size_t struct_size;        /* sizeof(holdfast_stats), set by the caller */
   uint64_t saves;            /* steps passed to holdfast_save */
   uint64_t skipped;          /* … of which not copied: no slot, no answer in time */
-  uint64_t copied;           /* … of which copied to the end */
+  uint64_t copied;           /* … of which copied completely */
   uint64_t sealed;           /* … of which sealed by the agent */
-  uint64_t failed;           /* … of which lost otherwise */
-  uint64_t committed_memory; /* commits at these tiers that this client was told of */
+  uint64_t failed;           /* … of which lost for any other reason */
+  uint64_t committed_memory; /* commits at the tier that the agent reported to this client */
   uint64_t committed_disk;
-  uint64_t overtaken;       /* versions given up at some tier for a newer one */
+  uint64_t superseded;      /* versions superseded at some tier by a newer one */
   uint64_t reconnects;      /* connections after the first */
   uint64_t bytes_copied;    /* into slots */
   uint64_t copy_ns;         /* time spent copying */
   uint64_t guard_ns;        /* time callers were blocked in holdfast_guard */
   uint64_t incarnation;     /* of this start; 0 before the first connection */
-  uint64_t image_bytes_max; /* what one slot must hold */
+  uint64_t image_bytes_max; /* size that one slot must have */
   uint32_t connected;       /* 1 or 0 */
   uint32_t pending;         /* accepted saves that are not copied yet */
   holdfast_code last_error;
   uint32_t reserved;
-  uint64_t records_dropped; /* operations and transfers that found no room or made no sense */
+  uint64_t records_dropped; /* operations and transfers that were invalid or found no room */
 } holdfast_stats;
 
-/* Never blocks. Only the fields within stats->struct_size are written. */
+/* Gets the client's statistics. Never blocks. Writes only the fields within stats->struct_size. */
 HOLDFAST_API holdfast_code holdfast_get_stats(holdfast_client* client, holdfast_stats* stats);
 
-/* Waits up to timeout_ms until the accepted saves are sealed by the agent (from then on they
- * outlive this process), says goodbye and frees the client, whatever it returns. Returns the first
- * asynchronous error of the client's life, or DeadlineExceeded naming what was not flushed. NULL is
- * OK. In a forked child it frees nothing and returns FailedPrecondition.
- * A copy of device tensors that is under way is waited for two seconds longer; then, as when the
- * GPU hangs, the client's memory stays mapped and its connection open until the process ends. */
+/* Waits up to timeout_ms until the agent has sealed the accepted saves (from then on they outlive
+ * this process), then disconnects. Frees the client, whatever the result is. Returns the first
+ * asynchronous error of the client's life, or DeadlineExceeded with the steps that were not sealed.
+ * NULL is OK. In a forked child it frees nothing and returns FailedPrecondition.
+ * A running copy of device tensors is given two seconds more. If it does not end, as when the GPU
+ * hangs, the client's memory stays mapped and its connection open until the process ends. */
 HOLDFAST_API holdfast_code holdfast_close(holdfast_client* client, uint64_t timeout_ms,
                                           holdfast_error* error);
 

@@ -2,8 +2,8 @@
 #define HOLDFAST_HOLDFAST_HPP_
 
 // Holdfast for C++20: checkpoints of a training process, kept where its failure cannot reach them.
-// Header-only, over the C interface of holdfast.h, whose contracts hold here word for word. Nothing
-// throws (except std::bad_alloc of the standard containers); errors are values.
+// Header-only, over the C interface of holdfast.h, whose contracts apply unchanged. Errors are
+// values. The only exception that can occur is std::bad_alloc from the standard containers.
 //
 //   holdfast::Options options{.job = "my-run", .rank = rank, .world = world};
 //   std::vector<holdfast::Tensor> state = {
@@ -16,7 +16,7 @@
 //   auto restored = client->Restore();
 //   if (restored.ok()) step = restored->version.step;
 //   else if (restored.status().code() != holdfast::Code::kNotFound)
-//   Die(restored.status().ToString());
+//     Die(restored.status().ToString());
 //
 //   while (step < steps) {
 //     ComputeGradients();
@@ -44,8 +44,8 @@
 #include <vector>
 
 namespace holdfast {
-// Everything is holdfast::Name. Code that also includes Holdfast's own internal headers, which use
-// the same names, defines HOLDFAST_HPP_EXPLICIT_NAMESPACE and writes holdfast::v1::Name.
+// All names are holdfast::Name. Code that also includes Holdfast's internal headers, which use the
+// same names, defines HOLDFAST_HPP_EXPLICIT_NAMESPACE and writes holdfast::v1::Name.
 #ifndef HOLDFAST_HPP_EXPLICIT_NAMESPACE
 inline
 #endif
@@ -71,7 +71,7 @@ enum class Code : int32_t {
   kInternal = HOLDFAST_INTERNAL,
 };
 
-/// A code and a sentence for a person.
+/// A code and a message for the user.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -80,15 +80,15 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
-  /// True when an earlier operation failed in the background and the call itself did its work.
+  /// True when an earlier operation failed in the background and the call itself succeeded.
   bool asynchronous() const { return asynchronous_; }
-  /// The step an asynchronous failure concerns.
+  /// The step of the operation that failed asynchronously.
   uint64_t step() const { return step_; }
   std::string ToString() const {
     if (ok()) return "ok";
     return std::string(holdfast_code_name(static_cast<holdfast_code>(code_))) + ": " + message_;
   }
-  /// Says in code that an error is of no interest here.
+  /// Marks a status that the caller ignores on purpose.
   void Ignore() const {}
 
   static Status From(holdfast_code code, const holdfast_error& error) {
@@ -106,7 +106,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-/// A value or the reason why there is none.
+/// A value, or the error that prevented it.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -219,7 +219,7 @@ constexpr DType DTypeOf() {
   else if constexpr (std::is_same_v<T, std::byte>)
     return DType::kU8;
   else {
-    static_assert(std::is_integral_v<T>, "give the dtype in a Tensor of your own");
+    static_assert(std::is_integral_v<T>, "this type has no DType: fill a Tensor yourself");
     constexpr bool kSigned = std::is_signed_v<T>;
     if constexpr (sizeof(T) == 1)
       return kSigned ? DType::kI8 : DType::kU8;
@@ -232,7 +232,7 @@ constexpr DType DTypeOf() {
   }
 }
 
-/// A tensor that this rank has alone or whole.
+/// A complete tensor: only this rank has it, or several ranks have replicas of it.
 template <typename T>
 Tensor Whole(std::string name, T* data, Shape shape) {
   return {std::move(name), DTypeOf<T>(), data, std::move(shape), {}, {}};
@@ -242,7 +242,7 @@ Tensor Whole(std::string name, std::vector<T>& data, Shape shape) {
   return Whole(std::move(name), data.data(), std::move(shape));
 }
 
-/// The box of `shape` at `offset` of a tensor of `global_shape` that several ranks share.
+/// A slice: the box of `shape` at `offset` in a tensor of `global_shape` that several ranks share.
 template <typename T>
 Tensor Slice(std::string name, T* data, Shape shape, Shape global_shape, Shape offset) {
   return {std::move(name),         DTypeOf<T>(),     data, std::move(shape),
@@ -291,7 +291,7 @@ struct Version {
   std::string ToString() const { return std::to_string(incarnation) + "-" + std::to_string(step); }
 };
 
-/// What Restore() brought back besides the tensors.
+/// What Restore() returns in addition to the tensors.
 struct Restored {
   Version version;
   Tier tier = Tier::kMemory;
@@ -302,7 +302,7 @@ struct Restored {
   };
   std::vector<Item> extras;
 
-  /// nullptr when the version has no such extra.
+  /// Returns nullptr when the version has no such extra.
   const std::string* extra(std::string_view name) const {
     for (const Item& item : extras) {
       if (item.name == name) return &item.bytes;
@@ -337,7 +337,7 @@ inline holdfast_tensor ToC(const Tensor& tensor) {
   return raw;
 }
 
-/// Borrows from `tensors`.
+/// The result borrows from `tensors`.
 inline Result<std::vector<holdfast_tensor>> ToC(std::span<const Tensor> tensors) {
   std::vector<holdfast_tensor> raw;
   raw.reserve(tensors.size());
@@ -348,7 +348,7 @@ inline Result<std::vector<holdfast_tensor>> ToC(std::span<const Tensor> tensors)
   return raw;
 }
 
-/// Of a time-out, as C takes it.
+/// Clamps a time-out to what the C interface takes.
 inline uint32_t ToMilliseconds(std::chrono::milliseconds time) {
   constexpr int64_t kMost = UINT32_MAX;
   return static_cast<uint32_t>(time.count() < 0 ? 0 : time.count() > kMost ? kMost : time.count());
@@ -365,15 +365,15 @@ struct Piece {
   Shape offset;
 };
 
-/// A version seen whole, whatever world saved it; see holdfast_view_open. Movable. It goes before
-/// its client does.
-class View {
+/// Access to all shards of a version, which any number of ranks may have saved; see
+/// holdfast_reader_open. Movable. Must be destroyed before its client.
+class VersionReader {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
   Version version() const { return {info().version.incarnation, info().version.step}; }
   Tier tier() const { return static_cast<Tier>(info().tier); }
-  /// Ranks that saved it.
+  /// Returns the number of ranks that saved the version.
   uint32_t world() const { return info().world; }
 
   std::vector<Piece> Pieces() const {
@@ -390,7 +390,7 @@ class View {
     return pieces;
   }
 
-  /// Extra state that `rank` of the world that saved it gave; nothing when it gave none.
+  /// Returns the extra state that `rank` of the saving world saved under `name`, if any.
   std::optional<std::string_view> extra(uint32_t rank, std::string_view name) const {
     for (size_t i = 0; i < info().extra_count; ++i) {
       const holdfast_rank_extra& of = info().extras[i];
@@ -400,26 +400,26 @@ class View {
     return std::nullopt;
   }
 
-  /// See holdfast_view_load.
+  /// See holdfast_reader_load.
   Status Load(std::span<const Tensor> tensors, Milliseconds timeout = Milliseconds(120'000)) {
     const auto raw = detail::ToC(tensors);
     if (!raw.ok()) return raw.status();
     holdfast_error error;
-    return Status::From(holdfast_view_load(view_.get(), (*raw).data(), (*raw).size(),
-                                           detail::ToMilliseconds(timeout), &error),
+    return Status::From(holdfast_reader_load(reader_.get(), (*raw).data(), (*raw).size(),
+                                             detail::ToMilliseconds(timeout), &error),
                         error);
   }
 
-  const holdfast_view_info& info() const { return *holdfast_view_get(view_.get()); }
+  const holdfast_reader_info& info() const { return *holdfast_reader_get(reader_.get()); }
 
  private:
   friend class Client;
-  explicit View(holdfast_view* view) : view_(view) {}
+  explicit VersionReader(holdfast_reader* reader) : reader_(reader) {}
 
   struct Close {
-    void operator()(holdfast_view* view) const { holdfast_view_close(view); }
+    void operator()(holdfast_reader* reader) const { holdfast_reader_close(reader); }
   };
-  std::unique_ptr<holdfast_view, Close> view_;
+  std::unique_ptr<holdfast_reader, Close> reader_;
 };
 
 /// A connection of one rank to its node's agent. Movable; the destructor closes with a bound of
@@ -453,7 +453,8 @@ class Client {
   }
   ~Client() { Close(Milliseconds(5000)).Ignore(); }
 
-  /// See holdfast_save. `stream` is a cudaStream_t; with `wait` this save waits so long for a slot.
+  /// See holdfast_save. `stream` is a cudaStream_t. `wait` is how long this save waits for a slot;
+  /// zero means the client's policy.
   Status Save(uint64_t step, std::span<const Extra> extras = {}, void* stream = nullptr,
               Milliseconds wait = {}) {
     std::vector<holdfast_extra> raw;
@@ -477,7 +478,7 @@ class Client {
     return Status::From(holdfast_guard(client_, stream, &error), error);
   }
 
-  /// See holdfast_phase_begin; PhaseScope does both.
+  /// See holdfast_phase_begin. A PhaseScope calls BeginPhase() and EndPhase().
   void BeginPhase(Phase phase) noexcept {
     holdfast_phase_begin(client_, static_cast<uint32_t>(phase));
   }
@@ -493,7 +494,7 @@ class Client {
         holdfast_wait(client_, step, static_cast<uint32_t>(tier), Count(timeout), &error), error);
   }
 
-  /// The newest version known to be committed at `tier`, nothing if none is.
+  /// Returns the newest version known to be committed at `tier`, if any.
   std::optional<Version> Latest(Tier tier) {
     holdfast_version version{};
     if (holdfast_latest(client_, static_cast<uint32_t>(tier), &version, nullptr) != HOLDFAST_OK) {
@@ -502,7 +503,7 @@ class Client {
     return Version{version.incarnation, version.step};
   }
 
-  /// See holdfast_restore. Without `wanted` the newest version the whole job can get back.
+  /// See holdfast_restore. Without `wanted`: the newest version that the whole job can restore.
   Result<Restored> Restore(std::optional<Version> wanted = std::nullopt,
                            Milliseconds timeout = Milliseconds(120'000)) {
     holdfast_version version{};
@@ -526,20 +527,21 @@ class Client {
     return restored;
   }
 
-  /// See holdfast_view_open. Without `wanted` the newest version the whole job can get back.
-  Result<View> OpenView(std::optional<Version> wanted = std::nullopt,
-                        Milliseconds timeout = Milliseconds(120'000)) {
+  /// See holdfast_reader_open. Without `wanted`: the newest version that the whole job can restore.
+  Result<VersionReader> OpenReader(std::optional<Version> wanted = std::nullopt,
+                                   Milliseconds timeout = Milliseconds(120'000)) {
     holdfast_version version{};
     if (wanted) version = {wanted->incarnation, wanted->step};
-    holdfast_view* view = nullptr;
+    holdfast_reader* reader = nullptr;
     holdfast_error error;
-    holdfast_code code = holdfast_view_open(client_, wanted ? &version : nullptr,
-                                            detail::ToMilliseconds(timeout), &view, &error);
+    holdfast_code code = holdfast_reader_open(client_, wanted ? &version : nullptr,
+                                              detail::ToMilliseconds(timeout), &reader, &error);
     if (code != HOLDFAST_OK) return Status::From(code, error);
-    return View(view);
+    return VersionReader(reader);
   }
 
-  /// All differences that made the latest Restore() or View::Load() fail, one sentence each.
+  /// All differences that made the latest Restore() or VersionReader::Load() fail, one sentence
+  /// each.
   std::vector<std::string> Differences() {
     std::vector<std::string> all(holdfast_difference_count(client_));
     for (size_t i = 0; i < all.size(); ++i) {
@@ -549,7 +551,7 @@ class Client {
     return all;
   }
 
-  /// OK while connected, otherwise why not.
+  /// Returns OK while connected, otherwise the reason.
   Status Connection() {
     holdfast_error error;
     return Status::From(holdfast_connection(client_, &error), error);
@@ -562,7 +564,7 @@ class Client {
     return stats;
   }
 
-  /// See holdfast_close. Afterwards the object is empty and every other call is an error.
+  /// See holdfast_close. Afterwards the object is empty, and every other call is an error.
   Status Close(Milliseconds timeout = Milliseconds(30'000)) {
     holdfast_client* client = std::exchange(client_, nullptr);
     if (client == nullptr) return {};
@@ -570,7 +572,7 @@ class Client {
     return Status::From(holdfast_close(client, Count(timeout), &error), error);
   }
 
-  /// For functions of holdfast.h; stays owned by this object.
+  /// Returns the C handle for functions of holdfast.h. This object keeps the ownership.
   holdfast_client* get() { return client_; }
 
  private:
@@ -582,7 +584,7 @@ class Client {
   static uint64_t Count(Milliseconds time) {
     return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
   }
-  /// 0 would mean the default in C.
+  /// In the C interface, 0 stands for the default.
   static uint32_t AtLeast1(Milliseconds time) {
     return time.count() < 1 ? 1U : static_cast<uint32_t>(time.count());
   }
@@ -619,10 +621,10 @@ class Client {
   std::unique_ptr<LogFunction> log_;  // outlives the client, whose threads call it
 };
 
-/// A phase for as long as it lives. Without a client it does nothing.
+/// Marks a phase for its own lifetime. Does nothing when the client is null.
 class PhaseScope {
  public:
-  /// `client` outlives it, and is not moved meanwhile.
+  /// `client` must outlive this object and must not be moved during its lifetime.
   PhaseScope(Client* client, Phase phase) noexcept : client_(client), phase_(phase) {
     if (client_ != nullptr) client_->BeginPhase(phase_);
   }
@@ -637,11 +639,12 @@ class PhaseScope {
   Phase phase_;
 };
 
-/// An operation of communicator 0, all ranks of the job, for as long as it lives; the other fields
-/// of a holdfast_collective for others. Without a client the process's first one is told.
+/// Records an operation for its own lifetime. The first constructor records an operation of
+/// communicator 0, which has all ranks of the job. The second records an operation of any
+/// communicator. A null client means the process's first client.
 class CollectiveScope {
  public:
-  /// `client` outlives it, and is not moved meanwhile.
+  /// `client` must outlive this object and must not be moved during its lifetime.
   CollectiveScope(Client* client, Kind kind, uint64_t bytes) noexcept
       : CollectiveScope(client, Describe(kind, bytes)) {}
   CollectiveScope(Client* client, const holdfast_collective& collective) noexcept

@@ -13,15 +13,15 @@ constexpr size_t kAhead = 4;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kLines = 3;
 
-/// Of torch's C interface, which stays the same from one version to the next
-/// (torch/csrc/inductor/aoti_torch/c/shim.h), what is used here. All return 0 on success.
+/// The functions used of torch's C interface, which is stable across versions
+/// (torch/csrc/inductor/aoti_torch/c/shim.h). All return 0 on success.
 struct TorchC {
   int32_t (*get_data_ptr)(void* handle, void** address) = nullptr;
   int32_t (*get_dim)(void* handle, int64_t* dimensions) = nullptr;
   int32_t (*get_sizes)(void* handle, int64_t** sizes) = nullptr;
   int32_t (*get_strides)(void* handle, int64_t** strides) = nullptr;
   int32_t (*delete_tensor)(void* handle) = nullptr;
-  PyObject* new_handle = nullptr;  // tensor → capsule of a handle; held for ever
+  PyObject* new_handle = nullptr;  // tensor → capsule of a handle; never released
 
   bool complete() const {
     return get_data_ptr != nullptr && get_dim != nullptr && get_sizes != nullptr &&
@@ -54,23 +54,23 @@ struct TorchC {
   }
 };
 
-/// Takes what data_ptr() returned.
+/// Converts the result of data_ptr().
 uintptr_t AddressFrom(const nb::object& number) { return nb::cast<uintptr_t>(number); }
 
-/// The place within the object where it has the tensor it stands for, as the C interface takes it;
-/// nullptr: not found. A handle of our own would do, too, but counts as a user of the tensor, and
-/// torch exchanges tensors (torch.utils.swap_tensors) only while they have no other.
+/// Returns the place in the Python object that points to its tensor. The C interface accepts this
+/// place as a handle. nullptr: not found. A new handle would work as well, but it counts as a
+/// reference to the tensor, and torch.utils.swap_tensors fails if there is another reference.
 void* HandleWithin(const TorchC& c, const nb::object& tensor) {
   if (!c.complete()) return nullptr;
   PyObject* capsule = PyObject_CallOneArg(c.new_handle, tensor.ptr());
   if (capsule == nullptr) {
-    PyErr_Clear();  // no tensor
+    PyErr_Clear();  // not a tensor
     return nullptr;
   }
   const nb::object owner = nb::steal(capsule);
   void* made = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
   if (made == nullptr) nb::raise_python_error();
-  // Both are one pointer to the same tensor.
+  // The handle and the object both contain one pointer to the same tensor.
   const void* const wanted = *static_cast<void**>(made);
   c.delete_tensor(made);
   auto* words = reinterpret_cast<void**>(tensor.ptr());
@@ -110,8 +110,7 @@ bool Addresses::Hold() const {
   const TorchC& c = TorchC::Get();
   const int64_t* extents = extents_.data();
   for (size_t i = 0; i < places_.size(); ++i) {
-    // A training step has used the caches for other things: what a handle points to comes from
-    // memory.
+    // The training step has evicted the tensors from the CPU caches: prefetch the next ones.
     if (i + 2 * kAhead < places_.size()) {
       __builtin_prefetch(places_[i + 2 * kAhead].handle);
       const char* tensor = *static_cast<char**>(places_[i + kAhead].handle);

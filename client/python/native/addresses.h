@@ -7,22 +7,23 @@
 
 namespace holdfast::python {
 
-/// Says whether tensors are still where they were, in the shape and order that they had.
+/// Checks whether tensors still have the addresses, sizes and strides that they had.
 ///
-/// Every save asks, for all tensors. torch's stable C interface, where this torch has it, answers
-/// in a sixth of the time of the method data_ptr(), which makes a number each time.
+/// Every save checks all tensors. This uses torch's stable C interface where it is available. It
+/// takes a sixth of the time of the method data_ptr(), which makes a Python number at each call.
 class Addresses {
  public:
-  /// The tensor is held, so that its address is never that of a newer object.
+  /// Adds a tensor and keeps a reference, so that no newer object can get its address.
   void Add(nanobind::object tensor);
+  /// Returns whether all tensors are unchanged.
   bool Hold() const;
 
  private:
   struct Place {
-    void* handle = nullptr;  // of the C interface: the tensor that the object has in it
+    void* handle = nullptr;  // the place in the Python object that points to the tensor
     void* address = nullptr;
   };
-  /// Of tensors that the C interface does not know: what data_ptr() returned.
+  /// The result of data_ptr(), for tensors that the C interface does not support.
   struct OddPlace {
     nanobind::object data_ptr;
     uintptr_t address = 0;
@@ -30,7 +31,7 @@ class Addresses {
 
   std::vector<nanobind::object> held_;
   std::vector<Place> places_;
-  std::vector<int64_t> extents_;  // of each in turn: how many dimensions, sizes, strides
+  std::vector<int64_t> extents_;  // for each tensor: number of dimensions, sizes, strides
   std::vector<OddPlace> odd_places_;
 };
 

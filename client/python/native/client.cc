@@ -170,7 +170,7 @@ nb::dict Client::Stats() {
   result["failed"] = stats.failed;
   result["committed_memory"] = stats.committed_memory;
   result["committed_disk"] = stats.committed_disk;
-  result["overtaken"] = stats.overtaken;
+  result["superseded"] = stats.superseded;
   result["reconnects"] = stats.reconnects;
   result["bytes_copied"] = stats.bytes_copied;
   result["copy_ns"] = stats.copy_ns;

@@ -15,8 +15,8 @@ namespace holdfast::python {
 
 using Extras = std::vector<std::pair<std::string, nanobind::bytes>>;
 
-/// A holdfast_client for Python: exceptions for errors, and no GIL held while the library works.
-/// `tensors` are kept, since the library reads their memory until it is closed.
+/// Wraps a holdfast_client for Python: raises exceptions for errors, and releases the GIL while the
+/// library works. Keeps a reference to `tensors`, since the library reads their memory until Close.
 class Client {
  public:
   struct Settings {
@@ -30,14 +30,14 @@ class Client {
     uint32_t extra_count_max = 0, copy_threads = 0;
   };
   Client(const Settings& settings, nanobind::sequence tensors);
-  /// Closes, for five seconds at most.
+  /// Closes the client. Waits at most five seconds.
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
   void Save(uint64_t step, const Extras& extras, uintptr_t stream, uint32_t wait_ms);
   void Guard(uintptr_t stream);
-  /// In turns, so that Ctrl-C ends it.
+  /// Blocks until the step is committed at `tier`. Ctrl-C ends the wait.
   void Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms);
   std::optional<std::pair<uint64_t, uint64_t>> Latest(uint32_t tier);
   void Connection();
@@ -48,16 +48,16 @@ class Client {
   nanobind::dict Stats();
   void Close(uint64_t timeout_ms);
   bool closed() const { return client_ == nullptr; }
-  /// What the library said since the last call: (level, message).
+  /// Returns the log messages since the last call: (level, message).
   std::vector<std::pair<int, std::string>> TakeLog();
 
-  /// Raises when it is closed.
+  /// Raises FailedPreconditionError if the client is closed.
   holdfast_client* get() const;
-  /// nullptr when it is closed.
+  /// nullptr if the client is closed.
   holdfast_client* get_or_null() const { return client_; }
 
  private:
-  /// Called from the library's threads: no Python here.
+  /// Called from the library's threads, without the GIL. Must not call Python.
   static void Log(void* context, int level, const char* message);
 
   holdfast_client* client_ = nullptr;
@@ -67,8 +67,8 @@ class Client {
 };
 
 void BindClient(nanobind::module_& module);
-/// Collectives and steps, with a client or without.
+/// Binds collectives and steps, which need no client.
 void BindRecords(nanobind::module_& module);
-void BindView(nanobind::module_& module);
+void BindReader(nanobind::module_& module);
 
 }  // namespace holdfast::python

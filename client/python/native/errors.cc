@@ -4,7 +4,7 @@ namespace nb = nanobind;
 
 namespace holdfast::python {
 namespace {
-/// The classes are Python's own (holdfast/errors.py): one makes the exception for a code.
+/// The exception classes are defined in Python: holdfast.errors.make makes the exception.
 void RaiseMade(holdfast_code code, const char* message, bool asynchronous, uint64_t step) {
   nb::object made =
       nb::module_::import_("holdfast.errors")

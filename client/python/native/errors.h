@@ -8,14 +8,15 @@
 
 namespace holdfast::python {
 
-/// Raises the exception of `error.code` when `code` is an error. Needs the GIL.
+/// Raises the exception for `code`, with the details of `error`, unless `code` is HOLDFAST_OK. If a
+/// Python exception is already set, raises that one. Needs the GIL.
 void Check(holdfast_code code, const holdfast_error& error);
 
-/// Raises the exception of `code` with this message.
+/// Raises the exception for `code` with this message. Needs the GIL.
 void Raise(holdfast_code code, const std::string& message);
 
-/// While it exists and the library waits, Ctrl-C ends the wait; Check() then raises what Python
-/// made of it. Made and destroyed with the GIL or without.
+/// While an object exists, Ctrl-C ends a wait of the library on this thread. Check() then raises
+/// the exception of Python's signal handler. Can be made and destroyed with or without the GIL.
 class Interruptible {
  public:
   Interruptible();
@@ -24,7 +25,7 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-/// The characters, or nullptr for none.
+/// Returns the characters, or nullptr if there is no text.
 inline const char* OrNull(const std::optional<std::string>& text) {
   return text ? text->c_str() : nullptr;
 }

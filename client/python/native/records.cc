@@ -1,5 +1,5 @@
-// Steps and collectives for the fault detector. All of it goes through this process's first client
-// when none is given, so that it works before and after there is one.
+// Binds the records of steps and collectives for the fault detector. They pass no client, so the
+// library uses this process's first client, and the records also work before there is one.
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
@@ -29,8 +29,9 @@ uint64_t Begin(uint64_t communicator, uint32_t kind, uint64_t bytes, uint32_t dt
 void Describe(uint64_t id, uint32_t size, uint32_t index,
               const std::optional<std::vector<uint32_t>>& members, uint32_t role) {
   if (members && members->size() != size) {
-    Raise(HOLDFAST_INVALID_ARGUMENT, "a communicator of " + std::to_string(size) + " has " +
-                                         std::to_string(members->size()) + " members");
+    Raise(HOLDFAST_INVALID_ARGUMENT, "the communicator has size " + std::to_string(size) +
+                                         ", but " + std::to_string(members->size()) +
+                                         " members are listed");
   }
   holdfast_communicator communicator{};
   communicator.struct_size = sizeof communicator;

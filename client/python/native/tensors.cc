@@ -14,13 +14,11 @@ const uint64_t* TensorList::Keep(const nb::handle& numbers, size_t expected,
   if (numbers.is_none()) return nullptr;
   auto& kept = numbers_.emplace_back(nb::cast<std::vector<uint64_t>>(numbers));
   if (kept.size() != expected) {
-    Raise(HOLDFAST_INVALID_ARGUMENT, "tensor '" + name + "': shape has " +
-                                         std::to_string(expected) +
-                                         " dimensions, another of its "
-                                         "descriptions has " +
-                                         std::to_string(kept.size()));
+    Raise(HOLDFAST_INVALID_ARGUMENT,
+          "tensor '" + name + "': shape has " + std::to_string(expected) +
+              " dimensions, global_shape or offset has " + std::to_string(kept.size()));
   }
-  // Not NULL for a scalar either: NULL would say that nothing was given.
+  // A scalar needs a non-null pointer as well: the library reads NULL as "not given".
   if (kept.empty()) kept.reserve(1);
   return kept.data();
 }
@@ -31,7 +29,7 @@ TensorList::TensorList(const nb::sequence& tensors) {
     const std::string& name = names_.emplace_back(nb::cast<std::string>(given.attr("name")));
     if (name.find('\0') != std::string::npos) {
       Raise(HOLDFAST_INVALID_ARGUMENT,
-            "tensor '" + name.substr(0, name.find('\0')) + "…': a name has no zero bytes");
+            "tensor '" + name.substr(0, name.find('\0')) + "…': a name cannot have zero bytes");
     }
     nb::object shape = given.attr("shape");
     size_t dimensions = nb::len(shape);

@@ -10,20 +10,21 @@
 
 namespace holdfast::python {
 
-/// Descriptions of tensors as the library takes them, with the memory of their names and numbers.
-/// The bytes stay the caller's.
+/// Tensor descriptions in the form of the library. Owns their names and numbers, not the tensors'
+/// memory.
 class TensorList {
  public:
-  /// Of holdfast.Tensor objects (see holdfast/tensors.py for their fields).
+  /// Converts holdfast.Tensor objects (see holdfast/tensors.py for their fields).
   explicit TensorList(const nanobind::sequence& tensors);
 
   const holdfast_tensor* data() const { return tensors_.data(); }
   size_t size() const { return tensors_.size(); }
 
  private:
+  /// Copies a tuple of numbers. Returns nullptr for None.
   const uint64_t* Keep(const nanobind::handle& numbers, size_t expected, const std::string& name);
 
-  // Deques: what was taken the address of never moves.
+  // Deques, since the descriptions contain addresses of their elements.
   std::deque<std::string> names_;
   std::deque<std::vector<uint64_t>> numbers_;
   std::vector<holdfast_tensor> tensors_;

@@ -10,54 +10,56 @@ using namespace nb::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace holdfast::python {
 namespace {
-/// What is looked at is held: an address that is compared is never that of a newer object.
+/// A set of conditions on Python objects. Keeps references to the objects that it compares, so that
+/// no newer object can get their addresses.
 class Watch {
  public:
-  /// `dictionary` has the objects that it has now, in this order.
+  /// Condition: `dictionary` has the same objects as now, in the same order.
   void AddValues(nb::dict dictionary) { AddContents(std::move(dictionary), {}); }
 
-  /// `dictionary` has as many entries as now, and those tensors that are of type `tensor`.
+  /// Condition: `dictionary` has as many entries as now, and the same objects of type `tensor`.
   void AddTensors(nb::dict dictionary, nb::handle tensor) {
     AddContents(std::move(dictionary), tensor);
   }
 
-  /// `tree`, of dictionaries, lists and tuples, has the same objects of type `tensor` at the same
-  /// places as now. Other values may change, but not where they are.
+  /// Condition: `tree`, of dictionaries, lists and tuples, has the same objects of type `tensor` at
+  /// the same places as now. Other values may change, but not their places.
   void AddTree(nb::handle tree, nb::handle tensor) {
     if (!IsBranch(tree.ptr(), tensor)) return;
     Branch branch{nb::borrow(tree), nb::borrow(tensor), {}};
     EachOf(tree.ptr(), [&](PyObject* key, PyObject* value) {
       const bool watched = IsWatched(value, tensor);
-      branch.twigs.push_back({nb::borrow(key), watched ? nb::borrow(value) : nb::object()});
+      branch.items.push_back({nb::borrow(key), watched ? nb::borrow(value) : nb::object()});
       return true;
     });
     branches_.push_back(std::move(branch));
-    // Of a copy: the vector grows.
-    const std::vector<Twig> twigs = branches_.back().twigs;
-    for (const Twig& twig : twigs) AddTree(twig.value, tensor);
+    // Iterates over a copy, since the recursion adds to branches_.
+    const std::vector<Item> items = branches_.back().items;
+    for (const Item& item : items) AddTree(item.value, tensor);
   }
 
-  /// object.name is what it is now.
+  /// Condition: object.name is the same object as now.
   void AddAttribute(nb::object object, nb::str name) {
     nb::object value = object.attr(name);
     attributes_.push_back({std::move(object), std::move(name), std::move(value)});
   }
 
-  /// dictionary[key] is the object that it is now.
+  /// Condition: dictionary[key] is the same object as now.
   void AddEntry(nb::dict dictionary, nb::object key) {
     nb::object value = dictionary[key];
     entries_.push_back({std::move(dictionary), std::move(key), std::move(value)});
   }
 
-  /// tensor.data_ptr() is what it is now.
+  /// Condition: the tensor has the same address, sizes and strides as now.
   void AddAddress(nb::object tensor) { addresses_.Add(std::move(tensor)); }
 
+  /// Returns whether all conditions hold.
   bool Holds() const {
     for (const auto& [dictionary, values] : contents_) {
       if (!HasValues(dictionary, values)) return false;
     }
     for (const Branch& branch : branches_) {
-      if (!HasTwigs(branch)) return false;
+      if (!HasItems(branch)) return false;
     }
     for (const Attribute& attribute : attributes_) {
       if (nb::getattr(attribute.object, attribute.name).ptr() != attribute.value.ptr())
@@ -81,14 +83,14 @@ class Watch {
     nb::str name;
     nb::object value;
   };
-  using Values = std::vector<nb::object>;  // none: any value may be there
-  struct Twig {
-    nb::object key;    // none: of a list
-    nb::object value;  // none: what is neither a tensor nor has any
+  using Values = std::vector<nb::object>;  // an invalid object matches any value
+  struct Item {
+    nb::object key;    // invalid in a list or tuple
+    nb::object value;  // invalid: neither a tensor nor a container of tensors
   };
   struct Branch {
     nb::object container, tensor;
-    std::vector<Twig> twigs;
+    std::vector<Item> items;
   };
 
   /// A tuple without tensors is a value, which may change.
@@ -129,18 +131,18 @@ class Watch {
     }
   }
 
-  static bool HasTwigs(const Branch& branch) {
+  static bool HasItems(const Branch& branch) {
     size_t same = 0;
     size_t seen = 0;
     EachOf(branch.container.ptr(), [&](PyObject* key, PyObject* value) {
-      if (seen++ >= branch.twigs.size()) return false;
-      const Twig& twig = branch.twigs[same];
+      if (seen++ >= branch.items.size()) return false;
+      const Item& item = branch.items[same];
       const bool holds =
-          twig.value.is_valid() ? twig.value.ptr() == value : !IsWatched(value, branch.tensor);
-      same += key == twig.key.ptr() && holds ? 1 : 0;
+          item.value.is_valid() ? item.value.ptr() == value : !IsWatched(value, branch.tensor);
+      same += key == item.key.ptr() && holds ? 1 : 0;
       return same == seen;
     });
-    return same == branch.twigs.size() && seen == same;
+    return same == branch.items.size() && seen == same;
   }
 
   void AddContents(nb::dict dictionary, nb::handle type) {

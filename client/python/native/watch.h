@@ -4,8 +4,9 @@
 
 namespace holdfast::python {
 
-/// Says cheaply whether a state is still made of the same tensors at the same addresses: some
-/// nanoseconds each, where looking from Python would cost most of a millisecond for ten thousand.
+/// Binds `Watch`, which checks whether a state still has the same tensors at the same addresses. A
+/// check takes some nanoseconds per tensor. From Python, ten thousand would take most of a
+/// millisecond.
 void BindWatch(nanobind::module_& module);
 
 }  // namespace holdfast::python

@@ -19,12 +19,12 @@ std::vector<std::byte> BytesOf(const void* data, size_t bytes) {
 
 const std::map<uint32_t, size_t>& SizesOfTypes() {
   static const std::map<uint32_t, size_t> sizes = {
-      {1, 304}, {2, 48}, {3, 32},  {4, 32},   {5, 40},    {6, 32},   {7, 16},
-      {8, 40},  {9, 48}, {10, 24}, {11, 32},  {32, 200}, {33, 1080}, {34, 1072}};
+      {1, 304}, {2, 48}, {3, 32},  {4, 32},  {5, 40},   {6, 32},    {7, 16},
+      {8, 40},  {9, 48}, {10, 24}, {11, 32}, {32, 200}, {33, 1080}, {34, 1072}};
   return sizes;
 }
 
-TEST(MessagesTest, EveryTypeIsAcceptedAtItsSizeAndNoOther) {
+TEST(MessagesTest, EveryTypeIsAcceptedOnlyAtItsSize) {
   for (auto [type, size] : SizesOfTypes()) {
     for (size_t bytes : {size - 1, size, size + 1, size_t{0}, kMessageBytesMax}) {
       std::vector<std::byte> packet(bytes);
@@ -43,7 +43,7 @@ TEST(MessagesTest, EveryTypeIsAcceptedAtItsSizeAndNoOther) {
   }
 }
 
-TEST(MessagesTest, TheHelloBytesAreThoseOfTheFormatPage) {
+TEST(MessagesTest, HelloHasTheBytesOfTheFormatPage) {
   HelloMessage hello;
   hello.header.ticket = 0x0102030405060708;
   hello.rank = 2;
@@ -61,7 +61,7 @@ TEST(MessagesTest, TheHelloBytesAreThoseOfTheFormatPage) {
   EXPECT_EQ(std::memcmp(packet.data() + 40 + 129, "run\0", 4), 0);
 }
 
-TEST(MessagesTest, SaysWhatIsWrong) {
+TEST(MessagesTest, ErrorsNameTheProblem) {
   std::vector<std::byte> packet(304);
   EXPECT_THAT(CheckPacket(packet).error().message(), HasSubstr("does not speak"));
   MessageHeader header{.type = static_cast<MessageType>(99)};
@@ -74,9 +74,9 @@ TEST(MessagesTest, SaysWhatIsWrong) {
   EXPECT_THAT(CheckPacket({}).error().message(), HasSubstr("0 bytes"));
 }
 
-// Random packets, half of them mutations of valid ones: accepted exactly when magic, type and size
-// are right, and text fields are read within their bounds whatever they hold.
-TEST(MessagesTest, RandomPacketsAreAcceptedOnlyWhenWhole) {
+// Random packets, half of them mutations of valid ones, are accepted exactly when magic, type and
+// size are right. Text fields are read within their bounds whatever they contain.
+TEST(MessagesTest, RandomPacketsAreAcceptedOnlyWhenValid) {
   Random random(20240817);
   std::vector<std::pair<uint32_t, size_t>> types(SizesOfTypes().begin(), SizesOfTypes().end());
   int accepted = 0;
@@ -114,7 +114,7 @@ TEST(MessagesTest, TextIsCutTerminatedAndCleared) {
   char field[8];
   std::memset(field, 'x', sizeof(field));
   PutText(field, "abc");
-  EXPECT_EQ(std::memcmp(field, "abc\0\0\0\0\0", 8), 0) << "no old bytes may leak";
+  EXPECT_EQ(std::memcmp(field, "abc\0\0\0\0\0", 8), 0) << "no old bytes leak";
   PutText(field, "abcdefghij");
   EXPECT_EQ(GetText(field), "abcdefg");
   PutText(field, "abcdef\xc3\xa9");  // é would straddle the end

@@ -60,8 +60,8 @@ TEST_F(SegmentLayoutTest, FollowsAnotherProcessToTheEnd) {
   EXPECT_EQ(status, 0);
 }
 
-// The waiter sleeps before the other process publishes: only a wake across processes ends a wait
-// without a limit.
+// The waiter sleeps before the other process publishes, so only a wake across processes can end
+// the wait.
 TEST_F(SegmentLayoutTest, WakesAcrossProcesses) {
   pid_t child = ::fork();
   if (child == 0) ::_exit(AwaitProgress(progress(), 0, 20'000) == 5 ? 0 : 1);
@@ -80,7 +80,7 @@ TEST_F(SegmentLayoutTest, AScribblerNeitherHangsNorMisleadsTheReader) {
   std::thread scribbler([&] {
     uint64_t value = 0;
     while (!stop) {
-      progress().copied = value++ % 100;  // always back
+      progress().copied = value++ % 100;  // always below the last value
       progress().wake.fetch_add(1);
     }
   });
@@ -95,7 +95,7 @@ TEST(ProgressTest, OneByteMoreIsProgress) {
   SlotProgress progress;
   PublishProgress(progress, 6);
   EXPECT_EQ(AwaitProgress(progress, 5, 2000), 6U);
-  EXPECT_EQ(AwaitProgress(progress, 6, 1), 6U) << "nothing came, and what was seen is the answer";
+  EXPECT_EQ(AwaitProgress(progress, 6, 1), 6U) << "without progress the last value is returned";
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_F(SocketTest, PassesDescriptorsCloseOnExec) {
   EXPECT_EQ(SendPacket(pair.client.get(), Bytes("x"), many).code(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(SocketTest, ARefusalIsReadEvenWhenTheServerHungUpOnUnreadPackets) {
+TEST_F(SocketTest, ARefusalIsReadEvenWhenTheServerClosedWithUnreadPackets) {
   auto listener = ListenUnix(path_, 0600);
   Pair pair = Connect(listener->get());
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("never read")).ok());
@@ -136,7 +136,7 @@ TEST_F(SocketTest, MoreDescriptorsThanAllowedAreRefusedAndClosed) {
   auto listener = ListenUnix(path_, 0600);
   Pair pair = Connect(listener->get());
   size_t before = OpenDescriptors();
-  // By hand: SendPacket refuses to.
+  // SendPacket() would refuse 8 descriptors.
   char byte = 'x';
   iovec data{.iov_base = &byte, .iov_len = 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 8)] = {};
@@ -152,11 +152,11 @@ TEST_F(SocketTest, MoreDescriptorsThanAllowedAreRefusedAndClosed) {
   ASSERT_EQ(::sendmsg(pair.client.get(), &message, 0), 1);
   auto packet = ReceivePacket(pair.server.get(), 64, 1000);
   ASSERT_FALSE(packet);
-  EXPECT_THAT(packet.error().message(), HasSubstr("did not arrive whole"));
+  EXPECT_THAT(packet.error().message(), HasSubstr("descriptors were truncated"));
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST_F(SocketTest, AFullNonBlockingSocketSaysSo) {
+TEST_F(SocketTest, AFullNonBlockingSocketIsResourceExhausted) {
   auto listener = ListenUnix(path_, 0600);
   Pair pair = Connect(listener->get());
   Status status;
@@ -171,7 +171,7 @@ TEST_F(SocketTest, CredentialsAndPidFdsFollowTheProcess) {
   if (child == 0) {
     auto client = ConnectUnix(path_);
     if (!client) ::_exit(1);
-    // A grandchild keeps the socket open: only the pidfd tells that the trainer is gone.
+    // A grandchild keeps the socket open: only the pidfd shows that the child has exited.
     if (::fork() == 0) {
       ::sleep(2);
       ::_exit(0);
@@ -190,11 +190,11 @@ TEST_F(SocketTest, CredentialsAndPidFdsFollowTheProcess) {
   auto by_pid = PidFdOf(child);
   auto by_peer = PidFdOfPeer(server.get());
   ASSERT_TRUE(by_pid && by_peer);
-  pollfd gone[2] = {{.fd = by_pid->get(), .events = POLLIN, .revents = 0},
-                    {.fd = by_peer->get(), .events = POLLIN, .revents = 0}};
-  EXPECT_EQ(::poll(gone, 2, 0), 0) << "still alive";
+  pollfd exited[2] = {{.fd = by_pid->get(), .events = POLLIN, .revents = 0},
+                      {.fd = by_peer->get(), .events = POLLIN, .revents = 0}};
+  EXPECT_EQ(::poll(exited, 2, 0), 0) << "still alive";
   ASSERT_TRUE(SendPacket(server.get(), Bytes("go")).ok());
-  for (pollfd& one : gone) EXPECT_EQ(::poll(&one, 1, 20'000), 1);
+  for (pollfd& one : exited) EXPECT_EQ(::poll(&one, 1, 20'000), 1);
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
@@ -249,7 +249,7 @@ TEST_F(SocketTest, ModeIsExactWhateverTheUmask) {
   EXPECT_EQ(info.st_mode & 07777U, 0666U);
 }
 
-TEST_F(SocketTest, ClearErrors) {
+TEST_F(SocketTest, ErrorsNameTheCauseAndTheRemedy) {
   auto missing = ConnectUnix(path_);
   EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(missing.error().message(), HasSubstr("is the agent running"));
@@ -270,7 +270,7 @@ TEST_F(SocketTest, ClearErrors) {
   auto file = ListenUnix(path_, 0600);
   EXPECT_EQ(file.error().code(), ErrorCode::kAlreadyExists);
   EXPECT_THAT(file.error().message(), HasSubstr("not a socket"));
-  EXPECT_EQ(std::filesystem::file_size(path_), 4U) << "and left alone";
+  EXPECT_EQ(std::filesystem::file_size(path_), 4U) << "the file is unchanged";
 }
 
 TEST_F(SocketTest, ThePathMayBeExactlyAsLongAsTheKernelAllows) {
@@ -281,9 +281,9 @@ TEST_F(SocketTest, ThePathMayBeExactlyAsLongAsTheKernelAllows) {
   EXPECT_TRUE(ConnectUnix(longest));
 }
 
-/// Runs `body` in a child as user nobody; true when it returned true.
+/// Runs `body` in a child process as another user. Returns whether `body` returned true.
 template <typename Body>
-bool AsNobody(Body body) {
+bool AsOtherUser(Body body) {
   pid_t child = ::fork();
   if (child == 0) {
     bool ok = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
@@ -294,16 +294,16 @@ bool AsNobody(Body body) {
   return status == 0;
 }
 
-TEST_F(SocketTest, AnotherUserIsToldWhoMay) {
+TEST_F(SocketTest, ARefusalOfAnotherUserNamesTheOwner) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
   auto listener = ListenUnix(path_, 0600);
   ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
-  EXPECT_TRUE(AsNobody([&] {
+  EXPECT_TRUE(AsOtherUser([&] {
     Status status = ConnectUnix(path_).error();
     return status.code() == ErrorCode::kPermissionDenied &&
            status.message().find("belongs to user 0, group 0, mode 0600") != std::string::npos;
   }));
-  EXPECT_TRUE(AsNobody([&] {
+  EXPECT_TRUE(AsOtherUser([&] {
     Status status = ListenUnix(directory_ + "/other.sock", 0600).error();
     return status.code() == ErrorCode::kPermissionDenied &&
            status.message().find("writable") != std::string::npos;

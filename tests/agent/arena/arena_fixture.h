@@ -23,7 +23,7 @@ namespace holdfast::agent {
 
 inline constexpr uint64_t kMiB = 1ULL << 20;
 
-/// A run directory of its own with the real keeper binary; ends the keeper it leaves behind.
+/// A temporary run directory with the real keeper binary. The destructor ends its keepers.
 class RunDir {
  public:
   RunDir() {
@@ -31,12 +31,12 @@ class RunDir {
     path_ = ::mkdtemp(pattern.data());
   }
   ~RunDir() {
-    // Twice: a starter that lost the race may have begun a keeper that takes the first one's place.
+    // Twice: a caller that lost the race may have started a keeper that replaces the first one.
     for (int i = 0; i < 2; ++i) {
       pid_t pid = KeeperPid();
       if (pid == 0) break;
       ::kill(pid, SIGTERM);
-      AwaitGone(pid);
+      AwaitExit(pid);
     }
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -64,15 +64,15 @@ class RunDir {
     auto usage = keeper ? keeper->Usage() : Result<KeeperUsage>(Fail(keeper.error()));
     return usage ? usage->pid : 0;
   }
-  /// Ends the keeper the hard way and waits until it is gone.
+  /// Kills the keeper with SIGKILL and waits until the process has exited.
   void KillKeeper() const {
     pid_t pid = KeeperPid();
     ASSERT_GT(pid, 1);
     ::kill(pid, SIGKILL);
-    AwaitGone(pid);
+    AwaitExit(pid);
   }
-  /// Waits until process `pid`, nobody's child here, is gone or a zombie that init will collect.
-  static bool AwaitGone(pid_t pid) {
+  /// Waits until process `pid`, which is no child of this process, has exited; a zombie counts.
+  static bool AwaitExit(pid_t pid) {
     Clock& clock = Clock::Real();
     for (int i = 0; i < 4000; ++i) {
       std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -88,7 +88,7 @@ class RunDir {
   std::string path_;
 };
 
-/// Bytes that only `version` has, at any length.
+/// Fills `image` with bytes that are specific to (version, rank), at any length.
 inline void FillImage(std::span<std::byte> image, VersionId version, Rank rank) {
   Random random(version.incarnation.value * 1'000'003 + version.step.value * 4099 + rank.value);
   size_t i = 0;
@@ -122,7 +122,7 @@ inline VersionId Version(uint64_t incarnation, uint64_t step) {
   return {Incarnation{incarnation}, Step{step}};
 }
 
-/// Leases, fills and seals one slot.
+/// Leases, fills and seals one slot; returns its index.
 inline Result<uint32_t> SaveImage(Segment& segment, VersionId version, uint64_t image_bytes) {
   HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, segment.Lease(version, 4, image_bytes));
   auto image = segment.slot(slot).first(image_bytes);

@@ -34,7 +34,7 @@ class ArenaTest : public ::testing::Test {
     EXPECT_TRUE(segment) << segment.error().ToString();
     return segment ? *segment : nullptr;
   }
-  /// A slot's state, its seal, and its bytes against what was written.
+  /// Checks a slot's state, its seal, and its bytes.
   static void ExpectSealed(Segment& segment, uint32_t slot, VersionId version) {
     ASSERT_EQ(segment.record(slot).state, SlotState::kSealed);
     EXPECT_EQ(segment.record(slot).version, version);
@@ -49,21 +49,21 @@ class ArenaTest : public ::testing::Test {
   std::unique_ptr<Arena> arena_;
 };
 
-TEST_F(ArenaTest, WhatIsSetAsideStaysBesideTheLargerOneUntilItIsReleased) {
+TEST_F(ArenaTest, ARetainedSegmentStaysAlongsideTheLargerOneUntilItIsReleased) {
   Segment* small = Reserve(1, 2, 2 * kMiB);
   auto slot = SaveImage(*small, Version(1, 7), kMiB);
   ASSERT_TRUE(slot) << slot.error().ToString();
-  EXPECT_FALSE(arena_->Reserve(Owner(1), 2, 6 * kMiB)) << "it holds something";
-  ASSERT_TRUE(arena_->SetAside(small).ok());
-  EXPECT_TRUE(arena_->IsSetAside(small));
+  EXPECT_FALSE(arena_->Reserve(Owner(1), 2, 6 * kMiB)) << "the small segment holds a slot";
+  ASSERT_TRUE(arena_->RetainSegment(small).ok());
+  EXPECT_TRUE(arena_->IsRetained(small));
   EXPECT_EQ(arena_->Find("llm", Rank{1}), nullptr);
-  ASSERT_TRUE(arena_->TakeBack(small).ok());
+  ASSERT_TRUE(arena_->ReinstateSegment(small).ok());
   EXPECT_EQ(arena_->Find("llm", Rank{1}), small);
-  ASSERT_TRUE(arena_->SetAside(small).ok());
+  ASSERT_TRUE(arena_->RetainSegment(small).ok());
   Segment* large = Reserve(1, 2, 6 * kMiB);
   ASSERT_NE(large, small);
   EXPECT_EQ(arena_->Find("llm", Rank{1}), large);
-  EXPECT_EQ(arena_->TakeBack(small).code(), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(arena_->ReinstateSegment(small).code(), ErrorCode::kAlreadyExists);
   ExpectSealed(*small, *slot, Version(1, 7));
   const uint64_t reserved = arena_->usage().reserved_bytes;
   EXPECT_EQ(reserved, 2 * kControlBytes + 16 * kMiB);
@@ -72,19 +72,19 @@ TEST_F(ArenaTest, WhatIsSetAsideStaysBesideTheLargerOneUntilItIsReleased) {
   EXPECT_EQ(arena_->usage().reserved_bytes, reserved);
   large = arena_->Find("llm", Rank{1});
   ASSERT_NE(large, nullptr);
-  EXPECT_EQ(large->slot_bytes(), 6 * kMiB) << "the larger one is the rank's";
+  EXPECT_EQ(large->slot_bytes(), 6 * kMiB) << "the rank saves into the larger one";
   ASSERT_EQ(arena_->segments().size(), 2U);
   for (Segment* segment : arena_->segments()) {
     if (segment != large) small = segment;
   }
-  EXPECT_TRUE(arena_->IsSetAside(small));
+  EXPECT_TRUE(arena_->IsRetained(small));
   ExpectSealed(*small, *slot, Version(1, 7));
   ASSERT_TRUE(arena_->Release(small).ok());
   EXPECT_EQ(arena_->usage().reserved_bytes, kControlBytes + 12 * kMiB);
   EXPECT_EQ(arena_->Find("llm", Rank{1}), large);
 }
 
-TEST_F(ArenaTest, ASegmentIsLaidOutAsTheProtocolSays) {
+TEST_F(ArenaTest, ASegmentHasTheLayoutOfTheProtocol) {
   Segment* segment = Reserve(3, 2, 3 * kMiB);
   EXPECT_EQ(segment->owner(), Owner(3));
   EXPECT_EQ(segment->slot_count(), 2U);
@@ -104,7 +104,7 @@ TEST_F(ArenaTest, ASegmentIsLaidOutAsTheProtocolSays) {
   EXPECT_EQ(arena_->usage().reserved_bytes, kControlBytes + 8 * kMiB);
 }
 
-TEST_F(ArenaTest, SlotsRefuseWhatDoesNotFitTheirState) {
+TEST_F(ArenaTest, SlotsRefuseOperationsThatDoNotFitTheirState) {
   Segment& segment = *Reserve(0);
   EXPECT_EQ(segment.Lease(Version(1, 1), 4, 2 * kMiB + 1).error().code(),
             ErrorCode::kInvalidArgument);
@@ -135,14 +135,14 @@ TEST_F(ArenaTest, SlotsRefuseWhatDoesNotFitTheirState) {
   EXPECT_TRUE(segment.Free(slot).ok());
 }
 
-TEST_F(ArenaTest, TheBudgetIsRefusedWithItsNumbers) {
+TEST_F(ArenaTest, ARequestOverTheBudgetIsRefusedWithNumbers) {
   Reserve(0, 3, 10 * kMiB);  // 31 MiB
   auto refused = arena_->Reserve(Owner(1), 4, 10 * kMiB);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
   std::string text = refused.error().message();
   for (const char* part : {"llm/rank-1 needs 41 MiB", "4 slots of 10 MiB", "arena's 64 MiB",
-                           "reserved 31 MiB", "[arena] bytes to at least 75497472"}) {
+                           "have reserved 31 MiB of", "[arena] bytes to at least 75497472"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_EQ(arena_->usage().reserved_bytes, 31 * kMiB) << "a refusal reserves nothing";
@@ -154,7 +154,7 @@ TEST_F(ArenaTest, TheBudgetIsRefusedWithItsNumbers) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST_F(ArenaTest, MoreThanTheMachineHasLeavesTheBudgetAsItWas) {
+TEST_F(ArenaTest, ARequestBeyondTheMachinesMemoryLeavesTheBudgetUnchanged) {
   Reopen(1ULL << 52);
   auto refused = arena_->Reserve(Owner(1), 2, 1ULL << 46);
   ASSERT_FALSE(refused);
@@ -218,14 +218,14 @@ TEST_F(ArenaTest, TheNextAgentFindsSealedSlotsAndFreesLeasedOnes) {
   EXPECT_EQ(arena_->usage().reserved_bytes, 7 * kMiB);
 }
 
-TEST_F(ArenaTest, ALowerBudgetKeepsWhatIsHeldAndReservesNoMore) {
+TEST_F(ArenaTest, ALowerBudgetKeepsExistingSegmentsAndReservesNoMore) {
   SaveImage(*Reserve(0), Version(1, 1), 1000).value();
   Reopen(4 * kMiB);
   ExpectSealed(*arena_->Find("llm", Rank{0}), 0, Version(1, 1));
   EXPECT_EQ(arena_->Reserve(Owner(1), 1, kMiB).error().code(), ErrorCode::kResourceExhausted);
 }
 
-TEST_F(ArenaTest, ADeadKeeperIsReplacedAndKnowsEverythingAgain) {
+TEST_F(ArenaTest, ADeadKeeperIsReplacedAndHoldsEverySegmentAgain) {
   Segment* segment = Reserve(0);
   SaveImage(*segment, Version(1, 7), 5000).value();
   EXPECT_TRUE(arena_->EnsureKeeper().ok());
@@ -240,24 +240,24 @@ TEST_F(ArenaTest, ADeadKeeperIsReplacedAndKnowsEverythingAgain) {
   ExpectSealed(*segment, 0, Version(1, 7));
 
   run_dir_.KillKeeper();
-  EXPECT_NE(Reserve(1), nullptr) << "reserving revives it";
+  EXPECT_NE(Reserve(1), nullptr) << "reserving starts a new keeper";
   run_dir_.KillKeeper();
-  EXPECT_TRUE(arena_->Release(arena_->Find("llm", Rank{1})).ok()) << "and so does releasing";
+  EXPECT_TRUE(arena_->Release(arena_->Find("llm", Rank{1})).ok()) << "and releasing does, too";
   Reopen();
   ExpectSealed(*arena_->Find("llm", Rank{0}), 0, Version(1, 7));
   EXPECT_EQ(arena_->Find("llm", Rank{1}), nullptr);
 }
 
-TEST_F(ArenaTest, WithAgentAndKeeperBothGoneTheMemoryIsGone) {
+TEST_F(ArenaTest, WhenAgentAndKeeperDieTheMemoryIsLost) {
   uint64_t id = Reserve(0)->id();
   run_dir_.KillKeeper();
   Reopen();
   EXPECT_EQ(arena_->Find("llm", Rank{0}), nullptr);
   EXPECT_EQ(arena_->usage().reserved_bytes, 0U);
-  EXPECT_NE(Reserve(0)->id(), id) << "trainers see that their mapping is no longer the memory";
+  EXPECT_NE(Reserve(0)->id(), id) << "a new ID shows trainers that their mapping is void";
 }
 
-TEST_F(ArenaTest, WhatNobodyOwnsIsDroppedAtTheKeeper) {
+TEST_F(ArenaTest, AnEntryWithoutASegmentIsDroppedAtTheKeeper) {
   Reserve(0);
   auto keeper = KeeperClient::Connect(run_dir_.path());
   UniqueFd fd(::memfd_create("stray", MFD_CLOEXEC));
@@ -267,7 +267,7 @@ TEST_F(ArenaTest, WhatNobodyOwnsIsDroppedAtTheKeeper) {
   EXPECT_EQ(keeper->Usage()->entries, 1U);
 }
 
-/// Lets a test reach the ledger as the keeper holds it.
+/// Maps the ledger that the keeper holds.
 struct KeptLedger {
   KeptLedger(const std::string& run_dir) {
     auto keeper = KeeperClient::Connect(run_dir);
@@ -307,13 +307,13 @@ TEST_F(ArenaTest, ANewerLedgerIsRefusedAndKept) {
   ASSERT_FALSE(older);
   EXPECT_EQ(older.error().code(), ErrorCode::kUnsupported);
   EXPECT_THAT(older.error().message(), HasSubstr("llm/rank-0"));
-  EXPECT_THAT(older.error().message(), HasSubstr("start that newer version"));
+  EXPECT_THAT(older.error().message(), HasSubstr("start the newer release"));
   EXPECT_EQ(KeeperClient::Connect(run_dir_.path())->Usage()->entries, 1U);
 }
 
-// What a trainer gets is the segment's descriptor alone. With it, it can spoil its own images and
-// its own progress, and nothing else.
-TEST_F(ArenaTest, AHostileTrainerHarmsNobodyButItself) {
+// A trainer gets only the descriptor of its segment. With it, the trainer can damage its own images
+// and its own progress, and nothing else.
+TEST_F(ArenaTest, AHostileTrainerHarmsOnlyItself) {
   Segment* mine = Reserve(0);
   Segment* other = Reserve(1);
   SaveImage(*other, Version(1, 1), 2 * kMiB).value();
@@ -351,10 +351,10 @@ TEST_F(ArenaTest, AHostileTrainerHarmsNobodyButItself) {
   ASSERT_EQ(status, 0);
 
   EXPECT_EQ(mine->record(slot).state, SlotState::kSealed);
-  EXPECT_EQ(*mine->seal(slot), seal) << "the ledger is out of reach";
+  EXPECT_EQ(*mine->seal(slot), seal) << "the trainer cannot reach the ledger";
   EXPECT_EQ(FirstBadChunk(mine->slot(slot).first(1000), seal.chunk_crcs), 0U)
-      << "and the checksums show the damage";
-  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0), ~0ULL) << "a hint, to be bounded";
+      << "the checksums show the damage";
+  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0), ~0ULL) << "a hint that the caller bounds";
   ExpectSealed(*other, 0, Version(1, 1));
   uint32_t next = *mine->Lease(Version(1, 2), 4, 100);
   EXPECT_EQ(mine->progress(next).copied, 0U);

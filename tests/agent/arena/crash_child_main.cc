@@ -8,12 +8,12 @@
 #include "tests/agent/arena/crash_events.h"
 
 // An agent reduced to its arena: opens it, then leases, fills, seals, abandons, frees, reserves and
-// releases at random until it is killed. Tells on stdout what it is about to do and what is done.
+// releases at random until it is killed. It reports on stdout what it is about to do and has done.
 
 namespace holdfast::agent {
 namespace {
 
-void Tell(CrashEvent::Kind kind, uint32_t rank, uint32_t slot, uint64_t step) {
+void Report(CrashEvent::Kind kind, uint32_t rank, uint32_t slot, uint64_t step) {
   CrashEvent event{.kind = kind, .rank = rank, .slot = slot, .step = step};
   if (::write(1, &event, sizeof(event)) != sizeof(event)) ::_exit(3);
 }
@@ -28,7 +28,7 @@ bool Save(Segment& segment, Random& random, uint64_t step) {
   if (random.OneIn(5)) return segment.Abandon(*slot).ok();
   ShardSeal seal = SealOf(image, segment.owner(), Version(1, step), 4);
   if (!segment.Seal(*slot, seal).ok()) return false;
-  Tell(CrashEvent::kSealed, rank, *slot, step);
+  Report(CrashEvent::kSealed, rank, *slot, step);
   return true;
 }
 
@@ -36,9 +36,9 @@ bool FreeOne(Segment& segment, Random& random) {
   uint32_t rank = segment.owner().rank.value;
   auto slot = static_cast<uint32_t>(random.Below(segment.slot_count()));
   if (segment.record(slot).state != SlotState::kSealed) return true;
-  Tell(CrashEvent::kFreeing, rank, slot, 0);
+  Report(CrashEvent::kFreeing, rank, slot, 0);
   if (!segment.Free(slot).ok()) return false;
-  Tell(CrashEvent::kFreed, rank, slot, 0);
+  Report(CrashEvent::kFreed, rank, slot, 0);
   return true;
 }
 
@@ -48,7 +48,7 @@ int Run(const char* run_dir, const char* keeper, uint64_t seed, uint64_t first_s
   if (!arena) return 4;
   Random random(seed);
   for (uint64_t step = first_step;; ++step) {
-    // Rank 2's segment comes and goes; those of ranks 0 and 1 stay.
+    // Rank 2's segment is reserved and released; those of ranks 0 and 1 stay.
     auto rank = static_cast<uint32_t>(random.Below(3));
     SegmentOwner owner{.job = "job", .rank = Rank{rank}, .uid = 0};
     auto segment = (*arena)->Reserve(owner, 3, kSlotAlign);

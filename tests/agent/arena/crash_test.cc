@@ -10,8 +10,8 @@
 #include "tests/agent/arena/arena_fixture.h"
 #include "tests/agent/arena/crash_events.h"
 
-// An agent is killed at every crash point and at random instants, again and again over the same
-// memory. After each death the next one adopts it and everything that was acknowledged is there.
+// An agent is killed at every crash point and at random instants, repeatedly over the same memory.
+// After each death the next agent adopts the memory, which has everything that was acknowledged.
 
 namespace holdfast::agent {
 namespace {
@@ -47,8 +47,8 @@ class ArenaCrashTest : public ::testing::Test {
     return {.pid = pid, .events = UniqueFd(ends[0])};
   }
 
-  /// Reads events until the child is dead, killing it after `kill_after` of them (0: it dies by
-  /// itself) plus a moment.
+  /// Reads events until the child has died. Kills it `moment_us` after `kill_after` events (0: the
+  /// child ends at a crash point).
   void Follow(Child child, uint64_t kill_after, uint64_t moment_us) {
     CrashEvent event;
     uint64_t seen = 0;
@@ -79,7 +79,7 @@ class ArenaCrashTest : public ::testing::Test {
     }
   }
 
-  /// Adopts what the dead child left and compares it with what it had acknowledged.
+  /// Adopts the dead child's memory and compares it with what the child had acknowledged.
   void CheckAfterDeath() {
     auto arena = run_dir_.Open(64 * kMiB);
     ASSERT_NE(arena, nullptr);
@@ -93,14 +93,14 @@ class ArenaCrashTest : public ::testing::Test {
         ASSERT_NE(record.state, SlotState::kLeased);
         Expected& expected = expected_[{rank, slot}];
         if (expected.step != 0 && !expected.freeing) {
-          ASSERT_EQ(record.state, SlotState::kSealed) << "an acknowledged seal is gone";
+          ASSERT_EQ(record.state, SlotState::kSealed) << "an acknowledged seal is lost";
           ASSERT_EQ(record.version.step.value, expected.step);
         }
         if (record.state == SlotState::kSealed) {
           CheckImage(*segment, slot);
           ASSERT_TRUE(versions.emplace(rank, record.version.step.value).second);
         }
-        // What was in doubt has this outcome from now on.
+        // The outcome of an unacknowledged operation is certain from now on.
         bool sealed = record.state == SlotState::kSealed;
         expected = {.step = sealed ? record.version.step.value : 0};
       }

@@ -132,7 +132,7 @@ TEST_F(KeeperTest, GarbageEndsTheConnectionNotTheKeeper) {
   EXPECT_LT(open, 16U) << "descriptors leak";
 }
 
-TEST_F(KeeperTest, TooManyClientsAreToldSo) {
+TEST_F(KeeperTest, TooManyClientsAreRefusedWithTheNumber) {
   std::vector<KeeperClient> clients;
   for (size_t i = 0; i < kKeeperClientsMax; ++i) clients.push_back(Connect());
   auto refused = KeeperClient::Connect(run_dir_.path());
@@ -142,18 +142,18 @@ TEST_F(KeeperTest, TooManyClientsAreToldSo) {
   EXPECT_TRUE(clients.front().Usage());
 }
 
-TEST_F(KeeperTest, OnlyItsUserAndRootMayTalkToIt) {
+TEST_F(KeeperTest, ServesOnlyItsUserAndRoot) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
   KeeperClient client = Connect();
   ASSERT_EQ(::chmod(run_dir_.path().c_str(), 0755), 0);
   ASSERT_EQ(::chmod(KeeperSocketPath(run_dir_.path()).c_str(), 0666), 0);
   pid_t child = ::fork();
   if (child == 0) {
-    bool nobody = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    bool changed = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
     auto stranger = KeeperClient::Connect(run_dir_.path());
     bool refused = !stranger && stranger.error().code() == ErrorCode::kPermissionDenied &&
                    stranger.error().message().find("serves user 0") != std::string::npos;
-    ::_exit(nobody && refused ? 0 : 1);
+    ::_exit(changed && refused ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -179,7 +179,7 @@ TEST_F(KeeperTest, ManyStartersGetOneKeeper) {
   EXPECT_EQ(written, *distinct.begin());
 }
 
-TEST_F(KeeperTest, ItIsAloneInItsSessionWithNothingInherited) {
+TEST_F(KeeperTest, RunsInItsOwnSessionWithoutInheritedDescriptors) {
   UniqueFd marker(::open((run_dir_.path() + "/inherited").c_str(), O_CREAT | O_RDWR, 0600));
   pid_t pid = Connect().Usage()->pid;
   EXPECT_EQ(::getsid(pid), ::getpgid(pid));
@@ -204,26 +204,26 @@ TEST_F(KeeperTest, EndsOnTermAndShutdownAndNotOnHangUp) {
   ASSERT_EQ(::kill(pid, SIGHUP), 0);
   EXPECT_EQ(Connect().Usage()->pid, pid);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
-  EXPECT_TRUE(RunDir::AwaitGone(pid));
+  EXPECT_TRUE(RunDir::AwaitExit(pid));
   EXPECT_FALSE(std::filesystem::exists(KeeperSocketPath(run_dir_.path())));
   KeeperClient next = Connect();
   pid_t second = next.Usage()->pid;
   EXPECT_NE(second, pid);
   EXPECT_TRUE(next.Shutdown().ok());
-  EXPECT_TRUE(RunDir::AwaitGone(second));
+  EXPECT_TRUE(RunDir::AwaitExit(second));
   EXPECT_EQ(KeeperClient::Connect(run_dir_.path()).error().code(), ErrorCode::kNotFound);
 }
 
-TEST_F(KeeperTest, AKilledOnesSocketIsReplaced) {
+TEST_F(KeeperTest, ReplacesTheSocketOfAKilledKeeper) {
   KeeperClient client = Connect();
   run_dir_.KillKeeper();
   EXPECT_TRUE(std::filesystem::exists(KeeperSocketPath(run_dir_.path())));
   EXPECT_EQ(client.Usage().error().code(), ErrorCode::kUnavailable);
-  EXPECT_EQ(client.Usage().error().code(), ErrorCode::kUnavailable) << "and stays so";
+  EXPECT_EQ(client.Usage().error().code(), ErrorCode::kUnavailable) << "later calls fail, too";
   EXPECT_TRUE(Connect().Usage());
 }
 
-TEST_F(KeeperTest, MakesItsSocketAgainWhenSomebodyDeletedIt) {
+TEST_F(KeeperTest, CreatesItsSocketAgainAfterItWasDeleted) {
   KeeperClient client = Connect();
   pid_t pid = client.Usage()->pid;
   ASSERT_EQ(::unlink(KeeperSocketPath(run_dir_.path()).c_str()), 0);
@@ -236,21 +236,21 @@ TEST_F(KeeperTest, MakesItsSocketAgainWhenSomebodyDeletedIt) {
   EXPECT_EQ(again->Usage()->pid, pid);
 }
 
-TEST_F(KeeperTest, EndsWhenNobodyCanEverReachItAgain) {
+TEST_F(KeeperTest, EndsWhenItIsUnreachableForGood) {
   pid_t pid = 0;
   {
-    RunDir gone;
-    auto client = KeeperClient::ConnectOrStart(gone.path(), RunDir::KeeperBinary());
+    RunDir removed_dir;
+    auto client = KeeperClient::ConnectOrStart(removed_dir.path(), RunDir::KeeperBinary());
     ASSERT_TRUE(client);
     pid = client->Usage()->pid;
-    std::filesystem::remove_all(gone.path());
+    std::filesystem::remove_all(removed_dir.path());
     Clock::Real().SleepFor(std::chrono::milliseconds(2500));
-    EXPECT_TRUE(client->Usage()) << "while a client is connected it stays";
+    EXPECT_TRUE(client->Usage()) << "the keeper stays while a client is connected";
   }
-  EXPECT_TRUE(RunDir::AwaitGone(pid));
+  EXPECT_TRUE(RunDir::AwaitExit(pid));
 }
 
-TEST_F(KeeperTest, SaysWhyItCannotBeStarted) {
+TEST_F(KeeperTest, AnErrorNamesWhyItCannotBeStarted) {
   auto missing = KeeperClient::ConnectOrStart(run_dir_.path(), "/nowhere/holdfast-keeper");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);

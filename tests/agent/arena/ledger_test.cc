@@ -59,7 +59,7 @@ class LedgerTest : public ::testing::Test {
   std::vector<Line> words_;
 };
 
-TEST_F(LedgerTest, RemembersEveryState) {
+TEST_F(LedgerTest, StoresEveryState) {
   Ledger ledger = Open();
   EXPECT_EQ(ledger.shape().owner, Shape().owner);
   EXPECT_EQ(ledger.shape().id, Shape().id);
@@ -80,7 +80,7 @@ TEST_F(LedgerTest, RemembersEveryState) {
   EXPECT_EQ(Open().state(2), SlotState::kFree);
 }
 
-TEST_F(LedgerTest, EveryDamagedByteOfTheHeaderIsSeen) {
+TEST_F(LedgerTest, EveryDamagedByteOfTheHeaderIsDetected) {
   for (size_t at = 0; at < 192; ++at) {
     for (int bit : {0, 7}) {
       memory()[at] ^= std::byte{1} << bit;
@@ -98,7 +98,7 @@ TEST_F(LedgerTest, ANewerFormatIsUnsupportedNotDamaged) {
   EXPECT_EQ(Ledger::Read(memory()).error().code(), ErrorCode::kUnsupported);
 }
 
-TEST_F(LedgerTest, EveryDamagedByteOfASealedRecordIsSeen) {
+TEST_F(LedgerTest, EveryDamagedByteOfASealedRecordIsDetected) {
   Ledger ledger = Open();
   ledger.WriteLeased(0, Record(10));
   ledger.WriteSealed(0, Seal(10, 2));
@@ -112,7 +112,7 @@ TEST_F(LedgerTest, EveryDamagedByteOfASealedRecordIsSeen) {
   EXPECT_TRUE(ledger.Check(0).ok());
 }
 
-TEST_F(LedgerTest, ASealedSlotSaysItsLife) {
+TEST_F(LedgerTest, ASealedSlotHasItsLife) {
   Ledger ledger = Open();
   ledger.WriteLeased(0, Record(10));
   ShardSeal seal = Seal(10, 2);
@@ -135,9 +135,9 @@ TEST_F(LedgerTest, ARecordCopiedToAnotherSlotIsDamage) {
   EXPECT_EQ(ledger.Check(1).code(), ErrorCode::kDataLoss);
 }
 
-// A change touches several words and then the state. Whatever part of those words was written when
-// the process died, the slot reads as before the change.
-TEST_F(LedgerTest, AnyPartOfAChangeWithoutItsStateIsTheOldState) {
+// A change writes several words and then the state. Whichever of those words were written when the
+// process died, the slot reads as before the change.
+TEST_F(LedgerTest, APartialChangeReadsAsTheOldState) {
   Random random(7);
   Ledger ledger = Open();
   using Step = std::function<void()>;
@@ -170,9 +170,9 @@ TEST_F(LedgerTest, AnyPartOfAChangeWithoutItsStateIsTheOldState) {
   }
 }
 
-/// Runs `change` in a child, one machine instruction at a time, with `look` after each. The number
-/// of instructions; 0 when this process may not trace.
-int64_t StepThrough(const std::function<void()>& change, const std::function<bool()>& look) {
+/// Runs `change` in a child process, one machine instruction at a time, and calls `check` after
+/// each. Returns the number of instructions; 0 when this process may not trace.
+int64_t StepThrough(const std::function<void()>& change, const std::function<bool()>& check) {
   pid_t child = ::fork();
   if (child == 0) {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
@@ -184,7 +184,7 @@ int64_t StepThrough(const std::function<void()>& change, const std::function<boo
   int status = 0;
   while (::waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
     ++steps;
-    if (!look()) {
+    if (!check()) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
       return steps;
@@ -194,13 +194,13 @@ int64_t StepThrough(const std::function<void()>& change, const std::function<boo
   return WIFEXITED(status) && WEXITSTATUS(status) == 77 ? 0 : steps;
 }
 
-// The promise itself: killed after any instruction, a slot is whole, in its old state or its new.
-TEST_F(LedgerTest, AfterEveryInstructionASlotIsAsBeforeOrAsAfter) {
+// The guarantee: after a kill at any instruction, a slot is intact, in its old or its new state.
+TEST_F(LedgerTest, AfterEveryInstructionASlotIsInItsOldOrNewState) {
   const size_t bytes = memory().size();
   void* shared = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   Ledger ledger = Ledger::Make({static_cast<std::byte*>(shared), bytes}, Shape());
-  // Remains of an earlier life of the slot, which no state may take for its own.
+  // Leftovers of an earlier use of the slot, which no later state may use.
   ledger.WriteLeased(1, Record(5));
   ledger.WriteSealed(1, Seal(5, 9));
   ledger.WriteFree(1);

@@ -17,19 +17,19 @@ namespace holdfast::agent {
 namespace {
 using ::testing::HasSubstr;
 
-TEST(MemoryFileTest, IsAllocatedWholeAndCannotBeResized) {
+TEST(MemoryFileTest, IsFullyAllocatedAndCannotBeResized) {
   constexpr uint64_t kBytes = 3ULL << 20;
   auto file = MemoryFile::Create("test", kBytes);
   ASSERT_TRUE(file) << file.error().ToString();
   struct stat info {};
   ASSERT_EQ(::fstat(file->fd(), &info), 0);
   EXPECT_EQ(static_cast<uint64_t>(info.st_size), kBytes);
-  EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, kBytes) << "not a sparse promise";
+  EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, kBytes) << "the file must not be sparse";
   for (off_t size : {off_t{0}, off_t{1} << 20, off_t{4} << 20}) {
     EXPECT_EQ(::ftruncate(file->fd(), size), -1);
     EXPECT_EQ(errno, EPERM);
   }
-  EXPECT_EQ(::fcntl(file->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1) << "seals are sealed";
+  EXPECT_EQ(::fcntl(file->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1) << "no further seals can be added";
   EXPECT_EQ(::fcntl(file->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
   file->memory().back() = std::byte{7};
 
@@ -56,10 +56,10 @@ TEST(MemoryFileTest, TheBeginningCanBeAllocatedLater) {
   EXPECT_LT(allocated(), kLater);
   ASSERT_TRUE(file->Allocate(0, kLater).ok());
   EXPECT_GE(allocated(), kLater + 4096);
-  EXPECT_EQ(::ftruncate(file->fd(), kLater), -1) << "its size is sealed as ever";
+  EXPECT_EQ(::ftruncate(file->fd(), kLater), -1) << "the size is sealed as always";
 }
 
-TEST(MemoryFileTest, AdoptsNothingThatCouldShrink) {
+TEST(MemoryFileTest, DoesNotAdoptAFileThatCouldShrink) {
   UniqueFd fd(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fd.get(), 1 << 20), 0);
   ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
@@ -70,18 +70,18 @@ TEST(MemoryFileTest, AdoptsNothingThatCouldShrink) {
             ErrorCode::kDataLoss);
 }
 
-TEST(MemoryFileTest, MoreThanTheMachineHasIsRefusedWithTheNumbers) {
-  MemoryRoom room = AvailableMemory();
-  ASSERT_GT(room.bytes, 0U);
-  ASSERT_LT(room.bytes, 1ULL << 60);
+TEST(MemoryFileTest, MoreThanTheMachineHasIsRefusedWithNumbers) {
+  MemoryHeadroom headroom = AvailableMemory();
+  ASSERT_GT(headroom.bytes, 0U);
+  ASSERT_LT(headroom.bytes, 1ULL << 60);
   auto file = MemoryFile::Create("test", 1ULL << 50);
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_THAT(file.error().message(), HasSubstr("1 PiB"));
-  EXPECT_THAT(file.error().message(), HasSubstr("left by the"));
+  EXPECT_THAT(file.error().message(), HasSubstr("are available ("));
 }
 
-/// Runs `body` in a child; its exit code.
+/// Runs `body` in a child process and returns its exit code.
 template <typename Body>
 int InChild(Body body) {
   pid_t child = ::fork();
@@ -102,7 +102,7 @@ TEST(MemoryFileTest, TheFileSizeLimitIsAnErrorNotASignal) {
             0);
 }
 
-TEST(MemoryFileTest, ACgroupsLimitIsSeenBeforeItsOomKiller) {
+TEST(MemoryFileTest, ACgroupsLimitIsAnErrorBeforeItsOomKillerActs) {
   namespace fs = std::filesystem;
   fs::path v1 = "/sys/fs/cgroup/memory/holdfast-test-" + std::to_string(::getpid());
   std::error_code error;

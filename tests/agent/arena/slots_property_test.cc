@@ -6,8 +6,8 @@
 
 #include "tests/agent/arena/arena_fixture.h"
 
-// Random sequences of reserve, lease, seal, abandon, free and release against a model. The one rule
-// above all: no two live leases share a byte.
+// Random sequences of reserve, lease, seal, abandon, free and release are compared with a model.
+// The most important rule: no two live leases share a byte.
 
 namespace holdfast::agent {
 namespace {
@@ -22,7 +22,7 @@ struct Held {
   std::span<std::byte> memory;
 };
 
-/// The model of one segment: what each slot should be.
+/// The model of one segment: the expected content of each slot.
 struct ModelSegment {
   Segment* segment = nullptr;
   std::map<uint32_t, Held> held;
@@ -69,7 +69,8 @@ class Model {
         ASSERT_EQ(record.state, held.sealed ? SlotState::kSealed : SlotState::kLeased);
         ASSERT_EQ(record.version, held.version);
         ASSERT_EQ(record.image_bytes, held.image_bytes);
-        // Each lease stamped its slot's whole memory: an overlap would show as a foreign stamp.
+        // Each lease stamped all memory of its slot: an overlap would show as another lease's
+        // stamp.
         for (size_t at : {size_t{0}, held.memory.size() / 2, held.memory.size() - 1,
                           static_cast<size_t>(random_.Below(held.memory.size()))}) {
           ASSERT_EQ(held.memory[at], held.stamp) << "rank " << rank << " slot " << i;
@@ -100,7 +101,7 @@ class Model {
     std::advance(at, random_.Below(segments_.size()));
     return &at->second;
   }
-  /// A random held slot of a random segment that is (un)sealed.
+  /// Returns a random slot of a random segment that is sealed or leased, as `sealed` requests.
   std::pair<ModelSegment*, uint32_t> AnyHeld(bool sealed) {
     ModelSegment* model = Any();
     if (model == nullptr) return {nullptr, 0};
@@ -119,7 +120,7 @@ class Model {
     uint64_t rounded = RoundUp(slot_bytes, kSlotAlign);
     auto known = segments_.find(rank);
     uint64_t before = arena_.usage().reserved_bytes;
-    // Asked before: a smaller segment is gone after its replacement.
+    // Read now: a smaller segment no longer exists after its replacement.
     Segment* old = known != segments_.end() ? known->second.segment : nullptr;
     bool suffices = old != nullptr && old->slot_count() >= slots && old->slot_bytes() >= rounded;
     auto result = arena_.Reserve({.job = "job", .rank = Rank{rank}, .uid = 0}, slots, slot_bytes);
@@ -133,7 +134,7 @@ class Model {
         ASSERT_EQ(result.error().code(), ErrorCode::kFailedPrecondition);
         return;
       }
-      // The smaller one is released before the budget is asked.
+      // The smaller one is released before the budget is checked.
       segments_.erase(known);
       before = 0;
       for (auto& [each, model] : segments_) before += model.segment->memory().size();
@@ -238,9 +239,9 @@ TEST(SlotsPropertyTest, RandomSequencesMatchTheModelAndNeverOverlap) {
   }
 }
 
-// The sequence with which another checkpoint engine's ring allocator handed out a live region: in a
-// pool of 10, take 4, take 4, free the first, take 4, take 2.
-TEST(SlotsPropertyTest, FreedRoomBetweenLiveOnesIsNotGivenTwice) {
+// The sequence in which the ring allocator of another checkpoint engine handed out a live region:
+// in a pool of 10, take 4, take 4, free the first, take 4, take 2.
+TEST(SlotsPropertyTest, FreedSpaceBetweenLiveSegmentsIsNotLeasedTwice) {
   RunDir run_dir;
   // Ten slots, and a control block for each of the three segments that can live at once.
   constexpr uint64_t kBudget = 10 * kSlot + 3 * kControlBytes;
@@ -270,7 +271,7 @@ TEST(SlotsPropertyTest, FreedRoomBetweenLiveOnesIsNotGivenTwice) {
       for (std::byte each : segment->slot(i)) ASSERT_EQ(each, stamp);
     }
   }
-  // And inside one segment: free in the middle, lease again, all four live and apart.
+  // The same within one segment: free in the middle, lease again; all four are live and distinct.
   ASSERT_TRUE(b->Abandon(1).ok());
   EXPECT_EQ(*b->Lease(Version(1, 9), 1, kSlot), 1U);
   EXPECT_FALSE(b->Lease(Version(1, 10), 1, kSlot));
@@ -289,7 +290,8 @@ TEST(SlotsPropertyTest, ManyThreadsNeverShareASlot) {
   std::atomic<uint64_t> next_step{1};
   std::atomic<int> collisions{0};
   std::atomic<int> saves{0};
-  // Which thread has a slot, kept apart from the arena: taking one that is taken is a collision.
+  // Records which thread has a slot, independently of the arena: taking a taken slot is a
+  // collision.
   std::atomic<int> users[kRanks][3] = {};
   std::vector<std::thread> threads;
   for (int t = 1; t <= kThreads; ++t) {
@@ -302,8 +304,8 @@ TEST(SlotsPropertyTest, ManyThreadsNeverShareASlot) {
         constexpr uint64_t kBytes = 5000;
         auto slot = segment.Lease(version, 2, kBytes);
         if (!slot) continue;
-        int nobody = 0;
-        if (!users[rank][*slot].compare_exchange_strong(nobody, t)) ++collisions;
+        int no_user = 0;
+        if (!users[rank][*slot].compare_exchange_strong(no_user, t)) ++collisions;
         auto image = segment.slot(*slot).first(kBytes);
         FillImage(image, version, segment.owner().rank);
         if (random.OneIn(3)) {

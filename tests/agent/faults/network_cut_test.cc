@@ -14,60 +14,62 @@
 #include <string>
 #include <thread>
 
-#include "coordinator/hand/hand.h"
+#include "coordinator/faults/injector.h"
 #include "storage/base/fd.h"
 
 namespace holdfast::agent {
 namespace {
-using coord::EndHand;
-using coord::HandAction;
-using coord::HandOrder;
-using coord::RehearseHand;
-using coord::StartHand;
+using coord::FaultRequest;
+using coord::InjectedFault;
+using coord::RehearseInjector;
+using coord::StartInjector;
+using coord::StopInjector;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CutOrder Order(std::vector<std::string> addresses, uint64_t bytes_per_s = 0) {
+CutRequest CutOf(std::vector<std::string> addresses, uint64_t bytes_per_s = 0) {
   return {"drill-1", std::move(addresses), bytes_per_s};
 }
 
-TEST(NetworkCutTest, OnlyAddressesOfOtherMachinesAreTaken) {
-  EXPECT_TRUE(CheckCut(Order({"10.0.0.7", "fd00::7"})).ok());
-  EXPECT_TRUE(CheckCut(Order({"10.0.0.7"}, 1'000'000)).ok());
+TEST(NetworkCutTest, OnlyAddressesOfOtherMachinesAreAccepted) {
+  EXPECT_TRUE(CheckCut(CutOf({"10.0.0.7", "fd00::7"})).ok());
+  EXPECT_TRUE(CheckCut(CutOf({"10.0.0.7"}, 1'000'000)).ok());
   for (const char* text : {"", "n2", "10.0.0", "10.0.0.7/8", "10.0.0.7, 10.0.0.8", "127.0.0.1",
                            "127.8.8.8", "::1", "0.0.0.0", "::", "224.0.0.1", "255.255.255.255",
                            "ff02::1", "::ffff:10.0.0.7", "10.0.0.7 }; flush ruleset"}) {
-    EXPECT_EQ(CheckCut(Order({"10.0.0.6", text})).code(), ErrorCode::kInvalidArgument) << text;
+    EXPECT_EQ(CheckCut(CutOf({"10.0.0.6", text})).code(), ErrorCode::kInvalidArgument) << text;
   }
-  EXPECT_FALSE(CheckCut(Order({})).ok());
-  EXPECT_TRUE(CheckCut(Order(std::vector<std::string>(kCutAddressesMax, "10.0.0.7"))).ok());
-  EXPECT_FALSE(CheckCut(Order(std::vector<std::string>(kCutAddressesMax + 1, "10.0.0.7"))).ok());
-  EXPECT_FALSE(CheckCut(Order({"10.0.0.7"}, kCutRateMin - 1)).ok());
-  EXPECT_FALSE(CheckCut(Order({"10.0.0.7"}, kCutRateMax + 1)).ok());
+  EXPECT_FALSE(CheckCut(CutOf({})).ok());
+  EXPECT_TRUE(CheckCut(CutOf(std::vector<std::string>(kCutAddressesMax, "10.0.0.7"))).ok());
+  EXPECT_FALSE(CheckCut(CutOf(std::vector<std::string>(kCutAddressesMax + 1, "10.0.0.7"))).ok());
+  EXPECT_FALSE(CheckCut(CutOf({"10.0.0.7"}, kCutRateMin - 1)).ok());
+  EXPECT_FALSE(CheckCut(CutOf({"10.0.0.7"}, kCutRateMax + 1)).ok());
 }
 
-TEST(NetworkCutTest, TheFilterNamesTheOthersOnce) {
-  const std::string rules = CutRules(Order({"10.0.0.7", "fd00:0::7", "10.0.0.7", "fd00::7"}));
+TEST(NetworkCutTest, TheFilterNamesEachAddressOnce) {
+  const std::string rules = CutRules(CutOf({"10.0.0.7", "fd00:0::7", "10.0.0.7", "fd00::7"}));
   EXPECT_THAT(rules, HasSubstr("table inet holdfast_drill_drill_1 {"));
   EXPECT_THAT(rules, HasSubstr("elements = { 10.0.0.7 };"));
   EXPECT_THAT(rules, HasSubstr("elements = { fd00::7 };"));
   EXPECT_THAT(rules, Not(HasSubstr("limit")));
-  EXPECT_THAT(CutRules(Order({"10.0.0.7"}, 500'000)),
+  EXPECT_THAT(CutRules(CutOf({"10.0.0.7"}, 500'000)),
               HasSubstr("limit rate over 500000 bytes/second"));
 }
 
-/// Each test in a network of its own: one interface, no other machine.
+/// Each test runs in a new network namespace with one interface and no other machine.
 class FilterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Of this thread: what it starts inherits it, and the test ends with it.
-    if (::unshare(CLONE_NEWNET) != 0) GTEST_SKIP() << "this process may make no network";
+    // The namespace of this thread: processes that it starts inherit it.
+    if (::unshare(CLONE_NEWNET) != 0) {
+      GTEST_SKIP() << "this process may not create a network namespace";
+    }
     if (!Run("ip link add wire type veth peer name end && ip link set end up && "
              "ip link set wire up && ip link set lo up && "
              "ip addr add 10.9.0.1/24 dev wire") ||
         !Run("nft list tables")) {
-      GTEST_SKIP() << "there is no ip or no nft command";
+      GTEST_SKIP() << "the ip or the nft command is missing";
     }
     folder_ = std::filesystem::temp_directory_path() / ("hfcut" + std::to_string(::getpid()));
   }
@@ -96,21 +98,21 @@ class FilterTest : public ::testing::Test {
     }
     return HasTable() == there;
   }
-  HandOrder Hand() const {
-    HandOrder order;
-    order.action = HandAction::kCut;
-    order.record = folder_ + "/drill-1";
-    order.duration_ms = 600'000;
-    order.cut = Order({"10.9.0.2"});
-    return order;
+  FaultRequest CutFault() const {
+    FaultRequest fault;
+    fault.action = InjectedFault::kCut;
+    fault.record = folder_ + "/drill-1";
+    fault.duration_ms = 600'000;
+    fault.cut = CutOf({"10.9.0.2"});
+    return fault;
   }
 
   std::string folder_;
 };
 
-TEST_F(FilterTest, ACutLosesWhatGoesToTheOthersAndNothingElse) {
+TEST_F(FilterTest, ACutDropsOnlyPacketsToTheOthers) {
   {
-    const auto cut = NetworkCut::Make(Order({"10.9.0.2", "fd00::2"}));
+    const auto cut = NetworkCut::Make(CutOf({"10.9.0.2", "fd00::2"}));
     ASSERT_TRUE(cut.has_value()) << cut.error().ToString();
     EXPECT_TRUE(HasTable());
     EXPECT_FALSE(Passes("10.9.0.2"));
@@ -121,8 +123,8 @@ TEST_F(FilterTest, ACutLosesWhatGoesToTheOthersAndNothingElse) {
   EXPECT_FALSE(HasTable());
 }
 
-TEST_F(FilterTest, ASlowLinkPassesSome) {
-  const auto cut = NetworkCut::Make(Order({"10.9.0.2"}, kCutRateMin));
+TEST_F(FilterTest, ASlowLinkPassesSomePackets) {
+  const auto cut = NetworkCut::Make(CutOf({"10.9.0.2"}, kCutRateMin));
   ASSERT_TRUE(cut.has_value()) << cut.error().ToString();
   EXPECT_TRUE(Passes("10.9.0.2"));
   bool lost = false;
@@ -131,39 +133,40 @@ TEST_F(FilterTest, ASlowLinkPassesSome) {
   EXPECT_TRUE(Passes("10.9.0.3"));
 }
 
-TEST_F(FilterTest, ARehearsalAsksTheKernelAndLeavesNothing) {
-  const Status could = RehearseHand(Hand());
-  EXPECT_TRUE(could.ok()) << could.ToString();
+TEST_F(FilterTest, ARehearsalChecksWithTheKernelAndLeavesNothing) {
+  const Status possible = RehearseInjector(CutFault());
+  EXPECT_TRUE(possible.ok()) << possible.ToString();
   EXPECT_FALSE(HasTable());
   EXPECT_FALSE(std::filesystem::exists(folder_));
-  const auto taken = NetworkCut::Make(Hand().cut);
+  const auto taken = NetworkCut::Make(CutFault().cut);
   ASSERT_TRUE(taken.has_value());
-  EXPECT_EQ(RehearseHand(Hand()).code(), ErrorCode::kFailedPrecondition) << "another's table";
+  EXPECT_EQ(RehearseInjector(CutFault()).code(), ErrorCode::kFailedPrecondition)
+      << "the table belongs to another process";
 }
 
-TEST_F(FilterTest, NothingIsLeftHoweverAHandEnds) {
-  auto hand = StartHand(Hand());
-  ASSERT_TRUE(hand.has_value()) << hand.error().ToString();
+TEST_F(FilterTest, NothingIsLeftHoweverAnInjectorEnds) {
+  auto injector = StartInjector(CutFault());
+  ASSERT_TRUE(injector.has_value()) << injector.error().ToString();
   ASSERT_TRUE(Await(true));
   EXPECT_FALSE(Passes("10.9.0.2"));
-  EXPECT_TRUE(EndHand(Hand().record).ok());
+  EXPECT_TRUE(StopInjector(CutFault().record).ok());
   EXPECT_TRUE(Await(false));
-  ::waitpid(*hand, nullptr, 0);
+  ::waitpid(*injector, nullptr, 0);
 
-  hand = StartHand(Hand());
-  ASSERT_TRUE(hand.has_value()) << hand.error().ToString();
+  injector = StartInjector(CutFault());
+  ASSERT_TRUE(injector.has_value()) << injector.error().ToString();
   ASSERT_TRUE(Await(true));
-  ::kill(*hand, SIGKILL);
-  ::waitpid(*hand, nullptr, 0);
+  ::kill(*injector, SIGKILL);
+  ::waitpid(*injector, nullptr, 0);
   EXPECT_TRUE(Await(false));
   EXPECT_TRUE(Passes("10.9.0.2"));
 
-  HandOrder brief = Hand();
+  FaultRequest brief = CutFault();
   brief.duration_ms = 1;
-  hand = StartHand(brief);
-  ASSERT_TRUE(hand.has_value()) << hand.error().ToString();
+  injector = StartInjector(brief);
+  ASSERT_TRUE(injector.has_value()) << injector.error().ToString();
   int result = -1;
-  ::waitpid(*hand, &result, 0);
+  ::waitpid(*injector, &result, 0);
   EXPECT_EQ(result, 0);
   EXPECT_FALSE(HasTable());
   EXPECT_FALSE(std::filesystem::exists(brief.record));

@@ -21,8 +21,8 @@
 #include "storage/base/random.h"
 #include "storage/parity/parity_image.h"
 
-// A whole group in one process. The transport is a table of sources; the real one has its own
-// tests.
+// A complete group in one process. Its transport is a table of sources; the real transport has
+// separate tests.
 
 namespace holdfast::agent {
 
@@ -70,7 +70,7 @@ class RecordReader final : public PeerReader {
   std::string record_;
 };
 
-/// Refuses whatever touches a bad chunk.
+/// Refuses reads that overlap a bad chunk.
 class CheckedReader final : public PeerReader {
  public:
   CheckedReader(std::span<const std::byte> bytes, std::set<uint64_t> bad)
@@ -89,8 +89,8 @@ class CheckedReader final : public PeerReader {
   const std::set<uint64_t> bad_;
 };
 
-/// A node's memory as its peers see it. It does not check what it sends; chunks named bad are
-/// refused.
+/// A node's memory as its peers see it. It does not verify what it sends; reads of chunks in `bad`
+/// are refused.
 class TestNode final : public PeerSource {
  public:
   TestNode(std::string name, PeerTransport& transport)
@@ -108,13 +108,13 @@ class TestNode final : public PeerSource {
     if (request.kind == PeerRequestKind::kSeal) {
       return std::make_unique<RecordReader>(EncodeSeal(found->second.seal));
     }
-    const auto harmed = bad.find(request.rank);
+    const auto damaged = bad.find(request.rank);
     return std::make_unique<CheckedReader>(
-        found->second.bytes, harmed == bad.end() ? std::set<uint64_t>() : harmed->second);
+        found->second.bytes, damaged == bad.end() ? std::set<uint64_t>() : damaged->second);
   }
 
   std::map<Rank, Shard> shards;
-  std::map<Rank, std::set<uint64_t>> bad;  // set before anybody reads
+  std::map<Rank, std::set<uint64_t>> bad;  // set before the first read
   RowExchange rows;
 
  private:
@@ -155,7 +155,7 @@ class Network final : public PeerTransport {
   Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
                                            Clock::TimePoint /*deadline*/) override {
     TestNode* node = nodes.at(address).get();
-    if (node == nullptr) return Fail(UnavailableError(address + " is gone"));
+    if (node == nullptr) return Fail(UnavailableError(address + " is lost"));
     HOLDFAST_ASSIGN_OR_RETURN(auto reader, node->Open(request));
     return std::make_unique<TableStream>(std::move(reader), request, sent.at(address));
   }
@@ -163,7 +163,7 @@ class Network final : public PeerTransport {
   std::map<std::string, std::atomic<uint64_t>> sent;
 };
 
-/// n nodes with up to three shards each, of any sizes; node 1 has none at all.
+/// n nodes with up to three shards each, of random sizes; node 1 has none.
 class Group {
  public:
   Group(uint32_t n, uint32_t m, uint64_t seed, uint64_t slot_bytes_max) : built_(n) {
@@ -190,14 +190,14 @@ class Group {
   Network& network() { return network_; }
   TestNode& node(uint32_t position) { return *network_.nodes.at(NameOf(position)); }
 
-  /// The plan when everybody has everything, if not whole.
+  /// Returns the plan in which every member has all its shards, although chunks may be bad.
   GroupPlan PlanOfAll() const {
     std::vector<PlanMember> members = plan_->members();
     for (PlanMember& member : members) member.has_data = member.has_parity = true;
     return *GroupPlan::Make(members, plan_->layout().parity_count());
   }
 
-  /// Chunk `chunk` of a shard of the member at `position`, decoded from what the others have of it.
+  /// Decodes chunk `chunk` of a shard of the member at `position` from the other members.
   Result<std::vector<std::byte>> DecodeChunk(uint32_t position, Rank rank, uint64_t chunk) {
     const Shard& shard = node(position).shards.at(rank);
     const GroupPlan plan = PlanOfAll();
@@ -213,16 +213,15 @@ class Group {
     return bytes;
   }
 
-  /// All members at once; the outcomes by position.
-  std::vector<Status> Build(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
+  /// Builds parity at all members concurrently; returns the outcomes by position.
+  std::vector<Status> Build(std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
     std::vector<Status> outcomes(plan_->members().size());
     std::vector<std::thread> threads;
     for (uint32_t i = 0; i < outcomes.size(); ++i) {
       if (network_.nodes.at(NameOf(i)) == nullptr) {
         outcomes[i] = UnavailableError("dead");
       } else {
-        threads.emplace_back(
-            [this, i, patience, &outcomes] { outcomes[i] = BuildAt(i, patience); });
+        threads.emplace_back([this, i, timeout, &outcomes] { outcomes[i] = BuildAt(i, timeout); });
       }
     }
     for (std::thread& thread : threads) thread.join();
@@ -232,9 +231,9 @@ class Group {
     return outcomes;
   }
 
-  /// Makes the parity of every member, of which none is left, from the data alone; compares it with
-  /// what was built first.
-  Status RemakeParity() {
+  /// Removes the parity of every member, rebuilds it from the data alone and compares it with the
+  /// original.
+  Status RebuildAllParity() {
     std::vector<PlanMember> members = plan_->members();
     for (PlanMember& member : members) {
       member.has_data = true;
@@ -250,43 +249,44 @@ class Group {
     return Status::Ok();
   }
 
-  /// Loses `lost` and rebuilds every shard of theirs on a fresh node; the first error.
+  /// Loses the nodes `lost` and rebuilds their shards on a fresh node. Returns the first error.
   Status Recover(const std::vector<uint32_t>& lost) {
     std::vector<PlanMember> members = plan_->members();
-    std::map<uint32_t, std::unique_ptr<TestNode>> away;
+    std::map<uint32_t, std::unique_ptr<TestNode>> lost_nodes;
     for (uint32_t i = 0; i < members.size(); ++i) {
       members[i].has_data = std::find(lost.begin(), lost.end(), i) == lost.end();
       members[i].has_parity = members[i].has_data;
       if (members[i].has_data) continue;
-      away[i] = std::move(network_.nodes[members[i].node]);
+      lost_nodes[i] = std::move(network_.nodes[members[i].node]);
       members[i].address.clear();
     }
-    Status outcome = RecoverWith(*GroupPlan::Make(members, plan_->layout().parity_count()), away);
-    for (auto& [i, node] : away) network_.nodes[NameOf(i)] = std::move(node);
+    Status outcome =
+        RecoverWith(*GroupPlan::Make(members, plan_->layout().parity_count()), lost_nodes);
+    for (auto& [i, node] : lost_nodes) network_.nodes[NameOf(i)] = std::move(node);
     return outcome;
   }
 
  private:
-  Status BuildAt(uint32_t position, std::chrono::milliseconds patience) {
+  Status BuildAt(uint32_t position, std::chrono::milliseconds timeout) {
     const Rank rank = ParityRank(plan_->members()[position].number);
     HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
                               ParityImage::Make(*plan_, position, {"gpt", kVersion, rank, kWorld}));
     Shard& parity = built_[position];
-    parity.bytes.assign(image.image_bytes(), std::byte{0xA5});  // what was there before
+    parity.bytes.assign(image.image_bytes(), std::byte{0xA5});  // old content
     Cancellation cancellation;
     const GroupAccess access{*plan_,   NameOf(position),     "gpt",
                              kVersion, kVersion.incarnation, node(position),
                              network_, cancellation};
     HOLDFAST_ASSIGN_OR_RETURN(
         parity.seal, BuildParity(access, kWorld, node(position).rows, parity.bytes, Clock::Real(),
-                                 Clock::Real().Now() + patience));
+                                 Clock::Real().Now() + timeout));
     return Status::Ok();
   }
 
   Status RecoverWith(const GroupPlan& plan,
-                     const std::map<uint32_t, std::unique_ptr<TestNode>>& away) {
+                     const std::map<uint32_t, std::unique_ptr<TestNode>>& lost_nodes) {
     TestNode fresh("fresh", network_);
-    for (const auto& [position, node] : away) {
+    for (const auto& [position, node] : lost_nodes) {
       for (const PlanRank& rank : plan.members()[position].ranks) {
         Cancellation cancellation;
         const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
@@ -294,11 +294,11 @@ class Group {
         const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
         HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, rank.rank, deadline));
         const Shard& original = node->shards.at(rank.rank);
-        if (seal != original.seal) return InternalError("another seal came back");
+        if (seal != original.seal) return InternalError("the rebuilt seal differs");
         std::vector<std::byte> image(seal.image_bytes);
         HOLDFAST_RETURN_IF_ERROR(RebuildShard(
             access, seal, image, [](uint64_t) {}, deadline));
-        if (image != original.bytes) return InternalError("other bytes came back");
+        if (image != original.bytes) return InternalError("the rebuilt bytes differ");
       }
       HOLDFAST_RETURN_IF_ERROR(RecoverParity(plan, position, fresh, *node));
     }
@@ -316,8 +316,10 @@ class Group {
                               RebuildParity(
                                   access, position, kWorld, image, [](uint64_t) {}, Clock::Real(),
                                   Clock::Real().Now() + std::chrono::seconds(30)));
-    if (seal.digest() != original.seal.digest()) return InternalError("another parity seal");
-    if (image != original.bytes) return InternalError("other parity came back");
+    if (seal.digest() != original.seal.digest()) {
+      return InternalError("the rebuilt parity's seal differs");
+    }
+    if (image != original.bytes) return InternalError("the rebuilt parity differs");
     return Status::Ok();
   }
 

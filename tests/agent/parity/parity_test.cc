@@ -1,5 +1,5 @@
-// Every node of a group builds its parity, every set of up to m nodes is lost, and every lost shard
-// comes back byte for byte.
+// Every node of a group builds its parity; then, for every set of up to m lost nodes, every lost
+// shard is rebuilt byte for byte.
 
 #include <gmock/gmock.h>
 
@@ -30,7 +30,7 @@ void ForSubsets(uint32_t n, uint32_t size,
   } while (std::prev_permutation(pick.begin(), pick.end()));
 }
 
-TEST(ParityTest, EverySetOfUpToMLostNodesComesBack) {
+TEST(ParityTest, EverySetOfUpToMLostNodesIsRebuilt) {
   for (const auto& [n, m] :
        std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {3, 1}, {4, 1}, {5, 2}, {6, 3}, {8, 2}}) {
     SCOPED_TRACE(fmt::format("n={} m={}", n, m));
@@ -49,16 +49,16 @@ TEST(ParityTest, EverySetOfUpToMLostNodesComesBack) {
   }
 }
 
-TEST(ParityTest, ParityThatWasNeverKeptIsMadeFromTheData) {
+TEST(ParityTest, MissingParityIsBuiltFromTheData) {
   for (const auto& [n, m] : std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {4, 1}, {8, 2}}) {
     Group group(n, m, n + m, 3 << 20);
     ASSERT_THAT(group.Build(), Each(Status::Ok()));
-    const Status status = group.RemakeParity();
+    const Status status = group.RebuildAllParity();
     EXPECT_TRUE(status.ok()) << "n=" << n << ": " << status.ToString();
   }
 }
 
-TEST(ParityTest, TheImageIsASafetensorsFileThatSaysWhatItIs) {
+TEST(ParityTest, TheImageIsASafetensorsFileThatDescribesItself) {
   Group group(4, 2, 5, 1 << 20);
   ASSERT_THAT(group.Build(), Each(Status::Ok()));
   const Shard& parity = group.node(2).shards.at(ParityRank(12));
@@ -93,7 +93,7 @@ TEST(ParityTest, EachNodeSendsNoMoreThanItsShare) {
   }
 }
 
-TEST(ParityTest, ALostContributorFailsTheVersionForAllInTime) {
+TEST(ParityTest, ALostContributorFailsTheVersionForAllMembersInTime) {
   Group group(5, 2, 9, 1 << 20);
   group.network().nodes["n3"] = nullptr;
   const auto start = Clock::Real().Now();
@@ -118,25 +118,25 @@ TEST(ParityTest, CorruptSurvivorsAreNeverServed) {
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss) << status.ToString();
 }
 
-/// Chunks that go bad at random, in data and parity of all members: what can be decoded of them is
-/// exactly what the code can give back, place by place.
-class Harm {
+/// Random bad chunks in data and parity of all members. A chunk is decodable exactly when the code
+/// can decode each of its positions.
+class RandomDamage {
  public:
-  Harm(Group& group, Random& random, uint64_t one_in) : group_(group) {
+  RandomDamage(Group& group, Random& random, uint64_t one_in) : group_(group) {
     for (uint32_t i = 0; i < group.plan().members().size(); ++i) {
       for (const auto& [rank, shard] : group.node(i).shards) {
         for (uint64_t chunk = 0; chunk < shard.seal.chunk_crcs.size(); ++chunk) {
           if (random.Below(one_in) != 0) continue;
           group.node(i).bad[rank].insert(chunk);
-          harmed_.emplace_back(i, rank, chunk);
+          damaged_.emplace_back(i, rank, chunk);
         }
       }
     }
   }
-  const std::vector<std::tuple<uint32_t, Rank, uint64_t>>& harmed() const { return harmed_; }
+  const std::vector<std::tuple<uint32_t, Rank, uint64_t>>& damaged() const { return damaged_; }
 
-  /// Whether each place of the chunk has k members that have their bytes of it.
-  bool CanComeBack(uint32_t position, Rank rank, uint64_t chunk) {
+  /// Returns whether each position of the chunk has k members with good bytes.
+  bool IsDecodable(uint32_t position, Rank rank, uint64_t chunk) {
     const GroupPlan& plan = group_.plan();
     const StripeLayout& layout = plan.layout();
     const uint64_t bytes = group_.node(position).shards.at(rank).bytes.size();
@@ -185,11 +185,11 @@ class Harm {
   }
 
   Group& group_;
-  std::vector<std::tuple<uint32_t, Rank, uint64_t>> harmed_;
+  std::vector<std::tuple<uint32_t, Rank, uint64_t>> damaged_;
 };
 
-TEST(ParityTest, BadChunksAreErasuresOfTheirPlacesAlone) {
-  uint32_t back = 0;
+TEST(ParityTest, BadChunksAreErasuresOfTheirPositionsOnly) {
+  uint32_t decoded = 0;
   uint32_t lost = 0;
   for (const auto& [n, m] :
        std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {4, 1}, {5, 2}, {6, 3}}) {
@@ -198,14 +198,14 @@ TEST(ParityTest, BadChunksAreErasuresOfTheirPlacesAlone) {
       Group group(n, m, seed * 100 + n, 8 << 20);
       ASSERT_THAT(group.Build(), Each(Status::Ok()));
       Random random(seed);
-      Harm harm(group, random, /*one_in=*/1 + seed);
-      for (const auto& [position, rank, chunk] : harm.harmed()) {
+      RandomDamage damage(group, random, /*one_in=*/1 + seed);
+      for (const auto& [position, rank, chunk] : damage.damaged()) {
         const auto bytes = group.DecodeChunk(position, rank, chunk);
-        // Seals have a copy at every other member.
-        const bool can = harm.CanComeBack(position, rank, chunk);
+        // Every other member has a copy of the seals.
+        const bool can = damage.IsDecodable(position, rank, chunk);
         ASSERT_EQ(bytes.has_value(), can) << ShardName(rank) << " chunk " << chunk << ": "
                                           << (bytes ? "" : bytes.error().ToString());
-        ++(can ? back : lost);
+        ++(can ? decoded : lost);
         if (!can) {
           EXPECT_EQ(bytes.error().code(), ErrorCode::kDataLoss);
           continue;
@@ -216,15 +216,15 @@ TEST(ParityTest, BadChunksAreErasuresOfTheirPlacesAlone) {
       }
     }
   }
-  // Both were put to the test.
-  EXPECT_GT(back, 50U);
+  // Both cases were tested.
+  EXPECT_GT(decoded, 50U);
   EXPECT_GT(lost, 50U);
 }
 
-TEST(ParityTest, AMemberThatDoesNotAnswerIsDoneWithout) {
+TEST(ParityTest, AMemberThatDoesNotAnswerIsReplaced) {
   Group group(5, 2, 21, 3 << 20);
   ASSERT_THAT(group.Build(), Each(Status::Ok()));
-  const auto away = std::move(group.network().nodes["n4"]);
+  const auto lost_node = std::move(group.network().nodes["n4"]);
   for (const auto& [rank, shard] : group.node(2).shards) {
     for (uint64_t chunk = 0; chunk < shard.seal.chunk_crcs.size(); ++chunk) {
       const auto bytes = group.DecodeChunk(2, rank, chunk);
@@ -247,7 +247,7 @@ TEST(GroupPlanTest, RanksOfANodeAscendAndHaveAlignedSlots) {
     return GroupPlan::Make({first, second}, 1);
   };
   EXPECT_TRUE(made({{Rank{1}, kSegmentAlign}, {Rank{2}, 2 * kSegmentAlign}}));
-  // Where a rank's bytes begin follows from the order, which must be the same everywhere.
+  // The order of ranks determines where their bytes begin, so it must be the same on all nodes.
   EXPECT_FALSE(made({{Rank{2}, kSegmentAlign}, {Rank{1}, kSegmentAlign}}));
   EXPECT_FALSE(made({{Rank{1}, kSegmentAlign}, {Rank{1}, kSegmentAlign}}));
   EXPECT_FALSE(made({{Rank{1}, kSegmentAlign + 1}}));
@@ -272,7 +272,7 @@ TEST(ParityTest, HostilePlansAreRefused) {
   EXPECT_FALSE(GroupPlan::FromJson(R"({"parity":1,"members":7})").has_value());
 }
 
-TEST(RowQueueTest, ASlowFollowerHoldsTheLeaderBackAndNobodyForEver) {
+TEST(RowQueueTest, ASlowFollowerBlocksTheLeaderForABoundedTime) {
   RowQueue row;
   const std::vector<std::byte> unit(10);
   const auto soon = [] { return Clock::Real().Now() + milliseconds(50); };

@@ -43,8 +43,8 @@ TEST(PeerAddressTest, RefusesWithTheReason) {
       {"host:12x", "port must be a number"},
       {"::1:7072", "needs brackets"},
       {"[nonsense]:1", "no IPv6 address"},
-      {":7072", "no such form of host"},
-      {"a b:1", "no such form of host"},
+      {":7072", "not a valid name"},
+      {"a b:1", "not a valid name"},
       {"unix:relative", "must be absolute"},
       {"unix:", "must be absolute"},
       {std::string("unix:/a\0b", 9), "NUL"},
@@ -75,7 +75,7 @@ TEST(PeerAddressTest, ListensAndConnects) {
   }
   struct stat info {};
   ASSERT_EQ(::stat((dir.path() + "/p.sock").c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777U, 0600U) << "no other user reaches it";
+  EXPECT_EQ(info.st_mode & 0777U, 0600U) << "other users have no access";
 }
 
 TEST(PeerAddressTest, AStaleSocketIsReplacedAndAFileIsNot) {
@@ -90,19 +90,19 @@ TEST(PeerAddressTest, AStaleSocketIsReplacedAndAFileIsNot) {
   EXPECT_EQ(std::filesystem::file_size(file.path), 8U);
 }
 
-TEST(PeerAddressTest, WhoIsNotThereIsUnavailable) {
+TEST(PeerAddressTest, AnAddressWithoutAListenerIsUnavailable) {
   TempDir dir;
   EXPECT_EQ(ConnectTo(*ParsePeerAddress("unix:" + dir.path() + "/none"), Far()).error().code(),
             ErrorCode::kUnavailable);
   PeerAddress address = *ParsePeerAddress("127.0.0.1:0");
-  { const auto gone = ListenAt(address); }
+  { const auto ended = ListenAt(address); }
   const auto socket = ConnectTo(address, Far());
   EXPECT_EQ(socket.error().code(), ErrorCode::kUnavailable);
   EXPECT_THAT(socket.error().message(), HasSubstr(address.ToString()));
 }
 
 TEST(PeerAddressTest, ANameThatDoesNotExistIsUnavailableAndTheDeadlineHolds) {
-  // The resolver may answer or hang, with or without a network: the wait ends in time either way.
+  // The resolver may answer or hang, depending on the network: the wait ends in time either way.
   const auto start = Clock::Real().Now();
   const auto socket = ConnectTo(*ParsePeerAddress("no-such-host.invalid:1"), In(300));
   ASSERT_FALSE(socket);
@@ -112,7 +112,7 @@ TEST(PeerAddressTest, ANameThatDoesNotExistIsUnavailableAndTheDeadlineHolds) {
   EXPECT_LT(Clock::Real().Now() - start, std::chrono::seconds(20));
 }
 
-TEST(PeerAddressTest, AListenerThatDoesNotAcceptHoldsNobodyUp) {
+TEST(PeerAddressTest, AListenerThatDoesNotAcceptBlocksNoClient) {
   TempDir dir;
   PeerAddress address = *ParsePeerAddress("unix:" + dir.path() + "/p.sock");
   const auto listener = ListenAt(address);
@@ -129,7 +129,7 @@ TEST(PeerAddressTest, AListenerThatDoesNotAcceptHoldsNobodyUp) {
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
 }
 
-TEST(PeerAddressTest, PollTimesRoundUpAndEnd) {
+TEST(PeerAddressTest, PollTimesAreRoundedUpAndNeverNegative) {
   EXPECT_EQ(PollMsUntil(Clock::Real().Now() - std::chrono::seconds(1)), 0);
   EXPECT_GE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10)), 9'000);
   EXPECT_LE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10)), 10'001);

@@ -1,5 +1,5 @@
-// Over a network that harms what it carries: whatever bytes a stream gives are right, and when the
-// network heals, all is well at once.
+// Streams over a network that corrupts and loses data: every byte that a stream returns is correct,
+// and once the network works again, so do all reads.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
     transport_ = *MakeTcpTransport(client);
   }
 
-  /// Reads a range and compares each unit as it comes; the error that ended it, if one did.
+  /// Reads a range and compares each unit. Returns the error that ended the stream, if any.
   Status ReadChecked(const TestObject& object, const PeerRequest& request, size_t room,
                      int patience_ms) {
     HOLDFAST_ASSIGN_OR_RETURN(auto stream,
@@ -48,7 +48,7 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
     for (size_t have = 0;;) {
       HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, In(patience_ms)));
       if (got == 0) {
-        EXPECT_EQ(have, expected.size()) << "an end is the end";
+        EXPECT_EQ(have, expected.size()) << "the object ends here";
         return Status::Ok();
       }
       EXPECT_LE(have + got, expected.size());
@@ -76,7 +76,7 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FaultyNetworkTest, ::testing::Range<uint64_t>(1, 7));
 
-TEST_P(FaultyNetworkTest, NoWrongByteIsAcceptedAndAHealedNetworkServes) {
+TEST_P(FaultyNetworkTest, NoWrongByteIsAcceptedAndARepairedNetworkServes) {
   std::atomic<int> good{0};
   std::atomic<int> failed{0};
   std::vector<std::thread> threads;

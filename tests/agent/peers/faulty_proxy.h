@@ -14,11 +14,11 @@
 
 namespace holdfast::agent {
 
-/// What a network does to bytes, now and then.
+/// The faults of a network. Each one affects a piece of the data.
 enum class NetworkFault : uint32_t {
   kLose = 0,
-  kThin = 1,    // some of them are lost
-  kCutOff = 2,  // and the connection ends
+  kThin = 1,    // some bytes are lost
+  kCutOff = 2,  // bytes are lost and the connection ends
   kDouble = 3,
   kFlip = 4,
   kHold = 5,  // for some milliseconds
@@ -26,28 +26,28 @@ enum class NetworkFault : uint32_t {
   kReorder = 7,
 };
 
-/// A network between client and server that, while it is faulty, does each of `NetworkFault`, or
-/// only what it is told to; or it is cut, and nothing comes through although nobody is told. Which
-/// it does when follows from the seed and from how the bytes come in.
+/// A network between client and server. While faulty, it injects each `NetworkFault`, or only the
+/// selected ones. While cut, it passes no data and reports no error. The faults follow from the
+/// seed and from how the bytes arrive.
 class FaultyProxy {
  public:
   FaultyProxy(const std::string& upstream, uint64_t seed);
   ~FaultyProxy();
 
   std::string address() const { return address_.ToString(); }
-  /// Every fault, one in a hundred pieces; or none.
+  /// Injects every fault, one in a hundred pieces; or none.
   void SetFaulty(bool faulty) {
     chunks_between_ = kChunksBetweenFaults;
     faults_on_ = faulty ? kEveryFault : 0;
   }
-  /// Only these, one in about so many pieces of up to 64 KiB.
+  /// Injects only these faults, one in about `chunks_between` pieces of up to 64 KiB.
   void SetFaults(const std::vector<NetworkFault>& faults, uint64_t chunks_between) {
     uint32_t on = 0;
     for (NetworkFault fault : faults) on |= 1U << static_cast<uint32_t>(fault);
     chunks_between_ = chunks_between;
     faults_on_ = on;
   }
-  /// While cut, what was sent waits, and new connections are taken and lead nowhere.
+  /// While cut, sent data waits, and new connections are accepted but pass no data.
   void SetCut(bool cut);
   uint64_t faults() const { return faults_; }
 

@@ -22,7 +22,7 @@ constexpr FrameKind kKinds[] = {FrameKind::kHello,   FrameKind::kChallenge, Fram
                                 FrameKind::kWelcome, FrameKind::kRequest,   FrameKind::kAccepted,
                                 FrameKind::kData,    FrameKind::kEnd,       FrameKind::kError};
 
-/// `bytes` with a checksum that is right for them.
+/// Returns `bytes` with the matching checksum.
 HeaderBytes Sealed(HeaderBytes bytes) {
   const uint32_t crc = Crc32c(std::span(bytes).first(28));
   std::memcpy(bytes.data() + 28, &crc, sizeof(crc));
@@ -89,7 +89,7 @@ TEST(FrameTest, HeadersRoundTrip) {
   }
 }
 
-TEST(FrameTest, EveryFlippedBitIsFound) {
+TEST(FrameTest, EveryFlippedBitIsDetected) {
   const HeaderBytes good = EncodeFrameHeader({FrameKind::kRequest, 0, 77, 123456});
   for (size_t bit = 0; bit < kFrameHeaderBytes * 8; ++bit) {
     HeaderBytes bytes = good;
@@ -118,7 +118,7 @@ TEST(FrameTest, IntactHeadersOfAnotherKindOrProtocolAreUnsupported) {
       EXPECT_EQ(decoded.error().code(), ErrorCode::kUnsupported);
     }
   }
-  // Bytes that are zero today have a meaning only for a newer build.
+  // Reserved bytes that are not zero belong to a newer release.
   for (size_t at = 16; at < 28; ++at) {
     bytes = EncodeFrameHeader({FrameKind::kHello, 0, 0, 0});
     bytes[at] = std::byte{1};
@@ -149,10 +149,10 @@ TEST(FrameTest, LengthsAreBoundedByKind) {
   }
 }
 
-TEST(FrameTest, TheStampIsThatOfRequestAndPosition) {
+TEST(FrameTest, TheStampCoversRequestAndPosition) {
   const std::string request = "a request";
   const FrameStamp stamp(std::as_bytes(std::span(request)));
-  // The same as a checksum over all the bytes one after another.
+  // The same as one checksum over the concatenated bytes.
   std::string all = request + std::string("\x07\0\0\0\0\x01\0\0", 8) + "payload";
   const std::string payload = "payload";
   EXPECT_EQ(ExtendCrc32c(stamp.At(7 + (1ULL << 40)), std::as_bytes(std::span(payload))),

@@ -42,7 +42,7 @@ TEST(HandshakeTest, ProofsOfTheFormatPage) {
             "8144c3c6a4116548fc6a70298851829e16d4c34d8d36b93a80ea8387a895860f");
 }
 
-TEST(HandshakeTest, AProofIsForOneConversation) {
+TEST(HandshakeTest, AProofIsValidForOneHandshakeOnly) {
   const Introduction client = Example(0, "node-1");
   const Introduction server = Example(32, "node-2");
   const PeerProof proof = *MakeProof("0123456789abcdef", "client", client, server);
@@ -51,7 +51,7 @@ TEST(HandshakeTest, AProofIsForOneConversation) {
     return *MakeProof(secret, "client", a, b) != proof;
   };
   EXPECT_TRUE(differs("0123456789abcdeg", client, server));
-  EXPECT_TRUE(differs("0123456789abcdef", server, client)) << "no reflection";
+  EXPECT_TRUE(differs("0123456789abcdef", server, client)) << "a reflected proof is invalid";
   for (const std::function<void(Introduction&)>& change :
        {std::function<void(Introduction&)>([](Introduction& i) { i.nonce[31] ^= std::byte{1}; }),
         std::function<void(Introduction&)>([](Introduction& i) { i.cluster += "x"; }),
@@ -70,7 +70,7 @@ struct Outcome {
   Result<std::string> server = Fail(InternalError("not run"));
 };
 
-/// Both sides over a pair of sockets.
+/// Runs both sides of a handshake over a pair of sockets.
 Outcome Shake(const PeerIdentity& client, const PeerIdentity& server) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
@@ -87,7 +87,7 @@ Outcome Shake(const PeerIdentity& client, const PeerIdentity& server) {
   return outcome;
 }
 
-TEST(HandshakeTest, BothLearnTheOthersName) {
+TEST(HandshakeTest, BothSidesLearnTheOtherNodesName) {
   for (const std::string& secret : {std::string(), std::string(40, 's')}) {
     const Outcome outcome = Shake({"prod", "a", secret}, {"prod", "b", secret});
     EXPECT_EQ(outcome.client.value_or(""), "b");
@@ -95,7 +95,7 @@ TEST(HandshakeTest, BothLearnTheOthersName) {
   }
 }
 
-TEST(HandshakeTest, BothSidesRefuseAndSayWhy) {
+TEST(HandshakeTest, BothSidesRefuseWithAReason) {
   const std::string secret(32, 's');
   const std::string wrong(32, 'w');
   Outcome outcome = Shake({"prod", "a", wrong}, {"prod", "b", secret});
@@ -115,7 +115,7 @@ TEST(HandshakeTest, BothSidesRefuseAndSayWhy) {
   EXPECT_THAT(outcome.client.error().message(), HasSubstr("cluster test"));
 }
 
-/// What a server says to a client whose proof has byte `wrong` changed, or none of them.
+/// Returns the server's answer to a client whose proof has byte `wrong` changed, or no byte.
 Status ProofWithChange(const std::string& secret, std::optional<size_t> wrong) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
@@ -148,10 +148,10 @@ TEST(HandshakeTest, EveryByteOfAProofCounts) {
   }
 }
 
-/// A server that answers by a script and does not know the secret.
+/// Runs a handshake with a server that does not know the secret and sends scripted answers.
 Result<std::string> AgainstImpostor(const PeerIdentity& client,
                                     const std::function<std::string(const Introduction&)>& welcome,
-                                    bool says_it_has_secret) {
+                                    bool claims_secret) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
   Channel to_server{UniqueFd(fds[0]), "the server"};
@@ -159,14 +159,14 @@ Result<std::string> AgainstImpostor(const PeerIdentity& client,
     Channel to_client{UniqueFd(fd), "the client"};
     auto hello = to_client.ReceiveFrame(FrameKind::kHello, Far());
     if (!hello) return;
-    const Introduction client_said = *DecodeIntroduction(*hello);
-    // The client's own words and nonce, in the hope that its proof can be played back.
-    Introduction mine = client_said;
-    mine.has_secret = says_it_has_secret;
+    const Introduction client_hello = *DecodeIntroduction(*hello);
+    // Repeats the client's introduction and nonce, to reflect the client's proof.
+    Introduction mine = client_hello;
+    mine.has_secret = claims_secret;
     ASSERT_TRUE(to_client.SendText(FrameKind::kChallenge, EncodeIntroduction(mine), Far()).ok());
     auto proof = to_client.ReceiveFrame(FrameKind::kProof, Far());
     if (!proof) return;
-    std::string answer = welcome(client_said);
+    std::string answer = welcome(client_hello);
     if (answer == "reflect") {
       answer.assign(reinterpret_cast<const char*>(proof->data()), proof->size());
     }
@@ -178,7 +178,7 @@ Result<std::string> AgainstImpostor(const PeerIdentity& client,
   return outcome;
 }
 
-TEST(HandshakeTest, AServerWithoutTheSecretFoolsNoClient) {
+TEST(HandshakeTest, AServerWithoutTheSecretIsRefused) {
   const PeerIdentity client{"prod", "a", std::string(32, 's')};
   for (const std::string& answer : {std::string("reflect"), std::string(), std::string(32, '\0')}) {
     const auto outcome = AgainstImpostor(
@@ -189,7 +189,8 @@ TEST(HandshakeTest, AServerWithoutTheSecretFoolsNoClient) {
   const auto downgraded = AgainstImpostor(
       client, [](const Introduction&) { return std::string(); }, false);
   ASSERT_FALSE(downgraded);
-  EXPECT_EQ(downgraded.error().code(), ErrorCode::kPermissionDenied) << "no downgrade";
+  EXPECT_EQ(downgraded.error().code(), ErrorCode::kPermissionDenied)
+      << "no downgrade to a handshake without a secret";
 }
 
 TEST(HandshakeTest, ASilentServerCostsNoMoreThanTheDeadline) {

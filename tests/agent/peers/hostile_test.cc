@@ -1,5 +1,5 @@
-// Clients and servers that do not keep to the protocol: nothing wrong is accepted, nothing large is
-// allocated for them, and the server goes on.
+// Clients and servers that violate the protocol: no wrong data is accepted, no large allocation is
+// made for them, and the server continues.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,11 +61,11 @@ class HostileClientTest : public ::testing::Test {
   }
   void TearDown() override {
     const size_t largest = largest_allocation;
-    EXPECT_LE(largest, 1'300'000U) << "one frame of a request at most";
+    EXPECT_LE(largest, 1'300'000U) << "at most one frame of a request";
     for (int i = 0; i < 3; ++i) {
       const auto got = Fetch(*transport_, server_->address(), ShardRequest(1, 0, 3 * kMiB), Far());
       ASSERT_TRUE(got) << got.error().ToString();
-      EXPECT_TRUE(Same(*got, object_->bytes())) << "the server goes on";
+      EXPECT_TRUE(Same(*got, object_->bytes())) << "the server still serves";
     }
   }
   RawPeer Dial() { return RawPeer::Dial(server_->address()); }
@@ -78,7 +78,7 @@ class HostileClientTest : public ::testing::Test {
   std::unique_ptr<PeerTransport> transport_;
 };
 
-TEST_F(HostileClientTest, AnotherProtocolIsToldSo) {
+TEST_F(HostileClientTest, ARefusalOfAnotherProtocolNamesIt) {
   for (int protocol : {0, 2, 255}) {
     RawPeer peer = Dial();
     ASSERT_TRUE(peer.Send(HeaderBytes(static_cast<uint8_t>(protocol), 1, 40)));
@@ -88,7 +88,7 @@ TEST_F(HostileClientTest, AnotherProtocolIsToldSo) {
   }
 }
 
-TEST_F(HostileClientTest, HugeLengthsAreRefusedBeforeAnythingIsAllocated) {
+TEST_F(HostileClientTest, HugeLengthsAreRefusedBeforeMemoryIsAllocated) {
   for (uint32_t bytes : {513U, 1U << 30, ~0U}) {
     RawPeer peer = Dial();
     ASSERT_TRUE(peer.Send(HeaderBytes(1, 1, bytes)));
@@ -107,7 +107,7 @@ TEST_F(HostileClientTest, ARequestBeforeTheHandshakeIsRefused) {
     ASSERT_TRUE(peer.Send(HeaderBytes(1, kind, 0)));
     const Status refusal = peer.Refusal();
     EXPECT_EQ(refusal.code(), ErrorCode::kDataLoss);
-    EXPECT_THAT(refusal.message(), HasSubstr("where Hello is due"));
+    EXPECT_THAT(refusal.message(), HasSubstr("where Hello is expected"));
   }
 }
 
@@ -135,7 +135,7 @@ TEST_F(HostileClientTest, DamagedHeadersAndPayloadsAreRefused) {
   EXPECT_EQ(server_->counters().streams, 0U);
 }
 
-TEST_F(HostileClientTest, RequestsThatDoNotAddUpAreRefused) {
+TEST_F(HostileClientTest, MalformedRequestsAreRefused) {
   std::vector<std::string> payloads = {"", "x", std::string(1'000'000, '\xff')};
   const std::string good = EncodeRequest({7, ShardRequest(1, 0, 100)});
   payloads.push_back(good + "x");
@@ -163,12 +163,12 @@ TEST_F(HostileClientTest, GarbageIsRefused) {
     RawPeer peer = random.OneIn(2) ? Dial() : DialProved();
     std::string garbage(32 + random.Below(5000), '\0');
     for (char& c : garbage) c = static_cast<char>(random.Next());
-    peer.Send(garbage);  // may be cut short: the server hangs up at the first header
+    peer.Send(garbage);  // may be incomplete: the server closes after the first header
     EXPECT_EQ(peer.Refusal().code(), ErrorCode::kDataLoss);
   }
 }
 
-TEST_F(HostileClientTest, HalfAFrameThenSilenceHoldsAPlaceOnlyForItsTimeOut) {
+TEST_F(HostileClientTest, AnIncompleteFrameHoldsAConnectionOnlyForTheTimeout) {
   options_.timeouts.frame = std::chrono::milliseconds(500);
   options_.timeouts.idle = std::chrono::hours(1);
   options_.connections_max = 3;
@@ -195,13 +195,13 @@ TEST_F(HostileClientTest, AClientThatDoesNotReadIsDroppedInTime) {
   RawPeer peer = DialProved();
   ASSERT_TRUE(peer.Send(
       FrameBytes(FrameKind::kRequest, EncodeRequest({7, ShardRequest(2, 0, 64 * kMiB)}))));
-  // Nothing is read until the server has given up: it hangs up amid the object.
-  pollfd gone{.fd = peer.fd(), .events = POLLRDHUP, .revents = 0};
-  ASSERT_EQ(::poll(&gone, 1, 30'000), 1);
+  // The client reads nothing until the server's timeout: the connection closes within the object.
+  pollfd closed{.fd = peer.fd(), .events = POLLRDHUP, .revents = 0};
+  ASSERT_EQ(::poll(&closed, 1, 30'000), 1);
   EXPECT_LT(server_->counters().data_bytes, 64 * kMiB);
 }
 
-TEST_F(HostileClientTest, ClientsThatVanishAnywhere) {
+TEST_F(HostileClientTest, ClientsMayDisconnectAnywhere) {
   const std::string request =
       FrameBytes(FrameKind::kRequest, EncodeRequest({7, ShardRequest(1, 0, 3 * kMiB)}));
   for (size_t bytes : {0UL, 10UL, 32UL, 60UL, request.size()}) {
@@ -215,7 +215,7 @@ TEST_F(HostileClientTest, ClientsThatVanishAnywhere) {
   }
 }
 
-TEST_F(HostileClientTest, WhatIsSentDuringAStreamIsOnlyReadAfterIt) {
+TEST_F(HostileClientTest, DataSentDuringAStreamIsReadAfterIt) {
   RawPeer peer = DialProved();
   const std::string request =
       FrameBytes(FrameKind::kRequest, EncodeRequest({7, ShardRequest(1, 0, 10)}));
@@ -227,7 +227,7 @@ TEST_F(HostileClientTest, WhatIsSentDuringAStreamIsOnlyReadAfterIt) {
   EXPECT_EQ(peer.Refusal().code(), ErrorCode::kDataLoss);
 }
 
-// Servers that do not keep to the protocol, met by a good client.
+// Servers that violate the protocol, with a correct client.
 
 void ShakeHandsRaw(RawPeer& peer) {
   peer.ReceiveFrame();
@@ -239,14 +239,15 @@ void ShakeHandsRaw(RawPeer& peer) {
   peer.Send(FrameBytes(FrameKind::kWelcome, ""));
 }
 
-/// What a client gets that asks for `bytes` bytes of a server that answers with `answer(stamp)`.
+/// Returns the result of a client that requests `bytes` bytes from a server that sends
+/// `answer(stamp)`.
 Result<std::vector<std::byte>> FetchFrom(
     uint64_t bytes, const std::function<std::string(const FrameStamp&)>& answer) {
   ScriptedServer server([&](RawPeer& peer) {
     ShakeHandsRaw(peer);
     const std::string request = peer.ReceiveFrame().second;
     peer.Send(answer(FrameStamp(std::as_bytes(std::span(request)))));
-    peer.Receive(1);  // until the client hangs up
+    peer.Receive(1);  // until the client disconnects
   });
   TcpTransportOptions options;
   options.cluster = "test";
@@ -259,7 +260,7 @@ std::string Accepted(const FrameStamp& stamp) {
   return FrameBytes(FrameKind::kAccepted, "", stamp.At(0));
 }
 
-TEST(HostileServerTest, GoodAnswersAreTaken) {
+TEST(HostileServerTest, CorrectAnswersAreAccepted) {
   const auto got = FetchFrom(10, [](const FrameStamp& stamp) {
     return Accepted(stamp) + FrameBytes(FrameKind::kData, "hello", stamp.At(0)) +
            FrameBytes(FrameKind::kData, "wor", stamp.At(5)) +
@@ -269,7 +270,7 @@ TEST(HostileServerTest, GoodAnswersAreTaken) {
   EXPECT_EQ(Text(*got), "hellowor");
 }
 
-TEST(HostileServerTest, FramesOutOfPlaceAreDataLoss) {
+TEST(HostileServerTest, MisplacedFramesAreDataLoss) {
   const std::string payload = EncodeRequest({99, ShardRequest(1, 0, 10)});
   const FrameStamp other(std::as_bytes(std::span(payload)));
   using Answer = std::function<std::string(const FrameStamp&)>;
@@ -294,7 +295,7 @@ TEST(HostileServerTest, FramesOutOfPlaceAreDataLoss) {
          return Accepted(s) + FrameBytes(FrameKind::kData, "hello", s.At(0)) +
                 FrameBytes(FrameKind::kEnd, "", s.At(0));
        }},
-      {"more than asked",
+      {"more than requested",
        [](const FrameStamp& s) {
          return Accepted(s) + FrameBytes(FrameKind::kData, "hello world", s.At(0));
        }},
@@ -308,7 +309,7 @@ TEST(HostileServerTest, FramesOutOfPlaceAreDataLoss) {
        [&](const FrameStamp&) {
          return FrameBytes(FrameKind::kError, EncodeError(NotFoundError("x")), other.At(0));
        }},
-      {"an error that is none",
+      {"an error with code OK",
        [](const FrameStamp& s) {
          return FrameBytes(FrameKind::kError, std::string("\0ok", 3), s.At(0));
        }},
@@ -321,14 +322,14 @@ TEST(HostileServerTest, FramesOutOfPlaceAreDataLoss) {
   }
 }
 
-TEST(HostileServerTest, HugeFramesAreRefusedBeforeAnythingIsAllocated) {
+TEST(HostileServerTest, HugeFramesAreRefusedBeforeMemoryIsAllocated) {
   largest_allocation = 0;
   for (uint8_t kind : {33, 35}) {
     const auto got = FetchFrom(
         1ULL << 40, [&](const FrameStamp& s) { return Accepted(s) + HeaderBytes(1, kind, ~0U); });
     EXPECT_EQ(got.error().code(), ErrorCode::kDataLoss);
   }
-  EXPECT_LE(largest_allocation, kMiB) << "the reader's own buffer";
+  EXPECT_LE(largest_allocation, kMiB) << "only the reader's buffer";
 }
 
 TEST(HostileServerTest, AServerThatStopsAnywhereIsUnavailable) {
@@ -361,7 +362,7 @@ TEST(HostileServerTest, ASilentServerCostsNoMoreThanTheDeadline) {
 }
 
 TEST(HostileServerTest, BadRequestsDoNotLeaveTheClient) {
-  ScriptedServer server([](RawPeer&) { ADD_FAILURE() << "nobody should have called"; });
+  ScriptedServer server([](RawPeer&) { ADD_FAILURE() << "the client must not connect"; });
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = "client";

@@ -23,23 +23,23 @@ std::string RandomName(Random& random) {
 StreamRequest RandomRequest(Random& random) {
   StreamRequest request;
   request.stream = random.Next();
-  PeerRequest& asked = request.request;
-  asked.kind = static_cast<PeerRequestKind>(1 + random.Below(4));
-  asked.job = RandomName(random);
-  asked.version = {Incarnation{1 + random.Next() / 2}, Step{random.Next()}};
-  asked.incarnation = Incarnation{1 + random.Next() / 2};
-  asked.rank = Rank{static_cast<uint32_t>(random.Next())};
-  asked.stripe = static_cast<uint32_t>(random.Next());
-  asked.index = static_cast<uint32_t>(random.Next());
-  asked.offset = random.Next() / 2;
-  asked.bytes = random.Next() / 2;
-  if (asked.kind == PeerRequestKind::kDecode) {
-    asked.group.assign(random.Below(1000), static_cast<char>(random.Next()));
+  PeerRequest& inner = request.request;
+  inner.kind = static_cast<PeerRequestKind>(1 + random.Below(4));
+  inner.job = RandomName(random);
+  inner.version = {Incarnation{1 + random.Next() / 2}, Step{random.Next()}};
+  inner.incarnation = Incarnation{1 + random.Next() / 2};
+  inner.rank = Rank{static_cast<uint32_t>(random.Next())};
+  inner.stripe = static_cast<uint32_t>(random.Next());
+  inner.index = static_cast<uint32_t>(random.Next());
+  inner.offset = random.Next() / 2;
+  inner.bytes = random.Next() / 2;
+  if (inner.kind == PeerRequestKind::kDecode) {
+    inner.group.assign(random.Below(1000), static_cast<char>(random.Next()));
   }
   return request;
 }
 
-TEST(MessagesTest, RequestsRoundTripAndNoShorterOrLongerBytesAreOne) {
+TEST(MessagesTest, RequestsRoundTripAndOtherLengthsAreRefused) {
   Random random(5);
   for (int i = 0; i < 200; ++i) {
     const StreamRequest request = RandomRequest(random);
@@ -78,7 +78,7 @@ TEST(MessagesTest, RequestsThatNoNodeMaySendAreRefused) {
     change(request.request);
     const auto decoded = DecodeRequest(Bytes(EncodeRequest(request)));
     EXPECT_FALSE(decoded);
-    EXPECT_EQ(ValidateRequest(request.request), decoded.error()) << "both ends check the same";
+    EXPECT_EQ(ValidateRequest(request.request), decoded.error()) << "both sides run the same check";
     EXPECT_EQ(decoded.error().code(), ErrorCode::kInvalidArgument);
     return decoded.error().message();
   };
@@ -123,7 +123,7 @@ TEST(MessagesTest, IntroductionsRoundTrip) {
   }
 }
 
-TEST(MessagesTest, ErrorsArriveAsTheyWereButHarmless) {
+TEST(MessagesTest, ErrorsRoundTripWithoutControlCharacters) {
   for (uint32_t code = 1; code <= 16; ++code) {
     const Status status(ErrorFromNumber(code), "why: “quoted”");
     EXPECT_EQ(DecodeError(Bytes(EncodeError(status))), status);
@@ -135,7 +135,7 @@ TEST(MessagesTest, ErrorsArriveAsTheyWereButHarmless) {
   EXPECT_EQ(DecodeError(Bytes(std::string("\xc8text"))).code(), ErrorCode::kInternal);
   EXPECT_EQ(DecodeError({}).code(), ErrorCode::kDataLoss);
   EXPECT_EQ(DecodeError(Bytes(std::string("\0ok", 3))).code(), ErrorCode::kDataLoss)
-      << "OK is no error";
+      << "OK is not an error";
 }
 
 TEST(MessagesTest, RequestsAsText) {

@@ -14,7 +14,7 @@ using std::chrono::seconds;
 
 constexpr uint64_t kUnit = 1 << 20;
 
-/// Waits as long as it is told to, on the simulated clock.
+/// Takes `bytes` and waits for the returned times on the simulated clock.
 void Take(Pacer& pacer, ManualClock& clock, uint64_t bytes) {
   for (;;) {
     const Clock::Duration wait = pacer.TryTake(bytes);
@@ -35,12 +35,12 @@ TEST(PacerTest, WithoutARateNothingWaits) {
   EXPECT_EQ(pacer.TryTake(1ULL << 40), Clock::Duration::zero());
 }
 
-TEST(PacerTest, ABurstGoesAtOnceThenTheRateHolds) {
+TEST(PacerTest, ABurstIsSentImmediatelyThenTheRateApplies) {
   ManualClock clock;
   Pacer pacer({.rate_bytes_per_s = 10 * kUnit, .burst_bytes = 7 * kUnit / 2}, clock);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
   const Clock::Duration wait = pacer.TryTake(kUnit);
-  EXPECT_NEAR(SecondsOf(wait), 0.05, 1e-6) << "the half unit that was overdrawn";
+  EXPECT_NEAR(SecondsOf(wait), 0.05, 1e-6) << "the time of the overdrawn half unit";
   EXPECT_EQ(pacer.TryTake(kUnit), wait) << "a refusal takes nothing";
   clock.Advance(wait - std::chrono::microseconds(1));
   EXPECT_NE(pacer.TryTake(kUnit), Clock::Duration::zero());
@@ -48,7 +48,7 @@ TEST(PacerTest, ABurstGoesAtOnceThenTheRateHolds) {
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
 }
 
-TEST(PacerTest, OverAnyTimeItSendsTheRateAndNotMore) {
+TEST(PacerTest, SendsExactlyTheRateOverAnyTime) {
   Random random(3);
   for (int round = 0; round < 50; ++round) {
     const uint64_t rate = 1000 + random.Below(1ULL << 33);
@@ -63,13 +63,13 @@ TEST(PacerTest, OverAnyTimeItSendsTheRateAndNotMore) {
       sent += static_cast<double>(bytes);
       const double allowed = static_cast<double>(rate) * SecondsOf(clock.Now() - start);
       ASSERT_LE(sent, allowed + static_cast<double>(burst + kUnit) + 1) << "round " << round;
-      // A sender that always has more to send loses a nanosecond's bytes a wait, by rounding.
+      // A sender that always has data loses the bytes of one nanosecond per wait, by rounding.
       ASSERT_GE(sent + 12.0 * (i + 1), allowed) << "round " << round;
     }
   }
 }
 
-TEST(PacerTest, ALongPauseSavesUpNoMoreThanTheBurst) {
+TEST(PacerTest, ALongPauseAllowsNoMoreThanTheBurst) {
   ManualClock clock;
   Pacer pacer({.rate_bytes_per_s = kUnit, .burst_bytes = 4 * kUnit}, clock);
   for (int i = 0; i < 4; ++i) Take(pacer, clock, kUnit);
@@ -78,7 +78,7 @@ TEST(PacerTest, ALongPauseSavesUpNoMoreThanTheBurst) {
   EXPECT_NE(pacer.TryTake(kUnit), Clock::Duration::zero());
 }
 
-TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
+TEST(PacerTest, WhileBusyTheBusyRateAppliesAndEarlierTimeKeepsItsRate) {
   ManualClock clock;
   Pacer pacer({.rate_bytes_per_s = 100 * kUnit,
                .busy_rate_bytes_per_s = kUnit,
@@ -105,7 +105,7 @@ TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
   EXPECT_NEAR(static_cast<double>(sent_in(seconds(10))), 10, 2);
   pacer.SetBusy(false);
   EXPECT_NEAR(static_cast<double>(sent_in(seconds(10))), 1000, 2);
-  // Half a second at each rate: the change in between does not rewrite what has passed.
+  // Half a second at each rate: the change does not apply to the time before it.
   ManualClock other;
   Pacer second({.rate_bytes_per_s = 2 * kUnit,
                 .busy_rate_bytes_per_s = 4 * kUnit,
@@ -120,7 +120,7 @@ TEST(PacerTest, WhileBusyTheBusyRateHoldsAndTimeCountsAtTheRateItPassedAt) {
   EXPECT_NE(second.TryTake(kUnit), Clock::Duration::zero());
 }
 
-TEST(PacerTest, WithoutPatienceBusyChangesNothing) {
+TEST(PacerTest, WithoutAYieldBudgetBusyHasNoEffect) {
   ManualClock clock;
   Pacer pacer({.rate_bytes_per_s = kUnit, .burst_bytes = 1, .yield_max = {}}, clock);
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
@@ -141,7 +141,7 @@ TEST(PacerTest, NothingIsSentWhileBusyAndEverythingAfter) {
   pacer.SetBusy(false);
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
   EXPECT_EQ(pacer.yielded(), milliseconds(50));
-  // Quiet time gives the patience back, but no more than there was.
+  // Quiet time refills the yield budget, up to its maximum.
   clock.Advance(milliseconds(20));
   pacer.SetBusy(true);
   EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(70));
@@ -151,18 +151,18 @@ TEST(PacerTest, NothingIsSentWhileBusyAndEverythingAfter) {
   EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
 }
 
-TEST(PacerTest, TimeInWhichNobodyWaitedUsesNoPatienceUp) {
+TEST(PacerTest, TimeWithoutWaitingSpendsNoYieldBudget) {
   ManualClock clock;
   Pacer pacer({.yield_max = milliseconds(100)}, clock);
   pacer.SetBusy(true);
   EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
-  clock.Advance(seconds(10));  // whoever waited gave up after its 100 ms
+  clock.Advance(seconds(10));  // the sender stopped waiting after its 100 ms
   EXPECT_EQ(pacer.TryTake(kUnit), milliseconds(100));
   EXPECT_EQ(pacer.yielded(), milliseconds(100));
 }
 
-TEST(PacerTest, AHintWithoutEndCostsHalfOfTheTime) {
-  // A sender takes 1 ms a unit; it has waited for the patience, and then for as long as it sent.
+TEST(PacerTest, AnEndlessHintCostsHalfOfTheTime) {
+  // A unit takes 1 ms to send. The sender waits for the budget, and then for as long as it sent.
   ManualClock clock;
   Pacer pacer({.yield_max = milliseconds(100)}, clock);
   pacer.SetBusy(true);
@@ -181,26 +181,26 @@ TEST(PacerTest, ManyShortCollectivesCostHalfOfTheTimeAtMost) {
   Random random(7);
   for (int round = 0; round < 20; ++round) {
     ManualClock clock;
-    const milliseconds patience(random.Below(500));
-    Pacer pacer({.busy_rate_bytes_per_s = random.Below(2) * (kUnit / 100), .yield_max = patience},
+    const milliseconds budget(random.Below(500));
+    Pacer pacer({.busy_rate_bytes_per_s = random.Below(2) * (kUnit / 100), .yield_max = budget},
                 clock);
     const Clock::TimePoint start = clock.Now();
     for (int i = 0; i < 3000; ++i) {
       pacer.SetBusy(random.Below(10) != 0);
       const Clock::Duration wait = pacer.TryTake(kUnit);
-      const Clock::Duration look = std::chrono::microseconds(1 + random.Below(2000));
-      clock.Advance(wait == Clock::Duration::zero() ? look : std::min(wait, look));
+      const Clock::Duration poll = std::chrono::microseconds(1 + random.Below(2000));
+      clock.Advance(wait == Clock::Duration::zero() ? poll : std::min(wait, poll));
     }
     const Clock::Duration passed = clock.Now() - start;
     pacer.SetBusy(false);
-    EXPECT_LE(2 * pacer.yielded(), passed + patience) << "round " << round;
-    if (patience.count() > 0) {
+    EXPECT_LE(2 * pacer.yielded(), passed + budget) << "round " << round;
+    if (budget.count() > 0) {
       EXPECT_GT(8 * pacer.yielded(), passed) << "round " << round;
     }
   }
 }
 
-TEST(PacerTest, ABusyRateAlonePacesBusyTimesOnly) {
+TEST(PacerTest, ABusyRateAloneLimitsBusyTimesOnly) {
   ManualClock clock;
   Pacer pacer(
       {.busy_rate_bytes_per_s = kUnit, .burst_bytes = kUnit, .yield_max = std::chrono::hours(1)},
@@ -213,12 +213,12 @@ TEST(PacerTest, ABusyRateAlonePacesBusyTimesOnly) {
   EXPECT_EQ(pacer.TryTake(kUnit), Clock::Duration::zero());
 }
 
-TEST(PacerTest, LongUnitsDoNotStarveBesideShortOnes) {
+TEST(PacerTest, ShortUnitsDoNotStarveLongOnes) {
   ManualClock clock;
   Pacer pacer({.rate_bytes_per_s = kUnit, .burst_bytes = kUnit}, clock);
   for (int i = 0; i < 3; ++i) Take(pacer, clock, kUnit);
   const Clock::Duration for_long = pacer.TryTake(kUnit);
-  EXPECT_EQ(pacer.TryTake(1), for_long) << "both wait for the same instant";
+  EXPECT_EQ(pacer.TryTake(1), for_long) << "both wait for the same time";
 }
 
 }  // namespace

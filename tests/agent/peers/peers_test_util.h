@@ -25,7 +25,7 @@
 namespace holdfast::agent {
 
 inline Clock::TimePoint In(int ms) { return Clock::Real().Now() + std::chrono::milliseconds(ms); }
-/// Far enough for the slowest machine; a test that gets there has failed.
+/// A deadline that is sufficient on the slowest machine; a test that reaches it fails.
 inline Clock::TimePoint Far() { return In(60'000); }
 
 class TempDir {
@@ -59,7 +59,7 @@ inline std::vector<std::byte> RandomBytes(uint64_t bytes, uint64_t seed) {
   return out;
 }
 
-/// An object whose bytes become final when the test says so. Thread-safe.
+/// An object whose bytes become final by SetFinal(). Thread-safe.
 class TestObject {
  public:
   explicit TestObject(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {
@@ -71,14 +71,14 @@ class TestObject {
     final_ = bytes;
     changed_.NotifyAll();
   }
-  /// Reads that need bytes from `position` on fail with `error`.
+  /// Makes reads of bytes from `position` on fail with `error`.
   void FailAt(uint64_t position, Status error) {
     MutexLock lock(mutex_);
     fail_at_ = position;
     error_ = std::move(error);
     changed_.NotifyAll();
   }
-  /// Waits until a reader has been told that nobody wants its bytes.
+  /// Waits until `count` readers have been cancelled.
   bool AwaitCancelled(uint64_t count = 1) {
     MutexLock lock(mutex_);
     while (cancelled_ < count) {
@@ -134,7 +134,7 @@ class TestReader final : public PeerReader {
       object_.changed_.WaitFor(object_.mutex_, left);
     }
     --object_.waiting_;
-    if (cancelled_) return Fail(CancelledError("nobody wants it"));
+    if (cancelled_) return Fail(CancelledError("the reader was cancelled"));
     if (end > object_.fail_at_) return Fail(object_.error_);
     next_ = end;
     return std::span(object_.bytes_).subspan(begin, end - begin);
@@ -199,7 +199,7 @@ inline PeerRequest ShardRequest(uint32_t rank, uint64_t offset, uint64_t bytes) 
   return request;
 }
 
-/// Reads a stream to its end through a buffer of `room` bytes.
+/// Reads a stream to its end with a buffer of `room` bytes.
 inline Result<std::vector<std::byte>> ReadAll(PeerStream& stream, Clock::TimePoint deadline,
                                               size_t room = kPeerUnitBytes) {
   std::vector<std::byte> all;
@@ -218,12 +218,12 @@ inline Result<std::vector<std::byte>> Fetch(PeerTransport& transport, const std:
   return ReadAll(*stream, deadline, room);
 }
 
-/// Equal, without printing megabytes where they are not.
+/// Returns whether the spans are equal; unlike EXPECT_EQ, prints no megabytes if they differ.
 inline bool Same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-/// What of an object a request covers.
+/// Returns the bytes of an object that a request covers.
 inline std::vector<std::byte> Expected(const TestObject& object, uint64_t offset, uint64_t bytes) {
   const uint64_t size = object.bytes().size();
   const uint64_t begin = std::min(offset, size);
@@ -232,7 +232,7 @@ inline std::vector<std::byte> Expected(const TestObject& object, uint64_t offset
           object.bytes().begin() + static_cast<ptrdiff_t>(end)};
 }
 
-/// An authority and certificates of it for 127.0.0.1 (or for other names), made by the openssl
+/// An authority and its certificates for 127.0.0.1 (or for other names), made by the openssl
 /// command.
 class TestCertificates {
  public:
@@ -243,15 +243,15 @@ class TestCertificates {
             Make("node", names, "ca") && Make("far", "IP:10.9.8.7", "ca") &&
             Make("stranger", "IP:127.0.0.1", "other");
   }
-  /// False where the openssl command is not installed.
+  /// Returns false where the openssl command is not installed.
   bool made() const { return made_; }
   PeerTlsFiles Node() const { return Files("ca", "node"); }
-  /// For another address.
+  /// Returns a certificate for another address.
   PeerTlsFiles Far() const { return Files("ca", "far"); }
-  /// Of another authority.
+  /// Returns a certificate of another authority.
   PeerTlsFiles Stranger() const { return Files("ca", "stranger"); }
 
-  /// Made once a process.
+  /// Returns the certificates, made once per process.
   static const TestCertificates& Get() {
     static const TestCertificates certificates;
     return certificates;

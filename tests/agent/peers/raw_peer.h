@@ -24,14 +24,14 @@ inline std::string Text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// A frame as bytes; its checksum starts at `stamp`.
+/// Returns the bytes of a frame; its checksum starts at `stamp`.
 inline std::string FrameBytes(FrameKind kind, const std::string& payload,
                               uint32_t stamp = kNoStamp) {
   const uint32_t crc = ExtendCrc32c(stamp, std::as_bytes(std::span(payload)));
   return Text(EncodeFrameHeader({kind, 0, static_cast<uint32_t>(payload.size()), crc})) + payload;
 }
 
-/// A header with anything in it and a checksum that is right for it.
+/// Returns a header with arbitrary fields and the matching checksum.
 inline std::string HeaderBytes(uint8_t protocol, uint8_t kind, uint32_t payload_bytes) {
   std::string bytes = Text(EncodeFrameHeader({FrameKind::kHello, 0, payload_bytes, 0}));
   bytes[4] = static_cast<char>(protocol);
@@ -42,7 +42,7 @@ inline std::string HeaderBytes(uint8_t protocol, uint8_t kind, uint32_t payload_
   return bytes;
 }
 
-/// A client or server without manners: sends what the test says.
+/// A client or server that may violate the protocol: it sends the bytes of the test.
 class RawPeer {
  public:
   explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -51,7 +51,7 @@ class RawPeer {
     EXPECT_TRUE(socket) << socket.error().ToString();
     return RawPeer(*std::move(socket));
   }
-  /// With the handshake of a cluster without a secret behind it.
+  /// Connects and completes the handshake of a cluster without a secret.
   static RawPeer DialProved(const std::string& address, const std::string& cluster) {
     RawPeer peer = Dial(address);
     Introduction hello;
@@ -64,7 +64,7 @@ class RawPeer {
     return peer;
   }
 
-  /// False: the other side has hung up.
+  /// Returns false when the other side has closed the connection.
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -79,7 +79,7 @@ class RawPeer {
     }
     return true;
   }
-  /// Exactly so many bytes, or fewer where the other side ends.
+  /// Receives exactly `bytes` bytes, or fewer where the other side closes the connection.
   std::string Receive(size_t bytes) {
     std::string got(bytes, '\0');
     size_t have = 0;
@@ -93,7 +93,7 @@ class RawPeer {
     got.resize(have);
     return got;
   }
-  /// Kind and payload; kEnd and nothing where the other side ended instead.
+  /// Returns kind and payload; kEnd and nothing when the other side closed the connection.
   std::pair<FrameKind, std::string> ReceiveFrame() {
     const std::string header = Receive(kFrameHeaderBytes);
     if (header.size() < kFrameHeaderBytes) return {FrameKind::kEnd, ""};
@@ -102,11 +102,11 @@ class RawPeer {
     if (!decoded) return {FrameKind::kEnd, ""};
     return {decoded->kind, Receive(decoded->payload_bytes)};
   }
-  /// The refusal that the other side ends with; OK when it ended without.
+  /// Returns the refusal that the other side ends with; OK when it closed without one.
   Status Refusal() {
     auto [kind, payload] = ReceiveFrame();
     if (kind != FrameKind::kError) return Status::Ok();
-    EXPECT_EQ(Receive(1), "") << "and hangs up";
+    EXPECT_EQ(Receive(1), "") << "then the other side closes";
     return DecodeError(std::as_bytes(std::span(payload)));
   }
   void Reset() { socket_.Reset(); }
@@ -116,8 +116,8 @@ class RawPeer {
   UniqueFd socket_;
 };
 
-/// A server that says what the test says: accepts one connection after another and hands each to
-/// the script.
+/// A server that follows a script: accepts one connection after another and passes each to the
+/// script.
 class ScriptedServer {
  public:
   explicit ScriptedServer(std::function<void(RawPeer&)> script) : script_(std::move(script)) {

@@ -22,7 +22,7 @@ TEST(PeerSecretTest, IsAllBytesOfAPrivateFile) {
   }
 }
 
-TEST(PeerSecretTest, AFileThatEverybodyReachesIsRefused) {
+TEST(PeerSecretTest, AFileThatOtherUsersCanAccessIsRefused) {
   TempDir dir;
   for (mode_t mode : {0604, 0602, 0601, 0644, 0666}) {
     const auto secret = ReadPeerSecret(dir.Write("secret", std::string(32, 'k'), mode));
@@ -33,7 +33,7 @@ TEST(PeerSecretTest, AFileThatEverybodyReachesIsRefused) {
   }
 }
 
-TEST(PeerSecretTest, LengthsAndWhatIsNoFileAreRefused) {
+TEST(PeerSecretTest, WrongLengthsAndOtherFileTypesAreRefused) {
   TempDir dir;
   for (size_t bytes : {0, 15, 4097, 100'000}) {
     const auto secret = ReadPeerSecret(dir.Write("secret", std::string(bytes, 'k')));
@@ -44,13 +44,13 @@ TEST(PeerSecretTest, LengthsAndWhatIsNoFileAreRefused) {
   }
   EXPECT_EQ(ReadPeerSecret(dir.path() + "/none").error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(ReadPeerSecret(dir.path()).error().code(), ErrorCode::kInvalidArgument);
-  // A FIFO must not hang us.
+  // Opening a FIFO must not block.
   const std::string fifo = dir.path() + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_EQ(ReadPeerSecret(fifo).error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(PeerSecretTest, IsNeededBeyondThisMachine) {
+TEST(PeerSecretTest, IsRequiredBeyondThisMachine) {
   const PeerAddress far = *ParsePeerAddress("10.0.0.1:7072");
   EXPECT_EQ(RequireSecret(far, true, "peers.listen"), Status::Ok());
   for (const char* local : {"127.0.0.1:0", "[::1]:0", "localhost:0", "unix:/run/p.sock"}) {
@@ -108,7 +108,7 @@ TEST(PeersConfigTest, EveryKeyReachesServerAndTransport) {
   EXPECT_EQ(transport.tls.ca, "ca");
 }
 
-TEST(PeersConfigTest, WhatCannotWorkIsRefused) {
+TEST(PeersConfigTest, InvalidValuesAreRefused) {
   PeersConfig config;
   config.listen = "nowhere";
   EXPECT_THAT(config.Check().message(), HasSubstr("peers.listen"));

@@ -1,4 +1,4 @@
-// Who may not: other secrets, clusters and certificates, seen from both ends.
+// Refused peers: other secrets, clusters and certificates, tested on both sides.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ class SecurityTest : public ::testing::Test {
     transport_options_.node = "client";
     source_.Add(1, 100);
   }
-  /// What an Open brings with the options as they are.
-  Status Ask() {
+  /// Starts a server, reads from it with the current options, and returns the status.
+  Status FetchStatus() {
     auto server = TcpPeerServer::Start(server_options_, source_);
     if (!server) return server.error();
     auto transport = MakeTcpTransport(transport_options_);
@@ -49,31 +49,32 @@ class SecurityTest : public ::testing::Test {
 TEST_F(SecurityTest, SecretsMustBeTheSame) {
   server_options_.secret_file = dir_.Write("a", "0123456789abcdef");
   transport_options_.secret_file = dir_.Write("b", "0123456789abcdef");
-  EXPECT_EQ(Ask(), Status::Ok());
+  EXPECT_EQ(FetchStatus(), Status::Ok());
   for (const char* other : {"0123456789abcdeg", "0123456789abcdef\n", "0123456789abcdef0"}) {
     transport_options_.secret_file = dir_.Write("b", other);
-    const Status status = Ask();
+    const Status status = FetchStatus();
     EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
     EXPECT_THAT(status.message(), HasSubstr("peers.secret_file must hold the same bytes"));
     EXPECT_EQ(rejected_, 1U);
   }
   transport_options_.secret_file.clear();
-  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kPermissionDenied);
   std::swap(transport_options_.secret_file, server_options_.secret_file);
-  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied) << "nor may the server lack it";
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kPermissionDenied)
+      << "the server needs the secret, too";
 }
 
 TEST_F(SecurityTest, AnotherClusterIsRefused) {
   transport_options_.cluster = "prod";
-  const Status status = Ask();
+  const Status status = FetchStatus();
   EXPECT_EQ(status.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("node client is of cluster prod"));
+  EXPECT_THAT(status.message(), HasSubstr("node client belongs to cluster prod"));
 }
 
-TEST_F(SecurityTest, BeyondThisMachineASecretIsNeededAtTheStart) {
+TEST_F(SecurityTest, BeyondThisMachineASecretIsRequiredAtTheStart) {
   for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
     server_options_.listen = listen;
-    const Status status = Ask();
+    const Status status = FetchStatus();
     EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("set peers.secret_file"));
   }
@@ -82,21 +83,21 @@ TEST_F(SecurityTest, BeyondThisMachineASecretIsNeededAtTheStart) {
   EXPECT_TRUE(TcpPeerServer::Start(server_options_, source_));
 }
 
-TEST_F(SecurityTest, BadOptionsAreRefusedAtTheStart) {
+TEST_F(SecurityTest, InvalidOptionsAreRefusedAtTheStart) {
   server_options_.secret_file = dir_.Write("open", std::string(16, 's'), 0644);
-  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kPermissionDenied);
   server_options_.secret_file.clear();
   server_options_.node = "a/b";
-  EXPECT_EQ(Ask().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kInvalidArgument);
   server_options_.node = "server";
   transport_options_.cluster = "";
-  EXPECT_EQ(Ask().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kInvalidArgument);
   transport_options_.cluster = "test";
   server_options_.tls = {dir_.Write("ca", "no PEM"), dir_.Write("cert", "no PEM"),
                          dir_.Write("key", "no PEM")};
-  EXPECT_THAT(Ask().message(), HasSubstr("tls.ca"));
+  EXPECT_THAT(FetchStatus().message(), HasSubstr("tls.ca"));
   server_options_.tls.ca.clear();
-  EXPECT_THAT(Ask().message(), HasSubstr("all three"));
+  EXPECT_THAT(FetchStatus().message(), HasSubstr("all three"));
 }
 
 class TlsTest : public SecurityTest {
@@ -111,10 +112,10 @@ class TlsTest : public SecurityTest {
   const TestCertificates& certificates_ = TestCertificates::Get();
 };
 
-TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) { EXPECT_EQ(Ask(), Status::Ok()); }
+TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) { EXPECT_EQ(FetchStatus(), Status::Ok()); }
 
-TEST_F(TlsTest, ByNameToo) {
-  // Over "localhost" the certificate must name just that.
+TEST_F(TlsTest, CertificatesAreAcceptedByName) {
+  // For "localhost" the certificate must contain exactly that name.
   auto server = TcpPeerServer::Start(server_options_, source_);
   ASSERT_TRUE(server);
   std::string address = (*server)->address();
@@ -132,34 +133,34 @@ TEST_F(TlsTest, ByNameToo) {
 TEST_F(TlsTest, AServerOfAnotherAuthorityOrAddressIsRefused) {
   server_options_.tls = certificates_.Stranger();
   transport_options_.tls = certificates_.Node();
-  EXPECT_EQ(Ask().code(), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(FetchStatus().code(), ErrorCode::kPermissionDenied);
   EXPECT_EQ(rejected_, 1U);
   server_options_.tls = certificates_.Far();
-  const Status status = Ask();
+  const Status status = FetchStatus();
   EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
   EXPECT_THAT(status.message(), HasSubstr("IP address mismatch"));
 }
 
 TEST_F(TlsTest, AClientOfAnotherAuthorityIsRefused) {
-  // It trusts the server, but is not trusted.
+  // The client trusts the server, but the server does not trust the client.
   PeerTlsFiles stranger = certificates_.Stranger();
   transport_options_.tls = {certificates_.Node().ca, stranger.cert, stranger.key};
-  const Status status = Ask();
+  const Status status = FetchStatus();
   EXPECT_TRUE(status.code() == ErrorCode::kPermissionDenied ||
               status.code() == ErrorCode::kUnavailable)
       << status.ToString();
   EXPECT_EQ(rejected_, 1U);
 }
 
-/// What OpenSSL says to a client that shows no certificate and reads what the server answers.
+/// Returns OpenSSL's error for a client that sends no certificate and reads the server's answer.
 int ErrorWithoutCertificate(const std::string& ca, uint16_t port) {
   std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
                                                        &SSL_CTX_free);
   EXPECT_EQ(SSL_CTX_load_verify_locations(context.get(), ca.c_str(), nullptr), 1);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{3, 0};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{3, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -169,7 +170,7 @@ int ErrorWithoutCertificate(const std::string& ca, uint16_t port) {
   EXPECT_EQ(SSL_set_fd(session.get(), fd.get()), 1);
   int result = SSL_connect(session.get());
   char byte = 0;
-  // In TLS 1.3 a client is done before the server has looked at its certificate.
+  // In TLS 1.3 the client's handshake ends before the server has checked the certificate.
   if (result == 1) result = SSL_read(session.get(), &byte, 1);
   const int error = SSL_get_error(session.get(), result);
   ERR_clear_error();
@@ -181,30 +182,30 @@ TEST_F(TlsTest, AClientWithoutACertificateIsRefused) {
   ASSERT_TRUE(server);
   const std::string address = (*server)->address();
   const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
-  // An alert, and not a server that waits for the first frame.
+  // The server sends an alert instead of waiting for the first frame.
   EXPECT_EQ(ErrorWithoutCertificate(certificates_.Node().ca, port), SSL_ERROR_SSL);
   (*server)->Stop();
   EXPECT_EQ((*server)->counters().rejected, 1U);
 }
 
-TEST_F(TlsTest, BothSidesMustUseItAndAreTold) {
+TEST_F(TlsTest, BothSidesMustUseTlsAndGetTheReason) {
   transport_options_.tls = {};
-  Status status = Ask();
+  Status status = FetchStatus();
   EXPECT_EQ(status.code(), ErrorCode::kFailedPrecondition) << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr("tls.ca, tls.cert and tls.key on all nodes"));
   EXPECT_EQ(rejected_, 1U);
   transport_options_.tls = certificates_.Node();
   server_options_.tls = {};
-  status = Ask();
+  status = FetchStatus();
   EXPECT_THAT(status.message(), HasSubstr("TLS")) << status.ToString();
   EXPECT_EQ(rejected_, 1U);
 }
 
-TEST_F(TlsTest, TheSecretIsStillAskedFor) {
-  // Inside TLS: a certificate alone proves nothing about the cluster.
+TEST_F(TlsTest, TheSecretIsStillRequired) {
+  // A certificate alone does not prove membership in the cluster.
   server_options_.secret_file = dir_.Write("a", std::string(16, 'a'));
   transport_options_.secret_file = dir_.Write("b", std::string(16, 'b'));
-  EXPECT_THAT(Ask().message(), HasSubstr("peers.secret_file"));
+  EXPECT_THAT(FetchStatus().message(), HasSubstr("peers.secret_file"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The contract of transport and server, over every way that they can be connected.
+// Tests the contract of transport and server over every kind of connection.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ class TransportTest : public ::testing::TestWithParam<Variant> {
                                           size_t room = kPeerUnitBytes) {
     return Fetch(*transport_, address_, request, Far(), room);
   }
-  /// A whole small object travels: everything still works.
+  /// Checks that a complete small object can still be read.
   void ExpectServes() {
     const TestObject& object = source_.Add(999, 3 * kMiB / 2);
     const auto bytes = FetchAll(ShardRequest(999, 0, 2 * kMiB));
@@ -105,7 +105,7 @@ TEST_P(TransportTest, ExactBytesForManySizesAndOffsets) {
     }
     ++rank;
   }
-  EXPECT_EQ(connections(), 1U) << "one after another over one connection";
+  EXPECT_EQ(connections(), 1U) << "sequential streams share one connection";
 }
 
 TEST_P(TransportTest, UnitsAreAlignedToTheRequestAndFitSmallBuffers) {
@@ -118,11 +118,11 @@ TEST_P(TransportTest, UnitsAreAlignedToTheRequestAndFitSmallBuffers) {
   EXPECT_EQ((*stream)->Read(std::span(buffer).first(7), Far()).value(), 7U);
   EXPECT_EQ(std::memcmp(buffer.data(), object.bytes().data() + 5 + kMiB, 7), 0);
   EXPECT_EQ((*stream)->Read({}, Far()).error().code(), ErrorCode::kInvalidArgument)
-      << "a mistake of the caller, which costs nothing";
+      << "an error of the caller, without effect on the stream";
   EXPECT_EQ((*stream)->Read(buffer, Far()).value(), kMiB - 7);
-  EXPECT_EQ((*stream)->Read(std::span(buffer).first(9), Far()).value(), 9U) << "just fits";
+  EXPECT_EQ((*stream)->Read(std::span(buffer).first(9), Far()).value(), 9U) << "the unit just fits";
   EXPECT_EQ((*stream)->Read(buffer, Far()).value(), 0U);
-  EXPECT_EQ((*stream)->Read(buffer, Far()).value(), 0U) << "the end stays";
+  EXPECT_EQ((*stream)->Read(buffer, Far()).value(), 0U) << "later reads return the end, too";
   for (size_t room : {1UL, 1000UL, kMiB - 1, 2 * kMiB}) {
     const uint64_t bytes = room == 1 ? 3000 : 3 * kMiB;
     const auto got = FetchAll(ShardRequest(1, 0, bytes), room);
@@ -131,7 +131,7 @@ TEST_P(TransportTest, UnitsAreAlignedToTheRequestAndFitSmallBuffers) {
   }
 }
 
-TEST_P(TransportTest, TheWholeRequestReachesTheSource) {
+TEST_P(TransportTest, TheCompleteRequestReachesTheSource) {
   Start();
   PeerRequest request = ShardRequest(77, 12, 34);
   request.kind = PeerRequestKind::kDecode;
@@ -143,7 +143,7 @@ TEST_P(TransportTest, TheWholeRequestReachesTheSource) {
   EXPECT_EQ(source_.last_request(), request);
 }
 
-TEST_P(TransportTest, BytesTravelAsTheyBecomeFinal) {
+TEST_P(TransportTest, BytesAreSentAsTheyBecomeFinal) {
   Start();
   TestObject& object = source_.Add(1, 5 * kMiB);
   object.SetFinal(0);
@@ -153,7 +153,7 @@ TEST_P(TransportTest, BytesTravelAsTheyBecomeFinal) {
   std::vector<std::byte> all;
   for (uint64_t final = kMiB; final <= 5 * kMiB; final += kMiB) {
     object.SetFinal(final);
-    ASSERT_EQ((*stream)->Read(unit, Far()).value_or(0), kMiB) << "does not wait for more";
+    ASSERT_EQ((*stream)->Read(unit, Far()).value_or(0), kMiB) << "the read does not wait for more";
     all.insert(all.end(), unit.begin(), unit.end());
   }
   EXPECT_EQ((*stream)->Read(unit, Far()).value_or(1), 0U);
@@ -196,14 +196,14 @@ TEST_P(TransportTest, TheSourcesErrorsArriveWithCodeAndText) {
     for (int again = 0; again < 2; ++again) {
       const auto failed = (*stream)->Read(unit, Far());
       ASSERT_FALSE(failed);
-      EXPECT_EQ(failed.error(), error) << "and stays";
+      EXPECT_EQ(failed.error(), error) << "later reads fail, too";
     }
   }
-  EXPECT_EQ(connections(), 1U) << "a source's error costs no connection";
+  EXPECT_EQ(connections(), 1U) << "a source's error ends no connection";
   EXPECT_EQ(Open(ShardRequest(4711, 0, 10)).error(), NotFoundError("no such shard here"));
 }
 
-TEST_P(TransportTest, ASourceSlowerThanTheDeadline) {
+TEST_P(TransportTest, ASourceSlowerThanTheDeadlineEndsTheStream) {
   Start();
   TestObject& object = source_.Add(1, kMiB);
   object.SetFinal(kMiB / 2);
@@ -217,14 +217,14 @@ TEST_P(TransportTest, ASourceSlowerThanTheDeadline) {
   EXPECT_GE(Clock::Real().Now() - start, std::chrono::milliseconds(50));
   EXPECT_EQ((*stream)->Read(unit, Far()).error().code(), ErrorCode::kDeadlineExceeded)
       << "the stream is over";
-  EXPECT_TRUE(object.AwaitCancelled()) << "the server notices that nobody waits any more";
+  EXPECT_TRUE(object.AwaitCancelled()) << "the server detects that the client stopped waiting";
   object.SetFinal(kMiB);
   const auto got = FetchAll(ShardRequest(1, 0, kMiB));
   ASSERT_TRUE(got);
-  EXPECT_TRUE(Same(*got, object.bytes())) << "asked again";
+  EXPECT_TRUE(Same(*got, object.bytes())) << "a repeated request succeeds";
 }
 
-TEST_P(TransportTest, TheServersPatienceWithItsSourceEnds) {
+TEST_P(TransportTest, TheServersTimeoutForItsSourceHolds) {
   server_options_.timeouts.source = std::chrono::milliseconds(30);
   Start();
   source_.Add(1, kMiB).SetFinal(0);
@@ -264,12 +264,12 @@ TEST_P(TransportTest, CancelBeforeAReadAndAfterTheEnd) {
   ASSERT_TRUE(late);
   ASSERT_TRUE(ReadAll(**late, Far()));
   const uint64_t before = connections();
-  (*late)->Cancel();  // its connection already waits for another stream, or has one
+  (*late)->Cancel();  // its connection is already idle or used by another stream
   ExpectServes();
-  EXPECT_EQ(connections(), before) << "which is not hurt";
+  EXPECT_EQ(connections(), before) << "that stream is not affected";
 }
 
-TEST_P(TransportTest, AStreamGivenUpFreesItsReader) {
+TEST_P(TransportTest, AnAbandonedStreamFreesItsReader) {
   Start();
   TestObject& object = source_.Add(1, kMiB);
   object.SetFinal(0);
@@ -282,7 +282,7 @@ TEST_P(TransportTest, AStreamGivenUpFreesItsReader) {
   ExpectServes();
 }
 
-TEST_P(TransportTest, ManyStreamsAtOnce) {
+TEST_P(TransportTest, ManyConcurrentStreams) {
   Start();
   constexpr uint32_t kObjects = 4;
   std::vector<const TestObject*> objects;
@@ -308,7 +308,7 @@ TEST_P(TransportTest, ManyStreamsAtOnce) {
   EXPECT_EQ(server_->counters().rejected, 0U);
 }
 
-TEST_P(TransportTest, OverTheLimitIsRefusedUntilThereIsRoom) {
+TEST_P(TransportTest, ConnectionsOverTheLimitAreRefusedUntilOneIsFree) {
   server_options_.connections_max = 2;
   Start();
   TestObject& object = source_.Add(1, kMiB);
@@ -348,7 +348,7 @@ TEST_P(TransportTest, AStoppedServerEndsItsStreams) {
   server_->Stop();
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(Open(ShardRequest(1, 0, 1)).error().code(), ErrorCode::kUnavailable);
-  server_->Stop();  // a second time is fine
+  server_->Stop();  // a second call has no effect
 }
 
 TEST_P(TransportTest, ARestartedServerIsReachedAgainOverStaleConnections) {
@@ -366,14 +366,15 @@ TEST_P(TransportTest, IdleConnectionsEndOnBothSides) {
   server_options_.timeouts.idle = std::chrono::milliseconds(1);
   transport_options_.idle_timeout = std::chrono::hours(1);
   Start();
-  for (int round = 0; round < 5; ++round) ExpectServes();  // dead when they are used, or almost
+  // The idle connections are closed, or almost, when they are used.
+  for (int round = 0; round < 5; ++round) ExpectServes();
   transport_options_.idle_timeout = std::chrono::nanoseconds(0);
   server_options_.timeouts.idle = std::chrono::hours(1);
   server_->Stop();
   transport_.reset();
   Start();
   for (int round = 0; round < 3; ++round) ExpectServes();
-  EXPECT_EQ(connections(), 3U) << "none is kept";
+  EXPECT_EQ(connections(), 3U) << "no connection is kept";
 }
 
 TEST_P(TransportTest, DataIsPacedOverAllConnectionsTogether) {
@@ -388,7 +389,7 @@ TEST_P(TransportTest, DataIsPacedOverAllConnectionsTogether) {
   EXPECT_GE(Clock::Real().Now() - start, std::chrono::milliseconds(218));
 }
 
-TEST_P(TransportTest, WhoWaitsForTheBusyRateGoesOnWhenItEnds) {
+TEST_P(TransportTest, AStreamThatWaitsForTheBusyRateContinuesWhenItEnds) {
   std::atomic<bool> busy{true};
   server_options_.pace = {
       .busy_rate_bytes_per_s = 1, .burst_bytes = 1, .yield_max = std::chrono::hours(1)};
@@ -403,13 +404,13 @@ TEST_P(TransportTest, WhoWaitsForTheBusyRateGoesOnWhenItEnds) {
     while (server_->yielded() == Clock::Duration::zero()) std::this_thread::yield();
     busy = false;
   });
-  const auto rest = ReadAll(**stream, Far());  // an hour, were it not for the end
+  const auto rest = ReadAll(**stream, Far());  // would take an hour at the busy rate
   training.join();
   ASSERT_TRUE(rest) << rest.error().ToString();
   EXPECT_TRUE(Same(*rest, Expected(object, kMiB, 3 * kMiB)));
 }
 
-TEST_P(TransportTest, AStopDoesNotWaitForThePace) {
+TEST_P(TransportTest, AStopDoesNotWaitForThePacer) {
   server_options_.pace = {.rate_bytes_per_s = 1, .burst_bytes = 1};
   Start();
   source_.Add(1, 4 * kMiB);

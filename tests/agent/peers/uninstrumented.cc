@@ -1,6 +1,6 @@
-// OpenSSL guards what connections share (sessions and their certificates) by atomics that
-// ThreadSanitizer does not see, as the distribution's library is not built for it: what it reads
-// and writes by itself says nothing. The sanitizer asks for this by its name.
+// OpenSSL protects data shared by connections (sessions and certificates) with atomics that
+// ThreadSanitizer cannot see, because the distribution's library is not instrumented. Reports about
+// accesses within the library are therefore suppressed. The sanitizer calls this function by name.
 
 extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libcrypto.so\n"; }

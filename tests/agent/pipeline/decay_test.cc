@@ -1,4 +1,4 @@
-// What has changed since it was sealed is served to nobody and called stored by nobody.
+// Data that has changed since it was sealed is neither served to peers nor reported as stored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST_F(DecayTest, ASlotThatDecayedIsNotServedToPeers) {
           const auto unit,
           reader->Read(all.size(), std::min<uint64_t>(kPeerUnitBytes, image.size() - all.size()),
                        Clock::Real().Now() + std::chrono::seconds(20)));
-      if (unit.empty()) return Fail(InternalError("it ended early"));
+      if (unit.empty()) return Fail(InternalError("the image ended early"));
       all.insert(all.end(), unit.begin(), unit.end());
     }
     return all;
@@ -98,11 +98,11 @@ TEST_F(DecayTest, ASlotThatDecayedIsNotServedToPeers) {
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code(), ErrorCode::kDataLoss);
   EXPECT_THAT(bad.error().message(), HasSubstr("chunk 2"));
-  EXPECT_TRUE(Eventually(
-      [&] { return node_->coordinator.WasGone(trainer_->Key(1), Tier::kMemory); }));
+  EXPECT_TRUE(
+      Eventually([&] { return node_->coordinator.WasRemoved(trainer_->Key(1), Tier::kMemory); }));
 }
 
-TEST_F(DecayTest, APeerOfAnIncarnationThatIsOverIsNotServed) {
+TEST_F(DecayTest, APeerOfAnOlderIncarnationIsNotServed) {
   Start();
   SaveFirst();
   PeerRequest request;
@@ -132,29 +132,29 @@ class ScrubTest : public DecayTest {
   }
 };
 
-TEST_F(ScrubTest, EveryChunkOfMemoryIsLookedAtTheLastToo) {
+TEST_F(ScrubTest, EveryChunkInMemoryIsScrubbedIncludingTheLast) {
   Start(Scrubbing());
   SaveFirst();
   const uint64_t image_bytes = MakeImage(trainer_->Identity(1), kTensorBytes).size();
   trainer_->slot(slot_)[image_bytes - 1] ^= std::byte{0x10};
-  EXPECT_TRUE(Eventually(
-      [&] { return node_->coordinator.WasGone(trainer_->Key(1), Tier::kMemory); }));
+  EXPECT_TRUE(
+      Eventually([&] { return node_->coordinator.WasRemoved(trainer_->Key(1), Tier::kMemory); }));
   EXPECT_TRUE(node_->coordinator.Holds(trainer_->Key(1), Tier::kDisk));
 }
 
-TEST_F(ScrubTest, EveryChunkOnDiskIsLookedAtTheLastToo) {
+TEST_F(ScrubTest, EveryChunkOnDiskIsScrubbedIncludingTheLast) {
   Start(Scrubbing());
   SaveFirst();
   const std::string path = ImageFile(*node_);
   FlipByte(path, std::filesystem::file_size(path) - 1);
   EXPECT_TRUE(
-      Eventually([&] { return node_->coordinator.WasGone(trainer_->Key(1), Tier::kDisk); }));
+      Eventually([&] { return node_->coordinator.WasRemoved(trainer_->Key(1), Tier::kDisk); }));
   EXPECT_TRUE(node_->coordinator.Holds(trainer_->Key(1), Tier::kMemory));
 }
 
 // ---- what is already on disk ----
 
-TEST_F(DecayTest, OtherBytesThatLieOnDiskAreNotCalledStored) {
+TEST_F(DecayTest, OtherBytesOnDiskAreNotReportedAsStored) {
   Start();
   const ShardIdentity identity = trainer_->Identity(1);
   const std::vector<std::byte> other = MakeImage(identity, kTensorBytes + 64);
@@ -178,11 +178,11 @@ TEST_F(DecayTest, OtherBytesThatLieOnDiskAreNotCalledStored) {
   EXPECT_EQ(ErrorFromNumber(failed->code), ErrorCode::kDataLoss);
   EXPECT_THAT(GetText(failed->text), HasSubstr("with other bytes than in memory"));
   EXPECT_FALSE(node_->coordinator.Holds(identity.key(), Tier::kDisk));
-  EXPECT_TRUE(node_->coordinator.missing(identity.key(), Tier::kDisk).has_value());
+  EXPECT_TRUE(node_->coordinator.failed(identity.key(), Tier::kDisk).has_value());
   EXPECT_TRUE(trainer_->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kMemory));
 }
 
-TEST_F(DecayTest, TheSameBytesOnDiskAreTakenForStored) {
+TEST_F(DecayTest, EqualBytesOnDiskAreReportedAsStored) {
   Start();
   const ShardIdentity identity = trainer_->Identity(1);
   const std::vector<std::byte> image = MakeImage(identity, kTensorBytes);
@@ -206,7 +206,7 @@ TEST_F(DecayTest, TheSameBytesOnDiskAreTakenForStored) {
 
 // ---- an idle job's memory ----
 
-TEST(IdleMemory, AVersionThatIsNewerThanTheDisksIsNotGivenAway) {
+TEST(IdleMemory, AVersionThatIsNotOnDiskKeepsItsMemory) {
   constexpr uint64_t kLargeSlotBytes = 48 << 20;  // three of them are over half of the arena
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
@@ -227,7 +227,7 @@ TEST(IdleMemory, AVersionThatIsNewerThanTheDisksIsNotGivenAway) {
   EXPECT_TRUE(node.coordinator.Holds(old_job->Key(2), Tier::kMemory));
 }
 
-// ---- large slots, that several threads check ----
+// ---- large slots, which several threads verify ----
 
 TEST(VerifySlot, EveryChunkOfALargeSlotIsChecked) {
   constexpr uint64_t kImageBytes = 259 * kChunkBytes + 17;  // two threads' shares and a tail

@@ -53,7 +53,7 @@ std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_
     std::memcpy(image.data() + header.size() + tensor_bytes, samples.data(), samples.size());
   }
   std::memcpy(image.data(), header.data(), header.size());
-  // splitmix64 of place and version: each byte depends on both.
+  // splitmix64 of position and version: each byte depends on both.
   uint64_t state = identity.version.incarnation.value * 1'000'003 + identity.version.step.value +
                    identity.rank.value * 7919;
   for (uint64_t i = 0; i < tensor_bytes; ++i) {
@@ -79,45 +79,45 @@ void FakeCoordinator::Send(const JobState& state) {
   if (handler_ != nullptr && reachable_) handler_->OnJobState(state);
 }
 
-void FakeCoordinator::Report(Holding holding) {
+void FakeCoordinator::Report(StoredReplica report) {
   MutexLock lock(mutex_);
-  const Place place{holding.identity.key(), holding.tier};
-  gone_.erase(place);
-  holdings_[place] = holding;
-  TryCommit(holding);
+  const Place place{report.identity.key(), report.tier};
+  removed_.erase(place);
+  replicas_[place] = report;
+  TryCommit(report);
 }
 
-void FakeCoordinator::TryCommit(const Holding& holding) {
+void FakeCoordinator::TryCommit(const StoredReplica& report) {
   if (!commits_) return;
-  JobState& state = jobs_[holding.identity.job];
-  state.job = holding.identity.job;
-  for (uint32_t rank = 0; rank < holding.identity.world; ++rank) {
-    const ShardKey key{holding.identity.job, holding.identity.version, Rank{rank}};
-    if (!holdings_.contains({key, holding.tier})) return;
+  JobState& state = jobs_[report.identity.job];
+  state.job = report.identity.job;
+  for (uint32_t rank = 0; rank < report.identity.world; ++rank) {
+    const ShardKey key{report.identity.job, report.identity.version, Rank{rank}};
+    if (!replicas_.contains({key, report.tier})) return;
   }
-  auto& committed = holding.tier == Tier::kMemory ? state.memory_committed : state.disk_committed;
-  if (committed && *committed >= holding.identity.version) return;
-  committed = holding.identity.version;
-  if (holding.tier == Tier::kDisk)
-    state.disk_target_step.value = holding.identity.version.step.value + 1;
+  auto& committed = report.tier == Tier::kMemory ? state.memory_committed : state.disk_committed;
+  if (committed && *committed >= report.identity.version) return;
+  committed = report.identity.version;
+  if (report.tier == Tier::kDisk)
+    state.disk_target_step.value = report.identity.version.step.value + 1;
   Send(state);
 }
 
-void FakeCoordinator::Report(Missing missing) {
+void FakeCoordinator::Report(FailedReplica failed) {
   MutexLock lock(mutex_);
-  missing_[{missing.key, missing.tier}] = missing;
+  failed_[{failed.key, failed.tier}] = failed;
   // A step that was not saved at all may be saved again.
-  if (missing.tier != Tier::kDisk || missing_.contains({missing.key, Tier::kMemory})) return;
-  JobState& state = jobs_[missing.key.job];
+  if (failed.tier != Tier::kDisk || failed_.contains({failed.key, Tier::kMemory})) return;
+  JobState& state = jobs_[failed.key.job];
   state.disk_target_step.value =
-      std::max(state.disk_target_step.value, missing.key.version.step.value + 1);
+      std::max(state.disk_target_step.value, failed.key.version.step.value + 1);
   Send(state);
 }
 
-void FakeCoordinator::Report(Gone gone) {
+void FakeCoordinator::Report(RemovedReplica removed) {
   MutexLock lock(mutex_);
-  holdings_.erase({gone.key, gone.tier});
-  gone_.insert({gone.key, gone.tier});
+  replicas_.erase({removed.key, removed.tier});
+  removed_.insert({removed.key, removed.tier});
 }
 
 void FakeCoordinator::Report(Prepared prepared) {
@@ -140,7 +140,8 @@ void FakeCoordinator::SetRanks(std::vector<LocalRank> ranks) {
   ranks_ = std::move(ranks);
 }
 
-void FakeCoordinator::Say(const std::string& job, const std::function<void(JobState&)>& change) {
+void FakeCoordinator::UpdateJob(const std::string& job,
+                                const std::function<void(JobState&)>& change) {
   MutexLock lock(mutex_);
   JobState& state = jobs_[job];
   state.job = job;
@@ -158,12 +159,12 @@ std::vector<TierWanted> FakeCoordinator::wanted() {
   return wanted_;
 }
 
-std::vector<JoinQuestion> FakeCoordinator::joins() {
+std::vector<JoinRequest> FakeCoordinator::joins() {
   MutexLock lock(mutex_);
   return joins_;
 }
 
-void FakeCoordinator::Join(const JoinQuestion& question,
+void FakeCoordinator::Join(const JoinRequest& request,
                            std::function<void(Result<Incarnation>)> done) {
   Result<Incarnation> answer = Incarnation{};
   {
@@ -171,11 +172,11 @@ void FakeCoordinator::Join(const JoinQuestion& question,
     if (!reachable_) {
       answer = Fail(UnavailableError("the coordinator cannot be reached"));
     } else {
-      joins_.push_back(question);
-      JobState& state = jobs_[question.job];
-      state.job = question.job;
-      if (run_ids_[question.job] != question.run_id) {
-        run_ids_[question.job] = question.run_id;
+      joins_.push_back(request);
+      JobState& state = jobs_[request.job];
+      state.job = request.job;
+      if (run_ids_[request.job] != request.run_id) {
+        run_ids_[request.job] = request.run_id;
         ++state.incarnation.value;
         state.restore.reset();
         state.disk_target_step = Step{0};
@@ -187,7 +188,7 @@ void FakeCoordinator::Join(const JoinQuestion& question,
   done(answer);
 }
 
-void FakeCoordinator::DecideRestore(const RestoreQuestion& /*question*/,
+void FakeCoordinator::DecideRestore(const RestoreRequest& /*request*/,
                                     std::function<void(Result<RestoreDecision>)> done) {
   Result<RestoreDecision> answer = RestoreDecision{};
   {
@@ -208,13 +209,13 @@ void FakeCoordinator::FindPlaces(const std::string& job, VersionId version,
   VersionPlaces places;
   {
     MutexLock lock(mutex_);
-    for (const auto& [place, holding] : holdings_) {
-      const ShardIdentity& identity = holding.identity;
+    for (const auto& [place, report] : replicas_) {
+      const ShardIdentity& identity = report.identity;
       if (identity.job != job || identity.version != version) continue;
       places.shards.resize(identity.world);
       VersionPlaces::Shard& shard = places.shards[identity.rank.value];
-      shard.digest = holding.digest;
-      shard.places.push_back({"node-0", "node-0", holding.tier});
+      shard.digest = report.digest;
+      shard.places.push_back({"node-0", "node-0", report.tier});
     }
   }
   done(places);
@@ -250,8 +251,8 @@ void FakeCoordinator::SetCommits(bool on) {
   MutexLock lock(mutex_);
   commits_ = on;
   if (!on) return;
-  const std::map<Place, Holding> holdings = holdings_;
-  for (const auto& [place, holding] : holdings) TryCommit(holding);
+  const std::map<Place, StoredReplica> replicas = replicas_;
+  for (const auto& [place, report] : replicas) TryCommit(report);
 }
 
 void FakeCoordinator::Broadcast(const std::string& job) {
@@ -268,7 +269,7 @@ uint64_t FakeCoordinator::Prepare(PrepareShard prepare) {
 
 void FakeCoordinator::Forget(Tier tier) {
   MutexLock lock(mutex_);
-  std::erase_if(holdings_, [tier](const auto& entry) { return entry.first.second == tier; });
+  std::erase_if(replicas_, [tier](const auto& entry) { return entry.first.second == tier; });
 }
 
 JobState FakeCoordinator::state(const std::string& job) {
@@ -277,24 +278,24 @@ JobState FakeCoordinator::state(const std::string& job) {
 }
 
 bool FakeCoordinator::Holds(const ShardKey& key, Tier tier) {
-  return holding(key, tier).has_value();
+  return report(key, tier).has_value();
 }
 
-std::optional<Holding> FakeCoordinator::holding(const ShardKey& key, Tier tier) {
+std::optional<StoredReplica> FakeCoordinator::report(const ShardKey& key, Tier tier) {
   MutexLock lock(mutex_);
-  auto found = holdings_.find({key, tier});
-  return found == holdings_.end() ? std::nullopt : std::optional(found->second);
+  auto found = replicas_.find({key, tier});
+  return found == replicas_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<Missing> FakeCoordinator::missing(const ShardKey& key, Tier tier) {
+std::optional<FailedReplica> FakeCoordinator::failed(const ShardKey& key, Tier tier) {
   MutexLock lock(mutex_);
-  auto found = missing_.find({key, tier});
-  return found == missing_.end() ? std::nullopt : std::optional(found->second);
+  auto found = failed_.find({key, tier});
+  return found == failed_.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool FakeCoordinator::WasGone(const ShardKey& key, Tier tier) {
+bool FakeCoordinator::WasRemoved(const ShardKey& key, Tier tier) {
   MutexLock lock(mutex_);
-  return gone_.contains({key, tier});
+  return removed_.contains({key, tier});
 }
 
 std::optional<Status> FakeCoordinator::prepared(uint64_t request) {
@@ -367,7 +368,7 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
   HOLDFAST_RETURN_IF_ERROR(trainer.SendRaw(hello));
   ReceivedPacket packet;
   MessageHeader header{};
-  do {  // while memory is being reserved, notices of the progress come first
+  do {  // while memory is being reserved, progress notices come first
     HOLDFAST_ASSIGN_OR_RETURN(packet,
                               ReceivePacket(trainer.socket_.get(), kMessageBytesMax, 20'000));
     HOLDFAST_ASSIGN_OR_RETURN(header, CheckPacket(packet.bytes));
@@ -390,7 +391,7 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
 }
 
 TestTrainer::~TestTrainer() {
-  // A moved-from trainer has no descriptor any more.
+  // A moved-from trainer has no descriptor.
   if (memory_fd_.valid()) ::munmap(memory_, welcome_.segment_bytes);
 }
 
@@ -489,9 +490,9 @@ Result<uint32_t> TestTrainer::Save(uint64_t step, uint64_t tensor_bytes, int wai
   return reply.slot;
 }
 
-Result<ReplyMessage> TestTrainer::OpenView(UniqueFd* memory) {
+Result<ReplyMessage> TestTrainer::OpenReader(UniqueFd* memory) {
   FindRestoreMessage message;
-  message.header.type = MessageType::kOpenView;
+  message.header.type = MessageType::kOpenReader;
   message.header.ticket = next_ticket_++;
   message.timeout_ms = 10'000;
   HOLDFAST_RETURN_IF_ERROR(SendRaw(message));
@@ -500,8 +501,8 @@ Result<ReplyMessage> TestTrainer::OpenView(UniqueFd* memory) {
   return reply;
 }
 
-Result<ReplyMessage> TestTrainer::ReadView(const ReadViewMessage& message) {
-  ReadViewMessage read = message;
+Result<ReplyMessage> TestTrainer::ReadRange(const ReadRangeMessage& message) {
+  ReadRangeMessage read = message;
   read.header.ticket = next_ticket_++;
   HOLDFAST_RETURN_IF_ERROR(SendRaw(read));
   return AwaitReply(read.header.ticket);

@@ -17,8 +17,9 @@
 #include "storage/io/sim_directory.h"
 #include "storage/volume/volume.h"
 
-// What the pipeline tests need around a node: a trainer that speaks the packets, a coordinator in
-// the same process, and a node over a real arena (keeper included) and a real or simulated volume.
+// The environment of a node for the pipeline tests: a trainer that sends and receives packets, a
+// coordinator in the same process, and a node over a real arena (keeper included) and a real or
+// simulated volume.
 
 namespace holdfast::agent {
 
@@ -26,57 +27,58 @@ std::string MakeTempDir();
 void RemoveTree(const std::string& path);
 bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000);
 
-/// The image of one test shard: a header and `tensor_bytes` bytes that follow from its version.
+/// Returns the image of one test shard: a header and `tensor_bytes` bytes that depend on its rank
+/// and version.
 std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t tensor_bytes,
                                  const std::string& samples = "");
 
-/// Decides as the coordinator does, without its durability: a version is committed at a tier once
-/// every rank of its world holds it there. Thread-safe.
+/// Decides as the coordinator does, but without durability: a version is committed at a tier once
+/// every rank of its world has a replica there. Thread-safe.
 class FakeCoordinator : public CoordinatorLink {
  public:
   void SetHandler(DirectiveHandler* handler);
-  void Report(Holding holding) override;
-  void Report(Missing missing) override;
-  void Report(Gone gone) override;
+  void Report(StoredReplica report) override;
+  void Report(FailedReplica failed) override;
+  void Report(RemovedReplica removed) override;
   void Report(Prepared prepared) override;
   void Report(TierWanted wanted) override;
   void SetWarnings(std::vector<std::string> warnings) override;
   void SetRanks(std::vector<LocalRank> ranks) override;
-  void Join(const JoinQuestion& question, std::function<void(Result<Incarnation>)> done) override;
-  void DecideRestore(const RestoreQuestion& question,
+  void Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) override;
+  void DecideRestore(const RestoreRequest& request,
                      std::function<void(Result<RestoreDecision>)> done) override;
-  /// Wherever it was reported, at addresses that are the nodes' names.
+  /// Returns the reported replicas, with the nodes' names as addresses.
   void FindPlaces(const std::string& job, VersionId version,
                   std::function<void(Result<VersionPlaces>)> done) override;
 
-  /// Calls fail as Unavailable while not reachable, and directives are not sent.
+  /// While not reachable, calls fail with Unavailable and directives are not sent.
   void SetReachable(bool reachable);
   void SetDecision(std::optional<RestoreDecision> decision);
   void SetAborted(VersionId version);
   void SetDiskTarget(Step step);
-  /// Commits nothing while paused.
+  /// Turns commits on or off.
   void SetCommits(bool on);
   void Broadcast(const std::string& job);
   uint64_t Prepare(PrepareShard prepare);
-  /// Says the word on a job after `change`.
-  void Say(const std::string& job, const std::function<void(JobState&)>& change);
+  /// Applies `change` to a job's state and sends the state.
+  void UpdateJob(const std::string& job, const std::function<void(JobState&)>& change);
 
-  /// What an Attach with an empty inventory does to a tier.
+  /// Drops all replicas of a tier, as an attach with an empty inventory does.
   void Forget(Tier tier);
   JobState state(const std::string& job);
   bool Holds(const ShardKey& key, Tier tier);
-  std::optional<Holding> holding(const ShardKey& key, Tier tier);
-  std::optional<Missing> missing(const ShardKey& key, Tier tier);
-  bool WasGone(const ShardKey& key, Tier tier);
+  std::optional<StoredReplica> report(const ShardKey& key, Tier tier);
+  std::optional<FailedReplica> failed(const ShardKey& key, Tier tier);
+  bool WasRemoved(const ShardKey& key, Tier tier);
   std::optional<Status> prepared(uint64_t request);
   std::vector<std::string> warnings();
-  std::vector<JoinQuestion> joins();
+  std::vector<JoinRequest> joins();
   std::vector<LocalRank> ranks();
   std::vector<TierWanted> wanted();
 
  private:
   using Place = std::pair<ShardKey, Tier>;
-  void TryCommit(const Holding& holding) HOLDFAST_REQUIRES(mutex_);
+  void TryCommit(const StoredReplica& report) HOLDFAST_REQUIRES(mutex_);
   void Send(const JobState& state) HOLDFAST_REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -85,29 +87,29 @@ class FakeCoordinator : public CoordinatorLink {
   bool commits_ HOLDFAST_GUARDED_BY(mutex_) = true;
   std::map<std::string, JobState> jobs_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, std::string> run_ids_ HOLDFAST_GUARDED_BY(mutex_);
-  std::map<Place, Holding> holdings_ HOLDFAST_GUARDED_BY(mutex_);
-  std::map<Place, Missing> missing_ HOLDFAST_GUARDED_BY(mutex_);
-  std::set<Place> gone_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<Place, StoredReplica> replicas_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<Place, FailedReplica> failed_ HOLDFAST_GUARDED_BY(mutex_);
+  std::set<Place> removed_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<uint64_t, Status> prepared_ HOLDFAST_GUARDED_BY(mutex_);
   uint64_t next_request_ HOLDFAST_GUARDED_BY(mutex_) = 1;
   std::optional<RestoreDecision> decision_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
-  std::vector<JoinQuestion> joins_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<JoinRequest> joins_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-/// Other agents, as memory: what it is given can be fetched.
-/// No peers: nobody is reached.
+/// A transport without any reachable peer.
 class NoPeers : public PeerTransport {
  public:
   Result<std::unique_ptr<PeerStream>> Open(const std::string& address,
                                            const PeerRequest& /*request*/,
                                            Clock::TimePoint /*deadline*/) override {
-    return Fail(UnavailableError(address + " is not there"));
+    return Fail(UnavailableError(address + " cannot be reached"));
   }
 };
 
+/// Another agent that has one shard: `image`, sealed by `seal`.
 class FakeFetcher : public ShardFetcher {
  public:
   Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
@@ -118,7 +120,7 @@ class FakeFetcher : public ShardFetcher {
   std::vector<std::byte> image;
 };
 
-/// A trainer's side of the socket.
+/// A trainer's end of the socket.
 class TestTrainer {
  public:
   struct Options {
@@ -130,8 +132,9 @@ class TestTrainer {
     uint64_t slot_bytes = 4 << 20;
     uint32_t protocol = kProtocolVersion;
   };
-  /// Connects, and says Hello if `options` are given.
+  /// Connects, sends a Hello and waits for the Welcome.
   static Result<TestTrainer> Connect(const std::string& socket, const Options& options);
+  /// Connects without a Hello.
   static Result<TestTrainer> ConnectSilently(const std::string& socket);
 
   TestTrainer(TestTrainer&&) = default;
@@ -150,14 +153,14 @@ class TestTrainer {
   SlotProgress& progress(uint32_t index);
   void Copy(uint32_t slot, std::span<const std::byte> image, uint64_t up_to);
   Status EndSave(uint32_t slot, uint64_t step, MessageType type = MessageType::kEndSave);
-  /// All of it; the reply's slot.
+  /// Runs a complete save; returns its slot.
   Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
   Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
-  /// The memory of the view comes with the reply when it is good.
-  Result<ReplyMessage> OpenView(UniqueFd* memory);
-  Result<ReplyMessage> ReadView(const ReadViewMessage& message);
+  /// `memory` gets the memory of the version reader, when the reply is OK.
+  Result<ReplyMessage> OpenReader(UniqueFd* memory);
+  Result<ReplyMessage> ReadRange(const ReadRangeMessage& message);
 
-  /// The notice, once it is there; earlier ones are kept for later calls.
+  /// Waits for a notice. Other notices are kept for later calls.
   Result<NoticeMessage> AwaitNotice(NoticeKind kind, uint64_t step, Tier tier,
                                     int timeout_ms = 20'000);
   Result<ReplyMessage> AwaitReply(uint64_t ticket, int timeout_ms = 20'000);
@@ -166,7 +169,7 @@ class TestTrainer {
   Status SendRaw(const Message& message) {
     return SendRaw(std::as_bytes(std::span(&message, 1)));
   }
-  /// True once the agent has closed the connection; packets on the way are dropped.
+  /// Returns true once the agent has closed the connection; drops the packets before that.
   bool AwaitClosed(int timeout_ms = 10'000);
   void HangUp() { socket_.Reset(); }
 
@@ -182,7 +185,7 @@ class TestTrainer {
   uint64_t next_ticket_ = 1;
   std::vector<NoticeMessage> notices_;
   std::map<uint64_t, ReplyMessage> replies_;
-  UniqueFd last_fd_;  // that came with a packet after the Welcome
+  UniqueFd last_fd_;  // the last one received after the Welcome
 };
 
 struct TestNodeOptions {
@@ -194,7 +197,7 @@ struct TestNodeOptions {
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
 
-/// A node that can be stopped and started again over the same keeper and disks.
+/// A node that can be stopped and started again with the same keeper and disks.
 class TestNode {
  public:
   explicit TestNode(const TestNodeOptions& options = {});
@@ -202,13 +205,13 @@ class TestNode {
 
   Status Start();
   void Stop();
-  /// The memory is gone; call it while stopped.
+  /// Ends the keeper, and so loses the arena's memory. Call it while the node is stopped.
   void KillKeeper();
   std::string socket() const { return dir_ + "/agent.sock"; }
-  /// Of the first rank.
+  /// Returns the slots of the first rank.
   std::vector<RankSlots::SlotStatus> Slots() const { return node->Snapshot().at(0).slots; }
   std::string data_dir() const { return dir_ + "/data"; }
-  /// Paths under data_dir() of all files, for looking at bytes.
+  /// Returns the paths of all files under data_dir().
   std::vector<std::string> DataFiles() const;
 
   FakeCoordinator coordinator;

@@ -16,7 +16,7 @@
 #include "storage/base/random.h"
 #include "tests/agent/pipeline/harness.h"
 
-// What a trainer can do wrong, by mistake or not: it harms its own save or session, nobody else's.
+// Errors of a trainer, intended or not: they harm only its own save or session.
 
 namespace holdfast::agent {
 namespace {
@@ -37,7 +37,7 @@ class HostileTest : public ::testing::Test {
     ASSERT_TRUE(trainer) << trainer.error().ToString();
     trainer_ = std::make_unique<TestTrainer>(std::move(*trainer));
   }
-  // Whatever happened, another job's trainer is served.
+  // After every test, another job's trainer is still served.
   void TearDown() override {
     auto saved = bystander_->Save(++bystander_step_, kTensorBytes);
     ASSERT_TRUE(saved) << saved.error().ToString();
@@ -48,7 +48,7 @@ class HostileTest : public ::testing::Test {
     if (!notice) return notice.error();
     return Status(ErrorFromNumber(notice->code), GetText(notice->text));
   }
-  void ExpectGoesOn(uint64_t step) {
+  void ExpectSaveSucceeds(uint64_t step) {
     auto saved = trainer_->Save(step, kTensorBytes);
     ASSERT_TRUE(saved) << saved.error().ToString();
     EXPECT_TRUE(trainer_->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk));
@@ -64,7 +64,7 @@ class HostileTest : public ::testing::Test {
   uint64_t bystander_step_ = 0;
 };
 
-TEST_F(HostileTest, SilentConnectionsTakeNoPlaceFromATrainer) {
+TEST_F(HostileTest, SilentConnectionsDoNotBlockATrainer) {
   std::vector<TestTrainer> silent;
   for (int tries = 0; silent.size() < 600 && tries < 5000; ++tries) {
     auto one = TestTrainer::ConnectSilently(node_.socket());
@@ -81,11 +81,11 @@ TEST_F(HostileTest, SilentConnectionsTakeNoPlaceFromATrainer) {
     return refused.ok();
   });
   ASSERT_TRUE(served) << refused.ToString();
-  // Far less than the silent ones are given to speak.
+  // Much shorter than the Hello timeout of the silent connections.
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(4));
 }
 
-TEST_F(HostileTest, RanksThatStartAtOnceAreNotTakenForSilentOnes) {
+TEST_F(HostileTest, RanksThatStartTogetherAreNotDroppedAsSilent) {
   std::vector<std::thread> ranks;
   std::atomic<int> served{0};
   for (uint32_t rank = 0; rank < 100; ++rank) {
@@ -93,7 +93,7 @@ TEST_F(HostileTest, RanksThatStartAtOnceAreNotTakenForSilentOnes) {
       const TestTrainer::Options options{
           .job = "crowd", .rank = rank, .world = 100, .slots = 2, .slot_bytes = 4096};
       auto trainer = TestTrainer::Connect(node_.socket(), options);
-      // Not all of them have room in the arena; none is cut off.
+      // The arena has no room for all of them; no connection is dropped.
       const bool answered =
           trainer.has_value() || trainer.error().code() == ErrorCode::kResourceExhausted;
       if (answered) ++served;
@@ -103,7 +103,7 @@ TEST_F(HostileTest, RanksThatStartAtOnceAreNotTakenForSilentOnes) {
   EXPECT_EQ(served.load(), 100);
 }
 
-/// Runs `body` in a child that is in a PID namespace of its own; false: not permitted here.
+/// Runs `body` in a child process in a new PID namespace. Returns false when that is not permitted.
 bool InOwnPidNamespace(const std::function<void()>& body, pid_t* child) {
   int permitted[2];
   if (::pipe(permitted) != 0) return false;
@@ -128,7 +128,7 @@ bool InOwnPidNamespace(const std::function<void()>& body, pid_t* child) {
   return read && may == 1;
 }
 
-TEST(PidNamespaceTest, ATrainerThatTheAgentCannotSeeIsToldWhyAndWhatToDo) {
+TEST(PidNamespaceTest, AnInvisibleTrainerIsRefusedWithTheRemedy) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   pid_t child = 0;
@@ -143,7 +143,7 @@ TEST(PidNamespaceTest, ATrainerThatTheAgentCannotSeeIsToldWhyAndWhatToDo) {
       &child);
   if (!permitted) {
     ::waitpid(child, nullptr, 0);
-    GTEST_SKIP() << "this user may not make PID namespaces";
+    GTEST_SKIP() << "this user may not create PID namespaces";
   }
   std::string socket(256, 0);
   ASSERT_EQ(::read(ready[0], socket.data(), socket.size()), 256);
@@ -157,7 +157,7 @@ TEST(PidNamespaceTest, ATrainerThatTheAgentCannotSeeIsToldWhyAndWhatToDo) {
   RemoveTree(std::filesystem::path(socket.c_str()).parent_path());
 }
 
-TEST_F(HostileTest, AGoodbyeCountsThoughAnAnswerBeforeItCannotBeSent) {
+TEST_F(HostileTest, AGoodbyeCountsWhenAnEarlierReplyCannotBeSent) {
   const MessageHeader goodbye{.type = MessageType::kGoodbye};
   for (int run = 0; run < 20; ++run) {
     int pipe[2];
@@ -177,7 +177,7 @@ TEST_F(HostileTest, AGoodbyeCountsThoughAnAnswerBeforeItCannotBeSent) {
       if (well) trainer->HangUp();
       const char outcome = well ? 1 : 0;
       static_cast<void>(!::write(pipe[1], &outcome, 1));
-      for (;;) ::pause();  // the process lives on
+      for (;;) ::pause();  // the process stays alive
     }
     char outcome = 0;
     EXPECT_EQ(::read(pipe[0], &outcome, 1), 1);
@@ -224,7 +224,7 @@ TEST_F(HostileTest, GarbagePacketsEndTheSession) {
     EXPECT_TRUE(sent.ok()) << sent.ToString();
     EXPECT_TRUE(raw->AwaitClosed()) << bytes;
   }
-  // Right header, wrong size; and what only the agent may say.
+  // Valid header, wrong size.
   MessageHeader header{.type = MessageType::kBeginSave};
   ASSERT_TRUE(trainer_->SendRaw(header).ok());
   EXPECT_TRUE(trainer_->AwaitClosed());
@@ -249,10 +249,10 @@ TEST_F(HostileTest, ImageSizesAreChecked) {
   auto none = trainer_->BeginSave(1, 0);
   ASSERT_TRUE(none);
   EXPECT_EQ(ErrorFromNumber(none->code), ErrorCode::kInvalidArgument);
-  ExpectGoesOn(1);
+  ExpectSaveSucceeds(1);
 }
 
-TEST_F(HostileTest, EndSaveOfSlotsThatAreNotIts) {
+TEST_F(HostileTest, EndSaveOfAnotherSlotFails) {
   auto begun = trainer_->BeginSave(1, 5000);
   ASSERT_TRUE(begun);
   ASSERT_TRUE(trainer_->EndSave(begun->slot + 1, 1).ok());
@@ -264,7 +264,7 @@ TEST_F(HostileTest, EndSaveOfSlotsThatAreNotIts) {
   ASSERT_TRUE(trainer_->EndSave(4'000'000'000, 4, MessageType::kEndRestore).ok());
   EXPECT_EQ(FailureOf(4).code(), ErrorCode::kFailedPrecondition);
   ASSERT_TRUE(trainer_->EndSave(begun->slot, 1, MessageType::kAbandonSave).ok());
-  ExpectGoesOn(1);
+  ExpectSaveSucceeds(1);
 }
 
 TEST_F(HostileTest, ProgressBeyondTheImageFailsThatSave) {
@@ -274,8 +274,8 @@ TEST_F(HostileTest, ProgressBeyondTheImageFailsThatSave) {
   const Status status = FailureOf(1);
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("2500000"));
-  EXPECT_TRUE(node_.coordinator.missing(trainer_->Key(1), Tier::kMemory).has_value());
-  ExpectGoesOn(2);
+  EXPECT_TRUE(node_.coordinator.failed(trainer_->Key(1), Tier::kMemory).has_value());
+  ExpectSaveSucceeds(2);
 }
 
 TEST_F(HostileTest, ProgressThatGoesBackFailsThatSave) {
@@ -290,7 +290,7 @@ TEST_F(HostileTest, ProgressThatGoesBackFailsThatSave) {
   }));
   PublishProgress(trainer_->progress(begun->slot), 5);
   EXPECT_THAT(FailureOf(1).message(), HasSubstr("went back"));
-  ExpectGoesOn(2);
+  ExpectSaveSucceeds(2);
 }
 
 TEST_F(HostileTest, AnEndBeforeTheCopyIsCompleteFailsThatSave) {
@@ -299,11 +299,11 @@ TEST_F(HostileTest, AnEndBeforeTheCopyIsCompleteFailsThatSave) {
   PublishProgress(trainer_->progress(begun->slot), kTensorBytes - 1);
   ASSERT_TRUE(trainer_->EndSave(begun->slot, 1).ok());
   EXPECT_THAT(FailureOf(1).message(), HasSubstr("2499999 of 2500000"));
-  ExpectGoesOn(2);
+  ExpectSaveSucceeds(2);
 }
 
 TEST_F(HostileTest, AnImageThatIsNotThisShardIsNotSealed) {
-  // No header at all, then the header of another job, rank and step.
+  // First no header at all, then the header of another job.
   auto begun = trainer_->BeginSave(1, kTensorBytes);
   ASSERT_TRUE(begun);
   std::memset(trainer_->slot(begun->slot).data(), 0xff, 4096);
@@ -324,10 +324,10 @@ TEST_F(HostileTest, AnImageThatIsNotThisShardIsNotSealed) {
     EXPECT_FALSE(node_.coordinator.Holds(trainer_->Key(step), Tier::kMemory));
     EXPECT_FALSE(node_.coordinator.Holds(trainer_->Key(step), Tier::kDisk));
   }
-  ExpectGoesOn(3);
+  ExpectSaveSucceeds(3);
 }
 
-TEST_F(HostileTest, ATrainerThatReadsNothingIsDroppedInTheEnd) {
+TEST_F(HostileTest, ATrainerThatNeverReadsIsDisconnected) {
   BeginSaveMessage message;
   message.step = 1;
   message.image_bytes = 0;
@@ -336,7 +336,7 @@ TEST_F(HostileTest, ATrainerThatReadsNothingIsDroppedInTheEnd) {
   EXPECT_TRUE(trainer_->AwaitClosed());
 }
 
-TEST_F(HostileTest, RandomPacketsWithTheRightFrame) {
+TEST_F(HostileTest, RandomPacketsWithAValidHeaderHarmNothing) {
   Random random(99);
   for (int round = 0; round < 300; ++round) {
     const MessageType types[] = {MessageType::kBeginSave, MessageType::kEndSave,
@@ -364,12 +364,12 @@ TEST_F(HostileTest, RandomPacketsWithTheRightFrame) {
     if (random.OneIn(3)) {
       PublishProgress(trainer_->progress(static_cast<uint32_t>(random.Below(3))), random.Next());
     }
-    // Keep its inbox from filling up.
+    // Keep the socket's receive queue from filling up.
     static_cast<void>(trainer_->AwaitReply(~0ULL - 1, 0).has_value());
   }
 }
 
-TEST_F(HostileTest, ManySilentConnectionsStarveNobody) {
+TEST_F(HostileTest, ManySilentConnectionsDoNotStopASave) {
   std::vector<TestTrainer> silent;
   for (int i = 0; i < 200; ++i) {
     auto one = TestTrainer::ConnectSilently(node_.socket());
@@ -381,7 +381,7 @@ TEST_F(HostileTest, ManySilentConnectionsStarveNobody) {
     ASSERT_TRUE(one) << one.error().ToString();
     silent.push_back(std::move(*one));
   }
-  ExpectGoesOn(1);
+  ExpectSaveSucceeds(1);
 }
 
 }  // namespace

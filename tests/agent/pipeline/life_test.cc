@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <future>
 
-#include "agent/pipeline/fact_book.h"
 #include "agent/pipeline/parity_log.h"
+#include "agent/pipeline/report_queue.h"
 #include "tests/agent/pipeline/harness.h"
 
-// What becomes of a job's memory and threads when it is over, and of its newest version.
+// The end of a job: its memory, its threads and its newest version.
 
 namespace holdfast::agent {
 namespace {
@@ -32,24 +32,24 @@ size_t EntriesOf(const std::string& folder) {
   return count;
 }
 
-LocalRank Of(const TestTrainer& trainer, bool said_goodbye) {
+LocalRank Of(const TestTrainer& trainer, bool goodbye) {
   const ShardKey key = trainer.Key(1);
-  return {key.job, key.version.incarnation, key.rank, said_goodbye};
+  return {key.job, key.version.incarnation, key.rank, goodbye};
 }
 
-void SayGoodbye(TestTrainer& trainer) {
+void SendGoodbye(TestTrainer& trainer) {
   MessageHeader goodbye{.type = MessageType::kGoodbye};
   ASSERT_OK(trainer.SendRaw(goodbye));
 }
 
-TEST(Life, TheCoordinatorHearsOfTrainersThatComeAndGo) {
+TEST(Life, TrainersThatJoinAndLeaveAreReported) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto trainer = TestTrainer::Connect(node.socket(), {});
   ASSERT_TRUE(trainer) << trainer.error().ToString();
-  EXPECT_TRUE(Eventually(
-      [&] { return node.coordinator.ranks() == std::vector{Of(*trainer, false)}; }));
-  SayGoodbye(*trainer);
+  EXPECT_TRUE(
+      Eventually([&] { return node.coordinator.ranks() == std::vector{Of(*trainer, false)}; }));
+  SendGoodbye(*trainer);
   EXPECT_TRUE(
       Eventually([&] { return node.coordinator.ranks() == std::vector{Of(*trainer, true)}; }));
   auto again = TestTrainer::Connect(node.socket(), {.run_id = "run-2"});
@@ -58,10 +58,10 @@ TEST(Life, TheCoordinatorHearsOfTrainersThatComeAndGo) {
       Eventually([&] { return node.coordinator.ranks() == std::vector{Of(*again, false)}; }));
   again->HangUp();
   EXPECT_TRUE(Eventually([&] { return node.coordinator.ranks().empty(); }))
-      << "it left without a goodbye";
+      << "the trainer left without a Goodbye";
 }
 
-TEST(Life, WhoWaitsForATierIsPassedOn) {
+TEST(Life, AWaitForATierIsReported) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto trainer = TestTrainer::Connect(node.socket(), {});
@@ -78,7 +78,7 @@ TEST(Life, WhoWaitsForATierIsPassedOn) {
   EXPECT_TRUE(trainer->AwaitClosed()) << "no such tier";
 }
 
-TEST(Life, AReleasedJobGivesBackMemoryAndThreadsAndKeepsItsDisk) {
+TEST(Life, AReleasedJobFreesMemoryAndThreadsAndKeepsItsDisk) {
   TestNode node({.arena_bytes = 40 << 20});
   ASSERT_OK(node.Start());
   const size_t threads = EntriesOf("/proc/self/task");
@@ -91,23 +91,23 @@ TEST(Life, AReleasedJobGivesBackMemoryAndThreadsAndKeepsItsDisk) {
     ASSERT_TRUE(trainer->Save(1, kTensorBytes));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
     EXPECT_GT(EntriesOf("/proc/self/task"), threads);
-    // Not while it is here.
-    node.coordinator.Say("first", [](JobState& state) { state.release = true; });
+    // The job is not released while its trainer is connected.
+    node.coordinator.UpdateJob("first", [](JobState& state) { state.release = true; });
     ASSERT_TRUE(trainer->Save(2, kTensorBytes));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 2, Tier::kDisk));
-    SayGoodbye(*trainer);
+    SendGoodbye(*trainer);
     ASSERT_TRUE(trainer->AwaitClosed());
   }
-  node.coordinator.Say("first", [](JobState& state) { state.release = true; });
+  node.coordinator.UpdateJob("first", [](JobState& state) { state.release = true; });
   EXPECT_TRUE(Eventually([&] { return node.arena->usage().reserved_bytes == reserved; }));
   EXPECT_TRUE(Eventually([&] { return EntriesOf("/proc/self/task") <= threads; }));
-  EXPECT_TRUE(node.coordinator.WasGone(key, Tier::kMemory));
+  EXPECT_TRUE(node.coordinator.WasRemoved(key, Tier::kMemory));
   EXPECT_TRUE(Eventually([&] { return node.coordinator.ranks().empty(); }));
   auto seal = node.volume->ReadSeal({key.job, {key.version.incarnation, Step{2}}, key.rank});
   EXPECT_TRUE(seal.has_value()) << seal.error().ToString();
 }
 
-TEST(Life, WhatIsInMemoryAloneIsNotReleased) {
+TEST(Life, AVersionOnlyInMemoryIsNotReleased) {
   TestNode node({.disk_every_steps = 1'000'000});
   ASSERT_OK(node.Start());
   auto trainer = TestTrainer::Connect(node.socket(), {});
@@ -115,15 +115,15 @@ TEST(Life, WhatIsInMemoryAloneIsNotReleased) {
   ASSERT_TRUE(trainer->Save(1, kTensorBytes));
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kMemory));
   const ShardKey key = trainer->Key(1);
-  SayGoodbye(*trainer);
+  SendGoodbye(*trainer);
   ASSERT_TRUE(trainer->AwaitClosed());
-  node.coordinator.Say("job", [](JobState& state) { state.release = true; });
+  node.coordinator.UpdateJob("job", [](JobState& state) { state.release = true; });
   Clock::Real().SleepFor(std::chrono::milliseconds(1500));
-  EXPECT_FALSE(node.coordinator.WasGone(key, Tier::kMemory));
+  EXPECT_FALSE(node.coordinator.WasRemoved(key, Tier::kMemory));
   EXPECT_GT(node.arena->usage().segments, 0U);
 }
 
-TEST(Life, ManyJobsInTurnLeaveNothing) {
+TEST(Life, ManyJobsInTurnLeakNothing) {
   const int jobs = std::getenv("HOLDFAST_MANY_JOBS") != nullptr ? 200 : 30;
   TestNode node({.arena_bytes = 40 << 20});  // room for two of them
   ASSERT_OK(node.Start());
@@ -135,9 +135,9 @@ TEST(Life, ManyJobsInTurnLeaveNothing) {
     ASSERT_TRUE(trainer) << job << ": " << trainer.error().ToString();
     ASSERT_TRUE(trainer->Save(1, kTensorBytes));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk)) << job;
-    SayGoodbye(*trainer);
+    SendGoodbye(*trainer);
     ASSERT_TRUE(trainer->AwaitClosed());
-    node.coordinator.Say(job, [](JobState& state) { state.release = true; });
+    node.coordinator.UpdateJob(job, [](JobState& state) { state.release = true; });
     ASSERT_TRUE(Eventually([&] { return node.arena->usage().segments == 0; })) << job;
     threads.push_back(EntriesOf("/proc/self/task"));
     descriptors.push_back(EntriesOf("/proc/self/fd"));
@@ -146,31 +146,31 @@ TEST(Life, ManyJobsInTurnLeaveNothing) {
   EXPECT_LE(descriptors.back(), descriptors[2] + 2);
 }
 
-TEST(Life, AForgottenJobIsGoneFromMemoryAndDisk) {
+TEST(Life, AForgottenJobIsRemovedFromMemoryAndDisk) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto other = TestTrainer::Connect(node.socket(), {.job = "other"});
   ASSERT_TRUE(other);
   ASSERT_TRUE(other->Save(1, kTensorBytes));
   ASSERT_TRUE(other->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
-  auto trainer = TestTrainer::Connect(node.socket(), {.job = "gone"});
+  auto trainer = TestTrainer::Connect(node.socket(), {.job = "forgotten"});
   ASSERT_TRUE(trainer) << trainer.error().ToString();
   for (uint64_t step : {1, 2}) {
     ASSERT_TRUE(trainer->Save(step, kTensorBytes));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk));
   }
   const Incarnation incarnation = trainer->incarnation();
-  SayGoodbye(*trainer);
+  SendGoodbye(*trainer);
   ASSERT_TRUE(trainer->AwaitClosed());
-  JobState word;
-  word.job = "gone";
-  word.incarnation = incarnation;
-  word.forget = true;
-  node.node->OnJobState(word);
+  JobState state;
+  state.job = "forgotten";
+  state.incarnation = incarnation;
+  state.forget = true;
+  node.node->OnJobState(state);
   EXPECT_TRUE(Eventually([&] {
-    return node.coordinator.WasGone(trainer->Key(1), Tier::kDisk) &&
-           node.coordinator.WasGone(trainer->Key(2), Tier::kDisk) &&
-           node.coordinator.WasGone(trainer->Key(2), Tier::kMemory);
+    return node.coordinator.WasRemoved(trainer->Key(1), Tier::kDisk) &&
+           node.coordinator.WasRemoved(trainer->Key(2), Tier::kDisk) &&
+           node.coordinator.WasRemoved(trainer->Key(2), Tier::kMemory);
   }));
   EXPECT_TRUE(Eventually([&] { return node.arena->usage().segments == 1; }));
   for (const StoredShard& shard : node.volume->List()) EXPECT_EQ(shard.identity.job, "other");
@@ -185,23 +185,23 @@ TEST(Life, ANewJobOfAForgottenNameKeepsItsVersions) {
   ASSERT_TRUE(trainer->Save(1, kTensorBytes));
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   const ShardKey old = trainer->Key(1);
-  SayGoodbye(*trainer);
+  SendGoodbye(*trainer);
   ASSERT_TRUE(trainer->AwaitClosed());
   auto again = TestTrainer::Connect(node.socket(), {.run_id = "run-2"});
   ASSERT_TRUE(again);
   ASSERT_TRUE(again->Save(2, kTensorBytes));
   ASSERT_TRUE(again->AwaitNotice(NoticeKind::kCommitted, 2, Tier::kDisk));
-  JobState word;
-  word.job = "job";
-  word.incarnation = old.version.incarnation;
-  word.forget = true;
-  node.node->OnJobState(word);
-  EXPECT_TRUE(Eventually([&] { return node.coordinator.WasGone(old, Tier::kDisk); }));
+  JobState state;
+  state.job = "job";
+  state.incarnation = old.version.incarnation;
+  state.forget = true;
+  node.node->OnJobState(state);
+  EXPECT_TRUE(Eventually([&] { return node.coordinator.WasRemoved(old, Tier::kDisk); }));
   EXPECT_TRUE(node.volume->ReadSeal(again->Key(2)).has_value());
   EXPECT_TRUE(again->Save(3, kTensorBytes).has_value());
 }
 
-TEST(Life, AFlushWritesWhatTheTargetPassedOver) {
+TEST(Life, AFlushWritesAVersionBeforeTheTarget) {
   TestNode node;
   ASSERT_OK(node.Start());
   node.coordinator.SetDiskTarget(Step{100});
@@ -215,14 +215,14 @@ TEST(Life, AFlushWritesWhatTheTargetPassedOver) {
   EXPECT_TRUE(node.coordinator.Holds(trainer->Key(5), Tier::kDisk));
 }
 
-TEST(Reserving, RanksGetTheirMemoryTogetherAndHearOfProgress) {
+TEST(Reserving, RanksReserveInParallelAndGetProgressNotices) {
   std::atomic<int> waiting{0};
-  std::promise<void> go;
-  const std::shared_future<void> gone(go.get_future());
+  std::promise<void> release;
+  const std::shared_future<void> released(release.get_future());
   TestNodeOptions options;
   options.before_reserve = [&](const SegmentOwner&) {
     ++waiting;
-    gone.wait();
+    released.wait();
   };
   TestNode node(options);
   ASSERT_OK(node.Start());
@@ -239,55 +239,55 @@ TEST(Reserving, RanksGetTheirMemoryTogetherAndHearOfProgress) {
     ASSERT_OK(trainer->SendRaw(hello));
     trainers.push_back(*std::move(trainer));
   }
-  EXPECT_TRUE(Eventually([&] { return waiting == 2; })) << "one waits for the other";
+  EXPECT_TRUE(Eventually([&] { return waiting == 2; })) << "one rank waits for the other";
   for (TestTrainer& trainer : trainers) {
     auto notice = trainer.AwaitNotice(NoticeKind::kReserving, 0, Tier::kMemory);
     const std::string text = notice ? GetText(notice->text) : notice.error().ToString();
     EXPECT_THAT(text, HasSubstr("12 MiB"));
   }
-  go.set_value();
+  release.set_value();
   EXPECT_TRUE(Eventually([&] { return node.arena->usage().segments == 2; }));
 }
 
-TEST(ParityLog, SaysAtMostOneLineAMinuteWithTheCount) {
+TEST(ParityLog, LogsAtMostOneLineAMinuteWithTheCount) {
   ParityLog log;
   Clock::TimePoint now{};
-  ASSERT_TRUE(log.NotMade(now).has_value()) << "the first at once";
+  ASSERT_TRUE(log.CountNotMade(now).has_value()) << "the first line is not delayed";
   for (int i = 0; i < 500; ++i) {
     now += std::chrono::milliseconds(100);
-    log.Made();
-    EXPECT_FALSE(log.NotMade(now).has_value());
+    log.CountMade();
+    EXPECT_FALSE(log.CountNotMade(now).has_value());
   }
   now += std::chrono::seconds(20);
-  const auto line = log.NotMade(now);
+  const auto line = log.CountNotMade(now);
   ASSERT_TRUE(line.has_value());
   EXPECT_EQ(line->not_made, 501U);
   EXPECT_EQ(line->made, 500U);
 }
 
-TEST(FactBookRanks, TravelWithEveryBatchAndHurryWhenTheyChange) {
-  FactBook book;
-  EXPECT_FALSE(book.AwaitPending(0));
+TEST(ReportQueueRanks, AreInEveryBatchAndWakeTheSenderOnChange) {
+  ReportQueue queue;
+  EXPECT_FALSE(queue.AwaitPending(0));
   const LocalRank rank{"job", Incarnation{1}, Rank{0}};
-  book.SetRanks({rank});
-  EXPECT_TRUE(book.AwaitPending(0));
-  EXPECT_THAT(book.Take().ranks, ElementsAre(rank));
-  book.SetRanks({rank});
-  EXPECT_FALSE(book.AwaitPending(0));
-  EXPECT_THAT(book.Take().ranks, ElementsAre(rank)) << "also when nothing changed";
-  book.SetRanks({});
-  EXPECT_TRUE(book.AwaitPending(0));
-  EXPECT_THAT(book.Inventory().ranks, IsEmpty());
+  queue.SetRanks({rank});
+  EXPECT_TRUE(queue.AwaitPending(0));
+  EXPECT_THAT(queue.Take().ranks, ElementsAre(rank));
+  queue.SetRanks({rank});
+  EXPECT_FALSE(queue.AwaitPending(0));
+  EXPECT_THAT(queue.Take().ranks, ElementsAre(rank)) << "ranks are sent even if unchanged";
+  queue.SetRanks({});
+  EXPECT_TRUE(queue.AwaitPending(0));
+  EXPECT_THAT(queue.Inventory().ranks, IsEmpty());
 }
 
-TEST(FactBookWanted, IsRepeatedUntilItIsAcknowledged) {
-  FactBook book;
-  book.Add(TierWanted{"job", {Incarnation{1}, Step{3}}, Tier::kDisk});
-  FactBatch batch = book.Take();
+TEST(ReportQueueWanted, IsRepeatedUntilItIsAcknowledged) {
+  ReportQueue queue;
+  queue.Add(TierWanted{"job", {Incarnation{1}, Step{3}}, Tier::kDisk});
+  ReportBatch batch = queue.Take();
   ASSERT_EQ(batch.wanted.size(), 1U);
-  EXPECT_TRUE(book.Take().wanted.empty());
-  book.Return(std::move(batch));
-  EXPECT_EQ(book.Take().wanted.size(), 1U);
+  EXPECT_TRUE(queue.Take().wanted.empty());
+  queue.Return(std::move(batch));
+  EXPECT_EQ(queue.Take().wanted.size(), 1U);
 }
 
 }  // namespace

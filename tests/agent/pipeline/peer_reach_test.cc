@@ -11,9 +11,9 @@ namespace holdfast::agent {
 namespace {
 using ::testing::IsEmpty;
 
-/// Of four nodes: this one, one that serves, one that is gone, and one that takes connections and
-/// says nothing, as behind a cut link.
-TEST(PeerReach, WhoAnswersIsReachedWhateverTheAnswer) {
+/// Of four nodes, one is this node, one serves, one is down, and one accepts connections and never
+/// answers, as behind a cut link.
+TEST(PeerReach, APeerThatAnswersIsReachableWhateverTheAnswer) {
   TempDir dir;
   TestSource source;
   TcpPeerServerOptions serves;
@@ -22,9 +22,9 @@ TEST(PeerReach, WhoAnswersIsReachedWhateverTheAnswer) {
   serves.listen = "unix:" + dir.path() + "/n1.sock";
   auto server = TcpPeerServer::Start(serves, source);
   ASSERT_TRUE(server) << server.error().ToString();
-  auto there = ParsePeerAddress("unix:" + dir.path() + "/n3.sock");
-  ASSERT_TRUE(there) << there.error().ToString();
-  auto silent = ListenAt(*there);
+  auto silent_address = ParsePeerAddress("unix:" + dir.path() + "/n3.sock");
+  ASSERT_TRUE(silent_address) << silent_address.error().ToString();
+  auto silent = ListenAt(*silent_address);
   ASSERT_TRUE(silent) << silent.error().ToString();
   TcpTransportOptions options;
   options.cluster = "test";
@@ -43,16 +43,16 @@ TEST(PeerReach, WhoAnswersIsReachedWhateverTheAnswer) {
   ASSERT_TRUE(group) << group.error().ToString();
 
   PeerReach reach(**transport, "n0", Clock::Real());
-  EXPECT_THAT(reach.Wonder("gpt"), IsEmpty()) << "there is nobody to ask";
+  EXPECT_THAT(reach.RequestProbes("gpt"), IsEmpty()) << "no group is known";
   reach.SetGroup("gpt", *group);
-  std::vector<PeerAnswer> answers;
-  for (int i = 0; i < 500 && answers.empty(); ++i) {
-    answers = reach.Wonder("gpt");
+  std::vector<PeerProbe> probes;
+  for (int i = 0; i < 500 && probes.empty(); ++i) {
+    probes = reach.RequestProbes("gpt");
     Clock::Real().SleepFor(std::chrono::milliseconds(10));
   }
-  EXPECT_EQ(answers, (std::vector<PeerAnswer>{{"n1", true}, {"n2", false}, {"n3", false}}));
+  EXPECT_EQ(probes, (std::vector<PeerProbe>{{"n1", true}, {"n2", false}, {"n3", false}}));
   reach.SetGroup("gpt", std::nullopt);
-  EXPECT_THAT(reach.Wonder("gpt"), IsEmpty());
+  EXPECT_THAT(reach.RequestProbes("gpt"), IsEmpty());
 }
 
 }  // namespace

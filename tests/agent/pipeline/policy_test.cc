@@ -5,7 +5,7 @@
 #include <set>
 
 #include "agent/pipeline/disk_pace.h"
-#include "agent/pipeline/fact_book.h"
+#include "agent/pipeline/report_queue.h"
 #include "agent/pipeline/slot_policy.h"
 #include "storage/base/random.h"
 
@@ -17,12 +17,12 @@ using ::testing::IsEmpty;
 
 VersionId V(uint64_t incarnation, uint64_t step) { return {Incarnation{incarnation}, Step{step}}; }
 
-SlotView Sealed(uint32_t slot, VersionId version) {
-  SlotView view;
-  view.slot = slot;
-  view.state = SlotState::kSealed;
-  view.version = version;
-  return view;
+SlotInfo Sealed(uint32_t slot, VersionId version) {
+  SlotInfo info;
+  info.slot = slot;
+  info.state = SlotState::kSealed;
+  info.version = version;
+  return info;
 }
 
 JobState Job(uint64_t incarnation, std::optional<VersionId> memory) {
@@ -33,13 +33,13 @@ JobState Job(uint64_t incarnation, std::optional<VersionId> memory) {
   return job;
 }
 
-TEST(SlotPolicy, NothingIsFreedWithoutTheCoordinatorsWord) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2))};
+TEST(SlotPolicy, NothingIsFreedWithoutAJobState) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2))};
   EXPECT_THAT(FreeableSlots(slots, nullptr), IsEmpty());
 }
 
-TEST(SlotPolicy, OnlyWhatANewerCommitReplaced) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 1)), Sealed(2, V(1, 2))};
+TEST(SlotPolicy, OnlyVersionsReplacedByANewerCommitAreFreed) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 1)), Sealed(2, V(1, 2))};
   JobState job = Job(1, std::nullopt);
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
   job.memory_committed = V(1, 1);
@@ -50,8 +50,8 @@ TEST(SlotPolicy, OnlyWhatANewerCommitReplaced) {
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));  // oldest first
 }
 
-TEST(SlotPolicy, NotWhileInUseOrHeldOrUnsealed) {
-  std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
+TEST(SlotPolicy, SlotsInUseHeldOrUnsealedStay) {
+  std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
   slots[0].in_use = true;
   slots[1].held = true;
   slots[2].state = SlotState::kLeased;
@@ -60,18 +60,19 @@ TEST(SlotPolicy, NotWhileInUseOrHeldOrUnsealed) {
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
 }
 
-TEST(SlotPolicy, WhatIsCommittedAtPeerStaysUntilANewerVersionIsThere) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
+TEST(SlotPolicy, TheVersionCommittedAtPeerStaysUntilANewerOneIs) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
   JobState job = Job(1, V(1, 3));
   job.peer_committed = V(1, 1);
-  // Memory is ahead by two: the peers still protect the oldest, which a lost node is decoded from.
+  // Memory is two versions ahead. A lost node is decoded from the oldest one, which the peers
+  // protect.
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
   job.peer_committed = V(1, 2);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0));
 }
 
-TEST(SlotPolicy, ParityThatNothingWaitsForGoes) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
+TEST(SlotPolicy, ObsoleteParityIsFreed) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
   JobState job = Job(1, V(1, 3));  // committed at peer
   job.peer_target_step = Step{5};
   job.for_parity = true;
@@ -82,15 +83,15 @@ TEST(SlotPolicy, ParityThatNothingWaitsForGoes) {
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
 }
 
-TEST(SlotPolicy, AbortedGoesFirst) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 4)), Sealed(2, V(1, 2))};
+TEST(SlotPolicy, AbortedVersionsAreFreedFirst) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 4)), Sealed(2, V(1, 2))};
   JobState job = Job(1, V(1, 2));
   job.aborted = {V(1, 4)};
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 0));
 }
 
 TEST(SlotPolicy, RestoreVersionStaysUntilItsIncarnationHasCommitted) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 7))};
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 7))};
   JobState job = Job(2, V(1, 7));
   job.restore = V(1, 5);
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
@@ -98,26 +99,26 @@ TEST(SlotPolicy, RestoreVersionStaysUntilItsIncarnationHasCommitted) {
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0, 1));
 }
 
-TEST(SlotPolicy, OlderIncarnationsUncommittedVersionsGo) {
-  const std::vector<SlotView> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 6)), Sealed(2, V(1, 7))};
+TEST(SlotPolicy, UncommittedVersionsOfOlderIncarnationsAreFreed) {
+  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 5)), Sealed(1, V(1, 6)), Sealed(2, V(1, 7))};
   JobState job = Job(2, V(1, 5));
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));
   job.restore = V(1, 5);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));
 }
 
-// Whatever is freed in whatever order, the newest committed version stays.
+// The newest committed version stays in every state, in every order of freeing.
 TEST(SlotPolicy, RandomStatesNeverFreeTheFloor) {
   Random random(20'250'101);
   for (int round = 0; round < 20'000; ++round) {
     JobState job = Job(1 + random.Below(3), std::nullopt);
-    std::vector<SlotView> slots;
+    std::vector<SlotInfo> slots;
     for (uint32_t i = 0; i < 2 + random.Below(5); ++i) {
-      SlotView view = Sealed(i, V(1 + random.Below(job.incarnation.value), random.Below(6)));
-      view.state = static_cast<SlotState>(random.Below(3));
-      view.in_use = random.OneIn(4);
-      view.held = random.OneIn(6);
-      slots.push_back(view);
+      SlotInfo info = Sealed(i, V(1 + random.Below(job.incarnation.value), random.Below(6)));
+      info.state = static_cast<SlotState>(random.Below(3));
+      info.in_use = random.OneIn(4);
+      info.held = random.OneIn(6);
+      slots.push_back(info);
     }
     if (!random.OneIn(4)) job.memory_committed = slots[random.Below(slots.size())].version;
     if (random.OneIn(2)) job.restore = slots[random.Below(slots.size())].version;
@@ -125,15 +126,15 @@ TEST(SlotPolicy, RandomStatesNeverFreeTheFloor) {
     const VersionId aborted = slots[random.Below(slots.size())].version;
     if (random.OneIn(2) && job.memory_committed != aborted) job.aborted = {aborted};
     for (uint32_t slot : FreeableSlots(slots, &job)) {
-      const SlotView& view = slots[slot];
-      ASSERT_EQ(view.state, SlotState::kSealed);
-      ASSERT_FALSE(view.in_use || view.held);
-      ASSERT_NE(job.memory_committed, view.version);
-      const bool newer = job.memory_committed && *job.memory_committed > view.version;
-      const bool is_aborted = job.aborted == std::vector{view.version};
-      const bool older_run = view.version.incarnation < job.incarnation;
+      const SlotInfo& info = slots[slot];
+      ASSERT_EQ(info.state, SlotState::kSealed);
+      ASSERT_FALSE(info.in_use || info.held);
+      ASSERT_NE(job.memory_committed, info.version);
+      const bool newer = job.memory_committed && *job.memory_committed > info.version;
+      const bool is_aborted = job.aborted == std::vector{info.version};
+      const bool older_run = info.version.incarnation < job.incarnation;
       ASSERT_TRUE(newer || is_aborted || older_run);
-      if (job.restore == view.version && !is_aborted) {
+      if (job.restore == info.version && !is_aborted) {
         ASSERT_TRUE(job.memory_committed && job.memory_committed->incarnation == job.incarnation);
       }
     }
@@ -148,14 +149,13 @@ TEST(DiskPace, EveryKthStep) {
   const std::vector<DiskCandidate> one = {{0, V(1, 19)}, {1, V(1, 20)}};
   EXPECT_EQ(pace.Choose(one, &job), 1U);
   const std::vector<DiskCandidate> next = {{0, V(1, 30)}};
-  EXPECT_FALSE(pace.Choose(next, &job).has_value()) << "20 is not on all disks yet";
+  EXPECT_FALSE(pace.Choose(next, &job).has_value()) << "step 20 is not on all disks yet";
   job.disk_target_step = Step{21};
   EXPECT_EQ(pace.Choose(next, &job), 0U);
 }
 
-// Two ranks with disks of any speed, hearing of targets at any time: they keep writing the same
-// versions.
-TEST(DiskPace, RanksOfDifferentSpeedMeet) {
+// Two ranks with disks of any speed, which receive targets at any time, write the same versions.
+TEST(DiskPace, RanksOfDifferentSpeedWriteTheSameVersions) {
   Random random(11);
   for (int round = 0; round < 50; ++round) {
     DiskPace paces[2] = {DiskPace(1), DiskPace(1)};
@@ -191,7 +191,7 @@ TEST(DiskPace, RanksOfDifferentSpeedMeet) {
   }
 }
 
-TEST(DiskPace, FollowsTheTargetOnce) {
+TEST(DiskPace, ATargetSelectsOneVersion) {
   DiskPace pace(0);
   EXPECT_FALSE(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 1)}}, nullptr).has_value());
   JobState job = Job(1, std::nullopt);
@@ -204,104 +204,104 @@ TEST(DiskPace, FollowsTheTargetOnce) {
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 8)}}, &job), 0U);
   job.incarnation = Incarnation{2};
   job.disk_target_step = Step{0};
-  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // of the run before
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // versions of the run before
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(2, 3)}}, &job), 0U);
 }
 
-TEST(DiskPace, ParityThatIsReadyLateFollowsItsVersion) {
+TEST(DiskPace, LateParityIsWrittenAfterItsVersion) {
   DiskPace pace(0);
   JobState job = Job(1, std::nullopt);
   job.disk_committed = V(1, 5);
   job.disk_target_step = Step{9};
   const std::vector<DiskCandidate> held = {{0, V(1, 4)}, {1, V(1, 5)}};
-  EXPECT_FALSE(pace.Choose(held, &job).has_value()) << "a rank's was written to get there";
+  EXPECT_FALSE(pace.Choose(held, &job).has_value()) << "a rank's shard is on disk already";
   job.for_parity = true;
   EXPECT_EQ(pace.Choose(held, &job), 1U);
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 9)}}, &job), 0U) << "the target";
 }
 
-Holding Held(uint64_t step, Tier tier) {
+StoredReplica Held(uint64_t step, Tier tier) {
   return {{"job", V(1, step), Rank{0}, 1}, tier, step, 100};
 }
 
-TEST(FactBook, AFactIsPendingUntilAcknowledged) {
-  FactBook book;
-  EXPECT_FALSE(book.AwaitPending(0));
-  book.Add(Held(1, Tier::kMemory));
-  EXPECT_TRUE(book.AwaitPending(0));
-  FactBatch batch = book.Take();
-  ASSERT_EQ(batch.holdings.size(), 1U);
-  EXPECT_FALSE(book.AwaitPending(0));
-  book.Return(std::move(batch));
-  EXPECT_TRUE(book.AwaitPending(0));
-  EXPECT_EQ(book.Take().holdings.size(), 1U);
+TEST(ReportQueue, AReportIsPendingUntilAcknowledged) {
+  ReportQueue queue;
+  EXPECT_FALSE(queue.AwaitPending(0));
+  queue.Add(Held(1, Tier::kMemory));
+  EXPECT_TRUE(queue.AwaitPending(0));
+  ReportBatch batch = queue.Take();
+  ASSERT_EQ(batch.replicas.size(), 1U);
+  EXPECT_FALSE(queue.AwaitPending(0));
+  queue.Return(std::move(batch));
+  EXPECT_TRUE(queue.AwaitPending(0));
+  EXPECT_EQ(queue.Take().replicas.size(), 1U);
 }
 
-TEST(FactBook, GoneReplacesAPendingHolding) {
-  FactBook book;
-  book.Add(Held(1, Tier::kMemory));
-  book.Add(Held(2, Tier::kMemory));
-  book.Add(Gone{{"job", V(1, 1), Rank{0}}, Tier::kMemory});
-  const FactBatch batch = book.Take();
-  ASSERT_EQ(batch.holdings.size(), 1U);
-  EXPECT_EQ(batch.holdings[0].identity.version, V(1, 2));
-  EXPECT_EQ(batch.gone.size(), 1U);
+TEST(ReportQueue, ARemovalReplacesAPendingReplica) {
+  ReportQueue queue;
+  queue.Add(Held(1, Tier::kMemory));
+  queue.Add(Held(2, Tier::kMemory));
+  queue.Add(RemovedReplica{{"job", V(1, 1), Rank{0}}, Tier::kMemory});
+  const ReportBatch batch = queue.Take();
+  ASSERT_EQ(batch.replicas.size(), 1U);
+  EXPECT_EQ(batch.replicas[0].identity.version, V(1, 2));
+  EXPECT_EQ(batch.removed.size(), 1U);
 }
 
-TEST(FactBook, AReturnedHoldingThatIsGoneMeanwhileStaysGone) {
-  FactBook book;
-  book.Add(Held(1, Tier::kDisk));
-  FactBatch batch = book.Take();
-  book.Add(Gone{{"job", V(1, 1), Rank{0}}, Tier::kDisk});
-  book.Return(std::move(batch));
-  const FactBatch again = book.Take();
-  EXPECT_THAT(again.holdings, IsEmpty());
-  EXPECT_EQ(again.gone.size(), 1U);
+TEST(ReportQueue, AReplicaRemovedDuringAReportStaysRemoved) {
+  ReportQueue queue;
+  queue.Add(Held(1, Tier::kDisk));
+  ReportBatch batch = queue.Take();
+  queue.Add(RemovedReplica{{"job", V(1, 1), Rank{0}}, Tier::kDisk});
+  queue.Return(std::move(batch));
+  const ReportBatch again = queue.Take();
+  EXPECT_THAT(again.replicas, IsEmpty());
+  EXPECT_EQ(again.removed.size(), 1U);
 }
 
-// A report that fails takes facts of every kind with it: all of them come again, in their order.
-TEST(FactBook, EveryKindOfFactSurvivesAFailedReport) {
-  FactBook book;
+// A failed batch has reports of every kind: all of them are sent again, in their order.
+TEST(ReportQueue, EveryKindOfReportSurvivesAFailedBatch) {
+  ReportQueue queue;
   const ShardKey first{"job", V(1, 3), Rank{0}};
   const ShardKey second{"job", V(1, 4), Rank{0}};
-  book.Add(Held(1, Tier::kMemory));
-  book.Add(Held(1, Tier::kDisk));
-  book.Add(Missing{first, Tier::kMemory, "skipped"});
-  book.Add(Missing{second, Tier::kDisk, "the disk is full"});
-  book.Add(Gone{first, Tier::kDisk, "damaged"});
-  book.Add(Prepared{17, Status::Ok()});
-  book.Add(Prepared{18, DataLossError("bad")});
-  FactBatch batch = book.Take();
-  EXPECT_TRUE(book.Take().empty());
-  // What is new meanwhile comes behind what was taken.
-  book.Add(Missing{{"job", V(1, 5), Rank{0}}, Tier::kMemory, "later"});
-  book.Add(Prepared{19, Status::Ok()});
-  book.Return(std::move(batch));
-  EXPECT_TRUE(book.AwaitPending(0));
-  const FactBatch again = book.Take();
-  EXPECT_EQ(again.holdings.size(), 2U);
-  ASSERT_EQ(again.missing.size(), 3U);
-  EXPECT_EQ(again.missing[0].key, first);
-  EXPECT_EQ(again.missing[1].key, second);
-  EXPECT_EQ(again.missing[1].why, "the disk is full");
-  EXPECT_EQ(again.missing[2].why, "later");
-  ASSERT_EQ(again.gone.size(), 1U);
-  EXPECT_EQ(again.gone[0].damage, "damaged");
+  queue.Add(Held(1, Tier::kMemory));
+  queue.Add(Held(1, Tier::kDisk));
+  queue.Add(FailedReplica{first, Tier::kMemory, "skipped"});
+  queue.Add(FailedReplica{second, Tier::kDisk, "the disk is full"});
+  queue.Add(RemovedReplica{first, Tier::kDisk, "damaged"});
+  queue.Add(Prepared{17, Status::Ok()});
+  queue.Add(Prepared{18, DataLossError("bad")});
+  ReportBatch batch = queue.Take();
+  EXPECT_TRUE(queue.Take().empty());
+  // Newer reports follow those that were taken.
+  queue.Add(FailedReplica{{"job", V(1, 5), Rank{0}}, Tier::kMemory, "later"});
+  queue.Add(Prepared{19, Status::Ok()});
+  queue.Return(std::move(batch));
+  EXPECT_TRUE(queue.AwaitPending(0));
+  const ReportBatch again = queue.Take();
+  EXPECT_EQ(again.replicas.size(), 2U);
+  ASSERT_EQ(again.failed.size(), 3U);
+  EXPECT_EQ(again.failed[0].key, first);
+  EXPECT_EQ(again.failed[1].key, second);
+  EXPECT_EQ(again.failed[1].why, "the disk is full");
+  EXPECT_EQ(again.failed[2].why, "later");
+  ASSERT_EQ(again.removed.size(), 1U);
+  EXPECT_EQ(again.removed[0].damage, "damaged");
   ASSERT_EQ(again.prepared.size(), 3U);
   EXPECT_EQ(again.prepared[0].request, 17U);
   EXPECT_EQ(again.prepared[1].outcome.code(), ErrorCode::kDataLoss);
   EXPECT_EQ(again.prepared[2].request, 19U);
 }
 
-TEST(FactBook, TheInventoryIsEverythingHeldAndNothingTwice) {
-  FactBook book;
-  book.Add(Held(1, Tier::kMemory));
-  book.Add(Held(1, Tier::kDisk));
-  book.Add(Missing{{"job", V(1, 3), Rank{0}}, Tier::kMemory, "skipped"});
-  static_cast<void>(book.Take());
-  book.Add(Held(2, Tier::kMemory));
-  EXPECT_EQ(book.Inventory().holdings.size(), 3U);
-  EXPECT_TRUE(book.Take().empty());
+TEST(ReportQueue, TheInventoryHasEveryReplicaOnce) {
+  ReportQueue queue;
+  queue.Add(Held(1, Tier::kMemory));
+  queue.Add(Held(1, Tier::kDisk));
+  queue.Add(FailedReplica{{"job", V(1, 3), Rank{0}}, Tier::kMemory, "skipped"});
+  static_cast<void>(queue.Take());
+  queue.Add(Held(2, Tier::kMemory));
+  EXPECT_EQ(queue.Inventory().replicas.size(), 3U);
+  EXPECT_TRUE(queue.Take().empty());
 }
 
 }  // namespace

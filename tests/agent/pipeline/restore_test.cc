@@ -33,7 +33,7 @@ class RestoreTest : public ::testing::Test {
     node_ = std::make_unique<TestNode>(options);
     ASSERT_OK(node_->Start());
   }
-  // One run that saved steps 1..last, all durable, and left.
+  // Runs a trainer that saves steps 1..last, all durable, and leaves.
   void TrainAndLeave(uint64_t last) {
     auto trainer = TestTrainer::Connect(node_->socket(), {});
     ASSERT_TRUE(trainer) << trainer.error().ToString();
@@ -48,7 +48,7 @@ class RestoreTest : public ::testing::Test {
   }
   Status AwaitPrepared(uint64_t request) {
     if (!Eventually([&] { return node_->coordinator.prepared(request).has_value(); })) {
-      return DeadlineExceededError("Prepared did not come");
+      return DeadlineExceededError("no Prepared was reported in time");
     }
     return *node_->coordinator.prepared(request);
   }
@@ -60,7 +60,7 @@ class RestoreTest : public ::testing::Test {
     ASSERT_EQ(reply.image_bytes, image.size());
     EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer.slot(reply.slot).begin()));
   }
-  // Restarts the node with its memory gone.
+  // Restarts the node without its memory.
   void LoseMemory() {
     node_->Stop();
     node_->KillKeeper();
@@ -93,7 +93,7 @@ TEST_F(RestoreTest, FromDiskAfterTheMemoryIsLost) {
   TrainAndLeave(2);
   LoseMemory();
   EXPECT_TRUE(node_->coordinator.Holds(Shard(2).key(), Tier::kDisk));
-  // Asked for before the rank is back: done once it connects.
+  // The directive comes before the rank connects; it is executed afterwards.
   const uint64_t request = node_->coordinator.Prepare(Prepare(Shard(2), Tier::kDisk));
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
@@ -107,7 +107,7 @@ TEST_F(RestoreTest, FromDiskAfterTheMemoryIsLost) {
   ExpectBytes(*trainer, *found, 2);
 }
 
-TEST_F(RestoreTest, ADecidedVersionIsFetchedFromDiskUnasked) {
+TEST_F(RestoreTest, ADecidedVersionIsReadFromDiskWithoutADirective) {
   Start();
   TrainAndLeave(1);
   LoseMemory();
@@ -141,7 +141,7 @@ TEST_F(RestoreTest, FromAnotherNode) {
   auto found = trainer->FindRestore();
   ASSERT_TRUE(found);
   ExpectBytes(*trainer, *found, 9);
-  // A version that was damaged on the way does not stay.
+  // A version that was damaged in transfer is not kept.
   seal.identity = Shard(10);
   node_->fetcher.image[200'000] ^= std::byte{1};
   prepare = Prepare(Shard(10), Tier::kMemory, "node-1");
@@ -155,7 +155,7 @@ TEST_F(RestoreTest, AnImageOfAnotherShardIsNotRestored) {
   Start();
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
-  // The seal fits the bytes and claims what was asked for; the image itself says otherwise.
+  // The seal matches the bytes and names the requested shard; the image header names another one.
   node_->fetcher.image = MakeImage(Shard(10), kTensorBytes);
   ShardSeal& seal = node_->fetcher.seal;
   seal.identity = Shard(9);
@@ -171,22 +171,22 @@ TEST_F(RestoreTest, AnImageOfAnotherShardIsNotRestored) {
   EXPECT_FALSE(node_->coordinator.Holds(Shard(9).key(), Tier::kMemory));
 }
 
-TEST_F(RestoreTest, ADamagedSlotIsDataLossAndGone) {
+TEST_F(RestoreTest, ADamagedSlotIsDataLossAndRemoved) {
   Start();
   TrainAndLeave(2);
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
-  // The trainer maps the sealed slots too: a stray write.
+  // A stray write of the trainer, which has the sealed slots mapped.
   for (const auto& slot : node_->Slots()) {
-    if (slot.view.version == Shard(2).version) {
-      trainer->slot(slot.view.slot)[2 * kChunkBytes + 5] ^= std::byte{0x10};
+    if (slot.info.version == Shard(2).version) {
+      trainer->slot(slot.info.slot)[2 * kChunkBytes + 5] ^= std::byte{0x10};
     }
   }
   Status status = AwaitPrepared(node_->coordinator.Prepare(Prepare(Shard(2), Tier::kMemory)));
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("chunk 2"));
-  EXPECT_TRUE(node_->coordinator.WasGone(Shard(2).key(), Tier::kMemory));
-  // The disk has it still.
+  EXPECT_TRUE(node_->coordinator.WasRemoved(Shard(2).key(), Tier::kMemory));
+  // The disk still has the version.
   EXPECT_EQ(AwaitPrepared(node_->coordinator.Prepare(Prepare(Shard(2), Tier::kDisk))),
             Status::Ok());
 }
@@ -209,7 +209,7 @@ TEST_F(RestoreTest, AFlippedBitOnDiskIsDataLossQuarantinedAndNamed) {
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("chunk 1"));
   EXPECT_THAT(status.message(), HasSubstr("safetensors"));
-  EXPECT_TRUE(node_->coordinator.WasGone(Shard(2).key(), Tier::kDisk));
+  EXPECT_TRUE(node_->coordinator.WasRemoved(Shard(2).key(), Tier::kDisk));
   ASSERT_EQ(node_->volume->List().size(), 1U);
   EXPECT_EQ(node_->volume->List()[0].identity, Shard(1));
   EXPECT_TRUE(Eventually([&] {
@@ -221,14 +221,14 @@ TEST_F(RestoreTest, AFlippedBitOnDiskIsDataLossQuarantinedAndNamed) {
             Status::Ok());
 }
 
-TEST_F(RestoreTest, ARankThatNeverComesIsUnavailable) {
+TEST_F(RestoreTest, ARankThatNeverConnectsIsUnavailable) {
   Start({.prepare_wait_ms = 200});
   Status status = AwaitPrepared(node_->coordinator.Prepare(Prepare(Shard(1), Tier::kDisk)));
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("rank 0"));
 }
 
-TEST_F(RestoreTest, AVersionThatIsNotHereIsDataLoss) {
+TEST_F(RestoreTest, AnAbsentVersionIsDataLoss) {
   Start();
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
@@ -238,7 +238,7 @@ TEST_F(RestoreTest, AVersionThatIsNotHereIsDataLoss) {
   }
 }
 
-TEST_F(RestoreTest, WhileItIsReadASlotIsNotReused) {
+TEST_F(RestoreTest, ASlotIsNotReusedWhileItIsRead) {
   Start();
   TrainAndLeave(1);
   auto trainer = NextRun();
@@ -252,10 +252,10 @@ TEST_F(RestoreTest, WhileItIsReadASlotIsNotReused) {
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kMemory));
   }
   ExpectBytes(*trainer, *found, 1);
-  EXPECT_FALSE(node_->coordinator.WasGone(Shard(1).key(), Tier::kMemory));
+  EXPECT_FALSE(node_->coordinator.WasRemoved(Shard(1).key(), Tier::kMemory));
 }
 
-TEST_F(RestoreTest, NothingToRestoreSaysSo) {
+TEST_F(RestoreTest, NothingToRestoreIsNotFound) {
   Start();
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
@@ -264,7 +264,7 @@ TEST_F(RestoreTest, NothingToRestoreSaysSo) {
   EXPECT_EQ(ErrorFromNumber(found->code), ErrorCode::kNotFound);
 }
 
-TEST_F(RestoreTest, ACoordinatorThatIsAwayForAWhileIsWaitedFor) {
+TEST_F(RestoreTest, ARestoreWaitsForAnUnreachableCoordinator) {
   Start();
   TrainAndLeave(1);
   auto trainer = NextRun();
@@ -282,9 +282,9 @@ TEST_F(RestoreTest, ACoordinatorThatIsAwayForAWhileIsWaitedFor) {
   EXPECT_EQ(found->code, 0U) << GetText(found->text);
 }
 
-// ---- an agent that starts again ----
+// ---- a restarted agent ----
 
-TEST_F(RestoreTest, ARestartedAgentAdoptsAndGoesOn) {
+TEST_F(RestoreTest, ARestartedAgentAdoptsSlotsAndContinues) {
   Start();
   auto trainer = TestTrainer::Connect(node_->socket(), {});
   ASSERT_TRUE(trainer);
@@ -303,7 +303,7 @@ TEST_F(RestoreTest, ARestartedAgentAdoptsAndGoesOn) {
   EXPECT_TRUE(node_->coordinator.Holds(Shard(1).key(), Tier::kMemory));
   int used = 0;
   for (const auto& slot : node_->Slots()) {
-    used += slot.view.state != SlotState::kFree ? 1 : 0;
+    used += slot.info.state != SlotState::kFree ? 1 : 0;
   }
   EXPECT_EQ(used, 1);  // the unsealed one is free
 

@@ -60,11 +60,11 @@ TEST(Save, SealedCommittedDurableBitExact) {
 
   const std::vector<std::byte> image = MakeImage(trainer->Identity(7), kTensorBytes);
   for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
-    auto holding = node.coordinator.holding(trainer->Key(7), tier);
-    ASSERT_TRUE(holding.has_value());
-    EXPECT_EQ(holding->digest, DigestOfImage(image));
-    EXPECT_EQ(holding->image_bytes, image.size());
-    EXPECT_EQ(holding->identity, trainer->Identity(7));
+    auto report = node.coordinator.report(trainer->Key(7), tier);
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->digest, DigestOfImage(image));
+    EXPECT_EQ(report->image_bytes, image.size());
+    EXPECT_EQ(report->identity, trainer->Identity(7));
   }
   int found = 0;
   for (const std::string& path : node.DataFiles()) {
@@ -75,22 +75,22 @@ TEST(Save, SealedCommittedDurableBitExact) {
   EXPECT_EQ(found, 1);
 }
 
-TEST(Save, ACoordinatorThatNamesNoGroupIsToldTheSlotSizesAgain) {
+TEST(Save, JoinsAreRepeatedWhileTheCoordinatorNamesNoGroup) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
   ASSERT_TRUE(trainer) << trainer.error().ToString();
-  // It makes no groups, as one does that has forgotten what it was told.
+  // This coordinator plans no group, like one that has lost the slot sizes.
   ASSERT_TRUE(Eventually([&] {
     node.coordinator.Broadcast("job");
     return node.coordinator.joins().size() >= 2;
   }));
-  const std::vector<JoinQuestion> joins = node.coordinator.joins();
+  const std::vector<JoinRequest> joins = node.coordinator.joins();
   EXPECT_EQ(joins[1].run_id, joins[0].run_id);
   EXPECT_EQ(joins[1].rank, joins[0].rank);
   EXPECT_EQ(joins[1].slot_bytes, joins[0].slot_bytes);
   EXPECT_GT(joins[1].slot_bytes, 0U);
-  EXPECT_TRUE(trainer->Save(1, kTensorBytes)) << "the run goes on";
+  EXPECT_TRUE(trainer->Save(1, kTensorBytes)) << "the run continues";
 }
 
 TEST(Save, WritingToDiskBeginsBeforeTheCopyEnds) {
@@ -126,12 +126,12 @@ TEST(Save, SamplesThatTheImageListsAreReportedOnce) {
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   const size_t begin = image.size() - list.size() - kTensorBytes + 1000;
   const uint32_t crc = Crc32c(std::span(image).subspan(begin, 5000));
-  EXPECT_THAT(node.coordinator.holding(trainer->Key(1), Tier::kMemory)->samples,
+  EXPECT_THAT(node.coordinator.report(trainer->Key(1), Tier::kMemory)->samples,
               ElementsAre(ReplicaSample{"'w'", 4096, 5000, crc}));
-  EXPECT_THAT(node.coordinator.holding(trainer->Key(1), Tier::kDisk)->samples, IsEmpty());
+  EXPECT_THAT(node.coordinator.report(trainer->Key(1), Tier::kDisk)->samples, IsEmpty());
 }
 
-TEST(Save, EveryStepGoesOnThroughAllSlots) {
+TEST(Save, FortySavesReuseAllSlots) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
@@ -143,11 +143,11 @@ TEST(Save, EveryStepGoesOnThroughAllSlots) {
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 40, Tier::kMemory));
   // The floor: the newest committed version is in memory.
   EXPECT_TRUE(node.coordinator.Holds(trainer->Key(40), Tier::kMemory));
-  int gone = 0;
+  int removed = 0;
   for (uint64_t step = 1; step < 40; ++step) {
-    gone += node.coordinator.WasGone(trainer->Key(step), Tier::kMemory) ? 1 : 0;
+    removed += node.coordinator.WasRemoved(trainer->Key(step), Tier::kMemory) ? 1 : 0;
   }
-  EXPECT_GE(gone, 37);
+  EXPECT_GE(removed, 37);
 }
 
 TEST(Save, WithoutCommitsSlotsFillUpAndSavesAreSkipped) {
@@ -164,17 +164,17 @@ TEST(Save, WithoutCommitsSlotsFillUpAndSavesAreSkipped) {
   ASSERT_TRUE(skipped);
   EXPECT_EQ(ErrorFromNumber(skipped->code), ErrorCode::kResourceExhausted);
   EXPECT_TRUE(Eventually(
-      [&] { return node.coordinator.missing(trainer->Key(4), Tier::kMemory).has_value(); }));
+      [&] { return node.coordinator.failed(trainer->Key(4), Tier::kMemory).has_value(); }));
   for (uint64_t step = 1; step <= 3; ++step) {
     EXPECT_TRUE(node.coordinator.Holds(trainer->Key(step), Tier::kMemory)) << step;
   }
-  // A commit frees the older ones, and the trainer hears of it.
+  // A commit frees the older ones, and the trainer gets a notice.
   node.coordinator.SetCommits(true);
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kSlotFree, 0, Tier::kMemory));
   EXPECT_TRUE(trainer->Save(5, 1000, 0));
 }
 
-TEST(Save, WaitingGetsTheSlotThatACommitFrees) {
+TEST(Save, AWaitingSaveGetsTheSlotThatACommitFrees) {
   TestNode node;
   ASSERT_OK(node.Start());
   node.coordinator.SetCommits(false);
@@ -215,7 +215,7 @@ TEST(Save, StepsOnlyGrow) {
   }
 }
 
-TEST(Save, AnAbandonedSaveFreesItsSlotAndIsMissing) {
+TEST(Save, AnAbandonedSaveFreesItsSlotAndIsReportedAsFailed) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
@@ -226,10 +226,10 @@ TEST(Save, AnAbandonedSaveFreesItsSlotAndIsMissing) {
   trainer->Copy(reply->slot, image, image.size() / 2);
   ASSERT_OK(trainer->EndSave(reply->slot, 1, MessageType::kAbandonSave));
   EXPECT_TRUE(Eventually(
-      [&] { return node.coordinator.missing(trainer->Key(1), Tier::kMemory).has_value(); }));
+      [&] { return node.coordinator.failed(trainer->Key(1), Tier::kMemory).has_value(); }));
   EXPECT_TRUE(Eventually([&] {
     for (const auto& slot : node.Slots()) {
-      if (slot.view.state != SlotState::kFree) return false;
+      if (slot.info.state != SlotState::kFree) return false;
     }
     return true;
   }));
@@ -237,7 +237,7 @@ TEST(Save, AnAbandonedSaveFreesItsSlotAndIsMissing) {
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
 }
 
-// A trainer in a process of its own that has sealed step 1 and copied half of step 2.
+// A trainer in a child process that has sealed step 1 and copied half of step 2.
 class ChildTrainer {
  public:
   explicit ChildTrainer(TestNode& node) {
@@ -277,7 +277,7 @@ class ChildTrainer {
   bool ready_ = false;
 };
 
-TEST(Trainer, DeathInACopyAbortsThatSaveOnly) {
+TEST(Trainer, DeathDuringACopyAbortsOnlyThatSave) {
   TestNode node;
   ASSERT_OK(node.Start());
   ChildTrainer child(node);
@@ -289,13 +289,13 @@ TEST(Trainer, DeathInACopyAbortsThatSaveOnly) {
   }));
   child.Kill();
   EXPECT_TRUE(Eventually([&] {
-    return node.coordinator.missing({"job", open, Rank{0}}, Tier::kMemory).has_value();
+    return node.coordinator.failed({"job", open, Rank{0}}, Tier::kMemory).has_value();
   }));
   EXPECT_TRUE(node.coordinator.Holds({"job", sealed, Rank{0}}, Tier::kMemory));
   EXPECT_TRUE(Eventually([&] {
     int used = 0;
     for (const auto& slot : node.Slots()) {
-      used += slot.view.state != SlotState::kFree ? 1 : 0;
+      used += slot.info.state != SlotState::kFree ? 1 : 0;
     }
     return used == 1;
   }));
@@ -346,7 +346,7 @@ TEST(Trainer, ARestartedAgentStillKnowsWhoRunsTheRank) {
   EXPECT_TRUE(second) << second.error().ToString();
 }
 
-TEST(Trainer, TheRecordOfTrainersSurvivesAndIsForgiving) {
+TEST(Trainer, TheTrainerRecordSkipsMalformedLines) {
   const std::string dir = MakeTempDir();
   const std::vector<TrainerRecord> records = {{"a", Rank{0}, 12, 34}, {"b.c", Rank{7}, 56, 78}};
   ASSERT_OK(WriteTrainers(dir + "/t", records));
@@ -393,13 +393,13 @@ TEST(Trainer, AnOlderIncarnationIsFenced) {
   ASSERT_TRUE(new_run) << new_run.error().ToString();
   EXPECT_TRUE(old_run->AwaitNotice(NoticeKind::kFenced, 0, Tier::kMemory));
   EXPECT_TRUE(Eventually(
-      [&] { return node.coordinator.missing(old_run->Key(1), Tier::kMemory).has_value(); }));
+      [&] { return node.coordinator.failed(old_run->Key(1), Tier::kMemory).has_value(); }));
   auto refused = old_run->BeginSave(2, image.size());
   ASSERT_TRUE(refused);
   EXPECT_EQ(ErrorFromNumber(refused->code), ErrorCode::kFenced);
 }
 
-TEST(Disk, FullDiskLeavesMemoryAndTrainingAlone) {
+TEST(Disk, AFullDiskDoesNotAffectMemoryOrTraining) {
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
@@ -414,10 +414,10 @@ TEST(Disk, FullDiskLeavesMemoryAndTrainingAlone) {
   EXPECT_EQ(ErrorFromNumber(failed->code), ErrorCode::kOutOfSpace);
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 2, Tier::kMemory));
   EXPECT_TRUE(Eventually(
-      [&] { return node.coordinator.missing(trainer->Key(2), Tier::kDisk).has_value(); }));
+      [&] { return node.coordinator.failed(trainer->Key(2), Tier::kDisk).has_value(); }));
   ASSERT_EQ(node.coordinator.warnings().size(), 1U);
   EXPECT_THAT(node.coordinator.warnings()[0], HasSubstr("disk full"));
-  // Room again: the next version is durable and the warning goes.
+  // With room again, the next version is durable and the warning is cleared.
   node.disk.SetCapacity(1ULL << 40);
   ASSERT_TRUE(trainer->Save(3, kTensorBytes));
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 3, Tier::kDisk));
@@ -425,7 +425,7 @@ TEST(Disk, FullDiskLeavesMemoryAndTrainingAlone) {
   EXPECT_TRUE(node.coordinator.Holds(trainer->Key(1), Tier::kDisk));
 }
 
-TEST(Disk, AFailedSyncIsAnsweredByANewFile) {
+TEST(Disk, AFailedSyncIsRepeatedWithANewFile) {
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
@@ -438,7 +438,7 @@ TEST(Disk, AFailedSyncIsAnsweredByANewFile) {
   ASSERT_TRUE(trainer->Save(1, kTensorBytes));
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   EXPECT_GE(node.disk.count(SimOp::kCreate), created + 3);  // two images and a seal
-  // What is durable is right: the power goes off and on.
+  // The durable data is correct after a power failure.
   node.Stop();
   node.disk.Crash(SimSurvival::kNothing);
   ASSERT_OK(node.Start());
@@ -463,7 +463,7 @@ TEST(Disk, ABrokenDiskIsReportedAfterTheSecondAttempt) {
   EXPECT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 2, Tier::kDisk));
 }
 
-TEST(Disk, ASlowDiskIsOvertakenVisibly) {
+TEST(Disk, AVersionSupersededByASlowDiskIsReported) {
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
   auto trainer = Connect(node);
@@ -481,15 +481,15 @@ TEST(Disk, ASlowDiskIsOvertakenVisibly) {
                     .delay_ms = 1500});
   ASSERT_TRUE(trainer->Save(1, 10'000));
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kMemory));
-  // A version whose write has begun is not overtaken.
+  // A version whose write has begun is not superseded.
   ASSERT_TRUE(Eventually([&] { return writing.load(); }));
   for (uint64_t step = 2; step <= 6; ++step) {
     ASSERT_TRUE(trainer->Save(step, 10'000));
     ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kMemory));
   }
-  auto overtaken = trainer->AwaitNotice(NoticeKind::kFailed, 2, Tier::kDisk);
-  ASSERT_TRUE(overtaken);
-  EXPECT_EQ(ErrorFromNumber(overtaken->code), ErrorCode::kAborted);
+  auto superseded = trainer->AwaitNotice(NoticeKind::kFailed, 2, Tier::kDisk);
+  ASSERT_TRUE(superseded);
+  EXPECT_EQ(ErrorFromNumber(superseded->code), ErrorCode::kAborted);
   EXPECT_TRUE(Eventually([&] { return node.coordinator.Holds(trainer->Key(1), Tier::kDisk); }));
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   ASSERT_TRUE(trainer->Save(7, 10'000));
@@ -539,7 +539,8 @@ TEST(Disk, RemovalDeletesAndReports) {
   ASSERT_TRUE(trainer->Save(1, 10'000));
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   node.node->OnRemoveVersion({"job", trainer->Version(1), Tier::kDisk});
-  EXPECT_TRUE(Eventually([&] { return node.coordinator.WasGone(trainer->Key(1), Tier::kDisk); }));
+  EXPECT_TRUE(
+      Eventually([&] { return node.coordinator.WasRemoved(trainer->Key(1), Tier::kDisk); }));
   EXPECT_TRUE(node.volume->List().empty());
   EXPECT_TRUE(node.coordinator.Holds(trainer->Key(1), Tier::kMemory));
 }
@@ -553,7 +554,7 @@ TEST(Memory, AJobThatIsOverAndOnDiskMakesRoom) {
   ASSERT_TRUE(old_job);
   ASSERT_TRUE(old_job->Save(1, kTensorBytes));
   ASSERT_TRUE(old_job->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
-  // Not while it runs.
+  // Not while the old job runs.
   auto new_job = Connect(node, {.job = "new", .slot_bytes = kLargeSlotBytes});
   ASSERT_FALSE(new_job);
   EXPECT_EQ(new_job.error().code(), ErrorCode::kResourceExhausted);
@@ -563,13 +564,13 @@ TEST(Memory, AJobThatIsOverAndOnDiskMakesRoom) {
     return new_job.has_value();
   }));
   ASSERT_TRUE(new_job) << new_job.error().ToString();
-  EXPECT_TRUE(node.coordinator.WasGone(old_job->Key(1), Tier::kMemory));
+  EXPECT_TRUE(node.coordinator.WasRemoved(old_job->Key(1), Tier::kMemory));
   ASSERT_TRUE(new_job->Save(1, kTensorBytes));
   EXPECT_TRUE(new_job->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   EXPECT_TRUE(node.volume->VerifyShard(old_job->Key(1), true).ok());
 }
 
-TEST(Memory, WhatIsOnlyInMemoryStays) {
+TEST(Memory, AVersionOnlyInMemoryStays) {
   TestNode node({.simulated_disk = true});
   ASSERT_OK(node.Start());
   auto old_job = Connect(node, {.slot_bytes = kLargeSlotBytes});
@@ -581,7 +582,7 @@ TEST(Memory, WhatIsOnlyInMemoryStays) {
   EXPECT_FALSE(Eventually(
       [&] { return Connect(node, {.job = "new", .slot_bytes = kLargeSlotBytes}).has_value(); },
       500));
-  // Nor does the job itself replace it by larger slots, for which there is no room beside it.
+  // The job itself cannot get larger slots either: the arena has no room for both segments.
   auto larger = Connect(node, {.slot_bytes = kLargeSlotBytes + (4 << 20)});
   ASSERT_FALSE(larger);
   EXPECT_EQ(larger.error().code(), ErrorCode::kResourceExhausted) << larger.error().ToString();
@@ -592,7 +593,7 @@ TEST(Memory, WhatIsOnlyInMemoryStays) {
   EXPECT_TRUE(node.coordinator.Holds(old_job->Key(1), Tier::kMemory));
 }
 
-TEST(Memory, LargerSlotsReplaceWhatIsOnDisk) {
+TEST(Memory, LargerSlotsReplaceVersionsThatAreOnDisk) {
   TestNode node;
   ASSERT_OK(node.Start());
   auto first = Connect(node);

@@ -5,8 +5,8 @@
 
 #include "tests/agent/pipeline/harness.h"
 
-// A trainer in a process of its own, so that it can be killed: holdfast_agent_pipeline_trainer
-// SOCKET STEP TENSOR_BYTES saves step STEP, copies half of step STEP + 1, says so and waits.
+// A trainer in a separate process, which tests can kill. `agent_pipeline_trainer SOCKET STEP
+// TENSOR_BYTES` saves step STEP, copies half of step STEP + 1, prints "half" and waits.
 int main(int argc, char** argv) {
   using namespace holdfast::agent;
   if (argc != 4) return 64;

@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-// How the end of a trainer is seen that said no goodbye.
+// Observation of a trainer that ended without a Goodbye.
 
 namespace holdfast::agent {
 namespace {
@@ -28,7 +28,7 @@ class WatchedRanksTest : public ::testing::Test {
     who.incarnation = Incarnation{1};
     who.process = NameProcess(child_);
     ranks_.Join(who, PidFdOf(child_).value(), *control_);
-    EXPECT_TRUE(Look(0).alive);
+    EXPECT_TRUE(Observe(0).alive);
   }
   void AwaitZombie() {
     siginfo_t info{};
@@ -36,9 +36,9 @@ class WatchedRanksTest : public ::testing::Test {
     ranks_.Leave("gpt", Rank{0}, false);
   }
   void Reap() { ::waitpid(child_, nullptr, 0); }
-  RankSight Look(uint64_t at_ms) { return ranks_.Look(1 + at_ms * 1'000'000).at(0); }
-  /// Newer kernels alone tell whoever is not the parent.
-  static bool KernelTells() {
+  ObservedRank Observe(uint64_t at_ms) { return ranks_.Observe(1 + at_ms * 1'000'000).at(0); }
+  /// Returns whether the kernel reports exit statuses to processes other than the parent.
+  static bool KernelReportsExitStatus() {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);
     UniqueFd fd = PidFdOf(child).value();
@@ -55,19 +55,19 @@ class WatchedRanksTest : public ::testing::Test {
   pid_t child_ = 0;
 };
 
-TEST_F(WatchedRanksTest, WhoWasAskedToEndIsNotMissed) {
-  if (!KernelTells()) GTEST_SKIP() << "this kernel does not tell how a process ended";
+TEST_F(WatchedRanksTest, AProcessThatSigtermEndedIsNoFailure) {
+  if (!KernelReportsExitStatus()) GTEST_SKIP() << "this kernel does not report how a process ended";
   Start([] { ::pause(); });
   ::kill(child_, SIGTERM);
   ASSERT_NO_FATAL_FAILURE(AwaitZombie());
-  EXPECT_TRUE(Look(10).alive) << "how it ended is not known yet";
+  EXPECT_TRUE(Observe(10).alive) << "how it ended is not known yet";
   Reap();
-  EXPECT_FALSE(Look(20).alive);
-  EXPECT_TRUE(Look(20).ended_orderly);
+  EXPECT_FALSE(Observe(20).alive);
+  EXPECT_TRUE(Observe(20).ended_orderly);
 }
 
 TEST_F(WatchedRanksTest, ExitCodesAndOtherSignalsAreFailures) {
-  if (!KernelTells()) GTEST_SKIP() << "this kernel does not tell how a process ended";
+  if (!KernelReportsExitStatus()) GTEST_SKIP() << "this kernel does not report how a process ended";
   for (const int signal : {0, SIGKILL, SIGSEGV}) {
     Start([signal] {
       if (signal == 0) ::_exit(3);
@@ -76,18 +76,18 @@ TEST_F(WatchedRanksTest, ExitCodesAndOtherSignalsAreFailures) {
     if (signal != 0) ::kill(child_, signal);
     ASSERT_NO_FATAL_FAILURE(AwaitZombie());
     Reap();
-    EXPECT_FALSE(Look(10).alive) << signal;
-    EXPECT_FALSE(Look(10).ended_orderly) << signal;
+    EXPECT_FALSE(Observe(10).alive) << signal;
+    EXPECT_FALSE(Observe(10).ended_orderly) << signal;
   }
 }
 
-TEST_F(WatchedRanksTest, AParentThatDoesNotAskHidesADeathForASecondOnly) {
+TEST_F(WatchedRanksTest, AParentThatDoesNotReapHidesADeathForOneSecondOnly) {
   Start([] { ::_exit(3); });
   ASSERT_NO_FATAL_FAILURE(AwaitZombie());
-  EXPECT_TRUE(Look(10).alive);
-  EXPECT_TRUE(Look(1000).alive);
-  EXPECT_FALSE(Look(1010).alive);
-  EXPECT_FALSE(Look(1010).ended_orderly);
+  EXPECT_TRUE(Observe(10).alive);
+  EXPECT_TRUE(Observe(1000).alive);
+  EXPECT_FALSE(Observe(1010).alive);
+  EXPECT_FALSE(Observe(1010).ended_orderly);
   Reap();
 }
 

@@ -1,4 +1,4 @@
-// Tests of the node: real memory, cores and files, and simulated parts that are defective.
+// Tests the checks of a node with real memory, cores and files, and with simulated defects.
 
 #include "agent/selftest/self_test.h"
 
@@ -28,12 +28,12 @@ int FirstCore() {
   return -1;
 }
 
-TEST(CpuCheckTest, EveryCoreComputesWhatTheCompilerDid) {
+TEST(CpuCheckTest, EveryCoreComputesTheKnownResults) {
   const CheckResult result = CheckCpu({.seconds = 0.05, .wrong = {}});
   EXPECT_EQ(result.outcome, Outcome::kPassed) << result.what;
 }
 
-TEST(CpuCheckTest, ACoreThatIsWrongOnceIsNamed) {
+TEST(CpuCheckTest, ACoreWithOneWrongResultIsNamed) {
   const int defective = FirstCore();
   std::atomic<int> calls = 0;
   const CheckResult result =
@@ -44,7 +44,7 @@ TEST(CpuCheckTest, ACoreThatIsWrongOnceIsNamed) {
   EXPECT_THAT(result.what, HasSubstr("core " + std::to_string(defective) + " in 1 of "));
 }
 
-TEST(MemoryCheckTest, SoundMemoryPassesWithItsRates) {
+TEST(MemoryCheckTest, IntactMemoryPassesWithItsRates) {
   const CheckResult result = CheckMemory({.bytes = 32 * kMiB, .seconds = 5, .damage = {}});
   EXPECT_EQ(result.outcome, Outcome::kPassed) << result.what;
   EXPECT_EQ(result.bytes, 32 * kMiB);
@@ -52,7 +52,7 @@ TEST(MemoryCheckTest, SoundMemoryPassesWithItsRates) {
   EXPECT_GT(result.read_rate, 0);
 }
 
-TEST(MemoryCheckTest, AStuckBitShowsInOneOfTheTwoPatterns) {
+TEST(MemoryCheckTest, AStuckBitIsDetectedByOneOfTheTwoPatterns) {
   for (const bool stuck_at_one : {false, true}) {
     const CheckResult result =
         CheckMemory({.bytes = 32 * kMiB, .seconds = 5, .damage = [&](std::span<uint64_t> words) {
@@ -61,19 +61,19 @@ TEST(MemoryCheckTest, AStuckBitShowsInOneOfTheTwoPatterns) {
                      }});
     EXPECT_EQ(result.outcome, Outcome::kFailed);
     EXPECT_THAT(result.what, HasSubstr("1 of "));
-    EXPECT_THAT(result.what, HasSubstr("first at byte 16777216"));
+    EXPECT_THAT(result.what, HasSubstr("the first at byte 16777216"));
     EXPECT_THAT(result.what, HasSubstr("0x0000000000000400"));
   }
 }
 
-TEST(MemoryCheckTest, MoreThanAnEighthOfTheAvailableMemoryIsNotTaken) {
+TEST(MemoryCheckTest, AtMostAnEighthOfTheAvailableMemoryIsUsed) {
   const uint64_t available = AvailableMemory();
   ASSERT_GT(available, 0U);
   const CheckResult result = CheckMemory({.bytes = 17 * kMiB, .seconds = 0, .damage = {}});
   EXPECT_EQ(result.bytes, 17 * kMiB);
   EXPECT_THAT(result.what, HasSubstr("1 patterns")) << "no time for the second";
   const CheckResult little = CheckMemory({.bytes = kMiB, .seconds = 5, .damage = {}});
-  EXPECT_EQ(little.bytes, 16 * kMiB) << "less would show nothing";
+  EXPECT_EQ(little.bytes, 16 * kMiB) << "the minimum size";
 }
 
 class DiskCheckTest : public testing::Test {
@@ -81,14 +81,14 @@ class DiskCheckTest : public testing::Test {
   CheckResult Check(uint64_t bytes = 64 * kMiB) {
     const auto directory = disk_.Open();
     const CheckResult result = CheckDisk(*directory, {.bytes = bytes, .seconds = 10});
-    EXPECT_TRUE(disk_.Files().empty()) << "nothing stays behind";
+    EXPECT_TRUE(disk_.Files().empty()) << "no file is left";
     return result;
   }
 
   SimDisk disk_{{.capacity_bytes = 1024 * kMiB}};
 };
 
-TEST_F(DiskCheckTest, WhatIsReadIsWhatWasWritten) {
+TEST_F(DiskCheckTest, AnIntactDiskPasses) {
   const CheckResult result = Check();
   EXPECT_EQ(result.outcome, Outcome::kPassed) << result.what;
   EXPECT_EQ(result.bytes, 64 * kMiB);
@@ -96,14 +96,14 @@ TEST_F(DiskCheckTest, WhatIsReadIsWhatWasWritten) {
   EXPECT_GT(result.read_rate, 0);
 }
 
-TEST_F(DiskCheckTest, AFlippedBitOfAReadIsFound) {
+TEST_F(DiskCheckTest, AFlippedBitOfAReadIsDetected) {
   disk_.Inject({.op = SimOp::kRead, .effect = SimEffect::kBitFlip, .skip = 9, .path = {}});
   const CheckResult result = Check();
   EXPECT_EQ(result.outcome, Outcome::kFailed);
   EXPECT_THAT(result.what, HasSubstr("1 of 16 blocks"));
 }
 
-TEST_F(DiskCheckTest, AFlippedBitAtRestIsFound) {
+TEST_F(DiskCheckTest, AFlippedBitAtRestIsDetected) {
   disk_.Inject({.op = SimOp::kWrite, .effect = SimEffect::kBitFlip, .skip = 3, .path = {}});
   EXPECT_EQ(Check().outcome, Outcome::kFailed);
 }
@@ -123,14 +123,14 @@ TEST_F(DiskCheckTest, AFullDiskIsNotTested) {
   EXPECT_THAT(result.what, HasSubstr("8 MiB are free"));
 }
 
-TEST_F(DiskCheckTest, LessThanABlockIsABlock) { EXPECT_EQ(Check(1).bytes, 4 * kMiB); }
+TEST_F(DiskCheckTest, ATestWritesAtLeastOneBlock) { EXPECT_EQ(Check(1).bytes, 4 * kMiB); }
 
-TEST_F(DiskCheckTest, AQuarterOfWhatIsFreeIsWrittenAtMost) {
+TEST_F(DiskCheckTest, AtMostAQuarterOfTheFreeSpaceIsWritten) {
   disk_.SetCapacity(64 * kMiB);
   EXPECT_EQ(Check().bytes, 16 * kMiB);
 }
 
-TEST(SelfTestTest, EachPartHasAResultAndNothingIsMade) {
+TEST(SelfTestTest, EachPartHasAResultAndNoFolderIsCreated) {
   std::string folder = testing::TempDir() + "self-testXXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   SelfTestOptions options;
@@ -138,10 +138,10 @@ TEST(SelfTestTest, EachPartHasAResultAndNothingIsMade) {
   options.memory.bytes = 16 * kMiB;
   options.disk.bytes = 8 * kMiB;
   options.data_dirs = {folder, folder + "/none"};
-  std::vector<std::string> told;
-  options.progress = [&](const CheckResult& result) { told.push_back(result.part); };
+  std::vector<std::string> reported;
+  options.progress = [&](const CheckResult& result) { reported.push_back(result.part); };
   const std::vector<CheckResult> results = RunSelfTest(options);
-  EXPECT_THAT(told,
+  EXPECT_THAT(reported,
               testing::ElementsAre("cpu", "memory", "disk " + folder, "disk " + folder + "/none"));
   ASSERT_EQ(results.size(), 4U);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].outcome, Outcome::kPassed) << results[i].what;

@@ -48,7 +48,7 @@ TEST_F(AgentIdentityTest, CountsStartsOfOneAgent) {
   }
 }
 
-TEST_F(AgentIdentityTest, OneDirectoryIsEnough) {
+TEST_F(AgentIdentityTest, OneDirectoryIsEnoughToFindTheCount) {
   const auto first = CountStart(dirs_);
   ASSERT_TRUE(first.has_value());
   fs::remove(FileOf(0));
@@ -59,7 +59,7 @@ TEST_F(AgentIdentityTest, OneDirectoryIsEnough) {
   EXPECT_EQ(third->starts, 3U);
 }
 
-TEST_F(AgentIdentityTest, EmptyDisksAreAnotherAgent) {
+TEST_F(AgentIdentityTest, EmptyDisksAreANewAgent) {
   const auto first = CountStart(dirs_);
   fs::remove(FileOf(0));
   fs::remove(FileOf(1));
@@ -68,15 +68,14 @@ TEST_F(AgentIdentityTest, EmptyDisksAreAnotherAgent) {
   EXPECT_EQ(second->starts, 1U);
 }
 
-TEST_F(AgentIdentityTest, SaysSoWhenNothingCanBeStored) {
+TEST_F(AgentIdentityTest, FailsWhenNoDirectoryCanStoreTheCount) {
   EXPECT_FALSE(CountStart({(root_ / "absent").string()}).has_value());
 }
 
-TEST_F(AgentIdentityTest, TakesExactlyWhatItWrites) {
+TEST_F(AgentIdentityTest, ParsesExactlyWhatItWrites) {
   const AgentIdentity identity{0x3d1f0a9c77e2b854, 17};
   const std::string text = RenderIdentity(identity);
-  EXPECT_EQ(text,
-            "holdfast_agent = 1\nid = 3d1f0a9c77e2b854\nstarts = 17\ncrc32c = da8dd096\n");
+  EXPECT_EQ(text, "holdfast_agent = 1\nid = 3d1f0a9c77e2b854\nstarts = 17\ncrc32c = da8dd096\n");
   EXPECT_EQ(ParseIdentity(text).value(), identity);
   for (size_t i = 0; i < text.size(); ++i) {
     std::string bad = text;

@@ -16,7 +16,7 @@
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 
-// The agent as its users meet it: the real binaries, a trainer at the socket.
+// Tests the agent as its users see it: the real binaries with a trainer at the socket.
 
 namespace holdfast::agent {
 namespace {
@@ -107,7 +107,7 @@ TEST_F(AgentTest, SavesCommitAndCanBeReadFromBothTiers) {
   EXPECT_EQ(json.at("ranks").at(0).at("slots").size(), 3U);
 }
 
-TEST_F(AgentTest, BadReadsAreRefusedClearly) {
+TEST_F(AgentTest, InvalidReadsAreRefused) {
   Start();
   auto data = cluster_.Data(0);
   ShardSeal seal;
@@ -129,7 +129,7 @@ TEST_F(AgentTest, BadReadsAreRefusedClearly) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersAndNothingElse) {
+TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersWithinItsImage) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();
@@ -143,7 +143,7 @@ TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersAndNothingElse) {
     auto seal = fetcher.ReadRange(address, key, tier, 0, {});
     ASSERT_TRUE(seal) << seal.error().ToString();
     EXPECT_EQ(seal->image_bytes, image.size());
-    // The second chunk, and from there to the end.
+    // The second chunk, and the range from it to the end.
     for (uint64_t bytes : {kChunkBytes, image.size() - kChunkBytes}) {
       std::vector<std::byte> part(bytes);
       auto read = fetcher.ReadRange(address, key, tier, kChunkBytes, part);
@@ -164,13 +164,13 @@ TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersAndNothingElse) {
   }
 }
 
-TEST_F(AgentTest, ReadersBeyondWhatIsBearableAreRefusedAtOnce) {
+TEST_F(AgentTest, TooManyReadersAreRefusedImmediately) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();
   SaveDurably(*trainer, 1);
   auto data = cluster_.Data(0);
-  // Readers that take nothing hold their places as long as they like.
+  // Readers that receive nothing keep their calls open.
   constexpr int kReaders = 200;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<ShardPiece>>> readers;
@@ -210,13 +210,13 @@ TEST_F(AgentTest, ReadersBeyondWhatIsBearableAreRefusedAtOnce) {
   for (std::thread& thread : threads) thread.join();
   readers.clear();
   EXPECT_THAT(texts, ::testing::Contains(HasSubstr("again")));
-  // And afterwards it serves as before.
+  // Afterwards the agent serves as before.
   ShardSeal seal;
   EXPECT_TRUE(Eventually(
       [&] { return ReadShardFrom(*data, Shard(1, 1).key(), Tier::kMemory, &seal).has_value(); }));
 }
 
-TEST_F(AgentTest, AKilledAgentComesBackWithTheMemory) {
+TEST_F(AgentTest, ARestartedAgentHasTheMemory) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();
@@ -229,7 +229,7 @@ TEST_F(AgentTest, AKilledAgentComesBackWithTheMemory) {
   EXPECT_TRUE(trainer->AwaitClosed());
   trainer->HangUp();
   ASSERT_OK(cluster_.StartAgent(0));
-  // The same run goes on in the same memory.
+  // The same run continues in the same memory.
   auto again = Connect();
   ASSERT_TRUE(again) << again.error().ToString();
   EXPECT_EQ(again->incarnation(), Incarnation{1});
@@ -241,7 +241,7 @@ TEST_F(AgentTest, AKilledAgentComesBackWithTheMemory) {
   ExpectRestored(*next, Shard(1, 2).version, Tier::kMemory);
 }
 
-TEST_F(AgentTest, WithoutMemoryTheDiskRestores) {
+TEST_F(AgentTest, AfterLosingTheMemoryItRestoresFromDisk) {
   Start();
   {
     auto trainer = Connect();
@@ -259,13 +259,13 @@ TEST_F(AgentTest, WithoutMemoryTheDiskRestores) {
   SaveDurably(*next, 3);
 }
 
-TEST_F(AgentTest, ACoordinatorThatDiesHoldsNobodyUp) {
+TEST_F(AgentTest, ADeadCoordinatorBlocksNoTrainer) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();
   SaveDurably(*trainer, 1);
   cluster_.coordinator().Kill();
-  // Sealing goes on until the slots are full; then saves are refused, not blocked.
+  // Sealing continues until the slots are full; then saves are refused, not blocked.
   uint64_t step = 2;
   for (; step <= 3; ++step) {
     ASSERT_TRUE(trainer->Save(step, kTensorBytes));
@@ -279,7 +279,7 @@ TEST_F(AgentTest, ACoordinatorThatDiesHoldsNobodyUp) {
   SaveDurably(*trainer, 5);
 }
 
-TEST_F(AgentTest, AnotherNodesMemoryRestores) {
+TEST_F(AgentTest, RestoresFromAnotherNodesMemory) {
   Start(2);
   {
     auto trainer = Connect();
@@ -292,7 +292,7 @@ TEST_F(AgentTest, AnotherNodesMemoryRestores) {
   SaveDurably(*next, 2);
 }
 
-TEST_F(AgentTest, ADamagedSenderIsNoticedByTheReader) {
+TEST_F(AgentTest, AReaderDetectsDamageAtTheSender) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();
@@ -310,7 +310,7 @@ TEST_F(AgentTest, ADamagedSenderIsNoticedByTheReader) {
   EXPECT_THAT(status.message(), HasSubstr("chunk 1"));
 }
 
-TEST_F(AgentTest, TheCoordinatorMayComeLater) {
+TEST_F(AgentTest, TheCoordinatorMayStartLater) {
   ASSERT_OK(cluster_.StartAgent(0));
   auto early = TestTrainer::Connect(cluster_.Socket(0), {});
   ASSERT_FALSE(early);
@@ -359,7 +359,7 @@ TEST_F(AgentTest, OpenAddressesNeedTls) {
   EXPECT_THAT(cluster_.AgentLog(0), HasSubstr("no TLS is configured"));
 }
 
-TEST_F(AgentTest, SigtermEndsInOrderAndKeepsTheMemory) {
+TEST_F(AgentTest, SigtermEndsTheAgentInOrderAndKeepsTheMemory) {
   Start();
   auto trainer = Connect();
   ASSERT_TRUE(trainer) << trainer.error().ToString();

@@ -117,8 +117,7 @@ Status TestCluster::StartCoordinator() {
         coordinator::GetStatusRequest request;
         coordinator::GetStatusReply reply;
         grpc::ClientContext context;
-        // Waits in the call: a channel that failed once looks for its connection every 5 s
-        // otherwise.
+        // Wait within the call: otherwise a channel that failed once only retries every 5 s.
         context.set_wait_for_ready(true);
         context.set_deadline(
             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(1, GPR_TIMESPAN)));

@@ -12,12 +12,12 @@
 #include "storage/base/status.h"
 #include "storage/format/seal.h"
 
-// Real binaries around a test: a coordinator and agents, each in a directory of its own below one
+// Starts the real binaries for a test: a coordinator and agents, each in its own directory below a
 // temporary one, on unix sockets.
 
 namespace holdfast::agent {
 
-/// One started binary; killed when destroyed.
+/// One started process; the destructor kills it.
 class Program {
  public:
   Program() = default;
@@ -25,13 +25,13 @@ class Program {
   Program& operator=(Program&& other) noexcept;
   ~Program();
 
-  /// `env` is added as NAME=VALUE; output goes to `log`.
+  /// `env` adds variables as NAME=VALUE; the output goes to the file `log`.
   static Result<Program> Start(const std::vector<std::string>& args,
                                const std::vector<std::string>& env, const std::string& log);
   bool running();
   pid_t pid() const { return pid_; }
   void Signal(int signal);
-  /// The wait status; waits at most `timeout_ms`, then -1.
+  /// Waits for the process and returns its wait status; -1 after `timeout_ms`.
   int Wait(int timeout_ms);
   void Kill();
 
@@ -48,7 +48,7 @@ class TestCluster {
   Status StartCoordinator();
   Status StartAgent(int node, const std::string& crash = "",
                     const std::vector<std::string>& settings = {});
-  /// The arguments StartAgent uses.
+  /// Returns the arguments that StartAgent() uses.
   std::vector<std::string> AgentArgs(int node, const std::vector<std::string>& settings) const;
   void KillKeeper(int node);
 
@@ -67,7 +67,7 @@ class TestCluster {
   std::map<int, Program> agents_;
 };
 
-/// Reads a shard with the data service, each chunk checked.
+/// Reads a shard from the data service and checks each chunk.
 Result<std::vector<std::byte>> ReadShardFrom(Agent::Stub& stub, const ShardKey& key, Tier tier,
                                              ShardSeal* seal);
 

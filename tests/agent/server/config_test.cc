@@ -59,7 +59,7 @@ TEST(AgentConfig, UnknownKeysAreNamed) {
   EXPECT_THAT(status.message(), HasSubstr("node"));
 }
 
-TEST(AgentConfig, WhatCannotWorkIsRefused) {
+TEST(AgentConfig, InvalidValuesAreRefused) {
   const auto check = [](const std::function<void(AgentConfig&)>& change) {
     AgentConfig config;
     config.node = "n0";
@@ -82,7 +82,7 @@ TEST(AgentConfig, WhatCannotWorkIsRefused) {
               HasSubstr("no port"));
   EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "nowhere"; }),
               HasSubstr("peers.advertise"));
-  // Reached from elsewhere, maybe through a translated address.
+  // Other machines reach this address, possibly by address translation.
   EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "10.0.0.7:7072"; }),
               HasSubstr("secret"));
 }

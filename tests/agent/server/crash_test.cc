@@ -7,8 +7,8 @@
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 
-// The agent dies at each of its crash points, in the middle of a run; it is started again, and what
-// the run was told is safe must be there, bit for bit.
+// The agent dies at each of its crash points during a run and is restarted. Every version that was
+// reported as committed must still exist, bit for bit.
 
 namespace holdfast::agent {
 namespace {
@@ -25,7 +25,7 @@ class AgentCrash : public ::testing::TestWithParam<const char*> {
     });
     return trainer;
   }
-  // Saves step after step until the agent is gone; the newest step that was committed anywhere.
+  // Saves step after step until the agent dies; returns the newest step that was committed.
   uint64_t SaveUntilDeath() {
     uint64_t committed = 0;
     auto trainer = Connect({});
@@ -34,7 +34,7 @@ class AgentCrash : public ::testing::TestWithParam<const char*> {
       if (!trainer->Save(step, kTensorBytes)) break;
       if (!trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kMemory)) break;
       committed = step;
-      // Without a pause a fast run never shows the disk's points.
+      // Without a pause a fast run never reaches the crash points of the disk tier.
       if (trainer->AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk, 2'000)) continue;
     }
     return committed;
@@ -57,7 +57,7 @@ class AgentCrash : public ::testing::TestWithParam<const char*> {
     const auto image = MakeImage(identity, kTensorBytes);
     ASSERT_EQ(found->image_bytes, image.size());
     EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(found->slot).begin()));
-    // And life goes on.
+    // The next save works.
     const uint64_t step = found->step + 1;
     ASSERT_TRUE(trainer->EndSave(found->slot, found->step, MessageType::kEndRestore).ok());
     ASSERT_TRUE(trainer->Save(step, kTensorBytes));
@@ -67,9 +67,9 @@ class AgentCrash : public ::testing::TestWithParam<const char*> {
   TestCluster cluster_;
 };
 
-TEST_P(AgentCrash, NothingPromisedIsLost) {
+TEST_P(AgentCrash, NoCommittedVersionIsLost) {
   ASSERT_TRUE(cluster_.StartCoordinator().ok());
-  // At its third passing: two versions went through before.
+  // The agent dies at the third pass of the crash point, after two complete versions.
   Status started = cluster_.StartAgent(0, std::string(GetParam()) + ":3");
   ASSERT_TRUE(started.ok()) << started.ToString();
   const uint64_t committed = SaveUntilDeath();
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Points, AgentCrash,
 
 class AgentRestoreCrash : public AgentCrash {};
 
-TEST_F(AgentRestoreCrash, InTheMiddleOfARestore) {
+TEST_F(AgentRestoreCrash, DuringARestore) {
   ASSERT_TRUE(cluster_.StartCoordinator().ok());
   ASSERT_TRUE(cluster_.StartAgent(0).ok());
   {
@@ -107,7 +107,7 @@ TEST_F(AgentRestoreCrash, InTheMiddleOfARestore) {
   cluster_.KillKeeper(0);
   ASSERT_TRUE(cluster_.StartAgent(0, "agent.mid_restore").ok());
   auto trainer = Connect({.run_id = "run-2"});
-  // It may die before the Welcome: preparation begins with the join.
+  // The agent may die before it sends the Welcome: preparation begins with the join.
   if (trainer) static_cast<void>(trainer->FindRestore().has_value());
   ExpectKilled();
   if (trainer) trainer->HangUp();

@@ -1,4 +1,4 @@
-// The agent's side of the conversation with a coordinator that a test plays.
+// Tests the agent's connection to a coordinator that the test simulates.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 namespace pb = ::holdfast::coordinator;
 using ::testing::ElementsAre;
 
-/// Says the directives of its script on the first Attach; later ones hear nothing but an epoch.
+/// Sends the directives of its script on the first Attach, and nothing on later ones.
 class ScriptedCoordinator final : public pb::Coordinator::Service {
  public:
   std::vector<pb::Directive> script;
@@ -36,20 +36,20 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
     while (!context->IsCancelled()) ::usleep(2000);
     return grpc::Status::OK;
   }
-  /// The first report that has news is refused.
+  /// Refuses the first report that is not empty.
   grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* request,
                       pb::ReportReply* /*reply*/) override {
-    if (request->missing_size() == 0) return grpc::Status::OK;
+    if (request->failed_size() == 0) return grpc::Status::OK;
     MutexLock lock(mutex_);
     if (++reports_ == 1) return {grpc::StatusCode::UNAVAILABLE, "not now"};
-    for (const auto& one : request->missing()) missing_.push_back(one.why());
+    for (const auto& one : request->failed()) failed_.push_back(one.why());
     return grpc::Status::OK;
   }
-  std::vector<std::string> missing() {
+  std::vector<std::string> failed() {
     MutexLock lock(mutex_);
-    return missing_;
+    return failed_;
   }
-  /// Of each Attach: the highest epoch that the agent had seen.
+  /// Returns for each Attach the highest epoch that the agent had seen.
   std::vector<uint64_t> seen() {
     MutexLock lock(mutex_);
     return seen_;
@@ -59,10 +59,10 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
   Mutex mutex_;
   std::vector<uint64_t> seen_ HOLDFAST_GUARDED_BY(mutex_);
   int reports_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> missing_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> failed_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-class Heard final : public DirectiveHandler {
+class RecordedDirectives final : public DirectiveHandler {
  public:
   void OnJobState(JobState state) override {
     MutexLock lock(mutex_);
@@ -86,14 +86,14 @@ class Heard final : public DirectiveHandler {
   std::vector<std::string> jobs_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-pb::Directive Said(uint64_t epoch, const std::string& job = "") {
+pb::Directive DirectiveOf(uint64_t epoch, const std::string& job = "") {
   pb::Directive directive;
   directive.set_epoch(epoch);
   if (!job.empty()) {
-    coord::JobWord word;
-    word.job = job;
-    word.incarnation = Incarnation{1};
-    coord::ToProto(word, directive.mutable_job());
+    coord::JobState state;
+    state.job = job;
+    state.incarnation = Incarnation{1};
+    coord::ToProto(state, directive.mutable_job());
   }
   return directive;
 }
@@ -120,42 +120,45 @@ class LinkTest : public ::testing::Test {
     options.agent_start = 1;
     options.disk_free_percent = [] { return 50U; };
     link_ = std::make_unique<GrpcCoordinatorLink>(options, *coord::MakeChannel(endpoint_, {}));
-    link_->Start(heard_, "unix:" + dir_ + "/d.sock");
+    link_->Start(recorded_, "unix:" + dir_ + "/d.sock");
   }
 
   std::string dir_;
   coord::Endpoint endpoint_;
   ScriptedCoordinator coordinator_;
   std::unique_ptr<grpc::Server> server_;
-  Heard heard_;
+  RecordedDirectives recorded_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
 };
 
 TEST_F(LinkTest, DirectivesOfAnOlderEpochAreNotObeyed) {
-  coordinator_.script = {Said(5), Said(5, "now"), Said(4, "before"), Said(5, "behind")};
+  coordinator_.script = {DirectiveOf(5), DirectiveOf(5, "now"), DirectiveOf(4, "before"),
+                         DirectiveOf(5, "behind")};
   Start();
-  // It gives the stream up at the first word of the older epoch, and names what it has seen.
+  // The agent closes the stream at the first directive of the older epoch, and then reports the
+  // epoch that it has seen.
   ASSERT_TRUE(Eventually([&] { return coordinator_.seen().size() >= 2; }));
-  EXPECT_THAT(heard_.jobs(), ElementsAre("now"));
+  EXPECT_THAT(recorded_.jobs(), ElementsAre("now"));
   EXPECT_EQ(coordinator_.seen()[0], 0U);
   EXPECT_EQ(coordinator_.seen()[1], 5U);
 }
 
-TEST_F(LinkTest, WhatAFailedReportHadComesAgain) {
-  coordinator_.script = {Said(5)};
+TEST_F(LinkTest, TheContentOfAFailedReportIsSentAgain) {
+  coordinator_.script = {DirectiveOf(5)};
   Start();
-  // Of no inventory: if the report loses it, nobody ever hears of it.
+  // A failed replica is in no inventory: only a repeated report can deliver it.
   const ShardKey key{"job", {Incarnation{1}, Step{3}}, Rank{0}};
-  link_->Report(Missing{key, Tier::kDisk, "the disk is full"});
-  EXPECT_TRUE(Eventually([&] { return !coordinator_.missing().empty(); }));
-  EXPECT_THAT(coordinator_.missing(), ElementsAre("the disk is full"));
+  link_->Report(FailedReplica{key, Tier::kDisk, "the disk is full"});
+  EXPECT_TRUE(Eventually([&] { return !coordinator_.failed().empty(); }));
+  EXPECT_THAT(coordinator_.failed(), ElementsAre("the disk is full"));
 }
 
-TEST_F(LinkTest, ANewerEpochIsFollowed) {
-  coordinator_.script = {Said(5), Said(5, "a"), Said(6, "b"), Said(6, "c")};
+TEST_F(LinkTest, DirectivesOfANewerEpochAreObeyed) {
+  coordinator_.script = {DirectiveOf(5), DirectiveOf(5, "a"), DirectiveOf(6, "b"),
+                         DirectiveOf(6, "c")};
   Start();
-  EXPECT_TRUE(Eventually([&] { return heard_.jobs().size() == 3; }));
-  EXPECT_THAT(heard_.jobs(), ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(Eventually([&] { return recorded_.jobs().size() == 3; }));
+  EXPECT_THAT(recorded_.jobs(), ElementsAre("a", "b", "c"));
 }
 
 }  // namespace

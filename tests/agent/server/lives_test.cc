@@ -10,8 +10,8 @@
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 
-// The coordinator's store is lost or an older copy: real binaries, a trainer at the
-// socket. What a life before left must never be taken for what this one saved.
+// The coordinator's store is lost or replaced by an older copy: real binaries with a trainer at the
+// socket. Shards of an earlier life must never count as shards of the current one.
 
 namespace holdfast::agent {
 namespace {
@@ -35,7 +35,7 @@ class LivesTest : public ::testing::Test {
     });
     return trainer;
   }
-  /// Saves steps `first` to `last`, each until it is on disk, and says goodbye.
+  /// Saves steps `first` to `last`, waits until each is on disk, and sends Goodbye.
   VersionId Train(const std::string& run_id, uint64_t first, uint64_t last) {
     auto trainer = Connect(run_id);
     if (!trainer) {
@@ -87,7 +87,7 @@ class LivesTest : public ::testing::Test {
     EXPECT_TRUE(cluster_.Control()->Adopt(&context, request, &reply).ok());
     return reply;
   }
-  /// Until the node is attached again.
+  /// Waits until the node is attached again.
   bool AwaitNode() {
     return Eventually([&] {
       const auto status = GetStatus();
@@ -108,8 +108,8 @@ TEST_F(LivesTest, VersionsOfALostStoreAreNotRestored) {
   cluster_.agent(0).Wait(10'000);
   Start();
   const VersionId last = Train("b", 1, 3);
-  EXPECT_EQ(last.incarnation.value, 2U) << "above what the node has of the life before";
-  // The node lists all that it has.
+  EXPECT_EQ(last.incarnation.value, 2U) << "above the node's incarnations of the earlier life";
+  // The node's inventory lists all its versions.
   StopCoordinator();
   ASSERT_TRUE(cluster_.StartCoordinator().ok());
   ASSERT_TRUE(AwaitNode());
@@ -119,8 +119,8 @@ TEST_F(LivesTest, VersionsOfALostStoreAreNotRestored) {
   EXPECT_EQ(status.nodes(0).other_lives(0).newest().step(), 104U);
 }
 
-// All slots are full of the life before, and the agent goes on running.
-TEST_F(LivesTest, ARunningAgentFollowsANewStoreAndItsMemoryIsFree) {
+// All slots hold shards of the earlier life, and the agent keeps running.
+TEST_F(LivesTest, ARunningAgentAcceptsANewStoreAndFreesItsMemory) {
   Start();
   {
     auto trainer = Connect("a");
@@ -132,7 +132,7 @@ TEST_F(LivesTest, ARunningAgentFollowsANewStoreAndItsMemoryIsFree) {
     StopCoordinator();
     fs::remove_all(store());
     ASSERT_TRUE(cluster_.StartCoordinator().ok());
-    EXPECT_TRUE(trainer->AwaitClosed(30'000)) << "what it was told no longer holds";
+    EXPECT_TRUE(trainer->AwaitClosed(30'000)) << "the Welcome of the earlier life is void";
   }
   ASSERT_TRUE(AwaitNode());
   const VersionId last = Train("b", 1, 8);
@@ -140,7 +140,7 @@ TEST_F(LivesTest, ARunningAgentFollowsANewStoreAndItsMemoryIsFree) {
   ExpectRestored("c", last);
 }
 
-TEST_F(LivesTest, AdoptBringsALostStoresVersionsBack) {
+TEST_F(LivesTest, AdoptMakesALostStoresVersionsRestorable) {
   Start();
   const VersionId last = Train("a", 101, 104);
   StopCoordinator();
@@ -155,15 +155,15 @@ TEST_F(LivesTest, AdoptBringsALostStoresVersionsBack) {
   EXPECT_EQ(Adopt(/*dry_run=*/false).versions_size(), would.versions_size());
   EXPECT_EQ(Adopt(/*dry_run=*/true).versions_size(), 0) << "nothing is left";
   ExpectRestored("b", last);
-  // It is in the store from now on.
+  // The version is in the store from now on.
   StopCoordinator();
   ASSERT_TRUE(cluster_.StartCoordinator().ok());
   ASSERT_TRUE(AwaitNode());
   ExpectRestored("c", last);
 }
 
-// Files of the store that were copied by hand: what the copy does not know is kept aside.
-TEST_F(LivesTest, AnOlderCopyOfTheStoreGivesNoNumberTwice) {
+// The store's files were copied by hand. Versions that the copy does not contain are quarantined.
+TEST_F(LivesTest, AnOlderCopyOfTheStoreReusesNoIncarnation) {
   Start();
   const VersionId known = Train("a", 1, 2);
   StopCoordinator();
@@ -183,7 +183,7 @@ TEST_F(LivesTest, AnOlderCopyOfTheStoreGivesNoNumberTwice) {
   ASSERT_EQ(status.nodes(0).other_lives_size(), 1);
   EXPECT_EQ(status.nodes(0).other_lives(0).newest().incarnation(), 2U);
   const VersionId last = Train("c", 5, 6);
-  EXPECT_EQ(last.incarnation.value, 3U) << "no number is given twice";
+  EXPECT_EQ(last.incarnation.value, 3U) << "no incarnation is used twice";
   ExpectRestored("d", last);
 }
 
@@ -210,7 +210,7 @@ TEST_F(LivesTest, AnOlderEpochOfTheSameLifeIsRefusedAlsoAfterARestartOfTheAgent)
 }
 
 // docs/backup.md, step by step: a backup of a running coordinator, the loss, the restore.
-TEST_F(LivesTest, ABackupIsRestoredAsTheDocumentSays) {
+TEST_F(LivesTest, ABackupIsRestoredAsDocumented) {
   Start();
   const VersionId backed_up = Train("a", 1, 2);
   const uint64_t life = GetStatus().life();
@@ -231,7 +231,7 @@ TEST_F(LivesTest, ABackupIsRestoredAsTheDocumentSays) {
   EXPECT_NE(status.life(), life);
   ASSERT_EQ(status.jobs_size(), 1);
   EXPECT_EQ(status.jobs(0).restorable().step(), backed_up.step.value);
-  // What is newer than the backup is whole on the node, and taken on demand.
+  // Versions newer than the backup are complete on the node, and `holdfast adopt` takes them.
   const VersionId next = Train("b", 10, 10);
   EXPECT_GT(next.incarnation, lost.incarnation);
   bool taken = false;
@@ -243,7 +243,7 @@ TEST_F(LivesTest, ABackupIsRestoredAsTheDocumentSays) {
   ExpectRestored("c", next);
 }
 
-/// The exit code of a process of its own that does `work`; it has no thread but one.
+/// Runs `work` in a child process with one thread and returns the exit code.
 int InAnotherProcess(const std::function<bool()>& work) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(work() && !::testing::Test::HasFailure() ? 0 : 1);
@@ -252,8 +252,8 @@ int InAnotherProcess(const std::function<bool()>& work) {
   return status;
 }
 
-// A requeued job: the launcher gives every start the run id of the first.
-TEST_F(LivesTest, TheSameRunIdAgainGoesOnWhereItWas) {
+// A requeued job: the launcher uses the run ID of the first start for every start.
+TEST_F(LivesTest, TheSameRunIdContinuesWhereItStopped) {
   Start();
   ASSERT_EQ(InAnotherProcess([&] { return Train("slurm-7", 1, 5).incarnation.value == 1; }), 0);
   ASSERT_EQ(InAnotherProcess([&] {
@@ -270,7 +270,7 @@ TEST_F(LivesTest, TheSameRunIdAgainGoesOnWhereItWas) {
       << cluster_.AgentLog(0);
 }
 
-// One process that closes its client and opens another is one start; it can go back.
+// A process that closes its client and opens another one is one start; it can roll back.
 TEST_F(LivesTest, AnotherClientOfTheSameProcessIsTheSameStart) {
   Start();
   const VersionId first = Train("one", 1, 5);

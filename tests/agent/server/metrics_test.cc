@@ -1,4 +1,4 @@
-// The metrics of a real agent, looked at over HTTP while it works.
+// Reads the metrics of a real agent over HTTP while it works.
 
 #include "agent/server/metrics.h"
 
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kTensorBytes = 3 << 20;
 
-/// Where the agent says that it serves metrics; it takes a free port.
+/// Returns the address of the metrics from the agent's log; the agent chooses a free port.
 std::string MetricsAddress(const TestCluster& cluster) {
   const std::string log = cluster.AgentLog(0);
   const std::string before = "MetricsListening address=";
@@ -42,7 +42,7 @@ TEST(AgentMetricsTest, FollowASave) {
   EXPECT_EQ(idle.Value("holdfast_agent_disk_shards"), 0);
   EXPECT_GT(idle.Value("holdfast_agent_disk_free_bytes").value_or(0), 0);
   EXPECT_FALSE(idle.Value(R"(holdfast_agent_workers{phase="running"})").has_value())
-      << "this agent launches none";
+      << "this agent launches no workers";
 
   Result<TestTrainer> trainer = Fail(UnavailableError("not tried"));
   ASSERT_TRUE(Eventually([&] {

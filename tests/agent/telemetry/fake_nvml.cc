@@ -1,9 +1,9 @@
-// NVML as a test wants it: what it answers stands in a file beside it, named as the library with
-// ".script" after it, and is read again whenever it waits. Lines:
-//   init RESULT | devices COUNT | register RESULT   what those functions answer
-//   event DEVICE XID [TYPE]                         one event; a device there is none of is a wild
-//   one fail RESULT                                     one wait fails hang waits never return from
-//   here on
+// A fake NVML. Its answers are in a script next to the library, named as the library plus
+// ".script", which is read again at each wait. Lines:
+//   init RESULT | devices COUNT | register RESULT   the results of these functions
+//   event DEVICE XID [TYPE]                         one event; an unknown DEVICE is a wild handle
+//   fail RESULT                                     one wait fails
+//   hang                                            from now on waits never return
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -74,7 +74,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void** device) {
   return 0;
 }
 int nvmlDeviceGetPciInfo_v3(void* device, NvmlPciInfo* info) {
-  // Of the first one a text without an end, which is no bus id.
+  // For the first device a text without a NUL, which is not a bus ID.
   std::fill(std::begin(info->bus_id), std::end(info->bus_id), '\n');
   const auto index = reinterpret_cast<uintptr_t>(device) - 0x1000;
   if (index == 0) return 0;

@@ -6,7 +6,7 @@
 
 namespace holdfast {
 
-/// A copy of the fake library with a script of its own: fake_nvml.cc says what stands in it.
+/// A copy of the fake library with its own script; fake_nvml.cc describes the format.
 class FakeNvml {
  public:
   FakeNvml(const std::string& library, const std::string& folder, const std::string& script = "")

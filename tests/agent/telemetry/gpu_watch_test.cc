@@ -35,7 +35,7 @@ class GpuWatchTest : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(GpuWatchTest, ErrorsAreToldWithTheirDevices) {
+TEST_F(GpuWatchTest, ErrorsAreReportedWithTheirDevices) {
   FakeNvml nvml = Fake("devices 4\nevent 3 79\n");
   const GpuWatch watch(nvml.path());
   ASSERT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));
@@ -47,11 +47,11 @@ TEST_F(GpuWatchTest, ErrorsAreToldWithTheirDevices) {
   EXPECT_GT(error.seen_ns, 0U);
   nvml.Add("event 0 31\n");
   ASSERT_TRUE(Eventually([&] { return watch.After(1).size() == 1; }));
-  EXPECT_EQ(watch.After(1).front().bus_id, "") << "what it says of the first is no bus id";
+  EXPECT_EQ(watch.After(1).front().bus_id, "") << "the first device has no valid bus ID";
   EXPECT_TRUE(watch.After(2).empty());
 }
 
-TEST_F(GpuWatchTest, TheSameAgainIsCounted) {
+TEST_F(GpuWatchTest, RepeatedErrorsAreCounted) {
   std::string script;
   for (int i = 0; i < 20; ++i) script += "event 0 31\n";
   const FakeNvml nvml = Fake(script + "event 0 43\n");
@@ -62,13 +62,13 @@ TEST_F(GpuWatchTest, TheSameAgainIsCounted) {
   EXPECT_LT(watch.After(0).size(), 20U);
 }
 
-TEST_F(GpuWatchTest, NonsenseIsLeftOutAndTheRestIsHeard) {
+TEST_F(GpuWatchTest, NonsenseIsIgnoredAndTheRestIsReported) {
   const FakeNvml nvml = Fake(
       "devices 4000000000\n"
       "event 70000 74\n"  // no such device
       "event 0 0\n"       // no error
       "event 0 99999999999\n"
-      "event 0 48 2\n"  // no Xid
+      "event 0 48 2\n"  // not an Xid event
       "fail 15\n"       // "GPU is lost"
       "event 2 95\n");
   const GpuWatch watch(nvml.path());
@@ -79,7 +79,7 @@ TEST_F(GpuWatchTest, NonsenseIsLeftOutAndTheRestIsHeard) {
   EXPECT_EQ(watch.After(0)[1].xid, 95U);
 }
 
-TEST_F(GpuWatchTest, WithoutALibraryADriverOrADeviceNothingHappens) {
+TEST_F(GpuWatchTest, WithoutALibraryADriverOrADeviceNothingIsReported) {
   EXPECT_TRUE(GpuWatch("").After(0).empty());
   for (const char* script :
        {"init 9\nevent 0 79\n", "devices 0\nevent 0 79\n", "register 3\nevent 0 79\n"}) {
@@ -98,7 +98,7 @@ TEST_F(GpuWatchTest, WithoutALibraryADriverOrADeviceNothingHappens) {
   EXPECT_THAT(LoadNvml("libm.so.6").error().message(), HasSubstr("has no function nvml"));
 }
 
-TEST_F(GpuWatchTest, ADriverThatComesLaterIsFound) {
+TEST_F(GpuWatchTest, ADriverInstalledLaterIsFound) {
   const FakeNvml made(HOLDFAST_FAKE_NVML, root_ + "/made", "init 9\nevent 0 79\n");
   const std::string library = root_ + "/driver/libnvml-fake.so";
   testing::internal::CaptureStderr();
@@ -121,7 +121,7 @@ TEST_F(GpuWatchTest, ADriverThatComesLaterIsFound) {
   EXPECT_EQ(times("GpuErrorsNotWatched"), 2) << log;
 }
 
-TEST_F(GpuWatchTest, ADriverThatHangsHoldsNobody) {
+TEST_F(GpuWatchTest, ADriverThatHangsBlocksNoCaller) {
   const FakeNvml nvml = Fake("event 0 119\nhang\n");
   const GpuWatch watch(nvml.path());
   EXPECT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));

@@ -1,5 +1,5 @@
-// A trainer gone mad: whatever lies in the table, and while it changes, a look ends, writes
-// nothing, and gives numbers that can be.
+// A trainer that writes garbage: whatever the table contains, and while it changes, a poll ends,
+// writes nothing, and returns plausible numbers.
 
 #include <algorithm>
 #include <iterator>
@@ -23,9 +23,9 @@ class HostileTableTest : public TableFixture {
     return {reinterpret_cast<std::atomic<uint64_t>*>(&table()),
             sizeof(CollectiveTable) / sizeof(uint64_t)};
   }
-  /// Lets the reader past the layout's number.
+  /// Sets a valid layout number, so that the reader continues.
   void Claim() { table().layout = kCollectiveTableMagic | kCollectiveTableVersion; }
-  void LookAndCheck(uint64_t now_ns) {
+  void PollAndCheck(uint64_t now_ns) {
     auto read = reader_.Read(now_ns);
     if (!read) {
       EXPECT_EQ(read.error().code(), ErrorCode::kUnsupported);
@@ -37,21 +37,21 @@ class HostileTableTest : public TableFixture {
   Recorder recorder_;
 };
 
-TEST_F(HostileTableTest, RandomBytes) {
+TEST_F(HostileTableTest, RandomBytesGivePlausibleNumbers) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 50; ++round) {
-    // Dense and sparse, large and small numbers: what is almost right goes furthest.
+    // Dense and sparse, large and small numbers: nearly valid tables reach the most code.
     const uint64_t mask = round % 3 == 0 ? ~0ULL : round % 3 == 1 ? 0xFF : 0xFFFF'FFFF;
     for (auto& word : Words()) {
       if (random() % 2 == 0) word = random() & mask;
     }
     Claim();
-    LookAndCheck(random() & mask);
-    LookAndCheck(random() & mask);
+    PollAndCheck(random() & mask);
+    PollAndCheck(random() & mask);
   }
 }
 
-TEST_F(HostileTableTest, ThreadsThatScribbleWhileWeRead) {
+TEST_F(HostileTableTest, ConcurrentGarbageGivesPlausibleNumbers) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -64,38 +64,38 @@ TEST_F(HostileTableTest, ThreadsThatScribbleWhileWeRead) {
       }
     });
   }
-  threads.emplace_back([&] {  // and the real writer goes on over it
+  threads.emplace_back([&] {  // the real writer writes concurrently
     while (!stop) {
       recorder_.Step(client::MonotonicNs(), false);
       recorder_.Add({.communicator = kGroup, .peer = 1, .bytes = 1});
       recorder_.End(recorder_.Begin(AllReduce(1), {}));
     }
   });
-  for (int look = 0; look < 500; ++look) LookAndCheck(client::MonotonicNs());
+  for (int poll = 0; poll < 500; ++poll) PollAndCheck(client::MonotonicNs());
   stop = true;
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(HostileTableTest, CountersThatJump) {
+TEST_F(HostileTableTest, JumpingCountersGivePlausibleNumbers) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.End(recorder_.Begin(AllReduce(1), {}));
   Read();
   for (uint64_t head : {~0ULL, 0ULL, 1ULL << 40, 5ULL, kRingEntries + 0ULL}) {
     table().ring_head = head;
     table().progress.steps = head;
-    for (int look = 0; look < 3; ++look) LookAndCheck(client::MonotonicNs());
+    for (int poll = 0; poll < 3; ++poll) PollAndCheck(client::MonotonicNs());
   }
   table().ring_head = 0;
   table().progress.steps = 0;
   Read();
-  // A trainer that came to its senses is heard again.
+  // A trainer that writes valid data again is read again.
   for (int i = 0; i < 2; ++i) recorder_.End(recorder_.Begin(AllReduce(1), {}));
   RankTelemetry seen = Read();
   if (seen.ended.empty()) seen = Read();
   EXPECT_FALSE(seen.completed.empty());
 }
 
-TEST_F(HostileTableTest, TimesThatCannotBe) {
+TEST_F(HostileTableTest, ImplausibleTimesAreNonsense) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.Begin(AllReduce(1), {});
   ASSERT_THAT(Read().in_flight, SizeIs(1));
@@ -115,7 +115,7 @@ TEST_F(HostileTableTest, TimesThatCannotBe) {
   EXPECT_THAT(Read().in_flight, IsEmpty()) << "a kind that does not exist";
 }
 
-TEST_F(HostileTableTest, AStepThatIsToComeIsNotBelieved) {
+TEST_F(HostileTableTest, AStepInTheFutureIsNonsense) {
   recorder_.Step(7, false);
   std::atomic<uint64_t>& advanced_ns = table().progress.advanced_ns;
   const uint64_t before = advanced_ns;
@@ -129,7 +129,7 @@ TEST_F(HostileTableTest, AStepThatIsToComeIsNotBelieved) {
   EXPECT_EQ(Read().progress.step, 7U);
 }
 
-TEST_F(HostileTableTest, CommunicatorsThatCannotBe) {
+TEST_F(HostileTableTest, ImplausibleCommunicatorsAreNonsense) {
   const std::vector<uint32_t> members = {0, 1};
   ASSERT_TRUE(recorder_.Describe({.id = 5, .size = 2, .index = 0, .members = members}).ok());
   ASSERT_THAT(Read().communicators, SizeIs(1));
@@ -157,11 +157,11 @@ TEST_F(HostileTableTest, CommunicatorsThatCannotBe) {
   EXPECT_FALSE(refused());
 }
 
-TEST_F(HostileTableTest, ARecordThatIsNeverWholeHoldsNobodyUp) {
+TEST_F(HostileTableTest, ARecordThatStaysIncompleteDoesNotBlockTheReader) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.End(recorder_.Begin(AllReduce(1), {}));
   recorder_.End(recorder_.Begin(AllReduce(2), {}));
-  table().ring[0].tag = 1;  // its writer was stopped in the middle
+  table().ring[0].tag = 1;  // its writer was stopped while writing
   EXPECT_THAT(Read().ended, IsEmpty());
   const RankTelemetry seen = Read();
   EXPECT_EQ(seen.gaps.lost, 1U);
@@ -169,12 +169,12 @@ TEST_F(HostileTableTest, ARecordThatIsNeverWholeHoldsNobodyUp) {
   EXPECT_EQ(seen.ended[0].bytes, 2U);
 }
 
-TEST_F(HostileTableTest, AWriterStoppedInItsRecordIsLappedNotOverwritten) {
+TEST_F(HostileTableTest, ARecordOfAStoppedWriterIsSkippedNotOverwritten) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.End(recorder_.Begin(AllReduce(1), {}));
   table().ring[0].tag = 1;
   for (uint32_t i = 0; i < kRingEntries; ++i) recorder_.End(recorder_.Begin(AllReduce(3), {}));
-  EXPECT_EQ(table().ring[0].tag, 1U) << "two writers in one record would tear it";
+  EXPECT_EQ(table().ring[0].tag, 1U) << "two writers of one record would tear it";
   EXPECT_EQ(recorder_.dropped(), 1U);
 }
 

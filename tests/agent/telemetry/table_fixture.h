@@ -12,7 +12,7 @@
 
 namespace holdfast::agent {
 
-/// A control block, and a trainer's recorder beside the agent's reader of it.
+/// A control block with the agent's reader of it, and helpers for a trainer's recorder.
 class TableFixture : public ::testing::Test {
  protected:
   using Recorder = client::CollectiveRecorder;

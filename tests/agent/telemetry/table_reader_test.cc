@@ -1,4 +1,4 @@
-// What a trainer's recorder tells is what the agent's reader finds.
+// The agent's reader returns what a trainer's recorder writes.
 
 #include <thread>
 
@@ -22,12 +22,12 @@ class TableReaderTest : public TableFixture {
   Recorder recorder_;
 };
 
-TEST_F(TableReaderTest, NothingIsThereBeforeATrainerAttaches) {
+TEST_F(TableReaderTest, NothingIsPresentBeforeATrainerAttaches) {
   recorder_.Detach();
   ForgetWriter(table());
   EXPECT_FALSE(Read().present);
-  recorder_.Repeat();
-  EXPECT_FALSE(Read().present) << "a recorder that is detached tells nothing";
+  recorder_.Republish();
+  EXPECT_FALSE(Read().present) << "a detached recorder writes nothing";
   recorder_.Attach(*control_);
   const RankTelemetry seen = Read();
   EXPECT_TRUE(seen.present);
@@ -35,7 +35,7 @@ TEST_F(TableReaderTest, NothingIsThereBeforeATrainerAttaches) {
   EXPECT_THAT(seen.ended, IsEmpty());
 }
 
-TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnded) {
+TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnds) {
   recorder_.Step(7, false);
   CollectiveValues values = AllReduce(4096);
   values.dtype = 11;
@@ -67,7 +67,7 @@ TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnded) {
   EXPECT_EQ(seen.ended[0], expected);
   ASSERT_THAT(seen.completed, SizeIs(1));
   EXPECT_EQ(seen.completed[0].count, 1U);
-  EXPECT_THAT(Read().ended, IsEmpty()) << "each record comes once";
+  EXPECT_THAT(Read().ended, IsEmpty()) << "each record is returned once";
 }
 
 TEST_F(TableReaderTest, EnqueuedIsNotStarted) {
@@ -84,7 +84,7 @@ TEST_F(TableReaderTest, EnqueuedIsNotStarted) {
   EXPECT_EQ(ended.device_ns, 12'345U);
 }
 
-TEST_F(TableReaderTest, SequencesCountByKindAndCompletedIsWhatNoneInFlightIsBefore) {
+TEST_F(TableReaderTest, SequencesCountByKindAndCompletedEndsBeforeTheFirstInFlight) {
   const uint64_t first = recorder_.Begin(AllReduce(1), {});
   const uint64_t second = recorder_.Begin(AllReduce(2), {});
   CollectiveValues other = AllReduce(3);
@@ -124,7 +124,7 @@ TEST_F(TableReaderTest, TotalsCountOverlapOnce) {
   EXPECT_EQ(seen.ended[2].blocked_ns, both);
 }
 
-TEST_F(TableReaderTest, PeersAreSumsSinceTheLookBefore) {
+TEST_F(TableReaderTest, PeersAreSumsSinceTheLastPoll) {
   const client::Transfer transfer{.communicator = kGroup,
                                   .peer = 2,
                                   .direction = Direction::kReceive,
@@ -152,15 +152,15 @@ TEST_F(TableReaderTest, PeersAreSumsSinceTheLookBefore) {
 }
 
 TEST_F(TableReaderTest, TheTransferThatWaitsLongestIsTheEdge) {
-  recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);  // of an operation before
+  recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);  // of an earlier operation
   const uint64_t handle = recorder_.Begin(AllReduce(1), {});
   EXPECT_FALSE(Read().in_flight.at(0).edge.has_value());
   recorder_.Edge(kGroup, 0, Direction::kReceive, EdgeState::kRecvWait);
   recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);
-  const InFlightView view = Read().in_flight.at(0);
-  ASSERT_TRUE(view.edge.has_value());
-  EXPECT_EQ(view.edge->peer, 0U);
-  EXPECT_EQ(view.edge->state, EdgeState::kRecvWait);
+  const ObservedFlight flight = Read().in_flight.at(0);
+  ASSERT_TRUE(flight.edge.has_value());
+  EXPECT_EQ(flight.edge->peer, 0U);
+  EXPECT_EQ(flight.edge->state, EdgeState::kRecvWait);
   recorder_.Add({.communicator = kGroup, .peer = 0, .direction = Direction::kReceive, .bytes = 1});
   EXPECT_EQ(Read().in_flight.at(0).edge->peer, 3U);
   recorder_.End(handle);
@@ -187,7 +187,7 @@ TEST_F(TableReaderTest, StepsAndTheirTimes) {
   EXPECT_EQ(many.gaps.lost, 100 - kStepRecords);
 }
 
-TEST_F(TableReaderTest, CommunicatorsComeAndGo) {
+TEST_F(TableReaderTest, CommunicatorsAreAddedAndRemoved) {
   const std::vector<uint32_t> members = {3, 1, 4};
   ASSERT_TRUE(recorder_
                   .Describe({.id = 7,
@@ -217,12 +217,12 @@ TEST_F(TableReaderTest, CommunicatorsComeAndGo) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST_F(TableReaderTest, MoreCommunicatorsThanRoomIsSaid) {
+TEST_F(TableReaderTest, TooManyCommunicatorsAreRefused) {
   for (uint64_t id = 100; id < 100 + kCommunicatorsMax - 1; ++id) {
     ASSERT_TRUE(DescribeGroup(recorder_, id).ok()) << id;
   }
   EXPECT_EQ(DescribeGroup(recorder_, 999).code(), ErrorCode::kResourceExhausted);
-  EXPECT_TRUE(DescribeGroup(recorder_, 100, 9, 8).ok()) << "one that is there may change";
+  EXPECT_TRUE(DescribeGroup(recorder_, 100, 9, 8).ok()) << "an existing one may change";
   recorder_.Forget(101);
   EXPECT_TRUE(DescribeGroup(recorder_, 999).ok());
   EXPECT_THAT(Read().communicators, SizeIs(kCommunicatorsMax));
@@ -273,7 +273,7 @@ TEST_F(TableReaderTest, WrongHandlesAreCountedAndChangeNothing) {
   EXPECT_EQ(seen.gaps.dropped, 5U);
 }
 
-TEST_F(TableReaderTest, SamplingIsAskedForAndRunsOut) {
+TEST_F(TableReaderTest, SamplingIsRequestedAndRunsOut) {
   EXPECT_FALSE(recorder_.Sampling());
   RequestSampling(table(), 2);
   for (bool sampled : {true, true, false}) {
@@ -285,12 +285,12 @@ TEST_F(TableReaderTest, SamplingIsAskedForAndRunsOut) {
   RequestSampling(table(), 2);
   recorder_.End(recorder_.Begin(AllReduce(1), {}));
   EXPECT_TRUE(recorder_.Sampling());
-  RequestSampling(table(), ~0U);  // whoever wrote that
+  RequestSampling(table(), ~0U);  // a request for too many operations is limited
   for (int i = 0; i < 10'001; ++i) recorder_.End(recorder_.Begin(AllReduce(1), {}));
   EXPECT_FALSE(recorder_.Sampling());
 }
 
-TEST_F(TableReaderTest, ANewAgentLearnsWhatHoldsAndAnotherProcessStartsFromNothing) {
+TEST_F(TableReaderTest, ANewAgentReadsTheStateAndANewProcessStartsEmpty) {
   recorder_.Step(3, false);
   const uint64_t handle = recorder_.Begin(AllReduce(5), {});
   recorder_.Detach();
@@ -303,8 +303,8 @@ TEST_F(TableReaderTest, ANewAgentLearnsWhatHoldsAndAnotherProcessStartsFromNothi
   ASSERT_THAT(seen->in_flight, SizeIs(1));
   EXPECT_THAT(seen->communicators, SizeIs(1));
 
-  // The same memory, a trainer that was killed and one that takes its place.
-  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "the old table is as it was left";
+  // Here the trainer was killed, and its successor uses the same memory.
+  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "the old table is unchanged";
   ForgetWriter(table());
   EXPECT_FALSE(Read().present);
   Recorder next;
@@ -318,7 +318,7 @@ TEST_F(TableReaderTest, ANewAgentLearnsWhatHoldsAndAnotherProcessStartsFromNothi
   EXPECT_THAT(reader.Read(client::MonotonicNs())->ended, SizeIs(1));
 }
 
-TEST_F(TableReaderTest, WithoutAnAgentItOnlyRemembersWhatIsInFlight) {
+TEST_F(TableReaderTest, WithoutAnAgentOnlyOperationsInFlightAreKept) {
   recorder_.Detach();
   for (int i = 0; i < 5000; ++i) recorder_.End(recorder_.Begin(AllReduce(1), {}));
   const uint64_t handle = recorder_.Begin(AllReduce(2), {});
@@ -352,7 +352,7 @@ TEST_F(TableReaderTest, ManyThreadsLoseNothing) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int turn = 0; turn < kTurns; ++turn) {
-        // bytes, device time and peer say the same, so a torn record is seen.
+        // bytes, device time and peer are derived from one value, so a torn record is detected.
         CollectiveValues values = AllReduce(static_cast<uint64_t>(turn));
         values.peer = static_cast<uint32_t>(turn);
         const uint64_t handle = recorder_.Begin(values, {});
@@ -383,7 +383,7 @@ TEST_F(TableReaderTest, ManyThreadsLoseNothing) {
   EXPECT_EQ(Read().completed.at(0).count, uint64_t{kThreads} * kTurns);
 }
 
-TEST_F(TableReaderTest, TheTableMayBeReplacedWhileThreadsTell) {
+TEST_F(TableReaderTest, TheTableMayBeReplacedWhileThreadsRecord) {
   std::atomic<bool> stop{false};
   std::thread trainer([&] {
     while (!stop) recorder_.End(recorder_.Begin(AllReduce(1), {}));

@@ -6,8 +6,8 @@
 
 namespace holdfast::agent {
 
-/// "" when every number of a look is within its bounds; otherwise which is not. For tests and the
-/// fuzzer: it must hold whatever the trainer wrote.
+/// Returns "" when every number of a poll is within its bounds, otherwise the name of one that is
+/// not. For tests and the fuzzer: the bounds must hold whatever the trainer wrote.
 inline std::string ImpossibleNumber(const RankTelemetry& seen) {
   constexpr uint64_t kMost = 1ULL << 60;
   constexpr uint32_t kRanks = 1U << 20;
@@ -26,21 +26,22 @@ inline std::string ImpossibleNumber(const RankTelemetry& seen) {
   for (const CollectiveValues& values : seen.ended) {
     if (bad(values) || values.ended_ns < values.started_ns) return "of a record";
   }
-  for (const InFlightView& view : seen.in_flight) {
-    if (bad(view.values) || view.age_ns > kMost) return "of an operation in flight";
-    if (view.edge && (view.edge->peer >= kRanks || view.edge->age_ns > view.age_ns)) return "edge";
+  for (const ObservedFlight& flight : seen.in_flight) {
+    if (bad(flight.values) || flight.age_ns > kMost) return "of an operation in flight";
+    if (!flight.edge) continue;
+    if (flight.edge->peer >= kRanks || flight.edge->age_ns > flight.age_ns) return "edge";
   }
-  for (const CommunicatorView& view : seen.communicators) {
-    if (view.size == 0 || view.size > kRanks || view.index >= view.size) return "of a communicator";
-    if (!view.members.empty() && view.members.size() != view.size) return "of its members";
-    for (uint32_t member : view.members) {
+  for (const ObservedCommunicator& one : seen.communicators) {
+    if (one.size == 0 || one.size > kRanks || one.index >= one.size) return "of a communicator";
+    if (!one.members.empty() && one.members.size() != one.size) return "of its members";
+    for (uint32_t member : one.members) {
       if (member >= kRanks) return "of a member";
     }
   }
-  for (const PeerSumsView& sums : seen.peers) {
+  for (const ObservedPeer& sums : seen.peers) {
     if (sums.peer >= kRanks || sums.bytes > kMost || sums.transfer_ns > kMost) return "of sums";
   }
-  for (const StepView& step : seen.steps) {
+  for (const ObservedStep& step : seen.steps) {
     if (step.step >= kMost || step.duration_ns > kMost) return "of a step";
   }
   for (const CompletedCount& count : seen.completed) {

@@ -1,4 +1,4 @@
-// From the calls of holdfast.h, and from the example trainer, to what the agent's reader finds.
+// Compares calls of holdfast.h, and the example trainer, with what the agent's reader returns.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -42,8 +42,8 @@ class TrainerTest : public client::ClientFixture {
     return collective;
   }
 
-  /// Two ranks of the example trainer, the first one on the scripted agent, with `faults` for the
-  /// second.
+  /// Starts two ranks of the example trainer: the first one with the scripted agent, the second one
+  /// with `faults`.
   void Train(const std::vector<std::string>& faults) {
     agent_->Edit([](client::Script& script) {
       script.find_restore = NotFoundError("nothing to restore");
@@ -98,7 +98,7 @@ class TrainerTest : public client::ClientFixture {
   std::vector<pid_t> trainers_;
 };
 
-TEST_F(TrainerTest, WhatTheProgramTellsArrives) {
+TEST_F(TrainerTest, RecordedOperationsReachTheReader) {
   agent_->Start();
   options_.world = 3;
   options_.rank = 1;
@@ -148,7 +148,7 @@ TEST_F(TrainerTest, WhatTheProgramTellsArrives) {
   EXPECT_EQ(holdfast_sampling(client_), 1U);
 }
 
-TEST_F(TrainerTest, ASaveIsAStep) {
+TEST_F(TrainerTest, ASaveReportsAStep) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   ASSERT_EQ(Save(3), HOLDFAST_OK) << Message();
@@ -159,16 +159,16 @@ TEST_F(TrainerTest, ASaveIsAStep) {
   EXPECT_EQ(Read().progress.step, 4U);
   ASSERT_EQ(Guard(), HOLDFAST_OK);
   EXPECT_NE(Save(2), HOLDFAST_OK);
-  EXPECT_EQ(Read().progress.step, 4U) << "a save that was refused";
+  EXPECT_EQ(Read().progress.step, 4U) << "also a refused save";
 }
 
-TEST_F(TrainerTest, NullIsTheFirstClientAndASecondHasItsOwn) {
+TEST_F(TrainerTest, NullIsTheFirstClientAndASecondClientIsSeparate) {
   const holdfast_collective early = AllReduce(1);
   const holdfast_operation before = holdfast_collective_begin(nullptr, &early);
-  EXPECT_NE(before, 0U) << "before there is a client";
+  EXPECT_NE(before, 0U) << "operations before the first client";
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
-  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "the client that comes learns of it";
+  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "a later client reports the operation";
   holdfast_client* second = nullptr;
   options_.start_offline = 1;
   options_.connect_timeout_ms = 1;
@@ -177,7 +177,7 @@ TEST_F(TrainerTest, NullIsTheFirstClientAndASecondHasItsOwn) {
             HOLDFAST_OK);
   const holdfast_collective collective = AllReduce(5);
   holdfast_collective_begin(second, &collective);
-  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "another client's are not of this rank";
+  EXPECT_THAT(Read().in_flight, SizeIs(1)) << "operations of another client belong to another rank";
   holdfast_collective_end(nullptr, before);
   EXPECT_THAT(Read().in_flight, IsEmpty());
   holdfast_close(second, 0, nullptr);
@@ -190,7 +190,7 @@ TEST_F(TrainerTest, NullIsTheFirstClientAndASecondHasItsOwn) {
   EXPECT_EQ(Read().progress.step, 31U);
 }
 
-TEST_F(TrainerTest, OlderProgramsAndNonsense) {
+TEST_F(TrainerTest, OlderProgramsAndInvalidCalls) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   holdfast_collective collective = AllReduce(5);
@@ -211,7 +211,7 @@ TEST_F(TrainerTest, OlderProgramsAndNonsense) {
   EXPECT_EQ(seen.ended[1].dtype, HOLDFAST_NO_DTYPE);
 }
 
-TEST_F(TrainerTest, AForkedChildTellsNothing) {
+TEST_F(TrainerTest, AForkedChildRecordsNothing) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";
 #endif
@@ -237,21 +237,21 @@ TEST_F(TrainerTest, AForkedChildTellsNothing) {
   EXPECT_THAT(seen.ended, IsEmpty());
 }
 
-TEST_F(TrainerTest, TheAgentThatComesBackLearnsWhatIsInFlight) {
+TEST_F(TrainerTest, ARestartedAgentReadsTheOperationsInFlight) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   const holdfast_collective collective = AllReduce(5);
   const holdfast_operation operation = holdfast_collective_begin(client_, &collective);
   agent_->Stop();
   ASSERT_TRUE(Eventually([&] { return !Connected(); }));
-  ForgetWriter(agent_->segment()->control().collectives);  // as it does before a Welcome
+  ForgetWriter(agent_->segment()->control().collectives);  // as the agent does before a Welcome
   EXPECT_FALSE(Read().present);
   agent_->Start();
   EXPECT_TRUE(Eventually([&] { return Connected() && Read().in_flight.size() == 1; }));
   holdfast_collective_end(client_, operation);
 }
 
-TEST_F(TrainerTest, TheExampleTrainersCollectives) {
+TEST_F(TrainerTest, TheExampleTrainersCollectivesAreRead) {
   Train({});
   ASSERT_TRUE(Attached());
   std::map<CollectiveKind, uint64_t> kinds;
@@ -260,7 +260,7 @@ TEST_F(TrainerTest, TheExampleTrainersCollectives) {
   const auto take = [&] {
     const RankTelemetry seen = Read();
     for (const CollectiveValues& values : seen.ended) ++kinds[values.kind];
-    for (const PeerSumsView& sums : seen.peers) {
+    for (const ObservedPeer& sums : seen.peers) {
       EXPECT_EQ(sums.peer, 1U);
       bytes[sums.direction] += sums.bytes;
     }
@@ -270,14 +270,14 @@ TEST_F(TrainerTest, TheExampleTrainersCollectives) {
     return steps >= 20;
   };
   ASSERT_TRUE(Eventually(take));
-  take();  // steps are read after collectives: those of the last step may be still to come
+  take();  // steps are read after collectives, so some of the last step may be missing
   EXPECT_GE(kinds[CollectiveKind::kReduceScatter], 20U * 5);
   EXPECT_GE(kinds[CollectiveKind::kAllGather], 20U * 6);
   EXPECT_GT(bytes[Direction::kSend], 0U);
   EXPECT_GT(bytes[Direction::kReceive], 0U);
 }
 
-TEST_F(TrainerTest, ARankThatWaitsForOneThatHangs) {
+TEST_F(TrainerTest, ARankWaitsForARankThatHangs) {
   Train({"--hang-at-step", "5"});
   ASSERT_TRUE(Attached());
   ASSERT_TRUE(Eventually([&] {
@@ -287,7 +287,7 @@ TEST_F(TrainerTest, ARankThatWaitsForOneThatHangs) {
   const RankTelemetry seen = Read();
   EXPECT_EQ(seen.progress.step, 5U);
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  const InFlightView& stuck = seen.in_flight[0];
+  const ObservedFlight& stuck = seen.in_flight[0];
   EXPECT_EQ(stuck.values.kind, CollectiveKind::kReduceScatter);
   EXPECT_EQ(stuck.values.step, 5U);
   ASSERT_TRUE(stuck.edge.has_value());
@@ -296,13 +296,13 @@ TEST_F(TrainerTest, ARankThatWaitsForOneThatHangs) {
   EXPECT_GT(seen.silent_ns, 300'000'000U);
 }
 
-TEST_F(TrainerTest, ARankThatWaitsForOneThatIsLate) {
+TEST_F(TrainerTest, ARankWaitsForASlowRank) {
   Train({"--slow-ms", "30", "--slow-from-step", "3"});
   ASSERT_TRUE(Attached());
   uint64_t longest_wait_ns = 0;
   ASSERT_TRUE(Eventually([&] {
     const RankTelemetry seen = Read();
-    for (const PeerSumsView& sums : seen.peers) {
+    for (const ObservedPeer& sums : seen.peers) {
       if (sums.direction == Direction::kReceive) {
         longest_wait_ns = std::max(longest_wait_ns, sums.peer_wait_ns);
       }

@@ -32,7 +32,7 @@ bool Await(const Condition& condition) {
   return true;
 }
 
-/// Real processes, by the real shim.
+/// Starts real processes with the real shim.
 class WorkerManagerTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -61,8 +61,8 @@ class WorkerManagerTest : public ::testing::Test {
     manager_ = *std::move(opened);
   }
 
-  WorkersWanted Shell(const std::string& script, uint32_t ranks = 1) const {
-    WorkersWanted wanted;
+  SetWorkers Shell(const std::string& script, uint32_t ranks = 1) const {
+    SetWorkers wanted;
     wanted.job = "job";
     wanted.run_id = "run-1.1";
     wanted.first_rank = Rank{4};
@@ -80,10 +80,10 @@ class WorkerManagerTest : public ::testing::Test {
     return wanted;
   }
   void StopJob(const std::string& job, int64_t grace_ms) {
-    WorkersWanted none;
+    SetWorkers none;
     none.job = job;
     none.grace_ms = grace_ms;
-    manager_->Want(none);
+    manager_->SetWanted(none);
   }
   WorkerStatus AwaitEnd(uint32_t rank = 4) {
     WorkerStatus status;
@@ -112,7 +112,7 @@ class WorkerManagerTest : public ::testing::Test {
     EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
     return info.st_mode & 07777U;
   }
-  /// Whether a process of user nobody can read the file.
+  /// Returns whether a process of another user can read the file.
   static bool OthersRead(const std::string& path) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -122,7 +122,7 @@ class WorkerManagerTest : public ::testing::Test {
     }
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_NE(WEXITSTATUS(status), 2) << "could not become nobody";
+    EXPECT_NE(WEXITSTATUS(status), 2) << "could not become another user";
     return WEXITSTATUS(status) == 0;
   }
   std::string Read(const std::string& path) const {
@@ -138,21 +138,21 @@ class WorkerManagerTest : public ::testing::Test {
   std::unique_ptr<WorkerManager> manager_;
 };
 
-TEST_F(WorkerManagerTest, NobodyElseReadsEnvironmentsAndLogs) {
+TEST_F(WorkerManagerTest, OtherUsersCannotReadEnvironmentsAndLogs) {
   options_.worker_umask = 027;
   manager_.reset();
   Open();
   ASSERT_EQ(::chmod(root_.c_str(), 0755), 0);
-  WorkersWanted wanted = Shell("echo said-$KEY; umask > umask; exec sleep 100");
+  SetWorkers wanted = Shell("echo key-$KEY; umask > umask; exec sleep 100");
   wanted.environment = {"KEY=secret"};
-  manager_->Want(wanted);
+  manager_->SetWanted(wanted);
   AwaitPid();
   ASSERT_TRUE(Await([&] { return Read(root_ + "/umask") == "0027\n"; }))
       << "workers have the umask that the agent was started with";
   const std::string spec = root_ + "/workers/job/rank-4/spec";
   const std::string log = root_ + "/log/job/run-1.1/rank-4.log";
   ASSERT_THAT(Read(spec), HasSubstr("secret"));
-  ASSERT_TRUE(Await([&] { return Read(log) == "said-secret\n"; }));
+  ASSERT_TRUE(Await([&] { return Read(log) == "key-secret\n"; }));
   for (const std::string& file : {spec, root_ + "/workers/job/rank-4/pid", log}) {
     EXPECT_EQ(ModeOf(file), 0600U) << file;
   }
@@ -160,14 +160,14 @@ TEST_F(WorkerManagerTest, NobodyElseReadsEnvironmentsAndLogs) {
                              "/log/job/run-1.1"}) {
     EXPECT_EQ(ModeOf(root_ + folder), 0700U) << folder;
   }
-  if (::geteuid() != 0) return;  // nobody else to be
+  if (::geteuid() != 0) return;  // cannot become another user
   EXPECT_FALSE(OthersRead(spec));
   EXPECT_FALSE(OthersRead(log));
   ASSERT_EQ(::chmod((root_ + "/umask").c_str(), 0644), 0);
   EXPECT_TRUE(OthersRead(root_ + "/umask")) << "the check itself works";
 }
 
-TEST_F(WorkerManagerTest, AFolderOfAnEarlierReleaseIsClosed) {
+TEST_F(WorkerManagerTest, AFolderOfAnEarlierReleaseLosesItsOpenMode) {
   manager_.reset();
   ASSERT_EQ(::chmod(options_.folder.c_str(), 0755), 0);
   Open();
@@ -175,9 +175,9 @@ TEST_F(WorkerManagerTest, AFolderOfAnEarlierReleaseIsClosed) {
 }
 
 TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
-  WorkersWanted wanted = Shell("env > env.$LOCAL_RANK", 2);
+  SetWorkers wanted = Shell("env > env.$LOCAL_RANK", 2);
   wanted.environment = {"MINE=1", "RANK=77"};
-  manager_->Want(wanted);
+  manager_->SetWanted(wanted);
   EXPECT_EQ(AwaitEnd(4).exit.exit_code, 0);
   EXPECT_EQ(AwaitEnd(5).exit.exit_code, 0);
   const std::string env = "\n" + Read(root_ + "/env.1");
@@ -194,8 +194,8 @@ TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
   EXPECT_THAT(env, HasSubstr("\nTORCHELASTIC_ERROR_FILE=" + root_));
 }
 
-TEST_F(WorkerManagerTest, HowAWorkerEndedAndWhatItSaidLastIsKept) {
-  manager_->Want(Shell("echo one; echo two >&2; exit 7"));
+TEST_F(WorkerManagerTest, TheExitAndTheLastOutputOfAWorkerAreKept) {
+  manager_->SetWanted(Shell("echo one; echo two >&2; exit 7"));
   const WorkerStatus status = AwaitEnd();
   EXPECT_EQ(status.exit.exit_code, 7);
   EXPECT_EQ(status.exit.signal, 0);
@@ -207,47 +207,48 @@ TEST_F(WorkerManagerTest, HowAWorkerEndedAndWhatItSaidLastIsKept) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST_F(WorkerManagerTest, OfMuchOutputTheEndIsKept) {
-  manager_->Want(Shell("seq 100000; exit 1"));
+TEST_F(WorkerManagerTest, TheEndOfLongOutputIsKept) {
+  manager_->SetWanted(Shell("seq 100000; exit 1"));
   const WorkerStatus status = AwaitEnd();
   EXPECT_LE(status.exit.last_lines.size(), kLastLinesBytes);
   EXPECT_THAT(status.exit.last_lines, ::testing::EndsWith("\n99999\n100000\n"));
-  EXPECT_EQ(status.exit.last_lines.front(), '9') << "whole lines";
+  EXPECT_EQ(status.exit.last_lines.front(), '9') << "begins at the start of a line";
 }
 
-TEST_F(WorkerManagerTest, ASignalIsTold) {
-  manager_->Want(Shell("kill -SEGV $$"));
+TEST_F(WorkerManagerTest, TheSignalThatEndedAWorkerIsReported) {
+  manager_->SetWanted(Shell("kill -SEGV $$"));
   EXPECT_EQ(AwaitEnd().exit.signal, SIGSEGV);
 }
 
-TEST_F(WorkerManagerTest, ACommandThatIsNotThereSaysSo) {
-  WorkersWanted wanted = Shell("");
+TEST_F(WorkerManagerTest, AMissingCommandIsReported) {
+  SetWorkers wanted = Shell("");
   wanted.command = {"no-such-program"};
-  manager_->Want(wanted);
+  manager_->SetWanted(wanted);
   const WorkerStatus status = AwaitEnd();
   EXPECT_EQ(status.exit.exit_code, 127);
   EXPECT_THAT(status.exit.last_lines, HasSubstr("cannot run no-such-program"));
 }
 
-TEST_F(WorkerManagerTest, WhatAWorkerLeavesBehindIsEnded) {
-  manager_->Want(Shell("sleep 1000 & echo $! > child; exit 1"));
+TEST_F(WorkerManagerTest, ChildrenThatAWorkerLeavesAreKilled) {
+  manager_->SetWanted(Shell("sleep 1000 & echo $! > child; exit 1"));
   AwaitEnd();
   const pid_t child = static_cast<pid_t>(std::stol(Read(root_ + "/child")));
   EXPECT_TRUE(Await([&] { return !Runs(child); }));
 }
 
-TEST_F(WorkerManagerTest, AStopIsAskedForBeforeItIsForced) {
-  manager_->Want(Shell("trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done"));
+TEST_F(WorkerManagerTest, AStopSendsSigtermFirst) {
+  manager_->SetWanted(
+      Shell("trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done"));
   AwaitPid();
   const std::string log = root_ + "/log/job/run-1.1/rank-4.log";
   ASSERT_TRUE(Await([&] { return Read(log) == "up\n"; }));
   StopJob("job", 10'000);
   EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
-  EXPECT_THAT(Read(log), ::testing::EndsWith("asked\n"));  // the shell may have said more
+  EXPECT_THAT(Read(log), ::testing::EndsWith("asked\n"));  // the shell may have written more
 }
 
-TEST_F(WorkerManagerTest, WhoDoesNotListenIsKilled) {
-  manager_->Want(Shell("trap '' TERM; echo up; while :; do sleep 0.01; done"));
+TEST_F(WorkerManagerTest, AWorkerThatIgnoresSigtermIsKilled) {
+  manager_->SetWanted(Shell("trap '' TERM; echo up; while :; do sleep 0.01; done"));
   const pid_t pid = AwaitPid();
   ASSERT_TRUE(Await([&] { return Read(root_ + "/log/job/run-1.1/rank-4.log") == "up\n"; }));
   StopJob("job", 50);
@@ -255,8 +256,8 @@ TEST_F(WorkerManagerTest, WhoDoesNotListenIsKilled) {
   EXPECT_FALSE(Runs(pid));
 }
 
-TEST_F(WorkerManagerTest, AStoppedProcessIsEndedToo) {
-  manager_->Want(Shell("while :; do sleep 0.01; done"));
+TEST_F(WorkerManagerTest, AStoppedProcessIsKilled) {
+  manager_->SetWanted(Shell("while :; do sleep 0.01; done"));
   const pid_t pid = AwaitPid();
   ::kill(pid, SIGSTOP);
   StopJob("job", 50);
@@ -264,8 +265,8 @@ TEST_F(WorkerManagerTest, AStoppedProcessIsEndedToo) {
   EXPECT_FALSE(Runs(pid));
 }
 
-TEST_F(WorkerManagerTest, AWorkerThatHasNoGroupOfItsOwnYetIsEndedToo) {
-  manager_->Want(Shell("while :; do sleep 0.01; done"));
+TEST_F(WorkerManagerTest, AWorkerWithoutItsProcessGroupIsKilled) {
+  manager_->SetWanted(Shell("while :; do sleep 0.01; done"));
   const pid_t started = AwaitPid();
   manager_.reset();
   const pid_t child = ::fork();
@@ -285,22 +286,22 @@ TEST_F(WorkerManagerTest, AWorkerThatHasNoGroupOfItsOwnYetIsEndedToo) {
   ::kill(-started, SIGKILL);
 }
 
-TEST_F(WorkerManagerTest, TheNextLaunchStartsWhenNothingOfTheLastIsLeft) {
-  // Each worker takes the lock for its life: two at once would show.
+TEST_F(WorkerManagerTest, TheNextLaunchStartsAfterTheEndOfTheLast) {
+  // Each worker holds the lock until it ends: two concurrent workers would be detected.
   const std::string script =
       "trap '' TERM; exec 9>lock; flock -n 9 || { echo both >> clash; exit 9; }; "
       "echo $HOLDFAST_RUN_ID >> order; while :; do sleep 0.01; done";
-  manager_->Want(Shell(script));
+  manager_->SetWanted(Shell(script));
   ASSERT_TRUE(Await([&] { return Read(root_ + "/order") == "run-1.1\n"; }));
-  WorkersWanted next = Shell(script);
+  SetWorkers next = Shell(script);
   next.run_id = "run-1.2";
-  manager_->Want(next);
+  manager_->SetWanted(next);
   EXPECT_TRUE(Await([&] { return Read(root_ + "/order") == "run-1.1\nrun-1.2\n"; }));
   EXPECT_EQ(Read(root_ + "/clash"), "");
 }
 
-TEST_F(WorkerManagerTest, AnAgentThatStartsAgainGoesOnWatching) {
-  manager_->Want(Shell("while [ ! -e go ]; do sleep 0.01; done; echo end; exit 5"));
+TEST_F(WorkerManagerTest, ARestartedAgentAdoptsItsWorkers) {
+  manager_->SetWanted(Shell("while [ ! -e go ]; do sleep 0.01; done; echo end; exit 5"));
   const pid_t pid = AwaitPid();
   manager_.reset();
   ASSERT_TRUE(Runs(pid));
@@ -309,15 +310,15 @@ TEST_F(WorkerManagerTest, AnAgentThatStartsAgainGoesOnWatching) {
   ASSERT_EQ(adopted.size(), 1U);
   EXPECT_EQ(adopted[0].pid, pid);
   EXPECT_EQ(adopted[0].run_id, "run-1.1");
-  manager_->Want(Shell("exit 1"));  // the same launch: it has its worker
+  manager_->SetWanted(Shell("exit 1"));  // the same launch, so the worker stays
   std::ofstream(root_ + "/go").put('\n');
   const WorkerStatus status = AwaitEnd();
   EXPECT_EQ(status.exit.exit_code, 5);
   EXPECT_EQ(status.exit.last_lines, "end\n");
 }
 
-TEST_F(WorkerManagerTest, AnEndWhileNoAgentWatchedIsKnown) {
-  manager_->Want(Shell("while [ ! -e go ]; do sleep 0.01; done; exit 5"));
+TEST_F(WorkerManagerTest, AnEndWhileNoAgentRanIsReported) {
+  manager_->SetWanted(Shell("while [ ! -e go ]; do sleep 0.01; done; exit 5"));
   const pid_t pid = AwaitPid();
   manager_.reset();
   std::ofstream(root_ + "/go").put('\n');
@@ -327,7 +328,7 @@ TEST_F(WorkerManagerTest, AnEndWhileNoAgentWatchedIsKnown) {
 }
 
 TEST_F(WorkerManagerTest, AWorkerDiesWithItsShim) {
-  manager_->Want(Shell("while :; do sleep 0.01; done"));
+  manager_->SetWanted(Shell("while :; do sleep 0.01; done"));
   const pid_t pid = AwaitPid();
   const auto pids = ReadPids(root_ + "/workers/job/rank-4");
   ASSERT_TRUE(pids.has_value());
@@ -336,7 +337,7 @@ TEST_F(WorkerManagerTest, AWorkerDiesWithItsShim) {
   EXPECT_TRUE(Await([&] { return !Runs(pid); }));
 }
 
-TEST_F(WorkerManagerTest, GarbageInTheFoldersIsLeftAside) {
+TEST_F(WorkerManagerTest, GarbageInTheFoldersIsIgnored) {
   manager_.reset();
   for (const char* text : {"", "{", "[1]", "{\"job\": 3}"}) {
     const std::string folder =
@@ -349,7 +350,7 @@ TEST_F(WorkerManagerTest, GarbageInTheFoldersIsLeftAside) {
   EXPECT_TRUE(manager_->Workers().empty());
 }
 
-TEST_F(WorkerManagerTest, ASpecThatLacksSomethingIsNoWorker) {
+TEST_F(WorkerManagerTest, AnIncompleteSpecIsIgnored) {
   manager_.reset();
   const std::vector<std::string> texts = {
       R"({"job": "x"})",

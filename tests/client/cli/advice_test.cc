@@ -1,4 +1,4 @@
-// The arithmetic of `holdfast advise`, by tables.
+// The arithmetic of `holdfast advise`, checked against tables.
 
 #include "client/cli/advice.h"
 
@@ -18,12 +18,12 @@ TEST(BestInterval, YoungAndDaly) {
   // A third of an hour's mean, a save of 40 ms: Young's 30 s of the large runs with 3.09 h.
   EXPECT_NEAR(BestInterval(0.04, 3.09 * 3600), 29.8, 0.1);
   EXPECT_NEAR(BestInterval(60, 24 * 3600), std::sqrt(2.0 * 60 * 86400), 60) << "first order";
-  EXPECT_GT(BestInterval(1, 1000), BestInterval(1, 100)) << "rarer failures, rarer saves";
-  EXPECT_LT(BestInterval(1, 1000), BestInterval(4, 1000)) << "dearer saves, rarer saves";
-  EXPECT_EQ(BestInterval(10, 5), 5) << "a save that costs more than runs last";
+  EXPECT_GT(BestInterval(1, 1000), BestInterval(1, 100)) << "rarer failures, fewer saves";
+  EXPECT_LT(BestInterval(1, 1000), BestInterval(4, 1000)) << "costlier saves, fewer saves";
+  EXPECT_EQ(BestInterval(10, 5), 5) << "a save that costs more than the time between failures";
 }
 
-TEST(BestInterval, IsTheBestThereIs) {
+TEST(BestInterval, HasTheHighestExpectedEttr) {
   for (const double stall : {0.04, 1.0, 30.0}) {
     for (const double mean : {600.0, 11'000.0, 400'000.0}) {
       const double best = BestInterval(stall, mean);
@@ -34,12 +34,12 @@ TEST(BestInterval, IsTheBestThereIs) {
   }
 }
 
-TEST(ExpectedEttr, EachMinuteOfARecoveryCosts) {
+TEST(ExpectedEttr, FallsWithTheRecoveryTime) {
   const double mean = 3.09 * 3600;
   const double fast = ExpectedEttr(0.04, 30, mean, 60);
   const double slow = ExpectedEttr(0.04, 30, mean, 120);
   EXPECT_NEAR(fast - slow, 60 / mean, 1e-4);
-  EXPECT_EQ(ExpectedEttr(1, 10, 100, 1000), 0) << "never below none";
+  EXPECT_EQ(ExpectedEttr(1, 10, 100, 1000), 0) << "never below 0";
 }
 
 TEST(PoissonQuantile, Table) {
@@ -56,7 +56,7 @@ TEST(PoissonQuantile, Table) {
   }
 }
 
-TEST(Rate, WhatFewIncidentsLeaveOpen) {
+TEST(Rate, LowerBoundFromFewIncidents) {
   const double day = 86'400;
   EXPECT_NEAR((Rate{0, day}.least_mean_seconds()), day / 2.9957, 1) << "the rule of three";
   EXPECT_NEAR((Rate{1, day}.least_mean_seconds()), day / 4.7439, 1);
@@ -70,22 +70,23 @@ TEST(Rate, WhatFewIncidentsLeaveOpen) {
 }
 
 /// An hour of a run.
-RunSeen Hour() {
-  RunSeen run;
+ObservedRun Hour() {
+  ObservedRun run;
   run.started_wall_nanos = kStart;
   run.until_wall_nanos = kStart + 3600 * kSecond;
   run.repair_seconds = 3600;
   return run;
 }
 
-FailureSeen At(int64_t second, int64_t recovered_ms, int64_t lost_steps = 0, bool node = false) {
+ObservedFailure At(int64_t second, int64_t recovered_ms, int64_t lost_steps = 0,
+                   bool node = false) {
   return {kStart + second * kSecond, recovered_ms, lost_steps, node};
 }
 
-TEST(Advise, TimeThatBroughtNothing) {
+TEST(Advise, UnproductiveTimeIsCounted) {
   struct Case {
     const char* what;
-    std::vector<FailureSeen> failures;
+    std::vector<ObservedFailure> failures;
     double down;
     double again;
     bool unknown;
@@ -100,7 +101,7 @@ TEST(Advise, TimeThatBroughtNothing) {
       {"what is lost is not known", {At(600, 36'000, -1)}, 36, 0, true},
   };
   for (const Case& with : cases) {
-    RunSeen run = Hour();
+    ObservedRun run = Hour();
     run.step_seconds = 2;
     run.failures = with.failures;
     const RunAdvice advice = Advise(run);
@@ -113,19 +114,19 @@ TEST(Advise, TimeThatBroughtNothing) {
 }
 
 TEST(Advise, ARunThatHasNotBegunHasNoGoodput) {
-  RunSeen run = Hour();
+  ObservedRun run = Hour();
   run.until_wall_nanos = run.started_wall_nanos;
   EXPECT_FALSE(Advise(run).ettr.has_value());
 }
 
-TEST(Advise, StepsLostOfUnknownLengthAreSaid) {
-  RunSeen run = Hour();
+TEST(Advise, LostStepsOfUnknownLengthAreReported) {
+  ObservedRun run = Hour();
   run.failures = {At(600, 1000, 5)};
   EXPECT_TRUE(Advise(run).again_unknown);
 }
 
-TEST(Advise, SaysWhatIsNotKnown) {
-  RunSeen run = Hour();
+TEST(Advise, UnknownValuesAreReported) {
+  ObservedRun run = Hour();
   EXPECT_THAT(Advise(run).tiers[0].why_not, HasSubstr("--stall"));
   run.stall_seconds[0] = 0.04;
   run.failures = {At(600, 30'000)};
@@ -133,11 +134,11 @@ TEST(Advise, SaysWhatIsNotKnown) {
   EXPECT_EQ(one.tiers[0].why_not, "not enough incidents yet (n = 1)");
   EXPECT_FALSE(one.tiers[0].interval_seconds.has_value());
   EXPECT_FALSE(one.expected_ettr.has_value());
-  EXPECT_EQ(one.tiers[1].interval_seconds, 0) << "parity is made beside training";
+  EXPECT_EQ(one.tiers[1].interval_seconds, 0) << "parity is computed in the background";
 }
 
-TEST(Advise, AnIntervalOnceTheRateIsMeasured) {
-  RunSeen run = Hour();
+TEST(Advise, AnIntervalIsAdvisedOnceTheRateIsMeasured) {
+  ObservedRun run = Hour();
   run.step_seconds = 2;
   run.stall_seconds[0] = 0.04;
   run.failures = {At(600, 30'000), At(1200, 20'000), At(2400, 90'000)};
@@ -150,8 +151,8 @@ TEST(Advise, AnIntervalOnceTheRateIsMeasured) {
   EXPECT_NEAR(advice.expected_ettr.value_or(0), ExpectedEttr(0.04, 9.77, 1200, 30), 1e-3);
 }
 
-TEST(Advise, LostNodesAreForThePeersOrElseForTheDisk) {
-  RunSeen run = Hour();
+TEST(Advise, LostNodesCountForPeersOrWithoutThemForDisk) {
+  ObservedRun run = Hour();
   run.failures = {At(100, 1000), At(600, 1000, 0, true), At(900, 1000, 0, true)};
   run.has_peers = true;
   const RunAdvice with = Advise(run);
@@ -165,8 +166,8 @@ TEST(Advise, LostNodesAreForThePeersOrElseForTheDisk) {
 }
 
 TEST(Advise, Spares) {
-  RunSeen run = Hour();
-  EXPECT_EQ(Advise(run).spares, PoissonQuantile(2.9957, 0.99)) << "the worst that is left open";
+  ObservedRun run = Hour();
+  EXPECT_EQ(Advise(run).spares, PoissonQuantile(2.9957, 0.99)) << "by the upper bound of the rate";
   for (int64_t i = 0; i < 4; ++i) run.failures.push_back(At(600 * i + 1, 1000, 0, true));
   EXPECT_EQ(Advise(run).spares, PoissonQuantile(4, 0.99)) << "four an hour, an hour to repair";
   run.repair_seconds = 900;

@@ -83,8 +83,8 @@ struct CliResult {
 
 struct CliOptions {
   std::vector<std::string> env;  // "NAME=value"
-  bool as_nobody = false;
-  /// Gets the process and the file its stdout goes to.
+  bool unprivileged = false;
+  /// Called with the process and the file of its stdout.
   std::function<void(pid_t, const std::string&)> while_running;
 };
 
@@ -103,14 +103,14 @@ inline std::string CliPath() {
   ::unsetenv("NO_COLOR");
   ::setenv("TERM", "xterm", 1);
   for (const std::string& variable : options.env) ::putenv(const_cast<char*>(variable.c_str()));
-  if (options.as_nobody && ::getuid() == 0) {
+  if (options.unprivileged && ::getuid() == 0) {
     if (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(97);
   }
   ::execv(argv[0], argv.data());
   ::_exit(98);
 }
 
-/// The exit code of a process, or this plus the signal that ended it.
+/// ExitOf() returns this plus the signal for a process that a signal ended.
 inline constexpr int kBySignal = 1000;
 
 inline int ExitOf(pid_t child) {
@@ -142,7 +142,8 @@ inline CliResult RunCli(const std::vector<std::string>& args, const CliOptions& 
   return result;
 }
 
-/// The same on a terminal of `columns`, typing `input`: everything it shows, in `out`.
+/// Runs `holdfast args…` on a terminal that is `columns` wide, and types `input`. `out` has
+/// everything that is printed.
 inline CliResult RunOnTerminal(const std::vector<std::string>& args, unsigned short columns,
                                const std::string& input = "", const CliOptions& options = {}) {
   winsize size{};
@@ -179,8 +180,8 @@ inline ShardIdentity Identity(const std::string& job, uint64_t incarnation, uint
   return {job, {Incarnation{incarnation}, Step{step}}, Rank{rank}, world};
 }
 
-/// An image with a sharded matrix, a scalar, an empty tensor, a UTF-8 name and an extra; its bytes
-/// depend on the identity alone.
+/// An image with a sharded matrix, a scalar, an empty tensor, a UTF-8 name and an extra. Its bytes
+/// depend only on the identity.
 struct TestImage {
   ShardIdentity identity;
   AlignedBuffer slot;
@@ -248,7 +249,7 @@ inline void Publish(Volume& volume, const TestImage& image) {
   ASSERT_TRUE(status.ok()) << status.ToString();
 }
 
-/// Rows that make an image of a little over three chunks.
+/// Rows of an image that is a little longer than three chunks.
 inline constexpr uint64_t kRows = 12'400;
 
 /// A data directory (or several of one node) with versions 1-10 and 1-20 of job "lm", `ranks` of a

@@ -20,7 +20,7 @@ constexpr uint32_t kWorld = 4;
 constexpr uint64_t kElements = 500'000;
 constexpr milliseconds kPatience(60'000);
 
-/// What rank `rank` holds at `step`.
+/// The state of rank `rank` at `step`.
 std::vector<float> StateOf(uint32_t rank, uint64_t step) {
   std::vector<float> state(kElements);
   for (uint64_t i = 0; i < kElements; ++i)
@@ -123,13 +123,13 @@ class ClusterTest : public testing::Test {
   std::vector<std::unique_ptr<v1::Client>> clients_;
 };
 
-/// What lies on one node lies on no other.
+/// Without parity: a shard on one node is on no other.
 class UnprotectedClusterTest : public ClusterTest {
  protected:
   UnprotectedClusterTest() { peers_ = false; }
 };
 
-TEST_F(UnprotectedClusterTest, ALifeOfAJob) {
+TEST_F(UnprotectedClusterTest, SavePinVerifyAndRestoreAJob) {
   SaveEverywhere(1);
   SaveEverywhere(2);
 
@@ -176,7 +176,7 @@ TEST_F(UnprotectedClusterTest, ALifeOfAJob) {
   ExpectRestored(folder_ / "older", 1);
 }
 
-TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
+TEST_F(UnprotectedClusterTest, DamageLostNodesAndALostCoordinatorAreReported) {
   SaveEverywhere(1);
   std::string shard = cluster_->DataDirs(1)[0] + "/lm/v1-1/rank-3.safetensors";
   ASSERT_TRUE(fs::exists(shard));
@@ -185,7 +185,7 @@ TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
   EXPECT_EQ(verify.exit_code, 2) << verify.Shown();
   EXPECT_THAT(verify.out, testing::ContainsRegex("DAMAGED lm/1-1/rank-3 .disk, n1.*chunk 1 "));
 
-  // The damaged copy is passed over for another tier's.
+  // Instead of the damaged replica, that of another tier is read.
   fs::create_directory(folder_ / "out");
   CliResult disk = Cli({"restore", "lm", "--to", folder_ / "out", "--tier", "disk"});
   EXPECT_NE(disk.exit_code, 0) << disk.Shown();
@@ -218,7 +218,7 @@ TEST_F(UnprotectedClusterTest, DamageDownNodesAndADeadCoordinator) {
   EXPECT_EQ(gone.exit_code, 5) << gone.Shown();
 }
 
-TEST_F(ClusterTest, WhoProtectsWhom) {
+TEST_F(ClusterTest, ParityGroupsAreShown) {
   SaveEverywhere(1);
   for (auto& client : clients_) {
     auto waited = client->Wait(1, v1::Tier::kPeer, kPatience);
@@ -227,21 +227,22 @@ TEST_F(ClusterTest, WhoProtectsWhom) {
   auto nodes = Cli({"nodes", "-o", "json"}).Json()["nodes"];
   ASSERT_EQ(nodes.size(), 2U);
   for (const auto& node : nodes) {
-    EXPECT_GT(node["parity_bytes"], kElements * sizeof(float)) << "of two ranks, by one node";
+    EXPECT_GT(node["parity_bytes"], kElements * sizeof(float))
+        << "the parity of two ranks on one node";
     ASSERT_EQ(node["seats"].size(), 1U);
     EXPECT_EQ(node["seats"][0]["job"], "lm");
     EXPECT_EQ(node["seats"][0]["members"], 2);
     EXPECT_EQ(node["seats"][0]["parity"], 1);
     EXPECT_EQ(node["health"], "HOLDFAST_OK");
   }
-  EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("lm/0    0/2       1+1"));
+  EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("lm/0      0/2       1+1"));
   EXPECT_THAT(Cli({"versions", "lm"}).out, HasSubstr("any 1 node of each group"));
   EXPECT_EQ(Cli({"status", "lm", "-o", "json"}).Json()["jobs"][0]["peer_committed"], "1-1");
   CliResult one = Cli({"advise", "lm", "--without", "n1"});
   EXPECT_EQ(one.exit_code, 0) << one.Shown();
   CliResult both = Cli({"advise", "--without", "n0,n1"});
   EXPECT_EQ(both.exit_code, 2) << both.Shown();
-  EXPECT_THAT(both.out, HasSubstr("version 1-1 has no copy of rank 0 (last on n0)"));
+  EXPECT_THAT(both.out, HasSubstr("version 1-1 has no replica of rank 0 (last on n0)"));
   EXPECT_EQ(Cli({"advise", "--without", "n7"}).exit_code, 4);
   cluster_->agent(1).Kill();
   cluster_->KillKeeper(1);
@@ -256,10 +257,10 @@ TEST_F(ClusterTest, WhoProtectsWhom) {
   EXPECT_THAT(without.out, HasSubstr("NODE_DOWN"));
 }
 
-TEST_F(ClusterTest, FromTheDisksOfADeadCluster) {
+TEST_F(ClusterTest, DisksOfAStoppedClusterCanBeRestored) {
   SaveEverywhere(1);
   SaveEverywhere(2);
-  // The agents write parity to disk by themselves.
+  // The agents write parity to disk without a request.
   ASSERT_TRUE(local::WaitUntil([&] { return Seals() == 2 * (kWorld + 2); }, kPatience));
   cluster_->KillEverything();
   CliResult verify = RunCli(WithDataDirs({"verify", "lm", "--deep"}, "--data-dir"));

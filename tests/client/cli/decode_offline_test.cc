@@ -1,5 +1,5 @@
-// Data directories of which some are lost: what parity gives back is restored byte for byte, and
-// what is missing is named.
+// Data directories, some of which are lost: shards that parity can decode are restored byte for
+// byte, and missing ones are named.
 
 #include "tests/client/cli/cli_test_util.h"
 #include "tests/storage/parity/parity_group.h"
@@ -11,7 +11,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A node each for the ranks of version 1-20 of "lm", with parity.
+/// One node for each rank of version 1-20 of "lm", with parity.
 class DecodeTest : public testing::Test {
  protected:
   void Make(uint32_t nodes, uint32_t parity, uint64_t rows = kRows) {
@@ -78,7 +78,7 @@ class DecodeTest : public testing::Test {
   uint64_t rows_ = 0;
 };
 
-TEST_F(DecodeTest, EverySingleLostNodeOfFour) {
+TEST_F(DecodeTest, AnyLostNodeOfFourIsDecoded) {
   Make(4, 1);
   for (uint32_t lost = 0; lost < 4; ++lost) {
     SCOPED_TRACE(lost);
@@ -89,7 +89,7 @@ TEST_F(DecodeTest, EverySingleLostNodeOfFour) {
   }
 }
 
-TEST_F(DecodeTest, PairsOfEight) {
+TEST_F(DecodeTest, PairsOfLostNodesOfEightAreDecoded) {
   Make(8, 2, 1000);
   for (const auto& lost : std::vector<std::vector<uint32_t>>{{0, 1}, {3, 6}, {0, 7}}) {
     CliResult result = Restore(lost);
@@ -102,13 +102,13 @@ TEST_F(DecodeTest, TooManyLostAreNamed) {
   Make(4, 1);
   CliResult result = Restore({1, 3});
   EXPECT_EQ(result.exit_code, 4) << result.Shown();
-  EXPECT_THAT(result.err, AllOf(HasSubstr("ranks 1, 3 are missing of a world of 4"),
+  EXPECT_THAT(result.err, AllOf(HasSubstr("ranks 1, 3 of a world of 4 are missing"),
                                 HasSubstr("rank-1, parity-1, rank-3, parity-3 are missing"),
                                 HasSubstr("survives the loss of 1")));
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
-TEST_F(DecodeTest, AShardThatTurnsOutDamagedIsDecoded) {
+TEST_F(DecodeTest, AShardThatIsFoundDamagedIsDecoded) {
   Make(4, 1);
   FlipBit(File(2, "rank-2.safetensors"), (1 << 20) + 9);
   CliResult result = Restore({});
@@ -117,7 +117,7 @@ TEST_F(DecodeTest, AShardThatTurnsOutDamagedIsDecoded) {
   ExpectRestored();
 }
 
-TEST_F(DecodeTest, ALostNodeAndBadChunksElsewhere) {
+TEST_F(DecodeTest, ALostNodeAndBadChunksOnOthersAreDecoded) {
   Make(8, 2, 6000);
   FlipBit(File(5, "rank-5.safetensors"), 100'000);
   CliResult result = Restore({2});
@@ -125,7 +125,7 @@ TEST_F(DecodeTest, ALostNodeAndBadChunksElsewhere) {
   ExpectRestored();
 }
 
-TEST_F(DecodeTest, ADryRunSaysWhatIsDecoded) {
+TEST_F(DecodeTest, ADryRunShowsWhichShardsAreDecoded) {
   Make(4, 1);
   auto json = Restore({3}, {"--dry-run", "-o", "json"}).Json();
   EXPECT_EQ(json["shards"][3]["tier"], "peer");
@@ -134,7 +134,7 @@ TEST_F(DecodeTest, ADryRunSaysWhatIsDecoded) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
-TEST_F(DecodeTest, ASealThatIsGoneIsMissing) {
+TEST_F(DecodeTest, ARemovedSealIsMissing) {
   Make(4, 1);
   EXPECT_EQ(Verify({}, {"--deep"}).exit_code, 0);
   fs::remove(File(0, "rank-0.seal"));
@@ -142,11 +142,11 @@ TEST_F(DecodeTest, ASealThatIsGoneIsMissing) {
   EXPECT_EQ(result.exit_code, 2) << result.Shown();
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("7 ok"), HasSubstr("1 missing (1 of them decoded from parity)"),
-                    testing::ContainsRegex("MISSING lm/1-20/rank-0 .*its data is here, its seal is "
-                                           "not: decoded from its parity group")));
+                    testing::ContainsRegex("MISSING lm/1-20/rank-0 .*its data exists here, but its "
+                                           "seal does not: decoded from its parity group")));
   EXPECT_EQ(Restore({}).exit_code, 0);
   ExpectRestored();
-  // Also when the data is gone with it, and in the directories of that node alone.
+  // The result is the same when the data is removed as well, and with only that node's directories.
   fs::remove(File(0, "rank-0.safetensors"));
   EXPECT_EQ(Verify({}).exit_code, 2);
   result = Verify({1, 2, 3});
@@ -179,7 +179,7 @@ TEST_F(DecodeTest, ALostNodesShardsAreMissing) {
   }
 }
 
-TEST_F(DecodeTest, OneNodesDirectoriesAreCheckedForWhatBelongsThere) {
+TEST_F(DecodeTest, DirectoriesOfOneNodeAreCheckedForItsOwnShards) {
   Make(4, 1);
   CliResult result = Verify({0, 1, 3}, {"--deep"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
@@ -188,15 +188,14 @@ TEST_F(DecodeTest, OneNodesDirectoriesAreCheckedForWhatBelongsThere) {
   EXPECT_EQ(Verify({0, 1, 3}).exit_code, 2);
 }
 
-TEST(WithoutParityTest, WhatCannotBeToldIsNotCalledOk) {
+TEST(WithoutParityTest, AnIncompleteCheckIsNotReportedAsOk) {
   TempFolder folder;
   MakeDataDirs({folder / "n0"}, {0, 1}, 4);
   CliResult one = RunCli({"verify", "lm", "--data-dir", folder / "n0"});
   EXPECT_EQ(one.exit_code, 3) << one.Shown();
   EXPECT_THAT(one.out, HasSubstr("ranks 2, 3 are not in these data directories"));
   MakeDataDirs({folder / "n1"}, {2, 3}, 4);
-  EXPECT_EQ(
-      RunCli({"verify", "lm", "--data-dir", folder / "n0", folder / "n1"}).exit_code, 0);
+  EXPECT_EQ(RunCli({"verify", "lm", "--data-dir", folder / "n0", folder / "n1"}).exit_code, 0);
   fs::remove(folder / "n0/lm/v1-20/rank-0.seal");
   fs::remove(folder / "n0/lm/v1-20/rank-0.safetensors");
   CliResult two = RunCli({"verify", "lm", "--data-dir", folder / "n0", folder / "n1"});

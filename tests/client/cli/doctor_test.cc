@@ -16,7 +16,7 @@ std::vector<std::string> With(std::vector<std::string> more) {
   return args;
 }
 
-TEST(DoctorTest, ASoundMachinePassesAndNothingStaysInTheDirectory) {
+TEST(DoctorTest, AHealthyMachinePassesAndNoFileIsLeft) {
   TempFolder folder;
   const CliResult result = RunCli(With({"--data-dir", folder.path(), "-o", "json"}));
   ASSERT_EQ(result.exit_code, 0) << result.Shown();
@@ -32,7 +32,7 @@ TEST(DoctorTest, ASoundMachinePassesAndNothingStaysInTheDirectory) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(DoctorTest, ADirectoryThatIsNotThereIsNotTested) {
+TEST(DoctorTest, AMissingDirectoryIsNotTested) {
   TempFolder folder;
   const CliResult result = RunCli(With({"--data-dir", folder / "none"}));
   EXPECT_EQ(result.exit_code, 3) << result.Shown();
@@ -41,17 +41,17 @@ TEST(DoctorTest, ADirectoryThatIsNotThereIsNotTested) {
 }
 
 TEST(DoctorTest, ADirectoryOfAnotherUserIsNotTested) {
-  if (::getuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  if (::getuid() != 0) GTEST_SKIP() << "only root can change the user";
   TempFolder folder;
   fs::permissions(folder.path(), fs::perms::owner_all);
   CliOptions options;
-  options.as_nobody = true;
+  options.unprivileged = true;
   const CliResult result = RunCli(With({"--data-dir", folder.path()}), options);
   EXPECT_EQ(result.exit_code, 3) << result.Shown();
   EXPECT_THAT(result.out, HasSubstr("not tested"));
 }
 
-TEST(DoctorTest, WhatToDoHasToBeSaid) {
+TEST(DoctorTest, AnActionIsRequired) {
   const CliResult result = RunCli({"doctor"});
   EXPECT_EQ(result.exit_code, 64) << result.Shown();
   EXPECT_THAT(result.err, HasSubstr("--self-test"));

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-TEST(DrillTest, ObjectivesAreRead) {
+TEST(DrillTest, ObjectivesAreParsed) {
   const DrillObjective objective =
       ParseDrillObjective("detect=10s,recover=1m,lost-steps=1").value();
   EXPECT_EQ(objective.detect_ms, 10'000);
@@ -34,7 +34,7 @@ TEST(DrillTest, BadObjectivesAreExplained) {
   }
 }
 
-TEST(DrillTest, TargetsAreRead) {
+TEST(DrillTest, TargetsAreParsed) {
   EXPECT_EQ(ParseDrillTarget({"rank", "3"})->rank, 3U);
   EXPECT_EQ(ParseDrillTarget({"n2"})->node, "n2");
   EXPECT_FALSE(ParseDrillTarget({})->rank.has_value());
@@ -66,7 +66,7 @@ void AddNode(coordinator::GetStatusReply& status, const std::string& name, const
   node->set_data_address(data);
 }
 
-TEST(DrillTest, LinksGoToTheAddressesOfTheOtherNodes) {
+TEST(DrillTest, LinksAreTheAddressesOfTheOtherNodes) {
   coordinator::GetStatusReply status;
   AddNode(status, "n0", "10.0.0.1:7100", "10.0.0.1:7200");
   AddNode(status, "n1", "10.0.0.2:7100", "127.0.0.1:7200");
@@ -75,12 +75,12 @@ TEST(DrillTest, LinksGoToTheAddressesOfTheOtherNodes) {
   EXPECT_THAT(LinksOf(status, "n0", "").value(), ElementsAre("10.0.0.2", "10.0.0.3", "fd00::4"));
   EXPECT_THAT(LinksOf(status, "n1", "").value(), ElementsAre("10.0.0.1", "10.0.0.3", "fd00::4"));
   EXPECT_THAT(LinksOf(status, "n0", "n3").value(), ElementsAre("fd00::4"));
-  EXPECT_THAT(LinksOf(status, "n3", "n4").error().message(), HasSubstr("no way leads to n4"));
+  EXPECT_THAT(LinksOf(status, "n3", "n4").error().message(), HasSubstr("there is no link to cut"));
   AddNode(status, "n4", "no address", "");
   EXPECT_THAT(LinksOf(status, "n0", "").error().message(), HasSubstr("n4"));
 }
 
-TEST(DrillTest, WithoutLinksThereIsNothingToCutOff) {
+TEST(DrillTest, NodesWithoutLinksAreRefused) {
   coordinator::GetStatusReply status;
   AddNode(status, "n0", "10.0.0.1:7100", "10.0.0.1:7200");
   AddNode(status, "n1", "unix:/run/p.sock", "127.0.0.1:7200");
@@ -88,7 +88,7 @@ TEST(DrillTest, WithoutLinksThereIsNothingToCutOff) {
   const auto addresses = LinksOf(status, "n0", "");
   ASSERT_FALSE(addresses.has_value());
   EXPECT_EQ(addresses.error().code(), ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(addresses.error().message(), HasSubstr("nothing to cut off"));
+  EXPECT_THAT(addresses.error().message(), HasSubstr("no link to cut"));
 }
 
 DrillReport Recovered() {
@@ -101,7 +101,7 @@ DrillReport Recovered() {
   return report;
 }
 
-TEST(DrillTest, WhatIsMissedIsSaid) {
+TEST(DrillTest, MissedObjectivesAreReported) {
   const DrillObjective strict = ParseDrillObjective("detect=100ms,recover=2s,lost-steps=0").value();
   DrillReport report = Recovered();
   Judge(strict, &report);
@@ -115,7 +115,7 @@ TEST(DrillTest, WhatIsMissedIsSaid) {
   EXPECT_EQ(report.missed.size(), 3U);
 }
 
-TEST(DrillTest, WithoutAnObjectiveItHasToComeBackAsItWas) {
+TEST(DrillTest, WithoutAnObjectiveAnExactRecoveryIsRequired) {
   DrillReport report;
   Judge({}, &report);
   EXPECT_THAT(report.missed, ElementsAre(HasSubstr("recover")));
@@ -125,7 +125,7 @@ TEST(DrillTest, WithoutAnObjectiveItHasToComeBackAsItWas) {
   EXPECT_THAT(report.missed, ElementsAre(HasSubstr("bytes")));
 }
 
-TEST(DrillTest, ThePageIsWholeAndSafe) {
+TEST(DrillTest, ThePageIsCompleteAndEscaped) {
   DrillReport report = Recovered();
   report.what = "<script>alert(1)</script>";
   report.notes = {"a & b"};
@@ -136,10 +136,10 @@ TEST(DrillTest, ThePageIsWholeAndSafe) {
   EXPECT_THAT(page, HasSubstr("injected 0.00s"));
   EXPECT_THAT(page, HasSubstr("detected 0.20s"));
   EXPECT_THAT(page, HasSubstr("first step 3.00s"));
-  EXPECT_THAT(page, Not(HasSubstr("stopped")));  // it was not
+  EXPECT_THAT(page, Not(HasSubstr("stopped")));  // the job was not stopped
 }
 
-TEST(DrillTest, JsonHasNullForWhatIsNotKnown) {
+TEST(DrillTest, JsonHasNullForUnknownValues) {
   const Json json = DrillJson(Recovered());
   EXPECT_EQ(json["detect_ms"], 200);
   EXPECT_TRUE(json["decide_ms"].is_null());

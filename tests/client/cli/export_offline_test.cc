@@ -1,5 +1,5 @@
-// `export --from-data-dir`: whole tensors from boxes, names, refusals, and that nothing half-done
-// stays.
+// `export --from-data-dir` assembles complete tensors from boxes, gives them the right names,
+// refuses unsuitable requests and leaves no partial result.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -19,16 +19,16 @@ using testing::IsEmpty;
 constexpr uint64_t kTallRows = 400;
 constexpr uint64_t kWideColumns = 1000;
 
-/// What element (row, column) of a tensor is, in all boxes that have it.
+/// The value of element (row, column) of a tensor, in all boxes that have it.
 uint32_t ElementAt(uint64_t seed, uint64_t row, uint64_t column) {
   return static_cast<uint32_t>((seed * 1'000'003 + row) * 2'654'435'761ULL + column);
 }
 
 struct BoxOf {
   std::string name;
-  uint64_t rows = 0, columns = 0;  // of the whole
+  uint64_t rows = 0, columns = 0;  // of the complete tensor
   uint64_t top = 0, left = 0;      // where the box begins
-  uint64_t height = 0, width = 0;  // and how large it is
+  uint64_t height = 0, width = 0;  // of the box
   uint64_t seed = 0;
 };
 
@@ -91,7 +91,7 @@ std::map<std::string, std::string> TensorsIn(const std::string& path) {
   return tensors;
 }
 
-std::string WholeOf(uint64_t seed, uint64_t rows, uint64_t columns) {
+std::string CompleteTensor(uint64_t seed, uint64_t rows, uint64_t columns) {
   std::string bytes;
   for (uint64_t row = 0; row < rows; ++row) {
     for (uint64_t column = 0; column < columns; ++column) {
@@ -103,7 +103,7 @@ std::string WholeOf(uint64_t seed, uint64_t rows, uint64_t columns) {
 }
 
 /// Four ranks on two nodes, tensor-parallel by two and sharded by two: `wide` in a grid of boxes
-/// that are not even, `tall` by rows, `norm` held by all of them; an optimizer's beside it.
+/// of unequal size, `tall` by rows, `norm` on all of them; and an optimizer's tensors.
 class ExportTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -121,7 +121,7 @@ class ExportTest : public testing::Test {
       std::vector<BoxOf> boxes = {
           {"model.wide", 1000, kWideColumns, top, left, height, width, 1},
           {"model.tall", kTallRows, 3, rank * 100, 0, 100, 3, 2},
-          {"model.norm", 1, 7, 0, 0, 1, 7, 3 + rank},  // replicas differ: the first counts
+          {"model.norm", 1, 7, 0, 0, 1, 7, 3 + rank},  // replicas differ: the first is used
           {"optim.state.wide.exp_avg", 1000, kWideColumns, top, left, height, width, 9}};
       PublishBoxes(*volume, Identity("lm", 1, 20, rank, 4), boxes,
                    {{"torch.layout", R"({"format":1,"parts":{"model":null,"optim":[]},"aliases":)"
@@ -136,13 +136,13 @@ class ExportTest : public testing::Test {
     return RunCli(args, options);
   }
 
-  const std::string wide_ = WholeOf(1, 1000, kWideColumns);
-  const std::string tall_ = WholeOf(2, kTallRows, 3);
-  const std::string norm_ = WholeOf(3, 1, 7);
+  const std::string wide_ = CompleteTensor(1, 1000, kWideColumns);
+  const std::string tall_ = CompleteTensor(2, kTallRows, 3);
+  const std::string norm_ = CompleteTensor(3, 1, 7);
   TempFolder folder_;
 };
 
-TEST_F(ExportTest, EveryTensorIsWhole) {
+TEST_F(ExportTest, EveryTensorIsComplete) {
   CliResult result = Export({"--format", "safetensors"});
   ASSERT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_THAT(SortedNamesIn(folder_ / "out"), ElementsAre("model.safetensors"));
@@ -151,10 +151,10 @@ TEST_F(ExportTest, EveryTensorIsWhole) {
   EXPECT_TRUE(found["model.wide"] == wide_);
   EXPECT_TRUE(found["model.tall"] == tall_);
   EXPECT_TRUE(found["model.norm"] == norm_);
-  EXPECT_TRUE(found["optim.state.wide.exp_avg"] == WholeOf(9, 1000, kWideColumns));
+  EXPECT_TRUE(found["optim.state.wide.exp_avg"] == CompleteTensor(9, 1000, kWideColumns));
 }
 
-TEST_F(ExportTest, TheModelForTransformers) {
+TEST_F(ExportTest, ExportsTheModelForTransformers) {
   CliResult result = Export({"--format", "hf", "--max-shard-size", "1MB", "-o", "json"});
   ASSERT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_EQ(result.Json()["exported"], true);
@@ -170,7 +170,7 @@ TEST_F(ExportTest, TheModelForTransformers) {
   EXPECT_EQ(Export({"--format", "hf"}).exit_code, 1) << "never overwrites";
 }
 
-TEST_F(ExportTest, OneEntryAndRefusals) {
+TEST_F(ExportTest, ExportsOneEntryAndRefusesOthers) {
   CliResult none = Export({"--format", "hf", "--entry", "ema"});
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_THAT(none.err, HasSubstr("no tensors of an entry 'ema'; it has 'model', 'optim'"));
@@ -182,7 +182,7 @@ TEST_F(ExportTest, OneEntryAndRefusals) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
-TEST_F(ExportTest, AHeaderOfManyChunks) {
+TEST_F(ExportTest, AHeaderMayHaveManyChunks) {
   std::vector<BoxOf> boxes;
   for (uint64_t i = 0; i < 12'000; ++i)
     boxes.push_back({"model." + std::to_string(i) + std::string(80, 'n'), 1, 1, 0, 0, 1, 1, i});
@@ -195,21 +195,21 @@ TEST_F(ExportTest, AHeaderOfManyChunks) {
   ASSERT_EQ(result.exit_code, 0) << result.Shown();
   auto found = TensorsIn(folder_ / "out/model.safetensors");
   ASSERT_EQ(found.size(), boxes.size());
-  for (const BoxOf& box : boxes) ASSERT_TRUE(found[box.name] == WholeOf(box.seed, 1, 1));
+  for (const BoxOf& box : boxes) ASSERT_TRUE(found[box.name] == CompleteTensor(box.seed, 1, 1));
 }
 
-TEST_F(ExportTest, WhatNoRankSavedIsNamed) {
+TEST_F(ExportTest, ElementsThatNoRankSavedAreNamed) {
   TempFolder other;
   auto volume = OpenVolume({other / "n0"});
   PublishBoxes(*volume, Identity("lm", 1, 1, 0, 1), {{"w", 10, 10, 0, 0, 10, 6, 1}}, {});
   CliResult result = RunCli({"export", "lm", "--format", "safetensors", "--to", other / "out",
                              "--from-data-dir", other / "n0"});
   EXPECT_EQ(result.exit_code, 2) << result.Shown();
-  EXPECT_THAT(result.err, HasSubstr("'w' is not whole: no rank saved [0:10, 6:10]"));
+  EXPECT_THAT(result.err, HasSubstr("'w' is incomplete: no rank saved [0:10, 6:10]"));
   EXPECT_FALSE(fs::exists(other / "out"));
 }
 
-TEST_F(ExportTest, ADamagedCopyIsReplacedOrNothingIsWritten) {
+TEST_F(ExportTest, WithADamagedReplicaAnotherIsReadOrNothingIsWritten) {
   FlipBit(folder_ / "n1/lm/v1-20/rank-3.safetensors", (1 << 20) + 9);
   CliResult damaged = Export({"--format", "safetensors"});
   EXPECT_EQ(damaged.exit_code, 2) << damaged.Shown();
@@ -223,14 +223,14 @@ TEST_F(ExportTest, ADamagedCopyIsReplacedOrNothingIsWritten) {
   EXPECT_TRUE(TensorsIn(folder_ / "out/model.safetensors")["model.wide"] == wide_);
 }
 
-TEST_F(ExportTest, KilledBeforeTheFirstNameThereIsNone) {
+TEST_F(ExportTest, KilledBeforeTheFirstRenameNoFileIsPublished) {
   CliOptions options;
   options.env = {"HOLDFAST_CRASH=cli.before_rename"};
   EXPECT_EQ(Export({"--format", "hf"}, options).exit_code, kBySignal + SIGKILL);
   for (const std::string& name : SortedNamesIn(folder_ / "out")) EXPECT_EQ(name[0], '.') << name;
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer keeps freed memory
 TEST_F(ExportTest, MemoryIsBounded) {
   // A model of 192 MiB, column-sharded over two ranks.
   {
@@ -245,7 +245,7 @@ TEST_F(ExportTest, MemoryIsBounded) {
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_GT(fs::file_size(folder_ / "big-out/model-00001-of-00001.safetensors"), 187U << 20);
   rusage used{};
-  ASSERT_EQ(::getrusage(RUSAGE_CHILDREN, &used), 0);  // the most that any of ours had
+  ASSERT_EQ(::getrusage(RUSAGE_CHILDREN, &used), 0);  // the maximum of all children
   EXPECT_LT(used.ru_maxrss, 96 << 10) << "KiB";
 }
 #endif

@@ -27,7 +27,7 @@ class OfflineTest : public testing::Test {
   std::string dir_;
 };
 
-TEST(CommandLineTest, HelpTeaches) {
+TEST(CommandLineTest, HelpHasExamples) {
   for (const char* command : {"status", "nodes", "versions", "verify", "inspect", "restore", "pin",
                               "unpin", "dump", "completion"}) {
     CliResult result = RunCli({command, "--help"});
@@ -86,7 +86,7 @@ TEST(CommandLineTest, UsageErrorsAre64) {
   }
 }
 
-TEST(CommandLineTest, VersionSyntaxSaysWhatToWrite) {
+TEST(CommandLineTest, VersionSyntaxErrorsShowAnExample) {
   CliResult result = RunCli({"pin", "lm", "120"});
   EXPECT_THAT(result.err, HasSubstr("'120' is not a version: write <incarnation>-<step>"));
 }
@@ -152,10 +152,10 @@ TEST_F(OfflineTest, InspectImageJson) {
   EXPECT_EQ(json["extras"][0]["name"], "rng");
 }
 
-TEST_F(OfflineTest, InspectNamesDamagedChunk) {
+TEST_F(OfflineTest, InspectNamesTheDamagedChunk) {
   std::string path = Version(20) + "/rank-0.safetensors";
   FlipBit(path, (1 << 20) + 77);
-  EXPECT_EQ(RunCli({"inspect", path}).exit_code, 0);  // structure is untouched
+  EXPECT_EQ(RunCli({"inspect", path}).exit_code, 0);  // the structure is intact
   CliResult result = RunCli({"inspect", path, "--deep"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.out,
@@ -187,7 +187,7 @@ TEST_F(OfflineTest, InspectForeignSafetensors) {
   WriteText(folder_ / "model.safetensors", bytes);
   CliResult result = RunCli({"inspect", folder_ / "model.safetensors"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
-  EXPECT_THAT(result.out, AllOf(HasSubstr("safetensors file, not made by Holdfast"),
+  EXPECT_THAT(result.out, AllOf(HasSubstr("safetensors file, not written by Holdfast"),
                                 HasSubstr("format:  pt"), HasSubstr("w\\x1b[31m")));
   EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
   auto json = RunCli({"inspect", folder_ / "model.safetensors", "--deep", "-o", "json"}).Json();
@@ -209,13 +209,13 @@ TEST_F(OfflineTest, InspectRefusesGarbage) {
     EXPECT_EQ(result.out, "") << name;
   }
   EXPECT_EQ(RunCli({"inspect", folder_ / "absent"}).exit_code, 4);
-  // The folder is looked at file by file.
+  // The folder is inspected file by file.
   EXPECT_EQ(RunCli({"inspect", folder_.path()}).exit_code, 2);
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(RunCli({"inspect", folder_ / "pipe"}).exit_code, 1);
 }
 
-TEST_F(OfflineTest, NewerFormatIsNamedNotCalledDamage) {
+TEST_F(OfflineTest, ANewerFormatIsReportedAndNotAsDamage) {
   std::string path = Version(20) + "/rank-0.safetensors";
   std::string bytes = ReadText(path);
   size_t at = bytes.find(R"("holdfast.format":"1")");
@@ -295,12 +295,12 @@ TEST_F(OfflineTest, VerifyTruncatedAndMissing) {
   EXPECT_EQ(results["1-20/rank-1"], "ok");
   EXPECT_NE(results["1-10/rank-1"], "ok");
   EXPECT_EQ(results["1-10/rank-0"], "DAMAGED");
-  // Reading changed nothing: what is damaged is still there.
+  // The check changed nothing: the damaged file still exists.
   EXPECT_TRUE(fs::exists(Version(10) + "/rank-0.seal"));
   EXPECT_TRUE(fs::exists(Version(20) + "/rank-0.safetensors"));
 }
 
-TEST_F(OfflineTest, VerifyRefusesWhatIsNoDataDir) {
+TEST_F(OfflineTest, VerifyRefusesOtherDirectories) {
   CliResult result = RunCli({"verify", "--data-dir", folder_.path()});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("is not a data directory"));
@@ -308,7 +308,7 @@ TEST_F(OfflineTest, VerifyRefusesWhatIsNoDataDir) {
   EXPECT_EQ(RunCli({"verify", "other", "--data-dir", dir_}).exit_code, 4);
 }
 
-TEST_F(OfflineTest, SampleLeavesOut) {
+TEST_F(OfflineTest, ASampleOmitsShards) {
   auto json = RunCli({"verify", "--data-dir", dir_, "--sample", "25%", "-o", "json"}).Json();
   EXPECT_EQ(json["shards"].size(), 1U);
   EXPECT_EQ(json["left_out"], 3);
@@ -338,7 +338,7 @@ TEST(PartsTest, SeveralDirectoriesOfOneNode) {
               testing::ContainsRegex("DAMAGED lm/1-20/rank-0 .*rank-0.part-1.safetensors"));
 }
 
-TEST_F(OfflineTest, TerminalGetsColourAndFittedTables) {
+TEST_F(OfflineTest, ATerminalGetsColourAndFittedTables) {
   std::vector<std::string> args = {"verify", "--data-dir", dir_};
   CliResult wide = RunOnTerminal(args, 200);
   EXPECT_EQ(wide.exit_code, 0);
@@ -356,7 +356,7 @@ TEST_F(OfflineTest, TerminalGetsColourAndFittedTables) {
           << line;
     }
   }
-  // Not a terminal: nothing is cut.
+  // Without a terminal, no cell is cut.
   EXPECT_THAT(RunCli(args).out,
               AllOf(HasSubstr(dir_), Not(HasSubstr("\x1b")), Not(HasSubstr("…"))));
 }

@@ -1,6 +1,6 @@
-// The commands that talk to services, against gRPC servers in this process: an agent that serves a
-// real volume and can be told to misbehave, and a coordinator that answers what the test says. The
-// real processes are used in cluster_test.cc.
+// The commands that call services, against gRPC servers in this process: an agent that serves a
+// real volume and can be made to fail, and a coordinator with scripted answers. cluster_test.cc
+// uses the real processes.
 
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
@@ -94,7 +94,7 @@ class VolumeAgent : public agent::Agent::Service {
   Volume& volume_;
 };
 
-/// Answers with what the test put into it.
+/// Answers with the replies that the test has set.
 class ScriptedCoordinator : public coordinator::Coordinator::Service {
  public:
   coordinator::GetStatusReply status;
@@ -166,8 +166,8 @@ std::unique_ptr<grpc::Server> Serve(grpc::Service& service, const std::string& s
   return *std::move(server);
 }
 
-/// Two agents, each with both ranks of version 1-20 of "lm": the first plays tier memory, the
-/// second tier disk.
+/// Two agents, each with both ranks of version 1-20 of "lm": the first stands for tier memory, the
+/// second for tier disk.
 class OnlineTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -260,7 +260,7 @@ class OnlineTest : public testing::Test {
     args.insert(args.begin(), {"--endpoint", "unix:" + (folder_ / "c.sock")});
     return RunCli(args, options);
   }
-  /// The commits of the test are old on purpose.
+  /// Allows old commits, which the test has on purpose.
   CliResult AskStatus(std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"status", "--stale-after", "24h"});
     return Cli(more);
@@ -290,7 +290,7 @@ class OnlineTest : public testing::Test {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(OnlineTest, StatusWell) {
+TEST_F(OnlineTest, StatusOfAHealthyCluster) {
   CliResult result = AskStatus();
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_THAT(result.out, HasSubstr("HOLDFAST_OK  cluster test, coordinator epoch 3, 2 of 2 nodes "
@@ -304,7 +304,7 @@ TEST_F(OnlineTest, StatusWell) {
                         "1-20 (memory)        0\n"));
 }
 
-TEST_F(OnlineTest, StatusShowsRedundancyBeingBuilt) {
+TEST_F(OnlineTest, StatusShowsTheProgressOfParity) {
   auto* job = coordinator_.status.mutable_jobs(0);
   job->set_peer_members(8);
   EXPECT_THAT(AskStatus().out, HasSubstr("1-20 (2h10m)  -     -       1-10"));
@@ -327,12 +327,12 @@ TEST_F(OnlineTest, StatusShowsRedundancyBeingBuilt) {
   }
 }
 
-TEST_F(OnlineTest, StatusSaysWhyAJobIsNotProtected) {
+TEST_F(OnlineTest, StatusShowsWhyAJobIsNotProtected) {
   coordinator_.status.mutable_jobs(0)->set_not_protected_why("all ranks are on one node");
   CliResult result = AskStatus();
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
-  EXPECT_THAT(result.out, HasSubstr("  NOT_PROTECTED job lm: what is in memory alone is lost with "
-                                    "its node: all ranks are on one node\n"));
+  EXPECT_THAT(result.out, HasSubstr("  NOT_PROTECTED job lm: a version that is only in memory is "
+                                    "lost with its node: all ranks are on one node\n"));
 }
 
 /// A run of ten hours with `count` incidents of 36 s, one of them a lost node.
@@ -354,7 +354,7 @@ void DescribeRun(int count, ScriptedCoordinator& coordinator) {
     incident->set_first_step_ms(36'000);
     incident->set_lost_steps(0);
   }
-  // What nothing was done about, and what another run lived through, is no failure of this one.
+  // Incidents without an action and those of another run are no failures of this run.
   auto* noted = coordinator.incidents.add_incidents();
   noted->set_job("lm");
   noted->set_wall_nanos(now - kHour);
@@ -365,7 +365,7 @@ void DescribeRun(int count, ScriptedCoordinator& coordinator) {
   before->set_state("recovered");
 }
 
-TEST_F(OnlineTest, AdviceFromFewIncidentsSaysSo) {
+TEST_F(OnlineTest, AdviceFromFewIncidentsIsMarked) {
   DescribeRun(1, coordinator_);
   CliResult result = Cli({"advise", "--stall", "40ms"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
@@ -393,7 +393,7 @@ TEST_F(OnlineTest, AdviceFromEnoughIncidents) {
   EXPECT_THAT(result.out, HasSubstr("4 in 10h00m: one in 2h30m"));
   EXPECT_THAT(result.out, HasSubstr("36.0 s (median), 36.0 s at worst"));
   EXPECT_THAT(result.out, HasSubstr("save to memory    every 26.8 s"));
-  EXPECT_THAT(result.out, HasSubstr("save to disk      as often as it follows"));
+  EXPECT_THAT(result.out, HasSubstr("save to disk      as often as possible"));
   EXPECT_THAT(result.out, HasSubstr("then expected     0.99"));
   EXPECT_EQ(Cli({"advise", "--stall", "tape=1s"}).exit_code, 64);
   EXPECT_EQ(Cli({"advise", "--stall", "memory=soon"}).exit_code, 64);
@@ -402,7 +402,7 @@ TEST_F(OnlineTest, AdviceFromEnoughIncidents) {
 TEST_F(OnlineTest, AdviceWithoutRuns) {
   CliResult result = Cli({"advise"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
-  EXPECT_THAT(result.out, HasSubstr("nothing was measured"));
+  EXPECT_THAT(result.out, HasSubstr("there are no measurements"));
 }
 
 TEST_F(OnlineTest, WhatIfNodesWereLost) {
@@ -416,7 +416,7 @@ TEST_F(OnlineTest, WhatIfNodesWereLost) {
   EXPECT_THAT(safe.out, HasSubstr("every newest version can still be restored"));
   Set(10, job->mutable_fallback());
   job->set_keeps(false);
-  job->set_why_not("version 1-20 has no copy of rank 1");
+  job->set_why_not("version 1-20 has no replica of rank 1");
   CliResult unsafe = Cli({"advise", "lm", "--without", "n0,n1"});
   EXPECT_EQ(unsafe.exit_code, 2) << unsafe.Shown();
   EXPECT_THAT(unsafe.out, AllOf(HasSubstr("NOT every newest version can be restored"),
@@ -430,16 +430,16 @@ TEST_F(OnlineTest, WhatIfNodesWereLost) {
   EXPECT_EQ(json["jobs"][0]["lost_steps"], 10);
 }
 
-/// n0 sits in groups of two jobs, n1 in none and is down.
+/// n0 is in groups of two jobs. n1 is in none, and is down.
 TEST_F(OnlineTest, Nodes) {
   auto* n0 = coordinator_.status.mutable_nodes(0);
   n0->set_held_parity_bytes(1 << 20);
   n0->set_peer_address("10.0.0.1:7072");
   (*n0->mutable_labels())["rack"] = "r7";
   (*n0->mutable_labels())["hall"] = "h1";
-  auto seat = [&](const std::string& job, uint32_t group, uint32_t position, uint32_t members,
-                  uint32_t parity) {
-    auto* wire = n0->add_seats();
+  auto add_membership = [&](const std::string& job, uint32_t group, uint32_t position,
+                            uint32_t members, uint32_t parity) {
+    auto* wire = n0->add_memberships();
     wire->set_job(job);
     wire->set_group(group);
     wire->set_number(group * members + position);
@@ -447,17 +447,17 @@ TEST_F(OnlineTest, Nodes) {
     wire->set_members(members);
     wire->set_parity(parity);
   };
-  seat("lm", 1, 3, 8, 2);
-  seat("small", 0, 0, 2, 1);
+  add_membership("lm", 1, 3, 8, 2);
+  add_membership("small", 0, 0, 2, 1);
   EXPECT_EQ(Cli({"nodes", "n0"}).exit_code, 0);
   coordinator_.status.mutable_nodes(1)->set_alive(false);
   CliResult result = Cli({"nodes"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out,
-            "NODE  STATE  GROUP    SEAT  SEGMENTS  MEMORY  PARITY   DISK  HEALTH\n"
-            "n0    up     lm/1      3/8       6+2     0 B   1 MiB  6 MiB  ok\n"
-            "             small/0   0/2       1+1\n"
-            "n1    DOWN   -           -         -     0 B     0 B  6 MiB  NODE_DOWN\n");
+            "NODE  STATE  GROUP    MEMBER  SEGMENTS  MEMORY  PARITY   DISK  HEALTH\n"
+            "n0    up     lm/1        3/8       6+2     0 B   1 MiB  6 MiB  ok\n"
+            "             small/0     0/2       1+1\n"
+            "n1    DOWN   -             -         -     0 B     0 B  6 MiB  NODE_DOWN\n");
   CliResult wide = Cli({"nodes", "n0", "-o", "wide"});
   EXPECT_EQ(wide.exit_code, 0) << wide.Shown();
   EXPECT_THAT(wide.out, AllOf(HasSubstr("hall=h1,rack=r7"), HasSubstr("10.0.0.1:7072"),
@@ -499,9 +499,9 @@ TEST_F(OnlineTest, StatusFindings) {
 }
 
 TEST_F(OnlineTest, StatusOfUnknownJob) {
-  CliResult result = Cli({"status", "nobody"});
+  CliResult result = Cli({"status", "unknown-job"});
   EXPECT_EQ(result.exit_code, 4);
-  EXPECT_THAT(result.err, HasSubstr("nobody"));
+  EXPECT_THAT(result.err, HasSubstr("unknown-job"));
 }
 
 TEST_F(OnlineTest, WatchWritesJsonLines) {
@@ -567,7 +567,7 @@ TEST_F(OnlineTest, AbortedVersionsDoNotHideTheOthers) {
 }
 
 TEST_F(OnlineTest, RunsAreListed) {
-  EXPECT_EQ(Cli({"runs"}).out, "nothing was launched with `holdfast run`\n");
+  EXPECT_EQ(Cli({"runs"}).out, "no job was launched with `holdfast run`\n");
   auto* run = coordinator_.runs.add_runs();
   run->mutable_spec()->set_job("gpt");
   run->mutable_spec()->set_nodes(4);
@@ -624,7 +624,7 @@ TEST_F(OnlineTest, VerifyEveryTier) {
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   EXPECT_THAT(result.out, AllOf(HasSubstr("memory"), HasSubstr("disk"),
                                 HasSubstr("4 shards checked, every byte: 4 ok")));
-  // 1-10 is committed, and no live node has all of it.
+  // 1-10 is committed, but no tier has all of its shards on live nodes.
   CliResult all = Cli({"verify"});
   EXPECT_EQ(all.exit_code, 3) << all.Shown();
   EXPECT_THAT(all.out, HasSubstr("note: lm/1-10: no tier has all of its shards on live nodes: "
@@ -632,7 +632,7 @@ TEST_F(OnlineTest, VerifyEveryTier) {
   EXPECT_EQ(Cli({"verify", "lm", "--version", "1-21"}).exit_code, 4);
 }
 
-TEST_F(OnlineTest, VerifyTellsDamageFromSilence) {
+TEST_F(OnlineTest, VerifyDistinguishesDamageFromTimeouts) {
   FlipBit(folder_ / "n1/lm/v1-20/rank-0.safetensors", (1 << 20) + 1);
   CliResult damaged = Cli({"verify", "lm", "--version", "1-20", "--deep", "-o", "json"});
   EXPECT_EQ(damaged.exit_code, 2) << damaged.Shown();
@@ -654,7 +654,7 @@ TEST_F(OnlineTest, VerifyTellsDamageFromSilence) {
   EXPECT_THAT(silent.out, AllOf(HasSubstr("UNCHECKED"), HasSubstr("2 not checked")));
 }
 
-TEST_F(OnlineTest, RestoreFromTheNearest) {
+TEST_F(OnlineTest, RestoreFromTheNearestTier) {
   CliResult result = Restore();
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   ExpectRestored();
@@ -701,7 +701,7 @@ TEST_F(OnlineTest, BytesOfAnotherCommitAreRefused) {
   ExpectNothingRestored();
 }
 
-TEST_F(OnlineTest, BusyAgentIsAskedAgain) {
+TEST_F(OnlineTest, ABusyAgentIsRetried) {
   agents_[0]->fault = Fault::kBusy;
   CliResult result = Restore({"--tier", "memory"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
@@ -738,14 +738,14 @@ TEST_F(OnlineTest, IncompletePlanIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("exactly one source for each rank"));
 }
 
-TEST_F(OnlineTest, NothingToRestore) {
+TEST_F(OnlineTest, RestoreWithoutAVersionFails) {
   coordinator_.plans.clear();
   EXPECT_EQ(Restore().exit_code, 4);
 }
 
-TEST_F(OnlineTest, WhatIsOverAtOnceSaysNothingOnStderr) { EXPECT_EQ(Restore().err, ""); }
+TEST_F(OnlineTest, AShortCommandPrintsNothingOnStderr) { EXPECT_EQ(Restore().err, ""); }
 
-TEST(UnreachableTest, NobodyThere) {
+TEST(UnreachableTest, NoServerListens) {
   TempFolder folder;
   for (const std::string& endpoint :
        {"unix:" + (folder / "none.sock"), std::string("127.0.0.1:1")}) {

@@ -1,4 +1,4 @@
-// Which program `holdfast run` means.
+// The program that `holdfast run` launches.
 
 #include "client/cli/program.h"
 
@@ -29,7 +29,7 @@ class ProgramTest : public ::testing::Test {
   const std::string dir_;
 };
 
-TEST_F(ProgramTest, IsTheFirstOneInThePath) {
+TEST_F(ProgramTest, FindsTheFirstInThePath) {
   Make("a/python", /*executable=*/false);
   const std::string in_b = Make("b/python");
   Make("c/python");
@@ -53,7 +53,7 @@ TEST_F(ProgramTest, RelativeFoldersCountFromTheDirectory) {
   EXPECT_EQ(FindProgram("tool", "/nowhere:bin", dir_), below);
 }
 
-TEST_F(ProgramTest, WhatHasASlashOrIsNowhereStays) {
+TEST_F(ProgramTest, AProgramWithASlashOrNotFoundIsUnchanged) {
   Make("train");
   EXPECT_EQ(FindProgram("./train", dir_, "/"), "./train");
   EXPECT_EQ(FindProgram("/bin/train", dir_, "/"), "/bin/train");

@@ -1,4 +1,4 @@
-// `restore --from-data-dir`: bytes, refusals, and that nothing half-done stays.
+// `restore --from-data-dir`: bytes, refusals, and that no partial result stays.
 
 #include <signal.h>
 
@@ -51,7 +51,7 @@ class RestoreTest : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(RestoreTest, NewestWholeVersionByteForByte) {
+TEST_F(RestoreTest, NewestCompleteVersionByteForByte) {
   CliResult result = RunCli(Args());
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   ExpectRestored(folder_ / "out", 20, 4);
@@ -80,7 +80,7 @@ TEST_F(RestoreTest, AFolderOfRestoredFilesCanBeInspected) {
   EXPECT_EQ(json["what"], "folder");
   ASSERT_EQ(json["files"].size(), 4U);
   EXPECT_EQ(json["files"][2]["shard"], "lm/1-20/rank-2");
-  // What is damaged is said in JSON, too.
+  // Damage is reported in JSON, too.
   WriteText(folder_ / "out/rank-00001-of-00004.safetensors", "not a header at all");
   CliResult folder = RunCli({"inspect", folder_ / "out", "-o", "json"});
   EXPECT_EQ(folder.exit_code, 2) << folder.Shown();
@@ -121,7 +121,7 @@ TEST_F(RestoreTest, NeverOverwrites) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("is not empty"), HasSubstr("notes.txt")));
   EXPECT_THAT(NamesIn(folder_ / "out"), UnorderedElementsAre("notes.txt"));
   fs::remove(folder_ / "out/notes.txt");
-  EXPECT_EQ(RunCli(Args()).exit_code, 0);  // an empty one will do
+  EXPECT_EQ(RunCli(Args()).exit_code, 0);  // an empty directory is accepted
   EXPECT_EQ(RunCli(Args()).exit_code, 1);
   ExpectRestored(folder_ / "out", 20, 4);
 }
@@ -139,11 +139,11 @@ TEST_F(RestoreTest, UnwritableTarget) {
   fs::create_directory(folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms(0555));
   fs::permissions(folder_.path(), fs::perms(0755));
-  CliOptions nobody;
-  nobody.as_nobody = true;
+  CliOptions options;
+  options.unprivileged = true;
   CliResult result = RunCli({"restore", "lm", "--to", folder_ / "locked/out", "--from-data-dir",
                              folder_ / "n0", folder_ / "n1a", folder_ / "n1b"},
-                            nobody);
+                            options);
   fs::permissions(folder_ / "locked", fs::perms(0755));
   EXPECT_EQ(result.exit_code, 1) << result.Shown();
   EXPECT_THAT(result.err, HasSubstr("PermissionDenied"));
@@ -164,19 +164,19 @@ TEST_F(RestoreTest, MissingRanksAreNamed) {
   CliResult result =
       RunCli({"restore", "lm", "--to", folder_ / "out", "--from-data-dir", folder_ / "n0"});
   EXPECT_EQ(result.exit_code, 4) << result.Shown();
-  EXPECT_THAT(result.err, HasSubstr("ranks 2, 3 are missing"));
+  EXPECT_THAT(result.err, HasSubstr("ranks 2, 3 of a world of 4 are missing"));
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   EXPECT_EQ(RunCli(Args({"--version", "7-7"})).exit_code, 4);
 }
 
-TEST_F(RestoreTest, AnUnfinishedNewestVersionIsNotTaken) {
+TEST_F(RestoreTest, AnIncompleteNewestVersionIsSkipped) {
   fs::remove(folder_ / "n1a/lm/v1-20/rank-3.seal");
   CliResult result = RunCli(Args());
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   ExpectRestored(folder_ / "out", 10, 4);
 }
 
-TEST_F(RestoreTest, SecondCopyReplacesADamagedOne) {
+TEST_F(RestoreTest, ASecondReplicaReplacesADamagedOne) {
   MakeDataDirs({folder_ / "copy"}, {1}, 4);
   FlipBit(folder_ / "n0/lm/v1-20/rank-1.safetensors", (1 << 20) + 9);
   std::vector<std::string> args = Args();
@@ -187,7 +187,7 @@ TEST_F(RestoreTest, SecondCopyReplacesADamagedOne) {
   EXPECT_THAT(result.err, HasSubstr("trying disk on " + (folder_ / "copy")));
 }
 
-TEST_F(RestoreTest, TerminalAsksFirst) {
+TEST_F(RestoreTest, ATerminalIsAskedForConfirmation) {
   CliResult no = RunOnTerminal(Args(), 120, "n\n");
   EXPECT_EQ(no.exit_code, 1) << no.Shown();
   EXPECT_THAT(no.out, AllOf(HasSubstr("[y/N]"), HasSubstr("nothing was written")));
@@ -201,12 +201,12 @@ TEST_F(RestoreTest, TerminalAsksFirst) {
   EXPECT_THAT(unasked.out, Not(HasSubstr("[y/N]")));
 }
 
-TEST_F(RestoreTest, KilledBeforeTheFirstNameThereIsNone) {
+TEST_F(RestoreTest, KilledBeforeTheFirstRenameNoFileIsPublished) {
   CliOptions options;
   options.env = {"HOLDFAST_CRASH=cli.before_rename"};
   EXPECT_EQ(RunCli(Args(), options).exit_code, kBySignal + SIGKILL);
   for (const std::string& name : NamesIn(folder_ / "out")) EXPECT_EQ(name[0], '.') << name;
-  // What is left is in the way, and said to be.
+  // The remaining temporary file prevents a second restore, which names it.
   CliResult again = RunCli(Args());
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("is not empty"));

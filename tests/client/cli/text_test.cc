@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(TextTest, HostileNamesCannotSteerTheTerminal) {
+TEST(TextTest, HostileNamesCannotControlTheTerminal) {
   EXPECT_EQ(Printable("plain Größe 重み"), "plain Größe 重み");
   EXPECT_EQ(Printable("a\x1b[31mred\n"), "a\\x1b[31mred\\x0a");
   EXPECT_EQ(Printable("\xc2\x9b"), "\\u{9b}");  // C1 control sequence introducer
@@ -31,7 +31,7 @@ TEST(TextTest, WidthCountsColumns) {
   EXPECT_EQ(DisplayWidth("e\xcc\x81"), 1U);
   EXPECT_EQ(FitWidth("abcdef", 4), "abc…");
   EXPECT_EQ(FitWidth("abcd", 4), "abcd");
-  EXPECT_EQ(FitWidth("重みです", 4), "重…");  // a wide character is not cut in two
+  EXPECT_EQ(FitWidth("重みです", 4), "重…");  // a wide character is not split
   EXPECT_EQ(FitWidth("abc", 0), "");
   EXPECT_EQ(Pad("重", 4, true), "  重");
 }

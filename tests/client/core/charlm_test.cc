@@ -1,4 +1,4 @@
-// The example trainer: its ring, its model, and that a run can be repeated bit for bit.
+// The example trainer: its ring, its model, and that runs are reproducible bit for bit.
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ class CharlmTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
-  /// Runs `body(ring, rank)` in one thread a rank.
+  /// Runs `body(ring, rank)` in one thread per rank.
   template <typename Body>
   void OnRing(uint32_t world, Body body) {
     std::string rendezvous = dir_ + "/ring-" + std::to_string(++rings_);
@@ -46,7 +46,7 @@ class CharlmTest : public ::testing::Test {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  /// Starts the trainer as a process; its pid.
+  /// Starts the trainer as a process and returns its PID.
   pid_t Start(std::vector<std::string> args) {
     const char* folder = std::getenv("HOLDFAST_BIN_DIR");
     args.insert(args.begin(), std::string(folder == nullptr ? "." : folder) + "/holdfast-charlm");
@@ -66,7 +66,7 @@ class CharlmTest : public ::testing::Test {
     EXPECT_EQ(::waitpid(pid, &status, 0), pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
-  /// Final weights of a whole job without checkpoints.
+  /// Returns the final weights of a complete job without checkpoints.
   std::string Train(uint32_t world, const std::string& seed) {
     std::string name = dir_ + "/job-" + std::to_string(++rings_);
     std::filesystem::create_directories(name);
@@ -85,7 +85,7 @@ class CharlmTest : public ::testing::Test {
   int rings_ = 0;
 };
 
-TEST_F(CharlmTest, RingSumsAndSpreads) {
+TEST_F(CharlmTest, RingReducesAndGathers) {
   for (uint32_t world : {1U, 2U, 3U, 4U, 5U}) {
     // Blocks of unequal size, one of them empty, large enough to fill socket buffers.
     std::vector<uint64_t> bounds = {0};
@@ -113,10 +113,11 @@ TEST_F(CharlmTest, RingSumsAndSpreads) {
   }
 }
 
-TEST_F(CharlmTest, RingKeepsRanksOfOtherStartsOut) {
+TEST_F(CharlmTest, RingRefusesRanksOfOtherStarts) {
   std::string rendezvous = dir_ + "/both";
   std::filesystem::create_directories(rendezvous);
-  // Rank 1 of another start connects to rank 0 by its port; rank 0 must wait for its own.
+  // Rank 1 of another start connects to rank 0's port. Rank 0 must wait for the rank 1 of its
+  // start.
   RingOptions mine{.rank = 0, .world = 2, .run_id = "new", .rendezvous = rendezvous};
   mine.timeout_ms = 1500;
   Ring ring;
@@ -138,7 +139,7 @@ TEST_F(CharlmTest, PeerDeathEndsTheOthers) {
     std::vector<float> values(3'000'000, 1);
     std::vector<uint64_t> bounds = {0, 1'000'000, 2'000'000, 3'000'000};
     EXPECT_FALSE(ring.ReduceScatter(values, bounds));
-    EXPECT_THAT(ring.error(), testing::HasSubstr("is gone"));
+    EXPECT_THAT(ring.error(), testing::HasSubstr("lost the connection to"));
   });
 }
 
@@ -152,7 +153,7 @@ TEST_F(CharlmTest, GradientsMatchFiniteDifferences) {
   model.ComputeGradients(batch);
   for (Parameter& parameter : model.parameters()) {
     std::vector<float> gradient = parameter.gradient;
-    // The weight with the largest gradient says most.
+    // The weight with the largest gradient gives the most precise comparison.
     size_t at = 0;
     for (size_t i = 0; i < gradient.size(); ++i) {
       if (std::abs(gradient[i]) > std::abs(gradient[at])) at = i;
@@ -233,11 +234,11 @@ TEST_F(CharlmTest, KilledPeerIsExitCode3) {
   EXPECT_EQ(ExitCode(ranks[0]), 3);
 }
 
-TEST_F(CharlmTest, BadUseIsRefused) {
+TEST_F(CharlmTest, BadArgumentsAreRefused) {
   EXPECT_EQ(ExitCode(Start({"--rank", "2", "--world", "2"})), 64);
   EXPECT_EQ(ExitCode(Start({"--no-such-flag"})), 64);
   EXPECT_EQ(ExitCode(Start({"--socket", dir_ + "/none.sock", "--connect-timeout", "100"})), 1)
-      << "without an agent it does not start at step 0 by itself";
+      << "without an agent the trainer must not start at step 0";
 }
 
 }  // namespace

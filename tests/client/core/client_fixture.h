@@ -13,7 +13,7 @@
 
 namespace holdfast::client {
 
-/// A scripted agent in a folder of its own, and one tensor of 4 KiB to save.
+/// A scripted agent in a temporary folder, and one tensor of 4 KiB to save.
 class ClientFixture : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class ClientFixture : public ::testing::Test {
     options_.job = "job";
     options_.run_id = "run-1";
     options_.world = 1;
-    // Loaded machines are slow; tests that want a time-out set a short one.
+    // Loaded machines are slow. Tests that need a time-out set a short one.
     options_.connect_timeout_ms = 60'000;
     options_.agent_timeout_ms = 30'000;
     options_.log = [](void* context, int, const char* text) {
@@ -95,10 +95,10 @@ class ClientFixture : public ::testing::Test {
   std::vector<std::string> log_;
 };
 
-/// What takes longer hangs. Not a measure of speed.
+/// A call that takes longer counts as hung. Not a measure of speed.
 inline constexpr int64_t kHangMs = 20'000;
 
-/// Milliseconds that `work` took.
+/// Returns the milliseconds that `work` took.
 template <typename Work>
 int64_t Timed(Work work) {
   auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// Agents that are missing, slow, dying, strange; and being a guest in somebody else's process.
+// Agents that are missing, slow, dying or invalid, and the library's behaviour in a user's process.
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using ConnectionTest = ClientFixture;
 
-TEST_F(ConnectionTest, MissingAgentIsNamedWithWhatToDo) {
+TEST_F(ConnectionTest, AMissingAgentIsReportedWithWhatToDo) {
   options_.connect_timeout_ms = 200;
   int64_t ms = Timed([&] { EXPECT_EQ(Open(), HOLDFAST_UNAVAILABLE); });
   EXPECT_LT(ms, kHangMs);
@@ -29,7 +29,7 @@ TEST_F(ConnectionTest, MissingAgentIsNamedWithWhatToDo) {
 TEST_F(ConnectionTest, SocketOfAnotherUserIsExplained) {
   agent_->Start();
   ASSERT_EQ(::chmod(dir_.c_str(), 0755), 0);
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can change the user";
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";
 #endif
@@ -66,17 +66,17 @@ TEST_F(ConnectionTest, StartsOfflineAndConnectsLater) {
   EXPECT_EQ(Stats().failed, 1u);
 }
 
-TEST_F(ConnectionTest, RefusalIsPassedOnWithItsNumbers) {
+TEST_F(ConnectionTest, ARefusalIsReportedWithItsNumbers) {
   agent_->Edit([](Script& s) {
     s.refuse_hello = ResourceExhaustedError("needs 3 slots of 4 GiB = 12 GiB, the arena has 8 GiB");
   });
   agent_->Start();
   int64_t ms = Timed([&] { EXPECT_EQ(Open(), HOLDFAST_RESOURCE_EXHAUSTED); });
-  EXPECT_LT(ms, kHangMs) << "waiting cannot mend this";
+  EXPECT_LT(ms, kHangMs) << "a permanent refusal must not be waited for";
   EXPECT_THAT(Message(), HasSubstr("3 slots of 4 GiB = 12 GiB, the arena has 8 GiB"));
 }
 
-TEST_F(ConnectionTest, AsksForRoomForEverything) {
+TEST_F(ConnectionTest, RequestsRoomForTensorsAndExtras) {
   options_.slots = 5;
   options_.extra_bytes_max = 10 << 20;
   agent_->Start();
@@ -88,7 +88,7 @@ TEST_F(ConnectionTest, AsksForRoomForEverything) {
   EXPECT_EQ(agent::GetText(hello.run_id), "run-1");
 }
 
-TEST_F(ConnectionTest, PredecessorStillThereIsWaitedFor) {
+TEST_F(ConnectionTest, WaitsForAPredecessorThatStillRuns) {
   agent_->Edit([](Script& s) { s.refuse_hello = FailedPreconditionError("still run by 4711"); });
   agent_->Start();
   std::thread later([&] {
@@ -99,7 +99,7 @@ TEST_F(ConnectionTest, PredecessorStillThereIsWaitedFor) {
   later.join();
 }
 
-TEST_F(ConnectionTest, DeathAndReturnOfTheAgent) {
+TEST_F(ConnectionTest, ReconnectsAfterTheAgentRestarts) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   ASSERT_EQ(Save(1), HOLDFAST_OK);
@@ -128,7 +128,7 @@ std::multiset<std::string> MappedSegments() {
   return inodes;
 }
 
-TEST_F(ConnectionTest, SameMemoryKeepsItsMapping) {
+TEST_F(ConnectionTest, TheMappingOfTheSameMemoryIsKept) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   auto before = MappedSegments();
@@ -155,7 +155,7 @@ TEST_F(ConnectionTest, OtherMemoryReplacesTheMapping) {
   EXPECT_TRUE(image.ends_with(bytes));
 }
 
-TEST_F(ConnectionTest, HangUpBeforeTheSealShowsOnceAndAtClose) {
+TEST_F(ConnectionTest, AHangUpBeforeTheSealIsReportedOnceAndAtClose) {
   agent_->Edit([](Script& s) { s.hang_up_on_end = true; });
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
@@ -163,7 +163,7 @@ TEST_F(ConnectionTest, HangUpBeforeTheSealShowsOnceAndAtClose) {
   EXPECT_EQ(Wait(1), HOLDFAST_UNAVAILABLE) << Message();
   agent_->Edit([](Script& s) { s.hang_up_on_end = false; });
   ASSERT_TRUE(Eventually([&] { return Connected(); }));
-  EXPECT_EQ(Save(2), HOLDFAST_OK) << "Wait() has said it: " << Message();
+  EXPECT_EQ(Save(2), HOLDFAST_OK) << "Wait() has reported the failure: " << Message();
   EXPECT_EQ(Wait(2), HOLDFAST_OK) << Message();
 
   agent_->Edit([](Script& s) { s.hang_up_on_begin = true; });
@@ -176,12 +176,12 @@ TEST_F(ConnectionTest, HangUpBeforeTheSealShowsOnceAndAtClose) {
   EXPECT_EQ(error_.step, 3u);
   EXPECT_THAT(Message(), HasSubstr("step 3"));
   EXPECT_EQ(Wait(4), HOLDFAST_OK) << "the call did its own work";
-  EXPECT_EQ(Save(5), HOLDFAST_OK) << "said once: " << Message();
+  EXPECT_EQ(Save(5), HOLDFAST_OK) << "reported only once: " << Message();
   EXPECT_EQ(Close(), HOLDFAST_UNAVAILABLE);
-  EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first one again";
+  EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first error again";
 }
 
-TEST_F(ConnectionTest, AnAgentThatReservesMemoryIsWaitedForBeyondTheTimeout) {
+TEST_F(ConnectionTest, ReservingMemoryExtendsTheTimeout) {
   options_.connect_timeout_ms = 2'000;
   agent_->Start();
   agent_->Edit([](Script& s) { s.silent = true; });
@@ -191,7 +191,7 @@ TEST_F(ConnectionTest, AnAgentThatReservesMemoryIsWaitedForBeyondTheTimeout) {
   agent::NoticeMessage notice;
   notice.kind = agent::NoticeKind::kReserving;
   agent::PutText(notice.text, "the agent of node n0 reserves 51 GiB");
-  for (int i = 0; i < 50; ++i) {  // two and a half times the timeout
+  for (int i = 0; i < 50; ++i) {  // 2.5 times the timeout
     agent_->Send(notice);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -200,7 +200,7 @@ TEST_F(ConnectionTest, AnAgentThatReservesMemoryIsWaitedForBeyondTheTimeout) {
   EXPECT_EQ(opened, HOLDFAST_OK) << Message();
 }
 
-TEST_F(ConnectionTest, AnAgentThatStopsReservingIsGivenUpWithItsLastSentence) {
+TEST_F(ConnectionTest, AnAgentThatStopsReservingTimesOutWithItsLastMessage) {
   options_.connect_timeout_ms = 300;
   agent_->Start();
   agent_->Edit([](Script& s) { s.silent = true; });
@@ -217,7 +217,7 @@ TEST_F(ConnectionTest, AnAgentThatStopsReservingIsGivenUpWithItsLastSentence) {
   EXPECT_THAT(Message(), HasSubstr("reserves 51 GiB"));
 }
 
-TEST_F(ConnectionTest, WhoWaitsForAFurtherTierIsHeardOnce) {
+TEST_F(ConnectionTest, AWaitForAFartherTierIsRequestedOnce) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   ASSERT_EQ(Save(1), HOLDFAST_OK);
@@ -227,14 +227,14 @@ TEST_F(ConnectionTest, WhoWaitsForAFurtherTierIsHeardOnce) {
   EXPECT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kWantTier) == 1; }));
 }
 
-TEST_F(ConnectionTest, SilentAgentDoesNotHoldTrainingUp) {
+TEST_F(ConnectionTest, ASilentAgentDoesNotBlockTraining) {
   options_.agent_timeout_ms = 1000;
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   agent_->Edit([](Script& s) { s.silent = true; });
   EXPECT_LT(Timed([&] { EXPECT_EQ(Save(1), HOLDFAST_OK); }), kHangMs);
   EXPECT_LT(Timed([&] { Guard(); }), kHangMs) << "bounded by agent_timeout_ms";
-  // From now on a save does not even try, so a guard has nothing to wait for.
+  // From now on a save is skipped at once, so a guard has nothing to wait for.
   ASSERT_TRUE(Eventually([&] { return Stats().skipped == 1; }));
   for (uint64_t step = 2; step <= 6; ++step) {
     holdfast_code code = Save(step);
@@ -244,7 +244,7 @@ TEST_F(ConnectionTest, SilentAgentDoesNotHoldTrainingUp) {
   EXPECT_EQ(Wait(3, HOLDFAST_SEALED, 0), HOLDFAST_UNAVAILABLE);
   agent_->Edit([](Script& s) { s.silent = false; });
   ASSERT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kAbandonSave) == 1; }))
-      << "the slot that was granted too late goes back";
+      << "the slot that was granted too late is returned";
   EXPECT_TRUE(Eventually([&] {
     uint64_t step = 100 + Stats().saves;
     return Save(step) == HOLDFAST_OK && Wait(step) == HOLDFAST_OK;
@@ -252,7 +252,7 @@ TEST_F(ConnectionTest, SilentAgentDoesNotHoldTrainingUp) {
   EXPECT_NE(Close(), HOLDFAST_OK);
 }
 
-TEST_F(ConnectionTest, GarbageInPlaceOfAWelcome) {
+TEST_F(ConnectionTest, AnInvalidWelcomeIsRefused) {
   options_.connect_timeout_ms = 50;
   options_.start_offline = 1;
   agent_->Edit([](Script& s) { s.raw_welcome = std::vector<std::byte>(200, std::byte{0x41}); });
@@ -264,7 +264,7 @@ TEST_F(ConnectionTest, GarbageInPlaceOfAWelcome) {
   })) << Message();
 }
 
-TEST_F(ConnectionTest, GarbageLaterIsAHangUp) {
+TEST_F(ConnectionTest, AnInvalidMessageEndsTheConnection) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   agent::NoticeMessage notice;
@@ -275,7 +275,7 @@ TEST_F(ConnectionTest, GarbageLaterIsAHangUp) {
   EXPECT_EQ(Wait(1), HOLDFAST_OK) << Message();
 }
 
-TEST_F(ConnectionTest, OtherProtocolVersion) {
+TEST_F(ConnectionTest, AnotherProtocolVersionIsRefused) {
   agent::WelcomeMessage welcome;
   welcome.protocol = 99;
   agent_->Edit([&](Script& s) { s.welcome = welcome; });
@@ -286,7 +286,7 @@ TEST_F(ConnectionTest, OtherProtocolVersion) {
 
 TEST_F(ConnectionTest, HostileWelcomesAreRefused) {
   agent_->Start();
-  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();  // makes the segment
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();  // creates the segment
   agent::WelcomeMessage good;
   good.slots = agent_->segment()->slots();
   good.incarnation = 7;
@@ -366,7 +366,7 @@ TEST_F(ConnectionTest, FencedOnReconnectIsFinal) {
   EXPECT_EQ(holdfast_restore(client_, nullptr, 5000, nullptr, &error_), HOLDFAST_FENCED);
 }
 
-TEST_F(ConnectionTest, ForkedChildIsKeptOut) {
+TEST_F(ConnectionTest, AForkedChildIsRefused) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   pid_t child = ::fork();
@@ -376,7 +376,7 @@ TEST_F(ConnectionTest, ForkedChildIsKeptOut) {
     good = good &&
            holdfast_restore(client_, nullptr, 10, nullptr, &error_) == HOLDFAST_FAILED_PRECONDITION;
     good = good && holdfast_difference_count(client_) == 0;
-    // The mapping is not inherited: one of the two (the agent's own) is left.
+    // The mapping is not inherited: one of the two (the agent's own) remains.
     good = good && MappedSegments().size() == 1;
     good = good && Close() == HOLDFAST_FAILED_PRECONDITION;
     ::_exit(good ? 0 : 1);
@@ -428,14 +428,14 @@ TEST_F(ConnectionTest, OwnThreadsBlockEverySignal) {
       if (line.rfind("SigBlk:", 0) != 0) continue;
       uint64_t blocked = std::stoull(line.substr(7), nullptr, 16);
       for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1, SIGALRM, SIGPROF}) {
-        EXPECT_TRUE(blocked & (1ULL << (signal - 1))) << name << " takes signal " << signal;
+        EXPECT_TRUE(blocked & (1ULL << (signal - 1))) << name << " receives signal " << signal;
       }
     }
   }
   EXPECT_EQ(ours, 2);
   sigset_t mine;
   pthread_sigmask(SIG_SETMASK, nullptr, &mine);
-  EXPECT_EQ(sigismember(&mine, SIGINT), 0) << "the caller's own mask is as before";
+  EXPECT_EQ(sigismember(&mine, SIGINT), 0) << "the caller's own mask must be unchanged";
 }
 
 TEST_F(ConnectionTest, CommitsFailuresAndLatest) {
@@ -467,7 +467,7 @@ TEST_F(ConnectionTest, CommitsFailuresAndLatest) {
   EXPECT_THAT(Message(), HasSubstr("/data is full"));
   EXPECT_EQ(Guard(), HOLDFAST_OK);
   EXPECT_EQ(Wait(1, HOLDFAST_TIER_DISK), HOLDFAST_OUT_OF_SPACE);
-  // A later step's commit covers it after all.
+  // The commit of a later step covers this step, too.
   ASSERT_EQ(Save(2), HOLDFAST_OK);
   notice.kind = agent::NoticeKind::kCommitted;
   notice.step = 2;
@@ -475,9 +475,9 @@ TEST_F(ConnectionTest, CommitsFailuresAndLatest) {
   EXPECT_TRUE(Eventually([&] { return Wait(1, HOLDFAST_TIER_DISK, 0) == HOLDFAST_OK; }));
 }
 
-// Steps begin again at the same numbers in every incarnation; what an earlier one committed says
-// nothing of a save of this one.
-TEST_F(ConnectionTest, WhatAnEarlierIncarnationCommittedEndsNoWait) {
+// Every incarnation may repeat the numbers of steps: a commit of an earlier incarnation does not
+// apply to a save of this one.
+TEST_F(ConnectionTest, ACommitOfAnEarlierIncarnationEndsNoWait) {
   agent_->Edit([](Script& s) { s.seal = false; });
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
@@ -504,7 +504,7 @@ TEST_F(ConnectionTest, WhatAnEarlierIncarnationCommittedEndsNoWait) {
   EXPECT_EQ(Wait(3, HOLDFAST_TIER_MEMORY), HOLDFAST_OK) << Message();
 }
 
-TEST_F(ConnectionTest, BeingOvertakenIsNoFailure) {
+TEST_F(ConnectionTest, ASupersededVersionIsNoFailure) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   ASSERT_EQ(Save(1), HOLDFAST_OK);
@@ -516,7 +516,7 @@ TEST_F(ConnectionTest, BeingOvertakenIsNoFailure) {
   notice.tier = HOLDFAST_TIER_DISK;
   notice.code = HOLDFAST_ABORTED;
   agent_->Send(notice);
-  ASSERT_TRUE(Eventually([&] { return Stats().overtaken == 1; }));
+  ASSERT_TRUE(Eventually([&] { return Stats().superseded == 1; }));
   EXPECT_EQ(Guard(), HOLDFAST_OK);
   EXPECT_EQ(Wait(1, HOLDFAST_TIER_DISK, 10), HOLDFAST_ABORTED);
   EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
@@ -542,7 +542,7 @@ TEST_F(ConnectionTest, CloseWhileTheAgentIsSilent) {
   EXPECT_LT(Timed([&] { EXPECT_NE(Close(100), HOLDFAST_OK); }), kHangMs);
 }
 
-TEST_F(ConnectionTest, CloseOfNothing) {
+TEST_F(ConnectionTest, CloseOfNullIsOk) {
   EXPECT_EQ(holdfast_close(nullptr, 0, nullptr), HOLDFAST_OK);
   EXPECT_EQ(holdfast_save(nullptr, 1, nullptr, nullptr), HOLDFAST_INVALID_ARGUMENT);
   holdfast_restored_free(nullptr);

@@ -1,4 +1,4 @@
-// The copies between tensors and slots, host and device mixed, through a plugin made for the test.
+// Copies between tensors and slots, with host and device tensors, through a plugin for tests.
 
 #include "client/core/copier.h"
 
@@ -89,7 +89,7 @@ std::vector<uint64_t> Sizes() {
   return sizes;
 }
 
-TEST_F(CopierTest, ProgressGrowsByMebibytesToTheEnd) {
+TEST_F(CopierTest, ProgressIsPublishedPerMebibyte) {
   Make(Sizes(), 0);
   auto copy = SaveCopy::Make(plan_, nullptr, nullptr);
   ASSERT_TRUE(copy);
@@ -107,8 +107,8 @@ TEST_F(CopierTest, ProgressGrowsByMebibytesToTheEnd) {
   EXPECT_EQ(released_, 1);
 }
 
-// The agent checksums what is published at once, and never again.
-TEST_F(CopierTest, BytesAreThereBeforeTheyArePublished) {
+// The agent checksums published bytes at once, and never again.
+TEST_F(CopierTest, BytesAreVisibleBeforeTheyArePublished) {
   for (uint64_t device_every : {0, 3}) {
     SCOPED_TRACE(device_every);
     SetUpAgain();
@@ -134,16 +134,16 @@ TEST_F(CopierTest, BytesAreThereBeforeTheyArePublished) {
   }
 }
 
-TEST_F(CopierTest, CancelledInTheMiddle) {
+TEST_F(CopierTest, ACopyCanBeCancelled) {
   Make(Sizes(), 0);
   alive_after_ = 5;
   auto copy = SaveCopy::Make(plan_, nullptr, nullptr);
   EXPECT_EQ((*copy)->Run(Target()).code(), ErrorCode::kCancelled);
   EXPECT_EQ(progress_.size(), 5u);
-  EXPECT_EQ(released_, 1) << "a cancelled copy lets the tensors go";
+  EXPECT_EQ(released_, 1) << "a cancelled copy must release the tensors";
 }
 
-TEST_F(CopierTest, TooSmallASlotIsNotOverrun) {
+TEST_F(CopierTest, ATooSmallSlotIsNotOverrun) {
   Make({1 << 20}, 0);
   slot_.resize(slot_.size() - 1);
   auto copy = SaveCopy::Make(plan_, nullptr, nullptr);
@@ -151,7 +151,7 @@ TEST_F(CopierTest, TooSmallASlotIsNotOverrun) {
   EXPECT_TRUE(progress_.empty());
 }
 
-TEST_F(CopierTest, DeviceAndHostMixed) {
+TEST_F(CopierTest, DeviceAndHostTensorsMayBeMixed) {
   Make(Sizes(), 3);
   LoadDevice();
   int stream = 0;
@@ -180,7 +180,7 @@ TEST_F(CopierTest, HostTensorsDoNotWaitForADevice) {
   SaveCopy::Target target = Target();
   target.released = [&] {
     ++released_;
-    // The training goes on: what the host's tensors hold from now on must not be seen.
+    // Training continues: later values of the host tensors must not be copied.
     for (size_t i = 0; i < memory_.size(); ++i) {
       if (!memory_[i].device)
         std::fill(memory_bytes_[i].begin(), memory_bytes_[i].end(), std::byte{9});
@@ -189,14 +189,14 @@ TEST_F(CopierTest, HostTensorsDoNotWaitForADevice) {
   };
   EXPECT_TRUE((*copy)->Run(target).ok());
   ::unsetenv("HOLDFAST_TEST_DEVICE");
-  EXPECT_EQ(stream, 1) << "the device was waited for first";
+  EXPECT_EQ(stream, 1) << "the host tensors waited for the device";
   EXPECT_EQ(released_, 1);
   ExpectImage();
   EXPECT_TRUE(std::is_sorted(progress_.begin(), progress_.end()));
   EXPECT_EQ(progress_.back(), slot_.size());
 }
 
-TEST_F(CopierTest, DeviceCopyCancelledIsOverBeforeRunReturns) {
+TEST_F(CopierTest, ACancelledDeviceCopyEndsBeforeRunReturns) {
   Make(Sizes(), 2);
   LoadDevice();
   alive_after_ = 3;
@@ -207,14 +207,14 @@ TEST_F(CopierTest, DeviceCopyCancelledIsOverBeforeRunReturns) {
   EXPECT_TRUE(now == slot_);
 }
 
-TEST_F(CopierTest, MarkOfACopyThatNeverRanIsDropped) {
+TEST_F(CopierTest, TheMarkOfACopyThatNeverRanIsDropped) {
   Make({100}, 1);
   LoadDevice();
   ASSERT_TRUE(SaveCopy::Make(plan_, device_.get(), nullptr));
-  device_.reset();  // aborts when a mark is left
+  device_.reset();  // aborts when a mark was not dropped
 }
 
-TEST_F(CopierTest, DeviceFailureIsPassedOn) {
+TEST_F(CopierTest, ADeviceFailureIsReported) {
   Make({100}, 1);
   LoadDevice();
   ::setenv("HOLDFAST_TEST_DEVICE", "start", 1);
@@ -225,7 +225,7 @@ TEST_F(CopierTest, DeviceFailureIsPassedOn) {
   EXPECT_EQ(released_, 1);
 }
 
-TEST_F(CopierTest, PluginOfAnotherRelease) {
+TEST_F(CopierTest, APluginOfAnotherReleaseIsRefused) {
   Make({100}, 1);
   ::setenv("HOLDFAST_TEST_DEVICE", "abi", 1);
   auto device = DeviceCopier::Load(memory_, HOLDFAST_TEST_PLUGIN);
@@ -234,7 +234,7 @@ TEST_F(CopierTest, PluginOfAnotherRelease) {
   EXPECT_EQ(device.error().code(), ErrorCode::kUnsupported);
 }
 
-TEST_F(CopierTest, MissingPluginSaysWhatToInstall) {
+TEST_F(CopierTest, TheErrorForAMissingPluginNamesIt) {
   Make({100}, 1);
   auto device = DeviceCopier::Load(memory_, "/nowhere/libholdfast-cuda.so");
   ASSERT_FALSE(device);
@@ -242,7 +242,7 @@ TEST_F(CopierTest, MissingPluginSaysWhatToInstall) {
   EXPECT_THAT(device.error().message(), testing::HasSubstr("libholdfast-cuda.so"));
 }
 
-TEST_F(CopierTest, BackOutWithAnyNumberOfThreads) {
+TEST_F(CopierTest, RestoresWithAnyNumberOfThreads) {
   Make(Sizes(), 3);
   LoadDevice();
   auto copy = SaveCopy::Make(plan_, device_.get(), nullptr);

@@ -1,4 +1,4 @@
-// holdfast.hpp, with nothing of Holdfast's insides but the scripted agent.
+// holdfast.hpp, with no internals of Holdfast except the scripted agent.
 
 #define HOLDFAST_HPP_EXPLICIT_NAMESPACE
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ TEST_F(CppTest, SaveAndRestore) {
   ASSERT_TRUE(client->Wait(10, hf::Tier::kSealed, milliseconds(60'000)).ok());
   weights.assign(12, 0);
   counts = {};
-  counts.resize(3);  // the same memory
+  counts.resize(3);  // keeps its memory
   agent_->OfferRestore({{7}, {10}}, agent_->images().at(10).image, holdfast::Tier::kDisk);
   auto restored = client->Restore();
   ASSERT_TRUE(restored.ok()) << restored.status().ToString();
@@ -69,8 +69,9 @@ TEST_F(CppTest, SaveAndRestore) {
   EXPECT_EQ(restored->extra("other"), nullptr);
   EXPECT_EQ(client->Stats().saves, 1u);
   EXPECT_TRUE(client->Close().ok());
-  EXPECT_THAT(log, testing::Contains(testing::HasSubstr("connected")));  // no thread writes it now
-  EXPECT_TRUE(client->Close().ok()) << "closing twice is fine";
+  EXPECT_THAT(log, testing::Contains(
+                       testing::HasSubstr("connected")));  // no thread writes the log any more
+  EXPECT_TRUE(client->Close().ok()) << "closing twice is allowed";
   EXPECT_EQ(client->Save(11).code(), hf::Code::kInvalidArgument);
 }
 
@@ -113,7 +114,7 @@ TEST(CppTypesTest, DTypes) {
   EXPECT_EQ(hf::ToString(hf::Tier::kDisk), "disk");
 }
 
-// The public numbers are the internal ones.
+// The public numbers equal the internal ones.
 static_assert(static_cast<int>(hf::Code::kInternal) ==
               static_cast<int>(holdfast::ErrorCode::kInternal));
 static_assert(static_cast<int>(hf::Code::kFenced) ==

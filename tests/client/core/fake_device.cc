@@ -1,6 +1,6 @@
-// A device copier for tests: "device" memory is host memory, copied by a slow thread of its own.
-// What goes wrong is chosen by HOLDFAST_TEST_DEVICE: "abi", "start", or "held", where copies begin
-// when they are guarded, or after ten seconds.
+// A device copier for tests: "device" memory is host memory, which a slow separate thread copies.
+// HOLDFAST_TEST_DEVICE selects a failure: "abi", "start", or "held", which delays copies until they
+// are guarded, at most ten seconds.
 
 #include <atomic>
 #include <condition_variable>
@@ -84,7 +84,7 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char*,
   *done = copy->done;
   return 0;
 }
-// Stands for a stream wait: `stream` is an int that becomes 1, or 2 when a held copy has begun.
+// Simulates a stream wait: sets the int at `stream` to 1, or to 2 when a held copy has begun.
 int32_t Guard(holdfast_device_copy* copy, void* stream, char*, size_t) {
   std::lock_guard lock(copy->mutex);
   if (stream != nullptr) *static_cast<int*>(stream) = copy->held && copy->done > 0 ? 2 : 1;

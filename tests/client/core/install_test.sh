@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the client library into a folder of its own, builds a C and a C++ program against it with
-# find_package, runs them, and checks what the library shows and needs.
+# Installs the client library into a temporary folder, builds a C and a C++ program against it with
+# find_package, runs them, and checks the library's exported symbols and dependencies.
 # Usage: install_test.sh <build folder> <folder with the programs' sources> <cmake> [<sanitizers>]
 set -eu
 build=$1 source=$2 cmake=$3
@@ -29,7 +29,7 @@ plugin=$(find "$work/prefix" -name 'libnccl-profiler-holdfast.so' | head -n 1)
 [ -n "$plugin" ] || fail "no NCCL profiler plugin installed"
 missing=$(ldd "$plugin" | grep 'not found' || true)
 [ -z "$missing" ] || fail "the NCCL profiler plugin does not find $missing"
-# Sanitizers add symbols and libraries of their own.
+# Sanitizers add further symbols and libraries.
 if ! nm -D "$library" | grep -q '__asan\|__tsan'; then
   shown=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^holdfast_\|^HOLDFAST_' || true)
   [ -z "$shown" ] || fail "symbols that are none of a user's business: $shown"

@@ -51,7 +51,7 @@ TEST(OptionsTest, RunIdIsRandomOnlyForOneRank) {
   EXPECT_NE(ResolveOptions(raw)->run_id, ResolveOptions(raw)->run_id);
 }
 
-TEST(OptionsTest, NamesEveryDefectAtOnce) {
+TEST(OptionsTest, EveryDefectIsNamedAtOnce) {
   holdfast_options raw = Good();
   raw.job = "../etc";
   raw.rank = 4;
@@ -80,12 +80,12 @@ TEST(OptionsTest, OlderCallersHaveShorterStructs) {
   auto options = ResolveOptions(raw);
   ASSERT_TRUE(options);
   EXPECT_EQ(options->slots, 9u);
-  EXPECT_EQ(options->copy_threads, 2u) << "beyond the caller's struct";
+  EXPECT_EQ(options->copy_threads, 2u) << "a field beyond the caller's struct";
   raw.struct_size = 0;
   EXPECT_FALSE(ResolveOptions(raw));
 }
 
-TEST(StateTest, NamesEveryOffendingTensor) {
+TEST(StateTest, EveryInvalidTensorIsNamed) {
   uint64_t shape[] = {2, 2};
   float data[4] = {};
   holdfast_tensor good{};

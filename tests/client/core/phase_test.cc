@@ -1,4 +1,5 @@
-// Phase hints: what the agent reads in shared memory, whatever happens to the connection.
+// Phase hints: the counts that the agent reads in shared memory, whatever happens to the
+// connection.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,14 +33,14 @@ TEST_F(PhaseTest, TheAgentSeesPhasesThatNest) {
   End();
   EXPECT_EQ(Hint().open, 0U);
   End();
-  EXPECT_EQ(Hint().open, 0U) << "an end without a begin";
+  EXPECT_EQ(Hint().open, 0U) << "an end without a begin has no effect";
   Begin();
   EXPECT_EQ(Hint().open, 1U);
   EXPECT_EQ(Hint().begun, 3U);
   End();
 }
 
-TEST_F(PhaseTest, NonsenseDoesNothing) {
+TEST_F(PhaseTest, InvalidPhasesHaveNoEffect) {
   holdfast_phase_begin(nullptr, HOLDFAST_PHASE_COLLECTIVE);
   holdfast_phase_end(nullptr, HOLDFAST_PHASE_COLLECTIVE);
   agent_->Start();
@@ -52,7 +53,7 @@ TEST_F(PhaseTest, NonsenseDoesNothing) {
   for (size_t i = 0; i < 64UL * (agent::kPhasesMax + 2); ++i) ASSERT_EQ(bytes[i], 0) << i;
 }
 
-TEST_F(PhaseTest, ManyThreadsLeaveTheRightWord) {
+TEST_F(PhaseTest, ConcurrentThreadsLeaveTheRightCount) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   Begin();
@@ -72,7 +73,7 @@ TEST_F(PhaseTest, ManyThreadsLeaveTheRightWord) {
   EXPECT_EQ(Hint().open, 0U);
 }
 
-TEST_F(PhaseTest, WithoutAnAgentTheyCountAndTheNextOneLearnsWhatHolds) {
+TEST_F(PhaseTest, WithoutAnAgentPhasesAreCountedForTheNextOne) {
   options_.start_offline = 1;
   options_.connect_timeout_ms = 50;
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
@@ -80,7 +81,7 @@ TEST_F(PhaseTest, WithoutAnAgentTheyCountAndTheNextOneLearnsWhatHolds) {
   agent_->Start();
   ASSERT_TRUE(Eventually([&] { return Connected(); }));
   EXPECT_TRUE(Eventually([&] { return Hint().open == 1; }));
-  // The agent dies, a phase ends, one begins: in the same memory and in a new one.
+  // The agent dies, a phase ends and another begins, with the same memory and with a new one.
   for (bool same_memory : {true, false}) {
     agent_->Stop();
     ASSERT_TRUE(Eventually([&] { return !Connected(); }));
@@ -88,7 +89,7 @@ TEST_F(PhaseTest, WithoutAnAgentTheyCountAndTheNextOneLearnsWhatHolds) {
     Begin();
     Begin();
     if (same_memory) {
-      Hint().open = 0;  // as an agent does that welcomes a trainer
+      Hint().open = 0;  // as an agent does when it welcomes a trainer
     } else {
       agent_->ForgetSegment();
     }
@@ -100,7 +101,7 @@ TEST_F(PhaseTest, WithoutAnAgentTheyCountAndTheNextOneLearnsWhatHolds) {
   EXPECT_EQ(Hint().open, 0U);
 }
 
-TEST_F(PhaseTest, ThreadsGoOnWhileTheMemoryIsReplaced) {
+TEST_F(PhaseTest, ThreadsContinueWhileTheMemoryIsReplaced) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   std::atomic<bool> stop{false};
@@ -121,7 +122,7 @@ TEST_F(PhaseTest, ThreadsGoOnWhileTheMemoryIsReplaced) {
   EXPECT_TRUE(Eventually([&] { return Hint().open == 0; }));
 }
 
-TEST_F(PhaseTest, AForkedChildSaysNothing) {
+TEST_F(PhaseTest, AForkedChildPublishesNothing) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";
 #endif

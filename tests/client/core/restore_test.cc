@@ -1,4 +1,4 @@
-// Back into the caller's tensors, or a sentence about every difference and not one byte changed.
+// A restore fills the caller's tensors, or reports every difference and changes no byte.
 
 #include "storage/base/random.h"
 #include "tests/client/core/client_fixture.h"
@@ -45,9 +45,9 @@ class RestoreTest : public ClientFixture {
   holdfast_restored* restored_ = nullptr;
 };
 
-TEST_F(RestoreTest, BringsBackTensorsAndExtras) {
+TEST_F(RestoreTest, RestoresTensorsAndExtras) {
   Random random(3);
-  values_.assign((12 << 20) + 77, 0);  // more than one thread's share, no multiple of anything
+  values_.assign((12 << 20) + 77, 0);  // more than one thread's share, an odd size
   for (float& value : values_) value = static_cast<float>(random.Unit());
   shape_ = {values_.size()};
   std::vector<double> second = {1, 2, 3};
@@ -96,7 +96,7 @@ TEST_F(RestoreTest, NotFoundIsAFreshStart) {
   EXPECT_EQ(values_, std::vector<float>(1024, 3));
 }
 
-TEST_F(RestoreTest, NamesEveryDifferenceAndTouchesNothing) {
+TEST_F(RestoreTest, EveryDifferenceIsNamedAndNothingIsChanged) {
   std::vector<float> more(1024, 2);
   for (const char* name : {"gone", "reshaped", "retyped", "moved"}) {
     tensors_.push_back(tensors_[0]);
@@ -130,10 +130,10 @@ TEST_F(RestoreTest, NamesEveryDifferenceAndTouchesNothing) {
   EXPECT_EQ(values_, std::vector<float>(1024, -5));
   EXPECT_EQ(more, std::vector<float>(1024, -6));
   EXPECT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kEndRestore) == 1; }))
-      << "the slot is given back after a refusal too";
+      << "the slot is returned after a refusal, too";
 }
 
-TEST_F(RestoreTest, OtherWorldNamesBoth) {
+TEST_F(RestoreTest, TheErrorForAnotherWorldNamesBoth) {
   options_.world = 8;
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   SaveAndOffer(3);
@@ -149,7 +149,7 @@ TEST_F(RestoreTest, WrongOrDamagedImagesAreRefused) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   SaveAndOffer(3);
   agent_->OfferRestore({{7}, {4}}, image_);
-  EXPECT_EQ(Restore(), HOLDFAST_INTERNAL) << "not the version that was said";
+  EXPECT_EQ(Restore(), HOLDFAST_INTERNAL) << "not the version of the answer";
   agent_->OfferRestore(version_, image_.substr(0, image_.size() - 1));
   EXPECT_NE(Restore(), HOLDFAST_OK);
   agent_->OfferRestore(version_, image_.substr(0, 5));
@@ -180,7 +180,7 @@ TEST_F(RestoreTest, WaitsForAMissingAgent) {
   later.join();
 }
 
-TEST_F(RestoreTest, AsksAgainWhileTheAgentSaysUnavailable) {
+TEST_F(RestoreTest, RetriesWhileTheAgentIsUnavailable) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   SaveAndOffer(3);
   agent_->Edit([](Script& s) { s.find_restore = UnavailableError("no coordinator"); });
@@ -194,14 +194,14 @@ TEST_F(RestoreTest, AsksAgainWhileTheAgentSaysUnavailable) {
   later.join();
 }
 
-TEST_F(RestoreTest, SilentAgentIsBounded) {
+TEST_F(RestoreTest, ASilentAgentTimesOut) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   SaveAndOffer(3);
   agent_->Edit([](Script& s) { s.silent = true; });
   EXPECT_LT(Timed([&] { EXPECT_EQ(Restore(200), HOLDFAST_DEADLINE_EXCEEDED); }), kHangMs);
   agent_->Edit([](Script& s) { s.silent = false; });
   EXPECT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kEndRestore) == 1; }))
-      << "an answer that came too late is given back";
+      << "the slot of a late answer is returned";
   EXPECT_EQ(Restore(), HOLDFAST_OK) << Message();
 }
 

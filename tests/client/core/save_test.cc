@@ -1,4 +1,4 @@
-// What lies in a slot after a save, and what a guard promises.
+// The bytes in a slot after a save, and the guarantee of a guard.
 
 #include <nlohmann/json.hpp>
 
@@ -36,7 +36,7 @@ class State {
     }
     return tensors;
   }
-  /// The data region, made without Holdfast's own layout: by element size, then name.
+  /// Returns the data region, computed without Holdfast's layout code: by element size, then name.
   std::string ExpectedData() const {
     std::vector<const Entry*> order;
     for (const Entry& e : entries_) order.push_back(&e);
@@ -102,7 +102,7 @@ TEST_F(SaveTest, ImageIsSafetensorsWithEveryDtype) {
                              {"nothing", nullptr, 0}};
   holdfast_save_options save = {sizeof save, extras, 2, nullptr, 0, 0};
   ASSERT_EQ(holdfast_save(client_, 120, &save, &error_), HOLDFAST_OK) << Message();
-  progress.assign(progress.size(), 'x');  // the extras were copied
+  progress.assign(progress.size(), 'x');  // the save has copied the extras
   ASSERT_EQ(Wait(120), HOLDFAST_OK) << Message();
 
   std::string image = agent_->images().at(120).image;
@@ -167,8 +167,8 @@ TEST_F(SaveTest, ManySavesEachHoldTheirOwnValues) {
   EXPECT_EQ(stats.skipped + stats.failed + stats.pending, 0u);
 }
 
-/// A copy long enough to be caught in the middle: its first and last values, after the save and,
-/// optionally, a guard are followed at once by a change.
+/// A copy that takes long enough to be interrupted: after the save and an optional guard, the first
+/// and last values are changed at once.
 class GuardTest : public ClientFixture {
  protected:
   static constexpr size_t kCount = 16 << 20;
@@ -182,7 +182,7 @@ class GuardTest : public ClientFixture {
     agent_->Start();
     ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   }
-  /// True when the image of `step` holds nothing but `step`.
+  /// Returns whether all values in the image of `step` are `step`.
   bool Whole(uint64_t step) {
     auto all = agent_->images();
     const std::string& image = all.at(step).image;
@@ -192,7 +192,7 @@ class GuardTest : public ClientFixture {
   }
 };
 
-TEST_F(GuardTest, NothingTearsWithGuard) {
+TEST_F(GuardTest, WithAGuardNoVersionIsTorn) {
   for (uint64_t step = 1; step <= 5; ++step) {
     values_.assign(kCount, static_cast<float>(step));
     ASSERT_EQ(Save(step), HOLDFAST_OK) << Message();
@@ -205,7 +205,7 @@ TEST_F(GuardTest, NothingTearsWithGuard) {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-TEST_F(GuardTest, WithoutGuardItTears) {
+TEST_F(GuardTest, WithoutAGuardVersionsAreTorn) {
   bool torn = false;
   for (uint64_t step = 1; step <= 20 && !torn; ++step) {
     values_.assign(kCount, static_cast<float>(step));
@@ -214,11 +214,11 @@ TEST_F(GuardTest, WithoutGuardItTears) {
     ASSERT_EQ(Wait(step), HOLDFAST_OK) << Message();
     torn = !Whole(step);
   }
-  EXPECT_TRUE(torn) << "the guard's test proves nothing: no copy was caught in the middle";
+  EXPECT_TRUE(torn) << "the guard's test is inconclusive: no copy was interrupted";
 }
 #endif
 
-TEST_F(SaveTest, StepsMustGrow) {
+TEST_F(SaveTest, StepsMustIncrease) {
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   EXPECT_EQ(Save(5), HOLDFAST_OK);
@@ -244,7 +244,7 @@ TEST_F(SaveTest, ExtrasAreChecked) {
   EXPECT_EQ(Save(1), HOLDFAST_OK) << "a refused save does not use up its step";
 }
 
-TEST_F(SaveTest, SkipsWhenFullAndSaysSo) {
+TEST_F(SaveTest, SkipsAndReportsWhenFull) {
   options_.slots = 2;
   agent_->Edit([](Script& s) { s.hold_slots = true; });
   agent_->Start();
@@ -261,13 +261,13 @@ TEST_F(SaveTest, SkipsWhenFullAndSaysSo) {
   EXPECT_EQ(Close(), HOLDFAST_OK) << "a skipped step is no failure: " << Message();
 }
 
-TEST_F(SaveTest, WaitPolicyAsksTheAgentToWait) {
+TEST_F(SaveTest, TheWaitPolicyIsSentToTheAgent) {
   options_.when_full = HOLDFAST_WAIT;
   options_.wait_ms = 60'000;
   options_.agent_timeout_ms = 300;
   agent_->Edit([](Script& s) { s.silent = true; });
   agent_->Start();
-  // The Hello waits too; it is answered once the agent speaks again.
+  // The Hello waits, too; the agent answers it when it is no longer silent.
   std::thread speak([&] {
     ::usleep(50'000);
     agent_->Edit([](Script& s) { s.silent = false; });
@@ -285,7 +285,7 @@ TEST_F(SaveTest, WaitPolicyAsksTheAgentToWait) {
   EXPECT_EQ(Wait(1), HOLDFAST_OK) << Message();
 }
 
-TEST_F(SaveTest, OneSaveMayWaitForItself) {
+TEST_F(SaveTest, ASingleSaveMayHaveItsOwnWait) {
   options_.agent_timeout_ms = 300;
   agent_->Start();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();

@@ -163,10 +163,10 @@ bool ScriptedAgent::Handle(std::span<const std::byte> packet) {
     case agent::MessageType::kEndRestore:
     case agent::MessageType::kWantTier:
       return true;
-    case agent::MessageType::kOpenView:
-    case agent::MessageType::kReadView:
-    case agent::MessageType::kCloseView:
-      return script_.on_view && script_.on_view(connection_.get(), packet);
+    case agent::MessageType::kOpenReader:
+    case agent::MessageType::kReadRange:
+    case agent::MessageType::kCloseReader:
+      return script_.on_reader && script_.on_reader(connection_.get(), packet);
     default:
       return false;
   }

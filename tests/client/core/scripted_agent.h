@@ -20,7 +20,7 @@
 
 namespace holdfast::client {
 
-/// A sealed memfd with slots, as the arena makes them. Survives the agent that hands it out.
+/// A sealed memfd with slots, as the arena creates them. Outlives the agent that shares it.
 class TestSegment {
  public:
   TestSegment(uint32_t slots, uint64_t slot_bytes, bool sealed = true);
@@ -45,28 +45,28 @@ class TestSegment {
   uint64_t slot_bytes_;
 };
 
-/// What the agent of a test shall do; may be changed while it runs.
+/// The behaviour of a test's agent; may be changed while it runs.
 struct Script {
   std::optional<Status> refuse_hello;
   std::optional<std::vector<std::byte>> raw_welcome;  // these bytes in place of a Welcome
   std::optional<agent::WelcomeMessage> welcome;       // this Welcome in place of the right one
   bool without_descriptor = false;
-  bool silent = false;  // takes requests, answers when it is no longer silent
+  bool silent = false;  // receives requests, and answers them when it is no longer silent
   bool hang_up_on_begin = false;
   bool hang_up_on_end = false;
   std::optional<Status> begin_save;  // the answer to every BeginSave
   std::optional<uint32_t> granted;   // this slot in place of a free one
-  bool seal = true;                  // says Sealed after each EndSave
+  bool seal = true;                  // sends Sealed after each EndSave
   bool commit_memory = false;        // and Committed(memory)
   std::optional<Status> find_restore;
-  bool hold_slots = false;  // a slot stays taken after its seal
+  bool hold_slots = false;  // a slot stays leased after its seal
   uint64_t incarnation = 7;
-  /// Takes what concerns views; false hangs up.
-  std::function<bool(int socket, std::span<const std::byte> packet)> on_view;
+  /// Handles messages of readers. Returns false to hang up.
+  std::function<bool(int socket, std::span<const std::byte> packet)> on_reader;
 };
 
-/// An agent that speaks the real protocol over a real socket, and does what its script says. It
-/// keeps the image of every finished save.
+/// An agent that uses the real protocol over a real socket, and follows its script. Keeps
+/// the image of every finished save.
 class ScriptedAgent {
  public:
   explicit ScriptedAgent(std::string path) : path_(std::move(path)) {}
@@ -79,7 +79,7 @@ class ScriptedAgent {
   void ForgetSegment();
   void Edit(const std::function<void(Script&)>& edit);
   void Send(const agent::NoticeMessage& notice);
-  /// The next restore is answered with this image.
+  /// Answers the next restore with this image.
   void OfferRestore(VersionId version, const std::string& image, Tier tier = Tier::kMemory);
 
   struct SavedImage {
@@ -87,12 +87,12 @@ class ScriptedAgent {
     std::string image;
   };
   std::map<uint64_t, SavedImage> images();
-  /// Of one step; empty when it was not saved.
+  /// Returns the image of a step; empty when the step was not saved.
   std::string image(uint64_t step);
   std::vector<agent::MessageType> received();
   size_t Count(agent::MessageType type);
   agent::HelloMessage hello();
-  /// Also for what its script calls. Null until the first Hello.
+  /// May also be called from the script's functions. Null until the first Hello.
   TestSegment* segment() { return shown_segment_; }
   const std::string& path() const { return path_; }
 

@@ -18,8 +18,8 @@ std::vector<std::byte> RandomBytes(size_t count, uint32_t seed) {
   return bytes;
 }
 
-/// Copies `bytes` between places so far from the beginning of a cache line, and compares all of the
-/// target with what it should be then.
+/// Copies `bytes` bytes from offset `from` of one buffer to offset `to` of another, and compares
+/// the complete target with the expected bytes.
 void ExpectCopied(size_t bytes, size_t from, size_t to) {
   SCOPED_TRACE(testing::Message() << bytes << " bytes from " << from << " to " << to);
   const std::vector<std::byte> source = RandomBytes(from + bytes, static_cast<uint32_t>(bytes));
@@ -31,13 +31,13 @@ void ExpectCopied(size_t bytes, size_t from, size_t to) {
   EXPECT_TRUE(target == expected);
 }
 
-TEST(StreamCopyTest, EveryPlaceWithinALine) {
+TEST(StreamCopyTest, EveryOffsetWithinALine) {
   for (size_t from : {0, 1, 8, 63}) {
     for (size_t to = 0; to < 64; ++to) ExpectCopied((16 << 10) + 200, from, to);
   }
 }
 
-TEST(StreamCopyTest, EverySizeAroundTheFirstThatIsStreamed) {
+TEST(StreamCopyTest, EverySizeAroundTheThreshold) {
   for (size_t bytes : {0, 1, 7, 64, 100}) ExpectCopied(bytes, 3, 5);
   for (size_t bytes = (16 << 10) - 70; bytes < (16 << 10) + 140; ++bytes) {
     ExpectCopied(bytes, 1, 16);
@@ -45,7 +45,7 @@ TEST(StreamCopyTest, EverySizeAroundTheFirstThatIsStreamed) {
   }
 }
 
-TEST(StreamCopyTest, NothingFromNowhere) { StreamCopy(nullptr, nullptr, 0); }
+TEST(StreamCopyTest, ZeroBytesFromNull) { StreamCopy(nullptr, nullptr, 0); }
 
 }  // namespace
 }  // namespace holdfast::client

@@ -1,5 +1,5 @@
-// The whole client library with tensors on devices, over a scripted agent: what lies in the slot,
-// what comes back, what a guard is for, and what is left when devices or agents fail in the middle.
+// The complete client library with tensors on devices and a scripted agent: the bytes in the slot,
+// restores, guards, and the state after devices or agents have failed during a copy.
 
 #include "storage/base/random.h"
 #include "tests/client/core/client_fixture.h"
@@ -13,10 +13,10 @@ using cuda::OnDevice;
 using cuda::TrainingDevice;
 using testing::HasSubstr;
 
-/// Pinned for as long as a client is open: one for each device, to see whether tensors change.
+/// Buffers that are pinned while a client is open: one per device, to detect changed tensors.
 constexpr uint64_t kSampleBuffers = 2;
 
-/// Two device tensors on each of two devices and two on the host, in turns, all of random bytes.
+/// Two device tensors on each of two devices and two on the host, alternating, with random bytes.
 class GpuClientTest : public ClientFixture {
  protected:
   static constexpr size_t kHostBytes = 30'001;
@@ -55,7 +55,7 @@ class GpuClientTest : public ClientFixture {
     EXPECT_EQ(left.misuses, misuses_before_);
   }
 
-  /// Random bytes everywhere; what an image of them ends with.
+  /// Fills all tensors with random bytes. Returns the end of an image of them.
   std::string Randomise() {
     std::string bytes[2];
     for (size_t i : {0, 1}) {
@@ -72,7 +72,7 @@ class GpuClientTest : public ClientFixture {
     return on_first.substr(0, half) + host_.substr(0, kHostBytes) + on_second.substr(0, half) +
            on_first.substr(half) + host_.substr(kHostBytes) + on_second.substr(half);
   }
-  /// An image of a state in which all device bytes are `value`.
+  /// Returns the image of a state in which all device bytes are `value`.
   std::string ImageOf(unsigned char value) const {
     const std::string bytes(training_[0]->bytes(), static_cast<char>(value));
     return Image(bytes, bytes);
@@ -89,7 +89,7 @@ class GpuClientTest : public ClientFixture {
     return holdfast_save(client_, step, &save, &error_);
   }
   holdfast_code GuardOn(CUstream stream) { return holdfast_guard(client_, stream, &error_); }
-  /// Is there an image of `step`, of `data`?
+  /// Returns whether the agent has an image of `step` with `data`.
   bool Saved(uint64_t step, const std::string& data) { return agent_->image(step).ends_with(data); }
   cuda::simulated::Counts Counts() const { return gpu_.simulated->counts(); }
   CUstream stream(size_t device = 0) const { return training_[device]->stream; }
@@ -119,7 +119,7 @@ class GpuClientTest : public ClientFixture {
 
 class GpuClientWithoutADriverTest : public ClientFixture {};
 
-TEST_F(GpuClientWithoutADriverTest, OpenSaysWhatIsMissing) {
+TEST_F(GpuClientWithoutADriverTest, OpenReportsTheMissingDriver) {
   if (Gpu::Get().library != nullptr) GTEST_SKIP() << "there is a driver";
   agent_->Start();
   tensors_[0].device = HOLDFAST_CUDA;
@@ -127,7 +127,7 @@ TEST_F(GpuClientWithoutADriverTest, OpenSaysWhatIsMissing) {
   EXPECT_THAT(Message(), HasSubstr("no NVIDIA driver on this machine"));
 }
 
-TEST_F(GpuClientTest, WhatIsSavedIsWhatDevicesAndHostHold) {
+TEST_F(GpuClientTest, TheImageHasTheBytesOfDevicesAndHost) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   EXPECT_EQ(Counts().registrations, 1u + kSampleBuffers) << "the slots are pinned";
   for (uint64_t step = 1; step <= 4; ++step) {
@@ -141,20 +141,20 @@ TEST_F(GpuClientTest, WhatIsSavedIsWhatDevicesAndHostHold) {
   EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
 }
 
-TEST_F(GpuClientTest, WhatWasSavedComesBackToWhereItWas) {
+TEST_F(GpuClientTest, ARestoreFillsDevicesAndHost) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   const std::string state = Randomise();
   ASSERT_EQ(SaveOn(1, stream()), HOLDFAST_OK) << Message();
   ASSERT_EQ(Wait(1), HOLDFAST_OK) << Message();
   agent_->OfferRestore({{7}, {1}}, agent_->image(1));
   host_.assign(host_.size(), 'x');
-  FillAll(0xDD, stream(1));  // comes before what is restored
+  FillAll(0xDD, stream(1));  // runs before the restore
   ASSERT_EQ(holdfast_restore(client_, nullptr, 60'000, nullptr, &error_), HOLDFAST_OK) << Message();
   EXPECT_TRUE(Now() == state);
 }
 
-/// 300 times: a step is saved, and the next one changes the weights at once. How often the version
-/// is not of that step.
+/// Saves a step 300 times, where the next step changes the weights at once. Counts versions that
+/// are not of their step.
 class GpuTornTest : public GpuClientTest {
  protected:
   void SetUp() override {
@@ -187,13 +187,14 @@ class GpuTornTest : public GpuClientTest {
   int found_ = 0;  // torn, and not saved
 };
 
-TEST_F(GpuTornTest, NothingTearsWithGuard) { EXPECT_EQ(Torn(true), 0); }
+TEST_F(GpuTornTest, WithAGuardNoVersionIsTorn) { EXPECT_EQ(Torn(true), 0); }
 
 #if !defined(__SANITIZE_THREAD__)
-TEST_F(GpuTornTest, WithoutGuardItTears) {
+TEST_F(GpuTornTest, WithoutAGuardTornVersionsAreDetected) {
   const int unseen = Torn(false);
-  EXPECT_GT(unseen + found_, 0) << "the guard's test proves nothing: no copy met the next step";
-  EXPECT_GT(found_, 0) << "of " << unseen + found_ << " none was found";
+  EXPECT_GT(unseen + found_, 0)
+      << "the guard's test is inconclusive: no copy overlapped the next step";
+  EXPECT_GT(found_, 0) << "of " << unseen + found_ << " torn versions none was detected";
 }
 #endif
 
@@ -206,14 +207,14 @@ TEST_F(GpuClientTest, TrainingIsNeverBlockedByTheHost) {
   ASSERT_EQ(SaveOn(1, stream()), HOLDFAST_OK) << Message();
   ASSERT_EQ(GuardOn(stream()), HOLDFAST_OK) << Message();
   FillAll(2, stream());
-  EXPECT_GT(Counts().copies_queued, 0u) << "Guard came back with the copy queued";
-  EXPECT_EQ(Counts().copies_begun, begun) << "which waits for the step";
+  EXPECT_GT(Counts().copies_queued, 0u) << "Guard must return while the copy is queued";
+  EXPECT_EQ(Counts().copies_begun, begun) << "the copy must wait for the step";
   gate.Open();
   ASSERT_EQ(Wait(1), HOLDFAST_OK) << Message();
   EXPECT_TRUE(Saved(1, ImageOf(1)));
 }
 
-TEST_F(GpuClientTest, ACopyThatCannotBeQueuedCostsOneVersion) {
+TEST_F(GpuClientTest, ACopyThatCannotBeQueuedFailsOneVersion) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   FillAll(1, stream());
   // The first event marks the step; the second is the worker's.
@@ -231,10 +232,10 @@ TEST_F(GpuClientTest, ACopyThatCannotBeQueuedCostsOneVersion) {
   EXPECT_EQ(agent_->images().count(1), 0u);
   EXPECT_EQ(agent_->Count(agent::MessageType::kAbandonSave), 1u);
   EXPECT_EQ(Close(), HOLDFAST_IO_ERROR);
-  EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first one again";
+  EXPECT_THAT(Message(), HasSubstr("step 1")) << "the first error again";
 }
 
-TEST_F(GpuClientTest, ASaveWithoutASlotLeavesNothingBehind) {
+TEST_F(GpuClientTest, ASaveWithoutASlotLeaksNothing) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   agent_->Edit([](Script& s) { s.begin_save = ResourceExhaustedError("no slot is free"); });
   ASSERT_EQ(SaveOn(1, stream()), HOLDFAST_OK) << Message();
@@ -244,7 +245,7 @@ TEST_F(GpuClientTest, ASaveWithoutASlotLeavesNothingBehind) {
   EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
 }
 
-TEST_F(GpuClientTest, AMarkThatFailsIsSaidAtOnce) {
+TEST_F(GpuClientTest, AFailedMarkIsReportedAtOnce) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   gpu_.simulated->fail_call("cuEventRecord", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(SaveOn(1, stream()), HOLDFAST_IO_ERROR);
@@ -253,7 +254,7 @@ TEST_F(GpuClientTest, AMarkThatFailsIsSaidAtOnce) {
   EXPECT_EQ(Wait(2), HOLDFAST_OK) << Message();
 }
 
-TEST_F(GpuClientTest, ADeviceThatBreaksSealsNothingAnyMore) {
+TEST_F(GpuClientTest, AfterADeviceErrorNothingIsSealed) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   FillAll(1, stream(1));
   gpu_.simulated->fail_copy(0, 1);
@@ -268,7 +269,7 @@ TEST_F(GpuClientTest, ADeviceThatBreaksSealsNothingAnyMore) {
   EXPECT_EQ(agent_->images().size(), 0u);
   EXPECT_EQ(Close(), HOLDFAST_IO_ERROR);
   EXPECT_THAT(Message(), HasSubstr("step 1"));
-  // Started again, all is well.
+  // A new client works.
   Describe(1 << 20);
   const std::string state = Randomise();
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
@@ -277,7 +278,7 @@ TEST_F(GpuClientTest, ADeviceThatBreaksSealsNothingAnyMore) {
   EXPECT_TRUE(Saved(4, state));
 }
 
-TEST_F(GpuClientTest, CloseWaitsForCopiesUnderWay) {
+TEST_F(GpuClientTest, CloseWaitsForRunningCopies) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   Gate gate;
   gate.Hold(*training_[1], stream(1));
@@ -291,7 +292,7 @@ TEST_F(GpuClientTest, CloseWaitsForCopiesUnderWay) {
     closed = true;
   });
   ::usleep(50'000);
-  EXPECT_FALSE(closed) << "a slot that is written to was let go";
+  EXPECT_FALSE(closed) << "a slot was released while it was written";
   gate.Open();
   closing.join();
 }
@@ -299,7 +300,7 @@ TEST_F(GpuClientTest, CloseWaitsForCopiesUnderWay) {
 TEST_F(GpuClientTest, CloseDoesNotWaitForADeviceThatHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Gate gate;
-  // In a process of its own: what is abandoned is there until the end.
+  // In a separate process, since an abandoned client stays until the process ends.
   const auto hang = [&] {
     bool kept = Open() == HOLDFAST_OK;
     gate.Hold(*training_[0], stream());
@@ -320,10 +321,10 @@ TEST_F(GpuClientTest, CloseDoesNotWaitForADeviceThatHangs) {
     std::_Exit(kept && logged() == before ? 0 : 1);
   };
   EXPECT_EXIT(hang(), testing::ExitedWithCode(0),
-              "not sealed: step 1; a GPU has not come to a copy");
+              "not sealed: step 1; a GPU has not finished a copy");
 }
 
-TEST_F(GpuClientTest, AnAgentThatGoesAwayDuringACopyAndComesBack) {
+TEST_F(GpuClientTest, TheAgentMayRestartDuringACopy) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   for (uint64_t step : {1, 3, 5}) {
     FillAll(static_cast<unsigned char>(step), stream());
@@ -332,10 +333,10 @@ TEST_F(GpuClientTest, AnAgentThatGoesAwayDuringACopyAndComesBack) {
     ASSERT_EQ(SaveOn(step, stream()), HOLDFAST_OK) << Message();
     ASSERT_TRUE(Eventually([&] { return Counts().copies_queued > 0; }));
     agent_->Stop();
-    if (step != 1) agent_->ForgetSegment();  // its keeper is gone too
+    if (step != 1) agent_->ForgetSegment();  // its keeper has ended, too
     agent_->Start();
     ASSERT_TRUE(Eventually([&] { return !Connected(); }));
-    ::usleep(300'000);  // longer than the first pause before it connects again
+    ::usleep(300'000);  // longer than the first pause before a reconnect
     EXPECT_FALSE(Connected()) << "while the device writes into a slot of the old connection";
     gate.Open();
     ASSERT_TRUE(Eventually([&] { return Connected(); }));
@@ -350,7 +351,7 @@ TEST_F(GpuClientTest, AnAgentThatGoesAwayDuringACopyAndComesBack) {
   EXPECT_EQ(Stats().reconnects, 3u);
 }
 
-TEST_F(GpuClientTest, SlotsThatCannotBePinnedAreUsedAsTheyAre) {
+TEST_F(GpuClientTest, SlotsThatCannotBePinnedAreUsedUnpinned) {
   gpu_.simulated->fail_call("cuMemHostRegister_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   EXPECT_EQ(Counts().registrations, kSampleBuffers);

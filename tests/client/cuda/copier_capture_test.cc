@@ -1,5 +1,5 @@
-// CUDA graphs: a save under way leaves a capture alone, a guard within a capture waits, and tensors
-// that a replay changed under a copy are found.
+// CUDA graphs: a running save does not break a capture, a guard within a capture waits, and tensors
+// that a replay has changed during a copy are detected.
 
 #include "tests/client/cuda/copier_fixture.h"
 
@@ -46,7 +46,7 @@ class CopierCaptureTest : public TwoDevicesFixture {
   CUgraphExec exec_ = nullptr;
 };
 
-TEST_F(CopierCaptureTest, ASaveUnderWayLeavesACaptureAlone) {
+TEST_F(CopierCaptureTest, ARunningSaveDoesNotBreakACapture) {
   FillBoth();
   ASSERT_EQ(Start(stream()), 0) << text_;
   std::vector<unsigned char> more(64 << 10);
@@ -57,13 +57,13 @@ TEST_F(CopierCaptureTest, ASaveUnderWayLeavesACaptureAlone) {
       ASSERT_EQ(gpu_.GraphDestroy(graph_), CUDA_SUCCESS);
     }
     Begin(mode);
-    // What the library's threads do meanwhile.
+    // During the capture, the library's threads call the driver.
     EXPECT_EQ(WaitForAll(), 0) << text_;
     std::thread([&] {
       EXPECT_EQ(Table()->pin(context_, more.data(), more.size(), text_, sizeof text_), 0) << text_;
       Table()->unpin(context_, more.data());
     }).join();
-    // And the program's own.
+    // The program's own threads call it, too.
     EXPECT_EQ(Table()->pin(context_, more.data(), more.size(), text_, sizeof text_), 0) << text_;
     Table()->unpin(context_, more.data());
     training_[0]->Fill(9, stream());
@@ -76,7 +76,7 @@ TEST_F(CopierCaptureTest, ASaveUnderWayLeavesACaptureAlone) {
   EXPECT_EQ(training_[0]->Download()[17], 9);
 }
 
-TEST_F(CopierCaptureTest, ACopyEndsAndANewOneIsMadeWhileAnotherStreamIsCaptured) {
+TEST_F(CopierCaptureTest, CopiesEndAndBeginWhileAnotherStreamIsCaptured) {
   FillBoth();
   Settle();
   Begin();
@@ -100,7 +100,7 @@ TEST_F(CopierCaptureTest, AGuardWithinACaptureWaits) {
     gate.Open();
   });
   EXPECT_EQ(Guard(stream()), 0) << text_;
-  // All of the copy is made when the guard returns: no graph can wait for it.
+  // The copy is complete when the guard returns, since no graph can wait for it.
   EXPECT_TRUE(Holds(1, 2));
   training_[0]->Fill(9, stream());
   End();
@@ -112,7 +112,7 @@ TEST_F(CopierCaptureTest, AGuardWithinACaptureWaits) {
   Finish();
 }
 
-TEST_F(CopierCaptureTest, NothingIsSavedFromACapture) {
+TEST_F(CopierCaptureTest, ASaveOnACapturedStreamIsRefused) {
   Begin();
   holdfast_device_mark* mark = nullptr;
   EXPECT_EQ(Table()->mark(context_, stream(), &mark, text_, sizeof text_),
@@ -123,7 +123,7 @@ TEST_F(CopierCaptureTest, NothingIsSavedFromACapture) {
   End();
 }
 
-TEST_F(CopierCaptureTest, AGuardedReplayComesAfterTheCopy) {
+TEST_F(CopierCaptureTest, AGuardedReplayRunsAfterTheCopy) {
   CaptureStep(9);
   for (int round = 0; round < 20; ++round) {
     FillBoth();
@@ -137,8 +137,8 @@ TEST_F(CopierCaptureTest, AGuardedReplayComesAfterTheCopy) {
   }
 }
 
-TEST_F(CopierCaptureTest, AReplayUnderACopyIsFound) {
-  if (gpu_.simulated == nullptr) GTEST_SKIP() << "a copy can be held on the simulated driver only";
+TEST_F(CopierCaptureTest, AReplayDuringACopyIsDetected) {
+  if (gpu_.simulated == nullptr) GTEST_SKIP() << "only the simulated driver can hold a copy";
   CaptureStep(9);
   for (uint64_t held : {2, 5, 12}) {
     FillBoth();
@@ -146,7 +146,7 @@ TEST_F(CopierCaptureTest, AReplayUnderACopyIsFound) {
     const uint64_t before = gpu_.simulated->counts().copies_begun;
     gpu_.simulated->hold_copy(0, held);
     ASSERT_EQ(Start(stream()), 0) << text_;
-    // Device 1 copies all of its pieces and its samples; device 0 stands before the held copy.
+    // Device 1 copies all of its pieces and samples. Device 0 waits before the held copy.
     const uint64_t pieces_of_one = pieces_.size() / 2;
     while (gpu_.simulated->counts().copies_begun < before + 2 * pieces_of_one + held - 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -156,7 +156,7 @@ TEST_F(CopierCaptureTest, AReplayUnderACopyIsFound) {
     gpu_.simulated->let_copies_go();
     EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kDataLoss));
     EXPECT_THAT(text_, testing::HasSubstr("call guard() before"));
-    EXPECT_FALSE(Holds(1, 2)) << "nothing was to be found";
+    EXPECT_FALSE(Holds(1, 2)) << "no change could be detected";
     Finish();
   }
 }

@@ -1,5 +1,5 @@
-// What fails says so, leaves nothing behind and nothing under way. Needs the simulated driver,
-// which fails when it is told to.
+// Failures are reported, leak nothing, and leave no running copy. Needs the simulated driver, which
+// fails on request.
 
 #include "tests/client/cuda/copier_fixture.h"
 
@@ -10,13 +10,13 @@ using testing::HasSubstr;
 class CopierFailureTest : public TwoDevicesFixture {
  protected:
   void SetUp() override {
-    if (gpu_.simulated == nullptr) GTEST_SKIP() << "a real driver does not fail when it should";
+    if (gpu_.simulated == nullptr) GTEST_SKIP() << "a real driver does not fail on request";
     TwoDevicesFixture::SetUp();
   }
   uint64_t Events() const { return gpu_.simulated->counts().events; }
 };
 
-TEST_F(CopierFailureTest, AnyCallOfASaveThatFails) {
+TEST_F(CopierFailureTest, AnyCallOfASaveMayFail) {
   const uint64_t events = Events();
   int failures = 0;
   for (const char* call : {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent",
@@ -24,7 +24,7 @@ TEST_F(CopierFailureTest, AnyCallOfASaveThatFails) {
     for (uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 100u) << call << " always fails: " << text_;
       gpu_.simulated->fail_call(call, n, CUDA_ERROR_OUT_OF_MEMORY);
-      // What is queued by then waits for this, so that returning without it would show.
+      // Queued copies wait for this gate, so that a call that does not wait for them is detected.
       training_[0]->Fill(static_cast<unsigned char>(n), training_[0]->stream);
       const int32_t code = Start(training_[0]->stream);
       if (code == 0) break;  // there are fewer than n calls
@@ -43,7 +43,7 @@ TEST_F(CopierFailureTest, AnyCallOfASaveThatFails) {
   EXPECT_GT(failures, 30);
 }
 
-TEST_F(CopierFailureTest, AnyCallOfOpenThatFails) {
+TEST_F(CopierFailureTest, AnyCallOfOpenMayFail) {
   const simulated::Counts before = gpu_.simulated->counts();
   for (const char* call : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuStreamCreate"}) {
     for (uint64_t n : {1, 2}) {
@@ -59,14 +59,14 @@ TEST_F(CopierFailureTest, AnyCallOfOpenThatFails) {
   }
 }
 
-TEST_F(CopierFailureTest, ADeviceThatIsNotThere) {
+TEST_F(CopierFailureTest, AMissingDeviceIsRefused) {
   Table()->unpin(context_, slot_.data());
   Close();
   EXPECT_EQ(Open({0, 7}), static_cast<int32_t>(ErrorCode::kUnsupported));
   EXPECT_THAT(std::string(text_), HasSubstr("CUDA device 7: invalid device ordinal"));
 }
 
-TEST_F(CopierFailureTest, AnyCallOfGuardAndRestoreThatFails) {
+TEST_F(CopierFailureTest, AnyCallOfGuardAndRestoreMayFail) {
   ASSERT_EQ(Start(training_[1]->stream), 0) << text_;
   for (uint64_t n : {1, 2}) {
     gpu_.simulated->fail_call("cuStreamWaitEvent", n, CUDA_ERROR_OUT_OF_MEMORY);
@@ -86,7 +86,7 @@ TEST_F(CopierFailureTest, AnyCallOfGuardAndRestoreThatFails) {
       gpu_.simulated->fail_call(call, n, CUDA_ERROR_OUT_OF_MEMORY);
       const int32_t code = restore();
       gpu_.simulated->fail_nothing();
-      if (code == 0) continue;  // the driver is one that needs no such call
+      if (code == 0) continue;  // this driver needs no such call
       EXPECT_EQ(code, static_cast<int32_t>(ErrorCode::kIoError));
       EXPECT_THAT(std::string(text_), HasSubstr("out of memory"));
       if (std::string(call) != "cuStreamSynchronize") {
@@ -97,7 +97,7 @@ TEST_F(CopierFailureTest, AnyCallOfGuardAndRestoreThatFails) {
   EXPECT_EQ(restore(), 0) << text_;
 }
 
-TEST_F(CopierFailureTest, APieceOnADeviceThatWasNotOpened) {
+TEST_F(CopierFailureTest, APieceOnADeviceThatWasNotOpenedIsRefused) {
   const uint64_t events = Events();
   pieces_.back().device_index = 5;
   EXPECT_EQ(Start(nullptr), static_cast<int32_t>(ErrorCode::kIoError));
@@ -106,22 +106,22 @@ TEST_F(CopierFailureTest, APieceOnADeviceThatWasNotOpened) {
   EXPECT_EQ(Events(), events);
 }
 
-TEST_F(CopierFailureTest, ACopyThatFailsLater) {
+TEST_F(CopierFailureTest, ACopyMayFailLater) {
   gpu_.simulated->fail_copy(0, 3);
-  // No copy begins before start() has returned: what fails by then start() would say itself.
+  // No copy begins before start() has returned: start() itself would report an earlier failure.
   Gate gate;
   gate.Hold(*training_[1], training_[1]->stream);
-  // The other device's copies take their time: its stream is held up.
+  // The other device's copies are delayed, since its stream is blocked.
   for (int i = 0; i < 20; ++i) training_[1]->Fill(9, training_[1]->stream);
   ASSERT_EQ(Start(training_[1]->stream), 0) << text_;
   gate.Open();
   EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kIoError));
   EXPECT_THAT(std::string(text_), HasSubstr("illegal memory access"));
-  EXPECT_EQ(CopiesQueued(), 0u) << "a failed copy is told of when no copy writes any more";
+  EXPECT_EQ(CopiesQueued(), 0u) << "a failed copy must be reported after all copies have ended";
   Finish();
   EXPECT_NE(Start(training_[0]->stream), 0) << "the context stays broken";
 
-  // A process that gives everything back begins anew.
+  // A process that has released everything can start again.
   Table()->unpin(context_, slot_.data());
   Close();
   training_.clear();
@@ -135,7 +135,7 @@ TEST_F(CopierFailureTest, ACopyThatFailsLater) {
   Finish();
 }
 
-TEST_F(CopierFailureTest, AMarkThatIsDropped) {
+TEST_F(CopierFailureTest, ADroppedMarkIsFreed) {
   const uint64_t events = Events();
   for (CUstream stream : {CUstream{}, training_[0]->stream, training_[1]->stream}) {
     holdfast_device_mark* mark = nullptr;
@@ -148,11 +148,11 @@ TEST_F(CopierFailureTest, AMarkThatIsDropped) {
   EXPECT_EQ(Events(), events);
 }
 
-TEST_F(CopierFailureTest, APinThatIsRefused) {
+TEST_F(CopierFailureTest, ARefusedPinIsReported) {
   Table()->unpin(context_, slot_.data());
   {
     const OnDevice current(0);
-    ASSERT_EQ(gpu_.Register(slot_.data(), 4096, 0), CUDA_SUCCESS);  // somebody else's
+    ASSERT_EQ(gpu_.Register(slot_.data(), 4096, 0), CUDA_SUCCESS);  // of another owner
   }
   EXPECT_EQ(Table()->pin(context_, slot_.data(), slot_.size(), text_, sizeof text_),
             static_cast<int32_t>(ErrorCode::kResourceExhausted));
@@ -165,7 +165,8 @@ TEST_F(CopierFailureTest, APinThatIsRefused) {
   EXPECT_TRUE(Holds(1, 2)) << "through unpinned memory";
   Finish();
   const OnDevice current(0);
-  EXPECT_EQ(gpu_.Unregister(slot_.data()), CUDA_SUCCESS) << "is still theirs";
+  EXPECT_EQ(gpu_.Unregister(slot_.data()), CUDA_SUCCESS)
+      << "the other owner's registration must remain";
 }
 
 }  // namespace

@@ -18,8 +18,8 @@
 
 namespace holdfast::cuda {
 
-/// The plugin's table as the library loads it, on the driver that is there; skipped where there is
-/// none. On the simulated driver nothing may be left at the end, and nothing misused.
+/// The plugin's table as the library loads it, with the available driver. Skipped without a driver.
+/// With the simulated driver, checks at the end for leaks and misuse.
 class CopierFixture : public ::testing::Test {
  protected:
   static const holdfast_device_copier* Table() {
@@ -35,7 +35,7 @@ class CopierFixture : public ::testing::Test {
     }();
     return table;
   }
-  /// Unsupported, with a reason, where there is no device `indices`.
+  /// Returns Unsupported, with a reason, when a device of `indices` does not exist.
   int32_t Open(const std::vector<int32_t>& indices) {
     return Table()->open(indices.data(), indices.size(), &context_, text_, sizeof text_);
   }
@@ -65,8 +65,8 @@ class CopierFixture : public ::testing::Test {
   uint64_t misuses_before_ = gpu_.simulated == nullptr ? 0 : gpu_.simulated->counts().misuses;
 };
 
-/// A state of `kBytes` on each of two devices, two pieces of each in turn, and a pinned slot for
-/// it.
+/// A state of `kBytes` on each of two devices, in alternating pieces, two per device, and a pinned
+/// slot for it.
 class TwoDevicesFixture : public CopierFixture {
  protected:
   static constexpr size_t kBytes = 1 << 20;
@@ -91,7 +91,7 @@ class TwoDevicesFixture : public CopierFixture {
     if (context_ != nullptr) Table()->unpin(context_, slot_.data());
     CopierFixture::TearDown();
   }
-  /// mark and start; the code of the one that failed.
+  /// Calls mark and start. Returns the code of the one that failed.
   int32_t Start(CUstream stream) {
     holdfast_device_mark* mark = nullptr;
     copy_ = nullptr;
@@ -101,7 +101,7 @@ class TwoDevicesFixture : public CopierFixture {
                           text_, sizeof text_);
   }
   int32_t Guard(CUstream stream) { return Table()->guard(copy_, stream, text_, sizeof text_); }
-  /// As the library does: on a thread of its own, where no context is current.
+  /// As in the library: on a separate thread, where no context is current.
   int32_t WaitForAll() {
     int32_t code = 0;
     std::thread([&] {
@@ -116,7 +116,7 @@ class TwoDevicesFixture : public CopierFixture {
   void Finish() {
     std::thread([&] { Table()->finish(std::exchange(copy_, nullptr)); }).join();
   }
-  /// Does the slot hold nothing but `first` from device 0 and `second` from device 1?
+  /// Returns whether the slot has only bytes `first` from device 0 and `second` from device 1.
   bool Holds(unsigned char first, unsigned char second) const {
     for (size_t at = 0; at < slot_.size(); ++at) {
       if (slot_[at] != (IsOfFirst(at) ? first : second)) return false;

@@ -1,5 +1,5 @@
-// What comes before what: the copy after the training's work, the training's next work after the
-// copy, a restore after all that was queued; on streams of either device.
+// The order of operations: the copy after the training's work, the training's next work after the
+// copy, a restore after all queued work; on streams of either device.
 
 #include <atomic>
 #include <chrono>
@@ -10,7 +10,7 @@ namespace holdfast::cuda {
 namespace {
 using CopierOrderTest = TwoDevicesFixture;
 
-TEST_F(CopierOrderTest, TheCopyComesBetweenTheStepBeforeAndTheStepAfter) {
+TEST_F(CopierOrderTest, TheCopyRunsBetweenTheStepBeforeAndTheStepAfter) {
   for (unsigned char round = 1; round <= 30; ++round) {
     CUstream stream = training_[round % 2]->stream;  // the training's stream is on either device
     training_[0]->Fill(round, stream);
@@ -23,7 +23,7 @@ TEST_F(CopierOrderTest, TheCopyComesBetweenTheStepBeforeAndTheStepAfter) {
     EXPECT_TRUE(Holds(round, round + 100)) << "torn in round " << int{round};
     Finish();
     const OnDevice current(0);
-    EXPECT_EQ(gpu_.StreamSynchronize(stream), CUDA_SUCCESS);  // the next one is another
+    EXPECT_EQ(gpu_.StreamSynchronize(stream), CUDA_SUCCESS);  // the next round uses another stream
   }
 }
 
@@ -35,13 +35,13 @@ TEST_F(CopierOrderTest, NoCallWaitsForTheTrainingStream) {
   ASSERT_EQ(Start(training_[1]->stream), 0) << text_;
   ASSERT_EQ(Guard(training_[1]->stream), 0) << text_;
   training_[0]->Fill(0xEE, training_[1]->stream);
-  gate.Open();  // a call that waits would never come here
+  gate.Open();  // not reached if a call waits
   ASSERT_EQ(WaitForAll(), 0) << text_;
   EXPECT_TRUE(Holds(1, 2));
   Finish();
 }
 
-TEST_F(CopierOrderTest, OtherStreamsGoOnWhileACopyWaits) {
+TEST_F(CopierOrderTest, OtherStreamsRunWhileACopyWaits) {
   Gate gate;
   gate.Hold(*training_[0], training_[0]->stream);
   ASSERT_EQ(Start(training_[0]->stream), 0) << text_;
@@ -60,7 +60,7 @@ TEST_F(CopierOrderTest, OtherStreamsGoOnWhileACopyWaits) {
   Finish();
 }
 
-TEST_F(CopierOrderTest, TheDefaultStreamIsThatOfEachDevice) {
+TEST_F(CopierOrderTest, TheDefaultStreamMeansThatOfEachDevice) {
   Gate gates[2];
   for (size_t i : {0, 1}) {
     gates[i].Hold(*training_[i], nullptr);
@@ -71,7 +71,7 @@ TEST_F(CopierOrderTest, TheDefaultStreamIsThatOfEachDevice) {
   for (auto& device : training_) device->Fill(0xEE, nullptr);
   gates[0].Open();
   std::thread late([&] {
-    // Long enough for a copy that does not wait for the other device.
+    // Long enough for a copy that would not wait for the other device.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     gates[1].Open();
   });
@@ -81,7 +81,7 @@ TEST_F(CopierOrderTest, TheDefaultStreamIsThatOfEachDevice) {
   Finish();
 }
 
-TEST_F(CopierOrderTest, AGuardFromAThreadWithoutAContext) {
+TEST_F(CopierOrderTest, AGuardWorksOnAThreadWithoutAContext) {
   for (CUstream stream : {training_[0]->stream, training_[1]->stream}) {
     training_[0]->Fill(5, stream);
     training_[1]->Fill(6, stream);
@@ -95,11 +95,11 @@ TEST_F(CopierOrderTest, AGuardFromAThreadWithoutAContext) {
     EXPECT_TRUE(Holds(5, 6));
     Finish();
     const OnDevice current(0);
-    EXPECT_EQ(gpu_.StreamSynchronize(stream), CUDA_SUCCESS);  // the next one is another
+    EXPECT_EQ(gpu_.StreamSynchronize(stream), CUDA_SUCCESS);  // the next round uses another stream
   }
 }
 
-TEST_F(CopierOrderTest, TheCallersContextIsAsBefore) {
+TEST_F(CopierOrderTest, TheCallersContextIsRestored) {
   auto unchanged = [&](const char* after) {
     static thread_local CUcontext expected = nullptr;
     CUcontext now = nullptr;
@@ -146,14 +146,14 @@ TEST_F(CopierOrderTest, TheCallersContextIsAsBefore) {
   }
 }
 
-TEST_F(CopierOrderTest, ARestoreComesAfterWhatWasQueued) {
+TEST_F(CopierOrderTest, ARestoreRunsAfterQueuedWork) {
   for (size_t i = 0; i < slot_.size(); ++i) slot_[i] = IsOfFirst(i) ? 3 : 4;
   Gate gate;
   gate.Hold(*training_[1], training_[1]->stream);
   for (auto& device : training_) device->Fill(0xDD, training_[1]->stream);
   const uint64_t before = gpu_.simulated == nullptr ? 0 : gpu_.simulated->counts().copies_begun;
   std::thread opener([&] {
-    // A restore that does not wait for the stream is done meanwhile, and filled over.
+    // A restore that does not wait for the stream would end meanwhile, and be overwritten.
     for (int i = 0; i < 100; ++i) {
       if (gpu_.simulated != nullptr && gpu_.simulated->counts().copies_begun != before) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

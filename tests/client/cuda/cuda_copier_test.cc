@@ -1,5 +1,6 @@
-// The plugin as the library loads it. Without a driver: it loads and refuses clearly. With a GPU:
-// bytes on the device arrive in the slot and back, the guard keeps a later write out of the copy.
+// The plugin as the library loads it. Without a driver: it loads, and open() reports a clear error.
+// With a GPU: bytes are copied from the device to the slot and back, and the guard keeps later
+// writes out of the copy.
 
 #include <algorithm>
 #include <cstring>
@@ -41,22 +42,22 @@ TEST(CopyGroupsTest, KeepsEveryPieceInOrderWithinTheLimits) {
 
 using CudaCopierTest = CopierFixture;
 
-TEST_F(CudaCopierTest, SpeaksTheContract) {
+TEST_F(CudaCopierTest, ExportsTheTable) {
   ASSERT_NE(Table(), nullptr);
   EXPECT_EQ(Table()->abi, HOLDFAST_DEVICE_COPIER_ABI);
   EXPECT_EQ(Table()->struct_size, sizeof(holdfast_device_copier));
 }
 
-TEST_F(CudaCopierTest, WithoutADeviceItRefusesAndSaysWhy) {
+TEST_F(CudaCopierTest, WithoutADeviceOpenReportsTheReason) {
   if (gpu_.devices > 0) GTEST_SKIP() << "there is a device";
   EXPECT_EQ(Open({0}), static_cast<int32_t>(ErrorCode::kUnsupported));
   EXPECT_NE(std::string(text_), "");
   EXPECT_EQ(context_, nullptr);
 }
 
-TEST_F(CudaCopierTest, BytesArriveAndComeBackAndTheGuardHolds) {
+TEST_F(CudaCopierTest, BytesAreSavedAndRestoredUnderAGuard) {
   if (gpu_.devices == 0) GTEST_SKIP() << "no GPU on this machine";
-  // A simulated device is not fast.
+  // A simulated device is slow.
   const size_t bytes_in_all = gpu_.simulated == nullptr ? 64 << 20 : 20 << 20;
   const int rounds = gpu_.simulated == nullptr ? 20 : 5;
   const int fills = gpu_.simulated == nullptr ? 50 : 2;
@@ -91,7 +92,7 @@ TEST_F(CudaCopierTest, BytesArriveAndComeBackAndTheGuardHolds) {
         << text_;
     ASSERT_EQ(Table()->guard(copy, nullptr, text_, sizeof text_), 0) << text_;
     device.Fill(0xEE, nullptr);  // the next optimizer step
-    // As the library does: on a thread of its own, where no context is current.
+    // As in the library: on a separate thread, where no context is current.
     std::thread([&] {
       size_t done = 0;
       EXPECT_EQ(Table()->wait_pieces(copy, pieces.size(), &done, text_, sizeof text_), 0) << text_;
@@ -100,7 +101,7 @@ TEST_F(CudaCopierTest, BytesArriveAndComeBackAndTheGuardHolds) {
     }).join();
     ASSERT_EQ(std::memcmp(slot.data() + 100, expected.data(), bytes_in_all), 0)
         << "torn in round " << round;
-    // What is queued before a restore does not come after it: the next round would see it.
+    // Work that is queued before a restore must not run after it: the next round would detect it.
     for (int i = 0; i < fills; ++i) device.Fill(0xDD, nullptr);
     ASSERT_EQ(
         Table()->restore(context_, pieces.data(), pieces.size(), slot.data(), text_, sizeof text_),

@@ -17,8 +17,8 @@
 
 namespace holdfast::cuda {
 
-/// The driver's functions that tests call themselves, of the driver that is there: a real one, a
-/// simulated one, or none.
+/// The functions of the available driver that tests call directly. The driver is a real one, a
+/// simulated one, or missing.
 struct Gpu {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 #define HOLDFAST_TEST_DRIVER_FUNCTIONS(X)                                          \
@@ -61,7 +61,7 @@ struct Gpu {
   const simulated::Control* simulated = nullptr;
   int devices = 0;  // 0: no driver, or none with a device
 
-  /// The one of this process.
+  /// Returns the instance of this process.
   static const Gpu& Get() {
     static const Gpu gpu;
     return gpu;
@@ -104,7 +104,7 @@ class OnDevice {
   CUcontext context_ = nullptr;
 };
 
-/// Device memory and a stream of the training's own, on one device.
+/// Device memory and a stream of the training, on one device.
 class TrainingDevice {
  public:
   using Bytes = std::vector<unsigned char>;
@@ -117,7 +117,7 @@ class TrainingDevice {
   }
   ~TrainingDevice() {
     {
-      // Errors of a broken context are the test's business.
+      // The tests check errors of a broken context themselves.
       const OnDevice current(index);
       Gpu::Get().StreamSynchronize(stream);
       Gpu::Get().StreamDestroy(stream);
@@ -155,7 +155,7 @@ class TrainingDevice {
   CUcontext context_ = nullptr;
 };
 
-/// Holds a stream's work back until it is opened, at the latest when it goes.
+/// Blocks a stream's work until Open(), at the latest until the destructor.
 class Gate {
  public:
   ~Gate() { Open(); }

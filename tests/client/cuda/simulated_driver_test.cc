@@ -1,5 +1,5 @@
-// The simulated driver keeps CUDA's rules. On a real driver these are skipped; what they say of it
-// is from its documentation.
+// The simulated driver follows CUDA's rules, as documented. These tests are skipped with a real
+// driver.
 
 #include <gmock/gmock.h>
 
@@ -39,7 +39,7 @@ TEST_F(SimulatedDriverTest, AThreadWithoutAContextIsRefused) {
   std::thread([&] { EXPECT_EQ(gpu_.EventCreate(&event, 0), CUDA_ERROR_INVALID_CONTEXT); }).join();
 }
 
-TEST_F(SimulatedDriverTest, ContextsAreCountedAndEndWithTheLastRelease) {
+TEST_F(SimulatedDriverTest, ContextsEndWithTheLastRelease) {
   CUcontext first = nullptr;
   CUcontext again = nullptr;
   ASSERT_EQ(gpu_.Retain(&first, 1), CUDA_SUCCESS);
@@ -56,14 +56,14 @@ TEST_F(SimulatedDriverTest, ContextsAreCountedAndEndWithTheLastRelease) {
   EXPECT_EQ(Misuses(), 0u);
 }
 
-TEST_F(SimulatedDriverDeathTest, DeviceMemoryIsNotTheHosts) {
+TEST_F(SimulatedDriverDeathTest, TheHostCannotAccessDeviceMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   TrainingDevice device(0, 4096);
   EXPECT_DEATH(*static_cast<volatile char*>(device.at(0)) = 1, "");
   EXPECT_DEATH(static_cast<void>(*static_cast<volatile char*>(device.at(4095))), "");
 }
 
-TEST_F(SimulatedDriverTest, CopiesStayInTheirMemory) {
+TEST_F(SimulatedDriverTest, CopiesCannotLeaveTheirAllocation) {
   TrainingDevice device(0, 4096);
   const OnDevice current(0);
   std::vector<unsigned char> bytes(8192);
@@ -75,23 +75,24 @@ TEST_F(SimulatedDriverTest, CopiesStayInTheirMemory) {
   EXPECT_EQ(gpu_.ToHost(device.at(0), device.memory, 2, device.stream), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(SimulatedDriverTest, AnEventIsItsStateAtTheCall) {
+TEST_F(SimulatedDriverTest, AWaitUsesTheEventsStateAtTheCall) {
   TrainingDevice device(0, 4096);
   TrainingDevice other(1, 4096);
   Gate gate;
   const OnDevice current(0);
   CUevent event = nullptr;
   ASSERT_EQ(gpu_.EventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
-  EXPECT_EQ(gpu_.EventSynchronize(event), CUDA_SUCCESS) << "never recorded is complete";
+  EXPECT_EQ(gpu_.EventSynchronize(event), CUDA_SUCCESS)
+      << "an event that was never recorded is complete";
   EXPECT_EQ(gpu_.EventRecord(event, other.stream), CUDA_ERROR_INVALID_HANDLE);
-  // A wait before the record waits for nothing; one after it for what was queued by then.
+  // A wait before the record does not block. A wait after it blocks for the work queued by then.
   ASSERT_EQ(gpu_.StreamWaitEvent(other.stream, event, 0), CUDA_SUCCESS);
   gate.Hold(device, device.stream);
   device.Fill(7, device.stream);
   ASSERT_EQ(gpu_.EventRecord(event, device.stream), CUDA_SUCCESS);
   EXPECT_EQ(gpu_.StreamSynchronize(other.stream), CUDA_SUCCESS);
   ASSERT_EQ(gpu_.StreamWaitEvent(other.stream, event, 0), CUDA_SUCCESS);
-  EXPECT_EQ(gpu_.EventDestroy(event), CUDA_SUCCESS) << "while it is pending";
+  EXPECT_EQ(gpu_.EventDestroy(event), CUDA_SUCCESS) << "a pending event may be destroyed";
   EXPECT_EQ(gpu_.EventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
   std::vector<unsigned char> seen(4096);
   ASSERT_EQ(gpu_.Register(seen.data(), seen.size(), CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
@@ -106,8 +107,8 @@ TEST_F(SimulatedDriverTest, AnEventIsItsStateAtTheCall) {
   EXPECT_EQ(Misuses(), 0u);
 }
 
-TEST_F(SimulatedDriverTest, TheDefaultStreamWaitsForBlockingOnesAndTheyForIt) {
-  TrainingDevice device(0, 4096);  // its stream is a non-blocking one
+TEST_F(SimulatedDriverTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
+  TrainingDevice device(0, 4096);  // its stream is non-blocking
   Gate gate;
   const OnDevice current(0);
   CUstream blocking = nullptr;
@@ -127,7 +128,8 @@ TEST_F(SimulatedDriverTest, TheDefaultStreamWaitsForBlockingOnesAndTheyForIt) {
   ASSERT_EQ(gpu_.Launch(nullptr, note, &default_note), CUDA_SUCCESS);
   ASSERT_EQ(gpu_.Launch(blocking, note, &blocking_note), CUDA_SUCCESS);
   device.Fill(1, device.stream);
-  EXPECT_EQ(gpu_.StreamSynchronize(device.stream), CUDA_SUCCESS) << "waits for neither";
+  EXPECT_EQ(gpu_.StreamSynchronize(device.stream), CUDA_SUCCESS)
+      << "a non-blocking stream waits for neither";
   EXPECT_EQ(order, 0);
   gate.Open();
   EXPECT_EQ(gpu_.StreamSynchronize(nullptr), CUDA_SUCCESS);
@@ -136,12 +138,13 @@ TEST_F(SimulatedDriverTest, TheDefaultStreamWaitsForBlockingOnesAndTheyForIt) {
   EXPECT_EQ(of_blocking, 2);
   Gate other;
   other.Hold(device, device.stream);
-  EXPECT_EQ(gpu_.StreamSynchronize(nullptr), CUDA_SUCCESS) << "nor it for a non-blocking one";
+  EXPECT_EQ(gpu_.StreamSynchronize(nullptr), CUDA_SUCCESS)
+      << "the default stream does not wait for a non-blocking one";
   other.Open();
   EXPECT_EQ(gpu_.StreamDestroy(blocking), CUDA_SUCCESS);
 }
 
-TEST_F(SimulatedDriverTest, RegistrationsAreKeptApart) {
+TEST_F(SimulatedDriverTest, RegistrationsAreIndependent) {
   TrainingDevice device(0, 4096);
   const OnDevice current(0);
   std::vector<unsigned char> memory(8192);
@@ -160,7 +163,7 @@ TEST_F(SimulatedDriverTest, RegistrationsAreKeptApart) {
   EXPECT_EQ(gpu_.StreamSynchronize(device.stream), CUDA_SUCCESS);
 }
 
-TEST_F(SimulatedDriverTest, WhatIsLeftWithAContextIsCounted) {
+TEST_F(SimulatedDriverTest, ObjectsLeftInAContextAreCounted) {
   CUcontext context = nullptr;
   ASSERT_EQ(gpu_.Retain(&context, 0), CUDA_SUCCESS);
   {
@@ -194,7 +197,7 @@ TEST_F(SimulatedDriverTest, MemoryFreedBeforeItsCopyBreaksTheContextForGood) {
   }
   TrainingDevice device(0, 4096);
   device.Fill(1, device.stream);
-  EXPECT_EQ(device.Download().size(), 4096u) << "a new context is well";
+  EXPECT_EQ(device.Download().size(), 4096u) << "a new context must work";
 }
 
 }  // namespace

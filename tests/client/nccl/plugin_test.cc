@@ -1,4 +1,4 @@
-// Drives the plugin as NCCL does, and looks at what an agent would see.
+// Calls the plugin as NCCL does, and checks the records that an agent would read.
 
 #include <dlfcn.h>
 
@@ -36,7 +36,7 @@ void LogToString(LogLevel, unsigned long, const char*, int, const char* format, 
   Logged() += line;
 }
 
-/// The plugin, loaded; NCCL's side of one version of the interface.
+/// Loads the plugin and calls it as NCCL does, with one version of the interface.
 class Plugin {
  public:
   Plugin() : library_(::dlopen(HOLDFAST_NCCL_PLUGIN, RTLD_NOW | RTLD_LOCAL)) {
@@ -60,7 +60,7 @@ class Plugin {
     return context;
   }
   void* Start(void* context, EventV5 event) {
-    void* handle = &event;  // NCCL leaves anything there
+    void* handle = &event;  // NCCL does not initialise it
     EXPECT_EQ(v5_->start(context, &handle, &event), kSuccess);
     return handle;
   }
@@ -124,7 +124,7 @@ class Plugin {
   }
   void Stop(void* handle) { EXPECT_EQ(v5_->stop(handle), kSuccess); }
   void Close(void* context) { EXPECT_EQ(v5_->finalize(context), kSuccess); }
-  /// A whole operation.
+  /// Records a complete operation.
   void Run(void* context, uint64_t sequence) {
     void* operation = Collective(context, sequence, 1);
     Stop(operation);
@@ -171,7 +171,7 @@ TEST_F(PluginTest, ACommunicatorIsDescribedAndForgotten) {
   ASSERT_NE(context, nullptr);
   EXPECT_EQ(plugin_->mask, kDefaultMask);
   RankTelemetry seen = Read();
-  ASSERT_THAT(seen.communicators, SizeIs(2)) << "beside that of all ranks of the job";
+  ASSERT_THAT(seen.communicators, SizeIs(2)) << "in addition to that of all ranks of the job";
   EXPECT_EQ(seen.communicators[1].id, 0xABCU);
   EXPECT_EQ(seen.communicators[1].size, 4U);
   EXPECT_EQ(seen.communicators[1].index, 3U);
@@ -181,7 +181,7 @@ TEST_F(PluginTest, ACommunicatorIsDescribedAndForgotten) {
   plugin_->Close(nullptr);
 }
 
-TEST_F(PluginTest, AnOperationIsOverWithItsLastChannel) {
+TEST_F(PluginTest, AnOperationEndsWithItsLastChannel) {
   void* context = plugin_->Open(1);
   void* operation = plugin_->Collective(context, 6);
   ASSERT_NE(operation, nullptr);
@@ -200,7 +200,7 @@ TEST_F(PluginTest, AnOperationIsOverWithItsLastChannel) {
   EXPECT_EQ(values.source, agent::CollectiveSource::kNccl);
   EXPECT_EQ(values.peer, agent::kNoPeer);
 
-  plugin_->Stop(operation);  // enqueued, no more
+  plugin_->Stop(operation);  // only enqueued
   EXPECT_THAT(Read().in_flight, SizeIs(1));
   void* first = plugin_->Kernel(context, operation, 0, 5000);
   EXPECT_TRUE(Read().in_flight.at(0).started);
@@ -231,13 +231,13 @@ TEST_F(PluginTest, PartsEndInAnyOrder) {
   EXPECT_THAT(Read().in_flight, SizeIs(1)) << "its own child, later still";
   plugin_->Stop(step);
   EXPECT_THAT(Read().ended, SizeIs(1));
-  EXPECT_EQ(plugin_->Kernel(context, operation, 1, 10), nullptr) << "a parent that is gone";
+  EXPECT_EQ(plugin_->Kernel(context, operation, 1, 10), nullptr) << "a parent that has ended";
   EXPECT_EQ(plugin_->ProxyOperation(context, operation, 2, true), nullptr);
   EXPECT_EQ(plugin_->ProxyStep(context, proxy, 1), nullptr);
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, NonsenseIsNoEvent) {
+TEST_F(PluginTest, InvalidEventsAreIgnored) {
   void* context = plugin_->Open(1);
   void* operation = plugin_->Collective(context, 0, 1);
   EXPECT_EQ(plugin_->Collective(nullptr, 0), nullptr);
@@ -266,7 +266,7 @@ TEST_F(PluginTest, NonsenseIsNoEvent) {
   }
   plugin_->Stop(nullptr);
   plugin_->State(nullptr, static_cast<EventState>(99));
-  // Words that are missing or unknown, and numbers that cannot be.
+  // Names that are missing or unknown, and numbers out of range.
   EventV5 event{};
   event.type = kCollective;
   event.fields.collective.root = -1;
@@ -274,14 +274,14 @@ TEST_F(PluginTest, NonsenseIsNoEvent) {
   EXPECT_NE(bare, nullptr);
   plugin_->Stop(bare);
   const RankTelemetry seen = Read();
-  ASSERT_THAT(seen.ended, SizeIs(1)) << "without channels the host's part is all";
+  ASSERT_THAT(seen.ended, SizeIs(1)) << "without channels, the operation ends with the host's part";
   EXPECT_EQ(seen.ended[0].kind, CollectiveKind::kOther);
   EXPECT_THAT(seen.in_flight, SizeIs(1));
 
   plugin_->Stop(operation);
   plugin_->Stop(operation);
   void* kernel = plugin_->Kernel(context, operation, 0, 1);
-  EXPECT_EQ(plugin_->Kernel(context, operation, 0, 1), nullptr) << "told twice";
+  EXPECT_EQ(plugin_->Kernel(context, operation, 0, 1), nullptr) << "reported twice";
   plugin_->Stop(kernel);
   plugin_->Stop(kernel);
   plugin_->Stop(operation);
@@ -289,7 +289,7 @@ TEST_F(PluginTest, NonsenseIsNoEvent) {
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, SendsAndReceivesNameTheOtherEnd) {
+TEST_F(PluginTest, SendsAndReceivesNameThePeer) {
   void* context = plugin_->Open(1);
   void* send = plugin_->Send(context, 3);
   void* receive = plugin_->Send(context, 2, "Recv");
@@ -308,7 +308,7 @@ TEST_F(PluginTest, SendsAndReceivesNameTheOtherEnd) {
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, ProxyStepsComeWhenTheAgentWantsThem) {
+TEST_F(PluginTest, ProxyStepsAreRecordedWhenTheAgentRequestsThem) {
   void* context = plugin_->Open(1);
   agent::RequestSampling(Table(), 2);
   plugin_->Run(context, 0);
@@ -341,18 +341,18 @@ TEST_F(PluginTest, ProxyStepsComeWhenTheAgentWantsThem) {
   plugin_->StopKernel(kernel, 2);
   seen = Read();
   ASSERT_THAT(seen.peers, SizeIs(2));
-  for (const agent::PeerSumsView& sums : seen.peers) {
+  for (const agent::ObservedPeer& sums : seen.peers) {
     const bool sent = sums.direction == agent::Direction::kSend;
     EXPECT_EQ(sums.peer, sent ? 2U : 0U);
     EXPECT_EQ(sums.bytes, sent ? 4096U : 8192U);
     EXPECT_GE(sent ? sums.transfer_ns : sums.peer_wait_ns, 1'000'000U);
   }
   plugin_->Run(context, 2);
-  EXPECT_EQ(plugin_->mask, kDefaultMask) << "only for as many operations as were asked for";
+  EXPECT_EQ(plugin_->mask, kDefaultMask) << "only for as many operations as were requested";
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, AnotherProcessesParentIsNotFollowed) {
+TEST_F(PluginTest, AParentOfAnotherProcessIsIgnored) {
   void* context = plugin_->Open(1);
   void* operation = plugin_->Collective(context, 0, 1);
   void* proxy = plugin_->ProxyOperation(context, operation, 2, true, ::getpid() + 1);
@@ -377,7 +377,7 @@ TEST_F(PluginTest, FinalizeEndsWhatIsInFlight) {
   ASSERT_THAT(seen.ended, SizeIs(1));
   EXPECT_EQ(seen.ended[0].flags, agent::kEndInferred);
   EXPECT_THAT(seen.in_flight, SizeIs(1));
-  // Threads that have not noticed yet.
+  // Threads that have not noticed the end yet.
   for (void* late : {step, proxy, kernel, operation}) {
     plugin_->State(late, kSendWait, 1);
     plugin_->Stop(late);
@@ -395,13 +395,13 @@ TEST_F(PluginTest, ManyCommunicators) {
   for (uint64_t id = 1; id <= 300; ++id) {
     if (void* context = plugin_->Open(id * 1'000'003)) contexts.push_back(context);
   }
-  EXPECT_EQ(contexts.size(), agent::kCommunicatorsMax - 1) << "all but that of all ranks";
+  EXPECT_EQ(contexts.size(), agent::kCommunicatorsMax - 1) << "all except that of all ranks";
   EXPECT_THAT(Logged(), HasSubstr("does not record this communicator"));
   for (void* context : contexts) plugin_->Run(context, 0);
   EXPECT_THAT(Read().ended, SizeIs(contexts.size()));
   for (void* context : contexts) plugin_->Close(context);
   EXPECT_THAT(Read().communicators, SizeIs(1));
-  // As a program that makes and frees them again and again.
+  // As a program that repeatedly creates and frees communicators.
   for (uint64_t id = 1; id <= 1000; ++id) {
     void* context = plugin_->Open(id);
     ASSERT_NE(context, nullptr) << id;
@@ -411,7 +411,7 @@ TEST_F(PluginTest, ManyCommunicators) {
   EXPECT_THAT(Read().ended, SizeIs(1000));
 }
 
-TEST_F(PluginTest, CommunicatorsOfOneRankAndBadOnesAreNotFollowed) {
+TEST_F(PluginTest, CommunicatorsOfOneRankAndInvalidOnesAreIgnored) {
   EXPECT_EQ(plugin_->Open(1, 1, 0), nullptr);
   EXPECT_EQ(plugin_->mask, 0);
   EXPECT_EQ(plugin_->Open(1, 4, 4), nullptr);
@@ -420,14 +420,14 @@ TEST_F(PluginTest, CommunicatorsOfOneRankAndBadOnesAreNotFollowed) {
   EXPECT_THAT(Read().communicators, SizeIs(1));
 }
 
-TEST_F(PluginTest, VersionFourSaysTheSame) {
+TEST_F(PluginTest, VersionFourRecordsTheSame) {
   const ProfilerV4& v4 = plugin_->v4();
   void* context = nullptr;
   int mask = 0;
   ASSERT_EQ(v4.init(&context, &mask, "", 9, 1, 2, 0, &LogToString), kSuccess);
   EXPECT_EQ(mask, kDefaultMask);
   EventV4 event;
-  std::memset(&event, 0xEE, sizeof event);  // its type is one byte, what follows is anything
+  std::memset(&event, 0xEE, sizeof event);  // its type is one byte; the next bytes are undefined
   event.type = kCollective;
   event.parent = nullptr;
   event.fields.collective = {.sequence = 0,
@@ -456,18 +456,18 @@ TEST_F(PluginTest, VersionFourSaysTheSame) {
   const RankTelemetry seen = Read();
   ASSERT_THAT(seen.ended, SizeIs(1));
   EXPECT_EQ(seen.ended[0].kind, CollectiveKind::kAllGather);
-  EXPECT_EQ(seen.ended[0].bytes, 77U) << "NCCL tells bytes of this one";
+  EXPECT_EQ(seen.ended[0].bytes, 77U) << "NCCL reports bytes for this kind";
   EXPECT_EQ(seen.ended[0].device_ns, 20U);
   EXPECT_EQ(seen.ended[0].algorithm, agent::CollectiveAlgorithm::kNvls);
   v4.finalize(context);
 }
 
-TEST_F(PluginTest, AnOperationThatLaterOnesOvertookIsOver) {
+TEST_F(PluginTest, AnOperationThatLaterOnesSupersededEnds) {
   void* context = plugin_->Open(1);
-  plugin_->Stop(plugin_->Collective(context, 0));  // its kernel never tells of itself
+  plugin_->Stop(plugin_->Collective(context, 0));  // its kernel has no events
   void* stuck = plugin_->Collective(context, 1);
   plugin_->Stop(stuck);
-  plugin_->Kernel(context, stuck, 0, 1);  // one that runs is left alone
+  plugin_->Kernel(context, stuck, 0, 1);  // an operation that runs is not abandoned
   for (uint64_t sequence = 2; sequence < 200; ++sequence) plugin_->Run(context, sequence);
   const RankTelemetry seen = Read();
   ASSERT_THAT(seen.in_flight, SizeIs(1));
@@ -478,7 +478,7 @@ TEST_F(PluginTest, AnOperationThatLaterOnesOvertookIsOver) {
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, ManyEnqueuedAreNotOvertakenWhileNoneEnds) {
+TEST_F(PluginTest, EnqueuedOperationsAreNotSupersededWhileNoneEnds) {
   void* context = plugin_->Open(1);
   for (uint64_t sequence = 0; sequence < 600; ++sequence) {
     plugin_->Stop(plugin_->Collective(context, sequence));
@@ -487,7 +487,7 @@ TEST_F(PluginTest, ManyEnqueuedAreNotOvertakenWhileNoneEnds) {
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, FullPoolsLeaveOut) {
+TEST_F(PluginTest, FullPoolsDropEvents) {
   void* context = plugin_->Open(1);
   std::vector<void*> held;
   for (uint64_t sequence = 0; sequence < 3000; ++sequence) {
@@ -507,7 +507,7 @@ TEST_F(PluginTest, FullPoolsLeaveOut) {
   plugin_->Close(context);
 }
 
-/// One communicator as NCCL serves it: a thread that calls, and a proxy thread that is late.
+/// One communicator as in NCCL: a calling thread, and a late proxy thread.
 void Drive(Plugin& plugin, uint64_t id, int turns, std::atomic<uint64_t>& done) {
   void* context = plugin.Open(id);
   ASSERT_NE(context, nullptr);
@@ -546,7 +546,7 @@ void Drive(Plugin& plugin, uint64_t id, int turns, std::atomic<uint64_t>& done) 
       queue.push_back(operation);
     }
     plugin.Stop(operation);
-    // As deep as a launch queue; all of them together fit the table.
+    // As many as a launch queue has; all of them together fit the table.
     while (done + 200 < static_cast<uint64_t>(turn)) std::this_thread::yield();
   }
   enqueued = true;
@@ -579,7 +579,7 @@ TEST_F(PluginTest, ThreadsOfManyCommunicators) {
       EXPECT_EQ(values.device_ns, 4U);
     }
     ended += seen.ended.size() + seen.gaps.lost;
-    for (const agent::PeerSumsView& sums : seen.peers) transfers += sums.transfers;
+    for (const agent::ObservedPeer& sums : seen.peers) transfers += sums.transfers;
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ended, uint64_t{kCommunicators} * kTurns);
@@ -587,7 +587,7 @@ TEST_F(PluginTest, ThreadsOfManyCommunicators) {
   EXPECT_THAT(Read().in_flight, IsEmpty());
 }
 
-TEST_F(PluginTest, FinalizeWhileEventsStillCome) {
+TEST_F(PluginTest, FinalizeWhileEventsStillArrive) {
   for (int round = 0; round < 50; ++round) {
     void* context = plugin_->Open(5);
     std::vector<void*> held;
@@ -626,7 +626,7 @@ TEST_F(PluginTest, LoadedAndUnloadedAgainAndAgain) {
   EXPECT_THAT(seen.in_flight, IsEmpty());
 }
 
-TEST_F(PluginTest, WithoutAnAgentNothingHappens) {
+TEST_F(PluginTest, WithoutAnAgentRecordsAreDiscarded) {
   agent_->Stop();
   ASSERT_TRUE(Eventually([&] { return !Connected(); }));
   ClientFixture::Close(0);

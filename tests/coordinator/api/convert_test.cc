@@ -8,36 +8,36 @@
 namespace holdfast::coord {
 namespace {
 
-pb::Holding GoodHolding() {
-  pb::Holding holding;
-  holding.set_job("gpt");
-  holding.mutable_version()->set_incarnation(3);
-  holding.mutable_version()->set_step(120);
-  holding.set_rank(2);
-  holding.set_world(4);
-  holding.set_tier(3);
-  holding.set_digest(0xfedcba9876543210);
-  holding.set_image_bytes(1 << 30);
+pb::StoredReplica GoodReplica() {
+  pb::StoredReplica report;
+  report.set_job("gpt");
+  report.mutable_version()->set_incarnation(3);
+  report.mutable_version()->set_step(120);
+  report.set_rank(2);
+  report.set_world(4);
+  report.set_tier(3);
+  report.set_digest(0xfedcba9876543210);
+  report.set_image_bytes(1 << 30);
   for (uint32_t crc : {7U, 8U}) {
-    pb::ReplicaSample* sample = holding.add_samples();
+    pb::ReplicaSample* sample = report.add_samples();
     sample->set_tensor("'w'");
     sample->set_first(4096);
     sample->set_bytes(crc);
     sample->set_crc(crc);
   }
-  return holding;
+  return report;
 }
 
-TEST(ConvertTest, HoldingGoesThereAndBack) {
-  auto holding = FromProto(GoodHolding());
-  ASSERT_TRUE(holding.has_value());
-  EXPECT_EQ(holding->version, (VersionId{Incarnation{3}, Step{120}}));
-  EXPECT_EQ(holding->tier, Tier::kDisk);
-  EXPECT_THAT(holding->samples, ::testing::ElementsAre(ReplicaSample{"'w'", 4096, 7, 7},
-                                                       ReplicaSample{"'w'", 4096, 8, 8}));
-  pb::Holding again;
-  ToProto(*holding, &again);
-  EXPECT_EQ(again.SerializeAsString(), GoodHolding().SerializeAsString());
+TEST(ConvertTest, AStoredReplicaSurvivesARoundTrip) {
+  auto report = FromProto(GoodReplica());
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->version, (VersionId{Incarnation{3}, Step{120}}));
+  EXPECT_EQ(report->tier, Tier::kDisk);
+  EXPECT_THAT(report->samples, ::testing::ElementsAre(ReplicaSample{"'w'", 4096, 7, 7},
+                                                      ReplicaSample{"'w'", 4096, 8, 8}));
+  pb::StoredReplica again;
+  ToProto(*report, &again);
+  EXPECT_EQ(again.SerializeAsString(), GoodReplica().SerializeAsString());
 }
 
 TEST(ConvertTest, TextsAreCutBetweenCharacters) {
@@ -46,9 +46,9 @@ TEST(ConvertTest, TextsAreCutBetweenCharacters) {
   EXPECT_EQ(CutText("ab\u00fc", 3), "ab");
   EXPECT_EQ(CutText("\u20ac\u20ac", 4), "\u20ac");
   EXPECT_EQ(CutText("\u20ac", 0), "");
-  pb::Holding proto = GoodHolding();
-  proto.set_damage(std::string(kFactTextBytesMax - 1, 'x') + "\u00fc");
-  EXPECT_EQ(FromProto(proto)->damage.size(), kFactTextBytesMax - 1);
+  pb::StoredReplica proto = GoodReplica();
+  proto.set_damage(std::string(kReportTextBytesMax - 1, 'x') + "\u00fc");
+  EXPECT_EQ(FromProto(proto)->damage.size(), kReportTextBytesMax - 1);
 }
 
 pb::WorkerState GoodWorker() {
@@ -87,7 +87,7 @@ TEST(ConvertTest, EveryNumberOfAWorkerIsBounded) {
   EXPECT_EQ(FromProto(old)->ended_ago_ms, 0);
 }
 
-TEST(ConvertTest, ARunMayNotHaveANameOfTheDataDirectories) {
+TEST(ConvertTest, ARunMayNotUseAReservedDirectoryName) {
   pb::RunSpec spec;
   spec.set_job("gpt");
   spec.add_command("true");
@@ -103,8 +103,8 @@ TEST(ConvertTest, ARunMayNotHaveANameOfTheDataDirectories) {
   }
 }
 
-TEST(ConvertTest, RefusesWhatCannotBe) {
-  std::vector<std::pair<std::string, std::function<void(pb::Holding&)>>> cases = {
+TEST(ConvertTest, InvalidReplicaReportsAreRefused) {
+  std::vector<std::pair<std::string, std::function<void(pb::StoredReplica&)>>> cases = {
       {"path traversal", [](auto& h) { h.set_job(".."); }},
       {"slash", [](auto& h) { h.set_job("a/b"); }},
       {"no job", [](auto& h) { h.clear_job(); }},
@@ -137,37 +137,38 @@ TEST(ConvertTest, RefusesWhatCannotBe) {
        }},
   };
   for (auto& [name, spoil] : cases) {
-    pb::Holding proto = GoodHolding();
+    pb::StoredReplica proto = GoodReplica();
     spoil(proto);
-    auto holding = FromProto(proto);
-    ASSERT_FALSE(holding.has_value()) << name;
-    EXPECT_EQ(holding.error().code(), ErrorCode::kInvalidArgument) << name;
-    EXPECT_FALSE(holding.error().message().empty());
+    auto report = FromProto(proto);
+    ASSERT_FALSE(report.has_value()) << name;
+    EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument) << name;
+    EXPECT_FALSE(report.error().message().empty());
   }
 }
 
-TEST(ConvertTest, ParityIsAShardLikeAnother) {
-  pb::Holding wire = GoodHolding();
+TEST(ConvertTest, ParityShardsAreReportedLikeOtherShards) {
+  pb::StoredReplica wire = GoodReplica();
   wire.set_rank(ParityRank(kWorldMax - 1).value);
-  auto holding = FromProto(wire);
-  ASSERT_TRUE(holding.has_value()) << holding.error().ToString();
-  EXPECT_EQ(holding->rank, ParityRank(kWorldMax - 1));
+  auto report = FromProto(wire);
+  ASSERT_TRUE(report.has_value()) << report.error().ToString();
+  EXPECT_EQ(report->rank, ParityRank(kWorldMax - 1));
 
-  EXPECT_EQ(holding->damage, "");
-  holding->damage = "chunk 3";
-  pb::Holding damaged;
-  ToProto(*holding, &damaged);
+  EXPECT_EQ(report->damage, "");
+  report->damage = "chunk 3";
+  pb::StoredReplica damaged;
+  ToProto(*report, &damaged);
   EXPECT_EQ(FromProto(damaged)->damage, "chunk 3");
 
-  pb::Missing missing;
-  ToProto(Missing{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kPeer, "slow"}, &missing);
-  EXPECT_EQ(FromProto(missing)->rank, ParityRank(9));
-  pb::Gone gone;
-  ToProto(Gone{"gpt", {Incarnation{1}, Step{2}}, ParityRank(9), Tier::kMemory, "chunk 3"}, &gone);
-  EXPECT_EQ(FromProto(gone)->rank, ParityRank(9));
-  EXPECT_EQ(FromProto(gone)->damage, "chunk 3");
-  gone.set_rank(ParityRank(kWorldMax).value);
-  EXPECT_FALSE(FromProto(gone).has_value());
+  pb::FailedReplica failed;
+  const VersionId version{Incarnation{1}, Step{2}};
+  ToProto(FailedReplica{"gpt", version, ParityRank(9), Tier::kPeer, "slow"}, &failed);
+  EXPECT_EQ(FromProto(failed)->rank, ParityRank(9));
+  pb::RemovedReplica removed;
+  ToProto(RemovedReplica{"gpt", version, ParityRank(9), Tier::kMemory, "chunk 3"}, &removed);
+  EXPECT_EQ(FromProto(removed)->rank, ParityRank(9));
+  EXPECT_EQ(FromProto(removed)->damage, "chunk 3");
+  removed.set_rank(ParityRank(kWorldMax).value);
+  EXPECT_FALSE(FromProto(removed).has_value());
 }
 
 PeerGroup GoodGroup() {
@@ -177,7 +178,7 @@ PeerGroup GoodGroup() {
           2};
 }
 
-TEST(ConvertTest, GroupsGoThereAndBack) {
+TEST(ConvertTest, GroupsSurviveARoundTrip) {
   pb::PeerGroup wire;
   ToProto(GoodGroup(), &wire);
   EXPECT_EQ(FromProto(wire).value(), GoodGroup());
@@ -190,7 +191,7 @@ TEST(ConvertTest, GroupsGoThereAndBack) {
   EXPECT_EQ(FromProto(wire).value(), largest);
 }
 
-TEST(ConvertTest, RefusesGroupsThatCannotBe) {
+TEST(ConvertTest, InvalidGroupsAreRefused) {
   std::vector<std::pair<std::string, std::function<void(pb::PeerGroup&)>>> cases = {
       {"no members", [](auto& g) { g.clear_members(); }},
       {"one member", [](auto& g) { g.mutable_members()->DeleteSubrange(1, 2); }},
@@ -229,23 +230,23 @@ TEST(ConvertTest, RefusesGroupsThatCannotBe) {
        }},
   };
   for (auto& [name, spoil] : cases) {
-    pb::JobState word;
-    ToProto(JobWord{"gpt", Incarnation{1}, {}, {}, {}, {}, {}, {}, {}, GoodGroup()}, &word);
-    ASSERT_TRUE(FromProto(word).has_value());
-    spoil(*word.mutable_group());
-    auto refused = FromProto(word);
+    pb::JobState state;
+    ToProto(JobState{"gpt", Incarnation{1}, {}, {}, {}, {}, {}, {}, {}, GoodGroup()}, &state);
+    ASSERT_TRUE(FromProto(state).has_value());
+    spoil(*state.mutable_group());
+    auto refused = FromProto(state);
     ASSERT_FALSE(refused.has_value()) << name;
     EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument) << name;
   }
 }
 
 TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
-  PrepareOrder order{
+  PrepareShard directive{
       7,  "gpt",      {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kPeer, Tier::kDisk, "", "",
       99, GoodGroup()};
   pb::PrepareShard good;
-  ToProto(order, &good);
-  EXPECT_EQ(FromProto(good).value(), order);
+  ToProto(directive, &good);
+  EXPECT_EQ(FromProto(good).value(), directive);
   pb::PrepareShard bad = good;
   bad.clear_group();
   EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
@@ -259,10 +260,10 @@ TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
   bad = good;
   bad.set_into(static_cast<uint32_t>(Tier::kPeer));
   EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
-  order.rank = ParityRank(order.group.members[1].number);
+  directive.rank = ParityRank(directive.group.members[1].number);
   pb::PrepareShard parity;
-  ToProto(order, &parity);
-  EXPECT_EQ(FromProto(parity).value(), order) << "parity is brought back like any shard";
+  ToProto(directive, &parity);
+  EXPECT_EQ(FromProto(parity).value(), directive) << "a parity shard is prepared like any other";
 }
 
 TEST(ConvertTest, LabelsAreBounded) {
@@ -281,30 +282,30 @@ TEST(ConvertTest, LabelsAreBounded) {
   EXPECT_EQ(FromProto(wire).error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(ConvertTest, OrdersGoThereAndBack) {
-  PrepareOrder prepare{
+TEST(ConvertTest, DirectivesSurviveARoundTrip) {
+  PrepareShard prepare{
       7,  "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, Tier::kMemory, "n1", "unix:/a",
       99, {}};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);
 
-  JobWord word{"gpt",
-               Incarnation{5},
-               {Incarnation{4}, Step{9}},
-               {Incarnation{4}, Step{8}},
-               {{Incarnation{4}, Step{10}}},
-               Step{11},
-               {Incarnation{3}, Step{7}},
-               {Incarnation{4}, Step{6}},
-               Step{12},
-               {}};
+  JobState state{"gpt",
+                 Incarnation{5},
+                 {Incarnation{4}, Step{9}},
+                 {Incarnation{4}, Step{8}},
+                 {{Incarnation{4}, Step{10}}},
+                 Step{11},
+                 {Incarnation{3}, Step{7}},
+                 {Incarnation{4}, Step{6}},
+                 Step{12},
+                 {}};
   pb::JobState job;
-  ToProto(word, &job);
-  EXPECT_EQ(FromProto(job).value(), word);
+  ToProto(state, &job);
+  EXPECT_EQ(FromProto(job).value(), state);
 }
 
-TEST(ConvertTest, EveryErrorCrossesGrpcWhole) {
+TEST(ConvertTest, EveryErrorSurvivesGrpc) {
   for (uint32_t number = 1; number <= 16; ++number) {
     Status status(ErrorFromNumber(number), "why");
     EXPECT_EQ(FromGrpc(ToGrpc(status), "here"), status);

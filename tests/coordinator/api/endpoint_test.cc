@@ -38,7 +38,7 @@ TEST(EndpointTest, ReadsEveryForm) {
   }
 }
 
-TEST(EndpointTest, RefusesWithTheReason) {
+TEST(EndpointTest, RefusesBadAddressesWithTheReason) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "no port"},
       {"7070", "no port"},
@@ -48,8 +48,8 @@ TEST(EndpointTest, RefusesWithTheReason) {
       {"host:12x", "port must be a number"},
       {"::1:7070", "needs brackets"},
       {"[nonsense]:1", "no IPv6 address"},
-      {":7070", "no such form of host"},
-      {"a b:1", "no such form of host"},
+      {":7070", "not a valid host name"},
+      {"a b:1", "not a valid host name"},
       {"unix:relative", "must be absolute"},
       {"unix:", "must be absolute"},
       {"unix:/" + std::string(107, 'x'), "has 108 bytes, the kernel allows 107"},
@@ -63,7 +63,7 @@ TEST(EndpointTest, RefusesWithTheReason) {
   EXPECT_TRUE(ParseEndpoint("unix:/" + std::string(106, 'x')).has_value());
 }
 
-TEST(EndpointTest, AddressesOfAHostAreNumbers) {
+TEST(EndpointTest, HostNamesResolveToNumericAddresses) {
   EXPECT_TRUE(NumericAddresses(*ParseEndpoint("unix:/run/c.sock"))->empty());
   EXPECT_EQ(*NumericAddresses(*ParseEndpoint("10.0.0.7:1")), std::vector<std::string>{"10.0.0.7"});
   EXPECT_EQ(*NumericAddresses(*ParseEndpoint("[fd00:0::7]:1")),
@@ -76,7 +76,7 @@ TEST(EndpointTest, AddressesOfAHostAreNumbers) {
   EXPECT_EQ(unknown.error().code(), ErrorCode::kUnavailable);
 }
 
-TEST(ChannelTest, NeedsTlsBeyondThisMachine) {
+TEST(ChannelTest, NonLocalEndpointsNeedTls) {
   Endpoint far = *ParseEndpoint("10.0.0.1:7070");
   auto channel = MakeChannel(far, {});
   ASSERT_FALSE(channel.has_value());

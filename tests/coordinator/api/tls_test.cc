@@ -1,4 +1,4 @@
-// Who may call a gRPC server that has TLS: only who has a certificate of its authority.
+// A gRPC server with TLS accepts only clients with a certificate of its authority.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class TlsTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(TlsTest, ACertificateOfTheAuthorityIsNeeded) {
+TEST_F(TlsTest, OnlyACertificateOfTheAuthorityIsAccepted) {
   const agent::PeerTlsFiles node = certificates_.Node();
   const agent::PeerTlsFiles stranger = certificates_.Stranger();
   EXPECT_EQ(Call(grpc::SslCredentials({Text(node.ca), Text(node.key), Text(node.cert)})),
@@ -61,7 +61,7 @@ TEST_F(TlsTest, ACertificateOfTheAuthorityIsNeeded) {
   EXPECT_EQ(Call(grpc::InsecureChannelCredentials()), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, OurOwnChannelsShowTheirs) {
+TEST_F(TlsTest, OurChannelsPresentTheirCertificate) {
   auto channel = MakeChannel(endpoint_, FilesOf(certificates_.Node()), 1 << 20);
   ASSERT_TRUE(channel) << channel.error().ToString();
   auto stub = coordinator::Coordinator::NewStub(*channel);

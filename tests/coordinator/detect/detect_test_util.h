@@ -9,21 +9,21 @@
 
 #include "coordinator/detect/detector.h"
 
-// A job of a few ranks, two on each node, told by hand.
+// A job of a few ranks, two on each node, whose digests a test writes by hand.
 
 namespace holdfast::detect {
 
 inline constexpr Func kReduce = Func::kAllReduce;
-inline constexpr uint64_t kAll = 0xa;  // a communicator of all ranks
+inline constexpr uint64_t kAll = 0xa;  // the communicator of all ranks
 
-class Told {
+class FakeJob {
  public:
-  explicit Told(uint32_t world) : world_(world), detector(Incarnation{1}, world) {}
+  explicit FakeJob(uint32_t world) : world_(world), detector(Incarnation{1}, world) {}
 
   Clock::TimePoint now() const { return Clock::TimePoint(std::chrono::hours(1)) + at_; }
-  void Pass(std::chrono::milliseconds time) { at_ += time; }
+  void Advance(std::chrono::milliseconds time) { at_ += time; }
 
-  /// What the rank's agent says from now on.
+  /// The state that the rank's agent reports from now on.
   RankState& state(uint32_t rank) {
     Grow();
     return states_[rank];
@@ -33,30 +33,30 @@ class Told {
     for (uint32_t rank : members) comm.members.push_back(Rank{rank});
     comms_.push_back(comm);
   }
-  void Fly(uint32_t rank, uint64_t comm, Func func, uint64_t seq, double age_s,
-           uint64_t bytes = 1024, std::optional<PeerEdge> edge = {},
-           FlightState state = FlightState::kStarted) {
+  void AddFlight(uint32_t rank, uint64_t comm, Func func, uint64_t seq, double age_s,
+                 uint64_t bytes = 1024, std::optional<PeerEdge> edge = {},
+                 FlightState state = FlightState::kStarted) {
     flights_.push_back({Rank{rank}, CommId{comm}, func, 7, state, seq, bytes,
                         static_cast<uint64_t>(age_s * 1e9), edge});
   }
-  void Land() { flights_.clear(); }
-  /// Operations 0 … count − 1 of the communicator are over on all its ranks.
+  void ClearFlights() { flights_.clear(); }
+  /// Completes operations 0 … count − 1 of the communicator on all its ranks.
   void Complete(uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
     for (const Communicator& known : comms_) {
       if (known.id != CommId{comm}) continue;
       for (Rank rank : known.members) completed_.push_back({rank, CommId{comm}, func, count});
     }
   }
-  /// The same on one of its ranks.
+  /// Completes operations 0 … count − 1 of the communicator on one of its ranks.
   void CompleteOf(uint32_t rank, uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
     completed_.push_back({Rank{rank}, CommId{comm}, func, count});
   }
-  /// All nodes ask all others; `cut` are the pairs between which nothing passes. `liar` says that
-  /// nobody answered it.
-  void AskOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t liar = ~0U) {
+  /// All nodes probe all others. `cut`: pairs of nodes whose link is cut. `faulty`: a node
+  /// that reports no answers at all.
+  void ProbeOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t faulty = ~0U) {
     cut_ = cut;
-    liar_ = liar;
-    asks_ = true;
+    faulty_ = faulty;
+    probes_ = true;
   }
 
   Digest DigestOf(uint32_t node) {
@@ -67,7 +67,7 @@ class Told {
     digest.world = world_;
     digest.agent_start = 1;
     digest.number = ++numbers_[node];
-    // Every node has a clock of its own.
+    // Each node has its own clock.
     digest.taken_ns = static_cast<uint64_t>((at_ + std::chrono::hours(node + 1)).count());
     for (uint32_t rank = 2 * node; rank < std::min(2 * node + 2, world_); ++rank) {
       digest.ranks.push_back(states_[rank]);
@@ -79,22 +79,22 @@ class Told {
     for (const Completed& completed : completed_) {
       if (completed.rank.value / 2 == node) digest.completed.push_back(completed);
     }
-    for (uint32_t other = 0; asks_ && other < (world_ + 1) / 2; ++other) {
+    for (uint32_t other = 0; probes_ && other < (world_ + 1) / 2; ++other) {
       const bool passes =
-          node != liar_ && cut_.count({node, other}) == 0 && cut_.count({other, node}) == 0;
+          node != faulty_ && cut_.count({node, other}) == 0 && cut_.count({other, node}) == 0;
       if (other != node) digest.reach.push_back({"n" + std::to_string(other), passes});
     }
     return digest;
   }
-  /// All agents speak, and it is evaluated.
+  /// Observes the digests of all agents and evaluates.
   std::vector<Verdict> Evaluate() {
     for (uint32_t node = 0; node < (world_ + 1) / 2; ++node) {
-      if (silent != node) detector.Observe(DigestOf(node), now());
+      if (silent_node != node) detector.Observe(DigestOf(node), now());
     }
     return detector.Evaluate(now());
   }
 
-  uint32_t silent = ~0U;  // a node that says nothing
+  uint32_t silent_node = ~0U;  // a node that sends no digests
 
  private:
   void Grow() {
@@ -116,8 +116,8 @@ class Told {
   std::vector<InFlight> flights_;
   std::vector<Completed> completed_;
   std::set<std::pair<uint32_t, uint32_t>> cut_;
-  uint32_t liar_ = ~0U;
-  bool asks_ = false;
+  uint32_t faulty_ = ~0U;
+  bool probes_ = false;
 
  public:
   Detector detector;

@@ -1,4 +1,4 @@
-// Hangs told by hand: each class, and what must not be taken for one.
+// Hangs of a hand-written job: each class of fault, and states that must not be taken for one.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,26 +12,26 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-/// From when on a wait is a verdict: for a rank that may yet come, and where nothing can move.
-constexpr double kLong = 61;
+/// Age in seconds from which a wait is a verdict in all cases.
+constexpr double kLongS = 61;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Six ranks in one communicator, the given ones in its operation 5 for `age_s`.
-Told InOperation(const std::vector<uint32_t>& ranks, double age_s) {
-  Told job(6);
+/// Six ranks in one communicator. The given ranks have been in its operation 5 for `age_s`.
+FakeJob InOperation(const std::vector<uint32_t>& ranks, double age_s) {
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Complete(kAll, 4);
   job.Evaluate();
-  job.Evaluate();  // now all are known
-  job.Pass(seconds(70));
+  job.Evaluate();  // now all communicators are confirmed
+  job.Advance(seconds(70));
   job.Evaluate();
-  for (uint32_t rank : ranks) job.Fly(rank, kAll, kReduce, 5, age_s);
+  for (uint32_t rank : ranks) job.AddFlight(rank, kAll, kReduce, 5, age_s);
   return job;
 }
 
-TEST(HangTest, TheRankThatDoesNotComeIsBlamed) {
-  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
+TEST(HangTest, TheRankThatDoesNotJoinIsBlamed) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
@@ -44,172 +44,172 @@ TEST(HangTest, TheRankThatDoesNotComeIsBlamed) {
   EXPECT_THAT(job.detector.suspicions(), IsEmpty());
 }
 
-TEST(HangTest, NothingBeforeFiveSeconds) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 4.9);
+TEST(HangTest, NothingIsReportedBeforeFiveSeconds) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 4.9);
   EXPECT_THAT(job.Evaluate(), IsEmpty());
   EXPECT_THAT(job.detector.suspicions(), IsEmpty());
 }
 
-TEST(HangTest, WhatMayBeAPauseIsSuspectedAndNothingIsDone) {
+TEST(HangTest, APossiblePauseIsASuspicionWithoutAction) {
   for (const double age_s : {5.1, 30.0, 59.0}) {
-    Told job = InOperation({0, 1, 2, 4, 5}, age_s);
+    FakeJob job = InOperation({0, 1, 2, 4, 5}, age_s);
     EXPECT_THAT(job.Evaluate(), IsEmpty());
     ASSERT_THAT(job.detector.suspicions(), SizeIs(1));
     const Verdict& suspicion = job.detector.suspicions()[0];
     EXPECT_EQ(suspicion.fault, FaultClass::kComputeHang);
     EXPECT_THAT(suspicion.ranks, ElementsAre(Rank{3}));
     EXPECT_EQ(suspicion.action, Action::kNone);
-    EXPECT_THAT(suspicion.evidence.back(), HasSubstr("a fault if it lasts for 60.0 s"));
+    EXPECT_THAT(suspicion.evidence.back(), HasSubstr("becomes a verdict after 60.0 s"));
   }
 }
 
-TEST(HangTest, WhoIsStoppedIsFoundAsSoonAsItHasLasted) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 5.5);
+TEST(HangTest, AStoppedRankIsAVerdictOnceTheStopHasLasted) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 5.5);
   job.state(3).process_state = 'T';
-  EXPECT_THAT(job.Evaluate(), IsEmpty()) << "just now";
+  EXPECT_THAT(job.Evaluate(), IsEmpty()) << "it has only just stopped";
   EXPECT_THAT(job.detector.suspicions(), SizeIs(1));
-  job.Pass(seconds(5));
+  job.Advance(seconds(5));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].confidence, 1);
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
 }
 
-TEST(HangTest, ADebuggerIsNoReasonToRestart) {
-  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
+TEST(HangTest, ARankInADebuggerIsOnlyAnAlert) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, kLongS);
   job.state(3).process_state = 't';
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
-  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("a debugger holds it"));
+  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("held by a debugger"));
 }
 
-TEST(HangTest, TheFirstOperationIsGivenTheTimeThatTheOthersNeeded) {
-  // Compiling took the others two minutes.
-  Told job(6);
+TEST(HangTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
+  // The other ranks compiled for two minutes.
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
-  job.Pass(seconds(120 + 100));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, 100);
+  job.Advance(seconds(120 + 100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 100);
   EXPECT_THAT(job.Evaluate(), IsEmpty());
-  job.Land();
-  job.Pass(seconds(100));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, 200);
+  job.ClearFlights();
+  job.Advance(seconds(100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 200);
   EXPECT_THAT(job.Evaluate(), SizeIs(1));
 }
 
-TEST(HangTest, WhoseStepsAreLongIsGivenOneAndAHalf) {
+TEST(HangTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
   for (const double age_s : {100.0, 140.0}) {
-    Told job = InOperation({0, 1, 2, 4, 5}, age_s);
+    FakeJob job = InOperation({0, 1, 2, 4, 5}, age_s);
     job.state(3).steps_done = {{99, 90'000'000'000}};
-    job.Pass(seconds(80));
+    job.Advance(seconds(80));
     EXPECT_EQ(job.Evaluate().size(), age_s < 135 ? 0U : 1U);
   }
 }
 
-TEST(HangTest, APauseThatEndedIsWaitedForAgain) {
-  Told job(6);
+TEST(HangTest, PatienceCoversTheLongestPauseSoFar) {
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Complete(kAll, 5);
-  auto stand_still = [&](uint64_t seq, double age_s) {
-    job.Pass(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
-    job.Land();
-    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+  auto stall = [&](uint64_t seq, double age_s) {
+    job.Advance(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
+    job.ClearFlights();
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, seq, age_s);
     return job.Evaluate();
   };
   job.Evaluate();
-  EXPECT_THAT(stand_still(5, 100), SizeIs(1));
-  job.Land();
-  for (int i = 0; i < 5; ++i) {  // it went on
-    job.Pass(seconds(1));
+  EXPECT_THAT(stall(5, 100), SizeIs(1));
+  job.ClearFlights();
+  for (int i = 0; i < 5; ++i) {  // the job continues
+    job.Advance(seconds(1));
     job.Evaluate();
   }
   EXPECT_GE(job.detector.longest_pause(), seconds(100));
-  EXPECT_THAT(stand_still(6, 110), IsEmpty());
-  EXPECT_THAT(stand_still(6, 130), SizeIs(1));
+  EXPECT_THAT(stall(6, 110), IsEmpty());
+  EXPECT_THAT(stall(6, 130), SizeIs(1));
 }
 
-TEST(HangTest, AWordThatIsLostEndsNoPause) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 50);
+TEST(HangTest, ALostDigestDoesNotEndAPause) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 50);
   job.Evaluate();
-  job.Land();  // for one look
+  job.ClearFlights();  // in one digest
   job.Evaluate();
-  job.Pass(seconds(11));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  job.Advance(seconds(11));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
   job.Evaluate();
   EXPECT_EQ(job.detector.longest_pause(), seconds(0));
 }
 
-TEST(HangTest, WhereTheRankIsIsSaid) {
+TEST(HangTest, TheEvidenceDescribesTheStateOfTheRank) {
   struct Case {
     char process_state;
     const char* words;
   };
-  for (const Case& c : {Case{'T', "it is stopped"}, Case{'D', "it waits for I/O in the kernel"},
-                        Case{'S', "it sleeps"}, Case{'R', "it runs"}}) {
-    Told job = InOperation({0, 1, 2, 4, 5}, 6);
+  for (const Case& c : {Case{'T', "(stopped)"}, Case{'D', "(waiting for I/O in the kernel)"},
+                        Case{'S', "(sleeping)"}, Case{'R', "(running)"}}) {
+    FakeJob job = InOperation({0, 1, 2, 4, 5}, 6);
     job.state(3).process_state = c.process_state;
     job.Evaluate();
     ASSERT_THAT(job.detector.suspicions(), SizeIs(1));
     EXPECT_THAT(job.detector.suspicions()[0].evidence[1], HasSubstr(c.words));
   }
-  Told job = InOperation({0, 1, 2, 4, 5}, kLong);
-  job.Fly(3, kAll, kReduce, 5, kLong, 1024, {}, FlightState::kEnqueued);
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, kLongS);
+  job.AddFlight(3, kAll, kReduce, 5, kLongS, 1024, {}, FlightState::kEnqueued);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
-  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("its GPU is stuck"));
+  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("its GPU has not started it"));
 }
 
-TEST(HangTest, ADeadProcessIsToldAtOnceAndIsTheOnlyRoot) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 0.1);
+TEST(HangTest, ADeadProcessIsReportedAtOnceAndIsTheOnlyRoot) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 0.1);
   job.state(3).alive = false;
   auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
-  job.Land();
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, 60);
+  job.ClearFlights();
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, 60);
   EXPECT_THAT(job.Evaluate(), SizeIs(1));
 }
 
 TEST(HangTest, ARankThatFinishedIsNotDead) {
-  Told job = InOperation({}, 0);
+  FakeJob job = InOperation({}, 0);
   job.state(3).alive = false;
   job.state(3).finished = true;
   EXPECT_THAT(job.Evaluate(), IsEmpty());
 }
 
 TEST(HangTest, ASilentNodesRankIsDeadOnlyWhenOthersWaitForIt) {
-  Told job = InOperation({}, 0);
-  job.silent = 1;
-  job.Pass(seconds(60));
+  FakeJob job = InOperation({}, 0);
+  job.silent_node = 1;
+  job.Advance(seconds(60));
   EXPECT_THAT(job.Evaluate(), IsEmpty());
-  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
-  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}, Rank{3})) << "all of the node";
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}, Rank{3})) << "all ranks of the node";
   EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("has been silent for"));
 }
 
-TEST(HangTest, ANodeThatIsLostInAMarkedPhaseIsFound) {
-  Told job = InOperation({}, 0);
+TEST(HangTest, ANodeLostInAMarkedPhaseIsFound) {
+  FakeJob job = InOperation({}, 0);
   job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);
   job.Evaluate();
-  job.silent = 1;
-  job.Pass(seconds(70));
-  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
+  job.silent_node = 1;
+  job.Advance(seconds(70));
+  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}, Rank{3}));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
 }
 
-TEST(HangTest, OfASilentNodeTheOthersAreAsked) {
-  // Nobody asked; in vain; with success: then only its agent is away.
+TEST(HangTest, PatienceForASilentNodeDependsOnProbes) {
+  // Not probed; probed without an answer; answered, so that only its agent is silent.
   struct Case {
     std::set<std::pair<uint32_t, uint32_t>> cut;
-    bool asked;
+    bool probed;
     int silent_s;
     bool found;
   };
@@ -220,38 +220,38 @@ TEST(HangTest, OfASilentNodeTheOthersAreAsked) {
                         {{}, true, 50, false},
                         {{}, true, 61, true}};
   for (const Case& c : cases) {
-    Told job(6);
+    FakeJob job(6);
     job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
     job.Complete(kAll, 20);
     for (int i = 0; i < 2; ++i) {
       job.Evaluate();
-      job.Pass(milliseconds(100));
+      job.Advance(milliseconds(100));
     }
-    if (c.asked) job.AskOthers(c.cut);
-    job.silent = 1;
+    if (c.probed) job.ProbeOthers(c.cut);
+    job.silent_node = 1;
     for (int i = 0; i < c.silent_s; ++i) {
-      job.Pass(seconds(1));
-      job.Land();
-      for (uint32_t rank : {0U, 1U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 20, i + 1);
+      job.Advance(seconds(1));
+      job.ClearFlights();
+      for (uint32_t rank : {0U, 1U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 20, i + 1);
       EXPECT_EQ(job.Evaluate().empty(), !(c.found && i + 2 >= c.silent_s)) << i;
       if (HasFailure()) break;
     }
   }
 }
 
-TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideOfCommunication) {
-  // A pipeline of four: stage 2 hangs. 3 waits to receive from it; 1 has sent and waits for what
-  // comes back; 0 waits for 1. No connection is known, only whom each operation is with.
-  Told job(4);
+TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideCommunication) {
+  // A pipeline of four: stage 2 hangs. Stage 3 waits to receive from it. Stage 1 has sent and waits
+  // for the gradients. Stage 0 waits for stage 1. Only the peers are known, no connection states.
+  FakeJob job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.AddComm(2, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   job.Evaluate();
-  job.Pass(milliseconds(100));
+  job.Advance(milliseconds(100));
   auto receive = [&](uint32_t rank, uint32_t from) {
-    job.Fly(rank, kAll, Func::kRecv, 7, kLong, 1024,
-            PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kUnknown, 0});
+    job.AddFlight(rank, kAll, Func::kRecv, 7, kLongS, 1024,
+                  PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kUnknown, 0});
   };
   receive(3, 2);
   receive(1, 2);
@@ -263,107 +263,107 @@ TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideOfCommunication) {
   EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("1 of 2 ranks"));
 }
 
-TEST(HangTest, WhoIsInATransferWhosePeerIsNotKnownIsNotBlamed) {
-  Told job(4);
+TEST(HangTest, ARankInATransferWithAnUnknownPeerIsNotBlamed) {
+  FakeJob job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.AddComm(2, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   job.Evaluate();
-  job.Pass(milliseconds(100));
-  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, 2, kReduce, 5, kLong);
-  job.Fly(3, kAll, Func::kRecv, 7, kLong);
+  job.Advance(milliseconds(100));
+  for (uint32_t rank : {0U, 1U, 2U}) job.AddFlight(rank, 2, kReduce, 5, kLongS);
+  job.AddFlight(3, kAll, Func::kRecv, 7, kLongS);
   EXPECT_THAT(job.Evaluate(), IsEmpty());
   EXPECT_THAT(job.detector.suspicions(), IsEmpty());
 }
 
-TEST(HangTest, ASendThatNobodyTakesYetMakesNoCircle) {
-  // Rank 0 hangs in its kernel; its send is under way, and rank 1, which would take it, waits for
-  // rank 0 in their all-reduce.
-  Told job(2);
+TEST(HangTest, ASendWithoutAReceiverMakesNoCycle) {
+  // Rank 0 hangs in its kernel while its send is in flight. Rank 1, the receiver, waits for rank 0
+  // in their all-reduce.
+  FakeJob job(2);
   job.AddComm(1, Role::kPipeline, {0, 1});
   job.AddComm(2, Role::kData, {0, 1});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   job.Evaluate();
-  job.Pass(milliseconds(100));
-  job.Fly(0, 1, Func::kSend, 7, kLong, 1024,
-          PeerEdge{Rank{1}, Direction::kSend, EdgeState::kUnknown, 0});
-  job.Fly(1, 2, kReduce, 5, kLong);
+  job.Advance(milliseconds(100));
+  job.AddFlight(0, 1, Func::kSend, 7, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kSend, EdgeState::kUnknown, 0});
+  job.AddFlight(1, 2, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{0}));
 }
 
-TEST(HangTest, ATransferThatBothHaveStartedNamesItsConnection) {
-  Told job(4);
+TEST(HangTest, ATransferThatBothRanksStartedNamesItsConnection) {
+  FakeJob job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   job.Evaluate();
-  job.Pass(milliseconds(100));
-  job.Fly(1, kAll, Func::kSend, 9, kLong, 1024,
-          PeerEdge{Rank{2}, Direction::kSend, EdgeState::kUnknown, 0});
-  job.Fly(2, kAll, Func::kRecv, 4, kLong, 1024,
-          PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kUnknown, 0});
+  job.Advance(milliseconds(100));
+  job.AddFlight(1, kAll, Func::kSend, 9, kLongS, 1024,
+                PeerEdge{Rank{2}, Direction::kSend, EdgeState::kUnknown, 0});
+  job.AddFlight(2, kAll, Func::kRecv, 4, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kUnknown, 0});
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
   EXPECT_EQ(verdicts[0].edge, (Edge{Rank{1}, Rank{2}}));
 }
 
-TEST(HangTest, AStartedOperationIsKeptHoweverManyAreEnqueued) {
-  // The CPU of rank 3 runs ahead by sixty operations and its GPU waits with the others: for 4.
-  Told job = InOperation({0, 1, 2, 5}, kLong);
+TEST(HangTest, AStartedOperationIsKeptAlongsideManyEnqueuedOnes) {
+  // The CPU of rank 3 is sixty operations ahead. Its GPU waits for rank 4, as the other ranks do.
+  FakeJob job = InOperation({0, 1, 2, 5}, kLongS);
   for (uint64_t seq = 6; seq < 66; ++seq) {
-    job.Fly(3, kAll, kReduce, seq, kLong - 0.01 * static_cast<double>(seq), 1024, {},
-            FlightState::kEnqueued);
+    job.AddFlight(3, kAll, kReduce, seq, kLongS - 0.01 * static_cast<double>(seq), 1024, {},
+                  FlightState::kEnqueued);
   }
-  job.Fly(3, kAll, kReduce, 5, kLong);
+  job.AddFlight(3, kAll, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
 }
 
-TEST(HangTest, AStoppedRankIsNamedWhateverElseLooksFaulty) {
-  Told job = InOperation({0}, kLong);
+TEST(HangTest, AStoppedRankIsNamedAlongsideAFabricVerdict) {
+  FakeJob job = InOperation({0}, kLongS);
   job.state(3).process_state = 'T';
   job.Evaluate();
-  job.Pass(seconds(6));
+  job.Advance(seconds(6));
   const auto verdicts = job.Evaluate();
   ASSERT_FALSE(verdicts.empty());
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
   EXPECT_EQ(verdicts.back().fault, FaultClass::kFabric);
 }
 
-TEST(HangTest, BlameFollowsTheWaitingToItsEnd) {
-  // 0, 1 | 2, 3 in pairs; 1 and 3 also together. 3 does not come to its pair: 2 waits for it, and
-  // so do 1, which is in their common operation, and 0, whom 1 does not come to.
-  Told job(4);
+TEST(HangTest, BlameFollowsTheWaitsToTheirRoot) {
+  // Ranks 0 and 1, 2 and 3, and 1 and 3 form pairs. Rank 3 does not join its pair, so rank 2 waits.
+  // Rank 1 waits for rank 3 in their operation, and rank 0 waits for rank 1.
+  FakeJob job(4);
   job.AddComm(1, Role::kTensor, {0, 1});
   job.AddComm(2, Role::kTensor, {2, 3});
   job.AddComm(3, Role::kData, {1, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
-  job.Fly(0, 1, kReduce, 5, kLong);
-  job.Fly(1, 3, kReduce, 5, kLong);
-  job.Fly(2, 2, kReduce, 5, kLong);
+  job.Advance(seconds(70));
+  job.AddFlight(0, 1, kReduce, 5, kLongS);
+  job.AddFlight(1, 3, kReduce, 5, kLongS);
+  job.AddFlight(2, 2, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
 }
 
 TEST(HangTest, TwoRootsAreTwoVerdicts) {
-  Told job = InOperation({0, 1, 2, 3}, kLong);
+  FakeJob job = InOperation({0, 1, 2, 3}, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(2));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
   EXPECT_THAT(verdicts[1].ranks, ElementsAre(Rank{5}));
 }
 
-TEST(HangTest, MoreNodesThanFailByThemselvesAreAFabricFault) {
-  Told job = InOperation({0}, kLong);
+TEST(HangTest, ManyFaultyNodesAtOnceAreAFabricFault) {
+  FakeJob job = InOperation({0}, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kFabric);
@@ -372,17 +372,21 @@ TEST(HangTest, MoreNodesThanFailByThemselvesAreAFabricFault) {
 }
 
 TEST(HangTest, ACompleteOperationIsACommunicationHang) {
-  Told job(4);
+  FakeJob job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   auto edge = [](uint32_t peer, Direction direction, EdgeState state, uint64_t steps) {
     return PeerEdge{Rank{peer}, direction, state, steps};
   };
-  job.Fly(0, kAll, kReduce, 5, kLong, 1024, edge(1, Direction::kSend, EdgeState::kSendPeerWait, 9));
-  job.Fly(1, kAll, kReduce, 5, kLong, 1024, edge(2, Direction::kSend, EdgeState::kSendWait, 7));
-  job.Fly(2, kAll, kReduce, 5, kLong, 1024, edge(1, Direction::kRecv, EdgeState::kRecvWait, 7));
-  job.Fly(3, kAll, kReduce, 5, kLong, 1024, edge(2, Direction::kRecv, EdgeState::kRecvWait, 8));
+  job.AddFlight(0, kAll, kReduce, 5, kLongS, 1024,
+                edge(1, Direction::kSend, EdgeState::kSendPeerWait, 9));
+  job.AddFlight(1, kAll, kReduce, 5, kLongS, 1024,
+                edge(2, Direction::kSend, EdgeState::kSendWait, 7));
+  job.AddFlight(2, kAll, kReduce, 5, kLongS, 1024,
+                edge(1, Direction::kRecv, EdgeState::kRecvWait, 7));
+  job.AddFlight(3, kAll, kReduce, 5, kLongS, 1024,
+                edge(2, Direction::kRecv, EdgeState::kRecvWait, 8));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
@@ -390,29 +394,30 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n0", "n1"));
 }
 
-/// Seconds after which every node has told who answers it.
-constexpr uint32_t kAllHaveAnswered = 61;
+/// Seconds after which every node has reported its probe results.
+constexpr uint32_t kAllProbesReportedS = 61;
 
-/// A ring over four nodes of two ranks: each rank waits for the one before it, whoever is cut off.
-Told StuckRing(uint32_t for_s = 12) {
-  Told job(8);
+/// A ring over four nodes of two ranks. Each rank waits for the previous one, whichever node is cut
+/// off.
+FakeJob StuckRing(uint32_t for_s = 12) {
+  FakeJob job(8);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5, 6, 7});
   for (uint32_t rank = 0; rank < 8; ++rank) {
     const PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kRecv, EdgeState::kRecvWait, 0};
-    job.Fly(rank, kAll, kReduce, 5, for_s, 1024, edge);
+    job.AddFlight(rank, kAll, kReduce, 5, for_s, 1024, edge);
   }
   return job;
 }
 
-TEST(HangTest, ANodeThatNobodyReachesIsBlamedForTheWholeRing) {
+TEST(HangTest, ACutOffNodeIsBlamedForTheHangOfARing) {
   for (uint32_t node = 0; node < 4; ++node) {
     SCOPED_TRACE(node);
-    Told job = StuckRing();
+    FakeJob job = StuckRing();
     std::set<std::pair<uint32_t, uint32_t>> cut;
     for (uint32_t other = 0; other < 4; ++other) cut.insert({node, other});
-    job.AskOthers(cut);
-    job.Evaluate();  // who is asked about is known from the first words on
-    job.Pass(std::chrono::milliseconds(100));
+    job.ProbeOthers(cut);
+    job.Evaluate();  // the first digests make the nodes known
+    job.Advance(std::chrono::milliseconds(100));
     const auto verdicts = job.Evaluate();
     ASSERT_EQ(verdicts.size(), 1U);
     EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
@@ -423,11 +428,11 @@ TEST(HangTest, ANodeThatNobodyReachesIsBlamedForTheWholeRing) {
   }
 }
 
-TEST(HangTest, ALinkThatIsCutIsBlamedWhereBothEndsReachOthers) {
-  Told job = StuckRing(kAllHaveAnswered);
-  job.AskOthers({{1, 2}});
+TEST(HangTest, ACutLinkIsBlamedIfBothEndsReachOthers) {
+  FakeJob job = StuckRing(kAllProbesReportedS);
+  job.ProbeOthers({{1, 2}});
   job.Evaluate();
-  job.Pass(std::chrono::milliseconds(100));
+  job.Advance(std::chrono::milliseconds(100));
   const auto verdicts = job.Evaluate();
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].edge, (Edge{Rank{2}, Rank{4}}));
@@ -435,24 +440,24 @@ TEST(HangTest, ALinkThatIsCutIsBlamedWhereBothEndsReachOthers) {
   EXPECT_THAT(verdicts[0].evidence.back(), HasSubstr("n1 and n2 do not reach each other"));
 }
 
-TEST(HangTest, WhatLooksLikeACutLinkWaitsForTheAnswersOfTheOthers) {
-  Told job = StuckRing(6);
-  job.AskOthers({{1, 2}});
+TEST(HangTest, ACutLinkIsNotReportedBeforeAllProbeResults) {
+  FakeJob job = StuckRing(6);
+  job.ProbeOthers({{1, 2}});
   job.Evaluate();
-  job.Pass(std::chrono::milliseconds(100));
+  job.Advance(std::chrono::milliseconds(100));
   EXPECT_TRUE(job.Evaluate().empty());
   EXPECT_TRUE(job.detector.suspicions().empty());
 }
 
-TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
+TEST(HangTest, ConnectionsAreFollowedIfProbesAreInconclusive) {
   using Cuts = std::set<std::pair<uint32_t, uint32_t>>;
-  // All is well; nobody reaches anybody; two halves.
+  // All links work; no link works; two halves.
   for (const Cuts& cut : {Cuts{}, Cuts{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}},
                           Cuts{{0, 2}, {0, 3}, {1, 2}, {1, 3}}}) {
-    Told job = StuckRing(kAllHaveAnswered);
-    job.AskOthers(cut);
+    FakeJob job = StuckRing(kAllProbesReportedS);
+    job.ProbeOthers(cut);
     job.Evaluate();
-    job.Pass(std::chrono::milliseconds(100));
+    job.Advance(std::chrono::milliseconds(100));
     const auto verdicts = job.Evaluate();
     ASSERT_EQ(verdicts.size(), 1U);
     EXPECT_TRUE(verdicts[0].edge.has_value());
@@ -460,15 +465,15 @@ TEST(HangTest, WithoutAnAnswerOfTheNetworkTheConnectionsAreFollowed) {
   }
 }
 
-TEST(HangTest, ANodeThatAskedOneOtherMayHaveLostThatLinkAlone) {
-  Told job = StuckRing(kAllHaveAnswered);
+TEST(HangTest, OneFailedProbeDoesNotCutANodeOff) {
+  FakeJob job = StuckRing(kAllProbesReportedS);
   job.Evaluate();
-  job.Pass(std::chrono::milliseconds(100));
-  const std::vector<Reach> told[] = {
+  job.Advance(std::chrono::milliseconds(100));
+  const std::vector<Reach> reports[] = {
       {{"n1", false}}, {{"n0", false}, {"n2", true}}, {{"n3", true}}, {{"n2", true}}};
   for (uint32_t node = 0; node < 4; ++node) {
     Digest digest = job.DigestOf(node);
-    digest.reach = told[node];
+    digest.reach = reports[node];
     job.detector.Observe(digest, job.now());
   }
   const auto verdicts = job.detector.Evaluate(job.now());
@@ -476,46 +481,46 @@ TEST(HangTest, ANodeThatAskedOneOtherMayHaveLostThatLinkAlone) {
   EXPECT_EQ(verdicts[0].confidence, 0.8);
 }
 
-TEST(HangTest, OneAgentAloneCutsNobodyOff) {
-  Told job = StuckRing(kAllHaveAnswered);
-  job.AskOthers({}, 2);
+TEST(HangTest, ReportsOfOneAgentDoNotCutANodeOff) {
+  FakeJob job = StuckRing(kAllProbesReportedS);
+  job.ProbeOthers({}, 2);
   job.Evaluate();
-  job.Pass(std::chrono::milliseconds(100));
+  job.Advance(std::chrono::milliseconds(100));
   const auto verdicts = job.Evaluate();
   ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_EQ(verdicts[0].confidence, 0.8) << "others say that they had its answers";
+  EXPECT_EQ(verdicts[0].confidence, 0.8) << "others report that they received its answers";
 }
 
-TEST(HangTest, WhoIsStoppedInAnOperationIsTheRootAndNotItsConnection) {
-  Told job = InOperation({0, 1, 2, 3, 4, 5}, kLong);
+TEST(HangTest, ARankStoppedInAnOperationIsTheRootAndNotItsConnection) {
+  FakeJob job = InOperation({0, 1, 2, 3, 4, 5}, kLongS);
   job.state(3).process_state = 'T';
   job.Evaluate();
-  job.Pass(seconds(6));
+  job.Advance(seconds(6));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
-  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("rank 3 is not running"));
+  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("rank 3 is stopped"));
 }
 
-TEST(HangTest, AReceiverThatTakesNothingIsBlamedAsARank) {
-  Told job(4);
+TEST(HangTest, AReceiverThatConsumesNothingIsBlamedAsARank) {
+  FakeJob job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   for (uint32_t rank = 0; rank < 4; ++rank) {
     std::optional<PeerEdge> edge;
     if (rank == 1) edge = PeerEdge{Rank{2}, Direction::kSend, EdgeState::kSendPeerWait, 3};
-    job.Fly(rank, kAll, kReduce, 5, kLong, 1024, edge);
+    job.AddFlight(rank, kAll, kReduce, 5, kLongS, 1024, edge);
   }
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
 }
 
-TEST(HangTest, DifferentSizesAreASoftwareMismatchAndEvictNobody) {
-  Told job = InOperation({0, 1, 2, 3, 4}, kLong);
-  job.Fly(5, kAll, kReduce, 5, kLong, 2048);
+TEST(HangTest, DifferentSizesAreASoftwareMismatchAndEvictNoNode) {
+  FakeJob job = InOperation({0, 1, 2, 3, 4}, kLongS);
+  job.AddFlight(5, kAll, kReduce, 5, kLongS, 2048);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kSoftwareMismatch);
@@ -524,40 +529,42 @@ TEST(HangTest, DifferentSizesAreASoftwareMismatchAndEvictNobody) {
   EXPECT_EQ(verdicts[0].action, Action::kRestartInPlace);
 }
 
-TEST(HangTest, DifferentSizesOfAnAllToAllAreUsual) {
-  Told job(4);
+TEST(HangTest, DifferentSizesOfAnAllToAllAreNoMismatch) {
+  FakeJob job(4);
   job.AddComm(kAll, Role::kExpert, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
-  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, Func::kAllToAll, 5, kLong, 1024 + rank);
+  job.Advance(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U}) {
+    job.AddFlight(rank, kAll, Func::kAllToAll, 5, kLongS, 1024 + rank);
+  }
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kComputeHang);
 }
 
 TEST(HangTest, DifferentOrderInOneCommunicatorIsASoftwareMismatch) {
-  Told job(4);
+  FakeJob job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
-  for (uint32_t rank : {0U, 1U, 2U}) job.Fly(rank, kAll, kReduce, 5, kLong);
-  job.Fly(3, kAll, Func::kAllGather, 5, kLong);
+  job.Advance(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
+  job.AddFlight(3, kAll, Func::kAllGather, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kSoftwareMismatch);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
 }
 
-TEST(HangTest, ACircleOverCommunicatorsIsADeadlock) {
-  Told job(3);
+TEST(HangTest, ACycleOverCommunicatorsIsADeadlock) {
+  FakeJob job(3);
   job.AddComm(1, Role::kTensor, {0, 1});
   job.AddComm(2, Role::kTensor, {1, 2});
   job.AddComm(3, Role::kData, {0, 2});
   job.Evaluate();
-  job.Pass(seconds(70));
-  job.Fly(0, 1, kReduce, 5, kLong);
-  job.Fly(1, 2, kReduce, 5, kLong);
-  job.Fly(2, 3, kReduce, 5, kLong);
+  job.Advance(seconds(70));
+  job.AddFlight(0, 1, kReduce, 5, kLongS);
+  job.AddFlight(1, 2, kReduce, 5, kLongS);
+  job.AddFlight(2, 3, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kProgramDeadlock);
@@ -565,22 +572,23 @@ TEST(HangTest, ACircleOverCommunicatorsIsADeadlock) {
   EXPECT_THAT(verdicts[0].evidence, SizeIs(3));
 }
 
-TEST(HangTest, WordsOfDifferentTimesMakeNoCircle) {
-  // First 1 waited for 0, by now 0 waits for 1; 1's word is the older one.
-  Told job(4);
+TEST(HangTest, ReportsOfDifferentTimesMakeNoCycle) {
+  // At first rank 2 waited for rank 0, and now rank 0 waits for rank 2. The report of rank 2 is the
+  // older one.
+  FakeJob job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
-  job.Fly(2, kAll, Func::kRecv, 0, 8, 1024,
-          PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
-  job.Fly(0, kAll, Func::kRecv, 0, 1, 1024,
-          PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.Advance(seconds(70));
+  job.AddFlight(2, kAll, Func::kRecv, 0, 8, 1024,
+                PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.AddFlight(0, kAll, Func::kRecv, 0, 1, 1024,
+                PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
   EXPECT_THAT(job.Evaluate(), IsEmpty());
 }
 
-TEST(HangTest, WhoHasLeftAnOperationIsNotAbsent) {
-  Told job = InOperation({}, 0);
-  auto tell = [&] {
+TEST(HangTest, ARankThatCompletedAnOperationIsNotAbsent) {
+  FakeJob job = InOperation({}, 0);
+  auto report = [&] {
     for (uint32_t node : {0U, 1U, 2U}) {
       Digest digest = job.DigestOf(node);
       for (const RankState& state : digest.ranks) {
@@ -589,68 +597,68 @@ TEST(HangTest, WhoHasLeftAnOperationIsNotAbsent) {
       job.detector.Observe(digest, job.now());
     }
   };
-  tell();
-  job.Pass(seconds(8));
-  for (uint32_t rank : {0U, 1U}) job.Fly(rank, kAll, kReduce, 5, 8);
-  tell();
+  report();
+  job.Advance(seconds(8));
+  for (uint32_t rank : {0U, 1U}) job.AddFlight(rank, kAll, kReduce, 5, 8);
+  report();
   EXPECT_THAT(job.detector.Evaluate(job.now()), IsEmpty());
 }
 
-TEST(HangTest, WhoseCommunicatorsAreNotToldYetIsNotTakenForAbsent) {
-  Told job(6);
+TEST(HangTest, ARankWithoutReportedCommunicatorsIsNotAbsent) {
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
-  auto tell = [&](bool all) {
+  auto report = [&](bool all) {
     for (uint32_t node = 0; node < 3; ++node) {
       Digest digest = job.DigestOf(node);
-      if (node == 2 && !all) digest.communicators.clear();  // those that had them were lost
+      if (node == 2 && !all) digest.communicators.clear();  // the digests with them were lost
       job.detector.Observe(digest, job.now());
     }
     return job.detector.Evaluate(job.now());
   };
-  EXPECT_THAT(tell(false), IsEmpty());
-  job.Pass(seconds(70));
-  for (uint32_t rank : {0U, 1U, 2U, 5U}) job.Fly(rank, kAll, kReduce, 5, kLong);
-  const auto before = tell(false);
+  EXPECT_THAT(report(false), IsEmpty());
+  job.Advance(seconds(70));
+  for (uint32_t rank : {0U, 1U, 2U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
+  const auto before = report(false);
   ASSERT_THAT(before, SizeIs(1));
-  EXPECT_THAT(before[0].ranks, ElementsAre(Rank{3})) << "4 and 5 said where they are to no avail";
-  const auto after = tell(true);
+  EXPECT_THAT(before[0].ranks, ElementsAre(Rank{3})) << "the reports of 4 and 5 cannot be used yet";
+  const auto after = report(true);
   ASSERT_THAT(after, SizeIs(2));
   EXPECT_THAT(after[1].ranks, ElementsAre(Rank{4}));
 }
 
-TEST(HangTest, WhoMovedAShortWhileAgoDoesNotHang) {
-  Told job = InOperation({0, 1, 2, 4, 5}, 200);
+TEST(HangTest, ARankThatProgressedRecentlyDoesNotHang) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 200);
   Digest digest = job.DigestOf(1);
   digest.completed.push_back({Rank{3}, CommId{kAll}, kReduce, 5});
   job.detector.Observe(digest, job.now());
   EXPECT_THAT(job.Evaluate(), IsEmpty());
-  job.Pass(seconds(104));  // one and a half of the pause before that
+  job.Advance(seconds(104));  // 1.5 times the previous pause
   EXPECT_THAT(job.Evaluate(), SizeIs(1));
 }
 
-TEST(HangTest, APipelineWaitsForItsStalledStage) {
-  Told job(4);
+TEST(HangTest, AStalledPipelineStageIsBlamed) {
+  FakeJob job(4);
   job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
-  job.Pass(seconds(70));
+  job.Advance(seconds(70));
   for (uint32_t rank : {2U, 3U}) {
-    job.Fly(rank, kAll, Func::kRecv, 0, kLong, 1024,
-            PeerEdge{Rank{rank - 1}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.AddFlight(rank, kAll, Func::kRecv, 0, kLongS, 1024,
+                  PeerEdge{Rank{rank - 1}, Direction::kRecv, EdgeState::kRecvWait, 0});
   }
-  job.Fly(0, kAll, Func::kRecv, 0, kLong, 1024,
-          PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.AddFlight(0, kAll, Func::kRecv, 0, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kRecvWait, 0});
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{1}));
 }
 
 TEST(HangTest, ClocksMayDriftForADay) {
-  Told job(4);
+  FakeJob job(4);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
   Detector detector(Incarnation{1}, 4);
-  Told told(4);
+  FakeJob fake(4);
   auto digest_at = [&](uint32_t node, double at_s, double rate) {
-    Digest digest = told.DigestOf(node);
+    Digest digest = fake.DigestOf(node);
     digest.completed = {{Rank{2 * node}, CommId{kAll}, kReduce, 5}};
     digest.communicators = {{CommId{kAll}, Role::kData, {Rank{0}, Rank{1}, Rank{2}, Rank{3}}}};
     digest.taken_ns = static_cast<uint64_t>((at_s + 1000) * rate * 1e9);
@@ -679,16 +687,16 @@ TEST(HangTest, ClocksMayDriftForADay) {
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
 }
 
-TEST(HangTest, ACircleIsNotSuspectedBeforeAllOfItIsOld) {
+TEST(HangTest, ACycleIsNotSuspectedBeforeAllOfItIsOld) {
   for (const double age_s : {1.0, 4.9, 8.0}) {
-    Told job(4);
+    FakeJob job(4);
     job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
     job.Evaluate();
-    job.Pass(seconds(70));
-    job.Fly(2, kAll, Func::kRecv, 0, 8, 1024,
-            PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
-    job.Fly(0, kAll, Func::kRecv, 0, age_s, 1024,
-            PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.Advance(seconds(70));
+    job.AddFlight(2, kAll, Func::kRecv, 0, 8, 1024,
+                  PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.AddFlight(0, kAll, Func::kRecv, 0, age_s, 1024,
+                  PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
     EXPECT_THAT(job.Evaluate(), IsEmpty());
     EXPECT_THAT(job.detector.suspicions(), SizeIs(age_s < 5 ? 0 : 1)) << age_s;
   }

@@ -1,5 +1,5 @@
-// A small part of the fault matrix, with seeds that the detector was not tuned with. The whole is
-// `bench/run.sh fault-matrix`.
+// A small part of the fault matrix, with seeds that the detector was not tuned with. `bench/run.sh
+// fault-matrix` runs the full matrix.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t kFirstSeed = 900'000;
 
-std::string Told(const Outcome& outcome) {
+std::string Text(const Outcome& outcome) {
   std::string text;
-  for (const detect::Verdict& verdict : outcome.said) {
+  for (const detect::Verdict& verdict : outcome.reported) {
     text +=
         fmt::format("{}: {}\n", detect::ToString(verdict.fault), fmt::join(verdict.evidence, "; "));
   }
@@ -25,15 +25,15 @@ std::string Told(const Outcome& outcome) {
 
 class FaultTest : public testing::TestWithParam<std::tuple<FaultKind, Shape, uint32_t>> {};
 
-TEST_P(FaultTest, IsFoundAndNobodyElseIsBlamed) {
+TEST_P(FaultTest, IsFoundAndNoOtherRankIsBlamed) {
   const auto [kind, shape, world] = GetParam();
   for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
     const Scenario scenario{
         .shape = shape, .world = world, .fault = kind, .magnitude = 0.3, .conditions = {}};
     const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
-    EXPECT_TRUE(outcome.detected) << "seed " << seed << "\n" << Told(outcome);
-    EXPECT_TRUE(outcome.exact) << "seed " << seed << "\n" << Told(outcome);
-    EXPECT_TRUE(outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.detected) << "seed " << seed << "\n" << Text(outcome);
+    EXPECT_TRUE(outcome.exact) << "seed " << seed << "\n" << Text(outcome);
+    EXPECT_TRUE(outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
   }
 }
 
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      FaultKind::kSlowGpu, FaultKind::kTwoSlow),
                      testing::ValuesIn(kShapes), testing::Values(8U, 64U)));
 
-TEST(SmallFaultTest, AFewPercentAreFoundBesideTheRanksOwnPast) {
+TEST(SmallFaultTest, AFewPercentAreFoundAgainstTheRanksOwnPast) {
   for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
     const Scenario scenario{.shape = Shape::kPipeline,
                             .world = 64,
@@ -60,11 +60,11 @@ TEST(SmallFaultTest, AFewPercentAreFoundBesideTheRanksOwnPast) {
                             .magnitude = 0.05,
                             .conditions = {}};
     const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
-    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
   }
 }
 
-TEST(SmallFaultTest, LittleOfALongIterationIsFoundOnceItHasLasted) {
+TEST(SmallFaultTest, ASmallShareOfALongIterationIsFoundOnceItHasLasted) {
   double longest = 0;
   for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
     const Scenario scenario{.shape = Shape::kExperts,
@@ -73,10 +73,10 @@ TEST(SmallFaultTest, LittleOfALongIterationIsFoundOnceItHasLasted) {
                             .magnitude = 0.05,
                             .conditions = {}};
     const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
-    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
     longest = std::max(longest, outcome.latency_iterations);
   }
-  EXPECT_GT(longest, 50) << "none of them was a small change";
+  EXPECT_GT(longest, 50) << "no run depended on a small lasting change";
 }
 
 TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
@@ -88,36 +88,36 @@ TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
                             .duty = 0.1,
                             .conditions = {}};
     const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
-    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
   }
 }
 
-TEST(TraceTest, SeedsBesideEachOtherHaveNoDrawsInCommon) {
+TEST(TraceTest, NeighbouringSeedsShareNoDraws) {
   std::set<uint64_t> seen;
-  size_t told = 0;
+  size_t observed = 0;
   for (uint64_t seed = 1; seed <= 16; ++seed) {
     Trace trace({.world = 64, .conditions = {}}, seed);
     trace.Advance();
     while (auto delivery = trace.Next(trace.horizon_s())) {
       if (delivery->digest->number != 1) continue;
-      ++told;
-      seen.insert(delivery->digest->taken_ns);  // by the node's offset, drift and moment
+      ++observed;
+      seen.insert(delivery->digest->taken_ns);  // depends on clock offset, drift and time
     }
   }
-  EXPECT_GT(told, 100U);
-  EXPECT_GT(seen.size() + 4, told) << "a digest may be repeated";
+  EXPECT_GT(observed, 100U);
+  EXPECT_GT(seen.size() + 4, observed) << "a digest may be repeated";
 }
 
 class NegativeTest : public testing::TestWithParam<std::tuple<size_t, Shape>> {};
 
-TEST_P(NegativeTest, NobodyIsBlamed) {
+TEST_P(NegativeTest, NoRankIsBlamed) {
   const auto [negative, shape] = GetParam();
   for (uint32_t world : {8U, 64U}) {
     const Scenario scenario{
         .shape = shape, .world = world, .conditions = Negatives()[negative].conditions};
     const Outcome outcome =
         RunScenario(scenario, kFirstSeed, {.iterations_after = world == 8 ? 400U : 100U});
-    EXPECT_TRUE(outcome.wrong.empty()) << Negatives()[negative].name << "\n" << Told(outcome);
+    EXPECT_TRUE(outcome.wrong.empty()) << Negatives()[negative].name << "\n" << Text(outcome);
   }
 }
 

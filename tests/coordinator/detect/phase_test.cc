@@ -1,4 +1,4 @@
-// Hangs of ranks in marked phases, of ranks that have just begun, and of those that compute.
+// Hangs of ranks in marked phases, of ranks before their first operation, and of running ranks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,44 +12,46 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Rank 3 is in a checkpoint for so many seconds, the others come to the next operation at once.
-double Save(Told& job, uint64_t seq, int seconds_long) {
-  job.Land();
+/// Rank 3 is in a checkpoint for `seconds_long`. The others start the next operation at once.
+/// Returns how long they have waited.
+double Save(FakeJob& job, uint64_t seq, int seconds_long) {
+  job.ClearFlights();
   job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);
   double age_s = 0;
   for (int i = 0; i < seconds_long; ++i) {
-    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, seq, age_s);
     EXPECT_THAT(job.Evaluate(), IsEmpty()) << age_s;
     EXPECT_THAT(job.detector.suspicions(), IsEmpty()) << age_s;
-    job.Land();
-    job.Pass(seconds(1));
+    job.ClearFlights();
+    job.Advance(seconds(1));
     age_s += 1;
   }
   return age_s;
 }
 
-/// From when on rank 3 is blamed for not coming, though it moves no more; 0: it is not.
-double BlamedFrom(Told& job, uint64_t seq, double age_s, double until_s) {
+/// Rank 3 makes no more progress. Returns the age of the wait, in seconds, at which the rank is
+/// blamed; 0 if it is not blamed.
+double BlamedFrom(FakeJob& job, uint64_t seq, double age_s, double until_s) {
   for (; age_s < until_s; age_s += 1) {
-    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, seq, age_s);
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, seq, age_s);
     if (!job.Evaluate().empty()) return age_s;
-    job.Land();
-    job.Pass(seconds(1));
+    job.ClearFlights();
+    job.Advance(seconds(1));
   }
   return 0;
 }
 
-Told Saving() {
-  Told job(6);
+FakeJob Saving() {
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.Complete(kAll, 5);
   job.Evaluate();
-  job.Pass(seconds(1));
+  job.Advance(seconds(1));
   return job;
 }
 
-TEST(PhaseTest, AMarkedPhaseExcusesAndItsTimeIsNotCountedAfterIt) {
-  Told job = Saving();
+TEST(PhaseTest, AMarkedPhaseExcusesAndItsTimeDoesNotCountLater) {
+  FakeJob job = Saving();
   double age_s = Save(job, 5, 100);
   job.state(3).phases = 0;
   const double from_s = BlamedFrom(job, 5, age_s, 300);
@@ -57,15 +59,15 @@ TEST(PhaseTest, AMarkedPhaseExcusesAndItsTimeIsNotCountedAfterIt) {
   EXPECT_LE(from_s, 100 + 65);
 }
 
-TEST(PhaseTest, AHangInsideAPhaseIsFoundWhenItTakesFarLongerThanUsual) {
-  Told job = Saving();
+TEST(PhaseTest, AHangInAPhaseIsFoundWhenItLastsFarLongerThanUsual) {
+  FakeJob job = Saving();
   for (uint64_t seq = 5; seq < 8; ++seq) {
     Save(job, seq, 12);
     job.state(3).phases = 0;
-    job.Land();
+    job.ClearFlights();
     job.Complete(kAll, seq + 1);
     job.Evaluate();
-    job.Pass(seconds(5));
+    job.Advance(seconds(5));
   }
   const double age_s = Save(job, 8, 50);
   const double from_s = BlamedFrom(job, 8, age_s, 700);
@@ -73,27 +75,27 @@ TEST(PhaseTest, AHangInsideAPhaseIsFoundWhenItTakesFarLongerThanUsual) {
   EXPECT_LE(from_s, 70);
 }
 
-TEST(PhaseTest, TheFirstPhaseOfAKindIsGivenTenMinutes) {
-  Told job = Saving();
+TEST(PhaseTest, TheFirstPhaseOfAKindExcusesForTenMinutes) {
+  FakeJob job = Saving();
   const double from_s = BlamedFrom(job, 5, Save(job, 5, 590), 700);
   EXPECT_GE(from_s, 600);
   EXPECT_LE(from_s, 605);
 }
 
 TEST(PhaseTest, AMarkedStartThatDoesNotEndIsAnAlertAfterAMinuteAndAFaultAfterTen) {
-  Told job(6);
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.state(3).phases = static_cast<uint8_t>(Phase::kInit);
   job.state(3).step = 0;
   job.Evaluate();
-  job.Pass(seconds(2));
+  job.Advance(seconds(2));
   double alerted_s = 0;
   double restarted_s = 0;
   for (double age_s = 0; age_s < 700 && restarted_s == 0; age_s += 1) {
-    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.Fly(rank, kAll, kReduce, 0, age_s);
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, age_s);
     const auto verdicts = job.Evaluate();
-    job.Land();
-    job.Pass(seconds(1));
+    job.ClearFlights();
+    job.Advance(seconds(1));
     if (verdicts.empty()) continue;
     EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
     if (alerted_s == 0) alerted_s = age_s;
@@ -104,24 +106,24 @@ TEST(PhaseTest, AMarkedStartThatDoesNotEndIsAnAlertAfterAMinuteAndAFaultAfterTen
   EXPECT_GE(restarted_s, 595);
 }
 
-TEST(PhaseTest, WhoHasNotBegunIsGivenLongerThanTheOthersNeededToCome) {
-  Told job(6);
+TEST(PhaseTest, PatienceForARankWithoutOperationsCoversTheTimeThatOthersNeeded) {
+  FakeJob job(6);
   job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
   job.AddComm(kAll + 1, Role::kTensor, {0, 1});
   for (uint32_t rank = 0; rank < 6; ++rank) job.state(rank).step = 0;
   for (int i = 0; i < 120; ++i) {
     EXPECT_THAT(job.Evaluate(), IsEmpty());
-    job.Pass(seconds(1));
+    job.Advance(seconds(1));
   }
-  job.Complete(kAll + 1, 30);  // two ranks have begun
+  job.Complete(kAll + 1, 30);  // two ranks have completed operations
   const double from_s = BlamedFrom(job, 0, 0, 400);
   EXPECT_GE(from_s, 180) << "1.5 times two minutes";
   EXPECT_LE(from_s, 190);
 }
 
-TEST(PhaseTest, WhatSomeHaveLeftIsNoHangWhileARankIsInAMarkedPhase) {
+TEST(PhaseTest, AnOperationThatSomeCompletedIsNoHangDuringAMarkedPhase) {
   for (const bool marked : {true, false}) {
-    Told job(6);
+    FakeJob job(6);
     job.AddComm(kAll, Role::kData, {2, 3});
     job.AddComm(kAll + 1, Role::kTensor, {0, 3});
     job.Complete(kAll, 5);
@@ -131,39 +133,39 @@ TEST(PhaseTest, WhatSomeHaveLeftIsNoHangWhileARankIsInAMarkedPhase) {
     job.CompleteOf(3, kAll, 6);
     bool found = false;
     for (double age_s = 0; age_s < 100; age_s += 1) {
-      job.Fly(2, kAll, kReduce, 5, age_s);
-      job.Fly(3, kAll + 1, kReduce, 30, age_s, 1024, {}, FlightState::kEnqueued);
+      job.AddFlight(2, kAll, kReduce, 5, age_s);
+      job.AddFlight(3, kAll + 1, kReduce, 30, age_s, 1024, {}, FlightState::kEnqueued);
       found |= !job.Evaluate().empty();
-      job.Land();
-      job.Pass(seconds(1));
+      job.ClearFlights();
+      job.Advance(seconds(1));
     }
     EXPECT_EQ(found, !marked);
   }
 }
 
-TEST(PhaseTest, WhoRunsIsGivenMoreThanWhoSleeps) {
-  Told job = Saving();
+TEST(PhaseTest, ARunningRankHasMorePatienceThanASleepingOne) {
+  FakeJob job = Saving();
   job.state(3).process_state = 'R';
   const double from_s = BlamedFrom(job, 5, 0, 200);
   EXPECT_GE(from_s, 75);
   EXPECT_LE(from_s, 77);
 }
 
-TEST(PhaseTest, ARankAloneInACommunicatorWaitsForNobody) {
-  Told job(2);
+TEST(PhaseTest, ARankAloneInACommunicatorWaitsForNoRank) {
+  FakeJob job(2);
   job.AddComm(kAll, Role::kData, {0});
   job.AddComm(kAll + 1, Role::kTensor, {0, 1});
   job.Complete(kAll + 1, 30);
   for (double age_s = 0; age_s < 100; age_s += 1) {
-    job.Fly(0, kAll, kReduce, 7, age_s);
+    job.AddFlight(0, kAll, kReduce, 7, age_s);
     EXPECT_THAT(job.Evaluate(), IsEmpty()) << age_s;
-    job.Land();
-    job.Pass(seconds(1));
+    job.ClearFlights();
+    job.Advance(seconds(1));
   }
 }
 
-TEST(PhaseTest, WhoIsStoppedInsideAMarkedPhaseIsFound) {
-  Told job = Saving();
+TEST(PhaseTest, ARankStoppedInAMarkedPhaseIsFound) {
+  FakeJob job = Saving();
   const double age_s = Save(job, 5, 3);
   job.state(3).process_state = 'T';
   const double from_s = BlamedFrom(job, 5, age_s, 30);

@@ -1,5 +1,5 @@
-// A few cells of the fault matrix over rank programs (tests/sim): what was reached is kept. Runs
-// are reproducible, so that a count that falls is a change of the detector, or of the model.
+// Regression test on a few cells of the fault matrix over rank programs (tests/sim). Runs are
+// reproducible: a result that gets worse is caused by a change of the detector or of the simulator.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ Outcome RunOf(Family family, std::string_view fault, uint64_t seed,
   return RunCase(what, 1000 * seed + static_cast<uint64_t>(family));
 }
 
-struct Kept {
+struct Cell {
   std::string_view fault;
-  bool steps_only;      // whether jobs that report steps only are counted, too
+  bool steps_only;      // also run jobs that report only steps
   uint32_t missed_max;  // runs in which the fault is not found and attributed exactly
 };
 
-class ProgramFaultTest : public testing::TestWithParam<Kept> {};
+class ProgramFaultTest : public testing::TestWithParam<Cell> {};
 
 TEST_P(ProgramFaultTest, IsAttributedInAllFamilies) {
   uint32_t missed = 0;
@@ -48,13 +48,13 @@ TEST_P(ProgramFaultTest, IsAttributedInAllFamilies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, ProgramFaultTest,
-                         testing::Values(Kept{"sigkill", true, 0}, Kept{"node-gone", true, 0},
-                                         Kept{"sigstop", true, 0}, Kept{"loader", false, 0},
-                                         Kept{"kernel", false, 0}, Kept{"mismatch", false, 0},
-                                         Kept{"storage-marked", false, 0},
-                                         Kept{"never-joins", false, 2}, Kept{"gpu-30%", false, 3},
-                                         Kept{"gpu-10%", false, 3}, Kept{"nic-2x", false, 4}),
-                         [](const testing::TestParamInfo<Kept>& cell) {
+                         testing::Values(Cell{"sigkill", true, 0}, Cell{"node-gone", true, 0},
+                                         Cell{"sigstop", true, 0}, Cell{"loader", false, 0},
+                                         Cell{"kernel", false, 0}, Cell{"mismatch", false, 0},
+                                         Cell{"storage-marked", false, 0},
+                                         Cell{"never-joins", false, 2}, Cell{"gpu-30%", false, 3},
+                                         Cell{"gpu-10%", false, 3}, Cell{"nic-2x", false, 4}),
+                         [](const testing::TestParamInfo<Cell>& cell) {
                            std::string name(cell.param.fault);
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
                            return name;

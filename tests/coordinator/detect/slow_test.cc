@@ -1,4 +1,4 @@
-// Slowness, part by part: gathering, lateness, transfers, the delay matrix, the pace.
+// The parts of the slowness detector: gathering, lateness, transfers, the delay matrix, the pace.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,19 +27,19 @@ Collective Record(Func func, uint64_t seq, uint64_t start_ns, uint64_t stop_ns) 
   return record;
 }
 
-TEST(GathererTest, GivesAnOperationWhenAllHaveToldInOrder) {
+TEST(GathererTest, ReturnsOperationsInOrderOnceAllMembersReported) {
   Gatherer gatherer(2);
   gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), 0, kNow);
   gatherer.Add(Record(Func::kAllReduce, 1, 3, 4), 0, kNow);
   gatherer.Add(Record(Func::kAllReduce, 1, 13, 14), 1, kNow);
-  EXPECT_FALSE(gatherer.Take(Clock::TimePoint::min())) << "0 comes first";
+  EXPECT_FALSE(gatherer.Take(Clock::TimePoint::min())) << "operation 0 comes first";
   gatherer.Add(Record(Func::kAllReduce, 0, 11, 12), 1, kNow);
   EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 0U);
   EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 1U);
   EXPECT_TRUE(gatherer.empty());
 }
 
-TEST(GathererTest, DoesWithoutALostRank) {
+TEST(GathererTest, ReturnsAnOperationWithoutTheRecordsOfALostRank) {
   Gatherer gatherer(4);
   for (uint32_t position : {0U, 2U}) {
     gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), position, kNow);
@@ -49,11 +49,11 @@ TEST(GathererTest, DoesWithoutALostRank) {
   const auto taken = gatherer.Take(kNow);
   ASSERT_TRUE(taken);
   EXPECT_EQ(taken->count, 2U);
-  EXPECT_FALSE(gatherer.Take(kNow)) << "a quarter of the members is too little";
+  EXPECT_FALSE(gatherer.Take(kNow)) << "a quarter of the members is not enough";
   EXPECT_TRUE(gatherer.empty());
 }
 
-TEST(GathererTest, IsBoundedAndOneRankDoesNotFillIt) {
+TEST(GathererTest, IsBoundedAndOneRankCannotFillIt) {
   Gatherer gatherer(8);
   for (uint64_t seq = 0; seq < 100'000; ++seq) {
     gatherer.Add(Record(Func::kAllReduce, 1'000'000 + seq, 1, 2), 0, kNow);
@@ -67,7 +67,7 @@ TEST(GathererTest, IsBoundedAndOneRankDoesNotFillIt) {
   EXPECT_TRUE(found);
 }
 
-/// A communicator whose members each compute for a while and then meet. Each has its own clock.
+/// A communicator whose members compute and then meet in an operation. Each has its own clock.
 class Meeting {
  public:
   explicit Meeting(uint32_t members) : members_(members), lateness_(members, {}) {
@@ -76,10 +76,10 @@ class Meeting {
     moved_.resize(members, 1);
   }
 
-  /// One iteration: own times, by member, and bytes moved.
+  /// Runs one iteration with the given own times and bytes moved, by member.
   void Iterate(const std::vector<uint64_t>& own_ms, const std::vector<uint64_t>& bytes = {}) {
     const uint64_t slowest = *std::max_element(own_ms.begin(), own_ms.end());
-    Gathered operation;
+    GatheredOperation operation;
     operation.func = Func::kAllReduce;
     operation.seq = seq_++;
     operation.bytes = 1024;
@@ -93,16 +93,16 @@ class Meeting {
       moved_[i] += bytes.empty() ? 1024 : bytes[i];
       clock_[i] = stop;
     }
-    lateness_.Add(operation, 1000.0 * kMs, {}, true, usage_);
+    lateness_.Add(operation, 1000.0 * kMs, {}, true, baseline_);
   }
   const Track& track(uint32_t i) const { return lateness_.tracks()[i]; }
   bool suspicious() const { return lateness_.suspicious(); }
-  const RoleUsage& usage() const { return usage_; }
+  const RoleBaseline& baseline() const { return baseline_; }
 
  private:
   const uint32_t members_;
   Lateness lateness_;
-  RoleUsage usage_;
+  RoleBaseline baseline_;
   std::vector<uint64_t> clock_;
   std::vector<uint64_t> blocked_;
   std::vector<uint64_t> moved_;
@@ -118,13 +118,13 @@ TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
   EXPECT_TRUE(meeting.suspicious());
 }
 
-TEST(LatenessTest, NobodyIsLateWhereAllAreAlike) {
+TEST(LatenessTest, NoMemberIsLateIfAllAreSimilar) {
   Meeting meeting(4);
   for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900, 901 + i % 3, 899, 900 + i % 5});
   EXPECT_FALSE(meeting.suspicious());
 }
 
-TEST(LatenessTest, LateNowAndThenIsNotLateLastingly) {
+TEST(LatenessTest, OccasionalLatenessIsNotLastingLateness) {
   Meeting meeting(4);
   for (uint64_t i = 0; i < 24; ++i) {
     meeting.Iterate({900, i % 4 == 0 ? 1000U : 900U, i % 4 == 1 ? 1000U : 900U, 900});
@@ -139,11 +139,11 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
   std::vector<uint64_t> bytes;
   for (uint64_t i = 0; i < 8; ++i) {
     bytes.push_back((10 + i * i) << 20U);
-    own.push_back(500 + 5 * (10 + i * i));  // as its bytes
+    own.push_back(500 + 5 * (10 + i * i));  // in proportion to its bytes
   }
   for (int i = 0; i < 30; ++i) meeting.Iterate(own, bytes);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(20), 14U) << i;
-  own[3] += 150;  // and now one is slow for what it has to do
+  own[3] += 150;  // now one member is slow for its work
   for (int i = 0; i < 20; ++i) meeting.Iterate(own, bytes);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count(20) >= 14, i == 3) << i;
 }
@@ -151,10 +151,10 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
 TEST(LatenessTest, OneStallIsNotSlowness) {
   Meeting meeting(4);
   for (int i = 0; i < 24; ++i) meeting.Iterate({900, 900, 900, i % 5 == 0 ? 9000U : 900U});
-  EXPECT_EQ(meeting.track(3).strong_count(), 0U);
+  EXPECT_EQ(meeting.track(3).very_late_count(), 0U);
 }
 
-/// Excesses one after another, with the thresholds of a quiet job.
+/// A track with the thresholds of a job with little noise.
 class TrackOf {
  public:
   TrackOf& Add(int windows, double excess) {
@@ -168,11 +168,11 @@ class TrackOf {
   Track track_;
 };
 
-TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
+TEST(TrackTest, ASlowdownBelowTheLimitForPeersCounts) {
   TrackOf track;
   track.Add(40, -0.003).Add(19, 0.015);
   EXPECT_EQ(track->slower_count(20), 19U);
-  EXPECT_EQ(track->late_count(20), 0U) << "1.5 % is not late";
+  EXPECT_EQ(track->late_count(20), 0U) << "1.5 % is below the limit";
   EXPECT_NEAR(track->shift(), 0.018, 1e-6);
   track.Add(300, 0.015);
   EXPECT_EQ(track->slower_count(20), 20U) << "a slowdown is not learned as usual";
@@ -181,31 +181,31 @@ TEST(TrackTest, SlowerThanItUsedToBeBelowWhatIsLateAmongPeers) {
 TEST(TrackTest, ASmallChangeCountsOnceItHasLasted) {
   TrackOf track;
   track.Add(40, -0.004).Add(40, 0.004);
-  EXPECT_EQ(track->slower_count(20), 0U) << "0.8 % is little";
-  EXPECT_FALSE(track->small_change(0.006)) << "forty windows are not long";
+  EXPECT_EQ(track->slower_count(20), 0U) << "0.8 % is below the limit";
+  EXPECT_FALSE(track->small_change(0.006)) << "forty windows are too few";
   track.Add(41, 0.004);
   EXPECT_TRUE(track->small_change(0.006));
   EXPECT_NEAR(track->lasting_shift(), 0.008, 1e-6);
   EXPECT_FALSE(track->small_change(0.009));
   track.Add(400, 0.004);
-  EXPECT_TRUE(track->small_change(0.006)) << "it is not learned as usual";
+  EXPECT_TRUE(track->small_change(0.006)) << "the change is not learned as usual";
   track.Add(21, -0.004);
-  EXPECT_FALSE(track->small_change(0.006)) << "over";
+  EXPECT_FALSE(track->small_change(0.006)) << "the change has ended";
 }
 
-TEST(TrackTest, ASmallChangeBackToTheOthersIsNone) {
+TEST(TrackTest, ARegressionToThePeersIsNoSmallChange) {
   TrackOf track;
   track.Add(40, -0.02).Add(200, 0.001);
   EXPECT_FALSE(track->small_change(0.006));
 }
 
-TEST(TrackTest, WhatWasAlwaysSoIsNoSmallChange) {
+TEST(TrackTest, AConstantExcessIsNoSmallChange) {
   TrackOf track;
   track.Add(200, 0.009);
   EXPECT_FALSE(track->small_change(0.006));
 }
 
-TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
+TEST(TrackTest, AConstantExcessOrARegressionToThePeersIsNoSlowdown) {
   TrackOf always;
   always.Add(60, 0.015);
   EXPECT_EQ(always->slower_count(20), 0U);
@@ -215,7 +215,7 @@ TEST(TrackTest, WhoWasAlwaysSoOrFellBackToTheOthersIsNotSlower) {
   EXPECT_NEAR(back->shift(), 0.051, 1e-6);
 }
 
-TEST(TrackTest, APastOfAFewWindowsIsNoPast) {
+TEST(TrackTest, AFewWindowsAreNoPast) {
   TrackOf track;
   track.Add(7, 0).Add(1, 0.5);
   EXPECT_EQ(track->slower_count(20), 0U);
@@ -230,29 +230,29 @@ TEST(TrackTest, TheErrorOfAChangeFallsWithTheWindowsAndGrowsWithTheNoise) {
   EXPECT_NEAR(many->shift_error(0.01), 0.01 * 1.2533 * std::sqrt(1.0 / 20 + 1.0 / 32), 1e-6);
 }
 
-TEST(TrackTest, VeryLateIsCountedByLevelAndByWhile) {
+TEST(TrackTest, VeryLateWindowsAreCountedByLevelAndByWidth) {
   TrackOf track;
   track.Add(20, 0).Add(3, 0.06).Add(2, 0.30).Add(70, 0).Add(1, 0.09);
-  EXPECT_EQ(track->strong_count(0), 6U);
-  EXPECT_EQ(track->strong_count(1), 3U) << "from 8 %";
-  EXPECT_EQ(track->strong_count(3), 2U) << "from 20 %";
-  EXPECT_EQ(track->strong_count(0, 16), 1U);
-  EXPECT_EQ(track->strong_count(0, 72), 2U);
-  EXPECT_EQ(track->strong_count(3, 73), 2U);
+  EXPECT_EQ(track->very_late_count(0), 6U);
+  EXPECT_EQ(track->very_late_count(1), 3U) << "from 8 %";
+  EXPECT_EQ(track->very_late_count(3), 2U) << "from 20 %";
+  EXPECT_EQ(track->very_late_count(0, 16), 1U);
+  EXPECT_EQ(track->very_late_count(0, 72), 2U);
+  EXPECT_EQ(track->very_late_count(3, 73), 2U);
 }
 
-TEST(LatenessTest, TheNoiseIsKnownWithoutWhatLasts) {
+TEST(LatenessTest, TheNoiseExcludesLastingDifferences) {
   Meeting meeting(2);
   for (uint64_t i = 0; i < 80; ++i) meeting.Iterate({900 + i * 7 % 5, 960 + i * 3 % 7});
-  EXPECT_NEAR(meeting.usage().noise, 0.003, 0.002) << "of 60 ms that one needs more";
-  EXPECT_LT(meeting.usage().shifts.Median(), 0.003);
+  EXPECT_NEAR(meeting.baseline().noise, 0.003, 0.002) << "the lasting difference is 60 ms";
+  EXPECT_LT(meeting.baseline().shifts.Median(), 0.003);
 }
 
-/// Computing goes on beside `operations` transfers an iteration, and the ranks wait for each other
-/// at its end alone. Each has its own time for an iteration.
+/// Computing overlaps `operations` transfers in each iteration, and the ranks wait for each other
+/// only at its end. Each rank has its own time for an iteration.
 class Overlapping {
  public:
-  /// `kinds`: 2 has each operation followed by one of another kind, which waits for nothing else.
+  /// `kinds`: if 2, each operation is followed directly by one of another kind.
   Overlapping(uint32_t members, uint32_t operations, uint32_t kinds = 1)
       : members_(members),
         operations_(operations),
@@ -260,14 +260,14 @@ class Overlapping {
         lateness_(members, {}),
         blocked_(members) {}
 
-  /// In the next iteration the rank comes so much later to one operation, and to no other.
+  /// In the next iteration, the rank is `ms` late in one operation only.
   void Stall(size_t rank, double ms) { stall_ = {rank, ms}; }
 
   void Iterate(const std::vector<double>& own_ms) {
     constexpr double kTransferMs = 5;
     std::vector<double> ended(members_);
     for (uint32_t k = 0; k < operations_; ++k) {
-      Gathered operation;
+      GatheredOperation operation;
       operation.func = Func::kAllReduce;
       operation.seq = seq_++;
       operation.bytes = 1024;
@@ -279,11 +279,11 @@ class Overlapping {
         if (k == 4 && i == stall_.first) starts[i] += stall_.second;
         last = std::max(last, starts[i]);
       }
-      Tell(operation, starts, ended, last + kTransferMs);
+      AddOperation(operation, starts, ended, last + kTransferMs);
       if (kinds_ < 2) continue;
       operation.func = Func::kAllGather;
       operation.samples.clear();
-      Tell(operation, ended, ended, last + 2 * kTransferMs);
+      AddOperation(operation, ended, ended, last + 2 * kTransferMs);
     }
     stall_.second = 0;
     at_ms_ += ended[0];
@@ -291,8 +291,8 @@ class Overlapping {
   double excess(uint32_t i) const { return lateness_.tracks()[i].excess(); }
 
  private:
-  void Tell(Gathered& operation, std::vector<double> starts, std::vector<double>& ended,
-            double end_ms) {
+  void AddOperation(GatheredOperation& operation, std::vector<double> starts,
+                    std::vector<double>& ended, double end_ms) {
     for (uint32_t i = 0; i < members_; ++i) {
       const auto start = static_cast<uint64_t>((at_ms_ + starts[i]) * 1e6);
       ended[i] = end_ms;
@@ -300,7 +300,7 @@ class Overlapping {
       operation.samples.push_back({start, stop, blocked_[i] + 1, 1});
       blocked_[i] += stop - start;
     }
-    lateness_.Add(operation, 1000.0 * kMs, {}, true, usage_);
+    lateness_.Add(operation, 1000.0 * kMs, {}, true, baseline_);
   }
 
   const uint32_t members_;
@@ -308,14 +308,14 @@ class Overlapping {
   const uint32_t kinds_;
   std::pair<size_t, double> stall_{0, 0};
   Lateness lateness_;
-  RoleUsage usage_;
+  RoleBaseline baseline_;
   std::vector<uint64_t> blocked_;
   double at_ms_ = 1000;
   uint64_t seq_ = 0;
 };
 
-TEST(LatenessTest, ALeadBesideOverlappingOperationsCountsOnce) {
-  // One of eight is 4 % slower. It is behind in every bucket, more and more.
+TEST(LatenessTest, ALagInOverlappingOperationsCountsOnce) {
+  // One rank of eight is 4 % slower. Its lag grows from bucket to bucket.
   Overlapping job(8, 10);
   for (int i = 0; i < 60; ++i) {
     std::vector<double> own_ms(8, 990 + i * 7 % 5);
@@ -326,8 +326,8 @@ TEST(LatenessTest, ALeadBesideOverlappingOperationsCountsOnce) {
   EXPECT_LT(job.excess(3), 0.06) << "the sum over the buckets is 20 %";
 }
 
-TEST(LatenessTest, ALeadCountsOnceWhateverElseStalls) {
-  // Rank 3 is behind in every bucket; all ranks stall in turns, once for long.
+TEST(LatenessTest, ALagCountsOnceDespiteStallsOfAllRanks) {
+  // Rank 3 lags in every bucket. All ranks stall in turn, for 280 ms each.
   Overlapping job(8, 10);
   for (size_t i = 0; i < 60; ++i) {
     std::vector<double> own_ms(8, 990.0 + static_cast<double>(i * 7 % 5));
@@ -339,7 +339,7 @@ TEST(LatenessTest, ALeadCountsOnceWhateverElseStalls) {
   EXPECT_LT(job.excess(3), 0.06);
 }
 
-TEST(LatenessTest, ALeadCountsOnceWhereTwoKindsOfOperationsTakeTurns) {
+TEST(LatenessTest, ALagCountsOnceIfTwoKindsOfOperationsAlternate) {
   Overlapping job(8, 10, /*kinds=*/2);
   for (int i = 0; i < 60; ++i) {
     std::vector<double> own_ms(8, 990 + i * 7 % 5);
@@ -350,11 +350,11 @@ TEST(LatenessTest, ALeadCountsOnceWhereTwoKindsOfOperationsTakeTurns) {
   EXPECT_LT(job.excess(3), 0.06);
 }
 
-TEST(LatenessTest, ALeadCountsOnceInOperationsThatFollowEachOtherAtOnce) {
-  // Three operations a window come in a row for all but rank 3, which comes 40 ms late to the first
-  // and has the transfer's 30 ms to compute before each of the others.
+TEST(LatenessTest, ALagCountsOnceInBackToBackOperations) {
+  // Each window has three back-to-back operations. Rank 3 is 40 ms late in the first one, and
+  // computes for 30 ms, the length of the transfer, before each of the others.
   Lateness lateness(8, {});
-  RoleUsage usage;
+  RoleBaseline baseline;
   std::vector<uint64_t> blocked(8);
   uint64_t at_ms = 1000;
   uint64_t seq = 0;
@@ -362,7 +362,7 @@ TEST(LatenessTest, ALeadCountsOnceInOperationsThatFollowEachOtherAtOnce) {
     at_ms += 900 + window % 3;
     for (uint64_t k = 0; k < 3; ++k) {
       const uint64_t lead_ms = k == 0 ? 40 : 30;
-      Gathered operation;
+      GatheredOperation operation;
       operation.func = Func::kAllReduce;
       operation.seq = seq++;
       operation.bytes = 1 << 20;
@@ -374,19 +374,19 @@ TEST(LatenessTest, ALeadCountsOnceInOperationsThatFollowEachOtherAtOnce) {
         blocked[i] += stop - start;
       }
       at_ms += lead_ms + 30;
-      lateness.Add(operation, 1000.0 * kMs, {}, true, usage);
+      lateness.Add(operation, 1000.0 * kMs, {}, true, baseline);
     }
   }
-  EXPECT_NEAR(lateness.tracks()[3].excess(), 0.04, 0.01) << "and not 10 %";
+  EXPECT_NEAR(lateness.tracks()[3].excess(), 0.04, 0.01) << "not the sum, 10 %";
 }
 
 TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
   Lateness lateness(4, {});
-  RoleUsage usage;
+  RoleBaseline baseline;
   uint64_t at = 1000 * kMs;
   std::vector<uint64_t> blocked(4);
   auto iterate = [&](uint64_t last_stage_ms, uint64_t seq) {
-    Gathered operation;
+    GatheredOperation operation;
     operation.func = Func::kAllReduce;
     operation.seq = seq;
     operation.bytes = 1024;
@@ -398,28 +398,28 @@ TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
       blocked[i] += stop - start;
     }
     at = stop;
-    lateness.Add(operation, 1000.0 * kMs, {}, false, usage);
+    lateness.Add(operation, 1000.0 * kMs, {}, false, baseline);
   };
   uint64_t seq = 0;
   for (; seq < 60; ++seq) iterate(1000 + seq % 2, seq);
-  EXPECT_EQ(lateness.tracks()[3].late_count(20), 0U) << "its work is another";
-  EXPECT_EQ(lateness.tracks()[3].strong_count(), 0U);
+  EXPECT_EQ(lateness.tracks()[3].late_count(20), 0U) << "its work differs";
+  EXPECT_EQ(lateness.tracks()[3].very_late_count(), 0U);
   EXPECT_FALSE(lateness.suspicious());
   for (; seq < 90; ++seq) iterate(1100 + seq % 2, seq);
   EXPECT_GE(lateness.tracks()[3].slower_count(20), 14U);
 }
 
-TEST(LatenessTest, WindowsHoldTheLongPartOfTheProgramToo) {
-  // Fourteen seconds of computing, then four operations a quarter of a second apart; the time of a
-  // step is not told. One of four ranks is 10 % slower.
+TEST(LatenessTest, WindowsCoverTheLongPartsOfTheProgram) {
+  // Fourteen seconds of computing, then four operations a quarter of a second apart. The duration
+  // of a step is not reported. One of four ranks is 10 % slower.
   Lateness lateness(4, {});
-  RoleUsage usage;
+  RoleBaseline baseline;
   uint64_t at = 1000 * kMs;
   std::vector<uint64_t> blocked(4);
   uint64_t seq = 0;
   for (int i = 0; i < 60; ++i) {
     for (uint32_t k = 0; k < 4; ++k) {
-      Gathered operation;
+      GatheredOperation operation;
       operation.func = Func::kAllReduce;
       operation.seq = seq++;
       operation.bytes = 1024;
@@ -432,7 +432,7 @@ TEST(LatenessTest, WindowsHoldTheLongPartOfTheProgramToo) {
         blocked[rank] += stop - start;
       }
       at = stop;
-      lateness.Add(operation, 0, {}, true, usage);
+      lateness.Add(operation, 0, {}, true, baseline);
     }
   }
   EXPECT_GT(lateness.window_ns(), 10e9);
@@ -441,28 +441,29 @@ TEST(LatenessTest, WindowsHoldTheLongPartOfTheProgramToo) {
 
 TEST(StepsTest, ALongStepIsTheRanksOwnTime) {
   Steps steps(4, {});
-  RoleUsage usage;
-  auto tell = [&](uint64_t from, uint64_t to, uint64_t slow_ms) {
+  RoleBaseline baseline;
+  auto add = [&](uint64_t from, uint64_t to, uint64_t slow_ms) {
     for (uint64_t step = from; step < to; ++step) {
       for (uint32_t rank = 0; rank < 4; ++rank) {
-        if (rank == 1 && step % 10 == 3) continue;  // a word that is lost
+        if (rank == 1 && step % 10 == 3) continue;  // a lost report
         steps.Add(rank, {step, (rank == 2 ? slow_ms : 1000 + step % 3) * kMs}, kNow);
       }
-      while (auto whole = steps.Take(kNow)) {
-        steps.lateness().Add(*whole, 1000.0 * kMs, {}, true, usage);
+      while (auto complete = steps.Take(kNow)) {
+        steps.lateness().Add(*complete, 1000.0 * kMs, {}, true, baseline);
       }
     }
   };
-  tell(1, 60, 1000);
+  add(1, 60, 1000);
   EXPECT_FALSE(steps.lateness().suspicious());
-  tell(60, 100, 1100);
+  add(60, 100, 1100);
   EXPECT_TRUE(steps.lateness().suspicious());
   EXPECT_NEAR(steps.lateness().tracks()[2].excess(), 0.1, 0.02);
   EXPECT_LT(steps.lateness().tracks()[1].late_count(20), 14U);
 }
 
-/// One of `members` needs 0.8 % more after a while; little differs otherwise.
-bool SmallChangeSeen(uint32_t members, const std::vector<uint64_t>& bytes = {}) {
+/// From window 20 on, one of `members` needs 9 ms more, 0.8 % of an iteration. Otherwise the
+/// members differ little.
+bool FindsSmallChange(uint32_t members, const std::vector<uint64_t>& bytes = {}) {
   Meeting meeting(members);
   std::vector<uint64_t> own(members);
   for (uint64_t window = 0; window < 160; ++window) {
@@ -474,12 +475,12 @@ bool SmallChangeSeen(uint32_t members, const std::vector<uint64_t>& bytes = {}) 
   return meeting.suspicious();
 }
 
-TEST(LatenessTest, ASmallChangeIsSeenBesideTheMedianOfMany) {
-  EXPECT_TRUE(SmallChangeSeen(40));
-  EXPECT_FALSE(SmallChangeSeen(8));
+TEST(LatenessTest, ASmallChangeIsFoundAmongManyMembers) {
+  EXPECT_TRUE(FindsSmallChange(40));
+  EXPECT_FALSE(FindsSmallChange(8));
 }
 
-TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
+TEST(LatenessTest, ThePastIsNotComparedIfWorkDiffers) {
   Meeting meeting(4);
   const std::vector<uint64_t> bytes = {10U << 20U, 11U << 20U, 12U << 20U, 13U << 20U};
   for (int i = 0; i < 40; ++i) meeting.Iterate({500, 550, 600, 650}, bytes);
@@ -487,7 +488,7 @@ TEST(LatenessTest, WhereWorkDiffersThePastDoesNotBind) {
   EXPECT_EQ(meeting.track(0).slower_count(20), 0U);
 }
 
-TEST(SlownessTest, WhatFewShowOfTheSpreadIsWeighedWithWhatIsUsual) {
+TEST(SlownessTest, TheSpreadOfFewRanksIsWeightedWithTheUsualOne) {
   struct Case {
     size_t members;
     double shown;
@@ -507,47 +508,48 @@ TEST(SlownessTest, WhatFewShowOfTheSpreadIsWeighedWithWhatIsUsual) {
 }
 
 TEST(SlownessTest, TheUpperQuantileOfTheSpreadCounts) {
-  // A third of the ranks is far off: the median alone does not see them.
+  // A third of the ranks has a large excess, which the median ignores.
   std::vector<double> excesses = {0.004, 0.004, 0.004, 0.004, 0.004, 0.004, 0.03, 0.03, 0.03};
   EXPECT_GT(LastingSpread(excesses), 0.009);
 }
 
-TEST(SlownessTest, OftenVeryLateIsMoreThanTheOthersMayUsuallyBe) {
+TEST(SlownessTest, FrequentStallsExceedTheRateOfTheOthers) {
   struct Case {
-    int strong;           // of the last 64 windows of one of 8 ranks
-    uint64_t all_strong;  // of all windows of all ranks
+    int very_late;           // of the last 64 windows of one of 8 ranks
+    uint64_t all_very_late;  // of all windows of all ranks
     uint64_t all_windows;
-    bool often;
+    bool frequent;
   };
   constexpr Case kCases[] = {
-      {9, 9, 1'322, false},   // the others were not seen for long
+      {9, 9, 1'322, false},   // too few windows of the others
       {20, 20, 1'322, true},  //
-      {9, 9, 20'000, true},   // now they were
+      {9, 9, 20'000, true},   // enough windows of the others
       {9, 1'009, 20'000, false}, {30, 1'030, 20'000, true},
   };
   for (const Case& wanted : kCases) {
     TrackOf track;
-    track.Add(136, 0).Add(wanted.strong, 0.06).Add(64 - wanted.strong, 0);
-    RoleUsage usage;
-    usage.strong = {wanted.all_strong};
-    usage.windows = wanted.all_windows;
-    EXPECT_EQ(OftenVeryLate(*track, usage, 8).has_value(), wanted.often)
-        << wanted.strong << ", of all " << wanted.all_strong << " in " << wanted.all_windows;
+    track.Add(136, 0).Add(wanted.very_late, 0.06).Add(64 - wanted.very_late, 0);
+    RoleBaseline baseline;
+    baseline.very_late = {wanted.all_very_late};
+    baseline.windows = wanted.all_windows;
+    EXPECT_EQ(FindFrequentStalls(*track, baseline, 8).has_value(), wanted.frequent)
+        << wanted.very_late << ", of all " << wanted.all_very_late << " in " << wanted.all_windows;
   }
 }
 
-/// A communicator with an all-reduce every half a second.
+/// A communicator with an all-reduce every half second.
 class Transferring {
  public:
-  /// `transfer_ms`: how long each takes.
+  /// Runs all-reduces for `length_s`. Each transfer takes `transfer_ms`.
   void For(double length_s, uint64_t transfer_ms) {
     for (double at_s = 0; at_s < length_s; at_s += 0.5) {
-      Gathered operation;
+      GatheredOperation operation;
       operation.func = Func::kAllReduce;
       operation.bytes = bytes_;
       operation.count = 2;
       operation.since = now_;
-      // The first comes early and waits, the last one's duration is the transfer's.
+      // The first rank joins early and waits. The duration that the last rank records is that of
+      // the transfer.
       const uint64_t took = transfer_ms * kMs + count_++ % 3 * kMs;
       operation.samples = {{0, took + 300 * kMs, 0, 0}, {0, took, 0, 0}};
       transfers_.Add(operation, iteration_ns_);
@@ -557,31 +559,31 @@ class Transferring {
   void SetIteration(double ns) { iteration_ns_ = ns; }
   void SetBytes(uint64_t bytes) { bytes_ = bytes; }
   auto slow() const { return transfers_.slow(std::chrono::seconds(20)); }
-  const Transfers& operator*() const { return transfers_; }
+  const TransferMonitor& operator*() const { return transfers_; }
 
  private:
-  Transfers transfers_{DetectorOptions()};
+  TransferMonitor transfers_{DetectorOptions()};
   Clock::TimePoint now_ = kNow;
   double iteration_ns_ = 1e9;
   uint64_t bytes_ = 1 << 20;
   uint64_t count_ = 0;
 };
 
-TEST(TransfersTest, LastinglySlowerThanItsOwnPast) {
+TEST(TransfersTest, ALastingSlowdownIsFoundAgainstItsOwnPast) {
   Transferring job;
   job.For(60, 100);
   EXPECT_FALSE(job.slow());
   job.For(14, 130);
-  EXPECT_FALSE(job.slow()) << "28 operations of congestion are usual";
+  EXPECT_FALSE(job.slow()) << "28 operations of congestion are too few";
   job.For(18, 130);
   ASSERT_TRUE(job.slow());
   EXPECT_NEAR(job.slow()->now_ns / job.slow()->usual_ns, 1.3, 0.03);
   job.For(11, 100);
   EXPECT_FALSE(job.slow());
-  EXPECT_GE((*job).healed(), std::chrono::seconds(20));
+  EXPECT_GE((*job).longest_ended(), std::chrono::seconds(20));
 }
 
-TEST(TransfersTest, AFewBytesSayNothingOfALink) {
+TEST(TransfersTest, SmallTransfersAreIgnored) {
   for (const bool few : {true, false}) {
     Transferring job;
     job.SetBytes(few ? 4 : 1 << 20);
@@ -591,17 +593,17 @@ TEST(TransfersTest, AFewBytesSayNothingOfALink) {
   }
 }
 
-TEST(TransfersTest, ItTakesThreeIterations) {
+TEST(TransfersTest, ASlowdownMustLastThreeIterations) {
   Transferring job;
   job.SetIteration(30e9);
   job.For(400, 100);
   job.For(80, 130);
-  EXPECT_FALSE(job.slow()) << "two iterations and a part of one";
+  EXPECT_FALSE(job.slow()) << "less than three iterations";
   job.For(60, 130);
   EXPECT_TRUE(job.slow());
 }
 
-/// Everybody sends to everybody; the given connections take so many times as long.
+/// All ranks send to all ranks. `slow`: factors on the waits of some connections.
 DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) {
   DelayMatrix matrix(1000);
   for (uint32_t from = 0; from < 5; ++from) {
@@ -647,9 +649,9 @@ TEST(DelayMatrixTest, SlowConnectionsWithoutACommonEndAreCongestion) {
   EXPECT_EQ(blame->all_hot, 2U);
 }
 
-TEST(DelayMatrixTest, NothingStandsOutOfAHealthyOne) { EXPECT_FALSE(Matrix({}).Find({})); }
+TEST(DelayMatrixTest, NoConnectionStandsOutInAHealthyMatrix) { EXPECT_FALSE(Matrix({}).Find({})); }
 
-TEST(DelayMatrixTest, WhereNobodyWaitsNobodyIsNamed) {
+TEST(DelayMatrixTest, NoConnectionIsNamedIfNoneWaits) {
   DelayMatrix matrix(100);
   const auto all_wait = [&](uint64_t wait_ns) {
     for (uint32_t from = 0; from < 4; ++from) {
@@ -662,23 +664,23 @@ TEST(DelayMatrixTest, WhereNobodyWaitsNobodyIsNamed) {
   all_wait(0);
   EXPECT_FALSE(matrix.Find({}));
   for (int i = 0; i < 3; ++i) all_wait(20'000);
-  ASSERT_TRUE(matrix.Find({})) << "the cells count";
+  ASSERT_TRUE(matrix.Find({})) << "a connection that waits is found";
   EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{2}, Rank{3}}));
 }
 
-TEST(DelayMatrixTest, AFewLongWaitsAreNotTheConnections) {
+TEST(DelayMatrixTest, AFewLongWaitsDoNotBlameAConnection) {
   DelayMatrix matrix = Matrix({});
   const auto wait = [&](uint64_t wait_ns) {
     matrix.Add({Rank{1}, Rank{3}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 1});
   };
-  for (int i = 0; i < 3; ++i) wait(5'000'000);  // five hundred times as long
+  for (int i = 0; i < 3; ++i) wait(5'000'000);  // 500 times as long as usual
   EXPECT_FALSE(matrix.Find({}));
   for (int i = 0; i < 8; ++i) wait(20'000);
   ASSERT_TRUE(matrix.Find({}));
   EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{1}, Rank{3}}));
 }
 
-TEST(DelayMatrixTest, WhatOneMessageToldIsNoCost) {
+TEST(DelayMatrixTest, OneMessageIsTooFewForACost) {
   DelayMatrix matrix(10);
   for (uint32_t to = 1; to < 5; ++to) {
     const uint64_t wait_ns = to == 2 ? 50'000 : 10'000;
@@ -687,7 +689,7 @@ TEST(DelayMatrixTest, WhatOneMessageToldIsNoCost) {
   EXPECT_FALSE(matrix.Find({}));
 }
 
-TEST(PaceTest, AShiftOfATenthIsSeenAndDated) {
+TEST(PaceTest, AShiftOfTenPercentIsFoundAndDated) {
   Pace pace;
   for (uint64_t step = 1; step <= 40; ++step) pace.Add(step, (1000 + step % 7) * kMs);
   EXPECT_FALSE(pace.shift());
@@ -698,7 +700,7 @@ TEST(PaceTest, AShiftOfATenthIsSeenAndDated) {
   EXPECT_NEAR(pace.shift()->after_ns / pace.shift()->before_ns, 1.1, 0.01);
 }
 
-TEST(PaceTest, OneLongStepAndNonsenseAreNoShift) {
+TEST(PaceTest, OneLongStepAndImplausibleStepsAreNoShift) {
   Pace pace;
   for (uint64_t step = 1; step <= 60; ++step) {
     pace.Add(step, step == 50 ? 60'000 * kMs : 1000 * kMs);

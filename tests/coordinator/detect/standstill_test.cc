@@ -1,4 +1,4 @@
-// Jobs that report steps and no operations.
+// Hangs of jobs that report steps and no operations.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,37 +15,37 @@ using testing::IsEmpty;
 
 constexpr double kStepS = 0.5;
 
-/// Ranks, two on each node. Those that stand make no step.
+/// A job with two ranks on each node. Ranks named as stalled make no step.
 class Stepping {
  public:
-  explicit Stepping(uint32_t world = 6) : told(world), world_(world) {
-    for (uint32_t rank = 0; rank < world; ++rank) told.state(rank).step = 0;
+  explicit Stepping(uint32_t world = 6) : fake(world), world_(world) {
+    for (uint32_t rank = 0; rank < world; ++rank) fake.state(rank).step = 0;
   }
 
-  /// Lets so many seconds pass. Returns what is found at the end.
-  std::vector<Verdict> For(double length_s, const std::set<uint32_t>& standing = {}) {
+  /// Advances by `length_s`. Returns the verdicts at the end.
+  std::vector<Verdict> For(double length_s, const std::set<uint32_t>& stalled = {}) {
     std::vector<Verdict> verdicts;
     for (double passed_s = 0; passed_s < length_s; passed_s += kStepS) {
-      told.Pass(milliseconds(static_cast<int>(1000 * kStepS)));
+      fake.Advance(milliseconds(static_cast<int>(1000 * kStepS)));
       for (uint32_t rank = 0; rank < world_; ++rank) {
-        RankState& state = told.state(rank);
+        RankState& state = fake.state(rank);
         state.steps_done.clear();
-        if (standing.count(rank) != 0) continue;
+        if (stalled.count(rank) != 0) continue;
         state.steps_done = {{state.step++, static_cast<uint64_t>(kStepS * 1e9)}};
       }
-      verdicts = told.Evaluate();
+      verdicts = fake.Evaluate();
     }
     return verdicts;
   }
-  const std::vector<Verdict>& suspicions() const { return told.detector.suspicions(); }
+  const std::vector<Verdict>& suspicions() const { return fake.detector.suspicions(); }
 
-  Told told;
+  FakeJob fake;
 
  private:
   const uint32_t world_;
 };
 
-const std::set<uint32_t> kAllOfThem = {0, 1, 2, 3, 4, 5};
+const std::set<uint32_t> kAllRanks = {0, 1, 2, 3, 4, 5};
 
 TEST(StandstillTest, ARankThatMakesNoStepWhileOthersDoIsAnAlertAfterAMinute) {
   Stepping job;
@@ -64,7 +64,7 @@ TEST(StandstillTest, ARankThatMakesNoStepWhileOthersDoIsAnAlertAfterAMinute) {
 TEST(StandstillTest, AStoppedProcessIsAVerdictAfterFiveSeconds) {
   Stepping job;
   job.For(60);
-  job.told.state(4).process_state = 'T';
+  job.fake.state(4).process_state = 'T';
   EXPECT_THAT(job.For(4, {4}), IsEmpty());
   const auto verdicts = job.For(3, {4});
   ASSERT_EQ(verdicts.size(), 1U);
@@ -72,48 +72,48 @@ TEST(StandstillTest, AStoppedProcessIsAVerdictAfterFiveSeconds) {
   EXPECT_EQ(verdicts[0].confidence, 1);
 }
 
-TEST(StandstillTest, WhereNoRankMakesAStepTheOneBehindIsNamed) {
+TEST(StandstillTest, IfNoRankMakesAStepTheRankBehindIsNamed) {
   Stepping job;
   job.For(60);
   job.For(kStepS, {4});
-  const auto verdicts = job.For(64, kAllOfThem);
+  const auto verdicts = job.For(64, kAllRanks);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
 }
 
-TEST(StandstillTest, WhereNoRankMakesAStepAndNoneIsBehindNobodyIsNamed) {
+TEST(StandstillTest, IfNoRankMakesAStepAndNoneIsBehindNoRankIsNamed) {
   Stepping job;
   job.For(60);
-  const auto verdicts = job.For(64, kAllOfThem);
+  const auto verdicts = job.For(64, kAllRanks);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_THAT(verdicts[0].ranks, IsEmpty());
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
 }
 
-TEST(StandstillTest, ARankAloneIsNotSuspectedOfAPauseAndAlertedAfterAMinute) {
+TEST(StandstillTest, ASingleRankIsNoSuspicionAndAnAlertAfterAMinute) {
   Stepping job(1);
   job.For(60);
-  EXPECT_THAT(job.For(55, kAllOfThem), IsEmpty());
+  EXPECT_THAT(job.For(55, kAllRanks), IsEmpty());
   EXPECT_THAT(job.suspicions(), IsEmpty());
-  EXPECT_EQ(job.For(8, kAllOfThem).size(), 1U);
+  EXPECT_EQ(job.For(8, kAllRanks).size(), 1U);
 }
 
-TEST(StandstillTest, ASilentNodeOfAJobThatStandsStillIsDead) {
+TEST(StandstillTest, ASilentNodeOfAStalledJobIsDead) {
   Stepping job;
   job.For(60);
-  job.told.silent = 2;
-  EXPECT_THAT(job.For(38, kAllOfThem), IsEmpty());
-  const auto verdicts = job.For(4, kAllOfThem);
+  job.fake.silent_node = 2;
+  EXPECT_THAT(job.For(38, kAllRanks), IsEmpty());
+  const auto verdicts = job.For(4, kAllRanks);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].fault, FaultClass::kDead);
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}, Rank{5}));
 }
 
-TEST(StandstillTest, ASilentNodeOfAJobThatGoesOnIsAnAlert) {
+TEST(StandstillTest, ASilentNodeOfAProgressingJobIsAnAlert) {
   Stepping job;
   job.For(60);
-  job.told.silent = 2;
+  job.fake.silent_node = 2;
   EXPECT_THAT(job.For(58), IsEmpty());
   const auto verdicts = job.For(4);
   ASSERT_EQ(verdicts.size(), 1U);
@@ -124,13 +124,13 @@ TEST(StandstillTest, ASilentNodeOfAJobThatGoesOnIsAnAlert) {
 TEST(StandstillTest, AMarkedPhaseExcusesTheRankAndThoseThatMayWaitForIt) {
   Stepping job;
   job.For(60);
-  job.told.state(0).phases = static_cast<uint8_t>(Phase::kCheckpoint);
-  EXPECT_THAT(job.For(200, kAllOfThem), IsEmpty());
-  job.told.state(0).phases = 0;
-  EXPECT_THAT(job.For(50, kAllOfThem), IsEmpty()) << "patience begins at its end";
+  job.fake.state(0).phases = static_cast<uint8_t>(Phase::kCheckpoint);
+  EXPECT_THAT(job.For(200, kAllRanks), IsEmpty());
+  job.fake.state(0).phases = 0;
+  EXPECT_THAT(job.For(50, kAllRanks), IsEmpty()) << "patience starts at the end of the phase";
 }
 
-TEST(StandstillTest, WhoHasPausedForLongBeforeIsGivenLonger) {
+TEST(StandstillTest, PatienceCoversTheLongestPauseSoFar) {
   Stepping job;
   job.For(60);
   EXPECT_THAT(job.For(55, {4}), IsEmpty());
@@ -139,7 +139,7 @@ TEST(StandstillTest, WhoHasPausedForLongBeforeIsGivenLonger) {
   EXPECT_EQ(job.For(10, {4}).size(), 1U);
 }
 
-TEST(StandstillTest, ARankThatNeverMadeAStepIsMissedOnceOthersHaveMadeThree) {
+TEST(StandstillTest, ARankWithoutStepsIsMissedOnceOthersHaveMadeThree) {
   Stepping job;
   EXPECT_THAT(job.For(58, {4}), IsEmpty());
   const auto verdicts = job.For(8, {4});
@@ -150,29 +150,29 @@ TEST(StandstillTest, ARankThatNeverMadeAStepIsMissedOnceOthersHaveMadeThree) {
 TEST(StandstillTest, ARankThatHasFinishedIsNotMissed) {
   Stepping job;
   job.For(60);
-  job.told.state(4).finished = true;
+  job.fake.state(4).finished = true;
   EXPECT_THAT(job.For(100, {4}), IsEmpty());
 }
 
-TEST(StandstillTest, WhereNoStepWasEverReportedNothingIsSaid) {
+TEST(StandstillTest, WithoutReportedStepsNothingIsFound) {
   Stepping job;
-  EXPECT_THAT(job.For(300, kAllOfThem), IsEmpty());
+  EXPECT_THAT(job.For(300, kAllRanks), IsEmpty());
 }
 
-TEST(StandstillTest, WhereOperationsAreReportedTheWaitsForGraphDecides) {
+TEST(StandstillTest, WithReportedOperationsTheWaitsForGraphDecides) {
   Stepping job;
-  job.told.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
-  job.told.Complete(7, 20);
+  job.fake.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.fake.Complete(7, 20);
   job.For(60);
-  EXPECT_THAT(job.For(100, kAllOfThem), IsEmpty()) << "all of them evaluate";
+  EXPECT_THAT(job.For(100, kAllRanks), IsEmpty()) << "the ranks may all evaluate";
 }
 
-TEST(StandstillTest, CommunicatorsAloneAreNoOperations) {
+TEST(StandstillTest, CommunicatorsAloneDoNotCountAsOperations) {
   Stepping job;
-  job.told.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.fake.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
   job.For(60);
-  job.told.state(4).process_state = 'T';
-  EXPECT_EQ(job.For(8, kAllOfThem).size(), 1U);
+  job.fake.state(4).process_state = 'T';
+  EXPECT_EQ(job.For(8, kAllRanks).size(), 1U);
 }
 
 }  // namespace

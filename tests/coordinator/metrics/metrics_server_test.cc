@@ -16,18 +16,18 @@ constexpr MetricSpec kCounted{"holdfast_test_total", MetricKind::kCounter, "Thin
 constexpr MetricSpec kTimes{"holdfast_test_seconds", MetricKind::kSummary, "Times.", {"job"}};
 constexpr const MetricSpec* kSpecs[] = {&kPlain, &kCounted, &kTimes};
 
-TEST(MetricsServer, ShowsWhatIsCollectedWhenItIsAsked) {
-  std::atomic<int> looks{0};
+TEST(MetricsServer, CollectsAPageForEachRequest) {
+  std::atomic<int> collections{0};
   auto server = MetricsServer::Start("127.0.0.1:0", [&] {
     MetricsPage page(kSpecs);
     page.Set(kPlain, 1'234'567'890'123);
-    page.Set(kCounted, ++looks, {"a \"b\"\n"});
+    page.Set(kCounted, ++collections, {"a \"b\"\n"});
     page.SetSummary(kTimes, {4, 1, 3, 2}, {"gpt"});
     page.SetSummary(kTimes, {}, {"none"});
     return page;
   });
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
-  EXPECT_EQ(looks, 0) << "nothing is collected before somebody looks";
+  EXPECT_EQ(collections, 0) << "nothing is collected before a request";
   const Scrape first((*server)->address());
   EXPECT_EQ(first.Value("holdfast_test_bytes"), 1'234'567'890'123) << "exact";
   EXPECT_EQ(first.Value(R"(holdfast_test_total{job="a \"b\"\n"})"), 1) << first.text();
@@ -64,7 +64,7 @@ TEST(MetricsServer, OnlyLoopbackAddressesAreServed) {
   }
 }
 
-TEST(MetricsServer, ATakenPortIsAnError) {
+TEST(MetricsServer, APortInUseIsAnError) {
   auto first = MetricsServer::Start("127.0.0.1:0", [] { return MetricsPage(kSpecs); });
   ASSERT_TRUE(first.has_value()) << first.error().ToString();
   auto second = MetricsServer::Start((*first)->address(), [] { return MetricsPage(kSpecs); });

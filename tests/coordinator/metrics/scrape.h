@@ -16,7 +16,8 @@
 
 namespace holdfast::coord {
 
-/// What a GET over a plain socket brings: headers and all. Empty: nobody answered.
+/// Sends a GET over a plain socket and returns the complete answer with headers; empty if there is
+/// none.
 inline std::string HttpGet(const std::string& address, const std::string& path) {
   const size_t colon = address.rfind(':');
   sockaddr_in where{};
@@ -35,19 +36,19 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   return answer;
 }
 
-/// One look at /metrics.
+/// One scrape of /metrics.
 class Scrape {
  public:
   explicit Scrape(const std::string& address) : text_(HttpGet(address, "/metrics")) {
     EXPECT_EQ(text_.compare(0, 15, "HTTP/1.1 200 OK"), 0) << text_;
   }
-  /// Of a series as it is written: name{label="value",…}; nothing when it is not there.
+  /// Returns the value of a series, written name{label="value",…}; nullopt if it is missing.
   std::optional<double> Value(const std::string& series) const {
     const size_t at = text_.find("\n" + series + " ");
     if (at == std::string::npos) return std::nullopt;
     return std::strtod(text_.c_str() + at + series.size() + 2, nullptr);
   }
-  /// The names of all metrics of ours.
+  /// Returns the names of all Holdfast metrics.
   std::set<std::string> Names() const {
     std::set<std::string> names;
     std::istringstream lines(text_);

@@ -21,19 +21,19 @@ TEST(PlacementTest, NodesKeepTheirPlaces) {
   EXPECT_THAT(placement.out, IsEmpty());
 }
 
-TEST(PlacementTest, ASpareTakesThePlaceOfTheOneThatIsGone) {
+TEST(PlacementTest, ASpareTakesThePlaceOfALostNode) {
   const Placement placement = Place({3, {"n0", "n1", "n2"}, {"n0", "n2", "n9"}, {}});
   EXPECT_THAT(placement.nodes, ElementsAre("n0", "n9", "n2"));
   EXPECT_THAT(placement.in, ElementsAre("n9"));
   EXPECT_THAT(placement.out, ElementsAre("n1"));
 }
 
-TEST(PlacementTest, WhoIsToBeAvoidedStaysWhenThereIsNobodyElse) {
+TEST(PlacementTest, ANodeToAvoidStaysIfNoOtherIsUsable) {
   const Placement placement = Place({3, {"n0", "n1", "n2"}, {"n0", "n1", "n2"}, {"n0"}});
   EXPECT_THAT(placement.nodes, ElementsAre("n0", "n1", "n2"));
 }
 
-TEST(PlacementTest, OfTwoToBeAvoidedOneIsReplacedAndTheOtherKeepsItsPlace) {
+TEST(PlacementTest, OfTwoNodesToAvoidOneIsReplacedAndTheOtherKeepsItsPlace) {
   const Placement placement =
       Place({3, {"n0", "n1", "n2"}, {"n0", "n1", "n2", "n3"}, {"n1", "n2"}});
   ASSERT_EQ(placement.nodes.size(), 3U);
@@ -44,13 +44,13 @@ TEST(PlacementTest, OfTwoToBeAvoidedOneIsReplacedAndTheOtherKeepsItsPlace) {
   EXPECT_EQ(placement.nodes[kept], kept == 1 ? "n1" : "n2");
 }
 
-TEST(PlacementTest, TooFewAreCounted) {
+TEST(PlacementTest, MissingNodesAreCounted) {
   const Placement placement = Place({4, {}, {"n0"}, {}});
   EXPECT_THAT(placement.nodes, IsEmpty());
   EXPECT_EQ(placement.lacking, 3U);
 }
 
-TEST(PlacementTest, OneTooFewIsTooFew) {
+TEST(PlacementTest, OneNodeTooFewIsTooFew) {
   const Placement first = Place({2, {}, {"n0"}, {}});
   EXPECT_THAT(first.nodes, IsEmpty());
   EXPECT_EQ(first.lacking, 1U);

@@ -15,7 +15,7 @@
 namespace holdfast::coord {
 using std::chrono::milliseconds;
 
-/// A supervisor with nodes that do what they are told. State's part is played by the test.
+/// A supervisor with nodes that follow its directives. The test plays the role of State.
 class SupervisorTest : public ::testing::Test {
  protected:
   SupervisorTest() : supervisor_(std::make_unique<Supervisor>(options_, Records(), Now())) {}
@@ -27,7 +27,7 @@ class SupervisorTest : public ::testing::Test {
     Observe(Tick{});
   }
 
-  /// Keeps what is stored, and gives orders to whom they are for.
+  /// Keeps the stored records, and the directives by node.
   void Take(const std::vector<Effect>& effects) {
     for (const Effect& effect : effects) {
       if (const auto* put = std::get_if<PutRun>(&effect)) runs_[put->record.spec.job] = put->record;
@@ -45,12 +45,14 @@ class SupervisorTest : public ::testing::Test {
       }
       if (const auto* erase = std::get_if<EraseSuspect>(&effect)) suspects_.erase(erase->node);
       if (const auto* send = std::get_if<Send>(&effect)) {
-        const auto* order = std::get_if<WorkersOrder>(&send->directive);
-        ASSERT_NE(order, nullptr);
-        orders_[names_[send->attach]] = *order;
-        ++orders_given_;
+        const auto* directive = std::get_if<SetWorkers>(&send->directive);
+        ASSERT_NE(directive, nullptr);
+        directives_[node_of_attach_[send->attach]] = *directive;
+        ++directives_sent_;
       }
-      if (const auto* ask = std::get_if<AskRestart>(&effect)) asked_.push_back(ask->incident.what);
+      if (const auto* command = std::get_if<RunRestartCommand>(&effect)) {
+        restart_commands_.push_back(command->incident.what);
+      }
       if (const auto* reply = std::get_if<Reply>(&effect)) reply_ = reply->outcome;
     }
   }
@@ -62,7 +64,7 @@ class SupervisorTest : public ::testing::Test {
   void Attach(const std::string& node) {
     NodeAttached event;
     event.attach = ++attaches_;
-    names_[event.attach] = node;
+    node_of_attach_[event.attach] = node;
     event.node = node;
     event.agent_start = 1;
     event.worker_address = "10.0.0." + node.substr(1);
@@ -77,19 +79,20 @@ class SupervisorTest : public ::testing::Test {
     event.workers = workers_[node];
     Observe(event);
   }
-  /// The node's workers are what it was told.
-  void Obey(const std::string& node) {
-    const WorkersOrder& order = orders_[node];
+  /// The node runs the workers of its directive.
+  void ApplyDirective(const std::string& node) {
+    const SetWorkers& directive = directives_[node];
     workers_[node].clear();
-    for (uint32_t i = 0; i < order.ranks; ++i) {
-      workers_[node].push_back({order.job, order.run_id, Rank{order.first_rank.value + i},
-                                WorkerPhase::kRunning, 100 + i, 0, 0, 0});
+    for (uint32_t i = 0; i < directive.ranks; ++i) {
+      workers_[node].push_back({directive.job, directive.run_id,
+                                Rank{directive.first_rank.value + i}, WorkerPhase::kRunning,
+                                100 + i, 0, 0, 0});
     }
     Report(node);
   }
-  void ObeyAll() {
-    for (const auto& [node, order] : std::map(orders_)) {
-      if (gone_.count(node) == 0) Obey(node);
+  void ApplyDirectives() {
+    for (const auto& [node, directive] : std::map(directives_)) {
+      if (lost_.count(node) == 0) ApplyDirective(node);
     }
   }
   void EndWorker(const std::string& node, int exit_code, int signal, int64_t ago_ms = 0) {
@@ -98,25 +101,25 @@ class SupervisorTest : public ::testing::Test {
     worker.exit_code = exit_code;
     worker.signal = signal;
     worker.ended_ago_ms = ago_ms;
-    worker.last_lines = "last words of " + node;
+    worker.last_lines = "last lines of " + node;
     Report(node);
   }
   void LoseStream(const std::string& node) { Observe(NodeDetached{node, attach_of_[node]}); }
-  /// Its lease ends, its stream does not.
+  /// The node's lease ends while its stream stays open.
   void Silence(const std::string& node) {
-    gone_.insert(node);
-    Observe(Tick{}, {NodeGone{node, "no word", /*silent=*/true}});
+    lost_.insert(node);
+    Observe(Tick{}, {NodeDeclaredLost{node, "no message", /*silent=*/true}});
   }
   void Lose(const std::string& node) {
-    gone_.insert(node);
-    Observe(Tick{}, {NodeGone{node, "its stream ended"}});
+    lost_.insert(node);
+    Observe(Tick{}, {NodeDeclaredLost{node, "its stream ended"}});
   }
-  /// The ranks joined, and committed a first version.
-  void Progress(Incarnation incarnation, uint64_t step, const std::string& behind = "") {
+  /// The ranks join and commit a first version.
+  void Progress(Incarnation incarnation, uint64_t step, const std::string& run_id_suffix = "") {
     LineageRecord lineage;
     lineage.job = "gpt";
     lineage.incarnation = incarnation;
-    lineage.run_id = runs_["gpt"].run_id() + behind;
+    lineage.run_id = runs_["gpt"].run_id() + run_id_suffix;
     lineage.world = 4;
     Observe(Tick{}, {PutLineage{lineage, LineageChange::kOpened}});
     lineage.decision = Decision::kVersion;
@@ -137,10 +140,10 @@ class SupervisorTest : public ::testing::Test {
     event.xid = xid;
     Apply(event);
   }
-  /// The newest that something is done about.
+  /// Returns the newest incident.
   const IncidentRecord& Newest() const { return incidents_.rbegin()->second; }
   void Start(uint32_t nodes = 4, uint32_t spares = 0) {
-    RunWanted wanted;
+    RunRequested wanted;
     wanted.request = 7;
     wanted.spec.job = "gpt";
     wanted.spec.command = {"train"};
@@ -149,22 +152,22 @@ class SupervisorTest : public ::testing::Test {
     wanted.spec.spares = spares;
     Apply(wanted);
   }
-  /// Four nodes run a job of four ranks.
+  /// Starts a job of four ranks on four nodes.
   void StartAndRun() {
     for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
     Start();
-    ObeyAll();
+    ApplyDirectives();
     Progress(Incarnation{2}, 10);
     ASSERT_EQ(Phase(), RunPhase::kRunning);
   }
   RunPhase Phase() { return runs_["gpt"].phase; }
 
-  static SupervisorOptions Hasty() {
+  static SupervisorOptions FastOptions() {
     SupervisorOptions options;
     options.replace_after = milliseconds(1500);
     return options;
   }
-  SupervisorOptions options_ = Hasty();
+  SupervisorOptions options_ = FastOptions();
   Clock::TimePoint now_{std::chrono::hours(1)};
   int64_t wall_ = 1'000'000'000'000;
   std::unique_ptr<Supervisor> supervisor_;
@@ -172,15 +175,15 @@ class SupervisorTest : public ::testing::Test {
   std::map<uint64_t, IncidentRecord> incidents_;
   std::map<std::string, QuarantineRecord> quarantine_;
   std::map<std::string, SuspectRecord> suspects_;
-  std::map<std::string, WorkersOrder> orders_;
-  int orders_given_ = 0;
-  std::vector<std::string> asked_;
+  std::map<std::string, SetWorkers> directives_;
+  int directives_sent_ = 0;
+  std::vector<std::string> restart_commands_;
   Status reply_;
   AttachId attaches_ = 0;
-  std::map<AttachId, std::string> names_;
+  std::map<AttachId, std::string> node_of_attach_;
   std::map<std::string, AttachId> attach_of_;
   std::map<std::string, std::vector<WorkerState>> workers_;
-  std::set<std::string> gone_;
+  std::set<std::string> lost_;
 };
 
 }  // namespace holdfast::coord

@@ -5,8 +5,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST_F(SupervisorTest, NewVersionsMakeTheBudgetOfRestartsFullAgain) {
-  RunWanted wanted;
+TEST_F(SupervisorTest, NewVersionsRefillTheRestartBudget) {
+  RunRequested wanted;
   for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
   wanted.spec.job = "gpt";
   wanted.spec.command = {"train"};
@@ -27,10 +27,10 @@ TEST_F(SupervisorTest, NewVersionsMakeTheBudgetOfRestartsFullAgain) {
     Pass(milliseconds(1));
     for (int i = 0; i < 100 && Phase() == RunPhase::kWaiting; ++i) Pass(milliseconds(100));
     if (Phase() == RunPhase::kFailed) return;
-    ObeyAll();
+    ApplyDirectives();
     Progress(Incarnation{++incarnation}, ++step);
   };
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{incarnation}, ++step);
   for (int i = 0; i < 20; ++i) {
     fail();
@@ -38,7 +38,7 @@ TEST_F(SupervisorTest, NewVersionsMakeTheBudgetOfRestartsFullAgain) {
     ASSERT_EQ(Phase(), RunPhase::kRunning) << "after restart " << i;
   }
   EXPECT_EQ(runs_["gpt"].restarts(), 20U);
-  // A coordinator that starts again knows how far the budget is used.
+  // A restarted coordinator loads the used budget.
   fail();
   commit(step);  // trained again, not new
   commit(step);
@@ -51,14 +51,14 @@ TEST_F(SupervisorTest, NewVersionsMakeTheBudgetOfRestartsFullAgain) {
   for (int i = 0; i < 2; ++i) {
     EndWorker("n1", 0, SIGKILL, 1);
     for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
-    ObeyAll();
+    ApplyDirectives();
   }
   EXPECT_EQ(Phase(), RunPhase::kFailed);
   EXPECT_THAT(runs_["gpt"].why, HasSubstr("all 2 restarts are used up"));
 }
 
-FaultFound HangOf(int64_t lasting_ms, bool stuck) {
-  FaultFound fault;
+FaultDetected HangOf(int64_t lasting_ms, bool stuck) {
+  FaultDetected fault;
   fault.job = "gpt";
   fault.incarnation = Incarnation{2};
   fault.kind = stuck ? "communication hang" : "non-communication hang";
@@ -73,7 +73,7 @@ FaultFound HangOf(int64_t lasting_ms, bool stuck) {
   return fault;
 }
 
-TEST_F(SupervisorTest, APauseOfARankIsNotedAtOnceAndRestartedWhenItLasts) {
+TEST_F(SupervisorTest, AHangIsNotedAtOnceAndRestartedWhenItLasts) {
   StartAndRun();
   for (int64_t seconds = 5; seconds < 600; ++seconds) Apply(HangOf(seconds * 1000, false));
   ASSERT_EQ(incidents_.size(), 1U);
@@ -88,7 +88,7 @@ TEST_F(SupervisorTest, APauseOfARankIsNotedAtOnceAndRestartedWhenItLasts) {
 
 TEST_F(SupervisorTest, ASuspicionIsNotedAndRestartsNothing) {
   StartAndRun();
-  FaultFound fault = HangOf(5'000'000, false);
+  FaultDetected fault = HangOf(5'000'000, false);
   fault.suspected = true;
   Apply(fault);
   ASSERT_EQ(incidents_.size(), 1U);
@@ -99,7 +99,7 @@ TEST_F(SupervisorTest, ASuspicionIsNotedAndRestartsNothing) {
   EXPECT_EQ(runs_["gpt"].restarts(), 1U);
 }
 
-TEST_F(SupervisorTest, WhereNothingCanMoveARestartComesSooner) {
+TEST_F(SupervisorTest, AHangWithoutPossibleProgressIsRestartedSooner) {
   StartAndRun();
   Apply(HangOf(59'000, true));
   EXPECT_EQ(runs_["gpt"].restarts(), 0U);
@@ -109,7 +109,7 @@ TEST_F(SupervisorTest, WhereNothingCanMoveARestartComesSooner) {
 
 TEST_F(SupervisorTest, AHangMustLastLongerThanTheLongestPauseSoFar) {
   StartAndRun();
-  FaultFound fault = HangOf(800'000, false);
+  FaultDetected fault = HangOf(800'000, false);
   fault.longest_pause_ms = 900'000;
   Apply(fault);
   EXPECT_EQ(runs_["gpt"].restarts(), 0U);
@@ -118,67 +118,67 @@ TEST_F(SupervisorTest, AHangMustLastLongerThanTheLongestPauseSoFar) {
   EXPECT_EQ(runs_["gpt"].restarts(), 1U);
 }
 
-TEST_F(SupervisorTest, TheSamePlaceASecondTimeIsGivenTwiceTheTime) {
+TEST_F(SupervisorTest, ASecondHangAtTheSameStepGetsTwiceThePatience) {
   StartAndRun();
   Apply(HangOf(600'000, false));
   ASSERT_EQ(runs_["gpt"].restarts(), 1U);
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{3}, 20);
-  FaultFound again = HangOf(900'000, false);
+  FaultDetected again = HangOf(900'000, false);
   again.incarnation = Incarnation{3};
   Apply(again);
   EXPECT_EQ(runs_["gpt"].restarts(), 1U) << "an evaluation of 15 minutes would end the job";
   again.step = 41;
   Apply(again);
-  EXPECT_EQ(runs_["gpt"].restarts(), 2U) << "elsewhere it is another hang";
+  EXPECT_EQ(runs_["gpt"].restarts(), 2U) << "a hang at another step is another hang";
 }
 
 TEST_F(SupervisorTest, ARunHasItsOwnPatienceAndAction) {
   for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
-  RunWanted wanted;
+  RunRequested wanted;
   wanted.spec.job = "gpt";
   wanted.spec.command = {"train"};
   wanted.spec.nodes = 4;
   wanted.spec.hang_after_ms = 5000;
   Apply(wanted);
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{2}, 10);
   Apply(HangOf(5000, false));
   EXPECT_EQ(runs_["gpt"].restarts(), 1U);
   EXPECT_EQ(incidents_.size(), 1U);
 
   for (const auto action : {DetectAction::kAlert, DetectAction::kOff}) {
-    Apply(StopWanted{1, "gpt", 0});
+    Apply(StopRequested{1, "gpt", 0});
     Pass(milliseconds(100));
     ASSERT_TRUE(HasEnded(Phase()));
     incidents_.clear();
     wanted.spec.detect_action = action;
     Apply(wanted);
-    ObeyAll();
+    ApplyDirectives();
     Progress(Incarnation{action == DetectAction::kAlert ? 7U : 8U}, 10);
-    FaultFound fault = HangOf(5'000'000, true);
+    FaultDetected fault = HangOf(5'000'000, true);
     fault.incarnation = Incarnation{action == DetectAction::kAlert ? 7U : 8U};
     Apply(fault);
     EXPECT_EQ(runs_["gpt"].restarts(), 0U);
     EXPECT_EQ(incidents_.size(), action == DetectAction::kAlert ? 1U : 0U);
     EndWorker("n1", 0, SIGKILL);
     Pass(milliseconds(200));
-    EXPECT_EQ(runs_["gpt"].restarts(), 1U) << "a worker that ends is dealt with all the same";
-    ObeyAll();
+    EXPECT_EQ(runs_["gpt"].restarts(), 1U) << "a worker that ends leads to a restart all the same";
+    ApplyDirectives();
   }
 }
 
-TEST_F(SupervisorTest, TheRunsOwnPatienceRulesOverWhatIsOnlySuspected) {
+TEST_F(SupervisorTest, TheRunsOwnPatienceAppliesToSuspicionsToo) {
   for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
-  RunWanted wanted;
+  RunRequested wanted;
   wanted.spec.job = "gpt";
   wanted.spec.command = {"train"};
   wanted.spec.nodes = 4;
   wanted.spec.hang_after_ms = 8000;
   Apply(wanted);
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{2}, 10);
-  FaultFound fault = HangOf(7000, false);
+  FaultDetected fault = HangOf(7000, false);
   fault.suspected = true;
   Apply(fault);
   EXPECT_EQ(runs_["gpt"].restarts(), 0U);
@@ -187,8 +187,8 @@ TEST_F(SupervisorTest, TheRunsOwnPatienceRulesOverWhatIsOnlySuspected) {
   EXPECT_EQ(runs_["gpt"].restarts(), 1U);
 }
 
-FaultFound DeadRank(uint64_t incarnation) {
-  FaultFound fault;
+FaultDetected DeadRank(uint64_t incarnation) {
+  FaultDetected fault;
   fault.job = "slurm";
   fault.incarnation = Incarnation{incarnation};
   fault.kind = "dead";
@@ -198,44 +198,44 @@ FaultFound DeadRank(uint64_t incarnation) {
   return fault;
 }
 
-TEST_F(SupervisorTest, ARestartCommandThatFailsIsRunAgainUntilItIsGivenUp) {
-  options_.can_ask = true;
+TEST_F(SupervisorTest, AFailedRestartCommandIsRunAgainUntilTheLastAttempt) {
+  options_.has_restart_command = true;
   options_.command_attempts = 3;
   supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
   Apply(DeadRank(4));
-  EXPECT_EQ(asked_.size(), 1U);
+  EXPECT_EQ(restart_commands_.size(), 1U);
   for (int i = 0; i < 100; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 1U) << "it still runs";
+  EXPECT_EQ(restart_commands_.size(), 1U) << "it still runs";
   Apply(RestartCommandEnded{1, false, "ended with exit code 7"});
   EXPECT_THAT(incidents_[1].plan, HasSubstr("exit code 7"));
   EXPECT_THAT(incidents_[1].plan, HasSubstr("10 s"));
   for (int i = 0; i < 9; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 1U);
+  EXPECT_EQ(restart_commands_.size(), 1U);
   Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_EQ(restart_commands_.size(), 2U);
   Apply(RestartCommandEnded{1, false, "did not end within 60000 ms and was killed"});
   for (int i = 0; i < 20; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 3U);
+  EXPECT_EQ(restart_commands_.size(), 3U);
   Apply(RestartCommandEnded{1, false, "ended with exit code 7"});
   EXPECT_EQ(incidents_[1].state, IncidentState::kGivenUp);
   EXPECT_THAT(incidents_[1].plan, HasSubstr("by hand"));
   EXPECT_EQ(incidents_[1].evidence.size(), 3U);
   for (int i = 0; i < 1000; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 3U);
+  EXPECT_EQ(restart_commands_.size(), 3U);
 }
 
 TEST_F(SupervisorTest, ARestartCommandThatSucceedsOrIsNotNeededIsNotRunAgain) {
-  options_.can_ask = true;
+  options_.has_restart_command = true;
   supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
   Apply(DeadRank(4));
   Apply(RestartCommandEnded{1, true, "ended with exit code 0"});
   EXPECT_THAT(incidents_[1].plan, HasSubstr("exit code 0"));
   for (int i = 0; i < 1000; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 1U) << "a queue may take its time";
+  EXPECT_EQ(restart_commands_.size(), 1U) << "a batch queue may be slow";
 
-  // Somebody else starts the job before the next attempt.
+  // The job starts again before the next attempt.
   Apply(DeadRank(6));
-  ASSERT_EQ(asked_.size(), 2U);
+  ASSERT_EQ(restart_commands_.size(), 2U);
   Apply(RestartCommandEnded{2, false, "ended with exit code 1"});
   LineageRecord lineage;
   lineage.job = "slurm";
@@ -243,37 +243,37 @@ TEST_F(SupervisorTest, ARestartCommandThatSucceedsOrIsNotNeededIsNotRunAgain) {
   lineage.run_id = "by-hand";
   Observe(Tick{}, {PutLineage{lineage, LineageChange::kOpened}});
   for (int i = 0; i < 1000; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_EQ(restart_commands_.size(), 2U);
 
-  // A person ended it on purpose.
+  // An operator ended the job on purpose.
   Apply(DeadRank(8));
-  ASSERT_EQ(asked_.size(), 3U);
+  ASSERT_EQ(restart_commands_.size(), 3U);
   Apply(RestartCommandEnded{3, false, "ended with exit code 1"});
-  Apply(AcknowledgeWanted{9, 3, "the job was cancelled"});
+  Apply(AcknowledgeRequested{9, 3, "the job was cancelled"});
   EXPECT_TRUE(reply_.ok());
   EXPECT_EQ(incidents_[3].state, IncidentState::kAcknowledged);
   for (int i = 0; i < 1000; ++i) Pass(milliseconds(1000));
   Apply(DeadRank(8));
-  EXPECT_EQ(asked_.size(), 3U);
-  Apply(AcknowledgeWanted{9, 77, ""});
+  EXPECT_EQ(restart_commands_.size(), 3U);
+  Apply(AcknowledgeRequested{9, 77, ""});
   EXPECT_EQ(reply_.code(), ErrorCode::kNotFound);
 }
 
 TEST_F(SupervisorTest, ARestartCommandHasACoolDown) {
-  options_.can_ask = true;
+  options_.has_restart_command = true;
   supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
   Apply(DeadRank(4));
   Apply(RestartCommandEnded{1, true, "ended with exit code 0"});
   Pass(milliseconds(1000));
   Apply(DeadRank(5));
-  EXPECT_EQ(asked_.size(), 1U);
+  EXPECT_EQ(restart_commands_.size(), 1U);
   EXPECT_THAT(incidents_[2].plan, HasSubstr("29 s"));
   for (int i = 0; i < 29; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_EQ(restart_commands_.size(), 2U);
 }
 
-TEST_F(SupervisorTest, ARestartCommandWhoseEndWasNotSeenIsRunAgainByTheNextCoordinator) {
-  options_.can_ask = true;
+TEST_F(SupervisorTest, ARestartCommandWithUnknownResultIsRunAgainByTheNextCoordinator) {
+  options_.has_restart_command = true;
   supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
   Apply(DeadRank(4));
   Records records;
@@ -284,20 +284,20 @@ TEST_F(SupervisorTest, ARestartCommandWhoseEndWasNotSeenIsRunAgainByTheNextCoord
   records.lineages.push_back(lineage);
   supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
   Apply(DeadRank(4));
-  EXPECT_EQ(asked_.size(), 1U) << "the watcher finds it anew, that is no second fault";
+  EXPECT_EQ(restart_commands_.size(), 1U) << "the watcher reports the same fault again";
   for (int i = 0; i < 40; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_EQ(restart_commands_.size(), 2U);
   Apply(RestartCommandEnded{1, true, "ended with exit code 0"});
   records.incidents[0] = incidents_[1];
   supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
   for (int i = 0; i < 40; ++i) Pass(milliseconds(1000));
-  EXPECT_EQ(asked_.size(), 2U);
+  EXPECT_EQ(restart_commands_.size(), 2U);
 }
 
 TEST_F(SupervisorTest, AHangIsRestartedWithoutItsNodeWhenThereIsAnother) {
   StartAndRun();
   Attach("n9");
-  FaultFound fault;
+  FaultDetected fault;
   fault.job = "gpt";
   fault.incarnation = Incarnation{2};
   fault.kind = "non-communication hang";
@@ -309,17 +309,17 @@ TEST_F(SupervisorTest, AHangIsRestartedWithoutItsNodeWhenThereIsAnother) {
   Apply(fault);
   EXPECT_EQ(incidents_[1].detect_ms, 6000);
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9", "n2", "n3"));
-  EXPECT_EQ(orders_["n1"].ranks, 0U);
+  EXPECT_EQ(directives_["n1"].ranks, 0U);
   EXPECT_TRUE(quarantine_.empty());
-  // The same, said of the launch before, is no news.
+  // The same fault of the previous launch is ignored.
   Apply(fault);
   EXPECT_EQ(incidents_.size(), 1U);
 }
 
-TEST_F(SupervisorTest, TrainersThatGoBackStayTheSameRun) {
+TEST_F(SupervisorTest, ARollbackByTheTrainersStaysInTheRun) {
   StartAndRun();
   Progress(Incarnation{3}, 8, "+b7c1");
-  FaultFound fault;
+  FaultDetected fault;
   fault.job = "gpt";
   fault.incarnation = Incarnation{2};
   fault.kind = "non-communication hang";
@@ -328,16 +328,16 @@ TEST_F(SupervisorTest, TrainersThatGoBackStayTheSameRun) {
   fault.nodes = {"n1"};
   fault.action = FaultAction::kRestart;
   Apply(fault);
-  EXPECT_EQ(Phase(), RunPhase::kRunning) << "of what is over";
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "the fault is of an incarnation that is over";
   fault.incarnation = Incarnation{3};
   Apply(fault);
   EXPECT_NE(Phase(), RunPhase::kRunning);
 }
 
-TEST_F(SupervisorTest, AnotherStartOfTheJobIsNotTheRuns) {
+TEST_F(SupervisorTest, AnotherStartOfTheJobIsNotPartOfTheRun) {
   StartAndRun();
   Progress(Incarnation{3}, 8, "1");
-  FaultFound fault;
+  FaultDetected fault;
   fault.job = "gpt";
   fault.incarnation = Incarnation{3};
   fault.kind = "non-communication hang";
@@ -346,23 +346,23 @@ TEST_F(SupervisorTest, AnotherStartOfTheJobIsNotTheRuns) {
   EXPECT_EQ(Phase(), RunPhase::kRunning);
 }
 
-TEST_F(SupervisorTest, WhatIsOnlyWorthANoteChangesNothing) {
+TEST_F(SupervisorTest, AFaultThatIsOnlyNotedChangesNothing) {
   StartAndRun();
-  const int orders = orders_given_;
-  FaultFound fault;
+  const int directives = directives_sent_;
+  FaultDetected fault;
   fault.job = "gpt";
   fault.incarnation = Incarnation{2};
   fault.kind = "communication slow";
   Apply(fault);
   EXPECT_EQ(incidents_[1].state, IncidentState::kNoted);
   EXPECT_EQ(Phase(), RunPhase::kRunning);
-  EXPECT_EQ(orders_given_, orders);
+  EXPECT_EQ(directives_sent_, directives);
 }
 
-TEST_F(SupervisorTest, WhoLaunchedAJobIsAskedOnceToStartItAgain) {
-  options_.can_ask = true;
+TEST_F(SupervisorTest, TheRestartCommandRunsOncePerFault) {
+  options_.has_restart_command = true;
   supervisor_ = std::make_unique<Supervisor>(options_, Records(), Now());
-  FaultFound fault;
+  FaultDetected fault;
   fault.job = "slurm";
   fault.incarnation = Incarnation{4};
   fault.kind = "dead";
@@ -371,7 +371,7 @@ TEST_F(SupervisorTest, WhoLaunchedAJobIsAskedOnceToStartItAgain) {
   fault.dead = true;
   Apply(fault);
   Apply(fault);
-  EXPECT_THAT(asked_, ElementsAre("rank 5 is dead"));
+  EXPECT_THAT(restart_commands_, ElementsAre("rank 5 is dead"));
   EXPECT_EQ(incidents_[1].state, IncidentState::kOpen);
   VersionRecord version;
   version.job = "slurm";
@@ -380,17 +380,17 @@ TEST_F(SupervisorTest, WhoLaunchedAJobIsAskedOnceToStartItAgain) {
   EXPECT_EQ(incidents_[1].state, IncidentState::kRecovered);
 }
 
-TEST_F(SupervisorTest, ABrokenGpuIsNamedWhenARankDiesAndItsNodeIsLeftOut) {
+TEST_F(SupervisorTest, ABrokenGpuIsNamedWhenARankDiesAndItsNodeIsAvoided) {
   Attach("n4");
   StartAndRun();
   FailGpu("n2", 79);
-  EXPECT_EQ(Phase(), RunPhase::kRunning) << "nobody is stopped for it";
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "the error alone stops no rank";
   ASSERT_EQ(incidents_.size(), 1U);
   EXPECT_EQ(Newest().state, IncidentState::kNoted);
   EXPECT_EQ(Newest().what, "Xid 79 on GPU 3 of node n2: GPU has fallen off the bus");
   EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
   Pass(milliseconds(2500));
-  // Another was killed for want of it, and its own rank ended of itself, later.
+  // Another rank is killed as a consequence; the rank of this GPU exits on its own, later.
   workers_["n1"].front().phase = WorkerPhase::kEnded;
   workers_["n1"].front().signal = SIGABRT;
   workers_["n2"].front().phase = WorkerPhase::kEnded;
@@ -409,52 +409,52 @@ TEST_F(SupervisorTest, ABrokenGpuIsEvidenceOfAHangAndCostsItsNodeThePlace) {
   Attach("n4");
   StartAndRun();
   FailGpu("n1", 48);
-  FaultFound hang;
+  FaultDetected hang;
   hang.job = "gpt";
   hang.incarnation = Incarnation{2};
   hang.kind = "communication hang";
-  hang.action = FaultAction::kRestart;  // nobody is blamed
+  hang.action = FaultAction::kRestart;  // no node is blamed
   Apply(hang);
   EXPECT_THAT(Newest().evidence.front(), HasSubstr("Xid 48 on GPU 3 of node n1"));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n4", "n2", "n3"));
 }
 
-TEST_F(SupervisorTest, WhatTheProgramDidToAGpuIsOnlyTold) {
+TEST_F(SupervisorTest, AGpuErrorOfTheProgramIsOnlyNoted) {
   Attach("n4");
   StartAndRun();
   FailGpu("n2", 31, 1);
   FailGpu("n2", 31, 2);
   FailGpu("n2", 31, 2);
-  EXPECT_EQ(incidents_.size(), 1U) << "the same again is no news";
+  EXPECT_EQ(incidents_.size(), 1U) << "a repetition opens no incident";
   EXPECT_TRUE(supervisor_->Suspects().empty());
   EndWorker("n1", 0, SIGSEGV);
-  EXPECT_THAT(Newest().nodes, ElementsAre("n1")) << "it is no reason";
+  EXPECT_THAT(Newest().nodes, ElementsAre("n1")) << "an error of the program is no cause";
   EXPECT_EQ(std::count_if(Newest().evidence.begin(), Newest().evidence.end(),
                           [](const auto& one) { return one.find("Xid 31") != one.npos; }),
             2);
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n2", "n3"));
 }
 
-TEST_F(SupervisorTest, ASuspectNodeIsUsedWhereThereIsNoOtherAndUntilItIsReleased) {
+TEST_F(SupervisorTest, ASuspectNodeIsAvoidedUntilItIsReleasedUnlessThereIsNoOther) {
   StartAndRun();
   FailGpu("n2", 95);
   EndWorker("n2", 1, 0);
   Pass(milliseconds(200));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n2", "n3")) << "there is no other";
   Attach("n4");
-  QuarantineWanted release;
+  QuarantineRequested release;
   release.node = "n2";
   release.set = false;
   Apply(release);
   EXPECT_TRUE(supervisor_->Suspects().empty());
   FailGpu("n0", 79, 1);
   Pass(std::chrono::hours(25));
-  EXPECT_TRUE(supervisor_->Suspects().empty()) << "somebody has seen to it by now";
-  FailGpu("n7", 79);  // nobody knows it
+  EXPECT_TRUE(supervisor_->Suspects().empty()) << "the suspicion expires after a day";
+  FailGpu("n7", 79);  // an unknown node
   EXPECT_TRUE(supervisor_->Suspects().empty());
 }
 
-TEST_F(SupervisorTest, ASuspectNodeStaysOneForANewCoordinator) {
+TEST_F(SupervisorTest, ASuspectNodeStaysSuspectAfterARestart) {
   Attach("n4");
   StartAndRun();
   FailGpu("n2", 79);
@@ -468,7 +468,7 @@ TEST_F(SupervisorTest, ASuspectNodeStaysOneForANewCoordinator) {
   };
   start_again();
   EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2", "n3"));
-  Apply(QuarantineWanted{1, "n3", false, ""});
+  Apply(QuarantineRequested{1, "n3", false, ""});
   EXPECT_TRUE(reply_.ok()) << reply_.ToString();
   start_again();
   EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
@@ -477,7 +477,7 @@ TEST_F(SupervisorTest, ASuspectNodeStaysOneForANewCoordinator) {
   Pass(milliseconds(200));
   EXPECT_THAT(Newest().evidence.front(), HasSubstr("Xid 79 on GPU 3 of node n2"));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n4", "n3"));
-  // The day does not begin again with each coordinator.
+  // The day does not start again with each coordinator.
   Pass(std::chrono::hours(23));
   EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
   start_again();
@@ -497,11 +497,11 @@ TEST_F(SupervisorTest, DamageIsNotedOnce) {
   EXPECT_EQ(incidents_.size(), 2U);
 }
 
-TEST_F(SupervisorTest, StopsOnceTheDiskHasWhatMemoryHad) {
+TEST_F(SupervisorTest, StopsOnceDiskHasTheVersionOfMemory) {
   StartAndRun();
-  Apply(StopWanted{1, "gpt", 10'000});
+  Apply(StopRequested{1, "gpt", 10'000});
   EXPECT_EQ(Phase(), RunPhase::kStopping);
-  EXPECT_EQ(orders_["n0"].ranks, 1U) << "it trains on";
+  EXPECT_EQ(directives_["n0"].ranks, 1U) << "the workers continue";
   VersionRecord version;
   version.job = "gpt";
   version.version = {Incarnation{2}, Step{9}};
@@ -510,19 +510,19 @@ TEST_F(SupervisorTest, StopsOnceTheDiskHasWhatMemoryHad) {
   version.version = {Incarnation{2}, Step{10}};
   Observe(Tick{}, {PutVersion{version, TierBit(Tier::kDisk)}});
   EXPECT_EQ(Phase(), RunPhase::kStopped);
-  EXPECT_EQ(orders_["n0"].ranks, 0U);
+  EXPECT_EQ(directives_["n0"].ranks, 0U);
 }
 
-TEST_F(SupervisorTest, StopsAtItsDeadlineWhateverTheDiskHas) {
+TEST_F(SupervisorTest, StopsAtTheDeadlineWithoutTheVersionOnDisk) {
   StartAndRun();
-  Apply(StopWanted{1, "gpt", 1000});
+  Apply(StopRequested{1, "gpt", 1000});
   Pass(milliseconds(900));
   EXPECT_EQ(Phase(), RunPhase::kStopping);
   Pass(milliseconds(200));
   EXPECT_EQ(Phase(), RunPhase::kStopped);
 }
 
-TEST_F(SupervisorTest, FinishesWhenEveryWorkerEndedWell) {
+TEST_F(SupervisorTest, FinishesWhenEveryWorkerExitedWithZero) {
   StartAndRun();
   for (const char* node : {"n0", "n1", "n2"}) EndWorker(node, 0, 0);
   Pass(milliseconds(5000));
@@ -532,7 +532,7 @@ TEST_F(SupervisorTest, FinishesWhenEveryWorkerEndedWell) {
   EXPECT_TRUE(incidents_.empty());
 }
 
-TEST_F(SupervisorTest, ARestartedCoordinatorGoesOnWhereItWas) {
+TEST_F(SupervisorTest, ARestartedCoordinatorContinuesTheRun) {
   StartAndRun();
   Records records;
   records.runs.push_back(runs_["gpt"]);
@@ -548,7 +548,7 @@ TEST_F(SupervisorTest, ARestartedCoordinatorGoesOnWhereItWas) {
 TEST_F(SupervisorTest, ANodeThatDoesNotStartItsWorkersIsAvoided) {
   for (const char* node : {"n0", "n1", "n9"}) Attach(node);
   Start(2);
-  Obey("n0");
+  ApplyDirective("n0");
   for (int i = 0; i < 30; ++i) {
     Pass(milliseconds(1000));
     Report("n0");

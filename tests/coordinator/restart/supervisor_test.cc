@@ -5,53 +5,53 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A report may name ranks that the node has no place for: of another world, of another node.
-TEST_F(SupervisorTest, WorkersWithoutAPlaceOnTheirNodeDoNotCount) {
+/// A report may name ranks that are not placed on the node: of a larger world, or of another node.
+TEST_F(SupervisorTest, MisplacedWorkersDoNotCount) {
   StartAndRun();
   const std::string run_id = runs_["gpt"].run_id();
-  const auto tell = [&](const std::string& node, uint32_t rank, int exit_code) {
+  const auto report = [&](const std::string& node, uint32_t rank, int exit_code) {
     workers_[node].push_back({"gpt", run_id, Rank{rank}, WorkerPhase::kEnded, 7, exit_code, 0, 0});
     Report(node);
   };
-  tell("n0", 900'000, 1);  // beyond the world
-  tell("n1", 4, 1);
-  tell("n1", 3, 1);  // n3's
+  report("n0", 900'000, 1);  // beyond the world
+  report("n1", 4, 1);
+  report("n1", 3, 1);  // n3's
   Pass(milliseconds(500));
   EXPECT_EQ(Phase(), RunPhase::kRunning);
   EXPECT_TRUE(incidents_.empty());
-  // Nor does the run end because strangers ended well.
-  for (const uint32_t rank : {5U, 6U, 7U, 8U}) tell("n2", rank, 0);
+  // Nor does the run finish because misplaced workers exited with 0.
+  for (const uint32_t rank : {5U, 6U, 7U, 8U}) report("n2", rank, 0);
   Pass(milliseconds(500));
   EXPECT_EQ(Phase(), RunPhase::kRunning);
 }
 
-/// A rank that is named twice is one rank.
+/// A rank that a report names twice counts once.
 TEST_F(SupervisorTest, ARankCountsOnceForTheStart) {
   for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
   Start();
-  for (const char* node : {"n0", "n1", "n2"}) Obey(node);
+  for (const char* node : {"n0", "n1", "n2"}) ApplyDirective(node);
   workers_["n0"].push_back(workers_["n0"].front());
   Report("n0");
   EXPECT_EQ(Phase(), RunPhase::kStarting);
 }
 
-TEST_F(SupervisorTest, EachNodeIsToldItsRanks) {
+TEST_F(SupervisorTest, EachNodeGetsItsRanks) {
   for (const char* node : {"n2", "n0", "n1"}) Attach(node);
-  RunWanted wanted;
+  RunRequested wanted;
   wanted.spec.job = "gpt";
   wanted.spec.command = {"train"};
   wanted.spec.nodes = 2;
   wanted.spec.ranks_per_node = 8;
   Apply(wanted);
-  ASSERT_EQ(orders_.size(), 2U);
-  const WorkersOrder& order = orders_["n1"];
-  EXPECT_EQ(order.run_id, "run-1.1");
-  EXPECT_EQ(order.first_rank, Rank{8});
-  EXPECT_EQ(order.ranks, 8U);
-  EXPECT_EQ(order.world, 16U);
-  EXPECT_EQ(order.node_rank, 1U);
-  EXPECT_EQ(order.master_address, "10.0.0.0");
-  EXPECT_EQ(order.master_port, orders_["n0"].master_port);
+  ASSERT_EQ(directives_.size(), 2U);
+  const SetWorkers& directive = directives_["n1"];
+  EXPECT_EQ(directive.run_id, "run-1.1");
+  EXPECT_EQ(directive.first_rank, Rank{8});
+  EXPECT_EQ(directive.ranks, 8U);
+  EXPECT_EQ(directive.world, 16U);
+  EXPECT_EQ(directive.node_rank, 1U);
+  EXPECT_EQ(directive.master_address, "10.0.0.0");
+  EXPECT_EQ(directive.master_port, directives_["n0"].master_port);
 }
 
 TEST_F(SupervisorTest, WaitsForNodesAndSpares) {
@@ -87,15 +87,15 @@ TEST_F(SupervisorTest, TheFirstToDieIsTheCauseAndAllStartAgainInTheirPlaces) {
   EXPECT_THAT(incident.ranks, ElementsAre(Rank{1}));
   EXPECT_THAT(incident.nodes, ElementsAre("n1"));
   EXPECT_THAT(incident.what, HasSubstr("SIGKILL"));
-  EXPECT_THAT(incident.evidence[0], HasSubstr("last words of n1"));
+  EXPECT_THAT(incident.evidence[0], HasSubstr("last lines of n1"));
   EXPECT_THAT(incident.evidence[1], HasSubstr("rank 3"));
   EXPECT_EQ(runs_["gpt"].run_id(), "run-1.2");
-  EXPECT_EQ(orders_["n1"].run_id, "run-1.2");
-  EXPECT_EQ(orders_["n1"].first_rank, Rank{1});
-  EXPECT_EQ(orders_["n1"].restarts, 1U);
+  EXPECT_EQ(directives_["n1"].run_id, "run-1.2");
+  EXPECT_EQ(directives_["n1"].first_rank, Rank{1});
+  EXPECT_EQ(directives_["n1"].restarts, 1U);
 }
 
-TEST_F(SupervisorTest, OfThoseThatEndedOfThemselvesTheFirstIsTheCause) {
+TEST_F(SupervisorTest, TheFirstRankToExitOnItsOwnIsTheCause) {
   StartAndRun();
   EndWorker("n1", 1, 0, 5);
   EndWorker("n3", 1, 0, 20);
@@ -109,21 +109,21 @@ TEST_F(SupervisorTest, OfThoseThatEndedOfThemselvesTheFirstIsTheCause) {
   EXPECT_THAT(incident.evidence[2], HasSubstr("rank 1 ended with exit code 1, 15 ms later"));
 }
 
-TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndSaysHowLongAllTook) {
+TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndHasAllTimes) {
   StartAndRun();
   EndWorker("n1", 0, SIGKILL, 20);
   Pass(milliseconds(200));
   Pass(milliseconds(100));
   EXPECT_EQ(incidents_[1].state, IncidentState::kOpen);
   EXPECT_LT(incidents_[1].stop_ms, 0);
-  ObeyAll();
+  ApplyDirectives();
   EXPECT_GE(incidents_[1].stop_ms, 300);
   Pass(milliseconds(100));
   NodeReported sealed;
   sealed.node = "n0";
   sealed.agent_start = 1;
   sealed.workers = workers_["n0"];
-  sealed.holdings = {{"gpt", {Incarnation{2}, Step{13}}, Rank{0}, 4}};
+  sealed.replicas = {{"gpt", {Incarnation{2}, Step{13}}, Rank{0}, 4}};
   Observe(sealed);
   Progress(Incarnation{3}, 12);
   const IncidentRecord& incident = incidents_[1];
@@ -141,18 +141,18 @@ TEST_F(SupervisorTest, AnAgentThatComesBackInTimeCostsNothing) {
   Lose("n2");
   Pass(milliseconds(1000));
   EXPECT_TRUE(incidents_.empty());
-  gone_.clear();
+  lost_.clear();
   Attach("n2");
   Pass(milliseconds(5000));
   EXPECT_TRUE(incidents_.empty());
   EXPECT_EQ(Phase(), RunPhase::kRunning);
-  EXPECT_EQ(orders_["n2"].run_id, "run-1.1") << "told again, to be sure";
+  EXPECT_EQ(directives_["n2"].run_id, "run-1.1") << "the directive is repeated";
 }
 
-TEST_F(SupervisorTest, ANodeThatFallsSilentIsReplacedSoLongAfterItsLastWord) {
+TEST_F(SupervisorTest, ALostNodeIsReplacedAFixedTimeAfterItsLastMessage) {
   StartAndRun();
   Attach("n9");
-  // Its connection does not end: the lease of one second has to.
+  // The stream stays open, so the node is lost when its lease of one second ends.
   Pass(milliseconds(1000));
   Lose("n2");
   Pass(milliseconds(490));
@@ -163,15 +163,15 @@ TEST_F(SupervisorTest, ANodeThatFallsSilentIsReplacedSoLongAfterItsLastWord) {
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
 }
 
-/// A stopped agent or a frozen machine looks like this; it may go on where it was.
-TEST_F(SupervisorTest, ANodeThatIsSilentWithoutHavingLeftIsWaitedForLonger) {
+/// A stopped agent or a frozen machine behaves like this, and may continue later.
+TEST_F(SupervisorTest, ASilentNodeWithAnOpenStreamGetsMoreTime) {
   StartAndRun();
   Attach("n9");
   Pass(milliseconds(1000));
   Silence("n2");
   Pass(milliseconds(6000));
   EXPECT_TRUE(incidents_.empty());
-  gone_.clear();
+  lost_.clear();
   Attach("n2");
   Pass(milliseconds(500));
   EXPECT_TRUE(incidents_.empty());
@@ -184,18 +184,18 @@ TEST_F(SupervisorTest, ANodeThatIsSilentWithoutHavingLeftIsWaitedForLonger) {
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
 }
 
-TEST_F(SupervisorTest, NodesThatGoTogetherAreWaitedForLonger) {
+TEST_F(SupervisorTest, NodesThatAreLostTogetherGetMoreTime) {
   StartAndRun();
   Lose("n1");
   Lose("n2");
   Pass(milliseconds(6000));
   EXPECT_TRUE(incidents_.empty());
-  gone_.clear();
+  lost_.clear();
   Attach("n1");
   Attach("n2");
   Pass(milliseconds(500));
   EXPECT_TRUE(incidents_.empty());
-  // A launch that is broken anyway waits for nobody.
+  // A launch that has failed anyway does not wait for a node.
   Lose("n1");
   Lose("n2");
   EndWorker("n0", 1, 0);
@@ -204,14 +204,14 @@ TEST_F(SupervisorTest, NodesThatGoTogetherAreWaitedForLonger) {
   EXPECT_EQ(incidents_[1].kind, "node lost");
 }
 
-TEST_F(SupervisorTest, NobodyIsBlamedForALeaseAfterTheCoordinatorStoodStill) {
+TEST_F(SupervisorTest, NoNodeIsBlamedForALeaseAfterTheCoordinatorWasPaused) {
   StartAndRun();
   Attach("n9");
   Lose("n2");
   now_ += milliseconds(5000);
   Observe(Tick{.resumed = true});
   EXPECT_TRUE(incidents_.empty());
-  Report("n0");  // every event looks for what is overdue
+  Report("n0");  // every event checks the deadlines
   Pass(milliseconds(2900));
   EXPECT_TRUE(incidents_.empty());
   Pass(milliseconds(200));
@@ -219,13 +219,13 @@ TEST_F(SupervisorTest, NobodyIsBlamedForALeaseAfterTheCoordinatorStoodStill) {
   EXPECT_EQ(incidents_[1].kind, "node lost");
 }
 
-TEST_F(SupervisorTest, HoldingsOfJobsThatNeverStartedAreNotRemembered) {
+TEST_F(SupervisorTest, ReplicasOfJobsThatNeverStartedAreIgnored) {
   StartAndRun();
   NodeReported event;
   event.node = "n0";
   event.agent_start = 1;
   event.workers = workers_["n0"];
-  event.holdings = {{"gpt", {Incarnation{77}, Step{999}}, Rank{0}, 4},
+  event.replicas = {{"gpt", {Incarnation{77}, Step{999}}, Rank{0}, 4},
                     {"stranger", {Incarnation{1}, Step{1}}, Rank{0}, 4}};
   Observe(event);
   Progress(Incarnation{3}, 12);  // decides for 2-11
@@ -236,7 +236,7 @@ TEST_F(SupervisorTest, HoldingsOfJobsThatNeverStartedAreNotRemembered) {
   EXPECT_LT(incidents_[1].lost_steps, 3) << "what was never sealed was not lost";
 }
 
-TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
+TEST_F(SupervisorTest, ALostNodeGetsMoreTimeWhileOthersSealVersions) {
   StartAndRun();
   uint64_t step = 100;
   const auto seal = [&] {
@@ -244,7 +244,7 @@ TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
     event.node = "n0";
     event.agent_start = 1;
     event.workers = workers_["n0"];
-    event.holdings.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
+    event.replicas.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
     Observe(event);
   };
   LoseStream("n2");
@@ -253,8 +253,8 @@ TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
     seal();
     Pass(milliseconds(1000));
   }
-  EXPECT_TRUE(incidents_.empty()) << "rank 2 has part in every step";
-  gone_.clear();
+  EXPECT_TRUE(incidents_.empty()) << "rank 2 takes part in every step";
+  lost_.clear();
   Attach("n2");
   LoseStream("n2");
   Lose("n2");
@@ -262,11 +262,11 @@ TEST_F(SupervisorTest, AnAgentIsWaitedForWhileTheOthersStillSealVersions) {
   Pass(milliseconds(1400));
   EXPECT_TRUE(incidents_.empty());
   Pass(milliseconds(200));
-  ASSERT_EQ(incidents_.size(), 1U) << "nothing moves any more";
+  ASSERT_EQ(incidents_.size(), 1U) << "no version is sealed any more";
   EXPECT_EQ(incidents_[1].kind, "node lost");
 }
 
-TEST_F(SupervisorTest, ANodeIsNotWaitedForForEverWhateverTheOthersSeal) {
+TEST_F(SupervisorTest, ALostNodeIsReplacedAfterAMinuteAlthoughOthersSealVersions) {
   StartAndRun();
   Lose("n2");
   uint64_t step = 100;
@@ -275,7 +275,7 @@ TEST_F(SupervisorTest, ANodeIsNotWaitedForForEverWhateverTheOthersSeal) {
     event.node = "n0";
     event.agent_start = 1;
     event.workers = workers_["n0"];
-    event.holdings.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
+    event.replicas.push_back({"gpt", {Incarnation{1}, Step{++step}}, Rank{0}, 4, Tier::kMemory});
     Observe(event);
     Pass(milliseconds(1000));
   }
@@ -296,7 +296,7 @@ TEST_F(SupervisorTest, ALostNodeIsBlamedRatherThanTheRanksThatMissIt) {
   EXPECT_EQ(incidents_[1].kind, "node lost");
   EXPECT_THAT(incidents_[1].nodes, ElementsAre("n2"));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
-  EXPECT_EQ(orders_["n9"].first_rank, Rank{2});
+  EXPECT_EQ(directives_["n9"].first_rank, Rank{2});
   EXPECT_THAT(incidents_[1].plan, HasSubstr("n9 for n2"));
 }
 
@@ -305,32 +305,32 @@ TEST_F(SupervisorTest, WithoutASpareTheJobWaitsAndTheOthersStop) {
   Lose("n2");
   Pass(milliseconds(2000));
   EXPECT_EQ(Phase(), RunPhase::kWaiting);
-  EXPECT_EQ(orders_["n0"].ranks, 0U);
-  ObeyAll();
+  EXPECT_EQ(directives_["n0"].ranks, 0U);
+  ApplyDirectives();
   workers_["n2"].clear();
-  gone_.clear();
+  lost_.clear();
   Attach("n2");
   EXPECT_EQ(Phase(), RunPhase::kStarting);
-  EXPECT_EQ(orders_["n0"].run_id, "run-1.2");
-  EXPECT_EQ(orders_["n2"].first_rank, Rank{2});
+  EXPECT_EQ(directives_["n0"].run_id, "run-1.2");
+  EXPECT_EQ(directives_["n2"].first_rank, Rank{2});
 }
 
-TEST_F(SupervisorTest, WhatIsLeftOfAnOldLaunchIsStoppedWhenItsNodeComesBack) {
+TEST_F(SupervisorTest, WorkersOfAnOldLaunchAreStoppedWhenTheirNodeComesBack) {
   StartAndRun();
   Attach("n9");
   Lose("n2");
   Pass(milliseconds(2000));
   ASSERT_EQ(runs_["gpt"].nodes[2], "n9");
-  gone_.clear();
-  orders_.erase("n2");
+  lost_.clear();
+  directives_.erase("n2");
   Attach("n2");  // with its worker of the first launch
-  ASSERT_EQ(orders_.count("n2"), 1U);
-  EXPECT_EQ(orders_["n2"].ranks, 0U);
+  ASSERT_EQ(directives_.count("n2"), 1U);
+  EXPECT_EQ(directives_["n2"].ranks, 0U);
 }
 
-TEST_F(SupervisorTest, ABudgetOfRestartsEnds) {
+TEST_F(SupervisorTest, ARunFailsWhenItsRestartBudgetIsUsedUp) {
   for (const char* node : {"n0", "n1"}) Attach(node);
-  RunWanted wanted;
+  RunRequested wanted;
   wanted.spec.job = "gpt";
   wanted.spec.command = {"false"};
   wanted.spec.nodes = 2;
@@ -338,7 +338,7 @@ TEST_F(SupervisorTest, ABudgetOfRestartsEnds) {
   Apply(wanted);
   std::vector<int64_t> waits;
   for (int launch = 1; launch <= 3; ++launch) {
-    ObeyAll();
+    ApplyDirectives();
     EndWorker("n0", 1, 0);
     const auto failed = now_;
     for (int i = 0; i < 200 && Phase() != RunPhase::kStarting && Phase() != RunPhase::kFailed;
@@ -355,16 +355,16 @@ TEST_F(SupervisorTest, ABudgetOfRestartsEnds) {
   EXPECT_THAT(incidents_[3].plan, HasSubstr("used up"));
   EXPECT_EQ(runs_["gpt"].restarts(), 2U);
   EXPECT_GE(waits[1], 1000) << "the second fruitless launch is followed by a pause";
-  EXPECT_EQ(orders_["n1"].ranks, 0U);
+  EXPECT_EQ(directives_["n1"].ranks, 0U);
 }
 
 TEST_F(SupervisorTest, ANodeThatBreaksLaunchAfterLaunchIsQuarantinedAndStaysThere) {
   for (const char* node : {"n0", "n1", "n9"}) Attach(node);
   Start(2);
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{2}, 10);
   for (int i = 0; i < 3; ++i) {
-    ObeyAll();
+    ApplyDirectives();
     EndWorker("n1", 1, 0);
     for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
   }
@@ -376,7 +376,7 @@ TEST_F(SupervisorTest, ANodeThatBreaksLaunchAfterLaunchIsQuarantinedAndStaysTher
   for (const auto& [node, record] : quarantine_) records.quarantine.push_back(record);
   supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
   EXPECT_EQ(supervisor_->Quarantined().size(), 1U);
-  Apply(QuarantineWanted{1, "n1", false, ""});
+  Apply(QuarantineRequested{1, "n1", false, ""});
   EXPECT_TRUE(quarantine_.empty());
 }
 
@@ -385,7 +385,7 @@ TEST_F(SupervisorTest, AJobThatFailsBeforeItsFirstSaveStopsWithItsLastLinesAndBl
   Start(3);
   std::set<std::string> blamed;
   for (int i = 0; i < 3; ++i) {
-    ObeyAll();
+    ApplyDirectives();
     ASSERT_NE(Phase(), RunPhase::kFailed) << "after " << i << " failures";
     const std::string node = runs_["gpt"].nodes[static_cast<size_t>(i) % 3];
     blamed.insert(node);
@@ -396,15 +396,15 @@ TEST_F(SupervisorTest, AJobThatFailsBeforeItsFirstSaveStopsWithItsLastLinesAndBl
   EXPECT_GE(blamed.size(), 2U);
   EXPECT_TRUE(quarantine_.empty());
   EXPECT_THAT(runs_["gpt"].why, HasSubstr("the cause is the job"));
-  EXPECT_THAT(runs_["gpt"].why, HasSubstr("last words of"));
+  EXPECT_THAT(runs_["gpt"].why, HasSubstr("last lines of"));
   EXPECT_EQ(Newest().state, IncidentState::kGivenUp);
 }
 
-TEST_F(SupervisorTest, AJobThatFailsOnTheOnlyNodesThereAreBlamesNone) {
+TEST_F(SupervisorTest, AJobThatFailsOnAllUsableNodesBlamesNone) {
   for (const char* node : {"n0", "n1"}) Attach(node);
   Start(2);
   for (int i = 0; i < 3; ++i) {
-    ObeyAll();
+    ApplyDirectives();
     ASSERT_FALSE(HasEnded(Phase())) << "after " << i << " failures";
     EndWorker("n1", 1, 0);
     for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
@@ -414,24 +414,24 @@ TEST_F(SupervisorTest, AJobThatFailsOnTheOnlyNodesThereAreBlamesNone) {
   EXPECT_TRUE(quarantine_.empty()) << "no other node was tried, and nothing was saved on any";
 }
 
-TEST_F(SupervisorTest, WhetherItIsTheNodeOrTheJobIsTriedOnAnotherNode) {
+TEST_F(SupervisorTest, BeforeTheFirstSaveAFailedWorkerIsTriedOnAnotherNode) {
   for (const char* node : {"n0", "n1", "n2"}) Attach(node);
   Start(2);
-  ObeyAll();
+  ApplyDirectives();
   EndWorker("n1", 1, 0);
   Pass(milliseconds(200));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n2"));
-  ObeyAll();
+  ApplyDirectives();
   Progress(Incarnation{3}, 10);
   EXPECT_EQ(Phase(), RunPhase::kRunning);
   EXPECT_TRUE(quarantine_.empty());
 }
 
-TEST_F(SupervisorTest, ANodeThatKillsWorkersIsToBlameAlsoBeforeTheFirstSave) {
+TEST_F(SupervisorTest, ANodeThatKillsWorkersIsBlamedAlsoBeforeTheFirstSave) {
   for (const char* node : {"n0", "n1", "n2"}) Attach(node);
   Start(2);
   for (int i = 0; i < 3; ++i) {
-    ObeyAll();
+    ApplyDirectives();
     EndWorker("n1", 0, SIGKILL);
     for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
   }
@@ -439,11 +439,11 @@ TEST_F(SupervisorTest, ANodeThatKillsWorkersIsToBlameAlsoBeforeTheFirstSave) {
   EXPECT_FALSE(HasEnded(Phase()));
 }
 
-TEST_F(SupervisorTest, TheSameEndOnSeveralNodesQuarantinesNobody) {
+TEST_F(SupervisorTest, TheSameExitOnSeveralNodesQuarantinesNoNode) {
   StartAndRun();
   const char* nodes[] = {"n1", "n2", "n1", "n1"};
   for (const char* node : nodes) {
-    ObeyAll();
+    ApplyDirectives();
     EndWorker(node, 1, 0);
     for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
   }

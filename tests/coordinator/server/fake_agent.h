@@ -16,7 +16,7 @@
 
 namespace holdfast::coord {
 
-/// An agent as far as the coordinator can tell: attaches and keeps what it is told.
+/// A test client that acts as an agent: it attaches, and collects the directives that it receives.
 class FakeAgent {
  public:
   FakeAgent(const Endpoint& endpoint, std::string node, uint64_t agent_start = 1,
@@ -26,7 +26,7 @@ class FakeAgent {
   }
   ~FakeAgent() { Detach(); }
 
-  /// Attaches with everything in `inventory`; directives are collected by a thread.
+  /// Attaches with everything in `inventory`. A thread collects the directives.
   void Attach() {
     Detach();
     context_ = std::make_unique<grpc::ClientContext>();
@@ -40,7 +40,7 @@ class FakeAgent {
     request.set_peer_address(peer_address);
     request.set_worker_address(worker_address);
     request.mutable_labels()->insert(labels.begin(), labels.end());
-    for (const Holding& holding : inventory) ToProto(holding, request.add_holdings());
+    for (const StoredReplica& report : inventory) ToProto(report, request.add_replicas());
     reader_thread_ = std::thread([this, request] {
       auto reader = stub_->Attach(context_.get(), request);
       pb::Directive directive;
@@ -80,12 +80,12 @@ class FakeAgent {
     return status.ok() ? FromProto(reply.outcome()) : FromGrpc(status, "coordinator");
   }
 
-  /// Reports that the node holds this, and lists it in later attaches.
-  Status Hold(uint64_t epoch, const std::vector<Holding>& holdings) {
+  /// Reports these replicas, and lists them in later attaches.
+  Status Hold(uint64_t epoch, const std::vector<StoredReplica>& replicas) {
     pb::ReportRequest request = NewReport(epoch);
-    for (const Holding& holding : holdings) {
-      inventory.push_back(holding);
-      ToProto(holding, request.add_holdings());
+    for (const StoredReplica& report : replicas) {
+      inventory.push_back(report);
+      ToProto(report, request.add_replicas());
     }
     return Report(request);
   }
@@ -175,20 +175,20 @@ class FakeAgent {
     std::lock_guard lock(mutex_);
     return directives_;
   }
-  /// The newest word on `job`.
-  JobWord Word(const std::string& job) {
-    JobWord word;
+  /// Returns the newest state of `job` that the coordinator sent.
+  JobState StateOf(const std::string& job) {
+    JobState state;
     for (const pb::Directive& directive : Directives()) {
-      if (directive.has_job() && directive.job().job() == job) word = *FromProto(directive.job());
+      if (directive.has_job() && directive.job().job() == job) state = *FromProto(directive.job());
     }
-    return word;
+    return state;
   }
-  std::vector<PrepareOrder> Prepares() {
-    std::vector<PrepareOrder> orders;
+  std::vector<PrepareShard> PrepareDirectives() {
+    std::vector<PrepareShard> directives;
     for (const pb::Directive& directive : Directives()) {
-      if (directive.has_prepare()) orders.push_back(*FromProto(directive.prepare()));
+      if (directive.has_prepare()) directives.push_back(*FromProto(directive.prepare()));
     }
-    return orders;
+    return directives;
   }
   std::optional<Status> End() {
     std::lock_guard lock(mutex_);
@@ -196,9 +196,9 @@ class FakeAgent {
   }
 
   const std::string& node() const { return node_; }
-  std::vector<Holding> inventory;
+  std::vector<StoredReplica> inventory;
   uint64_t epoch_seen = 0;
-  // An older agent says none of these.
+  // An older agent sends none of these.
   std::string peer_address;
   std::string worker_address;
   Labels labels;
@@ -224,7 +224,7 @@ class FakeAgent {
   Status end_;
 };
 
-/// Waits until `done`, at most half a minute.
+/// Waits until `done` returns true, at most half a minute.
 inline bool Eventually(const std::function<bool()>& done) {
   for (int i = 0; i < 3000; ++i) {
     if (done()) return true;
@@ -237,8 +237,8 @@ inline VersionId V(uint64_t incarnation, uint64_t step) {
   return {Incarnation{incarnation}, Step{step}};
 }
 
-inline Holding MakeHolding(const std::string& job, VersionId version, uint32_t rank, uint32_t world,
-                           Tier tier) {
+inline StoredReplica MakeReplica(const std::string& job, VersionId version, uint32_t rank,
+                                 uint32_t world, Tier tier) {
   return {job,        version,
           Rank{rank}, world,
           tier,       version.incarnation.value * 1'000'003 + version.step.value * 101 + rank,

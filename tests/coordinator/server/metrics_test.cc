@@ -1,4 +1,4 @@
-// A real coordinator, looked at over HTTP.
+// The metrics of a real coordinator, scraped over HTTP.
 
 #include "coordinator/server/metrics.h"
 
@@ -34,55 +34,55 @@ class MetricsTest : public ::testing::Test {
     server_.reset();
     std::filesystem::remove_all(dir_);
   }
-  Scrape Look() { return Scrape(server_->metrics_address()); }
+  Scrape Fetch() { return Scrape(server_->metrics_address()); }
 
   std::string dir_;
   CoordinatorConfig config_;
   std::unique_ptr<CoordinatorServer> server_;
 };
 
-TEST_F(MetricsTest, FollowAJob) {
-  const Scrape before = Look();
+TEST_F(MetricsTest, ShowTheProgressOfAJob) {
+  const Scrape before = Fetch();
   EXPECT_EQ(before.Value("holdfast_coordinator_epoch"), 1);
   EXPECT_EQ(before.Value("holdfast_coordinator_loaded"), 1);
   EXPECT_FALSE(before.Value(R"(holdfast_job_incarnation{job="gpt"})").has_value());
 
   FakeAgent a(server_->endpoint(), "a");
   a.Attach();
-  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="a"})") == 1; }));
+  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
   const uint64_t epoch = server_->epoch().value;
-  const Scrape joined = Look();
+  const Scrape joined = Fetch();
   EXPECT_EQ(joined.Value(R"(holdfast_job_incarnation{job="gpt"})"), 1);
   EXPECT_EQ(joined.Value(R"(holdfast_job_ranks{job="gpt"})"), 2);
   EXPECT_EQ(joined.Value(R"(holdfast_job_ranks_joined{job="gpt"})"), 1);
   EXPECT_FALSE(joined.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})").has_value());
 
   ASSERT_TRUE(a.Join("gpt", "run-1", 1, 2).has_value());
-  ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
-  const Scrape half = Look();
-  EXPECT_EQ(half.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 1);
-  EXPECT_EQ(half.Value(R"(holdfast_job_newest_step{job="gpt"})"), 5);
-  ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
-  const Scrape whole = Look();
-  EXPECT_EQ(whole.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 0);
-  EXPECT_EQ(whole.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})"), 5);
+  ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  const Scrape partial = Fetch();
+  EXPECT_EQ(partial.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 1);
+  EXPECT_EQ(partial.Value(R"(holdfast_job_newest_step{job="gpt"})"), 5);
+  ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+  const Scrape complete = Fetch();
+  EXPECT_EQ(complete.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 0);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})"), 5);
   const double age =
-      whole.Value(R"(holdfast_job_committed_age_seconds{job="gpt",tier="memory"})").value_or(-1);
+      complete.Value(R"(holdfast_job_committed_age_seconds{job="gpt",tier="memory"})").value_or(-1);
   EXPECT_GE(age, 0);
   EXPECT_LT(age, 600) << "seconds, not nanoseconds";
-  EXPECT_EQ(whole.Value(R"(holdfast_job_restorable{job="gpt"})"), 1);
-  EXPECT_EQ(whole.Value(R"(holdfast_job_restorable_step{job="gpt"})"), 5);
-  EXPECT_EQ(whole.Value(R"(holdfast_job_versions_committed_total{job="gpt"})"), 1);
-  EXPECT_GT(whole.Value(R"(holdfast_node_held_bytes{node="a",tier="memory"})").value_or(0), 0);
-  EXPECT_FALSE(whole.Value(R"(holdfast_job_committed_step{job="gpt",tier="disk"})").has_value());
+  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable{job="gpt"})"), 1);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable_step{job="gpt"})"), 5);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_versions_committed_total{job="gpt"})"), 1);
+  EXPECT_GT(complete.Value(R"(holdfast_node_held_bytes{node="a",tier="memory"})").value_or(0), 0);
+  EXPECT_FALSE(complete.Value(R"(holdfast_job_committed_step{job="gpt",tier="disk"})").has_value());
 
   a.Detach();
-  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="a"})") == 0; }));
-  EXPECT_EQ(Look().Value(R"(holdfast_job_restorable{job="gpt"})"), 0);
+  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 0; }));
+  EXPECT_EQ(Fetch().Value(R"(holdfast_job_restorable{job="gpt"})"), 0);
 }
 
-TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
+TEST_F(MetricsTest, ShowRunsAndQuarantine) {
   auto stub = coordinator::Coordinator::NewStub(*MakeChannel(server_->endpoint(), {}));
   coordinator::StartRunRequest request;
   request.mutable_spec()->set_job("lm");
@@ -95,7 +95,7 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
   grpc::ClientContext start;
   ASSERT_TRUE(stub->StartRun(&start, request, &reply).ok());
   ASSERT_EQ(reply.outcome().code(), 0U) << reply.outcome().message();
-  const Scrape waiting = Look();
+  const Scrape waiting = Fetch();
   EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="waiting"})"), 1) << waiting.text();
   EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="stopped"})"), 0);
   EXPECT_EQ(waiting.Value(R"(holdfast_run_workers{job="lm"})"), 0);
@@ -107,10 +107,10 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
   grpc::ClientContext end;
   ASSERT_TRUE(stub->StopRun(&end, stop, &stopped).ok());
   EXPECT_TRUE(Eventually(
-      [&] { return Look().Value(R"(holdfast_run_phase{job="lm",phase="stopped"})") == 1; }));
+      [&] { return Fetch().Value(R"(holdfast_run_phase{job="lm",phase="stopped"})") == 1; }));
   FakeAgent agent(server_->endpoint(), "n7");
   agent.Attach();
-  ASSERT_TRUE(Eventually([&] { return Look().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
+  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
 
   coordinator::ObserveRequest observed;
   observed.set_node("n7");
@@ -122,25 +122,25 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
     error->set_bus_id(bus_id);
     error->set_age_ns(~uint64_t{0});
   };
-  const auto tell = [&] {
+  const auto observe = [&] {
     grpc::ClientContext context;
-    coordinator::ObserveReply heard;
-    ASSERT_TRUE(stub->Observe(&context, observed, &heard).ok());
-    ASSERT_EQ(heard.outcome().code(), 0U) << heard.outcome().message();
+    coordinator::ObserveReply observe_reply;
+    ASSERT_TRUE(stub->Observe(&context, observed, &observe_reply).ok());
+    ASSERT_EQ(observe_reply.outcome().code(), 0U) << observe_reply.outcome().message();
   };
-  // No number, no Xid, no possible Xid, no bus id; then a page fault of the program.
+  // No number, no Xid, an impossible Xid, bad bus IDs; then a page fault of the program.
   add(0, 79, "");
   add(1, 0, "");
   add(2, 70'000, "");
   add(3, 79, "a\nb");
   add(4, 79, std::string(100, '0'));
   add(5, 31, "00000000:C6:00.0");
-  tell();
-  EXPECT_FALSE(Look().Value(R"(holdfast_node_gpu_suspect{node="n7"})").has_value());
+  observe();
+  EXPECT_FALSE(Fetch().Value(R"(holdfast_node_gpu_suspect{node="n7"})").has_value());
   observed.clear_gpu_errors();
   add(6, 79, "00000000:C6:00.0");
-  tell();
-  EXPECT_EQ(Look().Value(R"(holdfast_node_gpu_suspect{node="n7"})"), 1);
+  observe();
+  EXPECT_EQ(Fetch().Value(R"(holdfast_node_gpu_suspect{node="n7"})"), 1);
 
   coordinator::QuarantineRequest quarantine;
   quarantine.set_node("n7");
@@ -149,19 +149,19 @@ TEST_F(MetricsTest, FollowARunAndTheQuarantine) {
   grpc::ClientContext context;
   ASSERT_TRUE(stub->Quarantine(&context, quarantine, &done).ok());
   ASSERT_EQ(done.outcome().code(), 0U) << done.outcome().message();
-  EXPECT_EQ(Look().Value(R"(holdfast_node_quarantined{node="n7"})"), 1);
+  EXPECT_EQ(Fetch().Value(R"(holdfast_node_quarantined{node="n7"})"), 1);
 }
 
-TEST_F(MetricsTest, AreTheDocumentedOnes) {
+TEST_F(MetricsTest, AreAllDocumented) {
   std::set<std::string> documented;
   for (const MetricSpec* spec : CoordinatorMetrics()) documented.insert(std::string(spec->name));
-  EXPECT_EQ(Look().Names(), documented);
+  EXPECT_EQ(Fetch().Names(), documented);
   std::ifstream file(std::string(HOLDFAST_SOURCE_DIR) + "/docs/metrics.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(text, HasSubstr(DescribeMetrics(CoordinatorMetrics())));
 }
 
-TEST_F(MetricsTest, AnAddressThatOthersReachIsRefused) {
+TEST_F(MetricsTest, ANonLocalAddressIsRefused) {
   server_.reset();
   config_.metrics_listen = "0.0.0.0:0";
   auto server = CoordinatorServer::Start(config_, Clock::Real());

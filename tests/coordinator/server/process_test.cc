@@ -88,6 +88,8 @@ class ProcessTest : public ::testing::Test {
     agent.Attach();
     uint64_t epoch = 0;
     EXPECT_TRUE(Eventually([&] {
+      // The channel may still have used the connection of the process that was killed.
+      if (agent.End()) agent.Attach();
       pb::GetStatusReply status = agent.GetStatus();
       epoch = status.epoch();
       for (const auto& node : status.nodes()) {
@@ -98,7 +100,7 @@ class ProcessTest : public ::testing::Test {
     return epoch;
   }
 
-  /// What status says is committed; waits while the connection to the new process comes up.
+  /// Returns the committed version of the status. Waits for the connection to the new process.
   static VersionId MemoryCommitted(FakeAgent& agent, const std::string& job) {
     pb::GetStatusReply status;
     EXPECT_TRUE(Eventually([&] {
@@ -114,7 +116,7 @@ class ProcessTest : public ::testing::Test {
   std::unique_ptr<Process> process_;
 };
 
-TEST_F(ProcessTest, WritesThePortItTookAndStopsInOrder) {
+TEST_F(ProcessTest, WritesItsPortAndStopsOnSigterm) {
   Start("", "127.0.0.1:0");
   const std::string path = dir_ + "/data/endpoint";
   ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path); }));
@@ -132,9 +134,9 @@ TEST_F(ProcessTest, WritesThePortItTookAndStopsInOrder) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// Before the record there is no version unless every rank still holds it; after it there is one.
-/// Either way the agents' inventory brings the same end.
-TEST_F(ProcessTest, KilledAroundTheCommitTheVersionIsThereOnce) {
+/// The version is lost if the kill precedes its record, and exists otherwise. In both cases the
+/// agents' inventory leads to the same result.
+TEST_F(ProcessTest, AfterAKillAroundTheCommitTheVersionExistsOnce) {
   for (const char* point : {"coordinator.before_commit", "coordinator.after_commit_before_reply",
                             "coordinator.after_publish"}) {
     SCOPED_TRACE(point);
@@ -143,8 +145,8 @@ TEST_F(ProcessTest, KilledAroundTheCommitTheVersionIsThereOnce) {
     FakeAgent a(endpoint_, "a");
     uint64_t epoch = AttachAndEpoch(a);
     ASSERT_TRUE(a.Join("gpt", "run", 0, 1).has_value());
-    ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 1), 0, 1, Tier::kMemory)}).ok());
-    Status status = a.Hold(epoch, {MakeHolding("gpt", V(1, 2), 0, 1, Tier::kMemory)});
+    ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 1), 0, 1, Tier::kMemory)}).ok());
+    Status status = a.Hold(epoch, {MakeReplica("gpt", V(1, 2), 0, 1, Tier::kMemory)});
     int died = process_->Wait();
     EXPECT_TRUE(WIFSIGNALED(died) && WTERMSIG(died) == SIGKILL);
     if (std::string(point) != "coordinator.after_publish") {
@@ -156,11 +158,11 @@ TEST_F(ProcessTest, KilledAroundTheCommitTheVersionIsThereOnce) {
     EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, recorded ? 2 : 1));
     AttachAndEpoch(a);
     EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, 2));
-    EXPECT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 2); }));
+    EXPECT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 2); }));
   }
 }
 
-TEST_F(ProcessTest, KilledAfterAJoinTheRunKeepsItsIncarnation) {
+TEST_F(ProcessTest, AfterAKillOnAJoinTheRunKeepsItsIncarnation) {
   Start("coordinator.after_join:2");
   FakeAgent a(endpoint_, "a");
   AttachAndEpoch(a);
@@ -173,33 +175,33 @@ TEST_F(ProcessTest, KilledAfterAJoinTheRunKeepsItsIncarnation) {
   EXPECT_EQ(a.Join("gpt", "run-1", 0, 1).error().code(), ErrorCode::kFenced);
 }
 
-TEST_F(ProcessTest, KilledAfterARestoreDecisionItStands) {
+TEST_F(ProcessTest, ARestoreDecisionSurvivesAKill) {
   Start("coordinator.restore_decided");
   FakeAgent a(endpoint_, "a");
   uint64_t epoch = AttachAndEpoch(a);
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
-  ASSERT_TRUE(a.Hold(epoch, {MakeHolding("gpt", V(1, 3), 0, 1, Tier::kMemory),
-                             MakeHolding("gpt", V(1, 3), 0, 1, Tier::kDisk)})
+  ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 3), 0, 1, Tier::kMemory),
+                             MakeReplica("gpt", V(1, 3), 0, 1, Tier::kDisk)})
                   .ok());
   ASSERT_TRUE(a.Join("gpt", "run-2", 0, 1).has_value());
   Result<pb::DecideRestoreReply> reply = Fail(Status());
-  std::thread asker([&] { reply = a.Decide("gpt", 2, 0); });
-  ASSERT_TRUE(Eventually([&] { return !a.Prepares().empty(); }));
+  std::thread caller([&] { reply = a.Decide("gpt", 2, 0); });
+  ASSERT_TRUE(Eventually([&] { return !a.PrepareDirectives().empty(); }));
   pb::ReportRequest report = a.NewReport(epoch);
-  ToProto(Prepared{a.Prepares()[0].request, Status::Ok()}, report.add_prepared());
+  ToProto(Prepared{a.PrepareDirectives()[0].request, Status::Ok()}, report.add_prepared());
   (void)a.Report(report);
   process_->Wait();
-  asker.join();
+  caller.join();
   EXPECT_FALSE(reply.has_value());
 
   Start();
   epoch = AttachAndEpoch(a);
-  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").restore == V(1, 3); }));
-  const size_t orders = a.Prepares().size();
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").restore == V(1, 3); }));
+  const size_t directives = a.PrepareDirectives().size();
   std::thread again([&] { reply = a.Decide("gpt", 2, 0); });
-  ASSERT_TRUE(Eventually([&] { return a.Prepares().size() > orders; }));
+  ASSERT_TRUE(Eventually([&] { return a.PrepareDirectives().size() > directives; }));
   report = a.NewReport(epoch);
-  ToProto(Prepared{a.Prepares().back().request, Status::Ok()}, report.add_prepared());
+  ToProto(Prepared{a.PrepareDirectives().back().request, Status::Ok()}, report.add_prepared());
   EXPECT_TRUE(a.Report(report).ok());
   again.join();
   ASSERT_TRUE(reply.has_value()) << reply.error().ToString();

@@ -36,7 +36,7 @@ class RestartCommandTest : public ::testing::Test {
     Mutex mutex;
     CondVar changed;
     std::optional<Outcome> outcome;
-    runner.Run(incident_);  // before it is started, as after a fault at the coordinator's start
+    runner.Run(incident_);  // before Start(), as for a fault during the coordinator's start
     runner.Start([&](uint64_t incident, bool ok, std::string how) {
       MutexLock lock(mutex);
       outcome = Outcome{incident, ok, std::move(how)};
@@ -47,13 +47,13 @@ class RestartCommandTest : public ::testing::Test {
       for (int i = 0; i < 600 && !outcome; ++i) changed.WaitFor(mutex, milliseconds(100));
     }
     runner.Stop();
-    return outcome.value_or(Outcome{0, false, "nothing was told"});
+    return outcome.value_or(Outcome{0, false, "no result was reported"});
   }
 
   IncidentRecord incident_;
 };
 
-TEST_F(RestartCommandTest, TellsHowTheCommandEnded) {
+TEST_F(RestartCommandTest, ReportsHowTheCommandEnded) {
   const Outcome fine = RunOnce("true");
   EXPECT_TRUE(fine.ok) << fine.how;
   EXPECT_EQ(fine.incident, 12U);
@@ -77,7 +77,7 @@ TEST_F(RestartCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {
   int child = 0;
   file >> child;
   ASSERT_GT(child, 0);
-  // An orphan is gone, or a zombie until somebody reaps it.
+  // The orphan is gone, or a zombie until init reaps it.
   for (int i = 0; i < 500; ++i) {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
     std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
@@ -88,13 +88,14 @@ TEST_F(RestartCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(RestartCommandTest, SaysWhatHappenedInTheEnvironment) {
+TEST_F(RestartCommandTest, TheEnvironmentDescribesTheIncident) {
   char name[] = "/tmp/hfc-XXXXXX";
   const std::string folder = ::mkdtemp(name);
   EXPECT_TRUE(RunOnce("echo \"$HOLDFAST_JOB|$HOLDFAST_INCIDENT|$HOLDFAST_KIND|$HOLDFAST_WHAT|"
-                      "$HOLDFAST_RANKS|$HOLDFAST_NODES\" > " + folder + "/said")
+                      "$HOLDFAST_RANKS|$HOLDFAST_NODES\" > " +
+                      folder + "/environment")
                   .ok);
-  std::ifstream file(folder + "/said");
+  std::ifstream file(folder + "/environment");
   std::string line;
   std::getline(file, line);
   EXPECT_EQ(line, "gpt|12|dead|rank 5 is dead; `rm -rf /`|5,7|n1");

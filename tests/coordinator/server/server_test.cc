@@ -38,7 +38,7 @@ class ServerTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   uint64_t epoch() const { return server_->epoch().value; }
-  /// Attaches and waits until the coordinator knows.
+  /// Attaches and waits until the status shows the node.
   void Attach(FakeAgent& agent) {
     agent.Attach();
     ASSERT_TRUE(Eventually([&] {
@@ -62,10 +62,10 @@ class Preparer {
       : thread_([this, &agent, epoch] {
           size_t seen = 0;
           while (!stop_) {
-            std::vector<PrepareOrder> orders = agent.Prepares();
-            for (; seen < orders.size(); ++seen) {
+            std::vector<PrepareShard> directives = agent.PrepareDirectives();
+            for (; seen < directives.size(); ++seen) {
               pb::ReportRequest report = agent.NewReport(epoch());
-              ToProto(Prepared{orders[seen].request, Status::Ok()}, report.add_prepared());
+              ToProto(Prepared{directives[seen].request, Status::Ok()}, report.add_prepared());
               (void)agent.Report(report);
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -81,7 +81,7 @@ class Preparer {
   std::thread thread_;
 };
 
-/// A clock that a test sets forward, as one does whose process was stopped.
+/// A clock that a test can set forward, which looks like a stopped process.
 class JumpingClock : public Clock {
  public:
   TimePoint Now() const override { return Clock::Real().Now() + Duration(ahead_.load()); }
@@ -93,7 +93,7 @@ class JumpingClock : public Clock {
   std::atomic<int64_t> ahead_{0};
 };
 
-TEST_F(ServerTest, ACoordinatorThatStoodStillFindsNobodyLost) {
+TEST_F(ServerTest, NoNodeIsLostAfterTheCoordinatorWasPaused) {
   JumpingClock clock;
   server_.reset();
   auto server = CoordinatorServer::Start(config_, clock);
@@ -103,16 +103,16 @@ TEST_F(ServerTest, ACoordinatorThatStoodStillFindsNobodyLost) {
   Attach(a);
   for (int i = 0; i < 3; ++i) {
     clock.Jump(std::chrono::seconds(7));
-    // Long enough for many ticks, short enough that its lease is not over.
+    // Long enough for many ticks, but shorter than the node's lease.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_TRUE(a.Report(a.NewReport(epoch())).ok()) << "jump " << i;
   }
-  // Who then says nothing is lost as ever.
+  // A node that then stays silent is lost as usual.
   EXPECT_TRUE(Eventually([&] { return !a.GetStatus().nodes(0).alive(); }));
   server_.reset();  // before its clock
 }
 
-TEST_F(ServerTest, OnlyAttachedAgentsObserveAndOnlyWhatRuns) {
+TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
@@ -133,8 +133,9 @@ TEST_F(ServerTest, OnlyAttachedAgentsObserveAndOnlyWhatRuns) {
   };
   EXPECT_EQ(observe("stranger", 1, "gpt", 1, 1).code(), ErrorCode::kFenced);
   EXPECT_EQ(observe("a", 2, "gpt", 1, 1).code(), ErrorCode::kFenced);
-  // What is not known is not kept: neither jobs, nor incarnations, nor other worlds.
+  // Unknown jobs, incarnations and worlds are not stored.
   for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(a.Report(a.NewReport(epoch())).ok());  // keeps the lease
     EXPECT_TRUE(observe("a", 1, "job-" + std::to_string(i), 1, kWorldMax).ok());
   }
   EXPECT_TRUE(observe("a", 1, "gpt", 9, 1).ok());
@@ -144,7 +145,7 @@ TEST_F(ServerTest, OnlyAttachedAgentsObserveAndOnlyWhatRuns) {
   EXPECT_EQ(server_->watched().jobs, 1U);
 }
 
-TEST_F(ServerTest, AReportOfWorkersWithoutAPlaceDoesNoHarm) {
+TEST_F(ServerTest, AReportOfMisplacedWorkersIsHarmless) {
   FakeAgent a(server_->endpoint(), "a");
   a.worker_address = "127.0.0.1";
   Attach(a);
@@ -178,45 +179,45 @@ TEST_F(ServerTest, AReportOfWorkersWithoutAPlaceDoesNoHarm) {
   }
 }
 
-TEST_F(ServerTest, CommitsWhenEveryRankHolds) {
+TEST_F(ServerTest, CommitsOnceEveryRankHasAReplica) {
   FakeAgent a(server_->endpoint(), "a");
   FakeAgent b(server_->endpoint(), "b");
   Attach(a);
   Attach(b);
-  // A node without any job hears at once that it is attached, and to which epoch.
+  // A node without any job receives the epoch at once, which confirms that it is attached.
   ASSERT_TRUE(Eventually([&] { return !a.Directives().empty(); }));
   EXPECT_EQ(a.Directives()[0].epoch(), epoch());
   EXPECT_EQ(a.Directives()[0].kind_case(), pb::Directive::KIND_NOT_SET);
   EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).value(), 1U);
   EXPECT_EQ(b.Join("gpt", "run-1", 1, 2).value(), 1U);
-  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
   EXPECT_EQ(a.GetStatus().jobs(0).memory_committed().step(), 0U);
-  ASSERT_TRUE(b.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+  ASSERT_TRUE(b.Hold(epoch(), {MakeReplica("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
   pb::GetStatusReply status = a.GetStatus("gpt");
   ASSERT_EQ(status.jobs_size(), 1);
   EXPECT_EQ(FromProto(status.jobs(0).memory_committed()), V(1, 5));
   EXPECT_EQ(FromProto(status.jobs(0).restorable()), V(1, 5));
   EXPECT_EQ(status.cluster(), "test");
-  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 5); }));
-  ASSERT_TRUE(Eventually([&] { return b.Word("gpt").memory_committed == V(1, 5); }));
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 5); }));
+  ASSERT_TRUE(Eventually([&] { return b.StateOf("gpt").memory_committed == V(1, 5); }));
   pb::PlanRestoreReply plan = a.PlanRestore("gpt");
   ASSERT_EQ(plan.sources_size(), 2);
   EXPECT_EQ(plan.sources(1).node(), "b");
   EXPECT_EQ(plan.sources(1).address(), "unix:/tmp/b.sock");
 }
 
-TEST_F(ServerTest, RestartKeepsDecisionsAndResolvesWhatIsInDoubt) {
+TEST_F(ServerTest, ARestartKeepsDecisionsAndResolvesUnknownOutcomes) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
   ASSERT_TRUE(a.Join("gpt", "run-1", 1, 2).has_value());
   auto hold = [&](uint64_t step, uint32_t rank, Tier tier) {
-    return a.Hold(epoch(), {MakeHolding("gpt", V(1, step), rank, 2, tier)}).ok();
+    return a.Hold(epoch(), {MakeReplica("gpt", V(1, step), rank, 2, tier)}).ok();
   };
   ASSERT_TRUE(hold(1, 0, Tier::kMemory) && hold(1, 1, Tier::kMemory));
   ASSERT_TRUE(hold(2, 0, Tier::kMemory));
-  // This one never reaches the coordinator that is about to go.
-  a.inventory.push_back(MakeHolding("gpt", V(1, 2), 1, 2, Tier::kMemory));
+  // This replica is never reported to the coordinator that is about to stop.
+  a.inventory.push_back(MakeReplica("gpt", V(1, 2), 1, 2, Tier::kMemory));
   const uint64_t before = epoch();
   Start();
   EXPECT_EQ(epoch(), before + 1);
@@ -227,7 +228,7 @@ TEST_F(ServerTest, RestartKeepsDecisionsAndResolvesWhatIsInDoubt) {
   EXPECT_EQ(stale.code(), ErrorCode::kFenced) << stale.ToString();
   Attach(a);
   EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).memory_committed()), V(1, 2));
-  // The same run is the same incarnation, a new one the next, an old one fenced.
+  // The same run has the same incarnation, a new run opens the next, and the old run is fenced.
   EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).value(), 1U);
   EXPECT_EQ(a.Join("gpt", "run-2", 0, 2).value(), 2U);
   EXPECT_EQ(a.Join("gpt", "run-1", 0, 2).error().code(), ErrorCode::kFenced);
@@ -243,8 +244,8 @@ TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
   auto fresh = a.Decide("gpt", 1, 0);
   ASSERT_FALSE(fresh.has_value());
   EXPECT_EQ(fresh.error().code(), ErrorCode::kNotFound);
-  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
-  ASSERT_TRUE(b.Hold(epoch(), {MakeHolding("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
+  ASSERT_TRUE(b.Hold(epoch(), {MakeReplica("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
 
   ASSERT_EQ(a.Join("gpt", "run-2", 0, 2).value(), 2U);
   ASSERT_EQ(b.Join("gpt", "run-2", 1, 2).value(), 2U);
@@ -259,7 +260,7 @@ TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
   EXPECT_EQ(FromProto(first->version()), V(1, 5));
   EXPECT_EQ(FromProto(second->version()), V(1, 5));
   EXPECT_EQ(second->tier(), static_cast<uint32_t>(Tier::kMemory));
-  // After a restart the decision stands, for a rank that asks again.
+  // The decision survives a restart, for a rank that requests it again.
   Start();
   Attach(a);
   Attach(b);
@@ -276,10 +277,10 @@ void MakePeer(FakeAgent& agent, const std::string& rack) {
   agent.slot_bytes = 8192;
 }
 
-Holding MakeParity(VersionId version, uint32_t number, uint32_t world) {
-  Holding holding = MakeHolding("gpt", version, number, world, Tier::kMemory);
-  holding.rank = ParityRank(number);
-  return holding;
+StoredReplica MakeParity(VersionId version, uint32_t number, uint32_t world) {
+  StoredReplica report = MakeReplica("gpt", version, number, world, Tier::kMemory);
+  report.rank = ParityRank(number);
+  return report;
 }
 
 TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
@@ -294,8 +295,8 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
     Attach(*agents[rank]);
     ASSERT_EQ(agents[rank]->Join("gpt", "run-1", rank, 3).value(), 1U);
   }
-  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").group.members.size() == 3; }));
-  const PeerGroup group = a.Word("gpt").group;
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").group.members.size() == 3; }));
+  const PeerGroup group = a.StateOf("gpt").group;
   EXPECT_EQ(group.parity, 1U);
   EXPECT_EQ(group.members[1].address, "unix:/tmp/b.peer");
   EXPECT_EQ(group.members[2].ranks, (std::vector<PeerRank>{{Rank{2}, 8192}}));
@@ -303,7 +304,7 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_committed().step(), 0U);
     EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_target_held(), i);
-    const Holding data = MakeHolding("gpt", V(1, 5), i, 3, Tier::kMemory);
+    const StoredReplica data = MakeReplica("gpt", V(1, 5), i, 3, Tier::kMemory);
     ASSERT_TRUE(agents[i]->Hold(epoch(), {data, MakeParity(V(1, 5), i, 3)}).ok());
   }
   pb::GetStatusReply status = a.GetStatus("gpt");
@@ -311,11 +312,11 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   EXPECT_EQ(status.jobs(0).peer_members(), 3U);
   EXPECT_EQ(status.jobs(0).peer_target_step(), 6U);
   EXPECT_EQ(status.nodes(1).labels().at("rack"), "r1");
-  ASSERT_EQ(status.nodes(1).seats_size(), 1);
-  EXPECT_EQ(status.nodes(1).seats(0).number(), 1U);
-  EXPECT_EQ(status.nodes(1).seats(0).position(), 1U);
-  EXPECT_EQ(status.nodes(1).seats(0).members(), 3U);
-  EXPECT_EQ(status.nodes(1).seats(0).parity(), 1U);
+  ASSERT_EQ(status.nodes(1).memberships_size(), 1);
+  EXPECT_EQ(status.nodes(1).memberships(0).number(), 1U);
+  EXPECT_EQ(status.nodes(1).memberships(0).position(), 1U);
+  EXPECT_EQ(status.nodes(1).memberships(0).members(), 3U);
+  EXPECT_EQ(status.nodes(1).memberships(0).parity(), 1U);
   EXPECT_EQ(status.nodes(1).held_parity_bytes(), 1001U);
   EXPECT_EQ(a.ListVersions("gpt").versions(0).survives(), "any 1 node of each group");
 
@@ -323,14 +324,14 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   Start();
   for (FakeAgent* agent : agents) Attach(*agent);
   EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).peer_committed()), V(1, 5));
-  ASSERT_TRUE(Eventually([&] { return a.Word("gpt").group == group; }));
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").group == group; }));
 
   // c's machine is replaced by an empty one.
   c.Detach();
   FakeAgent spare(server_->endpoint(), "c", 2);
   MakePeer(spare, "r2");
   Attach(spare);
-  EXPECT_TRUE(Eventually([&] {  // until then the old agent's copies count
+  EXPECT_TRUE(Eventually([&] {  // until then the old agent's replicas count
     return a.GetStatus("gpt").jobs(0).restorable_tier() == static_cast<uint32_t>(Tier::kPeer);
   }));
   EXPECT_EQ(FromProto(a.GetStatus("gpt").jobs(0).restorable()), V(1, 5));
@@ -347,14 +348,14 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   auto decoded = spare.Decide("gpt", 2, 2);
   ASSERT_TRUE(decoded.has_value()) << decoded.error().ToString();
   EXPECT_EQ(decoded->tier(), static_cast<uint32_t>(Tier::kPeer));
-  const PrepareOrder order = spare.Prepares().at(0);
-  EXPECT_EQ(order.tier, Tier::kPeer);
-  ASSERT_EQ(order.group.members.size(), 3U);
-  EXPECT_TRUE(order.group.members[0].has_data && order.group.members[1].has_parity);
-  EXPECT_FALSE(order.group.members[2].has_data || order.group.members[2].has_parity);
+  const PrepareShard directive = spare.PrepareDirectives().at(0);
+  EXPECT_EQ(directive.tier, Tier::kPeer);
+  ASSERT_EQ(directive.group.members.size(), 3U);
+  EXPECT_TRUE(directive.group.members[0].has_data && directive.group.members[1].has_parity);
+  EXPECT_FALSE(directive.group.members[2].has_data || directive.group.members[2].has_parity);
 }
 
-TEST_F(ServerTest, RefusesPeersThatCannotBe) {
+TEST_F(ServerTest, RefusesInvalidPeers) {
   FakeAgent address(server_->endpoint(), "a");
   address.peer_address = "nowhere";
   address.Attach();
@@ -393,14 +394,14 @@ TEST_F(ServerTest, AWaitingRestoreEndsWithItsDeadline) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
-  ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, 1), 0, 2, Tier::kMemory),
-                               MakeHolding("gpt", V(1, 1), 1, 2, Tier::kMemory)})
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 1), 0, 2, Tier::kMemory),
+                               MakeReplica("gpt", V(1, 1), 1, 2, Tier::kMemory)})
                   .ok());
   ASSERT_TRUE(a.Join("gpt", "run-2", 0, 2).has_value());
   auto reply = a.Decide("gpt", 2, 0, 300);  // rank 1 never comes
   ASSERT_FALSE(reply.has_value());
   EXPECT_EQ(reply.error().code(), ErrorCode::kDeadlineExceeded);
-  // The caller is forgotten: the next may name another version.
+  // The coordinator dropped the caller: the next one may name another version.
   ASSERT_TRUE(Eventually([&] {
     auto named = a.Decide("gpt", 2, 0, 200, V(1, 1));
     return !named && named.error().code() == ErrorCode::kDeadlineExceeded;
@@ -408,18 +409,18 @@ TEST_F(ServerTest, AWaitingRestoreEndsWithItsDeadline) {
 }
 
 TEST_F(ServerTest, ANewerAgentReplacesTheOlder) {
-  FakeAgent old(server_->endpoint(), "a", 10);
-  FakeAgent young(server_->endpoint(), "a", 11);
-  Attach(old);
-  young.Attach();
-  ASSERT_TRUE(Eventually([&] { return old.End().has_value(); }));
-  EXPECT_EQ(old.End()->code(), ErrorCode::kFenced) << old.End()->ToString();
-  EXPECT_EQ(old.Report(old.NewReport(epoch())).code(), ErrorCode::kFenced);
-  EXPECT_TRUE(Eventually([&] { return young.Report(young.NewReport(epoch())).ok(); }));
-  old.Attach();
-  ASSERT_TRUE(Eventually([&] { return old.End().has_value(); }));
-  EXPECT_EQ(old.End()->code(), ErrorCode::kFenced);
-  EXPECT_THAT(old.End()->message(), HasSubstr("newer agent"));
+  FakeAgent older(server_->endpoint(), "a", 10);
+  FakeAgent newer(server_->endpoint(), "a", 11);
+  Attach(older);
+  newer.Attach();
+  ASSERT_TRUE(Eventually([&] { return older.End().has_value(); }));
+  EXPECT_EQ(older.End()->code(), ErrorCode::kFenced) << older.End()->ToString();
+  EXPECT_EQ(older.Report(older.NewReport(epoch())).code(), ErrorCode::kFenced);
+  EXPECT_TRUE(Eventually([&] { return newer.Report(newer.NewReport(epoch())).ok(); }));
+  older.Attach();
+  ASSERT_TRUE(Eventually([&] { return older.End().has_value(); }));
+  EXPECT_EQ(older.End()->code(), ErrorCode::kFenced);
+  EXPECT_THAT(older.End()->message(), HasSubstr("newer agent"));
 }
 
 TEST_F(ServerTest, RefusesForeignAgents) {
@@ -454,7 +455,7 @@ TEST_F(ServerTest, RefusesBadJoins) {
   EXPECT_THAT(owner.message(), HasSubstr("belongs to uid 7"));
 }
 
-TEST_F(ServerTest, ANodeWithoutAWordIsLost) {
+TEST_F(ServerTest, ASilentNodeIsLost) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);
   ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));  // its lease ran out
@@ -470,7 +471,7 @@ TEST_F(ServerTest, ANodeWithoutAWordIsLost) {
   EXPECT_TRUE(a.GetStatus().nodes(0).alive());
 }
 
-TEST_F(ServerTest, PinsAndRetires) {
+TEST_F(ServerTest, RetentionKeepsPinnedVersions) {
   config_.keep_last = 2;
   config_.node_lease_ms = 30'000;
   Start();
@@ -478,8 +479,8 @@ TEST_F(ServerTest, PinsAndRetires) {
   Attach(a);
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
   for (uint64_t step = 1; step <= 5; ++step) {
-    ASSERT_TRUE(a.Hold(epoch(), {MakeHolding("gpt", V(1, step), 0, 1, Tier::kMemory),
-                                 MakeHolding("gpt", V(1, step), 0, 1, Tier::kDisk)})
+    ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, step), 0, 1, Tier::kMemory),
+                                 MakeReplica("gpt", V(1, step), 0, 1, Tier::kDisk)})
                     .ok());
     if (step == 1) {
       ASSERT_TRUE(a.Pin("gpt", V(1, 1), true).ok());
@@ -495,18 +496,18 @@ TEST_F(ServerTest, PinsAndRetires) {
     return removed.size() >= 2;
   }));
   EXPECT_THAT(removed, ::testing::ElementsAre(V(1, 2), V(1, 3)));
-  pb::ReportRequest gone = a.NewReport(epoch());
+  pb::ReportRequest removed_report = a.NewReport(epoch());
   for (VersionId version : removed)
-    ToProto(Gone{"gpt", version, Rank{0}, Tier::kDisk}, gone.add_gone());
-  ASSERT_TRUE(a.Report(gone).ok());
+    ToProto(RemovedReplica{"gpt", version, Rank{0}, Tier::kDisk}, removed_report.add_removed());
+  ASSERT_TRUE(a.Report(removed_report).ok());
   std::vector<VersionId> listed;
   const pb::ListVersionsReply versions = a.ListVersions("gpt");
   for (const auto& info : versions.versions()) listed.push_back(FromProto(info.version()));
   EXPECT_THAT(listed, ::testing::ElementsAre(V(1, 5), V(1, 4), V(1, 1)));
 }
 
-/// A store whose writes can fail, applied or not, and that survives being opened again.
-TEST_F(ServerTest, AnUnknownWriteIsResolvedByReadingAgain) {
+/// The store can fail a write, applied or not, and works again once it is opened again.
+TEST_F(ServerTest, AWriteWithUnknownOutcomeIsResolvedByLoadingTheStore) {
   for (auto fault : {MemoryStore::Fault::kFailApplied, MemoryStore::Fault::kFailNotApplied}) {
     MemoryStoreData data;
     std::atomic<bool> fail{false};
@@ -521,21 +522,21 @@ TEST_F(ServerTest, AnUnknownWriteIsResolvedByReadingAgain) {
     ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
     const uint64_t before = epoch();
     fail = true;
-    Status status = a.Hold(before, {MakeHolding("gpt", V(1, 1), 0, 1, Tier::kMemory)});
+    Status status = a.Hold(before, {MakeReplica("gpt", V(1, 1), 0, 1, Tier::kMemory)});
     EXPECT_EQ(status.code(), ErrorCode::kUnavailable) << status.ToString();
     ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));
-    // Nothing was sent on the strength of a write that may not be there.
-    EXPECT_EQ(a.Word("gpt").memory_committed, V(0, 0));
+    // No directive depends on a write whose outcome is unknown.
+    EXPECT_EQ(a.StateOf("gpt").memory_committed, V(0, 0));
     ASSERT_TRUE(Eventually([&] { return epoch() > before; }));
     Attach(a);
-    ASSERT_TRUE(Eventually([&] { return a.Word("gpt").memory_committed == V(1, 1); }));
+    ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 1); }));
     EXPECT_EQ(a.ListVersions("gpt").versions_size(), 1);
     a.Detach();
     server_.reset();
   }
 }
 
-TEST_F(ServerTest, SaysWhatIsWrongWithItsConfiguration) {
+TEST_F(ServerTest, ConfigurationErrorsNameTheProblem) {
   auto refused = [&](CoordinatorConfig config) {
     auto server = CoordinatorServer::Start(config, Clock::Real());
     EXPECT_FALSE(server.has_value());

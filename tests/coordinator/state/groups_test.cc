@@ -15,20 +15,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-using Seat = std::pair<size_t, size_t>;  // group, position
+using Position = std::pair<size_t, size_t>;  // group, position
 
 PlannedMember Node(const std::string& name, const std::string& domain = "") {
   return {name, domain, {{Rank{0}, 4096}}};
 }
 
-std::map<std::string, Seat> SeatsOf(const PeerPlan& plan) {
-  std::map<std::string, Seat> seats;
+std::map<std::string, Position> PositionsOf(const PeerPlan& plan) {
+  std::map<std::string, Position> positions;
   for (size_t g = 0; g < plan.size(); ++g) {
     for (size_t i = 0; i < plan[g].members.size(); ++i) {
-      EXPECT_TRUE(seats.emplace(plan[g].members[i].node, Seat{g, i}).second) << "twice in the plan";
+      const std::string& node = plan[g].members[i].node;
+      EXPECT_TRUE(positions.emplace(node, Position{g, i}).second) << "twice in the plan";
     }
   }
-  return seats;
+  return positions;
 }
 
 std::vector<std::string> Names(const PlannedGroup& group) {
@@ -37,8 +38,8 @@ std::vector<std::string> Names(const PlannedGroup& group) {
   return names;
 }
 
-/// `count` nodes; `domains` 0: none has a label, else each is in a random one of so many, and a few
-/// have none.
+/// `count` nodes, each in a random one of `domains` domains, a few without one. `domains` 0: no
+/// node has a domain.
 std::vector<PlannedMember> SomeNodes(Random& random, size_t count, size_t domains) {
   std::vector<PlannedMember> nodes;
   for (size_t i = 0; i < count; ++i) {
@@ -69,10 +70,10 @@ void CheckShape(const PeerPlan& plan, size_t nodes, const GroupOptions& options)
   }
   EXPECT_GE(least, 2U);
   EXPECT_LE(most - least, 1U);
-  EXPECT_EQ(SeatsOf(plan).size(), nodes);
+  EXPECT_EQ(PositionsOf(plan).size(), nodes);
 }
 
-/// No group has more or fewer of a domain than an even share, rounded.
+/// Each group has an even share of each domain, rounded.
 void CheckSpread(const PeerPlan& plan) {
   std::map<std::string, std::vector<size_t>> counts;
   for (size_t g = 0; g < plan.size(); ++g) {
@@ -89,7 +90,7 @@ void CheckSpread(const PeerPlan& plan) {
   }
 }
 
-TEST(GroupsTest, EveryNumberOfNodesAndDomains) {
+TEST(GroupsTest, PlansAreBalancedForAnyNumberOfNodesAndDomains) {
   Random random(7);
   for (size_t nodes = 2; nodes <= 70; ++nodes) {
     for (uint32_t group_nodes : {2U, 3U, 4U, 7U, 8U, 16U, 32U}) {
@@ -115,7 +116,7 @@ TEST(GroupsTest, TooFewNodesHaveNoGroups) {
   EXPECT_THAT(PlaceInGroups({Node("a")}, {}, {}), IsEmpty());
 }
 
-TEST(GroupsTest, RacksAreDealtOut) {
+TEST(GroupsTest, EachRackIsSpreadOverTheGroups) {
   const PeerPlan plan =
       PlaceInGroups({Node("a1", "a"), Node("a2", "a"), Node("b1", "b"), Node("b2", "b"),
                      Node("c1", "c"), Node("c2", "c"), Node("x"), Node("y")},
@@ -126,7 +127,7 @@ TEST(GroupsTest, RacksAreDealtOut) {
   EXPECT_EQ(plan[0].parity, 1U);
 }
 
-TEST(GroupsTest, ReplacedNodesLeaveTheOthersWhereTheyWere) {
+TEST(GroupsTest, OtherNodesKeepTheirPositionsWhenNodesAreReplaced) {
   Random random(11);
   for (int round = 0; round < 2000; ++round) {
     const size_t count = 2 + random.Below(40);
@@ -140,25 +141,25 @@ TEST(GroupsTest, ReplacedNodesLeaveTheOthersWhereTheyWere) {
     const PeerPlan after = PlaceInGroups(nodes, before, options);
     SCOPED_TRACE(fmt::format("round {}: {} of {} nodes replaced", round, replaced, count));
     CheckShape(after, count, options);
-    const auto seats_before = SeatsOf(before);
-    const auto seats_after = SeatsOf(after);
+    const auto positions_before = PositionsOf(before);
+    const auto positions_after = PositionsOf(after);
     for (size_t i = replaced; i < count; ++i) {
-      ASSERT_EQ(seats_after.at(nodes[i].node), seats_before.at(nodes[i].node));
+      ASSERT_EQ(positions_after.at(nodes[i].node), positions_before.at(nodes[i].node));
     }
-    // The same again changes nothing, whatever the order.
+    // Planning again changes nothing, in any order of nodes.
     Shuffle(random, nodes);
     ASSERT_EQ(PlaceInGroups(nodes, after, options), after);
     ASSERT_EQ(PlaceInGroups(nodes, before, options), after);
   }
 }
 
-TEST(GroupsTest, ANewcomerSitsWithTheFewestOfItsDomain) {
+TEST(GroupsTest, ANewNodeJoinsTheGroupWithTheFewestNodesOfItsDomain) {
   const GroupOptions options{.group_nodes = 3, .parity = 0};
   const PeerPlan before = PlaceInGroups({Node("a", "r1"), Node("b", "r2"), Node("c", "r3"),
                                          Node("d", "r1"), Node("e", "r2"), Node("f", "r3")},
                                         {}, options);
   ASSERT_THAT(Names(before[0]), ElementsAre("a", "b", "c"));
-  // c and d leave: x, of r1, fits where d was, and y only where c was.
+  // c and d leave. x, of r1, gets the place of d, and only the place of c is left for y.
   const PeerPlan after = PlaceInGroups({Node("a", "r1"), Node("b", "r2"), Node("x", "r1"),
                                         Node("y", "r1"), Node("e", "r2"), Node("f", "r3")},
                                        before, options);
@@ -166,12 +167,12 @@ TEST(GroupsTest, ANewcomerSitsWithTheFewestOfItsDomain) {
   EXPECT_THAT(Names(after[1]), ElementsAre("x", "e", "f"));
 }
 
-TEST(GroupsTest, AnotherRackIsAnotherNode) {
+TEST(GroupsTest, ANodeInAnotherRackCountsAsANewNode) {
   const GroupOptions options{.group_nodes = 2, .parity = 0};
   const PeerPlan unlabelled =
       PlaceInGroups({Node("a"), Node("b"), Node("c"), Node("d")}, {}, options);
   EXPECT_THAT(Names(unlabelled[0]), ElementsAre("a", "c"));
-  // Labels that are new make a new plan: a and c are in one rack.
+  // New labels lead to a new plan: a and c are in one rack.
   const std::vector<PlannedMember> labelled = {Node("a", "r1"), Node("b", "r2"), Node("c", "r1"),
                                                Node("d", "r2")};
   const PeerPlan plan = PlaceInGroups(labelled, unlabelled, options);
@@ -179,7 +180,7 @@ TEST(GroupsTest, AnotherRackIsAnotherNode) {
   EXPECT_THAT(Names(plan[0]), ElementsAre("a", "b"));
 }
 
-TEST(GroupsTest, AnotherNumberOfNodesIsAnotherPlan) {
+TEST(GroupsTest, AnotherNumberOfNodesGetsANewPlan) {
   const GroupOptions options{.group_nodes = 4, .parity = 0};
   const PeerPlan eight = PlaceInGroups(
       {Node("h"), Node("g"), Node("f"), Node("e"), Node("d"), Node("c"), Node("b"), Node("a")}, {},

@@ -21,19 +21,19 @@ inline StateOptions GroupsOf(uint32_t group_nodes, uint32_t parity) {
   return options;
 }
 
-/// One coordinator with job "gpt", driven event by event; keeps what it stored and said. Its agents
-/// are old ones, that know nothing of parity, unless `peers` is set.
+/// One coordinator with job "gpt", driven event by event. Keeps its records, and the effects of the
+/// last event. Its agents are older ones without parity, unless `peers` is set.
 class Harness {
  public:
   explicit Harness(StateOptions options = {}) : options_(options) {
-    // Where a test does not ask for it, no job ends and nothing is brought to further tiers.
-    if (options.settle_after == StateOptions().settle_after) {
-      options_.settle_after = options_.end_grace = std::chrono::hours(24);
+    // Unless a test sets the options, no job ends and no version is flushed.
+    if (options.flush_after == StateOptions().flush_after) {
+      options_.flush_after = options_.end_grace = std::chrono::hours(24);
     }
     Restart();
   }
 
-  /// Starts the coordinator again, with other options.
+  /// Restarts the coordinator with other options.
   void Restart(const StateOptions& options) {
     const Epoch epoch = options_.epoch;
     options_ = options;
@@ -58,10 +58,10 @@ class Harness {
     Apply(Tick{});
   }
 
-  /// The coordinator did not run; State's time has not passed meanwhile.
+  /// The coordinator was suspended; State's time did not pass meanwhile.
   void Resume() { Apply(Tick{.resumed = true}); }
 
-  void Attach(const std::string& node, std::vector<Holding> holdings = {}, uint64_t start = 1,
+  void Attach(const std::string& node, std::vector<StoredReplica> replicas = {}, uint64_t start = 1,
               uint64_t agent_id = 0) {
     attached_[node] = start;
     NodeAttached event;
@@ -70,7 +70,7 @@ class Harness {
     event.agent_start = start;
     event.agent_id = agent_id;
     event.data_address = "unix:/" + node;
-    event.holdings = std::move(holdings);
+    event.replicas = std::move(replicas);
     if (peers) event.peer_address = "unix:/" + node + ".peer";
     event.ranks = ranks[node];
     event.disk_every = disk_every;
@@ -92,23 +92,23 @@ class Harness {
   uint32_t FreePercent(const std::string& node) {
     return free_percent.try_emplace(node, 50).first->second;
   }
-  void Hold(const std::string& node, const std::vector<Holding>& holdings) {
+  void Hold(const std::string& node, const std::vector<StoredReplica>& replicas) {
     NodeReported report = NewReport(node);
-    report.holdings = holdings;
+    report.replicas = replicas;
     Apply(report);
   }
-  void Miss(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
+  void ReportFailed(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
     NodeReported report = NewReport(node);
-    report.missing.push_back({"gpt", version, Rank{rank}, tier, "test"});
+    report.failed.push_back({"gpt", version, Rank{rank}, tier, "test"});
     Apply(report);
   }
-  void Gone(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
+  void ReportRemoved(const std::string& node, VersionId version, uint32_t rank, Tier tier) {
     NodeReported report = NewReport(node);
-    report.gone.push_back({"gpt", version, Rank{rank}, tier});
+    report.removed.push_back({"gpt", version, Rank{rank}, tier});
     Apply(report);
   }
-  void MissParity(const std::string& node, VersionId version, uint32_t number, Tier tier) {
-    Miss(node, version, ParityRank(number).value, tier);
+  void ReportFailedParity(const std::string& node, VersionId version, uint32_t number, Tier tier) {
+    ReportFailed(node, version, ParityRank(number).value, tier);
   }
   void Answer(const std::string& node, uint64_t request, Status outcome) {
     NodeReported report = NewReport(node);
@@ -121,14 +121,15 @@ class Harness {
                      peers ? SlotBytes(rank) : 0});
     return ReplyTo(next_).value_or(Reply{});
   }
-  RequestId Ask(const std::string& node, uint64_t incarnation, uint32_t rank, VersionId wanted = {},
-                bool view = false) {
-    Apply(RestoreWanted{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted, view});
+  RequestId RequestRestore(const std::string& node, uint64_t incarnation, uint32_t rank,
+                           VersionId wanted = {}, bool reshard = false) {
+    Apply(RestoreRequested{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted,
+                           reshard});
     return next_;
   }
-  RequestId AskView(const std::string& node, uint64_t incarnation, uint32_t rank,
-                    VersionId wanted = {}) {
-    return Ask(node, incarnation, rank, wanted, /*view=*/true);
+  RequestId RequestReshard(const std::string& node, uint64_t incarnation, uint32_t rank,
+                           VersionId wanted = {}) {
+    return RequestRestore(node, incarnation, rank, wanted, /*reshard=*/true);
   }
   Reply Pin(VersionId version, bool pinned) {
     Apply(PinSet{++next_, "gpt", version, pinned});
@@ -166,15 +167,15 @@ class Harness {
     }
     return directives;
   }
-  /// The last word to `node`.
-  std::optional<JobWord> WordTo(const std::string& node) const {
-    std::optional<JobWord> word;
+  /// The last job state that was sent to `node`.
+  std::optional<JobState> JobStateTo(const std::string& node) const {
+    std::optional<JobState> last;
     for (const Effect& effect : effects) {
       const auto* send = std::get_if<Send>(&effect);
       if (send == nullptr || send->attach != attach_ids_.at(node)) continue;
-      if (const auto* said = std::get_if<JobWord>(&send->directive)) word = *said;
+      if (const auto* state = std::get_if<JobState>(&send->directive)) last = *state;
     }
-    return word;
+    return last;
   }
   std::vector<Status> Findings() const {
     std::vector<Status> findings;
@@ -191,13 +192,13 @@ class Harness {
     return closed;
   }
 
-  // ---- of all ----
+  // ---- of all events ----
   std::vector<VersionId> Stored() const {
     std::vector<VersionId> versions;
     for (const auto& [key, record] : stored.versions) versions.push_back(key.second);
     return versions;
   }
-  JobView Job() const { return state_->Jobs("gpt").value()[0]; }
+  JobStatus Job() const { return state_->Jobs("gpt").value()[0]; }
   State& state() { return *state_; }
   AttachId AttachOf(const std::string& node) const { return attach_ids_.at(node); }
   /// A heartbeat.
@@ -207,9 +208,9 @@ class Harness {
     return ReplyTo(report.request)->outcome;
   }
 
-  std::map<std::string, uint32_t> free_percent;  // likewise; 50 unless set
-  /// What `node` says of its trainers from now on.
-  void Tell(const std::string& node, std::vector<LocalRank> trainers) {
+  std::map<std::string, uint32_t> free_percent;  // disk space by node; 50 unless set
+  /// Makes `node` report these trainers from now on.
+  void ReportTrainers(const std::string& node, std::vector<LocalRank> trainers) {
     ranks[node] = std::move(trainers);
     Apply(NewReport(node));
   }
@@ -223,7 +224,7 @@ class Harness {
   }
 
   bool peers = false;
-  std::map<std::string, Labels> labels;  // by node
+  std::map<std::string, Labels> labels;                 // by node
   std::map<std::string, std::vector<LocalRank>> ranks;  // trainers, by node
   uint64_t disk_every = 0;
   StoredRecords stored;
@@ -238,18 +239,18 @@ class Harness {
   uint64_t next_ = 100;
 };
 
-inline Holding H(VersionId version, uint32_t rank, Tier tier, uint32_t world = 2) {
+inline StoredReplica H(VersionId version, uint32_t rank, Tier tier, uint32_t world = 2) {
   return {"gpt", version, Rank{rank},
           world, tier,    version.incarnation.value * 1000 + version.step.value * 10 + rank,
           4096};
 }
 
-/// The parity of node `number` in a plan.
-inline Holding P(VersionId version, uint32_t number, Tier tier, uint32_t world) {
-  Holding holding = H(version, number, tier, world);
-  holding.rank = ParityRank(number);
-  holding.digest += 500'000;
-  return holding;
+/// The parity of the member `number` of a plan.
+inline StoredReplica P(VersionId version, uint32_t number, Tier tier, uint32_t world) {
+  StoredReplica report = H(version, number, tier, world);
+  report.rank = ParityRank(number);
+  report.digest += 500'000;
+  return report;
 }
 
 }  // namespace holdfast::coord

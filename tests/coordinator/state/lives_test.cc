@@ -1,6 +1,6 @@
 #include "tests/coordinator/state/harness.h"
 
-// Lives of the store: what another one left on the nodes counts for nothing until it is adopted.
+// Lives of the store: replicas of another life do not count until they are adopted.
 
 namespace holdfast::coord {
 namespace {
@@ -13,17 +13,17 @@ StateOptions Life(LifeId life) {
   return options;
 }
 
-Holding Of(LifeId life, Holding holding, uint64_t digest = 0) {
-  holding.life = life;
-  if (digest != 0) holding.digest = digest;
-  return holding;
+StoredReplica Of(LifeId life, StoredReplica report, uint64_t digest = 0) {
+  report.life = life;
+  if (digest != 0) report.digest = digest;
+  return report;
 }
 
 /// Both ranks of `version` on node n1, at a tier.
-std::vector<Holding> Both(LifeId life, VersionId version, Tier tier, uint64_t salt = 0) {
-  std::vector<Holding> all;
+std::vector<StoredReplica> Both(LifeId life, VersionId version, Tier tier, uint64_t salt = 0) {
+  std::vector<StoredReplica> all;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    Holding one = Of(life, H(version, rank, tier));
+    StoredReplica one = Of(life, H(version, rank, tier));
     one.digest += salt;
     all.push_back(one);
   }
@@ -37,36 +37,36 @@ class LivesTest : public testing::Test {
     ASSERT_TRUE(h.Join("n1", run, 1, 2).outcome.ok());
   }
   std::vector<AdoptedVersion> Adopt(Harness& h, bool dry_run, LifeId life = {}) {
-    h.Apply(AdoptWanted{7, "", life, dry_run});
+    h.Apply(AdoptRequested{7, "", life, dry_run});
     return h.ReplyTo(7)->adopted;
   }
 };
 
-TEST_F(LivesTest, VersionsOfTheLifeBeforeAreNeverCommitted) {
+TEST_F(LivesTest, VersionsOfAPreviousLifeAreNeverCommitted) {
   Harness h(Life(kB));
-  std::vector<Holding> before = Both(kA, V(1, 102), Tier::kDisk, 1'000'000);
+  std::vector<StoredReplica> before = Both(kA, V(1, 102), Tier::kDisk, 1'000'000);
   h.Attach("n1", before);
   EXPECT_TRUE(h.Stored().empty());
   Start(h, "second");
-  EXPECT_EQ(h.Job().incarnation.value, 2U) << "no number is given twice";
-  h.Ask("n1", 2, 0);
+  EXPECT_EQ(h.Job().incarnation.value, 2U) << "no number is used twice";
+  h.RequestRestore("n1", 2, 0);
   h.Hold("n1", Both(kB, V(2, 1), Tier::kMemory));
   EXPECT_THAT(h.Commits(Tier::kMemory), testing::ElementsAre(V(2, 1)));
-  // The coordinator starts again: its agents list everything that they have.
+  // The coordinator restarts: its agents list all their replicas.
   h.Restart();
-  std::vector<Holding> all = before;
-  for (const Holding& one : Both(kB, V(2, 1), Tier::kMemory)) all.push_back(one);
+  std::vector<StoredReplica> all = before;
+  for (const StoredReplica& one : Both(kB, V(2, 1), Tier::kMemory)) all.push_back(one);
   h.Attach("n1", all);
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(2, 1)));
   EXPECT_EQ(h.Job().restorable, V(2, 1));
-  EXPECT_TRUE(h.Sent<RemoveOrder>().empty()) << "what is kept aside is not deleted";
+  EXPECT_TRUE(h.Sent<RemoveVersion>().empty()) << "quarantined replicas are not deleted";
   ASSERT_EQ(h.state().Nodes()[0].other_lives.size(), 1U);
   EXPECT_EQ(h.state().Nodes()[0].other_lives[0].life, kA);
   EXPECT_EQ(h.state().Nodes()[0].other_lives[0].shards, 2U);
 }
 
-// The numbers of both lives are the same: a node with old copies comes after the job has begun.
-TEST_F(LivesTest, TheSameNumberOfAnotherLifeIsNotTaken) {
+// Both lives use the same numbers: a node with old replicas attaches after the job has started.
+TEST_F(LivesTest, TheSameVersionNumberOfAnotherLifeDoesNotCount) {
   Harness h(Life(kB));
   h.Attach("n1");
   Start(h, "second");
@@ -78,33 +78,33 @@ TEST_F(LivesTest, TheSameNumberOfAnotherLifeIsNotTaken) {
   EXPECT_EQ(h.state().PlanRestore("gpt", V(1, 5), std::nullopt)->sources[0].node, "n1");
 }
 
-/// What the node says when it attaches.
-NodeAttached Attaching(LifeId life_seen, Epoch epoch_seen, std::vector<Holding> holdings = {}) {
+NodeAttached Attaching(LifeId life_seen, Epoch epoch_seen,
+                       std::vector<StoredReplica> replicas = {}) {
   NodeAttached event;
   event.attach = 900;
   event.node = "n1";
   event.agent_start = 1;
   event.life_seen = life_seen;
   event.epoch_seen = epoch_seen;
-  event.holdings = std::move(holdings);
+  event.replicas = std::move(replicas);
   return event;
 }
 
-TEST_F(LivesTest, CopiesWithoutALifeAreOfTheLifeThatTheirNodeMeetsFirst) {
+TEST_F(LivesTest, ReplicasWithoutALifeBelongToTheLifeThatTheirNodeSeesFirst) {
   Harness h(Life(kB));
   h.Attach("n1");
   Start(h, "one");
-  // An older agent reports what it has just made.
+  // An older agent reports new replicas.
   h.Hold("n1", Both({}, V(1, 1), Tier::kMemory));
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1)));
   h.Restart();
-  std::vector<Holding> all = Both({}, V(1, 1), Tier::kMemory);
-  for (const Holding& one : Both({}, V(1, 2), Tier::kMemory)) all.push_back(one);
+  std::vector<StoredReplica> all = Both({}, V(1, 1), Tier::kMemory);
+  for (const StoredReplica& one : Both({}, V(1, 2), Tier::kMemory)) all.push_back(one);
   h.Attach("n1", all);
-  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1), V(1, 2))) << "it has met no life before";
-  // Its agent met another life before: they count where a record has their digests.
+  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1), V(1, 2))) << "it has seen no life before";
+  // The agent has seen another life before: replicas count only if a record has their digests.
   h.Restart();
-  for (const Holding& one : Both({}, V(1, 3), Tier::kMemory)) all.push_back(one);
+  for (const StoredReplica& one : Both({}, V(1, 3), Tier::kMemory)) all.push_back(one);
   h.Apply(Attaching(kA, Epoch{1}, all));
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1), V(1, 2)));
   EXPECT_EQ(h.Job().restorable, V(1, 2));
@@ -129,19 +129,20 @@ TEST_F(LivesTest, AnOlderEpochOfTheSameLifeIsRefusedAndShown) {
   ASSERT_EQ(h.state().Refused().size(), 1U);
   EXPECT_EQ(h.state().Refused()[0].node, "n1");
   EXPECT_THAT(h.state().Refused()[0].why, testing::HasSubstr("docs/backup.md"));
-  // Epochs of another life say nothing about this one's.
+  // Epochs of different lives are not compared.
   h.Apply(Attaching(kB, Epoch{40}));
   EXPECT_TRUE(h.state().Nodes()[0].alive);
   EXPECT_TRUE(h.state().Refused().empty());
-  // An agent that gives up is not shown for ever.
+  // An agent that stops trying is not shown for ever.
   h.Apply(Attaching(kA, Epoch{41}));
   ASSERT_EQ(h.state().Refused().size(), 1U);
   h.Pass(std::chrono::seconds(31));
   EXPECT_TRUE(h.state().Refused().empty());
 }
 
-// The store is an older copy of itself: what a start that it never had has saved is kept aside.
-TEST_F(LivesTest, AStartOfThisLifeThatTheStoreNeverHadIsKeptAside) {
+// The store is an older copy of itself: versions of an incarnation that it never had are
+// quarantined.
+TEST_F(LivesTest, VersionsOfAnUnknownIncarnationOfThisLifeAreQuarantined) {
   Harness h(Life(kA));
   h.Attach("n1");
   Start(h, "one");
@@ -156,21 +157,21 @@ TEST_F(LivesTest, AStartOfThisLifeThatTheStoreNeverHadIsKeptAside) {
   EXPECT_TRUE(h.state().Nodes()[1].other_lives.empty());
 }
 
-TEST_F(LivesTest, WhatARestoredBackupKnowsCountsByItsDigests) {
+TEST_F(LivesTest, VersionsInARestoredBackupCountByTheirDigests) {
   Harness h(Life(kA));
   h.Attach("n1");
   Start(h, "one");
   h.Hold("n1", Both(kA, V(1, 1), Tier::kMemory));
   h.Hold("n1", Both(kA, V(1, 1), Tier::kDisk));
   h.Restart(Life(kB));  // the same records in a new life
-  std::vector<Holding> all = Both(kA, V(1, 1), Tier::kDisk);
-  for (const Holding& one : Both(kA, V(1, 2), Tier::kDisk)) all.push_back(one);
+  std::vector<StoredReplica> all = Both(kA, V(1, 1), Tier::kDisk);
+  for (const StoredReplica& one : Both(kA, V(1, 2), Tier::kDisk)) all.push_back(one);
   h.Attach("n1", all);
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1))) << "1-2 may have been abandoned since";
   EXPECT_EQ(h.Job().restorable, V(1, 1));
 }
 
-TEST_F(LivesTest, OtherBytesThanTheRecordsAreKeptAside) {
+TEST_F(LivesTest, ReplicasThatDifferFromTheRecordAreQuarantined) {
   Harness h(Life(kA));
   h.Attach("n1");
   Start(h, "one");
@@ -178,17 +179,17 @@ TEST_F(LivesTest, OtherBytesThanTheRecordsAreKeptAside) {
   h.Restart(Life(kB));
   h.Attach("n1", Both(kA, V(1, 1), Tier::kDisk, 77));
   for (const Status& finding : h.Findings()) {
-    EXPECT_NE(finding.code(), ErrorCode::kDataLoss) << finding.ToString();  // it is no damage
+    EXPECT_NE(finding.code(), ErrorCode::kDataLoss) << finding.ToString();  // this is not damage
   }
   ASSERT_EQ(h.state().Nodes()[0].other_lives.size(), 1U);
   EXPECT_EQ(h.state().Nodes()[0].other_lives[0].shards, 2U);
   EXPECT_THAT(Adopt(h, false)[0].why_not, testing::HasSubstr("with other bytes"));
 }
 
-TEST_F(LivesTest, AdoptTakesWhatIsWhole) {
+TEST_F(LivesTest, CompleteVersionsAreAdopted) {
   Harness h(Life(kB));
-  std::vector<Holding> all = Both(kA, V(3, 420), Tier::kDisk);
-  for (const Holding& one : Both(kA, V(3, 419), Tier::kMemory)) all.push_back(one);
+  std::vector<StoredReplica> all = Both(kA, V(3, 420), Tier::kDisk);
+  for (const StoredReplica& one : Both(kA, V(3, 419), Tier::kMemory)) all.push_back(one);
   all.push_back(Of(kA, H(V(3, 421), 0, Tier::kDisk)));  // without rank 1
   h.Attach("n1", all);
   std::vector<AdoptedVersion> would = Adopt(h, /*dry_run=*/true);
@@ -201,27 +202,27 @@ TEST_F(LivesTest, AdoptTakesWhatIsWhole) {
   Adopt(h, /*dry_run=*/false);
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(3, 419), V(3, 420)));
   EXPECT_EQ(h.Job().restorable, V(3, 420));
-  // It is the job's history from now on, also after a restart.
+  // The adopted version stays the job's history after a restart.
   h.Restart();
   h.Attach("n1", all);
   EXPECT_EQ(h.Job().restorable, V(3, 420));
   Start(h, "next");
   EXPECT_EQ(h.Job().incarnation.value, 4U);
-  const RequestId ask = h.Ask("n1", 4, 0, {}, /*view=*/true);
-  ASSERT_TRUE(h.ReplyTo(ask).has_value());
-  EXPECT_EQ(h.ReplyTo(ask)->version, V(3, 420));
+  const RequestId waiter = h.RequestReshard("n1", 4, 0);
+  ASSERT_TRUE(h.ReplyTo(waiter).has_value());
+  EXPECT_EQ(h.ReplyTo(waiter)->version, V(3, 420));
 }
 
-// A backup was restored: what the start that it knows has saved since is adopted, until the job has
-// gone on without it.
+// A backup was restored: versions that the job's incarnation saved after the backup was made are
+// adopted, unless the job has started again since.
 TEST_F(LivesTest, VersionsFromAfterTheBackupAreAdopted) {
   Harness h(Life(kA));
   h.Attach("n1");
   Start(h, "one");
   h.Hold("n1", Both(kA, V(1, 1), Tier::kDisk));
   h.Restart(Life(kB));
-  std::vector<Holding> all = Both(kA, V(1, 1), Tier::kDisk);
-  for (const Holding& one : Both(kA, V(1, 2), Tier::kDisk)) all.push_back(one);
+  std::vector<StoredReplica> all = Both(kA, V(1, 1), Tier::kDisk);
+  for (const StoredReplica& one : Both(kA, V(1, 2), Tier::kDisk)) all.push_back(one);
   h.Attach("n1", all);
   EXPECT_EQ(h.Job().restorable, V(1, 1));
   EXPECT_EQ(Adopt(h, false)[0].why_not, "");
@@ -235,18 +236,18 @@ TEST_F(LivesTest, VersionsFromAfterTheBackupAreAdopted) {
   late.Restart(Life(kB));
   late.Attach("n1", all);
   Start(late, "two");
-  EXPECT_EQ(late.ReplyTo(late.AskView("n1", 2, 0))->version, V(1, 1));
-  EXPECT_THAT(Adopt(late, false)[0].why_not, testing::HasSubstr("restarted before it"));
+  EXPECT_EQ(late.ReplyTo(late.RequestReshard("n1", 2, 0))->version, V(1, 1));
+  EXPECT_THAT(Adopt(late, false)[0].why_not, testing::HasSubstr("restored an older version"));
 }
 
-// A job that was started anew before its versions were adopted: its own stay the newest, and its
-// retention and its restarts leave the adopted one alone.
-TEST_F(LivesTest, AnAdoptedVersionOutlivesAJobThatWentOnWithoutIt) {
+// A job that started again before its versions were adopted: its new versions stay the newest, and
+// retention and restarts keep the adopted one.
+TEST_F(LivesTest, AnAdoptedVersionIsKeptIfTheJobHasStartedAgainBefore) {
   Harness h(Life(kB));
-  std::vector<Holding> all = Both(kA, V(3, 420), Tier::kDisk);
+  std::vector<StoredReplica> all = Both(kA, V(3, 420), Tier::kDisk);
   h.Attach("n1", all);
   Start(h, "fresh");
-  h.Ask("n1", 4, 0);
+  h.RequestRestore("n1", 4, 0);
   const auto save = [&](uint64_t incarnation, uint64_t step) {
     h.Hold("n1", Both(kB, V(incarnation, step), Tier::kMemory));
     h.Hold("n1", Both(kB, V(incarnation, step), Tier::kDisk));
@@ -255,34 +256,34 @@ TEST_F(LivesTest, AnAdoptedVersionOutlivesAJobThatWentOnWithoutIt) {
   EXPECT_EQ(Adopt(h, false)[0].why_not, "");
   EXPECT_EQ(h.Job().restorable, V(4, 5));
   Start(h, "next");
-  EXPECT_EQ(h.ReplyTo(h.AskView("n1", 5, 0))->version, V(4, 5));
+  EXPECT_EQ(h.ReplyTo(h.RequestReshard("n1", 5, 0))->version, V(4, 5));
   for (uint64_t step = 6; step <= 12; ++step) save(5, step);
   EXPECT_THAT(h.Stored(), testing::Contains(V(3, 420)));
   const auto versions = *h.state().Versions("gpt");
-  const bool abandoned = std::any_of(versions.begin(), versions.end(), [](const VersionView& one) {
-    return one.version == V(3, 420) && one.abandoned;
-  });
+  const bool abandoned = std::any_of(
+      versions.begin(), versions.end(),
+      [](const VersionStatus& one) { return one.version == V(3, 420) && one.abandoned; });
   EXPECT_FALSE(abandoned);
 }
 
-TEST_F(LivesTest, WhatIsKeptAsideCanBeForgotten) {
+TEST_F(LivesTest, AJobWithOnlyQuarantinedReplicasCanBeForgotten) {
   Harness h(Life(kB));
   h.Attach("n1", Both(kA, V(3, 420), Tier::kDisk));
   h.Apply(JobForgotten{9, "gpt"});
   ASSERT_TRUE(h.ReplyTo(9).has_value());
   EXPECT_TRUE(h.ReplyTo(9)->outcome.ok()) << h.ReplyTo(9)->outcome.ToString();
-  const auto words = h.Sent<JobWord>();
-  ASSERT_FALSE(words.empty());
-  EXPECT_TRUE(words.back().forget);
-  EXPECT_EQ(words.back().incarnation.value, 3U);
-  h.Gone("n1", V(3, 420), 0, Tier::kDisk);
-  h.Gone("n1", V(3, 420), 1, Tier::kDisk);
+  const auto job_states = h.Sent<JobState>();
+  ASSERT_FALSE(job_states.empty());
+  EXPECT_TRUE(job_states.back().forget);
+  EXPECT_EQ(job_states.back().incarnation.value, 3U);
+  h.ReportRemoved("n1", V(3, 420), 0, Tier::kDisk);
+  h.ReportRemoved("n1", V(3, 420), 1, Tier::kDisk);
   EXPECT_TRUE(h.state().Nodes()[0].other_lives.empty());
   h.Apply(JobForgotten{10, "gpt"});
   EXPECT_EQ(h.ReplyTo(10)->outcome.code(), ErrorCode::kNotFound);
 }
 
-TEST_F(LivesTest, AdoptRefusesWhatIsAmbiguous) {
+TEST_F(LivesTest, AmbiguousVersionsAreNotAdopted) {
   Harness h(Life(kB));
   h.Attach("n1", Both(kA, V(1, 5), Tier::kDisk));
   h.Attach("n2", Both(kA, V(1, 5), Tier::kDisk, 9));
@@ -296,13 +297,13 @@ TEST_F(LivesTest, AdoptRefusesWhatIsAmbiguous) {
   EXPECT_TRUE(h.Stored().empty());
 }
 
-TEST_F(LivesTest, AdoptDoesNotTouchARunningIncarnation) {
+TEST_F(LivesTest, AdoptionDoesNotChangeARunningIncarnation) {
   Harness h(Life(kB));
   h.Attach("n1");
   Start(h, "second");
   h.Hold("n1", Both(kB, V(1, 1), Tier::kMemory));
   h.Attach("n2", Both(kA, V(1, 7), Tier::kDisk, 3));
-  EXPECT_THAT(Adopt(h, false)[0].why_not, testing::HasSubstr("incarnation 1 of its own"));
+  EXPECT_THAT(Adopt(h, false)[0].why_not, testing::HasSubstr("its own incarnation 1"));
   h.Attach("n2", Both(kA, V(6, 7), Tier::kDisk, 3));
   EXPECT_THAT(Adopt(h, false)[0].why_not, testing::HasSubstr("start it once more"));
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1)));

@@ -34,11 +34,11 @@ Records StoredRecords::ToRecords() const {
   return records;
 }
 
-void Oracle::Attached(const std::string& node, const std::vector<Holding>& inventory) {
+void Oracle::Attached(const std::string& node, const std::vector<StoredReplica>& inventory) {
   live_[node].clear();
-  for (const Holding& holding : inventory) {
-    const Shard shard{holding.version, holding.rank.value, holding.tier};
-    if (damaged_.count({node, shard}) == 0) Held(node, holding);
+  for (const StoredReplica& report : inventory) {
+    const Shard shard{report.version, report.rank.value, report.tier};
+    if (damaged_.count({node, shard}) == 0) Held(node, report);
   }
 }
 
@@ -53,10 +53,10 @@ void Oracle::Damaged(const std::string& node, VersionId version, Rank rank, Tier
   NotHeld(node, version, rank, tier);
 }
 
-void Oracle::Held(const std::string& node, const Holding& holding) {
-  live_[node].insert({holding.version, holding.rank.value, holding.tier});
-  damaged_.erase({node, {holding.version, holding.rank.value, holding.tier}});
-  worlds_[holding.version] = holding.world;
+void Oracle::Held(const std::string& node, const StoredReplica& report) {
+  live_[node].insert({report.version, report.rank.value, report.tier});
+  damaged_.erase({node, {report.version, report.rank.value, report.tier}});
+  worlds_[report.version] = report.world;
 }
 
 void Oracle::NotHeld(const std::string& node, VersionId version, Rank rank, Tier tier) {
@@ -64,8 +64,8 @@ void Oracle::NotHeld(const std::string& node, VersionId version, Rank rank, Tier
   if (found != live_.end()) found->second.erase({version, rank.value, tier});
 }
 
-void Oracle::MemoryMissed(VersionId version, uint32_t world) {
-  memory_missed_.insert(version);
+void Oracle::MemoryFailed(VersionId version, uint32_t world) {
+  memory_failed_.insert(version);
   worlds_[version] = world;
 }
 
@@ -116,7 +116,7 @@ const PeerPlan* Oracle::PlanOf(Incarnation incarnation, const StoredRecords& rec
   return planned ? &lineage->second.peers : nullptr;
 }
 
-/// Members that lack a shard of theirs in memory, a rank's or the parity.
+/// The number of members that lack one of their shards at `tier`, a rank's or the parity.
 uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group, uint32_t first_number,
                             Tier tier) const {
   uint32_t incomplete = 0;
@@ -133,9 +133,9 @@ uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group, uint32
   return incomplete;
 }
 
-/// Whether each stripe of the group has as many segments, in memory or on disk, as it takes.
-bool Oracle::EnoughIsLeft(VersionId version, const PlannedGroup& group,
-                          uint32_t first_number) const {
+/// Whether each stripe of the group has enough segments for a decode, in memory or on disk.
+bool Oracle::EnoughSegmentsRemain(VersionId version, const PlannedGroup& group,
+                                  uint32_t first_number) const {
   const size_t n = group.members.size();
   auto has = [&](const PlannedMember& member, Rank rank) {
     auto node = live_.find(member.node);
@@ -182,7 +182,7 @@ bool Oracle::Decodable(VersionId version, uint32_t rank, const StoredRecords& re
   for (const PlannedGroup& group : *plan) {
     for (const PlannedMember& member : group.members) {
       for (const PeerRank& has : member.ranks) {
-        if (has.rank.value == rank) return EnoughIsLeft(version, group, number);
+        if (has.rank.value == rank) return EnoughSegmentsRemain(version, group, number);
       }
     }
     number += static_cast<uint32_t>(group.members.size());
@@ -199,7 +199,7 @@ VersionId Oracle::NewestAt(Tier tier, const StoredRecords& records) const {
   return newest;
 }
 
-/// The current incarnation has no parity groups and has something of its own by now.
+/// Whether the current incarnation has no parity groups and has committed a version.
 bool Oracle::Unprotected(const StoredRecords& records) const {
   const Incarnation current = Current(records);
   return PlanOf(current, records) == nullptr &&
@@ -243,7 +243,7 @@ VersionId Oracle::NewestRestorable(const StoredRecords& records,
 void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& before,
                    const StoredRecords& records) {
   bool decided = false;
-  const std::optional<Step> peer_target = peer_target_;  // as told before
+  const std::optional<Step> peer_target = peer_target_;  // as last sent before this event
   StoredRecords running = before;
   for (const Effect& effect : effects) {
     if (const auto* put = std::get_if<PutVersion>(&effect)) {
@@ -264,30 +264,32 @@ void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& befo
         CheckUndecided(lineage->record, running);
       }
     } else if (const auto* send = std::get_if<Send>(&effect)) {
-      if (const auto* word = std::get_if<JobWord>(&send->directive)) CheckWord(*word, records);
+      if (const auto* job_state = std::get_if<JobState>(&send->directive)) {
+        CheckJobState(*job_state, records);
+      }
     }
     running.Apply(effect);
   }
   const VersionId newest = NewestCommitted(records);
   if (newest < newest_ && !decided) {
-    Complain(fmt::format("newest committed went back from {} to {}", ToString(newest_),
-                         ToString(newest)));
+    AddProblem(fmt::format("the newest committed went back from {} to {}", ToString(newest_),
+                           ToString(newest)));
   }
   newest_ = newest;
   CheckFloor(effects, records, decided);
-  CheckNothingForgotten(records);
-  CheckParityCounts(records, peer_target);
+  CheckCompleteVersionsAreCommitted(records);
+  CheckParityIsCommitted(records, peer_target);
 }
 
-/// The newest version at peer stays what it is, unless a restore went behind it or what came after
-/// has no parity groups.
+/// The newest version at peer never becomes an older one, unless a restore took an older version or
+/// the current incarnation has no parity groups.
 void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords& records,
                         bool decided) {
   const VersionId newest = NewestAt(Tier::kPeer, records);
   const bool unprotected = Unprotected(records);
   if (newest < newest_peer_ && !decided && !unprotected) {
-    Complain(fmt::format("newest at peer went back from {} to {}", ToString(newest_peer_),
-                         ToString(newest)));
+    AddProblem(fmt::format("the newest at peer went back from {} to {}", ToString(newest_peer_),
+                           ToString(newest)));
   }
   if (newest != newest_peer_) released_.insert(newest_peer_);
   if (unprotected) released_.insert(newest);
@@ -295,37 +297,38 @@ void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords&
   for (const Effect& effect : effects) {
     const auto* send = std::get_if<Send>(&effect);
     if (send == nullptr) continue;
-    if (const auto* remove = std::get_if<RemoveOrder>(&send->directive)) {
+    if (const auto* remove = std::get_if<RemoveVersion>(&send->directive)) {
       if (remove->version == newest && released_.count(newest) == 0) {
-        Complain(fmt::format("{} is to be removed at {} though nothing newer is at peer",
-                             ToString(newest), ToString(remove->tier)));
+        AddProblem(fmt::format("{} is removed at {} although nothing newer is at peer",
+                               ToString(newest), ToString(remove->tier)));
       }
     }
-    const auto* word = std::get_if<JobWord>(&send->directive);
-    if (word == nullptr) continue;
-    peer_target_ = word->peer_target_step;
-    const bool none = word->peer_committed.incarnation.value == 0;
-    if (word->peer_committed != newest && !(none && released_.count(newest) != 0)) {
-      Complain(fmt::format("{} is called the newest at peer, it is {}",
-                           ToString(word->peer_committed), ToString(newest)));
+    const auto* job_state = std::get_if<JobState>(&send->directive);
+    if (job_state == nullptr) continue;
+    peer_target_ = job_state->peer_target_step;
+    const bool none = job_state->peer_committed.incarnation.value == 0;
+    if (job_state->peer_committed != newest && !(none && released_.count(newest) != 0)) {
+      AddProblem(fmt::format("{} is sent as the newest at peer, the newest is {}",
+                             ToString(job_state->peer_committed), ToString(newest)));
     }
-    if (!word->group.members.empty() && PlanOf(word->incarnation, records) == nullptr) {
-      Complain(
-          fmt::format("incarnation {} hears of a group nobody planned", word->incarnation.value));
+    if (!job_state->group.members.empty() && PlanOf(job_state->incarnation, records) == nullptr) {
+      AddProblem(
+          fmt::format("incarnation {} gets an unplanned group", job_state->incarnation.value));
     }
   }
 }
 
-/// A change of a lineage that is no decision leaves the decision alone, and a plan that was made.
+/// A change of a lineage that is not a decision keeps the decision, and a plan that was made.
 void Oracle::CheckUndecided(const LineageRecord& lineage, const StoredRecords& before) {
   auto old = before.lineages.find({job_, lineage.incarnation});
   const LineageRecord was = old == before.lineages.end() ? LineageRecord{} : old->second;
   if (lineage.decision != was.decision || lineage.restored != was.restored) {
-    Complain(fmt::format("incarnation {} decided in passing", lineage.incarnation.value));
+    AddProblem(
+        fmt::format("incarnation {} changed its decision unannounced", lineage.incarnation.value));
   }
   const bool dropped = lineage.peers.empty() && lineage.incarnation < Current(before);
   if (!was.peers.empty() && lineage.peers != was.peers && !dropped) {
-    Complain(fmt::format("the groups of incarnation {} changed", lineage.incarnation.value));
+    AddProblem(fmt::format("the groups of incarnation {} changed", lineage.incarnation.value));
   }
 }
 
@@ -335,21 +338,21 @@ void Oracle::CheckCommit(const VersionRecord& record, uint32_t tier_bit,
                     : tier_bit == TierBit(Tier::kPeer) ? Tier::kPeer
                                                        : Tier::kMemory;
   const std::string name = ToString(record.version);
-  const bool held = tier == Tier::kPeer ? HeldAtPeer(record.version, records) &&
-                                              (record.tiers & kStorageTiers) != 0
-                                        : HeldAt(record.version, record.world, tier);
+  const bool held = tier == Tier::kPeer
+                        ? HeldAtPeer(record.version, records) && (record.tiers & kStorageTiers) != 0
+                        : HeldAt(record.version, record.world, tier);
   if (!held) {
-    Complain(fmt::format("{} committed at {} but not every rank holds it", name, ToString(tier)));
+    AddProblem(fmt::format("{} committed at {} but not every rank has it", name, ToString(tier)));
   }
   if (announced_aborted_.count(record.version) != 0) {
-    Complain(fmt::format("{} committed after it was aborted", name));
+    AddProblem(fmt::format("{} committed after it was aborted", name));
   }
   if (record.version.incarnation != Current(records) && !IsCommitted(record.version, before)) {
-    Complain(fmt::format("{} committed, but incarnation {} runs", name, Current(records).value));
+    AddProblem(fmt::format("{} committed, but incarnation {} runs", name, Current(records).value));
   }
   auto old = before.versions.find({job_, record.version});
   if (old != before.versions.end() && (old->second.tiers & tier_bit) != 0) {
-    Complain(fmt::format("{} committed twice at {}", name, ToString(tier)));
+    AddProblem(fmt::format("{} committed twice at {}", name, ToString(tier)));
   }
   ever_committed_.insert(record.version);
 }
@@ -358,58 +361,60 @@ void Oracle::CheckRemoval(VersionId version, const StoredRecords& before,
                           const StoredRecords& records) {
   auto old = before.versions.find({job_, version});
   if (old == before.versions.end() || old->second.phase != Phase::kCommitted) return;
-  if (old->second.pinned) Complain(fmt::format("{} removed though pinned", ToString(version)));
+  if (old->second.pinned) AddProblem(fmt::format("{} removed although pinned", ToString(version)));
   StoredRecords with = records;
   with.versions[{job_, version}] = old->second;
   if (!Restorable(old->second, with, false)) return;
   if (NewestRestorable(with, true) <= version) {
-    Complain(fmt::format("{} removed though it is the newest restorable", ToString(version)));
+    AddProblem(fmt::format("{} removed although it is the newest restorable", ToString(version)));
   }
 }
 
-void Oracle::CheckWord(const JobWord& word, const StoredRecords& records) {
-  for (VersionId version : word.aborted) {
+void Oracle::CheckJobState(const JobState& job_state, const StoredRecords& records) {
+  for (VersionId version : job_state.aborted) {
     if (IsCommitted(version, records)) {
-      Complain(fmt::format("{} is committed and called aborted", ToString(version)));
+      AddProblem(fmt::format("{} is committed and sent as aborted", ToString(version)));
     }
     if (ever_committed_.count(version) == 0) announced_aborted_.insert(version);
   }
-  for (VersionId version : {word.memory_committed, word.disk_committed}) {
+  for (VersionId version : {job_state.memory_committed, job_state.disk_committed}) {
     if (version.incarnation.value != 0 && !IsCommitted(version, records)) {
-      Complain(fmt::format("{} is called committed without a record", ToString(version)));
+      AddProblem(fmt::format("{} is sent as committed without a record", ToString(version)));
     }
   }
 }
 
-/// What every rank holds must be committed, unless something speaks against it.
-void Oracle::CheckNothingForgotten(const StoredRecords& records) {
+/// A version that every rank has at a tier must be committed there, unless it failed, was aborted
+/// or was superseded.
+void Oracle::CheckCompleteVersionsAreCommitted(const StoredRecords& records) {
   const Incarnation current = Current(records);
   for (const auto& [version, world] : worlds_) {
-    if (version.incarnation != current || memory_missed_.count(version) != 0) continue;
+    if (version.incarnation != current || memory_failed_.count(version) != 0) continue;
     if (announced_aborted_.count(version) != 0 || version < newest_) continue;
     auto stored = records.versions.find({job_, version});
     const uint32_t tiers = stored == records.versions.end() ? 0 : stored->second.tiers;
     for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
-      if (tier == Tier::kDisk && disk_missed_.count(version) != 0) continue;
+      if (tier == Tier::kDisk && disk_failed_.count(version) != 0) continue;
       if (HeldAt(version, world, tier) && (tiers & TierBit(tier)) == 0) {
-        Complain(fmt::format("{} is held by every rank at {} and not committed", ToString(version),
-                             ToString(tier)));
+        AddProblem(fmt::format("every rank has {} at {} and it is not committed", ToString(version),
+                               ToString(tier)));
       }
     }
   }
 }
 
-/// From the target on, what has all its parity is committed, whatever was committed meanwhile.
-void Oracle::CheckParityCounts(const StoredRecords& records, std::optional<Step> target) {
+/// From the peer target on, a version with all its parity is committed at peer, even if newer ones
+/// were committed meanwhile.
+void Oracle::CheckParityIsCommitted(const StoredRecords& records, std::optional<Step> target) {
   const Incarnation current = Current(records);
   if (!target) return;
   for (const auto& [key, record] : records.versions) {
     const VersionId version = key.second;
     if (version.incarnation != current || announced_aborted_.count(version) != 0) continue;
     if ((record.tiers & TierBit(Tier::kMemory)) == 0 || record.phase != Phase::kCommitted) continue;
-    if (peer_missed_.count(version) != 0 || version.step < *target) continue;
+    if (peer_failed_.count(version) != 0 || version.step < *target) continue;
     if (HeldAtPeer(version, records) && (record.tiers & TierBit(Tier::kPeer)) == 0) {
-      Complain(
+      AddProblem(
           fmt::format("{} has all its parity and is not committed at peer", ToString(version)));
     }
   }
@@ -418,29 +423,31 @@ void Oracle::CheckParityCounts(const StoredRecords& records, std::optional<Step>
 void Oracle::CheckDecision(const LineageRecord& lineage, const StoredRecords& before) {
   auto old = before.lineages.find({job_, lineage.incarnation});
   if (old != before.lineages.end() && old->second.decision != Decision::kNone) {
-    Complain(fmt::format("incarnation {} decided twice", lineage.incarnation.value));
+    AddProblem(fmt::format("incarnation {} decided twice", lineage.incarnation.value));
   }
   if (lineage.decision == Decision::kFresh) {
     if (NewestCommitted(before).incarnation.value != 0) {
-      Complain(fmt::format("incarnation {} starts fresh though {} is committed",
-                           lineage.incarnation.value, ToString(NewestCommitted(before))));
+      AddProblem(fmt::format("incarnation {} starts fresh although {} is committed",
+                             lineage.incarnation.value, ToString(NewestCommitted(before))));
     }
     return;
   }
   auto version = before.versions.find({job_, lineage.restored});
-  // What damaged copies have left may do, as the ranks that were prepared from them show; it is
-  // never promised before.
-  const bool hoped = std::any_of(damaged_.begin(), damaged_.end(), [&](const auto& copy) {
-    return std::get<0>(copy.second) == lineage.restored;
+  // Ranks may be prepared from the good chunks of damaged replicas, although the version does not
+  // count as restorable before.
+  const bool damaged = std::any_of(damaged_.begin(), damaged_.end(), [&](const auto& replica) {
+    return std::get<0>(replica.second) == lineage.restored;
   });
-  if (version == before.versions.end() || (!hoped && !Restorable(version->second, before, true))) {
-    Complain(fmt::format("incarnation {} restores {}, which is not restorable",
-                         lineage.incarnation.value, ToString(lineage.restored)));
+  if (version == before.versions.end() ||
+      (!damaged && !Restorable(version->second, before, true))) {
+    AddProblem(fmt::format("incarnation {} restores {}, which is not restorable",
+                           lineage.incarnation.value, ToString(lineage.restored)));
   }
   const VersionId newest = NewestRestorable(before, false);
   if (!source_failed_ && lineage.restored < newest) {
-    Complain(fmt::format("incarnation {} restores {} though {} is restorable",
-                         lineage.incarnation.value, ToString(lineage.restored), ToString(newest)));
+    AddProblem(fmt::format("incarnation {} restores {} although {} is restorable",
+                           lineage.incarnation.value, ToString(lineage.restored),
+                           ToString(newest)));
   }
   source_failed_ = false;
 }
@@ -450,20 +457,20 @@ void Oracle::CheckRestoreReply(Incarnation incarnation, const Reply& reply,
   const bool fresh = reply.outcome.code() == ErrorCode::kNotFound;
   if (!fresh && !reply.outcome.ok()) return;
   const VersionId version = fresh ? VersionId{} : reply.version;
-  // A run that has trained goes back to a version of its own.
+  // A rollback within the incarnation.
   if (version.incarnation == incarnation && IsCommitted(version, records)) return;
   auto [found, inserted] = restored_.try_emplace(incarnation, version);
   if (!inserted && found->second != version) {
-    Complain(fmt::format("incarnation {} was told {} and {}", incarnation.value,
-                         ToString(found->second), ToString(version)));
+    AddProblem(fmt::format("incarnation {} got {} and {}", incarnation.value,
+                           ToString(found->second), ToString(version)));
   }
   auto lineage = records.lineages.find({job_, incarnation});
   const bool stored = lineage != records.lineages.end() &&
                       lineage->second.decision == (fresh ? Decision::kFresh : Decision::kVersion) &&
                       (fresh || lineage->second.restored == version);
   if (!stored) {
-    Complain(fmt::format("incarnation {} was told {} without a record", incarnation.value,
-                         ToString(version)));
+    AddProblem(fmt::format("incarnation {} got {} without a record", incarnation.value,
+                           ToString(version)));
   }
 }
 

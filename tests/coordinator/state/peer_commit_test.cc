@@ -1,6 +1,6 @@
 #include "tests/coordinator/state/harness.h"
 
-// What a commit at peer promises: each node of a group has its own data and its parity.
+// A commit at peer requires that each member of a group has its own data and its parity.
 
 namespace holdfast::coord {
 namespace {
@@ -25,12 +25,12 @@ TEST_F(PeerCommitTest, ANodeWithoutItsOwnDataIsNotProtected) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
     c.Hold(rank == 1 ? "spare" : kNodes[rank], {H(version, rank, Tier::kMemory, 4)});
   }
-  ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(version)) << "somebody has each rank";
+  ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(version)) << "a node has each rank";
   for (uint32_t number = 0; number < 4; ++number) {
     c.Hold(kNodes[number], {P(version, number, Tier::kMemory, 4)});
     EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
   }
-  // A group decodes from the nodes of its plan, and b had nothing that the parity is made of.
+  // A group decodes from its planned members, and b did not have the data of its parity.
   c.Hold("b", {H(version, 1, Tier::kMemory, 4)});
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(version));
 }

@@ -2,7 +2,7 @@
 
 #include "tests/coordinator/state/harness.h"
 
-// Parity groups: planned once, committed when complete, counted in restores, guarded by retention.
+// Parity groups: planned once, committed when complete, counted in restores, kept by retention.
 
 namespace holdfast::coord {
 namespace {
@@ -24,15 +24,15 @@ class PeersTest : public ::testing::Test {
   void JoinAll(const std::string& run) {
     for (uint32_t rank = 0; rank < 4; ++rank) c.Join(nodes[rank], run, rank, 4);
   }
-  Holding Data(VersionId version, uint32_t rank, Tier tier = Tier::kMemory) {
+  StoredReplica Data(VersionId version, uint32_t rank, Tier tier = Tier::kMemory) {
     return H(version, rank, tier, 4);
   }
-  Holding Parity(VersionId version, uint32_t number, Tier tier = Tier::kMemory) {
+  StoredReplica Parity(VersionId version, uint32_t number, Tier tier = Tier::kMemory) {
     return P(version, number, tier, 4);
   }
   void Commit(VersionId version, Tier tier) {
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t number = NodeOf(nodes[i]).seats.at(0).number;
+      const uint32_t number = NodeOf(nodes[i]).memberships.at(0).number;
       c.Hold(nodes[i], {tier == Tier::kPeer ? Parity(version, number) : Data(version, i, tier)});
     }
     ASSERT_THAT(c.Commits(tier), ElementsAre(version));
@@ -42,22 +42,23 @@ class PeersTest : public ::testing::Test {
     Commit(V(1, step), Tier::kMemory);
     Commit(V(1, step), Tier::kPeer);
   }
-  /// The node is gone with its memory; another agent of the same name has nothing.
-  void Replace(const std::string& node, std::vector<Holding> holdings = {}) {
+  /// The node is lost with its memory. Another agent of the same name attaches with `replicas`.
+  void Replace(const std::string& node, std::vector<StoredReplica> replicas = {}) {
     c.Lose(node);
-    c.Attach(node, std::move(holdings), ++start_);
+    c.Attach(node, std::move(replicas), ++start_);
   }
-  VersionView View(VersionId version) {
-    auto views = c.state().Versions("gpt").value();
-    auto found = std::find_if(views.begin(), views.end(),
-                              [&](const VersionView& view) { return view.version == version; });
-    EXPECT_NE(found, views.end()) << ToString(version);
-    return found == views.end() ? VersionView{} : *found;
+  VersionStatus StatusOf(VersionId version) {
+    const std::vector<VersionStatus> statuses = c.state().Versions("gpt").value();
+    for (const VersionStatus& status : statuses) {
+      if (status.version == version) return status;
+    }
+    ADD_FAILURE() << "no version " << ToString(version);
+    return {};
   }
-  NodeView NodeOf(const std::string& name) {
-    auto views = c.state().Nodes();
-    return *std::find_if(views.begin(), views.end(),
-                         [&](const NodeView& view) { return view.name == name; });
+  NodeStatus NodeOf(const std::string& name) {
+    auto statuses = c.state().Nodes();
+    return *std::find_if(statuses.begin(), statuses.end(),
+                         [&](const NodeStatus& status) { return status.name == name; });
   }
   std::vector<std::string> Present(const PeerGroup& group) {
     std::vector<std::string> present;
@@ -72,12 +73,12 @@ class PeersTest : public ::testing::Test {
       for (const OrderTo& order : orders) c.Answer(order.node, order.request, Status::Ok());
     }
   }
-  struct OrderTo : PrepareOrder {
+  struct OrderTo : PrepareShard {
     std::string node;
   };
   std::vector<OrderTo> Orders() {
     std::vector<OrderTo> orders;
-    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) {
+    for (const PrepareShard& order : c.Sent<PrepareShard>()) {
       orders.push_back({order, nodes[order.rank.value]});
     }
     return orders;
@@ -106,15 +107,15 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
   for (const std::string& node : nodes) k.Attach(node);
   for (uint32_t rank = 0; rank < 3; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
   EXPECT_THAT(k.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
-  EXPECT_THAT(k.WordTo("a").value_or(JobWord{}).group.members, IsEmpty());
+  EXPECT_THAT(k.JobStateTo("a").value_or(JobState{}).group.members, IsEmpty());
   EXPECT_EQ(k.Job().not_protected_why, "3 of 4 ranks have joined");
   k.Join("d", "run-1", 3, 4);
   const PeerPlan& plan = k.stored.lineages.at({"gpt", Incarnation{1}}).peers;
   ASSERT_THAT(plan, SizeIs(1));
   EXPECT_EQ(plan[0].parity, 1U);
   for (uint32_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(k.WordTo(nodes[i]).has_value());
-    const PeerGroup group = k.WordTo(nodes[i])->group;
+    ASSERT_TRUE(k.JobStateTo(nodes[i]).has_value());
+    const PeerGroup group = k.JobStateTo(nodes[i])->group;
     ASSERT_THAT(group.members, SizeIs(4));
     EXPECT_EQ(group.parity, 1U);
     EXPECT_EQ(group.members[i].node, nodes[i]);
@@ -130,33 +131,33 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
 TEST_F(PeersTest, ThePlanOutlivesTheCoordinator) {
   const LineageRecord before = c.stored.lineages.at({"gpt", Incarnation{1}});
   c.Restart();
-  c.labels["a"] = {{"rack", "r9"}};  // counts from the next incarnation on
+  c.labels["a"] = {{"rack", "r9"}};  // has an effect from the next incarnation on
   c.Attach("a");
-  ASSERT_TRUE(c.WordTo("a").has_value());
-  ASSERT_THAT(c.WordTo("a")->group.members, SizeIs(4));
-  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "") << "b has not attached yet";
+  ASSERT_TRUE(c.JobStateTo("a").has_value());
+  ASSERT_THAT(c.JobStateTo("a")->group.members, SizeIs(4));
+  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "") << "b has not attached yet";
   c.Attach("b");
-  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "unix:/b.peer");
+  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "unix:/b.peer");
   c.Join("a", "run-1", 0, 4);
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{1}}), before);
   EXPECT_EQ(NodeOf("a").labels.at("rack"), "r9");
 }
 
-TEST_F(PeersTest, AGroupHearsWhoComesAndGoes) {
+TEST_F(PeersTest, AGroupIsNotifiedWhenAMemberIsLostOrReturns) {
   c.Lose("b");
-  ASSERT_TRUE(c.WordTo("a").has_value());
-  EXPECT_EQ(c.WordTo("a")->group.members[1].address, "");
-  EXPECT_EQ(c.WordTo("a")->group.members[2].address, "unix:/c.peer");
+  ASSERT_TRUE(c.JobStateTo("a").has_value());
+  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "");
+  EXPECT_EQ(c.JobStateTo("a")->group.members[2].address, "unix:/c.peer");
   c.Attach("b");
-  ASSERT_TRUE(c.WordTo("d").has_value());
-  EXPECT_EQ(c.WordTo("d")->group.members[1].address, "unix:/b.peer");
-  // The same agent again at the same address is no news to the others.
+  ASSERT_TRUE(c.JobStateTo("d").has_value());
+  EXPECT_EQ(c.JobStateTo("d")->group.members[1].address, "unix:/b.peer");
+  // The same agent again at the same address: the other members are not notified.
   c.Attach("b");
-  EXPECT_TRUE(c.WordTo("b").has_value());
-  EXPECT_FALSE(c.WordTo("a").has_value());
+  EXPECT_TRUE(c.JobStateTo("b").has_value());
+  EXPECT_FALSE(c.JobStateTo("a").has_value());
 }
 
-TEST_F(PeersTest, WithoutAPlanNothingChanges) {
+TEST_F(PeersTest, WithoutAPlanTheReasonIsShown) {
   struct {
     const char* what;
     std::function<void(Harness&)> make;
@@ -170,7 +171,7 @@ TEST_F(PeersTest, WithoutAPlanNothingChanges) {
          k.peers = false;
          k.Join("b", "run-1", 1, 2);
        },
-       "rank 1's agent on node b did not say how large its slots are"},
+       "rank 1's agent on node b did not report the size of its slots"},
       {"no listener",
        [](Harness& k) {
          k.Attach("a");
@@ -223,12 +224,12 @@ TEST_F(PeersTest, SlotsThatCannotBeLaidOutGetNoPlan) {
   k.Join("a", "run-1", 0, 2);
   k.Apply(RankJoined{0, "b", 1, "gpt", "run-1", Rank{1}, 2, 7, 5000});
   EXPECT_EQ(k.Job().not_protected_why, "rank 1 has slots of 5000 bytes");
-  // Said again, and right: as after a coordinator that forgot it.
+  // The rank joins again with a valid size, as after a restart of the coordinator.
   k.Join("b", "run-1", 1, 2);
   EXPECT_EQ(k.Job().peer_members, 2U);
 }
 
-TEST_F(PeersTest, AForgottenJoinIsRepeated) {
+TEST_F(PeersTest, AfterACoordinatorRestartThePlanWaitsUntilAllRanksJoinAgain) {
   Harness k(GroupsOf(4, 1));
   k.peers = true;
   k.Attach("a");
@@ -243,7 +244,7 @@ TEST_F(PeersTest, AForgottenJoinIsRepeated) {
   EXPECT_EQ(k.Job().peer_members, 2U);
 }
 
-TEST_F(PeersTest, TheNextIncarnationKeepsTheSeats) {
+TEST_F(PeersTest, TheNextIncarnationKeepsThePositions) {
   c.Lose("b");
   c.Attach("spare");
   for (uint32_t rank = 0; rank < 4; ++rank) {
@@ -251,28 +252,28 @@ TEST_F(PeersTest, TheNextIncarnationKeepsTheSeats) {
   }
   const PeerPlan& plan = c.stored.lineages.at({"gpt", Incarnation{2}}).peers;
   ASSERT_THAT(plan, SizeIs(1));
-  std::vector<std::string> seats;
-  for (const PlannedMember& member : plan[0].members) seats.push_back(member.node);
-  EXPECT_THAT(seats, ElementsAre("a", "spare", "c", "d"));
-  // Nothing of incarnation 1 is left, but its plan goes only when it is no longer the last.
+  std::vector<std::string> groups;
+  for (const PlannedMember& member : plan[0].members) groups.push_back(member.node);
+  EXPECT_THAT(groups, ElementsAre("a", "spare", "c", "d"));
+  // Incarnation 1 has no versions, but its plan is erased only when it is no longer the last one.
   EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{1}}).peers, Not(IsEmpty()));
   JoinAll("run-3");
   EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
   EXPECT_THAT(c.stored.lineages.at({"gpt", Incarnation{2}}).peers, Not(IsEmpty()));
-  // What a disk still has of it is removed.
+  // Parity of it that is still on a disk is removed.
   c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
-  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  EXPECT_THAT(c.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 1), Tier::kDisk}));
   EXPECT_THAT(c.Findings(), IsEmpty());
 }
 
-TEST_F(PeersTest, ParityThatNobodyPlannedRemovesNothing) {
+TEST_F(PeersTest, UnplannedParityRemovesNothing) {
   Harness k;  // of old agents
   k.Attach("a");
   k.Join("a", "run-1", 0, 1);
   k.Hold("a", {H(V(1, 1), 0, Tier::kDisk, 1)});
   k.Join("a", "run-2", 0, 1);
   k.Hold("a", {P(V(1, 1), 0, Tier::kDisk, 1)});
-  EXPECT_THAT(k.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(k.Sent<RemoveVersion>(), IsEmpty());
   EXPECT_THAT(k.Findings(), SizeIs(1));
   EXPECT_EQ(k.Job().restorable, V(1, 1));
 }
@@ -310,7 +311,7 @@ TEST_F(PeersTest, RecordsThatContradictThemselvesAreRefused) {
   }
 }
 
-// ---- holdings and commit ----
+// ---- replica reports and commit ----
 
 TEST_F(PeersTest, ParityCountsOnlyWhereItIsPlanned) {
   c.Hold("a", {Parity(V(1, 1), 1)});
@@ -319,11 +320,11 @@ TEST_F(PeersTest, ParityCountsOnlyWhereItIsPlanned) {
   c.Hold("a", {Parity(V(1, 1), 4)});
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_THAT(c.Findings()[0].message(), HasSubstr("the parity groups have 4 nodes"));
-  c.MissParity("a", V(1, 1), 1, Tier::kPeer);
+  c.ReportFailedParity("a", V(1, 1), 1, Tier::kPeer);
   EXPECT_THAT(c.Findings(), SizeIs(1));
-  c.Gone("a", V(1, 1), ParityRank(77).value, Tier::kMemory);
+  c.ReportRemoved("a", V(1, 1), ParityRank(77).value, Tier::kMemory);
   EXPECT_EQ(NodeOf("a").held_parity_bytes, 0U);
-  CommitPeer(1);  // none of it spoiled anything
+  CommitPeer(1);  // the refused reports have no effect
 }
 
 TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
@@ -339,22 +340,22 @@ TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
   EXPECT_EQ(record.tiers, TierBit(Tier::kMemory) | TierBit(Tier::kPeer));
   EXPECT_THAT(record.parity_digests, ElementsAre(501010, 501011, 501012, 501013));
   EXPECT_EQ(record.bytes, 4 * 4096U) << "parity is no part of the version";
-  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 1));
+  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 1));
 
   Commit(V(1, 2), Tier::kMemory);
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
   c.Hold("d", {Parity(V(1, 2), 3, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "neither tier has all of it";
-  c.Gone("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
+  c.ReportRemoved("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
   c.Hold("d", {Parity(V(1, 2), 3)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
   c.Hold("a", {Parity(V(1, 2), 0)});
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 2)));
 }
 
-TEST_F(PeersTest, ParityOnDiskCommitsAtPeerWhatMemoryHadNoRoomFor) {
+TEST_F(PeersTest, ParityOnDiskCommitsAtPeerIfMemoryHadNoRoom) {
   Commit(V(1, 1), Tier::kMemory);
-  c.MissParity("d", V(1, 1), 3, Tier::kPeer);
+  c.ReportFailedParity("d", V(1, 1), 3, Tier::kPeer);
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i, Tier::kDisk)});
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
@@ -363,7 +364,7 @@ TEST_F(PeersTest, ParityOnDiskCommitsAtPeerWhatMemoryHadNoRoomFor) {
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, 0U);
 }
 
-TEST_F(PeersTest, AVersionThatNeverWasInMemoryOfAllRanksReachesPeerOnDisk) {
+TEST_F(PeersTest, AVersionThatWasNeverInMemoryOfAllRanksReachesPeerOnDisk) {
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i)});
   Commit(V(1, 1), Tier::kDisk);
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i, Tier::kDisk)});
@@ -371,26 +372,26 @@ TEST_F(PeersTest, AVersionThatNeverWasInMemoryOfAllRanksReachesPeerOnDisk) {
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).tiers & TierBit(Tier::kMemory), 0U);
 }
 
-TEST_F(PeersTest, TheSecondParityOfAVersionMustBeTheSame) {
+TEST_F(PeersTest, ParityWithAnotherDigestIsRefused) {
   CommitPeer(1);
-  Holding other = Parity(V(1, 1), 2);
+  StoredReplica other = Parity(V(1, 1), 2);
   other.digest ^= 1;
   c.Hold("c", {other});
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
-  c.Restart();  // the record remembers
+  c.Restart();  // the record has the digests
   c.Attach("c", {Data(V(1, 1), 2), other});
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
 }
 
-TEST_F(PeersTest, ParityMayFollowSeveralStepsBehind) {
+TEST_F(PeersTest, ParityMayBeSeveralStepsBehind) {
   for (uint64_t step = 1; step <= 5; ++step) Commit(V(1, step), Tier::kMemory);
   Commit(V(1, 5), Tier::kDisk);  // the disk overtakes it
   Commit(V(1, 1), Tier::kPeer);
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   EXPECT_EQ(c.Job().memory_committed, V(1, 5));
-  // Beyond the target, what was only in memory is forgotten as ever.
+  // Records of superseded versions that were only in memory are erased.
   c.Pass(milliseconds(1));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 5)));
 }
@@ -398,7 +399,7 @@ TEST_F(PeersTest, ParityMayFollowSeveralStepsBehind) {
 // ---- the target ----
 
 TEST_F(PeersTest, TheTargetFollowsTheParity) {
-  auto target = [&] { return c.WordTo("a").value().peer_target_step; };
+  auto target = [&] { return c.JobStateTo("a").value().peer_target_step; };
   Commit(V(1, 1), Tier::kMemory);
   EXPECT_EQ(target(), Step{0});
   Commit(V(1, 2), Tier::kMemory);
@@ -410,12 +411,12 @@ TEST_F(PeersTest, TheTargetFollowsTheParity) {
   for (uint32_t i : {0U, 2U, 3U}) c.Hold(nodes[i], {Parity(V(1, 1), i)});
   EXPECT_EQ(target(), Step{4}) << "committed";
   Commit(V(1, 4), Tier::kMemory);
-  c.MissParity("c", V(1, 4), 2, Tier::kPeer);
-  EXPECT_EQ(target(), Step{5}) << "given up by one member";
+  c.ReportFailedParity("c", V(1, 4), 2, Tier::kPeer);
+  EXPECT_EQ(target(), Step{5}) << "failed at one member";
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 4), i)});
-  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 4))) << "made again, and complete";
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 4))) << "built again, and complete";
   c.Hold("a", {Data(V(1, 5), 0)});
-  c.Miss("b", V(1, 5), 1, Tier::kMemory);
+  c.ReportFailed("b", V(1, 5), 1, Tier::kMemory);
   EXPECT_EQ(target(), Step{6}) << "aborted";
   Commit(V(1, 6), Tier::kMemory);
   Commit(V(1, 7), Tier::kMemory);
@@ -423,48 +424,48 @@ TEST_F(PeersTest, TheTargetFollowsTheParity) {
   c.Hold("b", {Parity(V(1, 6), 1)});
   c.Hold("c", {Parity(V(1, 7), 2)});
   c.Hold("d", {Parity(V(1, 7), 3)});
-  EXPECT_EQ(target(), Step{8}) << "they chose different steps";
-  EXPECT_EQ(c.WordTo("a")->disk_target_step, Step{0}) << "the disk has its own";
+  EXPECT_EQ(target(), Step{8}) << "the members chose different steps";
+  EXPECT_EQ(c.JobStateTo("a")->disk_target_step, Step{0}) << "the disk has its own";
 }
 
-TEST_F(PeersTest, TheTargetWaitsForTheLastWordOfMemory) {
+TEST_F(PeersTest, TheTargetWaitsForTheMemoryReports) {
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
   EXPECT_EQ(c.Job().peer_target_step, Step{0}) << "agents would free what is about to be committed";
   Commit(V(1, 1), Tier::kMemory);
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
-  c.Miss("a", V(1, 2), 0, Tier::kMemory);
+  c.ReportFailed("a", V(1, 2), 0, Tier::kMemory);
   EXPECT_EQ(c.Job().peer_target_step, Step{3});
 }
 
-TEST_F(PeersTest, WhatHappensOnDiskDoesNotMoveTheTarget) {
+TEST_F(PeersTest, DiskFailuresDoNotMoveThePeerTarget) {
   Commit(V(1, 1), Tier::kMemory);
-  c.MissParity("a", V(1, 1), 0, Tier::kDisk);
-  c.Miss("b", V(1, 1), 1, Tier::kDisk);
+  c.ReportFailedParity("a", V(1, 1), 0, Tier::kDisk);
+  c.ReportFailed("b", V(1, 1), 1, Tier::kDisk);
   EXPECT_EQ(c.Job().peer_target_step, Step{0});
   Commit(V(1, 1), Tier::kPeer);
   EXPECT_EQ(c.Job().peer_target_step, Step{2});
 }
 
-TEST_F(PeersTest, AMemberThatGivesUpAbortsNothing) {
-  c.MissParity("b", V(1, 1), 1, Tier::kMemory);
+TEST_F(PeersTest, AFailedParityAbortsNothing) {
+  c.ReportFailedParity("b", V(1, 1), 1, Tier::kMemory);
   Commit(V(1, 1), Tier::kMemory);
   EXPECT_EQ(c.Job().memory_committed, V(1, 1));
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, TierBit(Tier::kPeer));
 }
 
-TEST_F(PeersTest, AnAnswerForAVersionThatIsGoneMovesTheTarget) {
+TEST_F(PeersTest, AReportForAVersionWithoutARecordMovesTheTarget) {
   Commit(V(1, 2), Tier::kMemory);
-  c.MissParity("a", V(1, 1), 0, Tier::kPeer);  // older than a commit, and never seen
+  c.ReportFailedParity("a", V(1, 1), 0, Tier::kPeer);  // older than a commit, never reported
   EXPECT_EQ(c.Job().peer_target_step, Step{3});
 }
 
-TEST_F(PeersTest, ARestartedCoordinatorTakesTheNextStep) {
+TEST_F(PeersTest, ARestartedCoordinatorSetsTheTargetToTheNextStep) {
   Commit(V(1, 1), Tier::kMemory);
   c.Restart();
   for (uint32_t i = 0; i < 4; ++i) c.Attach(nodes[i], {Data(V(1, 1), i)});
-  EXPECT_EQ(c.WordTo("d")->peer_target_step, Step{2});
-  Commit(V(1, 1), Tier::kPeer);  // those who had begun may end
+  EXPECT_EQ(c.JobStateTo("d")->peer_target_step, Step{2});
+  Commit(V(1, 1), Tier::kPeer);  // members that had started may finish
 }
 
 // ---- losses ----
@@ -474,8 +475,8 @@ TEST_F(PeersTest, OneLossIsDecodedOnTheReplacement) {
   Replace("b");
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   EXPECT_EQ(c.Job().restorable_tier, Tier::kPeer);
-  EXPECT_EQ(View(V(1, 1)).available_tiers, TierBit(Tier::kPeer));
-  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+  EXPECT_EQ(StatusOf(V(1, 1)).available_tiers, TierBit(Tier::kPeer));
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "process loss only");
   c.Join("b", "run-2", 1, 4);
   auto orders = Orders();
   ASSERT_THAT(orders, SizeIs(1));
@@ -490,25 +491,25 @@ TEST_F(PeersTest, OneLossIsDecodedOnTheReplacement) {
     c.Join(nodes[rank], "run-2", rank, 4);
     PrepareAll();
   }
-  const RequestId ask = c.Ask("b", 2, 1);
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
-  EXPECT_EQ(c.ReplyTo(ask)->tier, Tier::kPeer);
+  const RequestId waiter = c.RequestRestore("b", 2, 1);
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(waiter)->tier, Tier::kPeer);
 }
 
-TEST_F(PeersTest, ARankThatIsWholeElsewhereNeedsNoDecoding) {
+TEST_F(PeersTest, ARankWithAReplicaOnAnotherNodeIsNotDecoded) {
   CommitPeer(1);
   c.Attach("spare");
   c.Hold("spare", {Data(V(1, 1), 1)});
   c.Lose("b");
   c.Join("spare", "run-2", 1, 4);
-  ASSERT_THAT(c.Sent<PrepareOrder>(), SizeIs(1));
-  EXPECT_EQ(c.Sent<PrepareOrder>()[0].source_node, "spare");
-  // Its planned node misses it nevertheless: the group cannot lose another.
-  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+  ASSERT_THAT(c.Sent<PrepareShard>(), SizeIs(1));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].source_node, "spare");
+  // The planned node still lacks the shard: the group cannot lose another node.
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "process loss only");
 }
 
-TEST_F(PeersTest, SourcesFromNearToFar) {
+TEST_F(PeersTest, SourcesAreTriedFromNearToFar) {
   CommitPeer(1);
   Commit(V(1, 1), Tier::kDisk);
   c.Attach("spare");
@@ -520,7 +521,7 @@ TEST_F(PeersTest, SourcesFromNearToFar) {
                                                               {Tier::kDisk, "b"},
                                                               {Tier::kDisk, "spare"}};
   for (const auto& [tier, node] : expected) {
-    auto orders = c.Sent<PrepareOrder>();
+    auto orders = c.Sent<PrepareShard>();
     ASSERT_THAT(orders, SizeIs(1)) << ToString(tier) << " " << node;
     EXPECT_EQ(orders[0].tier, tier);
     EXPECT_EQ(orders[0].source_node, node);
@@ -535,8 +536,7 @@ TEST_F(PeersTest, AFailedDecodeTakesTheNextSourceThenTheOlderVersion) {
   Commit(V(1, 2), Tier::kMemory);
   Commit(V(1, 2), Tier::kDisk);
   Commit(V(1, 2), Tier::kPeer);
-  const std::vector<Holding> disk = {Data(V(1, 1), 1, Tier::kDisk), Data(V(1, 2), 1, Tier::kDisk)};
-  Replace("b", disk);
+  Replace("b", {Data(V(1, 1), 1, Tier::kDisk), Data(V(1, 2), 1, Tier::kDisk)});
   c.Join("b", "run-2", 1, 4);
   auto orders = Orders();
   ASSERT_THAT(orders, SizeIs(1));
@@ -544,14 +544,14 @@ TEST_F(PeersTest, AFailedDecodeTakesTheNextSourceThenTheOlderVersion) {
   c.Answer("b", orders[0].request, DataLossError("chunk 7 differs"));
   EXPECT_THAT(c.Findings()[0].message(),
               HasSubstr("gpt/1-2/rank-1 decoded from its group: chunk 7"));
-  EXPECT_EQ(View(V(1, 2)).available_tiers, TierBit(Tier::kPeer) | TierBit(Tier::kDisk))
-      << "what others have still counts";
+  EXPECT_EQ(StatusOf(V(1, 2)).available_tiers, TierBit(Tier::kPeer) | TierBit(Tier::kDisk))
+      << "the replicas of other nodes still count";
   orders = Orders();
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].version, V(1, 2));
   EXPECT_EQ(orders[0].tier, Tier::kDisk);
   c.Answer("b", orders[0].request, DataLossError("chunk 8 differs"));
-  // It may have been the network that harmed a chunk: not given up for that at once.
+  // The network may have corrupted a chunk, so the decode is tried several times.
   for (int again = 0; again < 4; ++again) {
     orders = Orders();
     ASSERT_THAT(orders, SizeIs(1));
@@ -565,7 +565,7 @@ TEST_F(PeersTest, AFailedDecodeTakesTheNextSourceThenTheOlderVersion) {
   EXPECT_EQ(orders[0].tier, Tier::kDisk);
 }
 
-TEST_F(PeersTest, ADecodeThatIsInterruptedIsTriedAgain) {
+TEST_F(PeersTest, AnInterruptedDecodeIsTriedAgain) {
   CommitPeer(1);
   Commit(V(1, 1), Tier::kDisk);
   Replace("b", {Data(V(1, 1), 1, Tier::kDisk)});
@@ -583,7 +583,7 @@ TEST_F(PeersTest, ADecodeThatIsInterruptedIsTriedAgain) {
                                  Tier::kDisk));
 }
 
-TEST_F(TwoLossesTest, AnyTwoMayGo) {
+TEST_F(TwoLossesTest, AnyTwoNodesMayBeLost) {
   for (uint32_t first = 0; first < 4; ++first) {
     for (uint32_t second = 0; second < 4; ++second) {
       SCOPED_TRACE(nodes[first] + nodes[second]);
@@ -594,8 +594,8 @@ TEST_F(TwoLossesTest, AnyTwoMayGo) {
       for (uint32_t i = 0; i < 4; ++i) k.Hold(nodes[i], {Data(V(1, 1), i), Parity(V(1, 1), i)});
       ASSERT_THAT(k.Commits(Tier::kPeer), ElementsAre(V(1, 1)));
       EXPECT_EQ(k.state().Versions("gpt").value()[0].survives, "any 2 nodes of each group");
-      // A node that lost only its parity, or only its data, has lost its seat all the same.
-      k.Gone(nodes[first], V(1, 1), ParityRank(first).value, Tier::kMemory);
+      // A node that lost only its parity counts as one lost node.
+      k.ReportRemoved(nodes[first], V(1, 1), ParityRank(first).value, Tier::kMemory);
       if (first != second) {
         EXPECT_EQ(k.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
       }
@@ -608,47 +608,47 @@ TEST_F(TwoLossesTest, AnyTwoMayGo) {
   }
 }
 
-TEST_F(TwoLossesTest, OneTooManyIsSaidAndTheOlderDurableVersionWorks) {
+TEST_F(TwoLossesTest, AfterTooManyLossesTheReasonIsShownAndAnOlderVersionIsRestored) {
   Commit(V(1, 1), Tier::kMemory);
   Commit(V(1, 1), Tier::kDisk);
   Commit(V(1, 2), Tier::kMemory);
   Commit(V(1, 2), Tier::kPeer);
   for (uint32_t i : {1U, 2U, 3U}) Replace(nodes[i], {Data(V(1, 1), i, Tier::kDisk)});
-  const JobView job = c.Job();
+  const JobStatus job = c.Job();
   EXPECT_EQ(job.restorable, V(1, 1));
   EXPECT_THAT(job.not_restorable_why,
-              HasSubstr("version 1-2 has no copy of rank 1 (last on b), rank 2 (last on c), rank 3 "
-                        "(last on d); parity group 0 of 4 nodes can decode without 2 of them, it "
-                        "misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d (rank-3, "
-                        "parity-3)"));
-  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
-  EXPECT_EQ(View(V(1, 2)).survives, "");
+              HasSubstr("version 1-2 has no replica of rank 1 (last on b), rank 2 (last on c), "
+                        "rank 3 (last on d); parity group 0 of 4 nodes can decode without 2 of "
+                        "them, it misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d "
+                        "(rank-3, parity-3)"));
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "full power cut");
+  EXPECT_EQ(StatusOf(V(1, 2)).survives, "");
   for (uint32_t rank = 0; rank < 4; ++rank) {
     c.Join(nodes[rank], "run-2", rank, 4);
     PrepareAll();
   }
-  const RequestId ask = c.Ask("c", 2, 2);
-  for (int i = 0; i < 40 && !c.ReplyTo(ask); ++i) {
+  const RequestId waiter = c.RequestRestore("c", 2, 2);
+  for (int i = 0; i < 40 && !c.ReplyTo(waiter); ++i) {
     for (const std::string& node : nodes) c.Apply(c.NewReport(node));
     c.Pass(milliseconds(100));
     PrepareAll();
   }
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
-  EXPECT_EQ(c.ReplyTo(ask)->tier, Tier::kDisk);
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(waiter)->tier, Tier::kDisk);
 }
 
-TEST_F(TwoGroupsTest, EveryGroupCountsForItself) {
+TEST_F(TwoGroupsTest, GroupsCountSeparately) {
   // Groups {a, c} and {b, d}.
-  ASSERT_EQ(NodeOf("a").seats.at(0).group, NodeOf("c").seats.at(0).group);
+  ASSERT_EQ(NodeOf("a").memberships.at(0).group, NodeOf("c").memberships.at(0).group);
   CommitPeer(1);
-  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group");
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "any 1 node of each group");
   c.Lose("a");
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   c.Lose("d");
   EXPECT_EQ(c.Job().restorable, V(0, 0));
-  EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("no copy of rank 1 (last on b), rank 3"));
+  EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("no replica of rank 1 (last on b), rank 3"));
   EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("parity group 1 of 2 nodes"));
   EXPECT_THAT(c.Job().not_restorable_why, Not(HasSubstr("parity group 0")));
 }
@@ -660,54 +660,54 @@ TEST_F(PeersTest, OnlyCommittedParityDecodes) {
   EXPECT_EQ(c.Job().restorable, V(0, 0));
 }
 
-TEST_F(PeersTest, WhatCanOnlyBeDecodedIsNotReadDirectly) {
+TEST_F(PeersTest, AShardThatMustBeDecodedHasNoDirectSource) {
   Commit(V(1, 1), Tier::kDisk);
   Commit(V(1, 2), Tier::kMemory);
   Commit(V(1, 2), Tier::kPeer);
   c.Lose("b");
   c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)}, 2);
-  // Who decodes gets the newest, with everything that is left of it.
-  const auto whole = c.state().PlanView("gpt", {});
-  ASSERT_TRUE(whole.has_value());
-  EXPECT_EQ(whole->version, V(1, 2));
-  EXPECT_THAT(whole->sources, SizeIs(3));
-  EXPECT_THAT(whole->parity, SizeIs(3));
+  // A reader that can decode gets the newest version with all its remaining replicas.
+  const auto all = c.state().PlanAllReplicas("gpt", {});
+  ASSERT_TRUE(all.has_value());
+  EXPECT_EQ(all->version, V(1, 2));
+  EXPECT_THAT(all->sources, SizeIs(3));
+  EXPECT_THAT(all->parity, SizeIs(3));
   EXPECT_FALSE(c.state().PlanRestore("gpt", {}, std::nullopt).has_value());
   auto named = c.state().PlanRestore("gpt", V(1, 2), std::nullopt);
   ASSERT_FALSE(named.has_value());
   EXPECT_THAT(named.error().message(), HasSubstr("rank 1 only in its parity group"));
 }
 
-// ---- floor and retention ----
+// ---- retention floor ----
 
-TEST_F(PeersTest, TheFloorStaysUnderNewerMemoryVersions) {
+TEST_F(PeersTest, TheFloorIsKeptAlthoughNewerVersionsAreInMemory) {
   CommitPeer(1);
   for (uint64_t step = 2; step <= 200; ++step) {
-    c.MissParity("a", V(1, step), 0, Tier::kPeer);
+    c.ReportFailedParity("a", V(1, step), 0, Tier::kPeer);
     Commit(V(1, step), Tier::kMemory);
     if (step % 10 == 0) Commit(V(1, step), Tier::kDisk);
   }
-  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 1));
-  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group");
-  // Memory went with b, and its disk: 1-1 is what there is.
+  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 1));
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "any 1 node of each group");
+  // b is lost with its memory and disk: only 1-1 is restorable.
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   EXPECT_LE(c.stored.versions.size(), 140U);
 }
 
-TEST_F(PeersTest, ANewerOneReplacesTheFloor) {
+TEST_F(PeersTest, ANewerVersionAtPeerReplacesTheFloor) {
   CommitPeer(1);
   Commit(V(1, 2), Tier::kMemory);
   Commit(V(1, 2), Tier::kPeer);
-  EXPECT_EQ(c.WordTo("a")->peer_committed, V(1, 2));
+  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 2));
   Commit(V(1, 3), Tier::kMemory);
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 2));
-  c.Gone("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
-  EXPECT_EQ(c.Job().restorable, V(0, 0)) << "1-1 is freed by now";
+  c.ReportRemoved("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
+  EXPECT_EQ(c.Job().restorable, V(0, 0)) << "1-1 has been freed";
 }
 
-TEST_F(PeersTest, RemovalTakesTheParityAlong) {
+TEST_F(PeersTest, RemovalIncludesTheParity) {
   StateOptions options = GroupsOf(4, 1);
   options.keep_last = 1;
   c.Restart(options);
@@ -718,82 +718,82 @@ TEST_F(PeersTest, RemovalTakesTheParityAlong) {
     EXPECT_THAT(c.Findings(), IsEmpty());
     Commit(V(1, step), Tier::kDisk);
   }
-  EXPECT_THAT(c.Sent<RemoveOrder>(), SizeIs(4));
-  for (uint32_t i = 0; i < 4; ++i) c.Gone(nodes[i], V(1, 1), i, Tier::kDisk);
+  EXPECT_THAT(c.Sent<RemoveVersion>(), SizeIs(4));
+  for (uint32_t i = 0; i < 4; ++i) c.ReportRemoved(nodes[i], V(1, 1), i, Tier::kDisk);
   EXPECT_EQ(c.stored.versions.count({"gpt", V(1, 1)}), 1U) << "its parity is still there";
-  for (uint32_t i = 0; i < 4; ++i) c.Gone(nodes[i], V(1, 1), ParityRank(i).value, Tier::kDisk);
+  for (uint32_t i = 0; i < 4; ++i) {
+    c.ReportRemoved(nodes[i], V(1, 1), ParityRank(i).value, Tier::kDisk);
+  }
   EXPECT_EQ(c.stored.versions.count({"gpt", V(1, 1)}), 0U);
-  // One that turns up later is removed as well.
+  // Parity that is reported later is removed as well.
   c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
-  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  EXPECT_THAT(c.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 1), Tier::kDisk}));
 }
 
 TEST_F(PeersTest, AnUnprotectedIncarnationReleasesTheFloorWithItsFirstCommit) {
   CommitPeer(1);
   Commit(V(1, 2), Tier::kMemory);
-  c.Lose("b");
-  c.Lose("c");
-  c.Lose("d");
+  for (uint32_t i : {1U, 2U, 3U}) c.Lose(nodes[i]);
   for (uint32_t i : {1U, 2U, 3U}) c.Attach(nodes[i], {Data(V(1, 1), i), Parity(V(1, 1), i)}, 2);
   // All four ranks move to one node.
   for (uint32_t rank = 0; rank < 4; ++rank) {
     c.Join("a", "run-2", rank, 4);
-    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) {
+    for (const PrepareShard& order : c.Sent<PrepareShard>()) {
       c.Answer("a", order.request, Status::Ok());
     }
   }
   ASSERT_EQ(c.Job().peer_members, 0U);
   EXPECT_EQ(c.Job().peer_committed, V(1, 1)) << "nothing has replaced it yet";
-  const RequestId ask = c.Ask("a", 2, 0);
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
   for (uint32_t rank = 0; rank < 4; ++rank) c.Hold("a", {Data(V(2, 2), rank)});
   ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(2, 2)));
-  EXPECT_EQ(c.WordTo("d")->peer_committed, V(0, 0));
+  EXPECT_EQ(c.JobStateTo("d")->peer_committed, V(0, 0));
 }
 
-TEST_F(PeersTest, AProtectedIncarnationHoldsTheFloorUntilItsOwnIsAtPeer) {
+TEST_F(PeersTest, AProtectedIncarnationKeepsTheFloorUntilItHasAVersionAtPeer) {
   CommitPeer(1);
   Replace("b");
   JoinAll("run-2");
-  c.Ask("a", 2, 0);
+  c.RequestRestore("a", 2, 0);
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Data(V(2, 2), i)});
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {P(V(2, 2), i, Tier::kMemory, 4)});
   EXPECT_EQ(c.Job().peer_committed, V(2, 2));
 }
 
-// ---- views ----
+// ---- status ----
 
-TEST_F(PeersTest, ViewsCountParityApart) {
+TEST_F(PeersTest, ParityIsCountedSeparately) {
   CommitPeer(1);
   c.Hold("a", {Parity(V(1, 1), 0, Tier::kDisk)});
-  const NodeView a = NodeOf("a");
+  const NodeStatus a = NodeOf("a");
   EXPECT_EQ(a.held_memory_bytes, 4096U);
   EXPECT_EQ(a.held_parity_bytes, 4096U);
   EXPECT_EQ(a.held_disk_bytes, 4096U);
-  ASSERT_THAT(a.seats, SizeIs(1));
-  EXPECT_EQ(a.seats[0].job, "gpt");
-  EXPECT_EQ(a.seats[0].number, 0U);
-  EXPECT_EQ(a.seats[0].position, 0U);
-  EXPECT_EQ(a.seats[0].members, 4U);
-  EXPECT_EQ(a.seats[0].parity, 1U);
+  ASSERT_THAT(a.memberships, SizeIs(1));
+  EXPECT_EQ(a.memberships[0].job, "gpt");
+  EXPECT_EQ(a.memberships[0].number, 0U);
+  EXPECT_EQ(a.memberships[0].position, 0U);
+  EXPECT_EQ(a.memberships[0].members, 4U);
+  EXPECT_EQ(a.memberships[0].parity, 1U);
   EXPECT_EQ(a.peer_address, "unix:/a.peer");
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   EXPECT_EQ(c.Job().peer_target_step, Step{2});
 }
 
-TEST_F(PeersTest, SurvivesSaysWhatTheNewestFactsAllow) {
+TEST_F(PeersTest, SurvivesFollowsTheReplicasThatExistNow) {
   Commit(V(1, 1), Tier::kMemory);
-  EXPECT_EQ(View(V(1, 1)).survives, "process loss only");
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "process loss only");
   Commit(V(1, 1), Tier::kDisk);
-  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "full power cut");
   Commit(V(1, 1), Tier::kPeer);
-  EXPECT_EQ(View(V(1, 1)).survives, "any 1 node of each group; full power cut");
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "any 1 node of each group; full power cut");
   c.Lose("b");
-  EXPECT_EQ(View(V(1, 1)).survives, "process loss only") << "b's disk is gone as well";
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "process loss only") << "b's disk is lost as well";
   c.Attach("b", {Data(V(1, 1), 1, Tier::kDisk)});
-  EXPECT_EQ(View(V(1, 1)).survives, "full power cut");
+  EXPECT_EQ(StatusOf(V(1, 1)).survives, "full power cut");
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 #include "tests/coordinator/state/simulation.h"
 
-// Random sequences of events against an independent oracle. A failure prints its seed and what led
-// to it; HOLDFAST_TEST_SEED=<seed> runs that sequence alone.
+// Random sequences of events, checked by an independent oracle. A failure prints its seed and its
+// trace. HOLDFAST_TEST_SEED=<seed> runs that sequence alone.
 
-// Sanitizers make each sequence many times dearer.
+// Sanitizers make each sequence many times slower.
 #if defined(__SANITIZE_ADDRESS__)
 #define HOLDFAST_SLOW_TEST 1
 #elif defined(__has_feature)
@@ -29,7 +29,9 @@ constexpr uint64_t kSequences = 4000;
 bool RunOne(uint64_t seed, Simulation::Counts& total, bool& healed) {
   Simulation simulation(seed);
   const int steps = 60 + static_cast<int>(seed % 240);
-  for (int i = 0; i < steps && simulation.oracle().problems().empty(); ++i) simulation.Happen();
+  for (int i = 0; i < steps && simulation.oracle().problems().empty(); ++i) {
+    simulation.RandomEvent();
+  }
   healed = simulation.oracle().problems().empty() && simulation.Heal();
   total.commits += simulation.counts().commits;
   total.peer_commits += simulation.counts().peer_commits;
@@ -49,7 +51,7 @@ bool RunOne(uint64_t seed, Simulation::Counts& total, bool& healed) {
   return good;
 }
 
-TEST(StateRandomTest, NoSequenceBreaksAPromise) {
+TEST(StateRandomTest, NoSequenceViolatesAnInvariant) {
   uint64_t first = 1;
   uint64_t last = kSequences;
   if (const char* seed = ::getenv("HOLDFAST_TEST_SEED")) {

@@ -1,6 +1,6 @@
 #include "tests/coordinator/state/harness.h"
 
-// The same run id again: a launcher that gives a restart of the job none of its own.
+// Restarts with the same run ID, by launchers that reuse it.
 
 namespace holdfast::coord {
 namespace {
@@ -16,12 +16,12 @@ class RejoinTest : public testing::Test {
     RankJoined event{request_, Node(rank), 1, "gpt", "slurm-7", Rank{rank}, world, 7, 0, start};
     event.incarnation_before = Incarnation{before};
     h_.Apply(event);
-    Reply waits;
-    waits.outcome = UnavailableError("it waits");
-    return h_.ReplyTo(request_).value_or(waits);
+    Reply waiting;
+    waiting.outcome = UnavailableError("no reply yet");
+    return h_.ReplyTo(request_).value_or(waiting);
   }
   static std::string Node(uint32_t rank) { return "n" + std::to_string(rank); }
-  /// What the node of the rank says of who is connected.
+  /// Makes the rank's node report `running` as its connected trainers.
   void Running(uint32_t rank, std::vector<LocalRank> running) {
     NodeReported report = h_.NewReport(Node(rank));
     report.ranks = std::move(running);
@@ -47,7 +47,7 @@ TEST_F(RejoinTest, ARestartIsANewIncarnationForAllItsRanks) {
   Train(1, 5);
   EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
   EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U) << "all end in the same one";
-  const RequestId first = h_.AskView("n0", 2, 0);
+  const RequestId first = h_.RequestReshard("n0", 2, 0);
   ASSERT_TRUE(h_.ReplyTo(first).has_value());
   EXPECT_EQ(h_.ReplyTo(first)->version, V(1, 5)) << "not a fresh start";
   Train(2, 6);
@@ -56,19 +56,19 @@ TEST_F(RejoinTest, ARestartIsANewIncarnationForAllItsRanks) {
   EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 3U);
 }
 
-TEST_F(RejoinTest, AConnectionThatWasCutIsNoRestart) {
+TEST_F(RejoinTest, AReconnectIsNoRestart) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
   EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
-  EXPECT_EQ(Join(1, JoinStart::kNotSaid).incarnation.value, 1U) << "an older agent";
+  EXPECT_EQ(Join(1, JoinStart::kUnknown).incarnation.value, 1U) << "an older agent";
   h_.Restart();
   h_.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
   h_.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
   EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
 }
 
-TEST_F(RejoinTest, ARestartAfterTheCoordinatorsRestartIsKnownByTheShards) {
+TEST_F(RejoinTest, AfterACoordinatorRestartTheShardsShowThatARankRestarts) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
@@ -79,13 +79,13 @@ TEST_F(RejoinTest, ARestartAfterTheCoordinatorsRestartIsKnownByTheShards) {
   EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
 }
 
-TEST_F(RejoinTest, WithoutAStepNothingNeedsANewIncarnation) {
+TEST_F(RejoinTest, WithoutSavedStepsNoNewIncarnationIsOpened) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 1U);
 }
 
-TEST_F(RejoinTest, AProcessOfTheStartBeforeIsFenced) {
+TEST_F(RejoinTest, AProcessOfThePreviousStartIsFenced) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
@@ -94,7 +94,7 @@ TEST_F(RejoinTest, AProcessOfTheStartBeforeIsFenced) {
 }
 
 // One process may run several starts of a job, one after the other.
-TEST_F(RejoinTest, AProcessOfAnotherRunIsNewToThisOne) {
+TEST_F(RejoinTest, AProcessOfAnotherRunJoinsAsANewOne) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
@@ -109,7 +109,7 @@ TEST_F(RejoinTest, AProcessOfAnotherRunIsNewToThisOne) {
   }
 }
 
-TEST_F(RejoinTest, ItWaitsForRanksThatStillRun) {
+TEST_F(RejoinTest, ARestartWaitsForRanksThatStillRun) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
@@ -118,13 +118,13 @@ TEST_F(RejoinTest, ItWaitsForRanksThatStillRun) {
   EXPECT_EQ(Join(0, JoinStart::kNew).outcome.code(), ErrorCode::kUnavailable);
   EXPECT_EQ(Incarnation_(), 1U) << "rank 1 is not fenced";
   const RequestId waiting = request_;
-  Running(1, {});  // it is gone by now
+  Running(1, {});  // rank 1 has ended
   ASSERT_TRUE(h_.ReplyTo(waiting).has_value());
   EXPECT_EQ(h_.ReplyTo(waiting)->incarnation.value, 2U);
   EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
 }
 
-TEST_F(RejoinTest, ItIsRefusedWhileTheyGoOnRunning) {
+TEST_F(RejoinTest, ARestartIsRefusedWhileRanksKeepRunning) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);
   Train(1, 5);
@@ -146,7 +146,7 @@ TEST_F(RejoinTest, ItIsRefusedWhileTheyGoOnRunning) {
   EXPECT_THAT(why.message(), testing::HasSubstr("HOLDFAST_RUN_ID"));
   EXPECT_EQ(Incarnation_(), 1U);
   Train(1, 6);
-  EXPECT_THAT(h_.Stored(), testing::Contains(V(1, 6))) << "the run goes on";
+  EXPECT_THAT(h_.Stored(), testing::Contains(V(1, 6))) << "the run continues";
 }
 
 TEST_F(RejoinTest, AnElasticRestartMayHaveAnotherWorld) {

@@ -1,4 +1,4 @@
-// Redundancy that is missing is ordered back: what, from where, to whom, when again.
+// Repair of missing redundancy: which shards, from which source, on which node, and when again.
 
 #include <fmt/format.h>
 
@@ -33,8 +33,8 @@ class RepairTest : public ::testing::Test {
   void Run(const std::string& run) {
     for (uint32_t i = 0; i < 4; ++i) c.Join(nodes[i], run, i, 4);
   }
-  Holding Data(VersionId version, uint32_t i, Tier tier) { return H(version, i, tier, 4); }
-  Holding Parity(VersionId version, uint32_t i, Tier tier) { return P(version, i, tier, 4); }
+  StoredReplica Data(VersionId version, uint32_t i, Tier tier) { return H(version, i, tier, 4); }
+  StoredReplica Parity(VersionId version, uint32_t i, Tier tier) { return P(version, i, tier, 4); }
   void HoldData(VersionId version, Tier tier) {
     for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Data(version, i, tier)});
   }
@@ -46,7 +46,7 @@ class RepairTest : public ::testing::Test {
     HoldData(version, Tier::kMemory);
     HoldParity(version, Tier::kMemory);
   }
-  /// 1-1 and 1-2 are on disk with their parity alone, and of 1-2 two ranks' shards are damaged.
+  /// 1-1 and 1-2 are only on disk, with their parity. Two ranks' shards of 1-2 are damaged.
   void FindTwoDamagedOnDisk() {
     for (uint64_t step : {1, 2}) {
       CommitPeer(V(1, step));
@@ -55,7 +55,7 @@ class RepairTest : public ::testing::Test {
     }
     for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
     for (uint32_t i = 0; i < 4; ++i) {
-      std::vector<Holding> listed;
+      std::vector<StoredReplica> listed;
       for (uint64_t step : {1, 2}) {
         listed.push_back(Data(V(1, step), i, Tier::kDisk));
         listed.push_back(Parity(V(1, step), i, Tier::kDisk));
@@ -64,48 +64,48 @@ class RepairTest : public ::testing::Test {
       c.Attach(nodes[i], listed, 20);
     }
   }
-  /// Memory and disks of the node are empty; its rank restores, and asks for nothing.
-  void Replace(uint32_t i, std::vector<Holding> holdings = {}) {
+  /// The node is lost. Another agent of the same name attaches with `replicas`.
+  void Replace(uint32_t i, std::vector<StoredReplica> replicas = {}) {
     c.Lose(nodes[i]);
-    c.Attach(nodes[i], std::move(holdings), ++start_);
+    c.Attach(nodes[i], std::move(replicas), ++start_);
   }
-  std::vector<PrepareOrder> After(milliseconds time) {
+  std::vector<PrepareShard> After(milliseconds time) {
     c.Pass(time);
-    return c.Sent<PrepareOrder>();
+    return c.Sent<PrepareShard>();
   }
-  /// Ranks start over from the newest version and get it.
+  /// Starts the job again: all ranks restore the newest version.
   void Restore(const std::string& run, uint64_t incarnation) {
-    RequestId ask = 0;
+    RequestId waiter = 0;
     bool answered = false;
     const auto obey_all = [&] {
-      for (auto orders = c.Sent<PrepareOrder>(); !orders.empty();) {
-        for (const PrepareOrder& order : orders) {
+      for (auto orders = c.Sent<PrepareShard>(); !orders.empty();) {
+        for (const PrepareShard& order : orders) {
           Obey(nodes[order.rank.value], order);
-          answered = answered || c.ReplyTo(ask).has_value();
+          answered = answered || c.ReplyTo(waiter).has_value();
         }
-        orders = c.Sent<PrepareOrder>();
+        orders = c.Sent<PrepareShard>();
       }
-      answered = answered || c.ReplyTo(ask).has_value();
+      answered = answered || c.ReplyTo(waiter).has_value();
     };
     for (uint32_t i = 0; i < 4; ++i) {
       c.Join(nodes[i], run, i, 4);
       obey_all();
     }
     for (uint32_t i = 0; i < 4; ++i) {
-      ask = c.Ask(nodes[i], incarnation, i);
+      waiter = c.RequestRestore(nodes[i], incarnation, i);
       obey_all();
     }
     ASSERT_TRUE(answered);
   }
-  void Obey(const std::string& node, const PrepareOrder& order) {
+  void Obey(const std::string& node, const PrepareShard& order) {
     NodeReported report = c.NewReport(node);
-    report.holdings.push_back(IsParity(order.rank)
+    report.replicas.push_back(IsParity(order.rank)
                                   ? Parity(order.version, ParityNode(order.rank), order.into)
                                   : Data(order.version, order.rank.value, order.into));
     report.prepared.push_back({order.request, Status::Ok()});
     c.Apply(report);
   }
-  static std::string Text(const PrepareOrder& order) {
+  static std::string Text(const PrepareShard& order) {
     return fmt::format("{} {} into {} from {}", ToString(order.version), ShardName(order.rank),
                        ToString(order.into), ToString(order.tier));
   }
@@ -115,12 +115,12 @@ class RepairTest : public ::testing::Test {
   uint64_t start_ = 10;
 };
 
-TEST_F(RepairTest, NothingIsOrderedWhileEverythingIsThere) {
+TEST_F(RepairTest, NothingIsRepairedWhileNothingIsMissing) {
   CommitPeer(V(1, 1));
   EXPECT_THAT(After(seconds(60)), IsEmpty());
 }
 
-TEST_F(RepairTest, AReplacedNodeGetsItsParityBackAfterTheRestore) {
+TEST_F(RepairTest, AReplacedNodesParityIsRebuiltAfterTheRestore) {
   CommitPeer(V(1, 1));
   Replace(1);
   EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "process loss only");
@@ -139,32 +139,32 @@ TEST_F(RepairTest, AReplacedNodeGetsItsParityBackAfterTheRestore) {
   EXPECT_THAT(After(seconds(60)), IsEmpty());
 }
 
-TEST_F(RepairTest, ARestoreHasTheNodesToItself) {
+TEST_F(RepairTest, NoParityIsRepairedDuringARestore) {
   CommitPeer(V(1, 1));
   Replace(1);
   Run("run-2");
   for (int i = 0; i < 5; ++i) {
-    for (const PrepareOrder& order : After(seconds(3))) EXPECT_FALSE(IsParity(order.rank));
+    for (const PrepareShard& order : After(seconds(3))) EXPECT_FALSE(IsParity(order.rank));
   }
 }
 
-TEST_F(RepairTest, AVersionOnDiskGetsItsParityThere) {
+TEST_F(RepairTest, TheParityOfAVersionOnDiskIsBuiltThere) {
   HoldData(V(1, 1), Tier::kMemory);
   HoldData(V(1, 1), Tier::kDisk);
-  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "it may be on its way";
+  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "the parity may be on its way";
   auto orders = After(seconds(1));
-  ASSERT_THAT(orders, SizeIs(4)) << "one a node, all at once";
-  for (const PrepareOrder& order : orders) {
+  ASSERT_THAT(orders, SizeIs(4)) << "one repair for each node, all at once";
+  for (const PrepareShard& order : orders) {
     EXPECT_EQ(order.tier, Tier::kPeer);
     EXPECT_EQ(order.into, Tier::kDisk);
     EXPECT_TRUE(IsParity(order.rank));
-    EXPECT_EQ(order.digest, 0U) << "nobody ever made it";
+    EXPECT_EQ(order.digest, 0U) << "this parity never existed";
     for (const PeerMember& member : order.group.members) {
       EXPECT_TRUE(member.has_data && !member.has_parity);
     }
   }
-  for (const PrepareOrder& order : orders) Obey(nodes[ParityNode(order.rank)], order);
-  // All memory and one whole node may go now.
+  for (const PrepareShard& order : orders) Obey(nodes[ParityNode(order.rank)], order);
+  // The version survives the loss of all memory and of one node.
   for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
   for (uint32_t i = 1; i < 4; ++i) {
     c.Attach(nodes[i], {Data(V(1, 1), i, Tier::kDisk), Parity(V(1, 1), i, Tier::kDisk)}, 20);
@@ -173,11 +173,11 @@ TEST_F(RepairTest, AVersionOnDiskGetsItsParityThere) {
   EXPECT_EQ(c.Job().restorable_tier, Tier::kPeer);
 }
 
-TEST_F(RepairTest, ParityOnDiskIsOrderedWhereTheNodeDoesNotWriteItByItself) {
+TEST_F(RepairTest, ParityOnDiskIsRepairedIfTheNodeDoesNotWriteIt) {
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);
-  EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
-  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "it is on its way";
+  EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
+  EXPECT_THAT(After(seconds(1)), IsEmpty()) << "the parity may be on its way";
   const auto orders = After(seconds(1));
   ASSERT_THAT(orders, SizeIs(4));
   EXPECT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
@@ -189,106 +189,107 @@ TEST_F(RepairTest, DamageIsAFindingAndRepaired) {
   HoldData(V(1, 1), Tier::kDisk);
   HoldParity(V(1, 1), Tier::kDisk);
   NodeReported report = c.NewReport("c");
-  report.gone.push_back({"gpt", V(1, 1), Rank{2}, Tier::kDisk, "chunk 7 in x does not match"});
+  report.removed.push_back({"gpt", V(1, 1), Rank{2}, Tier::kDisk, "chunk 7 in x does not match"});
   c.Apply(report);
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_THAT(c.Findings()[0].message(),
               HasSubstr("gpt/1-1/rank-2 at disk on node c: chunk 7 in x does not match"));
-  auto orders = c.Sent<PrepareOrder>();
+  auto orders = c.Sent<PrepareShard>();
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into disk from memory");
   Obey("c", orders[0]);
-  bool told = false;
+  bool recorded = false;
   for (const Effect& effect : c.effects) {
     const auto* repaired = std::get_if<Repaired>(&effect);
-    told = told || (repaired != nullptr && repaired->node == "c" && repaired->tier == Tier::kDisk);
+    recorded =
+        recorded || (repaired != nullptr && repaired->node == "c" && repaired->tier == Tier::kDisk);
   }
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(recorded);
 
-  // In memory: the rank still runs there, the disk has it.
+  // In memory: the rank still runs on the node, and the disk has the shard.
   report = c.NewReport("c");
-  report.gone.push_back({"gpt", V(1, 1), Rank{2}, Tier::kMemory, "chunk 3 does not match"});
+  report.removed.push_back({"gpt", V(1, 1), Rank{2}, Tier::kMemory, "chunk 3 does not match"});
   c.Apply(report);
-  orders = c.Sent<PrepareOrder>();
+  orders = c.Sent<PrepareShard>();
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into memory from disk");
 }
 
-/// What is damaged in places is no copy, but helps to decode; it is mended at once.
-TEST_F(RepairTest, TwoDamagedCopiesAreOrderedToMendEachOther) {
+/// A replica with bad chunks does not count, but helps to decode. It is repaired at once.
+TEST_F(RepairTest, TwoDamagedReplicasAreRepairedFromEachOther) {
   CommitPeer(V(1, 1));
   for (uint32_t i : {1U, 2U}) {
-    Holding bad = Data(V(1, 1), i, Tier::kMemory);
+    StoredReplica bad = Data(V(1, 1), i, Tier::kMemory);
     bad.damage = "chunk 7 does not match";
     c.Hold(nodes[i], {bad});
     ASSERT_THAT(c.Findings(), SizeIs(1));
     EXPECT_THAT(c.Findings()[0].message(), HasSubstr("chunk 7 does not match"));
-    const auto orders = c.Sent<PrepareOrder>();
+    const auto orders = c.Sent<PrepareShard>();
     ASSERT_THAT(orders, SizeIs(1));
     EXPECT_EQ(Text(orders[0]), fmt::format("1-1 rank-{} into memory from peer", i));
     for (const PeerMember& member : orders[0].group.members) EXPECT_TRUE(member.has_data);
-    // Nothing is promised on the strength of it.
+    // The damaged replica does not make the version restorable.
     EXPECT_EQ(c.Job().restorable == V(1, 1), i == 1);
-    // Said again, it is no news.
+    // A repeated report is no new finding.
     c.Hold(nodes[i], {bad});
     EXPECT_THAT(c.Findings(), IsEmpty());
   }
-  // Mended, one serves the other, and both are copies again.
+  // After the repair both count as replicas again.
   for (uint32_t i : {1U, 2U}) c.Hold(nodes[i], {Data(V(1, 1), i, Tier::kMemory)});
   EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
 }
 
-TEST_F(RepairTest, DamagedCopiesThatAreFreedAreHopedForNoMore) {
+TEST_F(RepairTest, FreedDamagedReplicasAreNotUsedForRepairs) {
   CommitPeer(V(1, 1));
   for (uint32_t i : {1U, 2U}) {
-    Holding bad = Data(V(1, 1), i, Tier::kMemory);
+    StoredReplica bad = Data(V(1, 1), i, Tier::kMemory);
     bad.damage = "chunk 7 does not match";
     c.Hold(nodes[i], {bad});
-    const auto orders = c.Sent<PrepareOrder>();
+    const auto orders = c.Sent<PrepareShard>();
     ASSERT_THAT(orders, SizeIs(1));
     c.Answer(nodes[i], orders[0].request, DataLossError("too few segments are left"));
   }
   EXPECT_THAT(After(seconds(1)), SizeIs(2)) << "tried again";
-  for (uint32_t i : {1U, 2U}) c.Gone(nodes[i], V(1, 1), i, Tier::kMemory);
+  for (uint32_t i : {1U, 2U}) c.ReportRemoved(nodes[i], V(1, 1), i, Tier::kMemory);
   EXPECT_THAT(After(seconds(60)), IsEmpty());
 }
 
-/// A view is read only after it is decided: there is nothing that would show that hope was in vain.
-TEST_F(RepairTest, AViewIsOfWhatIsCertain) {
+/// A reshard is decided before its ranks read anything, so no read can show that a decode fails.
+TEST_F(RepairTest, AReshardDoesNotUseDamagedReplicas) {
   FindTwoDamagedOnDisk();
   c.Join("a", "run-2", 0, 1);
-  const RequestId ask = c.AskView("a", 2, 0);
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  const RequestId waiter = c.RequestReshard("a", 2, 0);
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
 }
 
-TEST_F(RepairTest, ARestoreHopesForDamagedCopiesBeforeItTakesAnOlderVersion) {
+TEST_F(RepairTest, ARestoreTriesDamagedReplicasBeforeAnOlderVersion) {
   FindTwoDamagedOnDisk();
-  EXPECT_EQ(c.Job().restorable, V(1, 1)) << "2 may come back, and is not promised";
-  std::map<uint32_t, PrepareOrder> orders;
+  EXPECT_EQ(c.Job().restorable, V(1, 1)) << "1-2 may be decodable, but does not count";
+  std::map<uint32_t, PrepareShard> orders;
   for (uint32_t i = 0; i < 4; ++i) {
     c.Join(nodes[i], "run-2", i, 4);
-    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
   }
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(orders[i].version, V(1, 2));
     EXPECT_EQ(orders[i].tier, i == 1 || i == 2 ? Tier::kPeer : Tier::kDisk) << i;
   }
-  // It is in vain for one of them, however often: the older version is there.
-  const RequestId ask = c.Ask("a", 2, 0);
+  // All decodes of one rank fail: the older version is restored.
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
   for (int tries = 0; tries < 20 && orders[1].version == V(1, 2); ++tries) {
     c.Answer("b", orders[1].request, DataLossError("stripe 0 has 2 segments left and needs 3"));
-    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
   }
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(orders[i].version, V(1, 1)) << i;
     c.Answer(nodes[i], orders[i].request, Status::Ok());
   }
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
 }
 
-TEST_F(RepairTest, AVersionIsNotGivenUpWhileANodeThatMayBringTheRestIsStillToCome) {
+TEST_F(RepairTest, AVersionIsNotRuledOutWhileANodeThatMayHaveTheRestIsAway) {
   for (uint64_t step : {1, 2}) {
     CommitPeer(V(1, step));
     HoldData(V(1, step), Tier::kDisk);
@@ -296,16 +297,16 @@ TEST_F(RepairTest, AVersionIsNotGivenUpWhileANodeThatMayBringTheRestIsStillToCom
   }
   for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
   const auto attach = [&](uint32_t i) {
-    std::vector<Holding> listed;
+    std::vector<StoredReplica> listed;
     for (uint64_t step : {1, 2}) {
       listed.push_back(Data(V(1, step), i, Tier::kDisk));
       listed.push_back(Parity(V(1, step), i, Tier::kDisk));
     }
     c.Attach(nodes[i], listed, 20);
   };
-  std::map<uint32_t, PrepareOrder> orders;
+  std::map<uint32_t, PrepareShard> orders;
   const auto take = [&] {
-    for (const PrepareOrder& order : c.Sent<PrepareOrder>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
   };
   for (uint32_t i = 0; i < 3; ++i) attach(i);
   for (uint32_t i = 0; i < 3; ++i) {
@@ -324,19 +325,19 @@ TEST_F(RepairTest, AVersionIsNotGivenUpWhileANodeThatMayBringTheRestIsStillToCom
   take();
   c.Join("d", "run-2", 3, 4);
   take();
-  const RequestId ask = c.Ask("a", 2, 0);
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
   for (uint32_t i = 0; i < 4; ++i) {
     ASSERT_EQ(orders.count(i), 1U) << i;
     EXPECT_EQ(orders[i].version, V(1, 2)) << i;
     c.Answer(nodes[i], orders[i].request, Status::Ok());
   }
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 2));
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 2));
 }
 
-TEST_F(RepairTest, WhatFailsIsTriedAgainLaterAndLater) {
+TEST_F(RepairTest, FailedRepairsAreTriedAgainWithBackOff) {
   CommitPeer(V(1, 1));
-  c.Gone("b", V(1, 1), ParityRank(1).value, Tier::kMemory);
+  c.ReportRemoved("b", V(1, 1), ParityRank(1).value, Tier::kMemory);
   c.Pass(milliseconds(1));
   c.Attach("b", {Data(V(1, 1), 1, Tier::kMemory)}, 1);
   auto orders = After(seconds(2));
@@ -346,31 +347,31 @@ TEST_F(RepairTest, WhatFailsIsTriedAgainLaterAndLater) {
     EXPECT_THAT(After(seconds(wait) - milliseconds(1)), IsEmpty());
     orders = After(milliseconds(1));
   }
-  // An agent that attaches again may have lost the order.
+  // An agent that attaches again may have lost the directive.
   ASSERT_THAT(orders, SizeIs(1));
   c.Attach("b", {Data(V(1, 1), 1, Tier::kMemory)}, 1);
-  EXPECT_THAT(c.Sent<PrepareOrder>(), SizeIs(1));
+  EXPECT_THAT(c.Sent<PrepareShard>(), SizeIs(1));
 }
 
-TEST_F(RepairTest, WhatCannotBeDecodedIsNotOrdered) {
+TEST_F(RepairTest, ShardsThatCannotBeDecodedAreNotRepaired) {
   CommitPeer(V(1, 1));
   Replace(0);
   Replace(1);
   EXPECT_THAT(After(seconds(10)), IsEmpty());
 }
 
-TEST_F(RepairTest, ThePeersTakeWhatIsOnItsWayToDisk) {
+TEST_F(RepairTest, ThePeersTakeTheVersionThatIsBeingWrittenToDisk) {
   HoldData(V(1, 1), Tier::kMemory);
-  HoldData(V(1, 1), Tier::kDisk);  // the disks go on with step 2, the peers are still at 1
+  HoldData(V(1, 1), Tier::kDisk);  // the disks continue with step 2, the peers are still at 1
   for (uint64_t step : {2, 3, 4}) HoldData(V(1, step), Tier::kMemory);
   HoldParity(V(1, 1), Tier::kMemory);
-  EXPECT_EQ(c.WordTo("a").value_or(JobWord{}).peer_target_step, Step{2});
-  // Once is enough: then the newest.
+  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{2});
+  // Only once: then the peers take the newest.
   HoldParity(V(1, 2), Tier::kMemory);
-  EXPECT_EQ(c.WordTo("a").value_or(JobWord{}).peer_target_step, Step{5});
+  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{5});
 }
 
-TEST_F(RepairTest, TheNewestThatTheDisksHaveWithoutANodeStays) {
+TEST_F(RepairTest, TheNewestVersionWhoseDisksSurviveALossIsKept) {
   const auto on_disk = [&](uint64_t step) {
     HoldData(V(1, step), Tier::kMemory);
     HoldData(V(1, step), Tier::kDisk);
@@ -387,7 +388,7 @@ TEST_F(RepairTest, TheNewestThatTheDisksHaveWithoutANodeStays) {
   EXPECT_EQ(phase(1), Phase::kRemoving);
 }
 
-TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
+TEST_F(RepairTest, AMissingSourceIsNotUsedAgain) {
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);
   const auto orders = After(seconds(2));
@@ -395,13 +396,13 @@ TEST_F(RepairTest, ASourceThatIsNotThereCountsNoMore) {
   ASSERT_EQ(Text(orders[0]), "1-1 parity-3 into disk from memory");
   c.Answer("d", orders[0].request, NotFoundError("nothing here"));
   const auto again = After(seconds(3));
-  const auto from_group = std::count_if(again.begin(), again.end(), [](const PrepareOrder& order) {
+  const auto from_group = std::count_if(again.begin(), again.end(), [](const PrepareShard& order) {
     return order.rank == ParityRank(3) && order.tier == Tier::kPeer;
   });
   EXPECT_EQ(from_group, 1);
 }
 
-/// The same, and the job is over: 1-1 is on disk with its parity, nothing is left in memory.
+/// The same nodes after the end of the job: 1-1 is on disk with its parity, memory is empty.
 class FinishedJobTest : public RepairTest {
  protected:
   void SetUp() override {
@@ -416,17 +417,17 @@ class FinishedJobTest : public RepairTest {
     c.Pass(seconds(30));
     ASSERT_THAT(c.Job().under_protected, IsEmpty());
   }
-  std::vector<Holding> OnDisk(VersionId version, uint32_t i) {
+  std::vector<StoredReplica> OnDisk(VersionId version, uint32_t i) {
     return {Data(version, i, Tier::kDisk), Parity(version, i, Tier::kDisk)};
   }
-  /// Obeys what is ordered at `node` until nothing is; says what it was.
+  /// Obeys directives as `node` until there are no more. Returns their texts.
   std::vector<std::string> ObeyAll(const std::string& node, milliseconds wait) {
     return ObeyAll(node, After(wait));
   }
-  std::vector<std::string> ObeyAll(const std::string& node, std::vector<PrepareOrder> orders) {
+  std::vector<std::string> ObeyAll(const std::string& node, std::vector<PrepareShard> orders) {
     std::vector<std::string> texts;
-    for (; !orders.empty(); orders = c.Sent<PrepareOrder>()) {
-      for (const PrepareOrder& order : orders) {
+    for (; !orders.empty(); orders = c.Sent<PrepareShard>()) {
+      for (const PrepareShard& order : orders) {
         texts.push_back(Text(order));
         Obey(node, order);
       }
@@ -436,7 +437,7 @@ class FinishedJobTest : public RepairTest {
   std::string Survives() { return c.state().Versions("gpt").value()[0].survives; }
 };
 
-TEST_F(FinishedJobTest, AReplacedNodeGetsEverythingBackThatItHadOnDisk) {
+TEST_F(FinishedJobTest, AllShardsOnDiskOfAReplacedNodeAreRebuilt) {
   Replace(1);
   EXPECT_THAT(ObeyAll("b", seconds(16)),
               ::testing::IsSupersetOf(
@@ -445,22 +446,22 @@ TEST_F(FinishedJobTest, AReplacedNodeGetsEverythingBackThatItHadOnDisk) {
   EXPECT_THAT(c.Job().under_protected, IsEmpty());
 }
 
-TEST_F(FinishedJobTest, WhatIsMissingIsShownWithItsProgress) {
+TEST_F(FinishedJobTest, MissingShardsAreShownWithTheirProgress) {
   Replace(1);
-  EXPECT_THAT(c.Job().under_protected, IsEmpty());  // it may be on its way
+  EXPECT_THAT(c.Job().under_protected, IsEmpty());  // the shards may be on their way
   c.Pass(seconds(16));
   const auto orders = After(seconds(3));
-  ASSERT_THAT(orders, SizeIs(0));  // it was ordered a while ago, and is not answered
+  ASSERT_THAT(orders, SizeIs(0));  // the directive was sent before, and has no reply yet
   ASSERT_THAT(c.Job().under_protected, SizeIs(1));
-  UnderProtectedView lacks = c.Job().under_protected[0];
-  EXPECT_EQ(lacks.version, V(1, 1));
-  EXPECT_EQ(lacks.shards, 8U);
-  EXPECT_EQ(lacks.present, 6U);
-  EXPECT_EQ(lacks.ordered, 1U);
-  EXPECT_THAT(lacks.why, HasSubstr("rank-1 of node b, parity-1 of node b"));
+  UnderProtectedStatus status = c.Job().under_protected[0];
+  EXPECT_EQ(status.version, V(1, 1));
+  EXPECT_EQ(status.shards, 8U);
+  EXPECT_EQ(status.present, 6U);
+  EXPECT_EQ(status.ordered, 1U);
+  EXPECT_THAT(status.why, HasSubstr("rank-1 of node b, parity-1 of node b"));
 }
 
-TEST_F(FinishedJobTest, WhyAnAttemptFailedIsShown) {
+TEST_F(FinishedJobTest, TheReasonOfAFailedAttemptIsShown) {
   Replace(1);
   auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
@@ -478,15 +479,15 @@ TEST_F(FinishedJobTest, ANodeThatIsDownIsShownAtOnce) {
   EXPECT_THAT(After(seconds(60)), IsEmpty());
 }
 
-TEST_F(FinishedJobTest, AStartThatCameToNothingHoldsUpNoRepair) {
-  Run("run-2");  // its ranks end before they ask for anything
+TEST_F(FinishedJobTest, AStartWithoutARestoreDelaysRepairsOnlyForAWhile) {
+  Run("run-2");  // its ranks end before they request a restore
   Replace(1);
   ObeyAll("b", seconds(61));
   EXPECT_THAT(ObeyAll("b", seconds(3)), ::testing::Contains("1-1 rank-1 into disk from peer"));
   EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
 }
 
-TEST_F(FinishedJobTest, AnotherNodeTakesThePlaceOfOneThatIsGoneForGood) {
+TEST_F(FinishedJobTest, AnotherNodeReplacesAPermanentlyLostNode) {
   c.Attach("e");
   c.Lose("b");
   EXPECT_THAT(After(std::chrono::minutes(9)), IsEmpty());
@@ -494,25 +495,25 @@ TEST_F(FinishedJobTest, AnotherNodeTakesThePlaceOfOneThatIsGoneForGood) {
   const auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
   ASSERT_THAT(orders[0].group.members, SizeIs(4));
-  // Parity shards name the node that was there when they were made.
+  // Parity shards contain the name of the member at the time that they were built.
   EXPECT_EQ(orders[0].group.members[1].node, "e");
   EXPECT_EQ(orders[0].group.members[1].planned, "b");
   EXPECT_EQ(orders[0].group.members[0].planned, "");
   EXPECT_THAT(ObeyAll("e", orders), ::testing::Contains("1-1 rank-1 into disk from peer"));
   EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
   EXPECT_THAT(c.Job().under_protected, IsEmpty());
-  // A coordinator that starts anew knows it.
+  // A restarted coordinator has the new plan.
   c.Restart();
   c.Attach("e", OnDisk(V(1, 1), 1), ++start_);
   for (uint32_t i : {0U, 2U, 3U}) c.Attach(nodes[i], OnDisk(V(1, 1), i), ++start_);
   EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
-  // What is lost next comes back with the help of the new one.
+  // The next lost shards are rebuilt with the replacement.
   c.Lose("a");
   c.Attach("a", {}, ++start_);
   EXPECT_THAT(ObeyAll("a", seconds(3)), ::testing::Contains("1-1 rank-0 into disk from peer"));
 }
 
-TEST_F(FinishedJobTest, ANodeWithRoomOnItsDisksIsChosen) {
+TEST_F(FinishedJobTest, TheReplacementHasFreeDiskSpace) {
   c.free_percent["x"] = 5;
   c.Attach("w");
   c.Attach("x");
@@ -522,10 +523,10 @@ TEST_F(FinishedJobTest, ANodeWithRoomOnItsDisksIsChosen) {
   c.Pass(std::chrono::minutes(11));
   const auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].group.members[1].node, "y");  // w has less room, x has none
+  EXPECT_EQ(orders[0].group.members[1].node, "y");  // w has less space, x too little
 }
 
-TEST_F(FinishedJobTest, TheNodeThatReturnsGetsItsPlaceBackBeforeAnythingWasRebuilt) {
+TEST_F(FinishedJobTest, AReturningNodeGetsItsPlaceBackIfNothingWasRebuiltYet) {
   c.Attach("e");
   c.Lose("b");
   c.Pass(std::chrono::minutes(11));
@@ -536,7 +537,7 @@ TEST_F(FinishedJobTest, TheNodeThatReturnsGetsItsPlaceBackBeforeAnythingWasRebui
   EXPECT_THAT(c.Job().under_protected, IsEmpty());
 }
 
-TEST_F(FinishedJobTest, WhatTheStandInMadeIsNoParityOfTheNodeThatReturned) {
+TEST_F(FinishedJobTest, ParityOfTheReplacementDoesNotCountForTheNodeThatReturned) {
   c.Attach("e");
   c.Lose("b");
   c.Pass(std::chrono::minutes(11));
@@ -547,12 +548,12 @@ TEST_F(FinishedJobTest, WhatTheStandInMadeIsNoParityOfTheNodeThatReturned) {
   for (uint32_t i : {0U, 2U, 3U}) c.Hold(nodes[i], {Parity(V(1, 2), i, Tier::kMemory)});
   HoldData(V(1, 2), Tier::kMemory);
   EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(1, 2)));
-  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "b is asked for it, and has nothing";
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty()) << "b is the member again, and has no parity";
   c.Hold("b", {Parity(V(1, 2), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(V(1, 2)));
 }
 
-TEST_F(RepairTest, TheNewestVersionOnDiskCanBePinnedWithoutItsName) {
+TEST_F(RepairTest, TheNewestVersionOnDiskCanBePinnedWithoutNamingIt) {
   EXPECT_EQ(c.Pin({}, true).outcome.code(), ErrorCode::kNotFound);
   CommitPeer(V(1, 1));
   HoldData(V(1, 1), Tier::kDisk);

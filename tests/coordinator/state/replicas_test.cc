@@ -1,6 +1,6 @@
 #include "tests/coordinator/state/harness.h"
 
-// Ranks whose replicas differ are found when a version is committed.
+// Tensor replicas that differ are found when a version is committed.
 
 namespace holdfast::coord {
 namespace {
@@ -24,15 +24,15 @@ class ReplicasTest : public ::testing::Test {
                               const std::string& tensor = "'w'") {
     return {tensor, first, last - first, crc};
   }
-  /// All ranks hold the version; rank r reports the samples[r]. What it finds.
+  /// Reports the version from all ranks; rank r reports samples[r]. Returns the findings.
   std::vector<Finding> Save(uint64_t step, const std::vector<std::vector<ReplicaSample>>& samples,
                             uint64_t incarnation = 1) {
     std::vector<Finding> findings;
     const uint32_t world = static_cast<uint32_t>(samples.size());
     for (uint32_t rank = 0; rank < world; ++rank) {
-      Holding holding = H(V(incarnation, step), rank, Tier::kMemory, world);
-      holding.samples = samples[rank];
-      c.Hold(Node(rank), {holding});
+      StoredReplica report = H(V(incarnation, step), rank, Tier::kMemory, world);
+      report.samples = samples[rank];
+      c.Hold(Node(rank), {report});
       for (const Effect& effect : c.effects) {
         const auto* finding = std::get_if<Finding>(&effect);
         if (finding != nullptr && !finding->kind.empty()) findings.push_back(*finding);
@@ -49,16 +49,16 @@ class ReplicasTest : public ::testing::Test {
     return Save(step, samples, incarnation);
   }
   std::vector<std::string> Disputes(uint64_t step, uint64_t incarnation = 1) {
-    const auto views = c.state().Versions("gpt");
-    for (const VersionView& view : *views) {
-      if (view.version == V(incarnation, step)) return view.disputed;
+    const auto statuses = c.state().Versions("gpt");
+    for (const VersionStatus& status : *statuses) {
+      if (status.version == V(incarnation, step)) return status.disputed;
     }
     return {"no such version"};
   }
   Harness c;
 };
 
-TEST_F(ReplicasTest, TheOddRankIsNamedAndTheVersionDisputed) {
+TEST_F(ReplicasTest, TheRankThatDiffersIsNamedAndTheVersionDisputed) {
   EXPECT_THAT(SaveOne(1, 0, 8, {7, 7, 7}), IsEmpty());
   EXPECT_THAT(Disputes(1), IsEmpty());
   const std::vector<Finding> findings = SaveOne(2, 0, 8, {7, 8, 7});
@@ -91,12 +91,12 @@ TEST_F(ReplicasTest, LaterVersionsAreDisputedUntilTheSameBytesAreEqual) {
   c.Restart();
   for (uint32_t rank = 0; rank < 3; ++rank) c.Attach(Node(rank));
   EXPECT_THAT(SaveOne(3, 8, 16, {1, 1, 1}), IsEmpty());
-  EXPECT_THAT(Disputes(3), ElementsAre(text)) << "a restart forgets nothing";
+  EXPECT_THAT(Disputes(3), ElementsAre(text)) << "disputes survive a restart";
   SaveOne(4, 0, 8, {9, 9, 9});
   EXPECT_THAT(Disputes(4), IsEmpty());
 }
 
-TEST_F(ReplicasTest, SamplesMayBeCutElsewhereLater) {
+TEST_F(ReplicasTest, LaterSamplesMayHaveOtherBounds) {
   SaveOne(1, 100, 200, {7, 8, 7});
   SaveOne(2, 120, 130, {1, 1, 1});
   EXPECT_THAT(Disputes(2), ElementsAre("'w', bytes 100 to 120: rank 1 differs from ranks 0, 2",
@@ -106,7 +106,7 @@ TEST_F(ReplicasTest, SamplesMayBeCutElsewhereLater) {
   EXPECT_THAT(Disputes(4), ElementsAre("'w', bytes 110 to 120: rank 1 differs from ranks 0, 2",
                                        "'w', bytes 130 to 150: rank 1 differs from ranks 0, 2"));
   Save(5, {{Sample(0, 999, 1, "'v'")}, {Sample(0, 999, 1, "'v'")}, {Sample(0, 999, 1, "'v'")}});
-  EXPECT_THAT(Disputes(5), SizeIs(2)) << "another tensor says nothing of this one";
+  EXPECT_THAT(Disputes(5), SizeIs(2)) << "another tensor does not end the dispute";
   SaveOne(6, 100, 200, {1, 1, 1});
   EXPECT_THAT(Disputes(6), IsEmpty());
 }
@@ -122,7 +122,7 @@ TEST_F(ReplicasTest, ARankThatDiffersEverywhereIsOneIncident) {
 }
 
 TEST_F(ReplicasTest, OnlyTheSameBytesAreCompared) {
-  // Rank 2 is behind by a save, and rank 0 sends no samples.
+  // Rank 2 is one save behind, and rank 0 sends no samples.
   EXPECT_THAT(Save(1, {{}, {Sample(8, 16, 1)}, {Sample(0, 8, 2)}}), IsEmpty());
   EXPECT_THAT(Disputes(1), IsEmpty());
   const std::vector<std::vector<ReplicaSample>> others = {
@@ -131,7 +131,7 @@ TEST_F(ReplicasTest, OnlyTheSameBytesAreCompared) {
   EXPECT_THAT(Disputes(2), IsEmpty());
 }
 
-TEST_F(ReplicasTest, ANewStartBeginsWithEqualValues) {
+TEST_F(ReplicasTest, ANewStartHasNoDisputes) {
   SaveOne(1, 0, 8, {7, 8, 7});
   for (uint32_t rank = 0; rank < 3; ++rank) c.Join(Node(rank), "run-2", rank, 3);
   SaveOne(1, 8, 16, {1, 1, 1}, 2);
@@ -139,11 +139,11 @@ TEST_F(ReplicasTest, ANewStartBeginsWithEqualValues) {
 }
 
 TEST_F(ReplicasTest, TheLatestReportOfARankCounts) {
-  Holding holding = H(V(1, 1), 0, Tier::kMemory, 3);
-  holding.samples = {Sample(0, 8, 7)};
-  c.Hold("a", {holding});
-  holding.samples = {Sample(0, 8, 8)};
-  c.Hold("a", {holding});
+  StoredReplica report = H(V(1, 1), 0, Tier::kMemory, 3);
+  report.samples = {Sample(0, 8, 7)};
+  c.Hold("a", {report});
+  report.samples = {Sample(0, 8, 8)};
+  c.Hold("a", {report});
   for (uint32_t rank = 1; rank < 3; ++rank)
     c.Hold(Node(rank), {H(V(1, 1), rank, Tier::kMemory, 3)});
   EXPECT_THAT(Disputes(1), IsEmpty()) << "one rank does not differ from itself";

@@ -8,7 +8,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-/// Versions 1-1 (disk and memory) and 1-2 (memory) of two ranks on a and b; b lives.
+/// Versions 1-1 (disk and memory) and 1-2 (memory) of two ranks on a and b.
 class RestoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -23,17 +23,17 @@ class RestoreTest : public ::testing::Test {
     for (uint32_t rank : {0U, 1U}) c.Hold(rank == 0 ? "a" : "b", {H(V(1, 2), rank, Tier::kMemory)});
     ASSERT_EQ(c.Job().memory_committed, V(1, 2));
   }
-  PrepareOrder Order() {
-    auto orders = c.Sent<PrepareOrder>();
+  PrepareShard Order() {
+    auto orders = c.Sent<PrepareShard>();
     EXPECT_THAT(orders, SizeIs(1));
-    return orders.empty() ? PrepareOrder{} : orders[0];
+    return orders.empty() ? PrepareShard{} : orders[0];
   }
   Harness c;
 };
 
 TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   c.Join("a", "run-2", 0, 2);
-  PrepareOrder first = Order();
+  PrepareShard first = Order();
   EXPECT_EQ(first.version, V(1, 2));
   EXPECT_EQ(first.tier, Tier::kMemory);
   EXPECT_EQ(first.source_node, "a");
@@ -41,44 +41,45 @@ TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   EXPECT_EQ(first.digest, 1020U);
   c.Answer("a", first.request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
-  PrepareOrder second = Order();
+  PrepareShard second = Order();
   EXPECT_EQ(second.rank, Rank{1});
-  const RequestId ask = c.Ask("a", 2, 0);
-  EXPECT_FALSE(c.ReplyTo(ask).has_value());
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
+  EXPECT_FALSE(c.ReplyTo(waiter).has_value());
   c.Answer("b", second.request, Status::Ok());
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 2));
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 2));
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{2}}).restored, V(1, 2));
-  EXPECT_EQ(c.Sent<JobWord>().at(0).restore, V(1, 2));
-  const RequestId late = c.Ask("b", 2, 1);
+  EXPECT_EQ(c.Sent<JobState>().at(0).restore, V(1, 2));
+  const RequestId late = c.RequestRestore("b", 2, 1);
   EXPECT_EQ(c.ReplyTo(late)->version, V(1, 2));
-  EXPECT_EQ(c.ReplyTo(c.Ask("b", 2, 1, V(1, 1)))->outcome.code(), ErrorCode::kFailedPrecondition);
+  const RequestId other = c.RequestRestore("b", 2, 1, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(other)->outcome.code(), ErrorCode::kFailedPrecondition);
 }
 
-TEST_F(RestoreTest, NothingIsDecidedBeforeAnyoneAsks) {
+TEST_F(RestoreTest, NothingIsDecidedBeforeARankRequestsARestore) {
   c.Join("a", "run-2", 0, 2);
   c.Answer("a", Order().request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
   c.Answer("b", Order().request, Status::Ok());
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{2}}).decision, Decision::kNone);
-  const RequestId named = c.Ask("a", 2, 0, V(1, 1));
+  const RequestId named = c.RequestRestore("a", 2, 0, V(1, 1));
   EXPECT_FALSE(c.ReplyTo(named).has_value());
-  ASSERT_THAT(c.Sent<PrepareOrder>(), SizeIs(2));
-  EXPECT_EQ(c.Sent<PrepareOrder>()[0].version, V(1, 1));
-  Reply other = *c.ReplyTo(c.Ask("b", 2, 1));
+  ASSERT_THAT(c.Sent<PrepareShard>(), SizeIs(2));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].version, V(1, 1));
+  Reply other = *c.ReplyTo(c.RequestRestore("b", 2, 1));
   EXPECT_EQ(other.outcome.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(other.outcome.message(), HasSubstr("1-1"));
 }
 
-TEST_F(RestoreTest, ADamagedCopyIsReplacedByTheNextSourceThenTheOlderVersion) {
+TEST_F(RestoreTest, ADamagedReplicaIsReplacedByTheNextSourceThenTheOlderVersion) {
   c.Hold("a", {H(V(1, 2), 0, Tier::kDisk)});
   c.Join("a", "run-2", 0, 2);
   c.Answer("a", Order().request, DataLossError("chunk 3"));
-  PrepareOrder disk = Order();
+  PrepareShard disk = Order();
   EXPECT_EQ(disk.version, V(1, 2));
   EXPECT_EQ(disk.tier, Tier::kDisk);
   c.Answer("a", disk.request, DataLossError("chunk 4"));
-  PrepareOrder older = Order();
+  PrepareShard older = Order();
   EXPECT_EQ(older.version, V(1, 1));
   EXPECT_EQ(older.tier, Tier::kMemory);
   c.Answer("a", older.request, NotFoundError("freed since"));
@@ -89,14 +90,14 @@ TEST_F(RestoreTest, ADamagedCopyIsReplacedByTheNextSourceThenTheOlderVersion) {
   c.Join("b", "run-2", 1, 2);
   older = Order();
   EXPECT_EQ(older.version, V(1, 1));
-  const RequestId ask = c.Ask("a", 2, 0);
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
   c.Answer("b", older.request, Status::Ok());
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
-  EXPECT_EQ(c.ReplyTo(ask)->tier, Tier::kDisk);
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
+  EXPECT_EQ(c.ReplyTo(waiter)->tier, Tier::kDisk);
 }
 
-TEST_F(RestoreTest, DamageNamesItself) {
+TEST_F(RestoreTest, ADamagedReplicaIsNamedAndCountsAgainOnlyIfReportedAgain) {
   c.Join("a", "run-2", 0, 2);
   c.Answer("a", Order().request, DataLossError("chunk 3 differs"));
   auto versions = c.state().Versions("gpt").value();
@@ -105,7 +106,7 @@ TEST_F(RestoreTest, DamageNamesItself) {
   EXPECT_THAT(versions[0].why_not,
               HasSubstr("gpt/1-2/rank-0 at memory on node a: chunk 3 differs"));
   EXPECT_EQ(c.Job().restorable, V(1, 1));
-  // The same copy listed again does not come back to life, a new one reported does.
+  // The same replica in an inventory does not count again, but a new report does.
   c.Attach("a", {H(V(1, 1), 0, Tier::kDisk), H(V(1, 2), 0, Tier::kMemory)});
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   c.Hold("a", {H(V(1, 2), 0, Tier::kMemory)});
@@ -116,7 +117,7 @@ TEST_F(RestoreTest, TransientFailuresAreTriedAgain) {
   c.Join("a", "run-2", 0, 2);
   for (int attempt = 0; attempt < 2; ++attempt) {
     c.Answer("a", Order().request, UnavailableError("busy"));
-    EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
+    EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
     c.Pass(milliseconds(250));
     EXPECT_EQ(Order().version, V(1, 2));
   }
@@ -128,10 +129,10 @@ TEST_F(RestoreTest, TransientFailuresAreTriedAgain) {
 TEST_F(RestoreTest, AMovedRankReadsFromAnotherNode) {
   c.Attach("spare");
   c.Join("spare", "run-2", 0, 2);
-  PrepareOrder order = Order();
+  PrepareShard order = Order();
   EXPECT_EQ(order.source_node, "a");
   EXPECT_EQ(order.tier, Tier::kMemory);
-  // Its source goes while it reads: another copy is taken.
+  // The source is lost during the read: another replica is used.
   c.Hold("b", {H(V(1, 2), 0, Tier::kMemory)});
   c.Lose("a");
   order = Order();
@@ -142,19 +143,21 @@ TEST_F(RestoreTest, FreshOnlyIfNothingWasEverCommitted) {
   Harness fresh;
   fresh.Attach("a");
   fresh.Join("a", "run-1", 0, 1);
-  Reply reply = *fresh.ReplyTo(fresh.Ask("a", 1, 0));
+  Reply reply = *fresh.ReplyTo(fresh.RequestRestore("a", 1, 0));
   EXPECT_EQ(reply.outcome.code(), ErrorCode::kNotFound);
   EXPECT_EQ(fresh.stored.lineages.at({"gpt", Incarnation{1}}).decision, Decision::kFresh);
   fresh.Hold("a", {H(V(1, 1), 0, Tier::kMemory, 1)});
-  EXPECT_EQ(fresh.ReplyTo(fresh.Ask("a", 1, 0))->version, V(1, 1)) << "it trained since";
+  const RequestId rollback = fresh.RequestRestore("a", 1, 0);
+  EXPECT_EQ(fresh.ReplyTo(rollback)->version, V(1, 1)) << "it has trained since";
 
   // Committed and lost is not fresh.
   c.Attach("a", {}, 2);
   c.Join("a", "run-2", 0, 2);
   c.Join("b", "run-2", 1, 2);
-  Reply lost = *c.ReplyTo(c.Ask("a", 2, 0));
+  Reply lost = *c.ReplyTo(c.RequestRestore("a", 2, 0));
   EXPECT_EQ(lost.outcome.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(lost.outcome.message(), HasSubstr("version 1-2 has no copy of rank 0 (last on a)"));
+  EXPECT_THAT(lost.outcome.message(),
+              HasSubstr("version 1-2 has no replica of rank 0 (last on a)"));
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{2}}).decision, Decision::kNone);
 }
 
@@ -164,59 +167,59 @@ TEST_F(RestoreTest, ARestartedCoordinatorWaitsForKnownNodes) {
            {H(V(1, 1), 0, Tier::kDisk), H(V(1, 1), 1, Tier::kDisk), H(V(1, 2), 1, Tier::kMemory)});
   c.Join("b", "run-2", 0, 2);
   c.Join("b", "run-2", 1, 2);
-  const RequestId ask = c.Ask("b", 2, 0);
-  // 1-1 would be there, but a may bring 1-2.
+  const RequestId waiter = c.RequestRestore("b", 2, 0);
+  // 1-1 is restorable, but a may have 1-2.
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{2}}).decision, Decision::kNone);
   c.Attach("a", {H(V(1, 2), 0, Tier::kMemory)});
-  ASSERT_THAT(c.Sent<PrepareOrder>(), SizeIs(2));
-  EXPECT_EQ(c.Sent<PrepareOrder>()[0].version, V(1, 2));
-  EXPECT_EQ(c.Sent<PrepareOrder>()[0].source_node, "a");
-  auto orders = c.Sent<PrepareOrder>();
-  for (const PrepareOrder& order : orders) c.Answer("b", order.request, Status::Ok());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 2));
+  ASSERT_THAT(c.Sent<PrepareShard>(), SizeIs(2));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].version, V(1, 2));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].source_node, "a");
+  auto orders = c.Sent<PrepareShard>();
+  for (const PrepareShard& order : orders) c.Answer("b", order.request, Status::Ok());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 2));
 }
 
-TEST_F(RestoreTest, AfterTheGraceItTakesWhatThereIs) {
+TEST_F(RestoreTest, AfterALeaseTheNewestRestorableVersionIsTaken) {
   c.Restart();
   c.Attach("b",
            {H(V(1, 1), 0, Tier::kDisk), H(V(1, 1), 1, Tier::kDisk), H(V(1, 2), 1, Tier::kMemory)});
   c.Join("b", "run-2", 0, 2);
-  auto first = c.Sent<PrepareOrder>();
+  auto first = c.Sent<PrepareShard>();
   c.Join("b", "run-2", 1, 2);
-  auto second = c.Sent<PrepareOrder>();
-  const RequestId ask = c.Ask("b", 2, 0);
+  auto second = c.Sent<PrepareShard>();
+  const RequestId waiter = c.RequestRestore("b", 2, 0);
   ASSERT_THAT(first, SizeIs(1));
   ASSERT_THAT(second, SizeIs(1));
   c.Answer("b", first[0].request, Status::Ok());
   c.Answer("b", second[0].request, Status::Ok());
-  EXPECT_FALSE(c.ReplyTo(ask).has_value());
+  EXPECT_FALSE(c.ReplyTo(waiter).has_value());
   for (int i = 0; i < 4; ++i) {
     c.Apply(c.NewReport("b"));
     c.Pass(milliseconds(1000));
-    if (c.ReplyTo(ask)) break;
+    if (c.ReplyTo(waiter)) break;
   }
-  ASSERT_TRUE(c.ReplyTo(ask).has_value());
-  EXPECT_EQ(c.ReplyTo(ask)->version, V(1, 1));
+  ASSERT_TRUE(c.ReplyTo(waiter).has_value());
+  EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
 }
 
-TEST_F(RestoreTest, AnotherWorldIsRefusedNamingBoth) {
+TEST_F(RestoreTest, AnotherWorldIsRefusedWithBothSizes) {
   c.Join("a", "run-2", 0, 4);
   c.Join("a", "run-2", 1, 4);
   c.Join("b", "run-2", 2, 4);
   c.Join("b", "run-2", 3, 4);
-  EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
-  Reply reply = *c.ReplyTo(c.Ask("a", 2, 0));
+  EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
+  Reply reply = *c.ReplyTo(c.RequestRestore("a", 2, 0));
   EXPECT_EQ(reply.outcome.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(reply.outcome.message(), HasSubstr("saved by 2 ranks, this run has 4"));
 }
 
-TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsWhatIsBeyond) {
+TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsNewerVersions) {
   c.Hold("a", {H(V(1, 2), 0, Tier::kDisk)});
   c.Hold("b", {H(V(1, 2), 1, Tier::kDisk)});
   c.Join("a", "run-2", 0, 2);
   c.Join("b", "run-2", 1, 2);
-  c.Ask("a", 2, 0, V(1, 1));
-  auto orders = c.Sent<PrepareOrder>();
+  c.RequestRestore("a", 2, 0, V(1, 1));
+  auto orders = c.Sent<PrepareShard>();
   ASSERT_THAT(orders, SizeIs(2));
   c.Answer("a", orders[0].request, Status::Ok());
   c.Answer("b", orders[1].request, Status::Ok());
@@ -225,18 +228,18 @@ TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsWhatIsBeyond) {
   ASSERT_EQ(versions[0].version, V(1, 2));
   EXPECT_TRUE(versions[0].abandoned);
   EXPECT_FALSE(versions[0].restorable);
-  // The next incarnation does not go back to it.
+  // The next incarnation does not restore the abandoned version.
   c.Join("a", "run-3", 0, 2);
   EXPECT_EQ(Order().version, V(1, 1));
   Reply named = *c.ReplyTo([&] {
     c.Join("b", "run-3", 1, 2);
-    return c.Ask("a", 3, 0, V(1, 2));
+    return c.RequestRestore("a", 3, 0, V(1, 2));
   }());
   EXPECT_EQ(named.outcome.code(), ErrorCode::kFailedPrecondition);
   EXPECT_THAT(named.outcome.message(), HasSubstr("abandoned"));
 }
 
-TEST_F(RestoreTest, TheRestoredVersionStaysUntilSomethingAsSafeReplacesIt) {
+TEST_F(RestoreTest, TheRestoredVersionIsKeptUntilAVersionThatIsAsSafeReplacesIt) {
   StateOptions options;
   options.keep_last = 1;
   Harness k(options);
@@ -244,36 +247,36 @@ TEST_F(RestoreTest, TheRestoredVersionStaysUntilSomethingAsSafeReplacesIt) {
   k.Join("a", "run-1", 0, 1);
   k.Hold("a", {H(V(1, 1), 0, Tier::kDisk, 1)});
   k.Join("a", "run-2", 0, 1);
-  auto order = k.Sent<PrepareOrder>();
+  auto order = k.Sent<PrepareShard>();
   ASSERT_THAT(order, SizeIs(1));
   k.Answer("a", order[0].request, Status::Ok());
-  const RequestId ask = k.Ask("a", 2, 0);
-  ASSERT_EQ(k.ReplyTo(ask)->version, V(1, 1));
-  EXPECT_EQ(k.ReplyTo(ask)->tier, Tier::kDisk);
+  const RequestId waiter = k.RequestRestore("a", 2, 0);
+  ASSERT_EQ(k.ReplyTo(waiter)->version, V(1, 1));
+  EXPECT_EQ(k.ReplyTo(waiter)->tier, Tier::kDisk);
   k.Hold("a", {H(V(2, 2), 0, Tier::kMemory, 1)});
-  EXPECT_THAT(k.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(k.Sent<RemoveVersion>(), IsEmpty());
   k.Hold("a", {H(V(2, 2), 0, Tier::kDisk, 1)});
-  EXPECT_THAT(k.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  EXPECT_THAT(k.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 1), Tier::kDisk}));
 }
 
-TEST_F(RestoreTest, ANewIncarnationEndsTheWaitOfTheOlder) {
+TEST_F(RestoreTest, ANewIncarnationFencesTheWaitersOfTheOlderOne) {
   c.Join("a", "run-2", 0, 2);
-  const RequestId ask = c.Ask("a", 2, 0);
+  const RequestId waiter = c.RequestRestore("a", 2, 0);
   c.Join("a", "run-3", 0, 2);
-  EXPECT_EQ(c.ReplyTo(ask)->outcome.code(), ErrorCode::kFenced);
-  EXPECT_EQ(c.ReplyTo(c.Ask("a", 2, 0))->outcome.code(), ErrorCode::kFenced);
+  EXPECT_EQ(c.ReplyTo(waiter)->outcome.code(), ErrorCode::kFenced);
+  EXPECT_EQ(c.ReplyTo(c.RequestRestore("a", 2, 0))->outcome.code(), ErrorCode::kFenced);
 }
 
-TEST_F(RestoreTest, TrainingWithoutAskingPreparesNothing) {
+TEST_F(RestoreTest, TrainingWithoutARestoreRequestPreparesNothing) {
   c.Join("a", "run-2", 0, 2);
   c.Join("b", "run-2", 1, 2);
   c.Hold("a", {H(V(2, 1), 0, Tier::kMemory)});
   c.Hold("b", {H(V(2, 1), 1, Tier::kMemory)});
-  EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
+  EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
   c.Hold("a", {H(V(2, 2), 0, Tier::kMemory)});
   c.Hold("b", {H(V(2, 2), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(2, 2)));
-  EXPECT_THAT(c.Sent<PrepareOrder>(), IsEmpty());
+  EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
 }
 
 }  // namespace

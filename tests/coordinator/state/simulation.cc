@@ -44,33 +44,33 @@ void Simulation::Reload() {
   }
 }
 
-/// Tells the oracle what `event` says, as far as the coordinator has to believe it.
+/// Passes the facts of `event` to the oracle, as far as the coordinator must accept them.
 void Simulation::Observe(const Event& event) {
   if (const auto* attached = std::get_if<NodeAttached>(&event)) {
     sessions_[attached->node] = attached->attach;
-    oracle_.Attached(attached->node, attached->holdings);
+    oracle_.Attached(attached->node, attached->replicas);
   }
   const auto* report = std::get_if<NodeReported>(&event);
   if (report == nullptr || sessions_.count(report->node) == 0) return;
   auto agent = std::find_if(agents_.begin(), agents_.end(),
                             [&](const Agent& a) { return a.name == report->node; });
   if (report->agent_start != agent->start || report->epoch != options_.epoch) return;
-  for (const Gone& gone : report->gone) {
-    oracle_.NotHeld(report->node, gone.version, gone.rank, gone.tier);
+  for (const RemovedReplica& removed : report->removed) {
+    oracle_.NotHeld(report->node, removed.version, removed.rank, removed.tier);
   }
-  for (const Holding& holding : report->holdings) {
-    if (holding.damage.empty()) {
-      oracle_.Held(report->node, holding);
+  for (const StoredReplica& replica : report->replicas) {
+    if (replica.damage.empty()) {
+      oracle_.Held(report->node, replica);
     } else {
-      oracle_.Damaged(report->node, holding.version, holding.rank, holding.tier);
+      oracle_.Damaged(report->node, replica.version, replica.rank, replica.tier);
     }
   }
   for (const Prepared& prepared : report->prepared) {
     auto order = orders_.find(prepared.request);
     if (order == orders_.end()) continue;
-    const PrepareOrder& o = order->second;
+    const PrepareShard& o = order->second;
     if (o.tier == Tier::kPeer) {
-      // No copy of anybody's is to blame.
+      // A failed decode rules out no replica.
     } else if (prepared.outcome.code() == ErrorCode::kDataLoss) {
       oracle_.Damaged(o.source_node, o.version, o.rank, o.tier);
     } else if (prepared.outcome.code() == ErrorCode::kNotFound) {
@@ -78,20 +78,19 @@ void Simulation::Observe(const Event& event) {
     }
     orders_.erase(order);
   }
-  for (const Missing& missing : report->missing) {
-    const bool peer = missing.tier == Tier::kPeer;
-    oracle_.NotHeld(report->node, missing.version, missing.rank,
-                    peer ? Tier::kMemory : missing.tier);
-    auto lineage = records_.lineages.find({job_, missing.version.incarnation});
+  for (const FailedReplica& failed : report->failed) {
+    const bool peer = failed.tier == Tier::kPeer;
+    oracle_.NotHeld(report->node, failed.version, failed.rank, peer ? Tier::kMemory : failed.tier);
+    auto lineage = records_.lineages.find({job_, failed.version.incarnation});
     if (lineage == records_.lineages.end()) continue;
     if (peer) {
-      oracle_.PeerMissed(missing.version);
-    } else if (IsParity(missing.rank)) {
-      continue;  // its disk is nobody else's business
-    } else if (missing.tier == Tier::kMemory) {
-      oracle_.MemoryMissed(missing.version, lineage->second.world);
+      oracle_.PeerFailed(failed.version);
+    } else if (IsParity(failed.rank)) {
+      continue;  // a failure of parity on disk fails no tier
+    } else if (failed.tier == Tier::kMemory) {
+      oracle_.MemoryFailed(failed.version, lineage->second.world);
     } else {
-      oracle_.DiskMissed(missing.version);
+      oracle_.DiskFailed(failed.version);
     }
   }
 }
@@ -179,24 +178,23 @@ void Simulation::OnReply(const Reply& reply) {
   run.next_step[call.rank] = fresh ? 1 : reply.version.step.value + 1;
 }
 
-Holding Simulation::MakeHolding(const Shard& shard, Tier tier) const {
-  Holding holding;
-  holding.job = job_;
-  holding.version = shard.first;
-  holding.rank = Rank{shard.second};
-  holding.world = records_.lineages.at({job_, shard.first.incarnation}).world;
-  holding.tier = tier;
-  holding.digest =
-      shard.first.step.value * 1000 + shard.first.incarnation.value * 10 + shard.second;
-  holding.image_bytes = 100;
-  return holding;
+StoredReplica Simulation::MakeReplica(const Shard& shard, Tier tier) const {
+  StoredReplica report;
+  report.job = job_;
+  report.version = shard.first;
+  report.rank = Rank{shard.second};
+  report.world = records_.lineages.at({job_, shard.first.incarnation}).world;
+  report.tier = tier;
+  report.digest = shard.first.step.value * 1000 + shard.first.incarnation.value * 10 + shard.second;
+  report.image_bytes = 100;
+  return report;
 }
 
-std::vector<Holding> Simulation::Inventory(const Agent& agent) const {
-  std::vector<Holding> holdings;
-  for (const Shard& shard : agent.memory) holdings.push_back(MakeHolding(shard, Tier::kMemory));
-  for (const Shard& shard : agent.disk) holdings.push_back(MakeHolding(shard, Tier::kDisk));
-  return holdings;
+std::vector<StoredReplica> Simulation::Inventory(const Agent& agent) const {
+  std::vector<StoredReplica> replicas;
+  for (const Shard& shard : agent.memory) replicas.push_back(MakeReplica(shard, Tier::kMemory));
+  for (const Shard& shard : agent.disk) replicas.push_back(MakeReplica(shard, Tier::kDisk));
+  return replicas;
 }
 
 NodeReported Simulation::NewReport(const Agent& agent) const {
@@ -217,10 +215,10 @@ void Simulation::Attach(Agent& agent) {
   event.node = agent.name;
   event.agent_start = agent.start;
   event.data_address = "unix:/" + agent.name;
-  event.holdings = Inventory(agent);
+  event.replicas = Inventory(agent);
   if (!agent.old) event.peer_address = "unix:/" + agent.name + ".peer";
   event.epoch_seen = options_.epoch;
-  Note(fmt::format("{} attaches with {} holdings", agent.name, event.holdings.size()));
+  Note(fmt::format("{} attaches with {} replicas", agent.name, event.replicas.size()));
   Apply(event);
 }
 
@@ -244,16 +242,16 @@ void Simulation::LoseMemory(Agent& agent) {
 
 void Simulation::Deliver(Agent& agent) {
   if (agent.attach == 0) return;
-  if (!agent.last.node.empty() && Chance(20) && agent.last.gone.empty()) {
-    // Said again: only what is still true, as a retry of the same call would be.
+  if (!agent.last.node.empty() && Chance(20) && agent.last.removed.empty()) {
+    // A report that is repeated: only what is still true, as in a retry of the same call.
     NodeReported again = agent.last;
-    const std::vector<Holding> inventory = Inventory(agent);
-    again.holdings.erase(std::remove_if(again.holdings.begin(), again.holdings.end(),
-                                        [&](const Holding& holding) {
+    const std::vector<StoredReplica> inventory = Inventory(agent);
+    again.replicas.erase(std::remove_if(again.replicas.begin(), again.replicas.end(),
+                                        [&](const StoredReplica& report) {
                                           return std::find(inventory.begin(), inventory.end(),
-                                                           holding) == inventory.end();
+                                                           report) == inventory.end();
                                         }),
-                         again.holdings.end());
+                         again.replicas.end());
     Apply(again);
   }
   if (agent.outbox.empty()) return Apply(NewReport(agent));
@@ -263,9 +261,9 @@ void Simulation::Deliver(Agent& agent) {
   report.epoch = options_.epoch;
   report.agent_start = agent.start;
   agent.last = report;
-  for (const Holding& holding : report.holdings) {
-    Note(fmt::format("{} holds {} {} {}", agent.name, ToString(holding.version),
-                     ShardName(holding.rank), ToString(holding.tier)));
+  for (const StoredReplica& replica : report.replicas) {
+    Note(fmt::format("{} holds {} {} {}", agent.name, ToString(replica.version),
+                     ShardName(replica.rank), ToString(replica.tier)));
   }
   Apply(report);
 }
@@ -285,41 +283,42 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
         ++it;
         continue;
       }
-      report.gone.push_back({job_, it->first, Rank{it->second}, tier});
+      report.removed.push_back({job_, it->first, Rank{it->second}, tier});
       it = shards.erase(it);
     }
-    // An agent need not say that it freed memory after a newer commit.
-    if (!report.gone.empty() && (tier == Tier::kDisk || Chance(50))) {
+    // An agent need not report memory that it freed after a newer commit.
+    if (!report.removed.empty() && (tier == Tier::kDisk || Chance(50))) {
       agent.outbox.push_back(report);
     }
   };
-  if (const auto* word = std::get_if<JobWord>(&directive)) {
-    if (word->incarnation != agent.incarnation) agent.prepared.clear();
-    agent.incarnation = word->incarnation;
-    agent.word = *word;
-    const bool builds = !word->group.members.empty() &&
-                        agent.building.incarnation == word->incarnation &&
-                        agent.building.step >= word->peer_target_step;
+  if (const auto* job_state = std::get_if<JobState>(&directive)) {
+    if (job_state->incarnation != agent.incarnation) agent.prepared.clear();
+    agent.incarnation = job_state->incarnation;
+    agent.job_state = *job_state;
+    const bool builds = !job_state->group.members.empty() &&
+                        agent.building.incarnation == job_state->incarnation &&
+                        agent.building.step >= job_state->peer_target_step;
     auto in_use = [&](VersionId version) {
-      return version == word->peer_committed || (builds && version == agent.building);
+      return version == job_state->peer_committed || (builds && version == agent.building);
     };
     auto aborted = [&](VersionId version) {
-      return std::find(word->aborted.begin(), word->aborted.end(), version) != word->aborted.end();
+      const std::vector<VersionId>& versions = job_state->aborted;
+      return std::find(versions.begin(), versions.end(), version) != versions.end();
     };
     drop(agent.memory, Tier::kMemory, [&](const Shard& shard) {
       if (aborted(shard.first)) return true;
       if (in_use(shard.first)) return false;
       return IsParity(Rank{shard.second}) ||
-             (shard.first < word->memory_committed && shard.first != word->restore &&
+             (shard.first < job_state->memory_committed && shard.first != job_state->restore &&
               agent.prepared.count(shard) == 0);
     });
     drop(agent.disk, Tier::kDisk, [&](const Shard& shard) { return aborted(shard.first); });
-  } else if (const auto* remove = std::get_if<RemoveOrder>(&directive)) {
+  } else if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
     Note(fmt::format("{} removes {} at {}", agent.name, ToString(remove->version),
                      ToString(remove->tier)));
     drop(remove->tier == Tier::kDisk ? agent.disk : agent.memory, remove->tier,
          [&](const Shard& shard) { return shard.first == remove->version; });
-  } else if (const auto* order = std::get_if<PrepareOrder>(&directive)) {
+  } else if (const auto* order = std::get_if<PrepareShard>(&directive)) {
     Prepare(agent, *order);
   }
 }
@@ -332,14 +331,14 @@ bool Simulation::HasRanks(const PeerMember& member, VersionId version) const {
   });
 }
 
-/// Takes the first version from the target on that this node has whole, and makes its parity of it
-/// once the other members have theirs; gives up when one will not.
+/// Takes the first version from the target on whose shards this node has, and builds its parity
+/// once the other members have their shards. Sometimes it reports a failure instead.
 void Simulation::MakeParity(Agent& agent) {
-  const std::vector<PeerMember>& members = agent.word.group.members;
+  const std::vector<PeerMember>& members = agent.job_state.group.members;
   auto self = std::find_if(members.begin(), members.end(),
                            [&](const PeerMember& member) { return member.node == agent.name; });
   if (self == members.end() || agent.attach == 0) return;
-  const VersionId target{agent.incarnation, agent.word.peer_target_step};
+  const VersionId target{agent.incarnation, agent.job_state.peer_target_step};
   if (agent.building < target) {
     auto first = std::find_if(agent.memory.begin(), agent.memory.end(), [&](const Shard& shard) {
       return shard.first >= target && shard.first.incarnation == agent.incarnation &&
@@ -357,18 +356,18 @@ void Simulation::MakeParity(Agent& agent) {
   });
   if (possible && !(faults_ && Chance(5))) {
     agent.memory.insert(shard);
-    report.holdings.push_back(MakeHolding(shard, Tier::kMemory));
+    report.replicas.push_back(MakeReplica(shard, Tier::kMemory));
   } else if (faults_ && Chance(10)) {
-    Note(fmt::format("{} gives up the parity of {}", agent.name, ToString(agent.building)));
-    report.missing.push_back({job_, agent.building, parity, Tier::kPeer, "a member is too slow"});
+    Note(fmt::format("{} fails to build the parity of {}", agent.name, ToString(agent.building)));
+    report.failed.push_back({job_, agent.building, parity, Tier::kPeer, "a member is too slow"});
   } else {
     return;
   }
   agent.outbox.push_back(report);
 }
 
-/// What a decode of `order` comes to, by what the members really have.
-Status Simulation::Decode(const PrepareOrder& order) {
+/// The outcome of a decode for `order`, by the shards that the members really have.
+Status Simulation::Decode(const PrepareShard& order) {
   const std::vector<PeerMember>& members = order.group.members;
   const size_t n = members.size();
   std::vector<bool> data;
@@ -399,18 +398,20 @@ Status Simulation::Decode(const PrepareOrder& order) {
   return Status::Ok();
 }
 
-Status Simulation::ReadCopy(const PrepareOrder& order) {
+Status Simulation::ReadCopy(const PrepareShard& order) {
   const Shard shard{order.version, order.rank.value};
   auto source = std::find_if(agents_.begin(), agents_.end(),
                              [&](const Agent& a) { return a.name == order.source_node; });
-  std::set<Shard>& copies = order.tier == Tier::kDisk ? source->disk : source->memory;
-  if (faults_ && copies.count(shard) != 0 && Chance(5)) source->damaged.insert({shard, order.tier});
-  if (copies.count(shard) == 0) return NotFoundError("not here");
+  std::set<Shard>& replicas = order.tier == Tier::kDisk ? source->disk : source->memory;
+  if (faults_ && replicas.count(shard) != 0 && Chance(5)) {
+    source->damaged.insert({shard, order.tier});
+  }
+  if (replicas.count(shard) == 0) return NotFoundError("not here");
   if (source->damaged.count({shard, order.tier}) != 0) return DataLossError("a flipped bit");
   return Status::Ok();
 }
 
-void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
+void Simulation::Prepare(Agent& agent, const PrepareShard& order) {
   const Shard shard{order.version, order.rank.value};
   Status outcome = order.tier == Tier::kPeer ? Decode(order) : ReadCopy(order);
   if (outcome.ok() && faults_ && Chance(10)) outcome = UnavailableError("not now");
@@ -418,17 +419,17 @@ void Simulation::Prepare(Agent& agent, const PrepareOrder& order) {
   orders_[order.request] = order;
   NodeReported report = NewReport(agent);
   report.prepared.push_back({order.request, outcome});
-  // Who finds a copy of its own damaged says so itself, and keeps it for its group.
+  // A node that finds its own replica damaged reports it, and keeps it for its group.
   if (outcome.code() == ErrorCode::kDataLoss && order.source_node == agent.name && Chance(60)) {
-    report.holdings.push_back(MakeHolding(shard, order.tier));
-    report.holdings.back().damage = "a flipped bit";
+    report.replicas.push_back(MakeReplica(shard, order.tier));
+    report.replicas.back().damage = "a flipped bit";
   }
   if (outcome.ok()) {
     (order.into == Tier::kDisk ? agent.disk : agent.memory).insert(shard);
     agent.damaged.erase({shard, order.into});
     if (order.into == Tier::kMemory && !IsParity(order.rank)) agent.prepared.insert(shard);
     if (order.into == Tier::kDisk || IsParity(order.rank)) ++counts_.repaired;
-    if (Chance(60)) report.holdings.push_back(MakeHolding(shard, order.into));
+    if (Chance(60)) report.replicas.push_back(MakeReplica(shard, order.into));
   }
   Note(fmt::format("{} prepares {} rank {} from {} of {}: {}", agent.name, ToString(order.version),
                    order.rank.value, ToString(order.tier), order.source_node, outcome.ToString()));
@@ -440,21 +441,22 @@ void Simulation::StartRun() {
   run.id = fmt::format("run-{}", runs_.size());
   const uint32_t nodes = static_cast<uint32_t>(agents_.size());
   const uint32_t world = 1 + static_cast<uint32_t>(random_.Below(std::max(3U, nodes + 1)));
-  // Ranks that read everybody's shards may be as many as they like; where the versions that there
-  // are have another world, nobody has a shard of his own to get back.
-  run.views = Chance(40);
-  run.world = runs_.empty() || (run.views && Chance(50)) ? world : runs_.back().world;
+  // Ranks that reshard may have any world. If there are versions of another world, ranks have no
+  // shards of their own to restore.
+  run.reshards = Chance(40);
+  run.world = runs_.empty() || (run.reshards && Chance(50)) ? world : runs_.back().world;
   for (const auto& [key, record] : records_.versions) {
-    run.views = run.views || record.world != run.world;
+    run.reshards = run.reshards || record.world != run.world;
   }
-  const bool spread = Chance(70);  // as launchers do: ranks on nodes in order
+  const bool spread = Chance(70);  // like launchers: ranks on nodes in order
   for (uint32_t rank = 0; rank < run.world; ++rank) {
     run.nodes.push_back(spread && !Chance(10) ? rank % nodes : random_.Below(nodes));
   }
   run.joined.resize(run.world);
   run.answered.resize(run.world);
   run.next_step.resize(run.world, 1);
-  Note(fmt::format("starts {} of {} ranks{}", run.id, run.world, run.views ? ", to view" : ""));
+  Note(fmt::format("starts {} of {} ranks{}", run.id, run.world,
+                   run.reshards ? ", to reshard" : ""));
   runs_.push_back(std::move(run));
 }
 
@@ -471,17 +473,18 @@ void Simulation::Join(Run& run, uint32_t rank) {
   Apply(event);
 }
 
-void Simulation::AskRestore(Run& run, uint32_t rank) {
+void Simulation::RequestRestore(Run& run, uint32_t rank) {
   if (!run.joined[rank] || run.answered[rank]) return;
   const Agent& agent = agents_[run.nodes[rank]];
-  RestoreWanted event{next_id_++, agent.name, job_, run.incarnation, Rank{rank}, {}, run.views};
+  RestoreRequested event{next_id_++, agent.name, job_,        run.incarnation,
+                         Rank{rank}, {},         run.reshards};
   Call call;
   call.kind = Call::Kind::kRestore;
   call.run = runs_.size() - 1;
   call.rank = rank;
   call.incarnation = run.incarnation;
   calls_[event.request] = call;
-  Note(fmt::format("{} rank {} asks to restore", run.id, rank));
+  Note(fmt::format("{} rank {} requests a restore", run.id, rank));
   Apply(event);
 }
 
@@ -491,16 +494,16 @@ void Simulation::Save(Run& run, uint32_t rank, bool skip) {
   const VersionId version{run.incarnation, Step{run.next_step[rank]++}};
   NodeReported report = NewReport(agent);
   if (skip) {
-    report.missing.push_back({job_, version, Rank{rank}, Tier::kMemory, "no slot"});
+    report.failed.push_back({job_, version, Rank{rank}, Tier::kMemory, "no slot"});
   } else {
     const Shard shard{version, rank};
     agent.memory.insert(shard);
-    report.holdings.push_back(MakeHolding(shard, Tier::kMemory));
+    report.replicas.push_back(MakeReplica(shard, Tier::kMemory));
   }
   agent.outbox.push_back(report);
 }
 
-/// A step of all ranks, whole if nothing comes between.
+/// A step of all ranks, complete unless an event intervenes.
 void Simulation::SaveTogether(Run& run) {
   uint64_t step = 0;
   for (uint64_t next : run.next_step) step = std::max(step, next);
@@ -517,22 +520,22 @@ void Simulation::WriteToDisk(Agent& agent) {
   if (agent.disk.count(*shard) != 0) return;
   NodeReported report = NewReport(agent);
   if (faults_ && Chance(5)) {
-    report.missing.push_back({job_, shard->first, Rank{shard->second}, Tier::kDisk, "disk full"});
+    report.failed.push_back({job_, shard->first, Rank{shard->second}, Tier::kDisk, "disk full"});
   } else {
     agent.disk.insert(*shard);
-    report.holdings.push_back(MakeHolding(*shard, Tier::kDisk));
+    report.replicas.push_back(MakeReplica(*shard, Tier::kDisk));
   }
   agent.outbox.push_back(report);
 }
 
-void Simulation::SayPin() {
+void Simulation::PinRandomVersion() {
   if (records_.versions.empty()) return;
   auto it = records_.versions.begin();
   std::advance(it, static_cast<ptrdiff_t>(random_.Below(records_.versions.size())));
   Apply(PinSet{next_id_++, job_, it->first.second, random_.OneIn(2)});
 }
 
-void Simulation::Happen() {
+void Simulation::RandomEvent() {
   at_.now += std::chrono::milliseconds(random_.Below(300));
   at_.wall_nanos += 1;
   Agent& agent = agents_[random_.Below(agents_.size())];
@@ -542,31 +545,31 @@ void Simulation::Happen() {
   const bool newest = &run == &runs_.back();
   const uint32_t rank = static_cast<uint32_t>(random_.Below(run.world));
   if (dice < 15) return Reload();
-  if (dice < 18) return Calm();
-  if (dice < 20) return Disaster();
+  if (dice < 18) return TrainUndisturbed();
+  if (dice < 20) return LoseMachines();
   if (dice < 26) return LoseMemory(agent);
   if (dice < 40) return Detach(agent);
   if (dice < 140 && agent.attach == 0) return Attach(agent);
   if (dice < 220 && !run.joined[rank]) return Join(run, rank);
-  if (dice < 300 && newest) return AskRestore(run, rank);
+  if (dice < 300 && newest) return RequestRestore(run, rank);
   if (dice < 440) return Save(run, rank, Chance(4));
   if (dice < 470) return SaveTogether(run);
   if (dice < 540) return WriteToDisk(agent);
   if (dice < 610) return MakeParity(agent);
   if (dice < 760) return Deliver(agent);
   if (dice < 920) return Read(agent);
-  if (dice < 930) return SayPin();
+  if (dice < 930) return PinRandomVersion();
   if (dice < 935) at_.now += kLease;
   Apply(Tick{});
 }
 
-/// Everything that was said arrives and is obeyed.
-void Simulation::Settle(int rounds) {
+/// Delivers all reports and directives, and has the agents obey them.
+void Simulation::RunRounds(int rounds) {
   for (int round = 0; round < rounds; ++round) {
     at_.now += std::chrono::milliseconds(100);
     for (Agent& agent : agents_) {
       while (!agent.inbox.empty()) Read(agent);
-      if (!faults_ || Chance(30)) MakeParity(agent);  // it falls behind the steps
+      if (!faults_ || Chance(30)) MakeParity(agent);  // parity may fall behind the steps
       while (!agent.outbox.empty() && agent.attach != 0) Deliver(agent);
       if (agent.attach != 0) Apply(NewReport(agent));
     }
@@ -574,24 +577,24 @@ void Simulation::Settle(int rounds) {
   }
 }
 
-/// For a while the newest run trains as it should.
-void Simulation::Calm() {
-  Note("calm");
+/// The newest run trains for a while without faults.
+void Simulation::TrainUndisturbed() {
+  Note("trains undisturbed");
   for (Agent& agent : agents_) Attach(agent);
   for (uint32_t rank = 0; rank < runs_.back().world; ++rank) {
     if (!runs_.back().joined[rank]) Join(runs_.back(), rank);
-    AskRestore(runs_.back(), rank);
+    RequestRestore(runs_.back(), rank);
   }
-  Settle(5);
+  RunRounds(5);
   for (int step = 0; step < 4; ++step) {
     SaveTogether(runs_.back());
-    Settle(2);
+    RunRounds(2);
   }
 }
 
 /// Some machines are replaced by empty ones, and the job starts again.
-void Simulation::Disaster() {
-  Note("disaster");
+void Simulation::LoseMachines() {
+  Note("loses machines");
   for (uint64_t losses = random_.Below(3); losses > 0; --losses) {
     Agent& agent = agents_[random_.Below(agents_.size())];
     LoseMemory(agent);
@@ -607,12 +610,12 @@ void Simulation::StartAndRestore() {
   StartRun();
   Run& run = runs_.back();
   for (uint32_t rank = 0; rank < run.world; ++rank) Join(run, rank);
-  for (uint32_t rank = 0; rank < run.world; ++rank) AskRestore(run, rank);
-  Settle(40);
+  for (uint32_t rank = 0; rank < run.world; ++rank) RequestRestore(run, rank);
+  RunRounds(40);
 }
 
-/// As many members of each group as it promises to survive are lost, with their disks: the next run
-/// goes on from the version that the last one has at peer.
+/// Loses as many members of each group as it can survive, with their disks. Returns whether the
+/// next run restores the version that the last one has at peer.
 bool Simulation::SurvivesLosses() {
   Run& before = runs_.back();
   const VersionId saved{before.incarnation, Step{before.next_step[0] - 1}};
@@ -639,7 +642,7 @@ bool Simulation::Heal() {
   faults_ = false;
   StartAndRestore();
   SaveTogether(runs_.back());
-  Settle(40);
+  RunRounds(40);
   if (!SurvivesLosses()) {
     Note("the newest version at peer did not survive");
     return false;
@@ -647,17 +650,17 @@ bool Simulation::Heal() {
   Run& run = runs_.back();
   const VersionId saved{run.incarnation, Step{run.next_step[0]}};
   SaveTogether(run);
-  Settle(40);
+  RunRounds(40);
   for (Agent& agent : agents_) {
     for (const Shard& shard : agent.memory) {
       if (shard.first.incarnation != run.incarnation) continue;
       agent.disk.insert(shard);
       NodeReported report = NewReport(agent);
-      report.holdings.push_back(MakeHolding(shard, Tier::kDisk));
+      report.replicas.push_back(MakeReplica(shard, Tier::kDisk));
       agent.outbox.push_back(report);
     }
   }
-  Settle(40);
+  RunRounds(40);
   uint32_t tiers = TierBit(Tier::kMemory) | TierBit(Tier::kDisk);
   auto lineage = records_.lineages.find({job_, run.incarnation});
   const bool planned = lineage != records_.lineages.end() && !lineage->second.peers.empty();

@@ -13,28 +13,28 @@
 
 namespace holdfast::coord {
 
-/// One job on a few simulated nodes with a real State: agents that save, skip, make parity, write
-/// to disk, lose their memory, come back, repeat and reorder what they say; a coordinator that is
-/// restarted from its records, also after a write of unknown outcome. Everything follows from the
-/// seed.
+/// One job on a few simulated nodes with a real State. The agents save, skip steps, build parity,
+/// write to disk, lose their memory, return, and repeat and reorder their reports. The coordinator
+/// is restarted from its records, also after a write of unknown outcome. The seed determines the
+/// whole sequence.
 class Simulation {
  public:
   explicit Simulation(uint64_t seed);
 
-  /// One random happening.
-  void Happen();
-  /// Everything comes back and is delivered; a new run restores, saves and commits. False: its
-  /// version is not at every tier it could reach.
+  /// Applies one random event.
+  void RandomEvent();
+  /// Attaches all nodes and delivers all messages. Then a new run restores, saves and commits.
+  /// Returns false if its version is not at every tier that it can reach.
   bool Heal();
   const Oracle& oracle() const { return oracle_; }
   std::vector<std::string> TakeTrace() { return std::move(trace_); }
   struct Counts {
     uint64_t commits = 0;
     uint64_t peer_commits = 0;
-    uint64_t restores = 0;  // ranks that got an answer
-    uint64_t decoded = 0;   // ranks among them whose shard came from parity
-    uint64_t repaired = 0;  // shards brought back to where they were missing
-    uint64_t max_lost = 0;  // most segments that a stripe lacked when one was decoded
+    uint64_t restores = 0;  // ranks that got a reply
+    uint64_t decoded = 0;   // of them, ranks whose shard was decoded
+    uint64_t repaired = 0;  // shards that were repaired where they were missing
+    uint64_t max_lost = 0;  // most erasures of a stripe that was decoded
   };
   const Counts& counts() const { return counts_; }
 
@@ -42,16 +42,16 @@ class Simulation {
   using Shard = std::pair<VersionId, uint32_t>;
   struct Agent {
     std::string name;
-    bool old = false;  // knows nothing of parity
+    bool old = false;  // an agent without parity
     uint64_t start = 1;
     AttachId attach = 0;  // of its open stream; 0: none
     std::set<Shard> memory;
     std::set<Shard> disk;
     std::set<Shard> prepared;
-    std::set<std::pair<Shard, Tier>> damaged;  // listed, but a read shows it
+    std::set<std::pair<Shard, Tier>> damaged;  // listed; a read finds the damage
     Incarnation incarnation;
-    JobWord word;
-    VersionId building;  // the version whose parity it makes, or made last
+    JobState job_state;
+    VersionId building;  // the version whose parity it builds, or built last
     std::deque<NodeReported> outbox;
     std::deque<Directive> inbox;
     NodeReported last;  // repeated now and then
@@ -59,7 +59,7 @@ class Simulation {
   struct Run {
     std::string id;
     uint32_t world = 0;
-    bool views = false;  // its ranks open views in place of getting their own shards back
+    bool reshards = false;  // its ranks reshard in place of restoring their own shards
     Incarnation incarnation;
     std::vector<size_t> nodes;  // by rank
     std::vector<bool> joined;
@@ -85,25 +85,25 @@ class Simulation {
   void Deliver(Agent& agent);
   void Read(Agent& agent);
   void Obey(Agent& agent, const Directive& directive);
-  void Prepare(Agent& agent, const PrepareOrder& order);
-  Status Decode(const PrepareOrder& order);
-  Status ReadCopy(const PrepareOrder& order);
+  void Prepare(Agent& agent, const PrepareShard& order);
+  Status Decode(const PrepareShard& order);
+  Status ReadCopy(const PrepareShard& order);
   bool HasRanks(const PeerMember& member, VersionId version) const;
   void MakeParity(Agent& agent);
   void SaveTogether(Run& run);
-  void Settle(int rounds);
-  void Calm();
-  void Disaster();
+  void RunRounds(int rounds);
+  void TrainUndisturbed();
+  void LoseMachines();
   bool SurvivesLosses();
   void StartAndRestore();
   void StartRun();
   void Join(Run& run, uint32_t rank);
-  void AskRestore(Run& run, uint32_t rank);
+  void RequestRestore(Run& run, uint32_t rank);
   void Save(Run& run, uint32_t rank, bool skip);
   void WriteToDisk(Agent& agent);
-  void SayPin();
-  Holding MakeHolding(const Shard& shard, Tier tier) const;
-  std::vector<Holding> Inventory(const Agent& agent) const;
+  void PinRandomVersion();
+  StoredReplica MakeReplica(const Shard& shard, Tier tier) const;
+  std::vector<StoredReplica> Inventory(const Agent& agent) const;
   NodeReported NewReport(const Agent& agent) const;
   void Note(std::string line) { trace_.push_back(std::move(line)); }
 
@@ -115,10 +115,10 @@ class Simulation {
   StoredRecords records_;
   Oracle oracle_{"job"};
   std::vector<Agent> agents_;
-  std::map<std::string, AttachId> sessions_;  // as the coordinator has them
+  std::map<std::string, AttachId> sessions_;  // the coordinator's open streams, by node
   std::deque<Run> runs_;
   std::map<RequestId, Call> calls_;
-  std::map<uint64_t, PrepareOrder> orders_;  // by request, until answered
+  std::map<uint64_t, PrepareShard> orders_;  // by request, until the reply
   uint64_t next_id_ = 1;
   bool faults_ = true;
   Counts counts_;

@@ -50,7 +50,7 @@ TEST_F(StateTest, RunIdsBecomeIncarnations) {
   EXPECT_EQ(c.Join("a", "run-3", 0, 4).incarnation, Incarnation{3});  // another world: a new start
 }
 
-TEST_F(StateTest, JoinsThatAreRefused) {
+TEST_F(StateTest, InvalidJoinsAreRefused) {
   struct {
     const char* what;
     std::string node, run;
@@ -71,7 +71,7 @@ TEST_F(StateTest, JoinsThatAreRefused) {
   }
 }
 
-TEST_F(StateTest, AStepThatARankPassedOverIsAborted) {
+TEST_F(StateTest, AStepThatARankSkippedIsAborted) {
   c.Hold("a", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 was cut off from its agent then
   c.Hold("b", {H(V(1, 9), 1, Tier::kMemory)});
   c.Hold("b", {H(V(1, 4), 1, Tier::kMemory)});
@@ -82,7 +82,7 @@ TEST_F(StateTest, AStepThatARankPassedOverIsAborted) {
 
 TEST_F(StateTest, CommitNeedsEveryRankAtTheTier) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
-  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});  // said twice
+  c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});  // reported twice
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
   c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
@@ -97,7 +97,7 @@ TEST_F(StateTest, CommitNeedsEveryRankAtTheTier) {
   EXPECT_EQ(record.bytes, 8192U);
 }
 
-TEST_F(StateTest, ALostNodesHoldingsDoNotCount) {
+TEST_F(StateTest, ReplicasOfALostNodeDoNotCount) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Lose("a");
   c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
@@ -115,7 +115,7 @@ TEST_F(StateTest, ABatchCommitsInTheOrderOfItsVersions) {
 TEST_F(StateTest, ANewerCommitAbortsOlderOnes) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
   CommitMemory(V(1, 2));
-  // Told as aborted until agents free it anyway: older than what is committed.
+  // 1-1 stays aborted: it is older than a committed version.
   c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
   c.Restart();
@@ -124,37 +124,37 @@ TEST_F(StateTest, ANewerCommitAbortsOlderOnes) {
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));
 }
 
-TEST_F(StateTest, AMissingShardAbortsForGood) {
+TEST_F(StateTest, AFailedShardAbortsItsVersionPermanently) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
-  c.Miss("b", V(1, 1), 1, Tier::kMemory);
-  ASSERT_THAT(c.Sent<JobWord>(), SizeIs(2));
-  EXPECT_THAT(c.Sent<JobWord>()[0].aborted, ElementsAre(V(1, 1)));
+  c.ReportFailed("b", V(1, 1), 1, Tier::kMemory);
+  ASSERT_THAT(c.Sent<JobState>(), SizeIs(2));
+  EXPECT_THAT(c.Sent<JobState>()[0].aborted, ElementsAre(V(1, 1)));
   c.Restart();
   c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
-  EXPECT_THAT(c.Sent<JobWord>().at(0).aborted, ElementsAre(V(1, 1)));
+  EXPECT_THAT(c.Sent<JobState>().at(0).aborted, ElementsAre(V(1, 1)));
   EXPECT_EQ(c.Job().memory_committed, V(0, 0));
   CommitMemory(V(1, 2));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the abort's record went with it
 }
 
-TEST_F(StateTest, MissingOnDiskLeavesMemoryAlone) {
-  c.Miss("b", V(1, 1), 1, Tier::kDisk);
+TEST_F(StateTest, AFailureOnDiskDoesNotAffectMemory) {
+  c.ReportFailed("b", V(1, 1), 1, Tier::kDisk);
   CommitMemory(V(1, 1));
   c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
   c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
 }
 
-TEST_F(StateTest, OlderIncarnationsNeverCommitAnythingNew) {
+TEST_F(StateTest, OlderIncarnationsNeverCommitNewVersions) {
   CommitMemory(V(1, 1));
   c.Hold("a", {H(V(1, 2), 0, Tier::kMemory)});
   c.Join("a", "run-2", 0, 2);
-  EXPECT_THAT(c.Sent<JobWord>().at(0).aborted, ElementsAre(V(1, 2)));
+  EXPECT_THAT(c.Sent<JobState>().at(0).aborted, ElementsAre(V(1, 2)));
   c.Hold("b", {H(V(1, 2), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
-  // A committed one may still arrive on disk.
+  // A committed version may still be committed on disk.
   c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
   c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kDisk), ElementsAre(V(1, 1)));
@@ -162,27 +162,27 @@ TEST_F(StateTest, OlderIncarnationsNeverCommitAnythingNew) {
 
 TEST_F(StateTest, ADifferentDigestIsRefused) {
   CommitMemory(V(1, 1));
-  Holding wrong = H(V(1, 1), 0, Tier::kDisk);
+  StoredReplica wrong = H(V(1, 1), 0, Tier::kDisk);
   wrong.digest ^= 1;
   c.Hold("a", {wrong});
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
   c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
-  c.Restart();  // the record remembers the digests
+  c.Restart();  // the record has the digests
   c.Attach("a", {wrong});
   ASSERT_THAT(c.Findings(), SizeIs(1));
   EXPECT_EQ(c.Findings()[0].code(), ErrorCode::kDataLoss);
 }
 
-TEST_F(StateTest, ForeignHoldingsAreLeftAlone) {
+TEST_F(StateTest, UnknownReplicasAreNotRemoved) {
   c.Hold("a", {H(V(9, 1), 0, Tier::kDisk), H(V(1, 1), 0, Tier::kDisk, 3)});
   EXPECT_THAT(c.Findings(), SizeIs(2));
-  Holding other = H(V(1, 1), 0, Tier::kDisk);
+  StoredReplica other = H(V(1, 1), 0, Tier::kDisk);
   other.job = "unknown";
   c.Hold("a", {other});
   EXPECT_THAT(c.Findings(), SizeIs(1));
-  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(c.Sent<RemoveVersion>(), IsEmpty());
 }
 
 TEST_F(StateTest, AnAgentThatHasSeenANewerEpochIsRefused) {
@@ -214,24 +214,24 @@ TEST_F(StateTest, AnOlderAgentIsFenced) {
   EXPECT_TRUE(c.ReplyTo(report.request)->outcome.ok());
 }
 
-TEST_F(StateTest, LeasesAndGrace) {
+TEST_F(StateTest, ANodeIsLostAfterItsLease) {
   c.Pass(std::chrono::milliseconds(2000));
   c.Apply(c.NewReport("a"));
-  c.Pass(std::chrono::milliseconds(1500));  // b: 3.5 s without a word
+  c.Pass(std::chrono::milliseconds(1500));  // b: 3.5 s without a report
   ASSERT_THAT(c.Closed(), SizeIs(1));
   EXPECT_THAT(c.Closed()[0].why.message(), HasSubstr("node b"));
   c.Attach("b");
   const NodeDetached detached{"b", 9999};
-  c.Apply(detached);  // of a stream that is not b's
+  c.Apply(detached);  // for a stream that is not b's
   c.Pass(std::chrono::milliseconds(600));
   EXPECT_THAT(c.Closed(), IsEmpty());
 }
 
-/// The number of a start means something among the starts of one agent alone.
-TEST_F(StateTest, ALostNodeIsTakenByAnyAgent) {
+/// Start counters are compared only between starts of one agent.
+TEST_F(StateTest, AnyAgentMayAttachAsALostNode) {
   c.Attach("a", {}, 5, 77);
   c.Lose("a");
-  c.Attach("a", {}, 4, 77);  // its count went back with a restored disk
+  c.Attach("a", {}, 4, 77);  // a restored disk has an older counter
   EXPECT_THAT(c.Closed(), IsEmpty());
   EXPECT_TRUE(c.Report("a").ok());
   c.Lose("a");
@@ -240,7 +240,7 @@ TEST_F(StateTest, ALostNodeIsTakenByAnyAgent) {
   EXPECT_TRUE(c.Report("a").ok());
 }
 
-TEST_F(StateTest, ASecondAgentOfOneNameIsRefusedAndShown) {
+TEST_F(StateTest, ASecondAgentWithTheSameNameIsRefusedAndShown) {
   c.Attach("a", {}, 5, 77);
   c.Attach("a", {}, 9, 88);
   ASSERT_THAT(c.Closed(), SizeIs(1));
@@ -254,21 +254,21 @@ TEST_F(StateTest, ASecondAgentOfOneNameIsRefusedAndShown) {
   NodeReported report = c.NewReport("a");
   report.agent_start = 5;
   c.Apply(report);
-  EXPECT_TRUE(c.ReplyTo(report.request)->outcome.ok());  // the first is well
-  // It has been stopped.
+  EXPECT_TRUE(c.ReplyTo(report.request)->outcome.ok());  // the first agent is not affected
+  // The second agent stops trying.
   for (int second = 0; second < 31; ++second) {
     c.Pass(std::chrono::milliseconds(1000));
     report.request += 1000;
     c.Apply(report);
   }
   EXPECT_THAT(warnings(), IsEmpty());
-  // A later start of the first takes over at once, also while the old stream stands.
+  // A later start of the first agent takes over at once, even while the old stream is open.
   c.Attach("a", {}, 6, 77);
   ASSERT_THAT(c.Closed(), SizeIs(1));
   EXPECT_TRUE(c.Report("a").ok());
 }
 
-TEST_F(StateTest, NobodyIsLostForALeaseAfterTheCoordinatorStoodStill) {
+TEST_F(StateTest, NoNodeIsLostForALeaseAfterTheCoordinatorWasSuspended) {
   c.Apply(NodeDetached{"a", c.AttachOf("a")});
   c.Resume();
   c.Pass(std::chrono::milliseconds(2900));
@@ -277,10 +277,10 @@ TEST_F(StateTest, NobodyIsLostForALeaseAfterTheCoordinatorStoodStill) {
   EXPECT_THAT(c.Closed(), SizeIs(2));  // both are silent
 }
 
-TEST_F(StateTest, ASilentNodeIsSentOneDirectiveAndItsStreamTellsWhetherItsMachineIsOff) {
-  const auto gone = [&](const std::string& node) -> const NodeGone* {
+TEST_F(StateTest, ASilentNodeIsProbedOnceAndIsSilentWhenLostIfItsStreamStaysOpen) {
+  const auto lost = [&](const std::string& node) -> const NodeDeclaredLost* {
     for (const Effect& effect : c.effects) {
-      const auto* found = std::get_if<NodeGone>(&effect);
+      const auto* found = std::get_if<NodeDeclaredLost>(&effect);
       if (found != nullptr && found->node == node) return found;
     }
     return nullptr;
@@ -293,52 +293,52 @@ TEST_F(StateTest, ASilentNodeIsSentOneDirectiveAndItsStreamTellsWhetherItsMachin
   EXPECT_THAT(c.Sent<Welcome>(), IsEmpty());
   EXPECT_TRUE(c.Report("a").ok());
   c.Pass(std::chrono::milliseconds(1300));
-  EXPECT_THAT(c.Sent<Welcome>(), SizeIs(1)) << "a was heard of, and fell silent again";
+  EXPECT_THAT(c.Sent<Welcome>(), SizeIs(1)) << "a has reported, and is silent again";
   c.Apply(NodeDetached{"a", c.AttachOf("a")});
   c.Pass(std::chrono::milliseconds(300));
-  ASSERT_NE(gone("b"), nullptr);
-  EXPECT_TRUE(gone("b")->silent);
+  ASSERT_NE(lost("b"), nullptr);
+  EXPECT_TRUE(lost("b")->silent);
   c.Pass(std::chrono::milliseconds(2000));
-  ASSERT_NE(gone("a"), nullptr);
-  EXPECT_FALSE(gone("a")->silent);
+  ASSERT_NE(lost("a"), nullptr);
+  EXPECT_FALSE(lost("a")->silent);
 }
 
-TEST_F(StateTest, RetentionKeepsTheNewestAndThePinned) {
+TEST_F(StateTest, RetentionKeepsTheNewestAndPinnedVersions) {
   CommitDisk(V(1, 1));
   ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());
   CommitDisk(V(1, 2));
   CommitDisk(V(1, 3));
-  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(c.Sent<RemoveVersion>(), IsEmpty());
   CommitDisk(V(1, 4));
-  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 2), Tier::kDisk},
-                                                 RemoveOrder{"gpt", V(1, 2), Tier::kDisk}));
+  EXPECT_THAT(c.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 2), Tier::kDisk},
+                                                   RemoveVersion{"gpt", V(1, 2), Tier::kDisk}));
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 2)}).phase, Phase::kRemoving);
-  c.Gone("a", V(1, 2), 0, Tier::kDisk);
+  c.ReportRemoved("a", V(1, 2), 0, Tier::kDisk);
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(1, 3), V(1, 4)));
-  c.Gone("b", V(1, 2), 1, Tier::kDisk);
+  c.ReportRemoved("b", V(1, 2), 1, Tier::kDisk);
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 3), V(1, 4)));
-  // Removal is asked for again of whoever still has it.
+  // A node that still has the version gets the directive to remove it again.
   c.Attach("b", {H(V(1, 2), 1, Tier::kDisk), H(V(1, 3), 1, Tier::kDisk)}, 2);
-  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 2), Tier::kDisk}));
+  EXPECT_THAT(c.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 2), Tier::kDisk}));
   c.Pin(V(1, 1), false);
-  EXPECT_THAT(c.Sent<RemoveOrder>(), SizeIs(1));  // b's copy is gone since its new agent attached
+  EXPECT_THAT(c.Sent<RemoveVersion>(), SizeIs(1));  // b's new agent has no replica of 1-1
 }
 
-TEST_F(StateTest, RetentionNeverTakesTheNewestRestorable) {
+TEST_F(StateTest, RetentionNeverRemovesTheNewestRestorableVersion) {
   CommitDisk(V(1, 1));
   ASSERT_TRUE(c.Pin(V(1, 1), true).outcome.ok());
   CommitDisk(V(1, 2));
   CommitDisk(V(1, 3));
-  // What b has of the newer ones turns out to be gone.
-  c.Gone("b", V(1, 2), 1, Tier::kDisk);
-  c.Gone("b", V(1, 3), 1, Tier::kDisk);
+  // b loses its shards of the newer versions.
+  c.ReportRemoved("b", V(1, 2), 1, Tier::kDisk);
+  c.ReportRemoved("b", V(1, 3), 1, Tier::kDisk);
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   c.Pin(V(1, 1), false);
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).phase, Phase::kCommitted);
-  EXPECT_THAT(c.Sent<RemoveOrder>(), IsEmpty());
+  EXPECT_THAT(c.Sent<RemoveVersion>(), IsEmpty());
 }
 
-TEST_F(StateTest, EveryKthStays) {
+TEST_F(StateTest, EveryKthVersionIsKept) {
   StateOptions options;
   options.keep_last = 1;
   options.keep_every = 2;
@@ -353,21 +353,21 @@ TEST_F(StateTest, EveryKthStays) {
   EXPECT_THAT(kept, ElementsAre(V(1, 2), V(1, 4), V(1, 6)));
 }
 
-TEST_F(StateTest, MemoryRecordsGoWhenTheDiskOvertakesThem) {
+TEST_F(StateTest, RecordsInMemoryAreErasedWhenANewerVersionIsOnDisk) {
   CommitMemory(V(1, 1));
   CommitMemory(V(1, 2));
   CommitMemory(V(1, 3));
-  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(1, 3)));  // their disk may follow
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(1, 3)));  // they may still reach disk
   CommitDisk(V(1, 2));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2), V(1, 3)));
-  // A straggler on disk is removed, not committed.
+  // A superseded shard on disk is removed, not committed.
   c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
-  EXPECT_THAT(c.Sent<RemoveOrder>(), ElementsAre(RemoveOrder{"gpt", V(1, 1), Tier::kDisk}));
+  EXPECT_THAT(c.Sent<RemoveVersion>(), ElementsAre(RemoveVersion{"gpt", V(1, 1), Tier::kDisk}));
   c.Hold("b", {H(V(1, 1), 1, Tier::kDisk)});
   EXPECT_THAT(c.Commits(Tier::kDisk), IsEmpty());
 }
 
-TEST_F(StateTest, AVersionOnItsWayToDiskOutlastsAnyNumberOfNewerOnes) {
+TEST_F(StateTest, AVersionThatIsBeingWrittenToDiskIsKeptWhateverFollows) {
   CommitMemory(V(1, 1));
   c.Hold("a", {H(V(1, 1), 0, Tier::kDisk)});
   for (uint64_t step = 2; step <= 300; ++step) CommitMemory(V(1, step));
@@ -377,72 +377,74 @@ TEST_F(StateTest, AVersionOnItsWayToDiskOutlastsAnyNumberOfNewerOnes) {
 }
 
 TEST_F(StateTest, TheDiskTargetFollowsTheDisk) {
-  auto target = [&] { return c.Sent<JobWord>().back().disk_target_step; };
+  auto target = [&] { return c.Sent<JobState>().back().disk_target_step; };
   CommitMemory(V(1, 1));
-  EXPECT_EQ(target(), Step{0});  // the first step persists
+  EXPECT_EQ(target(), Step{0});  // the first step is written to disk
   CommitMemory(V(1, 2));
   CommitMemory(V(1, 3));
   EXPECT_EQ(target(), Step{0});
   CommitDisk(V(1, 1));
   EXPECT_EQ(target(), Step{4});
   CommitMemory(V(1, 4));
-  // The target is given up by one rank: the next is chosen at once.
-  c.Miss("b", V(1, 4), 1, Tier::kDisk);
+  // One rank reports a failure: the target advances at once.
+  c.ReportFailed("b", V(1, 4), 1, Tier::kDisk);
   EXPECT_EQ(target(), Step{5});
-  // Ranks that chose different steps do not block it for ever.
+  // Ranks that wrote different steps do not block the target for ever.
   c.Hold("a", {H(V(1, 5), 0, Tier::kDisk)});
   c.Hold("b", {H(V(1, 6), 1, Tier::kDisk)});
   EXPECT_EQ(target(), Step{7});
 }
 
-TEST_F(StateTest, PinsThatAreRefused) {
+TEST_F(StateTest, OnlyVersionsOnDiskCanBePinned) {
   EXPECT_EQ(c.Pin(V(1, 1), true).outcome.code(), ErrorCode::kNotFound);
   CommitMemory(V(1, 1));
   EXPECT_EQ(c.Pin(V(1, 1), true).outcome.code(), ErrorCode::kFailedPrecondition);
 }
 
-TEST_F(StateTest, EndlessSkippingStaysBounded) {
-  for (uint64_t step = 1; step <= 300; ++step) c.Miss("b", V(1, step), 1, Tier::kMemory);
+TEST_F(StateTest, RecordsOfSkippedStepsAreBounded) {
+  for (uint64_t step = 1; step <= 300; ++step) c.ReportFailed("b", V(1, step), 1, Tier::kMemory);
   EXPECT_LE(c.stored.versions.size(), 64U);
   c.Restart();
   c.Attach("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
-  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());  // skipped is skipped
+  EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());  // skipped steps stay aborted
 }
 
-/// A node that was cut off holds what was given up meanwhile, and an attached one what was given up
-/// with a hundred others at once: neither has a slot for anything newer before it hears of it.
-TEST_F(StateTest, WhoHoldsAnAbortedVersionIsToldUntilItHasFreedIt) {
+/// A node that was cut off holds a version that was aborted meanwhile, and an attached node one
+/// that was aborted with a hundred others. Neither frees its slot before the job state lists the
+/// version.
+TEST_F(StateTest, AnAbortedVersionStaysListedUntilAllNodesHaveFreedIt) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});
   c.Lose("b");
   c.Hold("a", {H(V(1, 2), 0, Tier::kMemory)});
   NodeReported report = c.NewReport("a");
   for (uint64_t step = 3; step < 200; ++step) {
-    report.missing.push_back({"gpt", V(1, step), Rank{0}, Tier::kMemory, "no slot"});
+    report.failed.push_back({"gpt", V(1, step), Rank{0}, Tier::kMemory, "no slot"});
   }
   c.Apply(report);
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory), H(V(1, 3), 1, Tier::kMemory)}, 1);
-  ASSERT_TRUE(c.WordTo("b").has_value());
-  EXPECT_THAT(c.WordTo("b")->aborted, Contains(V(1, 3)));
+  ASSERT_TRUE(c.JobStateTo("b").has_value());
+  EXPECT_THAT(c.JobStateTo("b")->aborted, Contains(V(1, 3)));
 
-  c.Miss("a", V(1, 200), 0, Tier::kMemory);
-  ASSERT_TRUE(c.WordTo("a").has_value());
-  EXPECT_THAT(c.WordTo("a")->aborted, Contains(V(1, 2)));
-  c.Gone("a", V(1, 2), 0, Tier::kMemory);
-  c.Gone("b", V(1, 3), 1, Tier::kMemory);
-  for (uint64_t step = 201; step < 204; ++step) c.Miss("a", V(1, step), 0, Tier::kMemory);
-  ASSERT_TRUE(c.WordTo("a").has_value());
-  EXPECT_THAT(c.WordTo("a")->aborted, Not(AnyOf(Contains(V(1, 2)), Contains(V(1, 3)))));
+  c.ReportFailed("a", V(1, 200), 0, Tier::kMemory);
+  ASSERT_TRUE(c.JobStateTo("a").has_value());
+  EXPECT_THAT(c.JobStateTo("a")->aborted, Contains(V(1, 2)));
+  c.ReportRemoved("a", V(1, 2), 0, Tier::kMemory);
+  c.ReportRemoved("b", V(1, 3), 1, Tier::kMemory);
+  for (uint64_t step = 201; step < 204; ++step) c.ReportFailed("a", V(1, step), 0, Tier::kMemory);
+  ASSERT_TRUE(c.JobStateTo("a").has_value());
+  EXPECT_THAT(c.JobStateTo("a")->aborted, Not(AnyOf(Contains(V(1, 2)), Contains(V(1, 3)))));
 }
 
-TEST_F(StateTest, ViewsSayWhatIsMissing) {
+TEST_F(StateTest, StatusNamesMissingRanksAndNodes) {
   CommitMemory(V(1, 7));
   EXPECT_EQ(c.Job().restorable, V(1, 7));
   c.Lose("b");
-  JobView job = c.Job();
+  JobStatus job = c.Job();
   EXPECT_EQ(job.restorable, V(0, 0));
-  EXPECT_THAT(job.not_restorable_why, HasSubstr("version 1-7 has no copy of rank 1 (last on b)"));
+  EXPECT_THAT(job.not_restorable_why,
+              HasSubstr("version 1-7 has no replica of rank 1 (last on b)"));
   EXPECT_THAT(job.not_restorable_why, HasSubstr("not attached: b"));
   auto versions = c.state().Versions("gpt").value();
   ASSERT_THAT(versions, SizeIs(1));

@@ -9,7 +9,7 @@
 #include "coordinator/store/catalog.h"
 #include "coordinator/store/rocks_store.h"
 
-// docs/backup.md: a copy of a store that is in use, and a coordinator that begins with the copy.
+// docs/backup.md: copies a store that is in use, and starts a coordinator from the copy.
 
 namespace holdfast::coord {
 namespace {
@@ -43,13 +43,13 @@ class BackupTest : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(BackupTest, ARunningStoreIsCopiedAndTheCopyTakesItsPlace) {
+TEST_F(BackupTest, ACopyOfARunningStoreReplacesIt) {
   auto running = Open("/store");
   ASSERT_TRUE(PutJobCalled(*running, "before").ok());
   auto counts = BackUpStore(root_ + "/store", root_ + "/backup/metadata");
   ASSERT_TRUE(counts) << counts.error().ToString();
   EXPECT_EQ(counts->records, 4U);  // the cluster, the epoch, the life, the job
-  // The store goes on, and is lost later.
+  // The store continues, and is lost later.
   ASSERT_TRUE(PutJobCalled(*running, "after").ok());
   const Epoch seen = running->epoch();
   const LifeId life = running->life();
@@ -62,7 +62,7 @@ TEST_F(BackupTest, ARunningStoreIsCopiedAndTheCopyTakesItsPlace) {
   ASSERT_EQ(records->jobs.size(), 1U);
   EXPECT_EQ(records->jobs[0].job, "before");
   EXPECT_EQ(records->jobs[0].incarnation, Incarnation{3});
-  EXPECT_NE(restored->life(), life) << "a copy has a life of its own";
+  EXPECT_NE(restored->life(), life) << "a copy has a new life";
   const LifeId again = restored->life();
   restored.reset();
   restored = Open("/store");
@@ -71,7 +71,7 @@ TEST_F(BackupTest, ARunningStoreIsCopiedAndTheCopyTakesItsPlace) {
   EXPECT_GT(restored->epoch().value, seen.value + 1000);
 }
 
-TEST_F(BackupTest, NothingIsOverwritten) {
+TEST_F(BackupTest, ABackupNeverOverwrites) {
   { auto store = Open("/store"); }
   ASSERT_TRUE(BackUpStore(root_ + "/store", root_ + "/backup"));
   auto again = BackUpStore(root_ + "/store", root_ + "/backup");

@@ -25,16 +25,16 @@ TEST(CatalogTest, EachOpeningTakesTheNextEpoch) {
   EXPECT_EQ(Catalog::Open(Store(data), "prod").value()->epoch(), Epoch{3});
 }
 
-TEST(CatalogTest, ASuccessorShutsTheDoor) {
+TEST(CatalogTest, ASuccessorFencesItsPredecessor) {
   MemoryStoreData data;
-  auto old = Catalog::Open(Store(data), "prod").value();
-  auto young = Catalog::Open(Store(data), "prod").value();
+  auto older = Catalog::Open(Store(data), "prod").value();
+  auto newer = Catalog::Open(Store(data), "prod").value();
   const std::vector<Effect> effects = {
       PutJob{{"gpt", 1, Incarnation{1}, {}, {}, Step{0}, false, 0, 0, {}, 0}}};
-  EXPECT_EQ(old->Write(effects).code(), ErrorCode::kFenced);
-  EXPECT_TRUE(young->Read().value().jobs.empty());
-  EXPECT_TRUE(young->Write(effects).ok());
-  EXPECT_EQ(young->Read().value().jobs.size(), 1U);
+  EXPECT_EQ(older->Write(effects).code(), ErrorCode::kFenced);
+  EXPECT_TRUE(newer->Read().value().jobs.empty());
+  EXPECT_TRUE(newer->Write(effects).ok());
+  EXPECT_EQ(newer->Read().value().jobs.size(), 1U);
 }
 
 TEST(CatalogTest, WritesTheEffectsInOrder) {

@@ -7,7 +7,7 @@
 #include "coordinator/store/catalog.h"
 #include "coordinator/store/rocks_store.h"
 
-// The store on disk does not grow with the versions that come and go.
+// The store on disk does not grow with the number of versions that were committed and removed.
 
 namespace holdfast::coord {
 namespace {

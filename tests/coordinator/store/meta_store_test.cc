@@ -13,7 +13,7 @@
 #include "coordinator/store/memory_store.h"
 #include "coordinator/store/rocks_store.h"
 
-// The same contract for every MetaStore, and what is RocksDB's own.
+// The contract of every MetaStore, and properties of RocksStore and MemoryStore.
 
 namespace holdfast::coord {
 namespace {
@@ -120,7 +120,7 @@ class RocksStoreTest : public ::testing::Test {
   std::string dir_;
 };
 
-TEST_F(RocksStoreTest, OneOwner) {
+TEST_F(RocksStoreTest, OnlyOneProcessOpensAStore) {
   auto first = RocksStore::Open(dir_);
   ASSERT_TRUE(first.has_value());
   auto second = RocksStore::Open(dir_);
@@ -129,7 +129,7 @@ TEST_F(RocksStoreTest, OneOwner) {
   EXPECT_THAT(second.error().message(), HasSubstr("in use by another coordinator"));
 }
 
-TEST_F(RocksStoreTest, WritesNothingIntoWhatIsNotOurs) {
+TEST_F(RocksStoreTest, WritesNothingIntoAForeignDirectory) {
   std::ofstream(dir_ + "/thesis.tex") << "important";
   auto store = RocksStore::Open(dir_);
   ASSERT_FALSE(store.has_value());
@@ -140,7 +140,7 @@ TEST_F(RocksStoreTest, WritesNothingIntoWhatIsNotOurs) {
   EXPECT_EQ(files, 1U);
 }
 
-TEST_F(RocksStoreTest, WhatACommitReturnedSurvivesSigkill) {
+TEST_F(RocksStoreTest, ACommitThatReturnedSurvivesSigkill) {
   int pipe_fds[2];
   ASSERT_EQ(::pipe(pipe_fds), 0);
   const pid_t child = ::fork();
@@ -165,7 +165,7 @@ TEST_F(RocksStoreTest, WhatACommitReturnedSurvivesSigkill) {
   EXPECT_GE(std::stoull((*store)->Get("n").value().value()), last);
 }
 
-TEST_F(RocksStoreTest, DamageIsSeen) {
+TEST_F(RocksStoreTest, DamageIsDetected) {
   {
     auto store = RocksStore::Open(dir_);
     const Mutation mutation{"x", "1"};

@@ -37,7 +37,7 @@ VersionRecord SomeVersion() {
           {0xffffffffffffffff, 1}};
 }
 
-TEST(RecordCodecTest, EveryRecordComesBack) {
+TEST(RecordCodecTest, EveryRecordSurvivesARoundTrip) {
   EXPECT_EQ(DecodeJob(JobKey("gpt"), EncodeJob(SomeJob())).value(), SomeJob());
   EXPECT_EQ(DecodeLineage(LineageKey("gpt", Incarnation{3}), EncodeLineage(SomeLineage())).value(),
             SomeLineage());
@@ -79,7 +79,7 @@ RunRecord SomeRun() {
   return run;
 }
 
-TEST(RecordCodecTest, RunsComeBackWithTheirBudgetAndTheirPatience) {
+TEST(RecordCodecTest, RunsKeepTheirBudgetAndPatience) {
   EXPECT_EQ(DecodeRun(RunKey("gpt"), EncodeRun(SomeRun())).value(), SomeRun());
   RunRecord not_saved = SomeRun();
   not_saved.saved = false;
@@ -114,7 +114,7 @@ std::string FromHex(std::string_view hex) {
   return bytes;
 }
 
-// As the first coordinators wrote them, before there were parity groups.
+// Records of the first coordinators, before parity groups existed.
 constexpr char kOldLineage[] = "010a0572756e2d33100418022002285a1e104259";
 constexpr char kOldVersion[] =
     "010802100118022008280130cb89ec8ff723388080404210ffffffffffffffff0100000000000000bab0f731";
@@ -124,12 +124,12 @@ TEST(RecordCodecTest, OlderRecordsAreRead) {
             SomeLineage());
   const std::string key = VersionKey("gpt", SomeVersion().version);
   EXPECT_EQ(DecodeVersion(key, FromHex(kOldVersion)).value(), SomeVersion());
-  // And still written so where there is nothing new to say: an older coordinator can read them.
+  // Records without new fields are still written in this form, so an older coordinator reads them.
   EXPECT_EQ(EncodeLineage(SomeLineage()), FromHex(kOldLineage));
   EXPECT_EQ(EncodeVersion(SomeVersion()), FromHex(kOldVersion));
 }
 
-TEST(RecordCodecTest, PlansThatCannotBeAreRefused) {
+TEST(RecordCodecTest, InvalidPlansAreRefused) {
   const std::vector<std::function<void(LineageRecord&)>> spoilers = {
       [](LineageRecord& l) { l.peers[0].members.resize(1); },
       [](LineageRecord& l) { l.peers[0].members.resize(33, l.peers[0].members[0]); },
@@ -161,7 +161,7 @@ TEST(RecordCodecTest, KeysSortAsVersionsDo) {
             VersionKey("gpt", {Incarnation{10}, Step{0}}));
 }
 
-TEST(RecordCodecTest, EveryFlippedBitAndEveryCutIsSeen) {
+TEST(RecordCodecTest, EveryFlippedBitAndEveryTruncationIsDetected) {
   const std::string key = VersionKey("gpt", SomeVersion().version);
   const std::string value = EncodeVersion(SomeVersion());
   for (size_t bit = 0; bit < value.size() * 8; ++bit) {
@@ -174,7 +174,7 @@ TEST(RecordCodecTest, EveryFlippedBitAndEveryCutIsSeen) {
   }
 }
 
-TEST(RecordCodecTest, AValueUnderAnotherKeyIsSeen) {
+TEST(RecordCodecTest, AValueUnderAnotherKeyIsDetected) {
   auto moved =
       DecodeVersion(VersionKey("gpt", {Incarnation{3}, Step{121}}), EncodeVersion(SomeVersion()));
   ASSERT_FALSE(moved.has_value());

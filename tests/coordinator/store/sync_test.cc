@@ -1,5 +1,5 @@
-// A commit that has been answered is on the device: RocksDB's log is synced before Commit returns.
-// The functions with which RocksDB syncs files are replaced by ones that count.
+// A commit is on the device before Commit returns: RocksDB's log is synced. The test replaces the
+// functions with which RocksDB syncs files by ones that count calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ TEST(RocksStoreSync, AStoreThatCouldNotSyncIsNotWrittenAgain) {
     ASSERT_TRUE(store) << store.error().ToString();
     const Mutation mutation{"key", "value"};
     g_fails = true;
-    EXPECT_FALSE((*store)->Commit({}, {&mutation, 1})) << "whether it is there is not known";
+    EXPECT_FALSE((*store)->Commit({}, {&mutation, 1})) << "the outcome is unknown";
     g_fails = false;
     auto again = (*store)->Commit({}, {&mutation, 1});
     ASSERT_FALSE(again);

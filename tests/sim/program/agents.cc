@@ -6,10 +6,10 @@ namespace holdfast::sim::program {
 namespace {
 
 constexpr double kCommunicatorsEveryS = 5;
-constexpr uint32_t kDeadTold = 50;
-constexpr double kStuckS = 2;      // from here on agents ask each other
-constexpr uint32_t kAskedMax = 3;  // others, at once
-constexpr size_t kKept = 4096;     // entries of a rank's ring
+constexpr uint32_t kDeadReports = 50;
+constexpr double kStuckS = 2;       // age of a stuck operation from which agents probe each other
+constexpr uint32_t kProbedMax = 3;  // other nodes, concurrently
+constexpr size_t kKept = 4096;      // entries of a rank's ring
 
 }  // namespace
 
@@ -22,12 +22,12 @@ Agents::Agents(Engine& engine, FlightRule rule, uint64_t seed)
   for (Node& node : nodes_) {
     node.offset_s = noise_.Uniform(-setting_.clock_offset_s, setting_.clock_offset_s);
     node.rate = 1 + 1e-6 * noise_.Uniform(-setting_.clock_drift_ppm, setting_.clock_drift_ppm);
-    node.next_look_s = noise_.Uniform(0, setting_.look_s);
+    node.next_sample_s = noise_.Uniform(0, setting_.sample_period_s);
     if (setting_.restart_every_s > 0) {
       node.restart_s = noise_.Exponential(setting_.restart_every_s);
     }
     if (setting_.outage_every_s > 0) node.outage_s = noise_.Exponential(setting_.outage_every_s);
-    node.dead_told.resize(engine.job().ranks_per_node);
+    node.dead_reports.resize(engine.job().ranks_per_node);
   }
   for (uint32_t rank = 0; rank < engine.job().world; ++rank) {
     recorders_.emplace_back(engine, rank);
@@ -38,11 +38,11 @@ uint64_t Agents::Stamp(const Node& node, double at_s) {
   return LocalNs(node, at_s + setting_.stamp_jitter_s * noise_.random().Unit());
 }
 
-void Agents::LookUntil(double until_s) {
+void Agents::SampleUntil(double until_s) {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
-    for (; node.next_look_s <= until_s; node.next_look_s += setting_.look_s) {
-      if (!engine_.NodeGone(i, node.next_look_s)) Look(i, node.next_look_s);
+    for (; node.next_sample_s <= until_s; node.next_sample_s += setting_.sample_period_s) {
+      if (!engine_.NodeLost(i, node.next_sample_s)) Sample(i, node.next_sample_s);
     }
   }
   engine_.peer_waits().clear();
@@ -50,43 +50,44 @@ void Agents::LookUntil(double until_s) {
 
 char Agents::StateOf(uint32_t rank, double at_s) const {
   if (engine_.Killed(rank, at_s)) return 'X';
-  if (at_s >= engine_.FrozenAt(rank) && at_s < engine_.ThawsAt(rank)) return 'T';
+  if (at_s >= engine_.StopsAt(rank) && at_s < engine_.ResumesAt(rank)) return 'T';
   const auto& state = engine_.rank(rank);
   return state.stuck && at_s >= state.cpu_s ? state.stuck_state : 'R';
 }
 
-void Agents::TellRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest) {
+void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest) {
   Node& node = nodes_[index];
   const bool alive = !engine_.Killed(rank, at_s);
-  uint32_t& told = node.dead_told[rank % engine_.job().ranks_per_node];
-  if (!alive && told++ >= kDeadTold) return;
-  recorders_[rank].Read(at_s, look_);
-  detect::RankState& word = digest.ranks.emplace_back();
-  word.rank = Rank{rank};
-  word.alive = alive;
-  word.process_state = StateOf(rank, at_s);
-  word.phases = look_.phases;
-  word.heartbeat_age_ns = static_cast<uint64_t>(std::max(0.0, look_.silent_s) * 1e9);
-  if (setting_.tells_steps) {
-    word.step = look_.step;
-    word.since_step_ns = static_cast<uint64_t>(std::max(0.0, look_.since_step_s) * 1e9);
-    word.steps_done = std::move(look_.steps);
+  uint32_t& reports = node.dead_reports[rank % engine_.job().ranks_per_node];
+  if (!alive && reports++ >= kDeadReports) return;
+  recorders_[rank].Read(at_s, snapshot_);
+  detect::RankState& report = digest.ranks.emplace_back();
+  report.rank = Rank{rank};
+  report.alive = alive;
+  report.process_state = StateOf(rank, at_s);
+  report.phases = snapshot_.phases;
+  report.heartbeat_age_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.silent_s) * 1e9);
+  if (setting_.reports_steps) {
+    report.step = snapshot_.step;
+    report.since_step_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.since_step_s) * 1e9);
+    report.steps_done = std::move(snapshot_.steps);
   }
-  for (const Recorder::Ended& ended : look_.ended) {
+  for (const Recorder::Ended& ended : snapshot_.ended) {
     detect::Collective& record = digest.collectives.emplace_back(ended.record);
     record.start_ns = Stamp(node, ended.start_s);
     record.stop_ns = std::max(record.start_ns + 1, Stamp(node, ended.stop_s));
     record.enqueue_ns = std::min(record.start_ns, LocalNs(node, ended.enqueue_s));
     record.blocked_ns = static_cast<uint64_t>(static_cast<double>(record.blocked_ns) * node.rate);
   }
-  for (detect::InFlight& flight : ToldFlights(std::move(look_.flights), rule_)) {
+  for (detect::InFlight& flight : ReportedFlights(std::move(snapshot_.flights), rule_)) {
     digest.in_flight.push_back(flight);
   }
-  digest.completed.insert(digest.completed.end(), look_.completed.begin(), look_.completed.end());
+  digest.completed.insert(digest.completed.end(), snapshot_.completed.begin(),
+                          snapshot_.completed.end());
 }
 
-/// Agents whose ranks are stuck ask a few others whether they answer.
-void Agents::TellReach(uint32_t index, double at_s, detect::Digest& digest) const {
+/// Agents whose ranks are stuck probe a few other nodes.
+void Agents::ReportProbes(uint32_t index, double at_s, detect::Digest& digest) const {
   const bool stuck = std::any_of(digest.in_flight.begin(), digest.in_flight.end(),
                                  [](const detect::InFlight& flight) {
                                    return flight.state == detect::FlightState::kStarted &&
@@ -96,10 +97,10 @@ void Agents::TellReach(uint32_t index, double at_s, detect::Digest& digest) cons
   const Job& job = engine_.job();
   const Fault& fault = engine_.fault();
   const auto nodes = static_cast<uint32_t>(nodes_.size());
-  for (uint32_t i = 1; i <= std::min(kAskedMax, nodes - 1); ++i) {
+  for (uint32_t i = 1; i <= std::min(kProbedMax, nodes - 1); ++i) {
     const uint32_t other = (index + i) % nodes;
-    bool reached = !engine_.NodeGone(other, at_s);
-    if (fault.kind == FaultKind::kDroppedLink && at_s >= engine_.struck_s()) {
+    bool reached = !engine_.NodeLost(other, at_s);
+    if (fault.kind == FaultKind::kDroppedLink && at_s >= engine_.effect_s()) {
       const uint32_t a = job.node_of(fault.rank);
       const uint32_t b = job.node_of(fault.peer);
       if ((index == a && other == b) || (index == b && other == a)) reached = false;
@@ -108,17 +109,17 @@ void Agents::TellReach(uint32_t index, double at_s, detect::Digest& digest) cons
   }
 }
 
-/// A new agent numbers anew and reads each rank's ring from its beginning.
+/// A restarted agent numbers its digests again and reads each rank's ring from its beginning.
 void Agents::Restart(uint32_t index, double at_s, detect::Digest& digest) {
   Node& node = nodes_[index];
   node.restart_s = at_s + noise_.Exponential(setting_.restart_every_s);
   ++node.agent_start;
   node.number = 0;
-  node.looks = 0;
+  node.samples = 0;
   digest.collectives = node.kept;
 }
 
-void Agents::Look(uint32_t index, double at_s) {
+void Agents::Sample(uint32_t index, double at_s) {
   Node& node = nodes_[index];
   const Job& job = engine_.job();
   detect::Digest digest;
@@ -132,23 +133,24 @@ void Agents::Look(uint32_t index, double at_s) {
   const uint32_t first = index * job.ranks_per_node;
   const uint32_t end = std::min(first + job.ranks_per_node, job.world);
   const auto every =
-      std::max<uint64_t>(1, static_cast<uint64_t>(kCommunicatorsEveryS / setting_.look_s));
-  if (node.looks++ % every == 0) {
-    std::vector<uint32_t> told;
+      std::max<uint64_t>(1, static_cast<uint64_t>(kCommunicatorsEveryS / setting_.sample_period_s));
+  if (node.samples++ % every == 0) {
+    std::vector<uint32_t> added;
     for (uint32_t rank = first; rank < end; ++rank) {
       for (const uint32_t comm : job.comms_of[rank]) {
-        if (!job.comms[comm].told || std::find(told.begin(), told.end(), comm) != told.end()) {
+        if (!job.comms[comm].recorded ||
+            std::find(added.begin(), added.end(), comm) != added.end()) {
           continue;
         }
-        told.push_back(comm);
+        added.push_back(comm);
         detect::Communicator& one = digest.communicators.emplace_back();
         one.id = job.comms[comm].id;
-        one.role = setting_.tells_roles ? job.comms[comm].role : detect::Role::kUnknown;
+        one.role = setting_.reports_roles ? job.comms[comm].role : detect::Role::kUnknown;
         for (const uint32_t member : job.comms[comm].members) one.members.push_back(Rank{member});
       }
     }
   }
-  for (uint32_t rank = first; rank < end; ++rank) TellRank(index, rank, at_s, digest);
+  for (uint32_t rank = first; rank < end; ++rank) ReportRank(index, rank, at_s, digest);
   if (setting_.restart_every_s > 0) {
     node.kept.insert(node.kept.end(), digest.collectives.begin(), digest.collectives.end());
     const size_t most = kKept * job.ranks_per_node;
@@ -161,7 +163,7 @@ void Agents::Look(uint32_t index, double at_s) {
   }
   std::erase_if(engine_.peer_waits(),
                 [&](const PeerWait& wait) { return job.node_of(wait.sums.rank.value) == index; });
-  TellReach(index, at_s, digest);
+  ReportProbes(index, at_s, digest);
   if (setting_.restarted && at_s < 15) {
     detect::Digest stale = digest;
     stale.incarnation = Incarnation{kIncarnation.value - 1};

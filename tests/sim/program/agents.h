@@ -6,7 +6,7 @@
 
 #include "tests/sim/program/recorder.h"
 
-// What the agents of a job send to the coordinator, and when it arrives.
+// The digests that the agents of a job send to the coordinator, and when they arrive.
 
 namespace holdfast::sim::program {
 
@@ -14,23 +14,23 @@ class Agents {
  public:
   Agents(Engine& engine, FlightRule rule, uint64_t seed);
 
-  /// All looks at the ranks until then, which the engine knows.
-  void LookUntil(double until_s);
+  /// Takes all samples up to `until_s`. The engine must have run until then.
+  void SampleUntil(double until_s);
   struct Delivery {
     double at_s = 0;
     std::unique_ptr<detect::Digest> digest;
   };
-  /// The next digest that arrives by `until_s`, in order of arrival.
+  /// Returns the next digest that arrives by `until_s`, in order of arrival.
   std::optional<Delivery> Next(double until_s);
 
-  /// Of the job whose digests count.
+  /// The incarnation that the detector observes.
   static constexpr Incarnation kIncarnation{7};
 
  private:
   struct Node {
     double offset_s = 0;
     double rate = 1;
-    double next_look_s = 0;
+    double next_sample_s = 0;
     double restart_s = kNever;
     double outage_s = kNever;
     double outage_end_s = 0;
@@ -38,13 +38,13 @@ class Agents {
     double fast_until_s = 0;
     uint64_t agent_start = 1;
     uint64_t number = 0;
-    uint64_t looks = 0;
-    std::vector<detect::Collective> kept;  // of lately: told again by an agent that starts
-    std::vector<uint32_t> dead_told;       // by rank of the node
+    uint64_t samples = 0;
+    std::vector<detect::Collective> kept;  // recent records, repeated after an agent restart
+    std::vector<uint32_t> dead_reports;    // by rank of the node
   };
-  void Look(uint32_t index, double at_s);
-  void TellRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest);
-  void TellReach(uint32_t index, double at_s, detect::Digest& digest) const;
+  void Sample(uint32_t index, double at_s);
+  void ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest);
+  void ReportProbes(uint32_t index, double at_s, detect::Digest& digest) const;
   void Restart(uint32_t index, double at_s, detect::Digest& digest);
   void Send(Node& node, double at_s, detect::Digest digest);
   void Push(double at_s, detect::Digest digest);
@@ -60,7 +60,7 @@ class Agents {
   Noise noise_;
   std::vector<Node> nodes_;
   std::vector<Recorder> recorders_;  // by rank
-  Recorder::Look look_;
+  Recorder::Snapshot snapshot_;
   struct Later {
     bool operator()(const Delivery& a, const Delivery& b) const { return a.at_s > b.at_s; }
   };

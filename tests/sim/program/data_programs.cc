@@ -1,6 +1,6 @@
-// Programs whose ranks all do the same: data, sharded, tensor and expert parallelism, and jobs
+// Programs in which all ranks do the same: data, sharded, tensor and expert parallelism, and jobs
 // without collectives. The shares of an iteration are those of dense transformers on eight-GPU
-// nodes: 10–30 % communication, most of it beside the backward pass.
+// nodes: 10–30 % communication, most of it during the backward pass.
 
 #include "tests/sim/program/writer.h"
 
@@ -22,11 +22,11 @@ std::vector<uint32_t> Groups::Strided(Role role, uint32_t size, uint32_t stride)
   return channel_of;
 }
 
-uint32_t Groups::Group(Role role, const std::vector<uint32_t>& members, bool told) {
+uint32_t Groups::Group(Role role, const std::vector<uint32_t>& members, bool recorded) {
   const auto comm = static_cast<uint32_t>(job_.comms.size());
-  // Numbers without order, as hashes are.
+  // IDs without order, like hashes.
   const uint64_t id = (uint64_t{comm} + 1) * 0x9E37'79B9'7F4A'7C15 | 1;
-  job_.comms.push_back({detect::CommId{id}, role, members, told});
+  job_.comms.push_back({detect::CommId{id}, role, members, recorded});
   job_.channels.push_back({comm, members, false, false});
   return static_cast<uint32_t>(job_.channels.size() - 1);
 }
@@ -42,7 +42,7 @@ namespace {
 
 constexpr uint32_t kBuckets = 6;
 
-/// The backward pass, each bucket reduced while the next is computed.
+/// Writes the backward pass: each bucket is reduced while the next one is computed.
 std::vector<uint16_t> BackwardInBuckets(Writer& writer, uint32_t channel, uint8_t stream,
                                         double compute_s, double transfer_s) {
   std::vector<uint16_t> labels;
@@ -58,8 +58,8 @@ std::vector<uint16_t> BackwardInBuckets(Writer& writer, uint32_t channel, uint8_
 
 void WriteData(Job& job, const JobOptions& options) {
   Groups groups(job);
-  std::vector<uint32_t> everybody = job.replica_of;
-  const uint32_t channel = groups.Group(Role::kData, everybody);
+  std::vector<uint32_t> all_ranks = job.replica_of;
+  const uint32_t channel = groups.Group(Role::kData, all_ranks);
   const bool local = job.family == Family::kLocalSgd;
   const uint32_t batches = job.family == Family::kAccumulation ? 8 : 1;
   for (Program& program : job.programs) {
@@ -190,7 +190,7 @@ void WriteExperts(Job& job, const JobOptions& options) {
 }
 
 /// A ring of sends and receives (halo exchange, asynchronous SGD between neighbours), or steps
-/// whose communication nobody records.
+/// whose communication is not recorded.
 void WriteWithoutCollectives(Job& job, const JobOptions& options) {
   Groups groups(job);
   const bool sends = job.family == Family::kSendReceive;

@@ -3,7 +3,7 @@
 namespace holdfast::sim::program {
 namespace {
 
-constexpr double kLaunchS = 8e-6;  // of the CPU, to enqueue an operation
+constexpr double kLaunchS = 8e-6;  // time of the CPU to enqueue an operation
 constexpr double kStallMostS = 3;
 
 Fault MainOf(const std::vector<Fault>& faults) {
@@ -54,19 +54,19 @@ Engine::Engine(const Job& job, const Setting& setting, const std::vector<Fault>&
   }
 }
 
-double Engine::FrozenAt(uint32_t rank) const {
+double Engine::StopsAt(uint32_t rank) const {
   switch (fault_.kind) {
     case FaultKind::kKilled:
     case FaultKind::kStopped:
       return rank == fault_.rank ? fault_.onset_s : kNever;
-    case FaultKind::kNodeGone:
+    case FaultKind::kNodeLost:
       return job_.node_of(rank) == job_.node_of(fault_.rank) ? fault_.onset_s : kNever;
     default:
       return kNever;
   }
 }
 
-double Engine::ThawsAt(uint32_t rank) const {
+double Engine::ResumesAt(uint32_t rank) const {
   return fault_.kind == FaultKind::kStopped && rank == fault_.rank ? fault_.heals_s : kNever;
 }
 
@@ -74,8 +74,8 @@ bool Engine::Killed(uint32_t rank, double at_s) const {
   return fault_.kind == FaultKind::kKilled && rank == fault_.rank && at_s >= fault_.onset_s;
 }
 
-bool Engine::NodeGone(uint32_t node, double at_s) const {
-  return fault_.kind == FaultKind::kNodeGone && node == job_.node_of(fault_.rank) &&
+bool Engine::NodeLost(uint32_t node, double at_s) const {
+  return fault_.kind == FaultKind::kNodeLost && node == job_.node_of(fault_.rank) &&
          at_s >= fault_.onset_s;
 }
 
@@ -87,9 +87,9 @@ void Engine::Queue(uint32_t rank) {
 
 void Engine::RunUntil(double horizon_s) {
   horizon_s_ = horizon_s;
-  const bool at_once = FrozenAt(fault_.rank) < kNever || !IsHang(fault_.kind);
+  const bool at_once = StopsAt(fault_.rank) < kNever || !IsHang(fault_.kind);
   if (at_once && fault_.kind != FaultKind::kNone && horizon_s >= fault_.onset_s) {
-    Strike(fault_.onset_s);
+    RecordEffect(fault_.onset_s);
   }
   for (uint32_t rank = 0; rank < job_.world; ++rank) Queue(rank);
   while (!queue_.empty()) {
@@ -114,7 +114,7 @@ void Engine::Pump(uint32_t rank) {
 bool Engine::AdvanceCpu(uint32_t rank) {
   RankState& state = ranks_[rank];
   const Program& program = job_.programs[rank];
-  const double frozen_s = FrozenAt(rank);
+  const double stops_s = StopsAt(rank);
   bool moved = false;
   while (!state.stuck && state.cpu_s <= horizon_s_) {
     if (state.sync_on != kNone) {
@@ -125,17 +125,17 @@ bool Engine::AdvanceCpu(uint32_t rank) {
       moved = true;
       continue;
     }
-    if (state.cpu_s >= frozen_s && state.cpu_s < ThawsAt(rank)) {
-      if (ThawsAt(rank) == kNever) {
+    if (state.cpu_s >= stops_s && state.cpu_s < ResumesAt(rank)) {
+      if (ResumesAt(rank) == kNever) {
         state.stuck = true;
         return moved;
       }
-      state.cpu_s = ThawsAt(rank);
+      state.cpu_s = ResumesAt(rank);
       continue;
     }
     if (state.pc == 0 && state.paused_for <= state.iteration) {
       state.paused_for = state.iteration + 1;
-      moved |= Pauses(rank);
+      moved |= RunPauses(rank);
       continue;
     }
     const Instruction& one = program[state.pc];
@@ -150,7 +150,7 @@ bool Engine::AdvanceCpu(uint32_t rank) {
   return moved;
 }
 
-/// False: the CPU cannot go on yet.
+/// Executes one instruction of the CPU. Returns false if the CPU cannot continue yet.
 bool Engine::Execute(uint32_t rank, const Instruction& one) {
   RankState& state = ranks_[rank];
   switch (one.kind) {
@@ -189,22 +189,22 @@ bool Engine::Execute(uint32_t rank, const Instruction& one) {
   return true;
 }
 
-void Engine::Stick(uint32_t rank, char process_state) {
+void Engine::HangCpu(uint32_t rank, char process_state) {
   ranks_[rank].stuck = true;
   ranks_[rank].stuck_state = process_state;
-  Strike(ranks_[rank].cpu_s);
+  RecordEffect(ranks_[rank].cpu_s);
 }
 
 void Engine::Load(uint32_t rank, const Instruction& one) {
   RankState& state = ranks_[rank];
-  const bool strikes = fault_.kind == FaultKind::kLoader && rank == fault_.rank &&
-                       state.cpu_s >= fault_.onset_s && state.cpu_s < fault_.heals_s;
-  if (!strikes) {
+  const bool hits = fault_.kind == FaultKind::kLoader && rank == fault_.rank &&
+                    state.cpu_s >= fault_.onset_s && state.cpu_s < fault_.heals_s;
+  if (!hits) {
     state.cpu_s += one.seconds * setting_.step_s * pace_.Host(rank);
   } else if (fault_.heals_s == kNever) {
-    Stick(rank, 'S');
+    HangCpu(rank, 'S');
   } else {
-    Strike(state.cpu_s);
+    RecordEffect(state.cpu_s);
     state.cpu_s = fault_.heals_s;
   }
 }
@@ -222,13 +222,13 @@ void Engine::EndStep(uint32_t rank) {
   }
 }
 
-/// What a rank does before an iteration.
-bool Engine::Pauses(uint32_t rank) {
+/// Runs the pauses of a rank before an iteration. Returns whether there were any.
+bool Engine::RunPauses(uint32_t rank) {
   RankState& state = ranks_[rank];
   bool any = false;
   if (fault_.kind == FaultKind::kNeverJoins && rank == fault_.rank) {
     state.phases.push_back({state.cpu_s, kNever, static_cast<uint8_t>(detect::Phase::kInit)});
-    Stick(rank, 'S');
+    HangCpu(rank, 'S');
     return true;
   }
   for (const Pause& pause : setting_.pauses) {
@@ -242,14 +242,14 @@ bool Engine::Pauses(uint32_t rank) {
     const double from_s = state.cpu_s;
     const bool storage =
         fault_.kind == FaultKind::kStorageMarked || fault_.kind == FaultKind::kStorageUnmarked;
-    const bool strikes = storage && pause.phase == detect::Phase::kCheckpoint &&
-                         rank == fault_.rank && from_s >= fault_.onset_s;
+    const bool hits = storage && pause.phase == detect::Phase::kCheckpoint && rank == fault_.rank &&
+                      from_s >= fault_.onset_s;
     double to_s = from_s + pause.seconds * noise_.LogNormal(pause.spread);
-    if (strikes) to_s = kNever;
+    if (hits) to_s = kNever;
     state.paused = {from_s, to_s, static_cast<uint8_t>(pause.phase)};
     if (pause.marked) state.phases.push_back(state.paused);
-    if (strikes) {
-      Stick(rank, 'D');
+    if (hits) {
+      HangCpu(rank, 'D');
       return true;
     }
     state.cpu_s = to_s;
@@ -286,19 +286,20 @@ void Engine::EnqueueTransfer(uint32_t rank, const Instruction& one) {
   op.sequence = state.sequences[local.comm][static_cast<size_t>(one.func)]++;
   op.ordinal = state.ordinals[local.channel]++;
   op.member = local.member;
-  const bool strikes = fault_.kind == FaultKind::kMismatched && rank == fault_.rank &&
-                       !struck_operation_ && state.cpu_s >= fault_.onset_s && !channel.pair &&
-                       channel.members.size() > 1 && one.func != detect::Func::kAllToAll;
-  if (strikes) {
-    struck_operation_ = true;
+  const bool hits = fault_.kind == FaultKind::kMismatched && rank == fault_.rank &&
+                    !operation_hit_ && state.cpu_s >= fault_.onset_s && !channel.pair &&
+                    channel.members.size() > 1 && one.func != detect::Func::kAllToAll;
+  if (hits) {
+    operation_hit_ = true;
     op.bytes += 4096;
-    Strike(state.cpu_s);
+    RecordEffect(state.cpu_s);
   }
   state.labels[one.label] = state.base + state.ops.size();
   Enqueue(rank, op);
 }
 
-/// Finds starts and ends from the head of a stream on.
+/// Computes starts and ends of operations, from the head of a stream on. Returns whether any became
+/// known.
 bool Engine::Resolve(uint32_t rank, RankState::Stream& stream) {
   RankState& state = ranks_[rank];
   bool moved = false;
@@ -309,8 +310,8 @@ bool Engine::Resolve(uint32_t rank, RankState::Stream& stream) {
       const double after_s = EndOf(state, op.after);
       if (after_s == kNever) break;
       const double start_s = std::max({op.enqueue_s, stream.free_s, after_s});
-      // A dead process has no GPU.
-      if (start_s >= FrozenAt(rank) && fault_.kind != FaultKind::kStopped) break;
+      // The GPU work of a process ends with the process.
+      if (start_s >= StopsAt(rank) && fault_.kind != FaultKind::kStopped) break;
       op.start_s = start_s;
       moved = true;
       if (op.kind == Op::Kind::kMarker) {
@@ -332,7 +333,7 @@ bool Engine::Resolve(uint32_t rank, RankState::Stream& stream) {
 double Engine::ComputeEnd(uint32_t rank, const Op& op) {
   if (fault_.kind == FaultKind::kInfiniteKernel && rank == fault_.rank &&
       op.start_s >= fault_.onset_s) {
-    Strike(op.start_s);
+    RecordEffect(op.start_s);
     return kNever;
   }
   double seconds = op.seconds * pace_.Compute(rank, op.start_s, op.iteration, op.work);
@@ -347,45 +348,45 @@ double Engine::ComputeEnd(uint32_t rank, const Op& op) {
 void Engine::Join(uint32_t rank, const Op& op, uint64_t number) {
   Place& place = places_[op.channel];
   const size_t index = op.ordinal - place.first;
-  while (place.meets.size() <= index) {
-    Meet& meet = place.meets.emplace_back();
-    meet.ops.assign(job_.channels[op.channel].members.size(), kNone);
+  while (place.rendezvous_queue.size() <= index) {
+    Rendezvous& rendezvous = place.rendezvous_queue.emplace_back();
+    rendezvous.ops.assign(job_.channels[op.channel].members.size(), kNone);
   }
-  Meet& meet = place.meets[index];
-  if (meet.arrived == 0) {
-    meet.bytes = op.bytes;
-    meet.func = op.func;
-  } else if (op.work != Work::kExperts && meet.bytes != op.bytes) {
-    meet.broken = true;
+  Rendezvous& rendezvous = place.rendezvous_queue[index];
+  if (rendezvous.arrived == 0) {
+    rendezvous.bytes = op.bytes;
+    rendezvous.func = op.func;
+  } else if (op.work != Work::kExperts && rendezvous.bytes != op.bytes) {
+    rendezvous.broken = true;
   }
-  ++meet.arrived;
-  meet.ops[op.member] = number;
-  meet.last_s = std::max(meet.last_s, op.start_s);
-  meet.seconds = op.seconds;
+  ++rendezvous.arrived;
+  rendezvous.ops[op.member] = number;
+  rendezvous.last_s = std::max(rendezvous.last_s, op.start_s);
+  rendezvous.seconds = op.seconds;
   if (op.work == Work::kExperts) {
-    meet.tokens = std::max(meet.tokens, pace_.Tokens(rank, op.iteration));
+    rendezvous.tokens = std::max(rendezvous.tokens, pace_.Tokens(rank, op.iteration));
   }
-  if (meet.arrived < meet.ops.size() || meet.broken) return;
-  Complete(op.channel, meet);
-  while (!place.meets.empty() && place.meets.front().over) {
-    place.meets.pop_front();
+  if (rendezvous.arrived < rendezvous.ops.size() || rendezvous.broken) return;
+  Complete(op.channel, rendezvous);
+  while (!place.rendezvous_queue.empty() && place.rendezvous_queue.front().over) {
+    place.rendezvous_queue.pop_front();
     ++place.first;
   }
 }
 
-void Engine::Complete(uint32_t channel, Meet& meet) {
-  const double end_s = EndOf(channel, meet);
+void Engine::Complete(uint32_t channel, Rendezvous& rendezvous) {
+  const double end_s = EndOf(channel, rendezvous);
   if (end_s == kNever) return;
-  meet.over = true;
+  rendezvous.over = true;
   const std::vector<uint32_t>& members = job_.channels[channel].members;
   for (size_t i = 0; i < members.size(); ++i) {
     RankState& state = ranks_[members[i]];
     // Ranks leave within microseconds of each other.
     const double left_s = static_cast<double>(noise_.random().Next() & 0xffU) * 1e-7;
-    state.ops[meet.ops[i] - state.base].end_s = end_s + left_s;
+    state.ops[rendezvous.ops[i] - state.base].end_s = end_s + left_s;
     Queue(members[i]);
   }
-  if (!wanted_.empty()) Measure(channel, meet, end_s);
+  if (!wanted_.empty()) Measure(channel, rendezvous, end_s);
 }
 
 bool Engine::HasLink(uint32_t channel) const {
@@ -395,36 +396,37 @@ bool Engine::HasLink(uint32_t channel) const {
   });
 }
 
-/// When an operation ends whose participants have all come.
-double Engine::EndOf(uint32_t channel, const Meet& meet) {
-  double length_s = meet.seconds * pace_.Transfer(channel, meet.func, meet.last_s);
-  if (meet.tokens > 0) length_s *= 0.1 + 0.9 * meet.tokens;
-  double end_s = pace_.Rested(channel, meet.last_s) + length_s;
+/// Returns when an operation ends that all participants have joined; kNever if it hangs.
+double Engine::EndOf(uint32_t channel, const Rendezvous& rendezvous) {
+  double length_s =
+      rendezvous.seconds * pace_.Transfer(channel, rendezvous.func, rendezvous.last_s);
+  if (rendezvous.tokens > 0) length_s *= 0.1 + 0.9 * rendezvous.tokens;
+  double end_s = pace_.LinksUpAt(channel, rendezvous.last_s) + length_s;
   if (end_s < fault_.onset_s || fault_.kind == FaultKind::kNone) return end_s;
   const std::vector<uint32_t>& members = job_.channels[channel].members;
   switch (fault_.kind) {
     case FaultKind::kDroppedLink:
       if (!HasLink(channel)) return end_s;
-      Strike(std::max(fault_.onset_s, meet.last_s));
+      RecordEffect(std::max(fault_.onset_s, rendezvous.last_s));
       return kNever;
     case FaultKind::kHungCollective:
-      if (channel != fault_.channel || struck_operation_ || meet.last_s < fault_.onset_s) {
+      if (channel != fault_.channel || operation_hit_ || rendezvous.last_s < fault_.onset_s) {
         return end_s;
       }
-      struck_operation_ = true;
-      Strike(meet.last_s);
+      operation_hit_ = true;
+      RecordEffect(rendezvous.last_s);
       return kNever;
     case FaultKind::kKilled:
-    case FaultKind::kNodeGone:
+    case FaultKind::kNodeLost:
     case FaultKind::kStopped: {
-      // A stopped process moves nothing between nodes; inside of a node its GPU does.
+      // A stopped process moves no data between nodes. Inside a node, its GPU does.
       if (fault_.kind == FaultKind::kStopped && !job_.channels[channel].crosses_nodes) {
         return end_s;
       }
       for (const uint32_t member : members) {
-        if (end_s < FrozenAt(member) || meet.last_s >= ThawsAt(member)) continue;
-        if (ThawsAt(member) == kNever) return kNever;
-        end_s = ThawsAt(member) + std::min(length_s, end_s - fault_.onset_s);
+        if (end_s < StopsAt(member) || rendezvous.last_s >= ResumesAt(member)) continue;
+        if (ResumesAt(member) == kNever) return kNever;
+        end_s = ResumesAt(member) + std::min(length_s, end_s - fault_.onset_s);
       }
       return end_s;
     }
@@ -433,18 +435,19 @@ double Engine::EndOf(uint32_t channel, const Meet& meet) {
   }
 }
 
-/// What a byte waits on each connection of a channel.
-void Engine::Measure(uint32_t channel, const Meet& meet, double end_s) {
-  constexpr double kWaitNsAByte = 0.04;
+/// Measures the waits on each connection of a channel.
+void Engine::Measure(uint32_t channel, const Rendezvous& rendezvous, double end_s) {
+  constexpr double kWaitNsPerByte = 0.04;
   const Channel& where = job_.channels[channel];
   const detect::CommId id = job_.comms[where.comm].id;
   if (std::find(wanted_.begin(), wanted_.end(), id) == wanted_.end()) return;
   const auto& links = pace_.links(channel);
-  const uint64_t bytes = meet.bytes / std::max<size_t>(1, links.size() / where.members.size());
+  const uint64_t bytes =
+      rendezvous.bytes / std::max<size_t>(1, links.size() / where.members.size());
   for (const Pace::Link& link : links) {
-    double wait_ns = kWaitNsAByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
+    double wait_ns = kWaitNsPerByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
     if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
-    wait_ns *= pace_.Connection(link.from, link.to, meet.func, meet.last_s);
+    wait_ns *= pace_.Connection(link.from, link.to, rendezvous.func, rendezvous.last_s);
     const detect::PeerSums sums{Rank{link.from},
                                 Rank{link.to},
                                 id,
@@ -462,15 +465,15 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
   const Channel& channel = job_.channels[op.channel];
   const Place& place = places_[op.channel];
   if (!channel.crosses_nodes || op.ordinal < place.first ||
-      op.ordinal - place.first >= place.meets.size()) {
+      op.ordinal - place.first >= place.rendezvous_queue.size()) {
     return std::nullopt;
   }
-  const Meet& meet = place.meets[op.ordinal - place.first];
+  const Rendezvous& rendezvous = place.rendezvous_queue[op.ordinal - place.first];
   const auto n = static_cast<uint32_t>(channel.members.size());
   const uint32_t next = channel.members[(op.member + 1) % n];
   const uint32_t previous = channel.members[(op.member + n - 1) % n];
   const auto absent = [&](uint32_t member) {
-    return meet.ops[member] == kNone || FrozenAt(channel.members[member]) <= horizon_s_;
+    return rendezvous.ops[member] == kNone || StopsAt(channel.members[member]) <= horizon_s_;
   };
   if (channel.pair) {
     const bool sends = op.member == 0;
@@ -480,8 +483,8 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
     return detect::PeerEdge{Rank{next}, sends ? Direction::kSend : Direction::kRecv, state, 0};
   }
   const uint64_t steps = op.ordinal % 29;
-  bool missing = meet.arrived < n;
-  if (FrozenAt(fault_.rank) <= horizon_s_) {
+  bool missing = rendezvous.arrived < n;
+  if (StopsAt(fault_.rank) <= horizon_s_) {
     for (uint32_t i = 0; i < n && !missing; ++i) missing = absent(i);
   }
   if (!missing) {
@@ -495,6 +498,7 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
     return detect::PeerEdge{Rank{previous}, Direction::kRecv, EdgeState::kRecvWait,
                             steps + 1 + op.member % 4};
   }
+  // Some member is missing: its predecessor waits for credit, and all others wait for data.
   if (absent((op.member + 1) % n)) {
     return detect::PeerEdge{Rank{next}, Direction::kSend, EdgeState::kSendPeerWait, 0};
   }

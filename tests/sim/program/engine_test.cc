@@ -1,5 +1,5 @@
-// What must hold of any execution of rank programs, whatever is drawn: the order of streams, when
-// collectives end, and that the totals which are told are those of the operations.
+// Invariants of every execution of rank programs, for any random draw: the order of streams, the
+// ends of collectives, and the totals in the records.
 
 #include "tests/sim/program/engine.h"
 
@@ -23,28 +23,28 @@ Case CaseOf(Family family, std::string_view fault) {
   return what;
 }
 
-/// One job that has run for a while, with all of its operations.
+/// One job with all of its operations.
 struct Execution {
   explicit Execution(Family family, uint64_t seed, std::string_view fault = "none")
-      : noise(seed), world(MakeWorld(CaseOf(family, fault), noise)) {
-    world.setting.pauses.clear();
-    world.setting.job.local_steps = 5;
-    world.job = MakeJob(family, 8, world.setting.job);
-    // What is hidden from the detector obeys the same laws.
-    for (Comm& comm : world.job.comms) comm.told = true;
-    for (Fault& one : world.faults) one.onset_s = kSimulatedS / 2;
-    engine.emplace(world.job, world.setting, world.faults, seed);
+      : noise(seed), setup(MakeRunSetup(CaseOf(family, fault), noise)) {
+    setup.setting.pauses.clear();
+    setup.setting.job.local_steps = 5;
+    setup.job = MakeJob(family, 8, setup.setting.job);
+    // Operations that the detector does not see obey the same invariants.
+    for (Comm& comm : setup.job.comms) comm.recorded = true;
+    for (Fault& one : setup.faults) one.onset_s = kSimulatedS / 2;
+    engine.emplace(setup.job, setup.setting, setup.faults, seed);
   }
-  double step_s() const { return world.setting.step_s; }
+  double step_s() const { return setup.setting.step_s; }
 
   Noise noise;
-  World world;
+  RunSetup setup;
   std::optional<Engine> engine;
 };
 
 class ProgramTest : public testing::TestWithParam<Family> {};
 
-TEST_P(ProgramTest, ACollectiveEndsForAllAfterItsLastParticipantCame) {
+TEST_P(ProgramTest, ACollectiveEndsForAllAfterItsLastParticipantJoined) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Execution run(GetParam(), seed);
     run.engine->RunUntil(kSimulatedS);
@@ -55,11 +55,11 @@ TEST_P(ProgramTest, ACollectiveEndsForAllAfterItsLastParticipantCame) {
       double last_end_s = 0;
       double seconds = 0;
     };
-    std::map<std::pair<uint32_t, uint64_t>, Seen> meets;
+    std::map<std::pair<uint32_t, uint64_t>, Seen> rendezvous_queue;
     for (uint32_t rank = 0; rank < 8; ++rank) {
       for (const Op& op : run.engine->rank(rank).ops) {
         if (op.kind != Op::Kind::kTransfer) continue;
-        Seen& seen = meets[{op.channel, op.ordinal}];
+        Seen& seen = rendezvous_queue[{op.channel, op.ordinal}];
         ++seen.count;
         seen.last_start_s = std::max(seen.last_start_s, op.start_s);
         seen.first_end_s = std::min(seen.first_end_s, op.end_s);
@@ -67,26 +67,26 @@ TEST_P(ProgramTest, ACollectiveEndsForAllAfterItsLastParticipantCame) {
         seen.seconds = op.seconds;
       }
     }
-    for (const auto& [key, seen] : meets) {
+    for (const auto& [key, seen] : rendezvous_queue) {
       if (seen.first_end_s == kNever) continue;
-      EXPECT_EQ(seen.count, run.world.job.channels[key.first].members.size());
+      EXPECT_EQ(seen.count, run.setup.job.channels[key.first].members.size());
       EXPECT_GT(seen.first_end_s, seen.last_start_s) << "channel " << key.first;
       EXPECT_GT(seen.first_end_s - seen.last_start_s, 0.3 * seen.seconds);
-      EXPECT_LT(seen.last_end_s - seen.first_end_s, 1e-4) << "they leave together";
+      EXPECT_LT(seen.last_end_s - seen.first_end_s, 1e-4) << "all members leave together";
     }
   }
 }
 
-TEST_P(ProgramTest, StreamsKeepTheirOrderAndNothingStartsBeforeItsTime) {
+TEST_P(ProgramTest, StreamsKeepTheirOrderAndDependencies) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Execution run(GetParam(), seed);
     run.engine->RunUntil(kSimulatedS);
     for (uint32_t rank = 0; rank < 8; ++rank) {
       const auto& ops = run.engine->rank(rank).ops;
-      std::vector<double> free_s(run.world.job.streams);
+      std::vector<double> free_s(run.setup.job.streams);
       double enqueued_s = 0;
       for (const Op& op : ops) {
-        EXPECT_GE(op.enqueue_s, enqueued_s) << "a CPU does one thing after another";
+        EXPECT_GE(op.enqueue_s, enqueued_s) << "a CPU enqueues in order";
         enqueued_s = op.enqueue_s;
         if (op.start_s == kNever) continue;
         EXPECT_GE(op.start_s, op.enqueue_s);
@@ -126,9 +126,9 @@ TEST_P(ProgramTest, BlockedTimeIsTheUnionOfRunningOperations) {
   std::vector<Recorder::Ended> ended;
   for (double at_s = 0.25; at_s < kSimulatedS; at_s += 0.25) {
     engine.RunUntil(at_s);
-    Recorder::Look look;
-    recorder.Read(at_s, look);
-    for (const auto& one : look.ended) ended.push_back(one);
+    Recorder::Snapshot snapshot;
+    recorder.Read(at_s, snapshot);
+    for (const auto& one : snapshot.ended) ended.push_back(one);
   }
   std::sort(ended.begin(), ended.end(),
             [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
@@ -148,7 +148,7 @@ TEST_P(ProgramTest, BlockedTimeIsTheUnionOfRunningOperations) {
       return j < ended.size() && ended[j].start_s == ended[i].start_s;
     };
     EXPECT_NEAR(static_cast<double>(ended[i].record.blocked_ns) * 1e-9, union_s, 1e-6);
-    if (!together(i - 1) && !together(i + 1)) {  // of two at once either may be the first
+    if (!together(i - 1) && !together(i + 1)) {  // of two simultaneous ones, either may be first
       EXPECT_EQ(ended[i].record.moved_bytes, bytes);
     }
     ++compared;
@@ -156,10 +156,10 @@ TEST_P(ProgramTest, BlockedTimeIsTheUnionOfRunningOperations) {
   EXPECT_GT(compared, 0U);
 }
 
-TEST_P(ProgramTest, TheCpuIsNoFurtherAheadThanItMayBe) {
+TEST_P(ProgramTest, TheCpuStaysWithinItsLaunchDepth) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Execution run(GetParam(), seed);
-    const uint32_t ahead = run.world.setting.ahead;
+    const uint32_t ahead = run.setup.setting.ahead;
     if (ahead == 0) continue;
     run.engine->RunUntil(kSimulatedS);
     for (uint32_t rank = 0; rank < 8; ++rank) {
@@ -174,55 +174,55 @@ TEST_P(ProgramTest, TheCpuIsNoFurtherAheadThanItMayBe) {
   }
 }
 
-TEST_P(ProgramTest, NothingOfAKilledRankHappensAfterwards) {
+TEST_P(ProgramTest, AKilledRankDoesNothingMore) {
   Execution run(GetParam(), 3, "sigkill");
   run.engine->RunUntil(kSimulatedS * 2);
-  const double onset_s = run.world.faults.front().onset_s;
-  EXPECT_EQ(run.engine->struck_s(), onset_s);
+  const double onset_s = run.setup.faults.front().onset_s;
+  EXPECT_EQ(run.engine->effect_s(), onset_s);
   for (uint32_t rank = 0; rank < 8; ++rank) {
     for (const Op& op : run.engine->rank(rank).ops) {
-      if (rank == run.world.faults.front().rank) {
+      if (rank == run.setup.faults.front().rank) {
         EXPECT_LE(op.enqueue_s, onset_s + 1);
         if (op.start_s < kNever) {
           EXPECT_LT(op.start_s, onset_s);
         }
       }
       if (op.kind != Op::Kind::kTransfer || op.end_s == kNever) continue;
-      const auto& members = run.world.job.channels[op.channel].members;
-      if (std::count(members.begin(), members.end(), run.world.faults.front().rank) > 0) {
+      const auto& members = run.setup.job.channels[op.channel].members;
+      if (std::count(members.begin(), members.end(), run.setup.faults.front().rank) > 0) {
         EXPECT_LE(op.end_s, onset_s + 1e-4) << "an operation ended without one of its members";
       }
     }
   }
 }
 
-TEST_P(ProgramTest, EveryFaultThatFitsTakesEffect) {
+TEST_P(ProgramTest, EveryFittingFaultTakesEffect) {
   for (const FaultSpec& spec : Faults()) {
     if (spec.kind == FaultKind::kNone || !Fits(spec.kind, GetParam())) continue;
-    // A link of a job on one node does not exist; a checkpoint comes when it is due.
+    // A job on one node has no links. A fault of a checkpoint takes effect at the next checkpoint.
     Noise noise(5);
     const Case what = CaseOf(GetParam(), spec.name);
-    const World world = MakeWorld(what, noise);
-    ASSERT_FALSE(world.faults.empty());
-    EXPECT_LT(world.faults.front().rank, 8U);
-    if (world.job.nodes() == 1) continue;
-    Engine engine(world.job, world.setting, world.faults, world.seed);
+    const RunSetup setup = MakeRunSetup(what, noise);
+    ASSERT_FALSE(setup.faults.empty());
+    EXPECT_LT(setup.faults.front().rank, 8U);
+    if (setup.job.nodes() == 1) continue;
+    Engine engine(setup.job, setup.setting, setup.faults, setup.seed);
     double at_s = 0;
-    while (engine.struck_s() == kNever && at_s < 2000) engine.RunUntil(at_s += 10);
-    EXPECT_GE(engine.struck_s(), engine.fault().onset_s) << spec.name;
-    EXPECT_LT(engine.struck_s(), kNever) << spec.name;
+    while (engine.effect_s() == kNever && at_s < 2000) engine.RunUntil(at_s += 10);
+    EXPECT_GE(engine.effect_s(), engine.fault().onset_s) << spec.name;
+    EXPECT_LT(engine.effect_s(), kNever) << spec.name;
   }
 }
 
 TEST_P(ProgramTest, ASlowGpuTakesLongerForItsKernels) {
   Noise noise(9);
-  World world = MakeWorld(CaseOf(GetParam(), "gpu-30%"), noise);
-  world.setting.stall_chance = 0;
-  const double onset_s = 20 + 30 * world.setting.step_s;
-  world.faults.front().onset_s = onset_s;
-  Engine engine(world.job, world.setting, world.faults, 1);
+  RunSetup setup = MakeRunSetup(CaseOf(GetParam(), "gpu-30%"), noise);
+  setup.setting.stall_chance = 0;
+  const double onset_s = 20 + 30 * setup.setting.step_s;
+  setup.faults.front().onset_s = onset_s;
+  Engine engine(setup.job, setup.setting, setup.faults, 1);
   engine.RunUntil(2 * onset_s);
-  for (const uint32_t rank : {world.faults.front().rank, (world.faults.front().rank + 1) % 8}) {
+  for (const uint32_t rank : {setup.faults.front().rank, (setup.faults.front().rank + 1) % 8}) {
     double longer[2] = {};  // than nominal, before and after
     double nominal[2] = {};
     for (const Op& op : engine.rank(rank).ops) {
@@ -231,7 +231,7 @@ TEST_P(ProgramTest, ASlowGpuTakesLongerForItsKernels) {
       nominal[op.start_s >= onset_s] += op.seconds;
     }
     const double change = longer[1] / nominal[1] / (longer[0] / nominal[0]);
-    EXPECT_NEAR(change, rank == world.faults.front().rank ? 1.3 : 1.0, 0.05);
+    EXPECT_NEAR(change, rank == setup.faults.front().rank ? 1.3 : 1.0, 0.05);
   }
 }
 
@@ -242,48 +242,48 @@ INSTANTIATE_TEST_SUITE_P(Families, ProgramTest, testing::ValuesIn(kFamilies),
                            return name;
                          });
 
-TEST(RecorderTest, AStoppedProcessWritesNothingMore) {
+TEST(RecorderTest, AStoppedProcessWritesNoRecords) {
   Execution run(Family::kDdp, 2, "sigstop");
-  const uint32_t rank = run.world.faults.front().rank;
+  const uint32_t rank = run.setup.faults.front().rank;
   Recorder recorder(*run.engine, rank);
-  Recorder::Look look;
-  for (double at_s = 0.5; at_s <= run.world.faults.front().onset_s; at_s += 0.5) {
+  Recorder::Snapshot snapshot;
+  for (double at_s = 0.5; at_s <= run.setup.faults.front().onset_s; at_s += 0.5) {
     run.engine->RunUntil(at_s);
-    recorder.Read(at_s, look);
+    recorder.Read(at_s, snapshot);
   }
-  const double later_s = run.world.faults.front().onset_s + 30;
+  const double later_s = run.setup.faults.front().onset_s + 30;
   run.engine->RunUntil(later_s);
-  recorder.Read(later_s, look);
-  const uint64_t step = look.step;
-  EXPECT_GT(look.silent_s, 29);
-  recorder.Read(later_s + 10, look);
-  EXPECT_TRUE(look.ended.empty());
-  EXPECT_EQ(look.step, step);
+  recorder.Read(later_s, snapshot);
+  const uint64_t step = snapshot.step;
+  EXPECT_GT(snapshot.silent_s, 29);
+  recorder.Read(later_s + 10, snapshot);
+  EXPECT_TRUE(snapshot.ended.empty());
+  EXPECT_EQ(snapshot.step, step);
 }
 
-TEST(RecorderTest, OnlyMarkedPausesAreTold) {
+TEST(RecorderTest, OnlyMarkedPausesAreReported) {
   for (const bool marked : {true, false}) {
     Execution run(Family::kDdp, 2);
-    run.world.setting.pauses.push_back(
+    run.setup.setting.pauses.push_back(
         {.phase = detect::Phase::kEvaluation, .marked = marked, .first_step = 3, .seconds = 20});
     uint8_t seen = 0;
     double longest_s = 0;
     Recorder recorder(*run.engine, 0);
     for (double at_s = 0.5; at_s <= kSimulatedS; at_s += 0.5) {
       run.engine->RunUntil(at_s);
-      Recorder::Look look;
-      recorder.Read(at_s, look);
-      seen |= look.phases;
-      longest_s = std::max(longest_s, look.since_step_s);
+      Recorder::Snapshot snapshot;
+      recorder.Read(at_s, snapshot);
+      seen |= snapshot.phases;
+      longest_s = std::max(longest_s, snapshot.since_step_s);
     }
     EXPECT_EQ(seen, marked ? static_cast<uint8_t>(detect::Phase::kEvaluation) : 0);
-    EXPECT_GT(longest_s, 15) << "it did pause";
+    EXPECT_GT(longest_s, 15) << "the rank did pause";
   }
 }
 
-SeenFlight FlightOf(uint64_t seq, detect::FlightState state, uint64_t age_ns, uint64_t comm,
-                    uint32_t slot) {
-  SeenFlight seen;
+TableFlight FlightOf(uint64_t seq, detect::FlightState state, uint64_t age_ns, uint64_t comm,
+                     uint32_t slot) {
+  TableFlight seen;
   seen.flight.comm = detect::CommId{comm};
   seen.flight.func = detect::Func::kAllReduce;
   seen.flight.seq = seq;
@@ -293,37 +293,37 @@ SeenFlight FlightOf(uint64_t seq, detect::FlightState state, uint64_t age_ns, ui
   return seen;
 }
 
-TEST(FlightsTest, TheTablesOrderIsThatOfItsEntries) {
+TEST(FlightsTest, TableOrderFollowsTheSlots) {
   using detect::FlightState;
-  const auto told = ToldFlights({FlightOf(1, FlightState::kStarted, 2'000'000'000, 1, 9),
-                                 FlightOf(2, FlightState::kEnqueued, 1'000'000'000, 1, 4),
-                                 FlightOf(3, FlightState::kEnqueued, 600'000'000, 1, 0)},
-                                FlightRule::kTableOrder);
-  ASSERT_EQ(told.size(), 2U) << "young ones are not told";
-  EXPECT_EQ(told[0].seq, 2U);
-  EXPECT_EQ(told[1].seq, 1U);
+  const auto flights = ReportedFlights({FlightOf(1, FlightState::kStarted, 2'000'000'000, 1, 9),
+                                        FlightOf(2, FlightState::kEnqueued, 1'000'000'000, 1, 4),
+                                        FlightOf(3, FlightState::kEnqueued, 600'000'000, 1, 0)},
+                                       FlightRule::kTableOrder);
+  ASSERT_EQ(flights.size(), 2U) << "young flights are not reported";
+  EXPECT_EQ(flights[0].seq, 2U);
+  EXPECT_EQ(flights[1].seq, 1U);
 }
 
-TEST(FlightsTest, StartedOnesComeFirstAndOneEnqueuedOfACommunicator) {
+TEST(FlightsTest, StartedFlightsComeFirstThenOneEnqueuedPerCommunicator) {
   using detect::FlightState;
-  const auto told = ToldFlights({FlightOf(5, FlightState::kEnqueued, 3'000'000'000, 1, 0),
-                                 FlightOf(6, FlightState::kEnqueued, 2'000'000'000, 1, 1),
-                                 FlightOf(7, FlightState::kEnqueued, 1'000'000'000, 2, 2),
-                                 FlightOf(4, FlightState::kStarted, 900'000'000, 1, 3)},
-                                FlightRule::kStartedFirst);
-  ASSERT_EQ(told.size(), 3U);
-  EXPECT_EQ(told[0].seq, 4U);
-  EXPECT_EQ(told[1].seq, 5U);
-  EXPECT_EQ(told[2].seq, 7U);
+  const auto flights = ReportedFlights({FlightOf(5, FlightState::kEnqueued, 3'000'000'000, 1, 0),
+                                        FlightOf(6, FlightState::kEnqueued, 2'000'000'000, 1, 1),
+                                        FlightOf(7, FlightState::kEnqueued, 1'000'000'000, 2, 2),
+                                        FlightOf(4, FlightState::kStarted, 900'000'000, 1, 3)},
+                                       FlightRule::kStartedFirst);
+  ASSERT_EQ(flights.size(), 3U);
+  EXPECT_EQ(flights[0].seq, 4U);
+  EXPECT_EQ(flights[1].seq, 5U);
+  EXPECT_EQ(flights[2].seq, 7U);
 }
 
-TEST(RunTest, ASeedHasOneOutcome) {
+TEST(RunTest, ASeedDeterminesTheOutcome) {
   const Case what = CaseOf(Family::kPipeline, "loader");
   const Outcome first = RunCase(what, 11);
   const Outcome second = RunCase(what, 11);
   EXPECT_EQ(first.onset_s, second.onset_s);
   EXPECT_EQ(first.latency_s, second.latency_s);
-  EXPECT_EQ(first.said.size(), second.said.size());
+  EXPECT_EQ(first.reported.size(), second.reported.size());
   EXPECT_NE(first.onset_s, RunCase(what, 12).onset_s);
 }
 

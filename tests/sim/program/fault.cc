@@ -13,7 +13,7 @@ const std::vector<FaultSpec>& Faults() {
   static const std::vector<FaultSpec> kFaults = {
       {.name = "none"},
       {.name = "sigkill", .kind = kKilled},
-      {.name = "node-gone", .kind = kNodeGone},
+      {.name = "node-gone", .kind = kNodeLost},
       {.name = "sigstop", .kind = kStopped},
       {.name = "loader", .kind = kLoader},
       {.name = "kernel", .kind = kInfiniteKernel},
@@ -82,7 +82,7 @@ std::vector<FaultClass> RightClasses(FaultKind kind) {
     case FaultKind::kNone:
       return {};
     case FaultKind::kKilled:
-    case FaultKind::kNodeGone:
+    case FaultKind::kNodeLost:
       return {FaultClass::kDead};
     case FaultKind::kStopped:
     case FaultKind::kLoader:
@@ -125,7 +125,7 @@ Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_
   Fault fault{.kind = kind, .magnitude = magnitude, .onset_s = onset_s};
   fault.rank = static_cast<uint32_t>(noise.random().Below(job.world));
   if (job.channels.empty()) return fault;
-  // A link is one of a channel that crosses nodes and is used; not all ranks have one.
+  // A link belongs to a channel that crosses nodes and is used. Not all ranks have one.
   const bool link = kind == FaultKind::kSlowNic || kind == FaultKind::kDroppedLink ||
                     kind == FaultKind::kLossyLink || kind == FaultKind::kHungCollective;
   std::vector<uint32_t> used;

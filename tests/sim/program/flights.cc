@@ -16,31 +16,31 @@ bool IsPairwise(detect::Func func) {
 
 }  // namespace
 
-std::vector<detect::InFlight> ToldFlights(std::vector<SeenFlight> flights, FlightRule rule) {
-  std::erase_if(flights, [](const SeenFlight& seen) { return seen.flight.age_ns < kAgeLeastNs; });
+std::vector<detect::InFlight> ReportedFlights(std::vector<TableFlight> flights, FlightRule rule) {
+  std::erase_if(flights, [](const TableFlight& seen) { return seen.flight.age_ns < kAgeLeastNs; });
   std::sort(flights.begin(), flights.end(),
-            [](const SeenFlight& a, const SeenFlight& b) { return a.slot < b.slot; });
-  std::vector<detect::InFlight> told;
+            [](const TableFlight& a, const TableFlight& b) { return a.slot < b.slot; });
+  std::vector<detect::InFlight> reported;
   if (rule == FlightRule::kTableOrder) {
-    for (SeenFlight& seen : flights) {
+    for (TableFlight& seen : flights) {
       const bool unknown =
           !seen.flight.edge || seen.flight.edge->state == detect::EdgeState::kUnknown;
       if (IsPairwise(seen.flight.func) && unknown) seen.flight.edge.reset();
-      told.push_back(seen.flight);
+      reported.push_back(seen.flight);
     }
-    return told;
+    return reported;
   }
   std::map<uint64_t, detect::InFlight> next;  // by communicator
-  for (const SeenFlight& seen : flights) {
+  for (const TableFlight& seen : flights) {
     if (seen.flight.state == FlightState::kStarted) {
-      told.push_back(seen.flight);
+      reported.push_back(seen.flight);
       continue;
     }
     const auto [known, added] = next.emplace(seen.flight.comm.value, seen.flight);
     if (!added && seen.flight.age_ns > known->second.age_ns) known->second = seen.flight;
   }
-  for (const auto& [comm, flight] : next) told.push_back(flight);
-  return told;
+  for (const auto& [comm, flight] : next) reported.push_back(flight);
+  return reported;
 }
 
 }  // namespace holdfast::sim::program

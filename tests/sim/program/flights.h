@@ -5,28 +5,28 @@
 
 #include "coordinator/detect/records.h"
 
-// Which operations in flight an agent tells.
+// Which operations in flight an agent reports.
 
 namespace holdfast::sim::program {
 
-/// As a rank's table in shared memory holds it.
-struct SeenFlight {
+/// An operation in flight, as a rank's table in shared memory holds it.
+struct TableFlight {
   detect::InFlight flight;
   uint32_t slot = 0;  // of the table
 };
 
 enum class FlightRule : uint8_t {
-  /// All that run, in the order of the table, then of those that are only enqueued the oldest of
-  /// each communicator. The peer of a send or receive is told. As agent/server/telemetry_sender.cc.
+  /// All started operations in the order of the table, then the oldest enqueued operation of each
+  /// communicator. Reports the peer of a send or receive. As agent/server/telemetry_sender.cc.
   kStartedFirst,
-  /// All, in the order of the table, and the peer of a send or receive only where its connection
-  /// is known: what agents of earlier releases tell.
+  /// All operations in the order of the table. Reports the peer of a send or receive only if its
+  /// connection is known. As agents of earlier releases.
   kTableOrder,
 };
-/// In both, only what is older than 0.7 s.
+/// Both rules report only operations older than 0.7 s.
 inline constexpr FlightRule kAgentsRule = FlightRule::kStartedFirst;
 
-/// Of one rank's flights, those that are told, in that order.
-std::vector<detect::InFlight> ToldFlights(std::vector<SeenFlight> flights, FlightRule rule);
+/// Returns the flights of one rank that its agent reports, in the order of the report.
+std::vector<detect::InFlight> ReportedFlights(std::vector<TableFlight> flights, FlightRule rule);
 
 }  // namespace holdfast::sim::program

@@ -6,32 +6,32 @@
 
 #include "coordinator/detect/records.h"
 
-// Training jobs as rank programs: what the CPU of each rank does in an iteration, in order. The
-// engine (engine.h) executes them on a compute stream and streams of communicators.
+// Training jobs as rank programs: the instructions of each rank's CPU in an iteration, in order.
+// The engine (engine.h) executes them on a compute stream and on one stream per communicator.
 
 namespace holdfast::sim::program {
 
 enum class Family : uint8_t {
-  kDdp,           // all-reduce of buckets beside the backward pass
-  kFsdp,          // weights gathered ahead of use, gradients scattered
+  kDdp,           // all-reduce of buckets during the backward pass
+  kFsdp,          // weights gathered before use, gradients scattered
   kTensorData,    // all-reduce in each layer, buckets over replicas
   kPipeline,      // 1F1B, uneven stages, collectives over stages
-  kInterleaved,   // the same with two chunks a stage
+  kInterleaved,   // 1F1B with two chunks per stage
   kThree,         // tensor × pipeline × data
-  kExperts,       // all-to-all to experts that get different numbers of tokens
-  kAccumulation,  // several batches before one reduction
-  kLocalSgd,      // many steps before one reduction
-  kSendReceive,   // sends and receives, no collective
-  kStepsOnly,     // nothing of its communication is told
+  kExperts,       // all-to-all to experts with different numbers of tokens
+  kAccumulation,  // several batches per reduction
+  kLocalSgd,      // many steps per reduction
+  kSendReceive,   // sends and receives, no collectives
+  kStepsOnly,     // its communication is not recorded
 };
 inline constexpr Family kFamilies[] = {
     Family::kDdp,         Family::kFsdp,        Family::kTensorData, Family::kPipeline,
     Family::kInterleaved, Family::kThree,       Family::kExperts,    Family::kAccumulation,
     Family::kLocalSgd,    Family::kSendReceive, Family::kStepsOnly};
-/// "ddp", "fsdp", …: as on a command line.
+/// Returns "ddp", "fsdp" and so on, as on the command line.
 std::string_view ToString(Family family);
 
-/// What the time of a computation follows, beside the GPU's speed.
+/// What the time of a computation depends on, in addition to the GPU's speed.
 enum class Work : uint8_t { kFixed, kTokens, kExperts };
 
 struct Instruction {
@@ -39,20 +39,20 @@ struct Instruction {
     kHost,      // the CPU is busy
     kLoad,      // the CPU waits for the next batch
     kCompute,   // enqueues a kernel on the compute stream
-    kTransfer,  // enqueues an operation of a channel on its stream, after what was computed so far
+    kTransfer,  // enqueues an operation on its channel's stream, after the kernels so far
     kWait,      // the compute stream waits for the transfer with this label
-    kSync,      // the CPU waits until the compute stream has done all that was enqueued
-    kStep,      // the step is over
+    kSync,      // the CPU waits until the compute stream has completed all kernels
+    kStep,      // ends the step
   };
   Kind kind = Kind::kHost;
   Work work = Work::kFixed;
   detect::Func func = detect::Func::kOther;
   uint8_t stream = 0;
-  uint16_t label = 0;  // of a transfer, for kWait; 0: nobody waits
-  uint16_t every = 1;  // only in iterations whose number leaves every − 1
+  uint16_t label = 0;  // of a transfer, for kWait; 0: no instruction waits for it
+  uint16_t every = 1;  // executed only if the iteration modulo `every` is every − 1
   uint32_t channel = 0;
   uint64_t bytes = 0;
-  double seconds = 0;  // of an iteration that takes about a second: computing, or the transfer
+  double seconds = 0;  // of computing or of the transfer, in an iteration of about one second
 };
 using Program = std::vector<Instruction>;
 
@@ -60,11 +60,11 @@ struct Comm {
   detect::CommId id;
   detect::Role role = detect::Role::kUnknown;
   std::vector<uint32_t> members;
-  bool told = true;  // its operations are recorded
+  bool recorded = true;  // its operations are recorded
 };
 
-/// Ranks that meet in operations, in the order of their programs: all members of a communicator, or
-/// a sender and a receiver.
+/// Ranks that take part in the same operations, in the order of their programs: all members of a
+/// communicator, or a sender and a receiver.
 struct Channel {
   uint32_t comm = 0;
   std::vector<uint32_t> members;
@@ -88,19 +88,19 @@ struct Job {
   uint32_t node_of(uint32_t rank) const { return rank / ranks_per_node; }
 };
 
-/// What differs between jobs of one family.
+/// Differences between jobs of one family.
 struct JobOptions {
   uint32_t ranks_per_node = 1;
-  double first_stage = 1.1;  // load of a pipeline's ends: embedding, and head with loss
+  double first_stage = 1.1;  // load of the first stage (embedding) and the last (head with loss)
   double last_stage = 1.25;
-  bool sends_wait = false;     // the compute stream waits for sends, too
+  bool sends_wait = false;     // the compute stream also waits for sends
   bool over_stages = true;     // gradient norm and tied embeddings: collectives over stages
   uint32_t local_steps = 100;  // of local SGD
   bool sync_each_step = true;  // the CPU waits for the loss
-  bool hidden_barrier = true;  // of a job that tells steps only
+  bool hidden_barrier = true;  // in a job that reports only steps
 };
 
-/// Whether the family can have so many ranks.
+/// Whether a job of the family can have `world` ranks.
 bool Fits(Family family, uint32_t world);
 Job MakeJob(Family family, uint32_t world, const JobOptions& options);
 

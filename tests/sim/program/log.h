@@ -6,8 +6,8 @@
 
 namespace holdfast::sim::program {
 
-/// A queue in one piece of memory: what is taken from the front leaves room that is used again.
-/// Adding may move the entries.
+/// A queue in contiguous memory that reuses the space of removed entries. push_back() may move the
+/// entries and invalidates references.
 template <typename T>
 class Log {
  public:

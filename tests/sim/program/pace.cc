@@ -27,7 +27,7 @@ Pace::Pace(const Job& job, const Setting& setting, const std::vector<Fault>& fau
   if (setting.replica_sigma > 0) {
     for (double& one : load) one = std::exp(setting.replica_sigma * noise_.Normal());
   }
-  // Nodes with older GPUs come first: schedulers fill one partition, then the next.
+  // Nodes with older GPUs come first, as schedulers fill one partition before the next.
   const auto old_nodes = static_cast<uint32_t>(std::lround(setting.slow_share * job.nodes()));
   for (uint32_t rank = 0; rank < job.world; ++rank) {
     const double generation = job.node_of(rank) < old_nodes ? setting.slow_factor : 1;
@@ -88,7 +88,7 @@ void Pace::DrawIntervals(Noise& noise) {
 
 namespace {
 
-/// The interval of an ascending list that holds the moment.
+/// Returns the interval of an ascending list that contains `at_s`; nullptr if there is none.
 template <typename Intervals>
 auto At(const Intervals& intervals, double at_s) -> decltype(&intervals.front()) {
   auto after = std::upper_bound(intervals.begin(), intervals.end(), at_s,
@@ -120,7 +120,7 @@ double Pace::SlowCompute(const Fault& fault, uint32_t rank, double at_s) {
       return burst == nullptr ? 1 : burst->factor;
     }
     case FaultKind::kSlowCpu:
-      // Kernels are launched late, one more and the other less.
+      // Kernels are launched late, each by a different time.
       return 1 + 2 * fault.magnitude * noise_.random().Unit();
     default:
       return 1;
@@ -128,7 +128,7 @@ double Pace::SlowCompute(const Fault& fault, uint32_t rank, double at_s) {
 }
 
 double Pace::Tokens(uint32_t rank, uint32_t iteration) const {
-  // Load balancing holds the bias near where it began; batches differ.
+  // Load balancing keeps the bias constant, and batches differ.
   const double now = Noise::Normal(Mix(Mix(rank, 77), iteration));
   return std::exp(bias_[rank] + 0.05 * now - 0.5 * setting_.expert_sigma * setting_.expert_sigma);
 }
@@ -186,7 +186,7 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   for (size_t i = 0; slow_links_ && i < links_[channel].size(); ++i) {
     const Link& link = links_[channel][i];
     double factor = Connection(link.from, link.to, func, at_s);
-    // Losses come in bursts: most operations lose little, some much.
+    // Losses come in bursts: most operations lose few packets, some lose many.
     for (const Fault& fault : faults_) {
       const bool lossy = fault.kind == FaultKind::kLossyLink && link.from == fault.rank &&
                          link.to == fault.peer && factor > 1;
@@ -196,7 +196,7 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   }
   for (const Fault& fault : faults_) {
     if (fault.kind != FaultKind::kPcie || func != detect::Func::kAllGather) continue;
-    // Inside a node the bus is slow, too.
+    // The bus is also slow for transfers inside the node.
     if (at_s < fault.onset_s || at_s >= fault.heals_s || job_.channels[channel].crosses_nodes) {
       continue;
     }
@@ -210,7 +210,7 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
   return factor;
 }
 
-double Pace::Rested(uint32_t channel, double at_s) const {
+double Pace::LinksUpAt(uint32_t channel, double at_s) const {
   if (flaps_.empty()) return at_s;
   const Interval* flap = At(flaps_, at_s);
   if (flap == nullptr) return at_s;

@@ -5,7 +5,7 @@
 
 #include "tests/sim/program/fault.h"
 
-// How long things take at a moment: GPUs, CPUs and connections differ and change.
+// How long computations and transfers take: GPUs, CPUs and connections differ and change over time.
 
 namespace holdfast::sim::program {
 
@@ -13,18 +13,20 @@ class Pace {
  public:
   Pace(const Job& job, const Setting& setting, const std::vector<Fault>& faults, Noise& noise);
 
-  /// Of a computation of a rank that begins then, as a multiple of its nominal time.
+  /// Returns the duration of a computation that starts at `at_s`, as a multiple of its nominal
+  /// time.
   double Compute(uint32_t rank, double at_s, uint32_t iteration, Work work);
-  /// Of the CPU's work.
+  /// Returns the same for work of the rank's CPU.
   double Host(uint32_t rank);
-  /// The rank's share of its experts' tokens: 1 is the average.
+  /// Returns the rank's share of the experts' tokens; 1 is the average.
   double Tokens(uint32_t rank, uint32_t iteration) const;
-  /// Of a transfer on a channel that begins then: the slowest of its connections counts.
+  /// Returns the duration of a transfer that starts at `at_s`, as a multiple of its nominal time.
+  /// The channel's slowest connection counts.
   double Transfer(uint32_t channel, detect::Func func, double at_s);
-  /// How much longer a byte waits on one connection.
+  /// Returns the factor by which a byte waits longer on one connection.
   double Connection(uint32_t from, uint32_t to, detect::Func func, double at_s) const;
-  /// Until when the links of the channel rest; `at_s` when they do not.
-  double Rested(uint32_t channel, double at_s) const;
+  /// Returns when the channel's links are up again; `at_s` if they are up.
+  double LinksUpAt(uint32_t channel, double at_s) const;
   /// The connections of a channel that cross nodes.
   struct Link {
     uint32_t from = 0;
@@ -48,7 +50,7 @@ class Pace {
   const Job& job_;
   const Setting& setting_;
   const std::vector<Fault> faults_;
-  bool slow_links_ = false;  // some may be slow now or later
+  bool slow_links_ = false;  // some connection may be slow at some time
   Noise noise_;
   std::vector<double> speed_;  // by rank
   std::vector<double> bias_;   // of experts, by rank

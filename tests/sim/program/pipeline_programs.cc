@@ -1,5 +1,5 @@
-// Pipelines: 1F1B and interleaved, alone and with tensor and data parallelism. Rank = (stage ·
-// replicas + replica) · tensor + place, so that stages are on different nodes.
+// Pipelines: 1F1B and interleaved, alone and with tensor and data parallelism. The rank is (stage ·
+// replicas + replica) · tensor + place, which puts stages on different nodes.
 
 #include "tests/sim/program/writer.h"
 
@@ -16,7 +16,7 @@ struct Pass {
   uint32_t chunk = 0;
 };
 
-/// The order of passes of one stage: warm-up, one forward and one backward in turn, cool-down.
+/// Returns the order of passes of one stage: warm-up, alternating forward and backward, cool-down.
 std::vector<Pass> Schedule(uint32_t stage, uint32_t stages, uint32_t chunks,
                            uint32_t microbatches) {
   const uint32_t total = microbatches * chunks;
@@ -79,7 +79,7 @@ class PipelineWriter {
  public:
   PipelineWriter(Job& job, const JobOptions& options)
       : job_(job), options_(options), shape_(ShapeOf(job)), groups_(job) {
-    // Of an iteration, 0.75 are passes and bubbles.
+    // Passes and bubbles take 0.75 of an iteration.
     const double slots = shape_.microbatches * shape_.chunks + (shape_.stages - 1.0);
     slot_s_ = 0.75 / (3 * slots);
   }
@@ -171,8 +171,8 @@ class PipelineWriter {
     writer.Host(0.01);
     for (const Pass& pass : Schedule(stage, shape_.stages, shape_.chunks, shape_.microbatches)) {
       WritePass(writer, pass, stage, replica, place);
-      // A buffer is used again: the send before the last must be over. With several chunks a stage
-      // has a buffer for each pass.
+      // Two buffers alternate, so the send before the last must have completed. With several
+      // chunks, a stage has a buffer for each pass.
       if (sends_.size() > 1 && shape_.chunks == 1) {
         writer.Wait(sends_.front());
         sends_.erase(sends_.begin());

@@ -7,18 +7,18 @@ using detect::FlightState;
 Recorder::Recorder(Engine& engine, uint32_t rank)
     : engine_(engine), rank_(rank), begun_(engine.job().comms_of[rank].size()) {}
 
-void Recorder::Read(double at_s, Look& look) {
-  look = {};
-  // A process that does not run writes nothing.
+void Recorder::Read(double at_s, Snapshot& snapshot) {
+  snapshot = {};
+  // A stopped process writes nothing.
   double view_s = at_s;
-  if (at_s >= engine_.FrozenAt(rank_) && at_s < engine_.ThawsAt(rank_)) {
-    view_s = engine_.FrozenAt(rank_);
+  if (at_s >= engine_.StopsAt(rank_) && at_s < engine_.ResumesAt(rank_)) {
+    view_s = engine_.StopsAt(rank_);
   }
-  Replay(view_s, look);
-  ReadFlights(at_s, view_s, look);
-  ReadSteps(at_s, view_s, look);
-  look.silent_s = at_s - heard_s_;
-  seen_s_ = std::max(seen_s_, view_s);
+  Replay(view_s, snapshot);
+  ReadFlights(at_s, view_s, snapshot);
+  ReadSteps(at_s, view_s, snapshot);
+  snapshot.silent_s = at_s - last_write_s_;
+  read_until_s_ = std::max(read_until_s_, view_s);
 }
 
 uint16_t Recorder::TakeSlot() {
@@ -29,20 +29,23 @@ uint16_t Recorder::TakeSlot() {
   return slot;
 }
 
-/// Starts and ends since the look before, in their order: totals are those of that moment.
-void Recorder::Replay(double until_s, Look& look) {
+/// Replays starts and ends since the previous snapshot in their order, so that each record gets the
+/// totals of its own start.
+void Recorder::Replay(double until_s, Snapshot& snapshot) {
   auto& state = engine_.rank(rank_);
   events_.clear();
   for (Op& op : state.ops) {
     if (op.enqueue_s > until_s) break;
-    if (op.kind != Op::Kind::kTransfer || !engine_.job().comms[CommOf(op)].told) continue;
-    if (op.start_s > seen_s_ && op.start_s <= until_s) events_.push_back({op.start_s, true, &op});
+    if (op.kind != Op::Kind::kTransfer || !engine_.job().comms[CommOf(op)].recorded) continue;
+    if (op.start_s > read_until_s_ && op.start_s <= until_s) {
+      events_.push_back({op.start_s, true, &op});
+    }
     if (!op.over && op.end_s <= until_s) events_.push_back({op.end_s, false, &op});
   }
   std::sort(events_.begin(), events_.end(),
             [](const Event& a, const Event& b) { return a.at_s < b.at_s; });
   for (const Event& event : events_) {
-    heard_s_ = std::max(heard_s_, event.at_s);
+    last_write_s_ = std::max(last_write_s_, event.at_s);
     Op& op = *event.op;
     if (event.starts) {
       double blocked_s = blocked_s_;
@@ -59,7 +62,7 @@ void Recorder::Replay(double until_s, Look& look) {
     op.over = true;
     if (--running_ == 0) blocked_s_ += event.at_s - running_since_s_;
     if (op.seen) slots_[op.slot] = false;
-    Ended& ended = look.ended.emplace_back();
+    Ended& ended = snapshot.ended.emplace_back();
     ended.record = {.rank = Rank{rank_},
                     .comm = engine_.job().comms[CommOf(op)].id,
                     .func = op.func,
@@ -74,20 +77,20 @@ void Recorder::Replay(double until_s, Look& look) {
   }
 }
 
-void Recorder::ReadFlights(double at_s, double view_s, Look& look) {
+void Recorder::ReadFlights(double at_s, double view_s, Snapshot& snapshot) {
   auto& state = engine_.rank(rank_);
   const Job& job = engine_.job();
   open_.assign(begun_.size(), {});
   for (auto& row : open_) row.fill(kNone);
   for (Op& op : state.ops) {
     if (op.enqueue_s > view_s) break;
-    if (op.kind != Op::Kind::kTransfer || !job.comms[CommOf(op)].told) continue;
+    if (op.kind != Op::Kind::kTransfer || !job.comms[CommOf(op)].recorded) continue;
     const auto& comms = job.comms_of[rank_];
     const auto comm =
         static_cast<size_t>(std::find(comms.begin(), comms.end(), CommOf(op)) - comms.begin());
     const auto func = static_cast<size_t>(op.func);
     begun_[comm][func] = std::max(begun_[comm][func], op.sequence + 1);
-    heard_s_ = std::max(heard_s_, op.enqueue_s);
+    last_write_s_ = std::max(last_write_s_, op.enqueue_s);
     if (op.over) continue;
     if (!op.seen) {
       op.seen = true;
@@ -96,8 +99,8 @@ void Recorder::ReadFlights(double at_s, double view_s, Look& look) {
     open_[comm][func] = std::min(open_[comm][func], op.sequence);
     const bool started = op.start_s <= view_s;
     const double since_s = started ? op.start_s : op.enqueue_s;
-    if (at_s - since_s < 0.6) continue;  // nobody tells it
-    SeenFlight& seen = look.flights.emplace_back();
+    if (at_s - since_s < 0.6) continue;  // no rule reports it
+    TableFlight& seen = snapshot.flights.emplace_back();
     seen.slot = op.slot;
     seen.flight = {.rank = Rank{rank_},
                    .comm = job.comms[CommOf(op)].id,
@@ -108,7 +111,7 @@ void Recorder::ReadFlights(double at_s, double view_s, Look& look) {
                    .bytes = op.bytes,
                    .age_ns = static_cast<uint64_t>((at_s - since_s) * 1e9),
                    .edge = {}};
-    if (started && engine_.setting().tells_edges) seen.flight.edge = engine_.EdgeOf(rank_, op);
+    if (started && engine_.setting().reports_edges) seen.flight.edge = engine_.EdgeOf(rank_, op);
     if (!seen.flight.edge && job.channels[op.channel].pair) {
       seen.flight.edge =
           detect::PeerEdge{Rank{job.channels[op.channel].members[1 - op.member]},
@@ -120,35 +123,35 @@ void Recorder::ReadFlights(double at_s, double view_s, Look& look) {
     for (size_t func = 0; func < begun_[comm].size(); ++func) {
       const uint64_t count = std::min(begun_[comm][func], open_[comm][func]);
       if (count == 0) continue;
-      look.completed.push_back({Rank{rank_}, job.comms[job.comms_of[rank_][comm]].id,
-                                static_cast<detect::Func>(func), count});
+      snapshot.completed.push_back({Rank{rank_}, job.comms[job.comms_of[rank_][comm]].id,
+                                    static_cast<detect::Func>(func), count});
     }
   }
-  // What is over and told is forgotten.
+  // Drop operations that have ended and were reported.
   while (!state.ops.empty()) {
     const Op& op = state.ops.front();
     if (op.end_s > view_s) break;
-    const bool recorded = op.kind == Op::Kind::kTransfer && job.comms[CommOf(op)].told;
+    const bool recorded = op.kind == Op::Kind::kTransfer && job.comms[CommOf(op)].recorded;
     if (recorded && !op.over) break;
     state.ops.pop_front();
     ++state.base;
   }
 }
 
-void Recorder::ReadSteps(double at_s, double view_s, Look& look) {
+void Recorder::ReadSteps(double at_s, double view_s, Snapshot& snapshot) {
   auto& state = engine_.rank(rank_);
   while (!state.steps.empty() && state.steps.front().at_s <= view_s) {
     const StepMark& mark = state.steps.front();
-    look.steps.push_back({mark.step, static_cast<uint64_t>(mark.duration_s * 1e9)});
+    snapshot.steps.push_back({mark.step, static_cast<uint64_t>(mark.duration_s * 1e9)});
     steps_ = mark.step + 1;
     step_at_s_ = mark.at_s;
-    heard_s_ = std::max(heard_s_, mark.at_s);
+    last_write_s_ = std::max(last_write_s_, mark.at_s);
     state.steps.pop_front();
   }
-  look.step = steps_;
-  look.since_step_s = at_s - step_at_s_;
+  snapshot.step = steps_;
+  snapshot.since_step_s = at_s - step_at_s_;
   for (const PhaseMark& mark : state.phases) {
-    if (mark.from_s <= view_s && mark.to_s > seen_s_) look.phases |= mark.bit;
+    if (mark.from_s <= view_s && mark.to_s > read_until_s_) snapshot.phases |= mark.bit;
   }
   std::erase_if(state.phases, [&](const PhaseMark& mark) { return mark.to_s <= view_s; });
 }

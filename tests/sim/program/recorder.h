@@ -5,8 +5,8 @@
 #include "tests/sim/program/engine.h"
 #include "tests/sim/program/flights.h"
 
-// What a rank's library writes of its operations (client/core/collectives.cc), as its agent reads
-// it at a moment (agent/telemetry/table_reader.cc). Times here are true ones.
+// The records that a rank's library writes of its operations (client/core/collectives.cc), as its
+// agent reads them (agent/telemetry/table_reader.cc). Times are on the global clock.
 
 namespace holdfast::sim::program {
 
@@ -20,19 +20,19 @@ class Recorder {
     double stop_s = 0;
     double enqueue_s = 0;
   };
-  /// What is so at this moment and what is new since the look before. The engine knows all until
-  /// then.
-  struct Look {
+  /// The state at one moment, and the records since the previous snapshot. The engine must have run
+  /// until then.
+  struct Snapshot {
     std::vector<Ended> ended;
-    std::vector<SeenFlight> flights;
+    std::vector<TableFlight> flights;
     std::vector<detect::Completed> completed;
-    double silent_s = 0;  // since the rank wrote anything
+    double silent_s = 0;  // since the rank last wrote anything
     uint64_t step = 0;
     double since_step_s = 0;
     std::vector<detect::StepTime> steps;
     uint8_t phases = 0;
   };
-  void Read(double at_s, Look& look);
+  void Read(double at_s, Snapshot& snapshot);
 
  private:
   struct Event {
@@ -40,17 +40,17 @@ class Recorder {
     bool starts = false;
     Op* op = nullptr;
   };
-  void Replay(double until_s, Look& look);
-  void ReadFlights(double at_s, double view_s, Look& look);
-  void ReadSteps(double at_s, double view_s, Look& look);
+  void Replay(double until_s, Snapshot& snapshot);
+  void ReadFlights(double at_s, double view_s, Snapshot& snapshot);
+  void ReadSteps(double at_s, double view_s, Snapshot& snapshot);
   uint16_t TakeSlot();
   uint32_t CommOf(const Op& op) const { return engine_.job().channels[op.channel].comm; }
 
   Engine& engine_;
   const uint32_t rank_;
-  double seen_s_ = -1;
-  double heard_s_ = 0;
-  // As client/core/collectives.cc has them.
+  double read_until_s_ = -1;
+  double last_write_s_ = 0;
+  // The same totals as in client/core/collectives.cc.
   uint32_t running_ = 0;
   double running_since_s_ = 0;
   double blocked_s_ = 0;

@@ -12,9 +12,9 @@ using detect::Action;
 using detect::Verdict;
 
 constexpr double kTickS = 1;
-constexpr int kTicksAfter = 3;  // once all is found, for what is said wrongly then
+constexpr int kTicksAfter = 3;  // after all faults are found, to catch false verdicts
 
-/// What makes two verdicts the same: class, blame, and whether they restart.
+/// Returns a key that is equal for verdicts of the same class and blame that both restart or not.
 std::vector<uint32_t> KeyOf(const Verdict& verdict) {
   std::vector<uint32_t> key = {static_cast<uint32_t>(verdict.fault),
                                verdict.action >= Action::kRestartWithoutRoot ? 1U : 0U};
@@ -25,12 +25,12 @@ std::vector<uint32_t> KeyOf(const Verdict& verdict) {
   return key;
 }
 
-/// What is true of a run.
+/// The ground truth of one fault of a run.
 class Truth {
  public:
   Truth(const Job& job, const Fault& fault) : job_(job), fault_(fault) {
     ranks_ = {fault.rank};
-    if (fault.kind == FaultKind::kNodeGone) {
+    if (fault.kind == FaultKind::kNodeLost) {
       ranks_.clear();
       for (uint32_t rank = 0; rank < job.world; ++rank) {
         if (job.node_of(rank) == job.node_of(fault.rank)) ranks_.insert(rank);
@@ -41,14 +41,14 @@ class Truth {
   const Fault& fault() const { return fault_; }
   double onset_s(const Engine& engine) const {
     return engine.fault().kind == fault_.kind && engine.fault().rank == fault_.rank
-               ? engine.struck_s()
+               ? engine.effect_s()
                : fault_.onset_s;
   }
 
-  /// What was said is true of this fault.
+  /// How a verdict fits this fault.
   struct Judgement {
-    bool found = false;  // the right class, nobody else named
-    bool right = false;  // all that it names is at fault, whatever the class
+    bool found = false;  // the right class, and nothing else named
+    bool right = false;  // everything it names is at fault, whatever the class
   };
   Judgement Judge(const Verdict& verdict) {
     std::set<uint32_t> named;
@@ -67,7 +67,7 @@ class Truth {
 
   static bool Names(const Verdict& verdict) { return verdict.edge || !verdict.ranks.empty(); }
 
-  /// Whether all that it blames is at fault; the ranks that it rightly names go to `found`.
+  /// Whether everything the verdict blames is at fault. Adds the faulty ranks it names to `found`.
   bool Right(const Verdict& verdict, std::set<uint32_t>& found) const {
     if (!Names(verdict)) return false;
     if (verdict.edge) {
@@ -78,13 +78,13 @@ class Truth {
     for (const Rank rank : verdict.ranks) {
       const bool end = IsLink() && rank.value == fault_.peer;
       if (ranks_.count(rank.value) == 0 && !end) return false;
-      // Of a link, an end is not the whole truth.
+      // Naming one end of a faulty link is right but not exact.
       if (!IsLink()) found.insert(rank.value);
     }
     return true;
   }
 
-  /// Two ranks that call different operations: neither is the odd one.
+  /// Whether only two ranks call different operations. Neither of them is then the odd one.
   bool Pair() const {
     return fault_.kind == FaultKind::kMismatched &&
            std::any_of(job_.channels.begin(), job_.channels.end(), [&](const Channel& channel) {
@@ -127,7 +127,7 @@ class Truth {
   std::set<uint32_t> found_;
 };
 
-/// Whether a fault of this sort is suspected or told.
+/// Whether any verdict is on a fault of this sort: hangs, or slowness.
 bool AnyLike(const std::vector<Verdict>& verdicts, bool hang) {
   return std::any_of(verdicts.begin(), verdicts.end(), [&](const Verdict& verdict) {
     const bool slow = verdict.fault == detect::FaultClass::kComputeSlow ||
@@ -136,7 +136,7 @@ bool AnyLike(const std::vector<Verdict>& verdicts, bool hang) {
   });
 }
 
-/// The same, of a detector that tells its suspicions apart.
+/// Whether the detector has a suspicion of this sort. False for detectors without suspicions.
 template <typename Detector>
 bool Suspects(const Detector& detector, bool hang) {
   if constexpr (requires { detector.suspicions(); }) {
@@ -154,7 +154,7 @@ double OnsetOf(const Setting& setting, Noise& noise) {
   return paused_s + std::max(noise.Uniform(60, 150), noise.Uniform(5, 8) * setting.step_s);
 }
 
-/// Pauses in which the fault strikes.
+/// Adds the pauses in which the fault takes effect.
 void AddPausesFor(const FaultSpec& fault, Setting& setting, Noise& noise) {
   const bool storage =
       fault.kind == FaultKind::kStorageMarked || fault.kind == FaultKind::kStorageUnmarked;
@@ -176,9 +176,9 @@ void AddPausesFor(const FaultSpec& fault, Setting& setting, Noise& noise) {
   setting.pauses.push_back(pause);
 }
 
-/// A moment in the middle of the first evaluation of a rank, as the healthy job has it.
-double InEvaluation(const World& world, uint32_t rank) {
-  Engine engine(world.job, world.setting, {}, world.seed);
+/// Returns a moment in the first evaluation of a rank, from a run of the healthy job.
+double InEvaluation(const RunSetup& setup, uint32_t rank) {
+  Engine engine(setup.job, setup.setting, {}, setup.seed);
   const auto evaluation = static_cast<uint8_t>(detect::Phase::kEvaluation);
   for (double at_s = 10; at_s < 5000; at_s += 10) {
     engine.RunUntil(at_s);
@@ -188,7 +188,7 @@ double InEvaluation(const World& world, uint32_t rank) {
   return kNever;
 }
 
-/// How long a fault is looked for.
+/// Returns how long a run continues after the fault, in seconds.
 double LimitOf(const Case& what, const Setting& setting) {
   if (what.fault.kind == FaultKind::kNone) {
     if (what.healthy_s > 0) return what.healthy_s;
@@ -203,48 +203,48 @@ double LimitOf(const Case& what, const Setting& setting) {
 
 }  // namespace
 
-Clock::TimePoint ListenerTime(double true_s) {
+Clock::TimePoint DetectorTime(double true_s) {
   return Clock::TimePoint(std::chrono::nanoseconds(static_cast<int64_t>((true_s + 5000) * 1e9)));
 }
 
-World MakeWorld(const Case& what, Noise& noise) {
-  World world;
+RunSetup MakeRunSetup(const Case& what, Noise& noise) {
+  RunSetup setup;
   std::vector<std::string> behaviours = what.behaviours;
   if (what.fault.when == When::kRestarted) behaviours.emplace_back("elastic restart");
-  world.setting = DrawSetting(what.family, what.world, behaviours, noise);
-  AddPausesFor(what.fault, world.setting, noise);
-  world.job = MakeJob(what.family, what.world, world.setting.job);
-  world.seed = noise.random().Next();
+  setup.setting = DrawSetting(what.family, what.world, behaviours, noise);
+  AddPausesFor(what.fault, setup.setting, noise);
+  setup.job = MakeJob(what.family, what.world, setup.setting.job);
+  setup.seed = noise.random().Next();
   const FaultSpec& spec = what.fault;
-  if (spec.kind == FaultKind::kNone) return world;
-  double onset_s = OnsetOf(world.setting, noise);
+  if (spec.kind == FaultKind::kNone) return setup;
+  double onset_s = OnsetOf(setup.setting, noise);
   if (spec.when == When::kFirst) onset_s = 0;
   if (spec.when == When::kRestarted) onset_s = std::max(15.0, noise.Uniform(1, 3) * 15);
-  Fault first = PlaceFault(spec.kind, spec.magnitude, world.job, onset_s, noise);
+  Fault first = PlaceFault(spec.kind, spec.magnitude, setup.job, onset_s, noise);
   if (spec.when == When::kEvaluation || spec.when == When::kUnmarkedEvaluation) {
-    first.onset_s = InEvaluation(world, first.rank);
+    first.onset_s = InEvaluation(setup, first.rank);
   }
   if (spec.heals_after_s < 1e17) first.heals_s = first.onset_s + spec.heals_after_s;
-  world.faults.push_back(first);
-  if (spec.second == FaultKind::kNone) return world;
+  setup.faults.push_back(first);
+  if (spec.second == FaultKind::kNone) return setup;
   Fault second = first;
   for (int attempt = 0; attempt < 100 && second.rank == first.rank; ++attempt) {
-    second = PlaceFault(spec.second, spec.second_magnitude, world.job,
+    second = PlaceFault(spec.second, spec.second_magnitude, setup.job,
                         first.onset_s + spec.second_after_s, noise);
   }
-  world.faults.push_back(second);
-  return world;
+  setup.faults.push_back(second);
+  return setup;
 }
 
 Outcome RunCase(const Case& what, uint64_t seed) {
-  Noise noise(Random(seed).Next());  // neighbouring seeds have nothing in common
-  const World world = MakeWorld(what, noise);
-  Engine engine(world.job, world.setting, world.faults, world.seed);
+  Noise noise(Random(seed).Next());  // makes neighbouring seeds independent
+  const RunSetup setup = MakeRunSetup(what, noise);
+  Engine engine(setup.job, setup.setting, setup.faults, setup.seed);
   Agents agents(engine, what.rule, noise.random().Next());
   detect::Detector detector(Agents::kIncarnation, what.world);
   std::vector<Truth> truths;
-  for (const Fault& fault : world.faults) truths.emplace_back(world.job, fault);
-  const double limit_s = LimitOf(what, world.setting);
+  for (const Fault& fault : setup.faults) truths.emplace_back(setup.job, fault);
+  const double limit_s = LimitOf(what, setup.setting);
   const bool healthy = truths.empty();
   Outcome outcome;
   std::set<std::vector<uint32_t>> seen;
@@ -254,37 +254,37 @@ Outcome RunCase(const Case& what, uint64_t seed) {
   for (bool done = false; !done;) {
     at_s += kTickS;
     engine.RunUntil(at_s);
-    agents.LookUntil(at_s);
+    agents.SampleUntil(at_s);
     while (auto delivery = agents.Next(at_s)) {
-      detector.Observe(*delivery->digest, ListenerTime(delivery->at_s));
+      detector.Observe(*delivery->digest, DetectorTime(delivery->at_s));
     }
-    const std::vector<Verdict> verdicts = detector.Evaluate(ListenerTime(at_s));
+    const std::vector<Verdict> verdicts = detector.Evaluate(DetectorTime(at_s));
     const bool hang = IsHang(what.fault.kind);
     const bool suspicious = AnyLike(verdicts, hang) || Suspects(detector, hang);
-    if (!healthy && outcome.suspicion_s < 0 && at_s >= engine.struck_s() && suspicious) {
-      outcome.suspicion_s = at_s - engine.struck_s();
+    if (!healthy && outcome.suspicion_s < 0 && at_s >= engine.effect_s() && suspicious) {
+      outcome.suspicion_s = at_s - engine.effect_s();
     }
     for (const Verdict& verdict : verdicts) {
-      // What triggers nothing is no verdict.
+      // A suspicion is not a verdict.
       if (verdict.action == Action::kNone) continue;
       bool right = false;
       bool any_found = false;
       for (size_t i = 0; i < truths.size(); ++i) {
-        const double struck_s = truths[i].onset_s(engine);
-        if (at_s < struck_s) continue;
+        const double effect_s = truths[i].onset_s(engine);
+        if (at_s < effect_s) continue;
         const Truth::Judgement judgement = truths[i].Judge(verdict);
         right |= judgement.right;
         any_found |= judgement.found;
         if (!judgement.found || found[i]) continue;
         found[i] = true;
-        outcome.latency_s = std::max(outcome.latency_s, at_s - struck_s);
+        outcome.latency_s = std::max(outcome.latency_s, at_s - effect_s);
       }
       const bool names = Truth::Names(verdict);
       const bool restarts = verdict.action >= Action::kRestartWithoutRoot;
       const bool wrong = !right && !any_found && (names || restarts);
       const bool unnamed = healthy && !names && !restarts;
       if (!seen.insert(KeyOf(verdict)).second) continue;
-      outcome.said.push_back({at_s, wrong, verdict});
+      outcome.reported.push_back({at_s, wrong, verdict});
       if (wrong || unnamed) outcome.wrong.push_back({verdict.fault, names, restarts});
     }
     engine.WantPeerSums(detector.wanted_peer_sums());
@@ -292,14 +292,14 @@ Outcome RunCase(const Case& what, uint64_t seed) {
     outcome.exact = outcome.found && std::all_of(truths.begin(), truths.end(),
                                                  [](const Truth& truth) { return truth.exact(); });
     if (outcome.exact && ticks_left-- == 0) done = true;
-    const double from_s = healthy ? 0 : std::min(engine.struck_s(), engine.fault().onset_s + 600);
+    const double from_s = healthy ? 0 : std::min(engine.effect_s(), engine.fault().onset_s + 600);
     if (at_s >= from_s + limit_s) done = true;
   }
   outcome.job_s = at_s;
-  outcome.latency_steps = outcome.latency_s / world.setting.step_s;
-  outcome.onset_s = engine.struck_s();
-  outcome.took_effect = healthy || engine.struck_s() < at_s;
-  for (const Fault& fault : world.faults) {
+  outcome.latency_steps = outcome.latency_s / setup.setting.step_s;
+  outcome.onset_s = engine.effect_s();
+  outcome.took_effect = healthy || engine.effect_s() < at_s;
+  for (const Fault& fault : setup.faults) {
     outcome.truth += fmt::format("{}rank {} (peer {})", outcome.truth.empty() ? "" : " and ",
                                  fault.rank, fault.peer);
   }

@@ -7,7 +7,7 @@
 #include "coordinator/detect/detector.h"
 #include "tests/sim/program/agents.h"
 
-// Feeds the detector with one simulated job and compares what it says with what is true.
+// Runs the detector on one simulated job and compares its verdicts with the ground truth.
 
 namespace holdfast::sim::program {
 
@@ -17,48 +17,48 @@ struct Case {
   FaultSpec fault = Faults().front();
   std::vector<std::string> behaviours;
   FlightRule rule = kAgentsRule;
-  double healthy_s = 0;  // of a job without a fault; 0: as long as is usual
+  double healthy_s = 0;  // length of a job without a fault; 0: the usual length
 };
 
-/// A verdict that is not true.
+/// A false verdict.
 struct FalseVerdict {
   detect::FaultClass fault = detect::FaultClass::kFabric;
-  bool names = false;     // a rank or a connection
-  bool restarts = false;  // the job would be started again
+  bool names = false;     // names a rank or a connection
+  bool restarts = false;  // would restart the job
 };
 
 struct Outcome {
-  bool took_effect = true;  // of a fault: otherwise the run says nothing
-  bool found = false;       // the right class, and nobody else blamed in it; of both faults
-  bool exact = false;       // and exactly the rank or the connection
+  bool took_effect = true;  // false: the fault never occurred, and the run does not count
+  bool found = false;       // all faults have a verdict of the right class that blames nothing else
+  bool exact = false;       // and the verdicts name exactly the ranks or connections
   double latency_s = 0;     // from the fault to the verdict
   double latency_steps = 0;
   double suspicion_s = -1;  // from the fault to the first suspicion or verdict; −1: none
   std::vector<FalseVerdict> wrong;
   double job_s = 0;
-  struct Said {
+  struct Reported {
     double at_s = 0;
     bool wrong = false;
     detect::Verdict verdict;
   };
-  std::vector<Said> said;  // each distinct verdict once
+  std::vector<Reported> reported;  // each distinct verdict once
   double onset_s = 0;
-  std::string truth;  // in words
+  std::string truth;  // ground truth, for reports
 };
 
-/// Reproducible: one seed, one outcome.
+/// Runs one case. Reproducible: the seed determines the outcome.
 Outcome RunCase(const Case& what, uint64_t seed);
 
-/// What a run is made of, for tests that look inside.
-struct World {
+/// The parts of a run, for tests of the simulator itself.
+struct RunSetup {
   Setting setting;
   Job job;
   std::vector<Fault> faults;  // none, one, or two
   uint64_t seed = 0;          // of the engine
 };
-World MakeWorld(const Case& what, Noise& noise);
+RunSetup MakeRunSetup(const Case& what, Noise& noise);
 
-/// The detector's clock.
-Clock::TimePoint ListenerTime(double true_s);
+/// Converts a time to the detector's clock.
+Clock::TimePoint DetectorTime(double true_s);
 
 }  // namespace holdfast::sim::program

@@ -128,12 +128,12 @@ Setting DrawSetting(Family family, uint32_t world, const std::vector<std::string
   s.silicon_sigma = noise.Uniform(0.004, 0.015);
   s.stamp_jitter_s = std::exp(noise.Uniform(std::log(5e-6), std::log(100e-6)));
   s.sequence_sigma = family == Family::kExperts ? 0 : 0.01;
-  s.tells_edges = noise.Chance(0.5);
-  s.tells_roles = noise.Chance(0.5);
-  s.tells_steps = family == Family::kStepsOnly || noise.Chance(0.85);
-  s.look_s = world > 8 || noise.Chance(0.3) ? 1 : noise.Chance(0.4) ? 0.1 : 0.25;
+  s.reports_edges = noise.Chance(0.5);
+  s.reports_roles = noise.Chance(0.5);
+  s.reports_steps = family == Family::kStepsOnly || noise.Chance(0.85);
+  s.sample_period_s = world > 8 || noise.Chance(0.3) ? 1 : noise.Chance(0.4) ? 0.1 : 0.25;
   s.congestion_chance = noise.Chance(0.3) ? 0.01 : 0.001;
-  // The speed of an iteration first: pauses are counted in steps.
+  // Set the length of an iteration first, since pauses are counted in steps.
   std::vector<std::string> ordered = behaviours;
   std::stable_partition(ordered.begin(), ordered.end(), [](const std::string& name) {
     return name.find("iterations") != std::string::npos;
@@ -143,7 +143,7 @@ Setting DrawSetting(Family family, uint32_t world, const std::vector<std::string
       if (behaviour.name == name) behaviour.add(s, noise, world);
     }
   }
-  // Libraries load and kernels are chosen in the first step.
+  // In the first step, libraries are loaded and kernels are selected.
   s.pauses.push_back({.phase = Phase::kCompile,
                       .marked = noise.Chance(0.5),
                       .first_step = 0,

@@ -5,7 +5,7 @@
 
 #include "tests/sim/program/job.h"
 
-// Writing rank programs.
+// Helpers that write rank programs.
 
 namespace holdfast::sim::program {
 
@@ -21,7 +21,7 @@ class Writer {
   void Compute(double seconds, Work work = Work::kTokens) {
     Push({.kind = Instruction::Kind::kCompute, .work = work, .seconds = seconds});
   }
-  /// Returns the label to wait for.
+  /// Returns the label for Wait().
   uint16_t Transfer(uint32_t channel, detect::Func func, uint8_t stream, double seconds,
                     uint64_t bytes, Work work = Work::kFixed) {
     Push({.kind = Instruction::Kind::kTransfer,
@@ -38,7 +38,7 @@ class Writer {
   void Wait(uint16_t label) {
     Push({.kind = Instruction::Kind::kWait, .label = label, .every = every_});
   }
-  /// Transfers and waits written from now on happen in every `iterations`-th iteration.
+  /// Transfers and waits written from now on are executed only in every `iterations`-th iteration.
   void Every(uint32_t iterations) { every_ = static_cast<uint16_t>(iterations); }
   void Sync() { Push({.kind = Instruction::Kind::kSync}); }
   void Step() { Push({.kind = Instruction::Kind::kStep}); }
@@ -51,17 +51,18 @@ class Writer {
   uint16_t every_ = 1;
 };
 
-/// Makes communicators and the channels of their operations.
+/// Creates communicators and the channels of their operations.
 class Groups {
  public:
   explicit Groups(Job& job) : job_(job) {}
 
-  /// Groups of `size` ranks that are `stride` apart. By rank: the channel of its group.
+  /// Creates groups of `size` ranks that are `stride` apart. Returns, by rank, the channel of its
+  /// group.
   std::vector<uint32_t> Strided(detect::Role role, uint32_t size, uint32_t stride);
-  /// One group. Returns its channel.
-  uint32_t Group(detect::Role role, const std::vector<uint32_t>& members, bool told = true);
-  /// From one rank to another, told as transfers of `comm`; those of another `lane` have an order
-  /// of their own. Made at first use.
+  /// Creates one group and returns its channel.
+  uint32_t Group(detect::Role role, const std::vector<uint32_t>& members, bool recorded = true);
+  /// Returns the channel from one rank to another, whose transfers belong to `comm`. Each `lane`
+  /// keeps its own order. Created on first use.
   uint32_t Pair(uint32_t comm, uint32_t from, uint32_t to, uint32_t lane = 0);
 
  private:

@@ -19,7 +19,7 @@ struct Fields {
     schema.Add("node", &node, "Name of the node.");
     schema.Add("dirs", &dirs, "Where.");
     schema.Add("io.direct", &direct, "O_DIRECT.");
-    schema.Add("io.depth", &depth, "Operations under way.", 1, 4096);
+    schema.Add("io.depth", &depth, "Operations in flight.", 1, 4096);
     schema.AddBytes("arena.bytes", &arena, "Budget.");
     return schema;
   }
@@ -37,7 +37,7 @@ TEST(ConfigTest, LoadsEveryKind) {
   EXPECT_EQ(fields.arena, 2ULL << 30);
 }
 
-TEST(ConfigTest, NamesEveryMistakeAtOnce) {
+TEST(ConfigTest, ReportsAllMistakesAtOnce) {
   Fields fields;
   Status status = fields.Schema().LoadText(
       "nod = 'x'\n[io]\ndirect = 1\ndepth = 0\n[arena]\nbytes = '2 parsecs'\n", "agent.toml");
@@ -67,7 +67,7 @@ TEST(ConfigTest, RenderedTextLoadsBackUnchanged) {
   EXPECT_EQ(other.node, fields.node);
 }
 
-TEST(ConfigTest, SetTakesBareWordsAndToml) {
+TEST(ConfigTest, SetAcceptsUnquotedTextAndToml) {
   Fields fields;
   ConfigSchema schema = fields.Schema();
   EXPECT_TRUE(schema.Set("node=bare").ok());
@@ -83,7 +83,7 @@ TEST(ConfigTest, SetTakesBareWordsAndToml) {
             std::string::npos);
 }
 
-TEST(ConfigTest, MissingFileSaysSo) {
+TEST(ConfigTest, AMissingFileIsNamed) {
   Fields fields;
   Status status = fields.Schema().LoadFile("/nonexistent/agent.toml");
   EXPECT_EQ(status.code(), ErrorCode::kNotFound);

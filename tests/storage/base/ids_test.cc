@@ -27,7 +27,7 @@ TEST(IdsTest, VersionTextRoundTripsAndHasOneSpelling) {
   }
 }
 
-TEST(IdsTest, NamesThatBecomePathsAreHarmless) {
+TEST(IdsTest, NamesAreSafeAsPathComponents) {
   for (const char* good : {"a", "gpt-3.5_run", "...", "-", "A.b"}) {
     EXPECT_TRUE(ValidateName("job", good).ok()) << good;
   }
@@ -52,12 +52,12 @@ TEST(IdsTest, TiersRoundTrip) {
   EXPECT_FALSE(ParseTier("cloud").has_value());
 }
 
-TEST(IdsTest, AParityShardIsNoRanksShard) {
+TEST(IdsTest, AParityShardBelongsToNoRank) {
   for (uint32_t node : {0U, 1U, 7U, kWorldMax - 1, kParityRankBit - 1}) {
     const Rank rank = ParityRank(node);
     EXPECT_TRUE(IsParity(rank));
     EXPECT_EQ(ParityNode(rank), node);
-    EXPECT_GT(rank, Rank{kWorldMax - 1}) << "never that of a trainer";
+    EXPECT_GT(rank, Rank{kWorldMax - 1}) << "never a trainer's rank";
   }
   for (uint32_t rank : {0U, 1U, kWorldMax - 1, kParityRankBit - 1}) {
     EXPECT_FALSE(IsParity(Rank{rank}));
@@ -69,10 +69,10 @@ TEST(IdsTest, AParityShardIsNoRanksShard) {
   EXPECT_EQ(ShardName(ParityRank(0)), "parity-0");
 }
 
-TEST(IdsTest, WhichRanksAWorldHas) {
+TEST(IdsTest, RankInWorldChecksRanksAndParity) {
   EXPECT_TRUE(RankInWorld(Rank{3}, 4));
   EXPECT_FALSE(RankInWorld(Rank{4}, 4));
-  EXPECT_TRUE(RankInWorld(ParityRank(4), 4)) << "nodes are not counted by the world";
+  EXPECT_TRUE(RankInWorld(ParityRank(4), 4)) << "the world does not limit node numbers";
   EXPECT_TRUE(RankInWorld(ParityRank(kWorldMax - 1), 1));
   EXPECT_FALSE(RankInWorld(ParityRank(kWorldMax), 1));
 }

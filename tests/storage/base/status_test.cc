@@ -10,14 +10,14 @@ namespace {
 
 Status ReturnsIf(Status status) {
   HOLDFAST_RETURN_IF_ERROR(std::move(status));
-  return InternalError("went on");
+  return InternalError("continued");
 }
 Result<int> Doubled(Result<int> number) {
   HOLDFAST_ASSIGN_OR_RETURN(int value, std::move(number));
   return 2 * value;
 }
 
-TEST(StatusTest, MacrosPassErrorsOnAndValuesThrough) {
+TEST(StatusTest, MacrosReturnErrorsAndAssignValues) {
   EXPECT_EQ(ReturnsIf(DataLossError("chunk 3")), DataLossError("chunk 3"));
   EXPECT_EQ(ReturnsIf(Status::Ok()).code(), ErrorCode::kInternal);
   EXPECT_EQ(Doubled(21).value(), 42);
@@ -25,7 +25,7 @@ TEST(StatusTest, MacrosPassErrorsOnAndValuesThrough) {
 }
 
 TEST(StatusTest, NumbersAreStable) {
-  // These travel on the wire and in exit codes: a change here breaks deployed clients.
+  // The wire and exit codes use these numbers: a change breaks deployed clients.
   EXPECT_EQ(static_cast<int>(ErrorCode::kDataLoss), 9);
   EXPECT_EQ(static_cast<int>(ErrorCode::kUnavailable), 10);
   EXPECT_EQ(static_cast<int>(ErrorCode::kFenced), 13);
@@ -41,7 +41,7 @@ TEST(StatusTest, NamesAreDistinct) {
   EXPECT_EQ(ErrorName(static_cast<ErrorCode>(200)), "Unknown");
 }
 
-TEST(StatusTest, ErrnoKeepsWhatAndWhy) {
+TEST(StatusTest, ErrnoStatusHasContextAndReason) {
   Status status = ErrnoStatus(ENOSPC, "fallocate /data/x");
   EXPECT_EQ(status.code(), ErrorCode::kOutOfSpace);
   EXPECT_EQ(status.ToString(), "OutOfSpace: fallocate /data/x: No space left on device");

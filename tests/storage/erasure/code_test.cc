@@ -20,7 +20,7 @@ std::unique_ptr<ErasureCode> Code(uint32_t k, uint32_t m) {
 }
 
 std::vector<Bytes> Encoded(const ErasureCode& code, const std::vector<Bytes>& data, size_t bytes) {
-  // What lies in the buffers before must not matter.
+  // The previous contents of the buffers must not matter.
   std::vector<Bytes> parity(code.parity_count(), Bytes(bytes, std::byte{0x5a}));
   Status status = code.Encode(Views(data), Buffers(parity));
   EXPECT_TRUE(status.ok()) << status.ToString();
@@ -33,7 +33,7 @@ std::vector<Bytes> RandomData(Random& random, uint32_t k, size_t bytes) {
   return data;
 }
 
-TEST(MakeTest, TakesEveryShapeWithinTheLimitsAndNoOther) {
+TEST(MakeTest, AcceptsExactlyTheShapesWithinTheLimits) {
   for (uint32_t k = 0; k <= 40; ++k) {
     for (uint32_t m = 0; m <= 6; ++m) {
       auto code = ErasureCode::Make(k, m);
@@ -50,7 +50,7 @@ TEST(MakeTest, TakesEveryShapeWithinTheLimitsAndNoOther) {
   EXPECT_FALSE(ErasureCode::Make(~0U, 1));
 }
 
-// The example of docs/formats/stripe.md. It may never change: parity on disk depends on it.
+// The example of docs/formats/stripe.md. It must never change: parity on disk depends on it.
 TEST(EncodeTest, TheDocumentedExample) {
   auto bytes = [](std::initializer_list<int> values) {
     Bytes result;
@@ -79,7 +79,7 @@ TEST(EncodeTest, MatchesTheDefinitionForEveryShape) {
   Random random(1);
   for (auto [k, m] : AllShapes()) {
     auto code = Code(k, m);
-    // Around the widths of ISA-L's vectors, where its kernels change.
+    // Lengths around the widths of ISA-L's vectors, where its kernels change.
     for (size_t bytes : {0, 1, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 200, 1024, 1500}) {
       std::vector<Bytes> data = RandomData(random, k, bytes);
       ASSERT_EQ(Encoded(*code, data, bytes), SlowEncode(data, m, bytes))
@@ -88,7 +88,7 @@ TEST(EncodeTest, MatchesTheDefinitionForEveryShape) {
   }
 }
 
-TEST(EncodeTest, AbsentDataAreZeros) {
+TEST(EncodeTest, AbsentDataCountAsZeros) {
   Random random(2);
   for (auto [k, m] : AllShapes()) {
     auto code = Code(k, m);
@@ -104,7 +104,7 @@ TEST(EncodeTest, AbsentDataAreZeros) {
   }
 }
 
-/// A copy of `segment` at an address congruent to `offset` modulo 64, in `memory`.
+/// Returns a copy of `segment` in `memory` at an address congruent to `offset` modulo 64.
 std::span<std::byte> PlaceAt(Bytes& memory, const Bytes& segment, size_t offset) {
   memory.resize(segment.size() + 128);
   const size_t address = reinterpret_cast<uintptr_t>(memory.data());
@@ -133,7 +133,7 @@ TEST(EncodeTest, AlignmentChangesNothing) {
           for (uint32_t i = 0; i < m; ++i) {
             ASSERT_EQ(Bytes(parity[i].begin(), parity[i].end()), expected[i])
                 << k << "+" << m << " at " << offset << ", " << bytes << " bytes";
-            // Nothing around the parity was touched.
+            // The bytes around the parity are unchanged.
             const auto begin = static_cast<size_t>(parity[i].data() - memory[k + i].data());
             for (size_t at = 0; at < memory[k + i].size(); ++at) {
               if (at < begin || at >= begin + bytes) {
@@ -147,7 +147,7 @@ TEST(EncodeTest, AlignmentChangesNothing) {
   }
 }
 
-TEST(EncodeTest, AChangedByteShowsInEveryParityAndThereAlone) {
+TEST(EncodeTest, AChangedByteChangesEveryParityAtItsOffsetOnly) {
   Random random(4);
   for (auto [k, m] : AllShapes()) {
     auto code = Code(k, m);
@@ -164,7 +164,7 @@ TEST(EncodeTest, AChangedByteShowsInEveryParityAndThereAlone) {
   }
 }
 
-TEST(EncodeTest, RefusesNumbersAndLengthsThatDoNotFit) {
+TEST(EncodeTest, RefusesWrongCountsAndLengths) {
   auto code = Code(3, 2);
   std::vector<Bytes> data(3, Bytes(64));
   std::vector<Bytes> parity(2, Bytes(64, std::byte{7}));
@@ -175,18 +175,18 @@ TEST(EncodeTest, RefusesNumbersAndLengthsThatDoNotFit) {
     return status.message();
   };
   data.emplace_back(64);
-  EXPECT_THAT(refused(data, parity), HasSubstr("4 data segments given, the code has 3"));
+  EXPECT_THAT(refused(data, parity), HasSubstr("got 4 data segments, the code has 3"));
   data.resize(2);
-  EXPECT_THAT(refused(data, parity), HasSubstr("2 data segments given"));
+  EXPECT_THAT(refused(data, parity), HasSubstr("got 2 data segments"));
   data.assign(3, Bytes(64));
   data[1].pop_back();
-  EXPECT_THAT(refused(data, parity), HasSubstr("data segment 1 has 63 bytes, the others 64"));
+  EXPECT_THAT(refused(data, parity), HasSubstr("data segment 1 has 63 bytes, the others have 64"));
   data.assign(3, Bytes(64));
   EXPECT_EQ(parity, untouched);
   parity[1].pop_back();
   EXPECT_THAT(refused(data, parity), HasSubstr("parity segment 4 has 63 bytes"));
   parity.resize(1);
-  EXPECT_THAT(refused(data, parity), HasSubstr("1 parity segments given, the code has 2"));
+  EXPECT_THAT(refused(data, parity), HasSubstr("got 1 parity segments, the code has 2"));
 }
 
 TEST(AccumulateTest, MakesTheSameParityInAnyOrder) {
@@ -208,7 +208,7 @@ TEST(AccumulateTest, MakesTheSameParityInAnyOrder) {
   }
 }
 
-TEST(AccumulateTest, RefusesWhatIsNotDataOfTheStripe) {
+TEST(AccumulateTest, RefusesWrongIndicesAndLengths) {
   auto code = Code(3, 2);
   std::vector<Bytes> parity(2, Bytes(64));
   EXPECT_EQ(code->Accumulate(3, Bytes(64), Buffers(parity)).code(), ErrorCode::kInvalidArgument);

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A code and one whole stripe of it, its parity by the oracle.
+/// A code and one complete stripe of it, with the oracle's parity.
 struct Stripe {
   Stripe(Random& random, uint32_t k, uint32_t m, size_t length, uint32_t absent = 0)
       : bytes(length), code(std::move(*ErasureCode::Make(k, m))), segments(k) {
@@ -24,12 +24,12 @@ struct Stripe {
 
   uint32_t size() const { return static_cast<uint32_t>(segments.size()); }
 
-  /// Segment `index` with its zeros written out.
+  /// Returns segment `index`, with zeros in place of an absent one.
   Bytes Whole(uint32_t index) const {
     return segments[index].empty() ? Bytes(bytes) : segments[index];
   }
 
-  /// Decodes `wanted` from `present`, both in random order. One result a bit of `wanted`,
+  /// Decodes `wanted` from `present`, both in random order. Returns one result per bit of `wanted`,
   /// ascending.
   Result<std::vector<Bytes>> Decode(Random& random, uint32_t present, uint32_t wanted) const {
     std::vector<PresentSegment> from;
@@ -69,7 +69,7 @@ TEST(DecodeTest, EveryErasurePatternOfSmallCodes) {
     for (uint32_t lost = 1; lost <= all; ++lost) {
       if (static_cast<uint32_t>(std::popcount(lost)) > m) continue;
       ASSERT_NO_FATAL_FAILURE(stripe.ExpectDecodes(random, all & ~lost, lost));
-      // Of the survivors only k, and of the lost only one.
+      // Only k of the survivors, and only one of the lost segments.
       std::vector<uint32_t> survivors = Members(all & ~lost);
       Shuffle(random, survivors);
       uint32_t some = 0;
@@ -101,7 +101,7 @@ TEST(DecodeTest, AbsentDataCountAsSurvivors) {
     Stripe stripe(random, k, m, 90, absent);
     const uint32_t all = ~0U >> (32 - (k + m));
     for (int round = 0; round < 10; ++round) {
-      // Lost may be absent ones, too: then zeros come out.
+      // Absent segments may be lost, too: they decode to zeros.
       const uint32_t lost = RandomSubset(random, k + m, m);
       ASSERT_NO_FATAL_FAILURE(stripe.ExpectDecodes(random, all & ~lost, lost));
     }
@@ -114,7 +114,7 @@ TEST(DecodeTest, AWrongSurvivorMakesAWrongResult) {
     Stripe stripe(random, k, m, 64);
     const uint32_t all = ~0U >> (32 - (k + m));
     const uint32_t lost = RandomSubset(random, k, std::min(k, m));
-    // With k survivors every one of them is read.
+    // With exactly k survivors, Decode reads every one of them.
     std::vector<uint32_t> survivors = Members(all & ~lost);
     survivors.resize(k);
     uint32_t present = 0;
@@ -176,7 +176,7 @@ TEST_F(DecodeErrorTest, BadIndices) {
     EXPECT_EQ(Decode(present, wanted).code(), ErrorCode::kInvalidArgument);
   }
   EXPECT_THAT(Decode({0, 1, 2, 6}, {3}).message(), HasSubstr("has no segment 6"));
-  EXPECT_THAT(Decode({0, 1, 2, 3}, {3}).message(), HasSubstr("segment 3 is named twice"));
+  EXPECT_THAT(Decode({0, 1, 2, 3}, {3}).message(), HasSubstr("segment 3 occurs twice"));
   EXPECT_EQ(output_, Bytes(32, std::byte{9}));
 }
 
@@ -186,8 +186,8 @@ TEST_F(DecodeErrorTest, Lengths) {
   std::vector<WantedSegment> into = {{3, output_}};
   Status status = code_->Decode(from, into);
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("present segment 1 has 31 bytes, the others 32"));
-  // Data may be absent, parity not: nobody but its maker knows that it is zeros.
+  EXPECT_THAT(status.message(), HasSubstr("present segment 1 has 31 bytes, the others have 32"));
+  // Data may be absent, but parity may not: an empty parity segment does not stand for zeros.
   from[1].bytes = {};
   EXPECT_TRUE(code_->Decode(from, into).ok());
   from[3].bytes = {};
@@ -198,10 +198,10 @@ TEST_F(DecodeErrorTest, Lengths) {
   EXPECT_EQ(code_->Decode(from, into).code(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(DecodeErrorTest, NothingWantedIsNoError) { EXPECT_TRUE(Decode({}, {}).ok()); }
+TEST_F(DecodeErrorTest, DecodingNothingSucceeds) { EXPECT_TRUE(Decode({}, {}).ok()); }
 
-// More patterns than the cache holds, from several threads at once: for ThreadSanitizer, and to see
-// that nobody computes with another pattern's tables or with freed ones.
+// Several threads use more patterns than the cache can store. The test is for ThreadSanitizer, and
+// checks that no thread uses another pattern's tables or freed ones.
 TEST(ThreadsTest, ShareOneCode) {
   Random random(5);
   const Stripe stripe(random, 10, 4, 100);
@@ -209,7 +209,7 @@ TEST(ThreadsTest, ShareOneCode) {
   std::vector<std::thread> threads;
   for (uint64_t seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&, seed] {
-      // Pairs of threads meet in the same patterns.
+      // Pairs of threads use the same patterns.
       Random mine(seed / 2);
       for (int round = 0; round < 400; ++round) {
         const uint32_t lost = RandomSubset(mine, 14, 4);

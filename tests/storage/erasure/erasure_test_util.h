@@ -11,8 +11,8 @@
 #include "storage/base/random.h"
 #include "storage/erasure/code.h"
 
-// Segments to test with, and an oracle that shares nothing with the code under test: the field's
-// definition and the matrix as docs/formats/stripe.md writes it.
+// Segments for tests, and an oracle that is independent of the code under test: the field's
+// definition and the matrix of docs/formats/stripe.md.
 
 namespace holdfast {
 
@@ -27,7 +27,7 @@ inline uint8_t SlowMultiply(uint8_t a, uint8_t b) {
   return static_cast<uint8_t>(product);
 }
 
-/// Every product, [a][b], so that each is worked out only once.
+/// Returns every product as [a][b], so that each is computed only once.
 inline const std::vector<std::array<std::byte, 256>>& SlowProducts() {
   static const std::vector<std::array<std::byte, 256>> products = [] {
     std::vector<std::array<std::byte, 256>> made(256);
@@ -47,7 +47,7 @@ inline uint8_t SlowInverse(uint8_t a) {
   return inverse;
 }
 
-/// What data segment `column` counts in parity `row`.
+/// Returns the coefficient of data segment `column` in parity `row`.
 inline uint8_t SlowCoefficient(uint32_t k, uint32_t row, uint32_t column) {
   return SlowMultiply(static_cast<uint8_t>(k ^ column),
                       SlowInverse(static_cast<uint8_t>((k + row) ^ column)));
@@ -61,7 +61,7 @@ inline Bytes RandomSegment(Random& random, size_t bytes) {
   return segment;
 }
 
-/// The m parities of `data`, in which an empty segment stands for zeros.
+/// Returns the m parities of `data`, in which an empty segment stands for zeros.
 inline std::vector<Bytes> SlowEncode(const std::vector<Bytes>& data, uint32_t m, size_t bytes) {
   const auto k = static_cast<uint32_t>(data.size());
   std::vector<Bytes> parity(m, Bytes(bytes));
@@ -88,7 +88,7 @@ void Shuffle(Random& random, std::vector<T>& values) {
   for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random.Below(i)]);
 }
 
-/// Bits of `set` as numbers, ascending.
+/// Returns the bits of `set` as numbers, ascending.
 inline std::vector<uint32_t> Members(uint32_t set) {
   std::vector<uint32_t> members;
   for (; set != 0; set &= set - 1) {
@@ -97,14 +97,14 @@ inline std::vector<uint32_t> Members(uint32_t set) {
   return members;
 }
 
-/// `count` of the lowest `of` bits, at random.
+/// Returns `count` random bits of the lowest `of`.
 inline uint32_t RandomSubset(Random& random, uint32_t of, uint32_t count) {
   uint32_t set = 0;
   while (static_cast<uint32_t>(std::popcount(set)) < count) set |= 1U << random.Below(of);
   return set;
 }
 
-/// Each (k, m) that a code can have.
+/// Returns each (k, m) that a code can have.
 inline std::vector<std::pair<uint32_t, uint32_t>> AllShapes() {
   std::vector<std::pair<uint32_t, uint32_t>> shapes;
   for (uint32_t m = 1; m <= kCodeParityMax; ++m) {

@@ -17,7 +17,7 @@ StripeLayout Layout(uint32_t parity_count, const std::vector<uint64_t>& image_by
   return *layout;
 }
 
-/// Lengths of n images: some empty, some equal, most not round.
+/// Returns the lengths of n images: some empty, some equal, most unaligned.
 std::vector<uint64_t> RandomLengths(Random& random, uint32_t n, uint64_t longest) {
   std::vector<uint64_t> lengths(n);
   for (uint64_t& length : lengths) {
@@ -39,7 +39,7 @@ void ForEveryGroup(Check check) {
   }
 }
 
-TEST(MakeTest, TakesEveryGroupWithinTheLimitsAndNoOther) {
+TEST(MakeTest, AcceptsExactlyTheGroupsWithinTheLimits) {
   for (uint32_t n = 0; n <= 40; ++n) {
     for (uint32_t m = 0; m <= 6; ++m) {
       auto layout = StripeLayout::Make(m, std::vector<uint64_t>(n, 100));
@@ -85,7 +85,7 @@ TEST(LayoutTest, EveryNodeHoldsItsShareOfEveryStripe) {
     std::map<uint32_t, uint32_t> parities;
     std::map<uint32_t, std::set<uint32_t>> segments;
     for (uint32_t stripe = 0; stripe < n; ++stripe) {
-      // No node twice: with all n there, each is in the stripe once.
+      // No node occurs twice: the stripe contains each of the n nodes once.
       std::set<uint32_t> nodes;
       const std::vector<uint32_t> holders = layout.ParityNodes(stripe);
       ASSERT_EQ(holders.size(), layout.parity_count());
@@ -137,7 +137,7 @@ TEST(LayoutTest, EveryByteOfEveryImageIsInOneSegment) {
       }
       ASSERT_EQ(covered, layout.image_bytes(node));
     }
-    // Not longer than needed.
+    // Segments are not longer than needed.
     EXPECT_GE(layout.segment_bytes() * layout.data_count(), longest);
     EXPECT_LT(layout.segment_bytes() * layout.data_count(),
               longest + layout.data_count() * kSegmentAlign);
@@ -161,7 +161,7 @@ TEST(LayoutTest, NodesAndIndicesAreInverse) {
   });
 }
 
-TEST(PiecesTest, TileTheStripeWithSegmentsWhollyThereOrAbsent) {
+TEST(PiecesTest, CoverTheStripeWithSegmentsCompleteOrAbsent) {
   ForEveryGroup([](const StripeLayout& layout) {
     for (uint32_t stripe = 0; stripe < layout.node_count(); ++stripe) {
       const uint64_t bytes = layout.ParityBytes(stripe);
@@ -176,14 +176,14 @@ TEST(PiecesTest, TileTheStripeWithSegmentsWhollyThereOrAbsent) {
           ASSERT_TRUE(member.bytes() <= begin || member.bytes() >= end);
         }
       }
-      // Cut nowhere else.
+      // There are no other cuts.
       ASSERT_LE(pieces, bytes / kStripeUnitBytes + layout.data_count());
     }
   });
 }
 
 // The table "rotating parity, stripe leader": sent S(n − 1)/(n − m), extra memory m·S/(n − m).
-TEST(CostTest, IsTheArithmeticOfRotatingParity) {
+TEST(CostTest, MatchesTheFormulasOfRotatingParity) {
   for (auto [k, m] : AllShapes()) {
     const uint32_t n = k + m;
     const uint64_t image_bytes = uint64_t{k} * kSegmentAlign * 300;
@@ -195,7 +195,7 @@ TEST(CostTest, IsTheArithmeticOfRotatingParity) {
   }
 }
 
-TEST(CostTest, CountsWhatEachNodeReallyDoes) {
+TEST(CostTest, MatchesTheBytesThatEachNodeSendsAndHolds) {
   ForEveryGroup([](const StripeLayout& layout) {
     const uint32_t n = layout.node_count();
     std::vector<uint64_t> sent(n);
@@ -219,7 +219,7 @@ TEST(CostTest, CountsWhatEachNodeReallyDoes) {
   });
 }
 
-TEST(RecoverableTest, UpToAsManyNodesAsThereAreParities) {
+TEST(RecoverableTest, UpToAsManyLostNodesAsParities) {
   ForEveryGroup([](const StripeLayout& layout) {
     std::vector<uint32_t> lost;
     for (uint32_t node = layout.node_count(); node-- > 0;) {

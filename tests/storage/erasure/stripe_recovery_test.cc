@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-/// A group whose leaders have encoded: images[node], and parity[stripe][p] on ParityNodes(stripe).
+/// A group after encoding: images[node], and parity[stripe][p] on ParityNodes(stripe).
 struct Group {
   Group(Random& random, uint32_t m, const std::vector<uint64_t>& image_bytes)
       : layout(*StripeLayout::Make(m, image_bytes)),
@@ -23,7 +23,7 @@ struct Group {
     }
   }
 
-  /// What `member` has in the piece [begin, end) of its stripe: all of it or nothing.
+  /// Returns the bytes of `member` in the piece [begin, end) of its stripe: all of them or none.
   std::span<const std::byte> Piece(const StripeMember& member, uint64_t begin, uint64_t end) const {
     if (member.bytes() < end) return {};
     return std::span(images[member.node]).subspan(member.begin + begin, end - begin);
@@ -46,7 +46,7 @@ struct Group {
     }
   }
 
-  /// Decodes what the nodes in `lost` held, from the other nodes' bytes alone.
+  /// Decodes the bytes of the nodes in `lost` from only the other nodes' bytes.
   void ExpectRecovers(uint32_t lost) const {
     std::vector<Bytes> rebuilt(images.size());
     for (uint32_t node : Members(lost)) rebuilt[node].resize(images[node].size());
@@ -67,7 +67,7 @@ struct Group {
       std::vector<WantedSegment> wanted;
       for (const StripeMember& member : members) {
         const std::span<const std::byte> piece = Piece(member, begin, end);
-        // Lengths are known of lost nodes too: where their images have ended, nothing is lost.
+        // The lengths of lost nodes' images are known, too: after their ends nothing is lost.
         if ((lost >> member.node & 1) == 0 || piece.empty()) {
           present.push_back({member.index, piece});
         } else {
@@ -98,7 +98,7 @@ struct Group {
   std::vector<std::vector<Bytes>> parity;
 };
 
-/// Unequal lengths of n images, at least one empty and one of `longest`.
+/// Returns unequal lengths of n images, at least one empty and one of `longest`.
 std::vector<uint64_t> UnequalLengths(Random& random, uint32_t n, uint64_t longest) {
   std::vector<uint64_t> lengths(n);
   for (uint64_t& length : lengths) length = random.Below(longest + 1);
@@ -154,8 +154,8 @@ TEST(RecoveryTest, EmptyImagesNeedNoParity) {
   ASSERT_NO_FATAL_FAILURE(group.ExpectRecovers(1));
 }
 
-// More than m: whatever is computed, the code says that it cannot.
-TEST(RecoveryTest, OneLossTooManyIsToldAndNotGuessed) {
+// After more than m losses, the code reports an error instead of returning wrong bytes.
+TEST(RecoveryTest, OneLossTooManyIsDataLoss) {
   Random random(5);
   const Group group(random, 2, std::vector<uint64_t>(6, 40'000));
   const std::vector<StripeMember> members = group.layout.DataMembers(0);

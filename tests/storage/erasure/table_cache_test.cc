@@ -5,7 +5,7 @@
 namespace holdfast {
 namespace {
 
-/// A pattern of the 2+2 code by its number.
+/// Returns a pattern of the 2+2 code by its number.
 CodingPattern Pattern(uint32_t number) {
   return {.sources = 0b11, .zeros = 0, .outputs = number << 2};
 }
@@ -14,7 +14,7 @@ TableCache::Tables Tables() {
   return std::make_shared<const CodingTables>(*CodingTables::Make(2, 2, Pattern(1)));
 }
 
-TEST(TableCacheTest, FindsWhatItKeeps) {
+TEST(TableCacheTest, FindsStoredTables) {
   TableCache cache(4);
   EXPECT_EQ(cache.Find(Pattern(1)), nullptr);
   TableCache::Tables one = Tables();
@@ -38,7 +38,7 @@ TEST(TableCacheTest, EveryFieldOfAPatternCounts) {
   EXPECT_NE(cache.Find(pattern), nullptr);
 }
 
-TEST(TableCacheTest, DropsWhatWasNotUsedForLongest) {
+TEST(TableCacheTest, EvictsTheLeastRecentlyUsedPattern) {
   TableCache cache(3);
   for (uint32_t i = 0; i < 3; ++i) cache.Keep(Pattern(i), Tables());
   ASSERT_NE(cache.Find(Pattern(0)), nullptr);
@@ -56,7 +56,7 @@ TEST(TableCacheTest, NeverGrowsBeyondItsCapacity) {
   TableCache cache(5);
   for (uint32_t i = 0; i < 50; ++i) {
     cache.Keep(Pattern(i % 20), Tables());
-    cache.Keep(Pattern(i % 20), Tables());  // once more, as after two misses at the same time
+    cache.Keep(Pattern(i % 20), Tables());  // again, as after two concurrent misses
     EXPECT_EQ(cache.size(), std::min<size_t>(i + 1, 5));
   }
 }

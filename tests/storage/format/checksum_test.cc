@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-/// Bit by bit from the polynomial's definition: an oracle that shares nothing with the library.
+/// Computes bit by bit from the polynomial's definition: an oracle independent of the library.
 uint32_t SlowCrc32c(std::string_view text) {
   uint32_t crc = ~0U;
   for (char c : text) {
@@ -96,7 +96,7 @@ TEST(DigestTest, DependsOnLengthContentAndOrder) {
   EXPECT_NE(DigestOf(2 * kChunkBytes, a), DigestOf(2 * kChunkBytes - 1, a));
   EXPECT_NE(DigestOf(2 * kChunkBytes, a), DigestOf(2 * kChunkBytes, b));
   EXPECT_NE(DigestOf(0, {}), DigestOf(1, std::vector<uint32_t>{0}));
-  // Golden, computed bit by bit elsewhere: nodes that run different builds compare digests.
+  // A golden value from an independent computation: nodes with different builds compare digests.
   EXPECT_EQ(DigestOf(2 * kChunkBytes, a), 0x212c95aed145923eU);
 }
 
@@ -113,7 +113,7 @@ TEST(DTypeTest, NamesAndNumbersRoundTrip) {
   EXPECT_EQ(NameOf(DType::kBool), "BOOL");
 }
 
-TEST(DTypeTest, RefusesWhatItDoesNotKnow) {
+TEST(DTypeTest, RefusesUnknownNamesAndNumbers) {
   EXPECT_EQ(ParseDType("f32").error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(ParseDType("").error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(ParseDType("F4").error().code(), ErrorCode::kUnsupported);

@@ -19,7 +19,7 @@ constexpr std::string_view kOwnFields =
     R"("holdfast.format":"1","holdfast.job":"j","holdfast.incarnation":"3","holdfast.step":"120",)"
     R"("holdfast.rank":"1","holdfast.world":"4")";
 
-/// An image of ours with one F32 tensor "w" of two elements; `slices` as it stands in the JSON.
+/// Returns a Holdfast image with one F32 tensor "w" of two elements; `slices` is JSON-escaped.
 std::string OwnFile(std::string_view fields, std::string_view slices = "{}") {
   return FileOf("{\"__metadata__\":{" + std::string(fields) + ",\"holdfast.slices\":\"" +
                     std::string(slices) +
@@ -69,7 +69,7 @@ TEST(ForeignFileTest, EveryDTypeByItsName) {
   }
 }
 
-TEST(ForeignFileTest, NamesThatWeReserveAreOrdinaryThere) {
+TEST(ForeignFileTest, ReservedNamesAreOrdinaryInForeignFiles) {
   Result<ParsedImage> image =
       Parse(FileOf(R"({"holdfast.extra/a b":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4));
   ASSERT_TRUE(image) << image.error().ToString();
@@ -77,7 +77,7 @@ TEST(ForeignFileTest, NamesThatWeReserveAreOrdinaryThere) {
   EXPECT_TRUE(image->extras.empty());
 }
 
-TEST(ForeignFileTest, ADTypeThatWeLackIsToldApartFromGarbage) {
+TEST(ForeignFileTest, AnUnsupportedDTypeIsDistinguishedFromGarbage) {
   Result<ParsedImage> image =
       Parse(FileOf(R"({"x":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", 1));
   EXPECT_EQ(CodeOf(image), ErrorCode::kUnsupported);
@@ -89,7 +89,7 @@ struct Hostile {
   std::string file;
 };
 
-/// A file of one tensor "x" whose object holds `fields`.
+/// Returns a file of one tensor "x" whose object has `fields`.
 std::string OneTensor(const std::string& fields, size_t data_bytes) {
   return FileOf("{\"x\":{" + fields + "}}", data_bytes);
 }
@@ -112,16 +112,16 @@ std::vector<Hostile> HostileJson() {
       {"not JSON", FileOf("{/*c*/}")},
       {"not JSON", FileOf("{\"x\xff\":{}}")},
       {"not JSON", FileOf("{\"\\ud800\":{}}")},
-      {"a list where none belongs", FileOf(nested)},
-      {"an object inside", FileOf(objects)},
-      {"a string where none belongs", FileOf(R"({"x":"y"})")},
-      {"a number where none belongs", FileOf(R"({"x":1})")},
+      {"unexpected list", FileOf(nested)},
+      {"unexpected object", FileOf(objects)},
+      {"unexpected string", FileOf(R"({"x":"y"})")},
+      {"unexpected number", FileOf(R"({"x":1})")},
       {"null", FileOf(R"({"x":null})")},
       {"true", FileOf(R"({"x":true})")},
-      {"a list where none belongs", FileOf(R"({"x":[]})")},
-      {"a list where none belongs", FileOf(R"({"__metadata__":[]})")},
-      {"a number where none belongs", FileOf(R"({"__metadata__":{"a":1}})")},
-      {"an object inside", FileOf(R"({"__metadata__":{"a":{}}})")},
+      {"unexpected list", FileOf(R"({"x":[]})")},
+      {"unexpected list", FileOf(R"({"__metadata__":[]})")},
+      {"unexpected number", FileOf(R"({"__metadata__":{"a":1}})")},
+      {"unexpected object", FileOf(R"({"__metadata__":{"a":{}}})")},
       {"twice", FileOf(R"({"__metadata__":{"a":"1","a":"1"}})")},
       {"twice", FileOf(R"({"__metadata__":{},"__metadata__":{}})")},
   };
@@ -137,10 +137,10 @@ std::vector<Hostile> HostileTensors() {
       {"lacks", OneTensor(R"("dtype":"F32","shape":[2])", 8)},
       {"lacks", OneTensor(R"("dtype":"F32","data_offsets":[0,8])", 8)},
       {"lacks", OneTensor(R"("shape":[2],"data_offsets":[0,8])", 8)},
-      {"a number where none", OneTensor(shape2 + R"("data_offsets":[0,8],"more":1)", 8)},
-      {"a list where", OneTensor(shape2 + R"("data_offsets":[0,8],"data_offsets":[])", 8)},
+      {"unexpected number", OneTensor(shape2 + R"("data_offsets":[0,8],"more":1)", 8)},
+      {"unexpected list", OneTensor(shape2 + R"("data_offsets":[0,8],"data_offsets":[])", 8)},
       {"two dtypes", OneTensor(R"("dtype":"F32",)" + shape2 + R"("data_offsets":[0,8])", 8)},
-      {"a list where", OneTensor(R"("shape":[2],)" + shape2 + R"("data_offsets":[0,8])", 8)},
+      {"unexpected list", OneTensor(R"("shape":[2],)" + shape2 + R"("data_offsets":[0,8])", 8)},
       {"is not a dtype", OneTensor(R"("dtype":"f32","shape":[2],"data_offsets":[0,8])", 8)},
       {"is not a dtype", OneTensor(R"("dtype":"","shape":[2],"data_offsets":[0,8])", 8)},
       {"negative", OneTensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])", 8)},
@@ -154,13 +154,13 @@ std::vector<Hostile> HostileTensors() {
       {"not JSON", OneTensor(shape2 + R"("data_offsets":[0,08])", 8)},
       {"not JSON", OneTensor(shape2 + R"("data_offsets":[0,NaN])", 8)},
       {"1 data offsets", OneTensor(shape2 + R"("data_offsets":[0])", 8)},
-      {"a number where none", OneTensor(shape2 + R"("data_offsets":[0,8,8])", 8)},
-      {"a list where", OneTensor(shape2 + R"("data_offsets":[[0],8])", 8)},
+      {"unexpected number", OneTensor(shape2 + R"("data_offsets":[0,8,8])", 8)},
+      {"unexpected list", OneTensor(shape2 + R"("data_offsets":[[0],8])", 8)},
       {"needs 8 bytes", OneTensor(shape2 + R"("data_offsets":[8,0])", 8)},
       {"needs 8 bytes", OneTensor(shape2 + R"("data_offsets":[0,4])", 4)},
       {"begins at 4", OneTensor(shape2 + R"("data_offsets":[4,12])", 12)},
-      {"8 bytes and the file 7", OneTensor(shape2 + R"("data_offsets":[0,8])", 7)},
-      {"8 bytes and the file 9", OneTensor(shape2 + R"("data_offsets":[0,8])", 9)},
+      {"8 bytes but the file has 7", OneTensor(shape2 + R"("data_offsets":[0,8])", 7)},
+      {"8 bytes but the file has 9", OneTensor(shape2 + R"("data_offsets":[0,8])", 9)},
       {"overflows", OneTensor(R"("dtype":"F32","shape":[4611686018427387904],)"
                               R"("data_offsets":[0,0])",
                               0)},
@@ -191,7 +191,7 @@ std::vector<Hostile> HostileTensors() {
   };
 }
 
-TEST(HostileHeaderTest, JsonThatIsNoHeader) {
+TEST(HostileHeaderTest, JsonThatIsNotAHeader) {
   for (const Hostile& hostile : HostileJson()) {
     Result<ParsedImage> image = Parse(hostile.file);
     ASSERT_EQ(CodeOf(image), ErrorCode::kDataLoss) << hostile.why << hostile.file.substr(8, 100);
@@ -200,7 +200,7 @@ TEST(HostileHeaderTest, JsonThatIsNoHeader) {
   }
 }
 
-TEST(HostileHeaderTest, TensorsThatCannotBe) {
+TEST(HostileHeaderTest, InvalidTensors) {
   for (const Hostile& hostile : HostileTensors()) {
     Result<ParsedImage> image = Parse(hostile.file);
     ASSERT_EQ(CodeOf(image), ErrorCode::kDataLoss) << hostile.why << hostile.file.substr(8, 200);
@@ -221,7 +221,7 @@ TEST(HostileHeaderTest, LengthWords) {
   }
   EXPECT_EQ(CodeOf(Parse("")), ErrorCode::kDataLoss);
   EXPECT_EQ(CodeOf(Parse("1234567")), ErrorCode::kDataLoss);
-  // A big enough file makes the length plausible, but the head must be there too.
+  // A large file makes the length plausible, but the header must be complete, too.
   std::string file = with_length(kHeaderBytesMax, 100);
   EXPECT_EQ(HeaderBytes(Bytes(file), kHeaderBytesMax + 8).value(), kHeaderBytesMax + 8);
   EXPECT_EQ(HeaderBytes(Bytes(file), kHeaderBytesMax + 7).error().code(), ErrorCode::kDataLoss);
@@ -365,7 +365,7 @@ std::string SmallImage() {
   return layout ? MakeImage(*layout, Identity(), extras, random).value() : std::string();
 }
 
-/// True when the two say the same of identity, tensors, places and extras.
+/// Returns true when both have the same identity, tensors, places and extras.
 bool SameMeaning(const ParsedImage& a, const ParsedImage& b) {
   auto same_tensor = [](const PlacedTensor& x, const PlacedTensor& y) {
     return x.spec == y.spec && x.begin == y.begin && x.end == y.end;
@@ -379,7 +379,7 @@ bool SameMeaning(const ParsedImage& a, const ParsedImage& b) {
          std::equal(a.extras.begin(), a.extras.end(), b.extras.begin(), b.extras.end(), same_extra);
 }
 
-/// Where everything lies, whatever it is called.
+/// Returns the places of all tensors and extras, without their names.
 std::vector<std::pair<uint64_t, uint64_t>> PlacesOf(const ParsedImage& image) {
   std::vector<std::pair<uint64_t, uint64_t>> places;
   for (const PlacedTensor& tensor : image.tensors) places.push_back({tensor.begin, tensor.end});
@@ -387,7 +387,7 @@ std::vector<std::pair<uint64_t, uint64_t>> PlacesOf(const ParsedImage& image) {
   return places;
 }
 
-TEST(FlippedHeaderTest, NoFlippedBitIsMistakenForTheSameStructure) {
+TEST(FlippedHeaderTest, AFlippedBitNeverKeepsTheSameMeaning) {
   const std::string image = SmallImage();
   const ParsedImage original = Parse(image).value();
   std::string flipped = image;
@@ -399,8 +399,8 @@ TEST(FlippedHeaderTest, NoFlippedBitIsMistakenForTheSameStructure) {
       flipped[i] = image[i];
       if (!parsed) continue;
       ++accepted;
-      // What still parses covers the data exactly and never looks like the original: only names,
-      // numbers of the identity and equally wide dtypes can change so.
+      // A header that still parses covers the data exactly and differs from the original: only
+      // names, numbers of the identity and dtypes of the same width can change this way.
       EXPECT_EQ(parsed->data_offset, original.data_offset) << i;
       EXPECT_EQ(parsed->format, original.format) << i << " became a foreign file";
       EXPECT_EQ(PlacesOf(*parsed), PlacesOf(original)) << i;
@@ -411,7 +411,7 @@ TEST(FlippedHeaderTest, NoFlippedBitIsMistakenForTheSameStructure) {
   EXPECT_LT(accepted, 1000);
 }
 
-TEST(FlippedHeaderTest, WhatMeansSomethingInJsonIsSurvivedAnywhere) {
+TEST(FlippedHeaderTest, JsonSyntaxAtAnyByteIsHandled) {
   const std::string meaningful("\0\t\n \"\\/{}[],:+-.0159eEunft\x7f\x80\xc3\xed\xff", 31);
   const std::string image = SmallImage();
   const uint64_t json_end = image.find("  ");

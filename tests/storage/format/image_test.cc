@@ -24,7 +24,7 @@ void ExpectSameTensors(std::span<const PlacedTensor> a, std::span<const PlacedTe
   }
 }
 
-/// Renders, checks the form and parses back; returns the header.
+/// Renders a header, checks its form, parses it and returns it.
 std::string RoundTrip(const ImageLayout& layout, const ShardIdentity& identity,
                       std::span<const ExtraSize> extras) {
   Result<std::string> header = layout.RenderHeader(identity, extras);
@@ -56,7 +56,7 @@ std::string RoundTrip(const ImageLayout& layout, const ShardIdentity& identity,
   return *header;
 }
 
-TEST(ImageLayoutTest, NothingToSaveIsAnImageToo) {
+TEST(ImageLayoutTest, AnEmptyStateIsAnImageToo) {
   Result<ImageLayout> layout = ImageLayout::Plan({});
   ASSERT_TRUE(layout);
   EXPECT_EQ(layout->tensor_bytes(), 0U);
@@ -92,13 +92,13 @@ TEST(ImageLayoutTest, AllDTypesInDescendingSizeThenName) {
   RoundTrip(*layout, Identity(), std::vector<ExtraSize>{{"a", 1}, {"b", 0}, {"c", 4097}});
 }
 
-TEST(ImageLayoutTest, FurtherSlicesAreOfTheirTensor) {
-  EXPECT_EQ(WholeName("w"), "w");
-  EXPECT_EQ(WholeName("w\x1f"
-                      "1"),
+TEST(ImageLayoutTest, SliceNamesMapToTheirTensor) {
+  EXPECT_EQ(BaseTensorName("w"), "w");
+  EXPECT_EQ(BaseTensorName("w\x1f"
+                           "1"),
             "w");
-  EXPECT_EQ(WholeName("a.w\x1f"
-                      "120"),
+  EXPECT_EQ(BaseTensorName("a.w\x1f"
+                           "120"),
             "a.w");
   for (const std::string other : {"w1",
                                   "\x1f"
@@ -107,11 +107,11 @@ TEST(ImageLayoutTest, FurtherSlicesAreOfTheirTensor) {
                                   "w\x1f"
                                   "1x",
                                   "w\x1f-1"}) {
-    EXPECT_EQ(WholeName(other), other);
+    EXPECT_EQ(BaseTensorName(other), other);
   }
 }
 
-TEST(ImageLayoutTest, OddNamesComeBackAsTheyWere) {
+TEST(ImageLayoutTest, UnusualNamesRoundTrip) {
   const std::vector<std::string> names = {"plain",
                                           "with space",
                                           "quote\"",
@@ -178,7 +178,7 @@ TEST(ImageLayoutTest, LargestNumbersFitTheBound) {
   EXPECT_EQ(layout->ImageBytesMax(1, kMax), kMax);
 }
 
-TEST(ImageLayoutTest, EveryOffendingTensorIsNamed) {
+TEST(ImageLayoutTest, EveryInvalidTensorIsNamed) {
   Result<ImageLayout> layout = ImageLayout::Plan({
       Whole("fine", DType::kF32, {2}),
       Whole("twice", DType::kF32, {2}),
@@ -201,7 +201,7 @@ TEST(ImageLayoutTest, EveryOffendingTensorIsNamed) {
   EXPECT_EQ(layout.error().code(), ErrorCode::kInvalidArgument);
   const std::string& message = layout.error().message();
   for (const char* part :
-       {"'twice' is there twice", "'' has no name", "'__metadata__'", "'holdfast.extra/x'",
+       {"'twice' occurs twice", "'' has no name", "'__metadata__'", "'holdfast.extra/x'",
         "'bad?' has a name that is not UTF-8", "'outside' is not inside", "'wrapped' is not inside",
         "'ranks' has 2 dimensions, but 1", "'offsets'", "'huge'", "'hugeglobal'", "'deep'", "'nnnn",
         "'number' has an unknown dtype"}) {
@@ -226,7 +226,7 @@ TEST(ImageLayoutTest, BadUtf8IsRefused) {
   }
 }
 
-TEST(RenderHeaderTest, RefusesWhatNoImageMayCarry) {
+TEST(RenderHeaderTest, RefusesInvalidIdentitiesAndExtras) {
   Result<ImageLayout> layout = ImageLayout::Plan({Whole("x", DType::kF32, {2})});
   ASSERT_TRUE(layout);
   auto code = [&](const ShardIdentity& identity, const std::vector<ExtraSize>& extras) {
@@ -272,7 +272,7 @@ TEST(RenderHeaderTest, RandomLayoutsRoundTrip) {
   }
 }
 
-TEST(DescribeDifferencesTest, NamesAllOfThem) {
+TEST(DescribeDifferencesTest, ReportsEveryDifference) {
   const std::vector<TensorSpec> saved = {Whole("same", DType::kF32, {2}),
                                          Whole("dtype", DType::kF32, {2}),
                                          Whole("shape", DType::kF32, {2, 3}),
@@ -291,20 +291,20 @@ TEST(DescribeDifferencesTest, NamesAllOfThem) {
       Slice("all", DType::kI32, {4}, {9}, {1}),    Whole("same", DType::kF32, {2})};
   EXPECT_THAT(
       DescribeDifferences(layout->tensors(), wanted),
-      ElementsAre("tensor 'missing' is wanted but was not saved.",
-                  "tensor 'dtype' was saved as F32 and is wanted as BF16.",
+      ElementsAre("tensor 'missing' is requested but was not saved.",
+                  "tensor 'dtype' was saved as F32 but is requested as BF16.",
                   AllOf(HasSubstr("'shape'"), HasSubstr(" shape [2, 3]"), HasSubstr("[3, 2]")),
                   HasSubstr("'shape' was saved with global shape"),
                   AllOf(HasSubstr("'global'"), HasSubstr("global shape [4]"), HasSubstr("[6]")),
                   AllOf(HasSubstr("'offset'"), HasSubstr("offset [0]"), HasSubstr("[2]")),
-                  HasSubstr("'all' was saved as F32 and is wanted as I32"),
+                  HasSubstr("'all' was saved as F32 but is requested as I32"),
                   HasSubstr("'all' was saved with shape"),
                   HasSubstr("'all' was saved with global shape"),
-                  HasSubstr("'all' was saved with offset"), "tensor 'same' is wanted twice.",
-                  "tensor 'extra' was saved but is not wanted."));
+                  HasSubstr("'all' was saved with offset"), "tensor 'same' is requested twice.",
+                  "tensor 'extra' was saved but is not requested."));
 }
 
-TEST(DescribeDifferencesTest, NothingSavedOrNothingWanted) {
+TEST(DescribeDifferencesTest, NothingSavedOrNothingRequested) {
   Result<ImageLayout> layout = ImageLayout::Plan({Whole("a", DType::kF32, {2})});
   ASSERT_TRUE(layout);
   EXPECT_EQ(DescribeDifferences(layout->tensors(), {}).size(), 1U);

@@ -14,7 +14,7 @@ uint64_t ElementsOf(const std::vector<uint64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
 }
 
-/// Each element of a box as its index in a tensor of `global`, row-major: the slow and sure way.
+/// Returns the row-major index in a tensor of `global` for each element of a box: slow and simple.
 std::vector<uint64_t> IndicesOf(const Box& box, const std::vector<uint64_t>& global) {
   std::vector<uint64_t> indices;
   const uint64_t count = ElementsOf(box.shape);
@@ -35,7 +35,7 @@ std::vector<uint64_t> IndicesOf(const Box& box, const std::vector<uint64_t>& glo
 Box RandomBox(Random& random, const std::vector<uint64_t>& global, bool may_be_empty) {
   Box box;
   for (uint64_t extent : global) {
-    // Whole dimensions now and then: runs go over several only then.
+    // Include complete dimensions: only then a run spans several.
     const bool whole = random.OneIn(3);
     const uint64_t begin = whole ? 0 : random.Below(extent);
     const uint64_t most = extent - begin;
@@ -54,7 +54,7 @@ std::vector<uint64_t> RandomShape(Random& random) {
   return shape;
 }
 
-TEST(OverlapTest, CoverTakesEachElementOnceAndNamesWhatNobodyHas) {
+TEST(OverlapTest, CoverAssignsEachElementOnceAndReportsMissingOnes) {
   Random random(7);
   uint64_t missed = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -63,7 +63,7 @@ TEST(OverlapTest, CoverTakesEachElementOnceAndNamesWhatNobodyHas) {
     std::vector<Box> pieces;
     for (uint64_t n = random.Below(6); n > 0; --n)
       pieces.push_back(RandomBox(random, global, true));
-    std::vector<int> owner(ElementsOf(global), -1);  // of each element, by the rule
+    std::vector<int> owner(ElementsOf(global), -1);  // expected owner of each element
     for (size_t i = pieces.size(); i-- > 0;) {
       for (uint64_t at : IndicesOf(pieces[i], global)) owner[at] = static_cast<int>(i);
     }
@@ -73,7 +73,7 @@ TEST(OverlapTest, CoverTakesEachElementOnceAndNamesWhatNobodyHas) {
     for (const BoxPart& part : parts) {
       ASSERT_FALSE(part.box.empty());
       for (uint64_t at : IndicesOf(part.box, global)) {
-        ASSERT_EQ(got[at], -2) << "taken twice";
+        ASSERT_EQ(got[at], -2) << "assigned twice";
         got[at] = static_cast<int>(part.from);
       }
     }
@@ -89,12 +89,12 @@ TEST(OverlapTest, CoverTakesEachElementOnceAndNamesWhatNobodyHas) {
       ASSERT_EQ(got[at], owner[at]) << ToString(wanted) << " round " << round;
       got[at] = -2;
     }
-    for (int left : got) ASSERT_EQ(left, -2) << "taken though not wanted";
+    for (int left : got) ASSERT_EQ(left, -2) << "assigned but not requested";
   }
   EXPECT_GT(missed, 1000U);
 }
 
-TEST(OverlapTest, RunsCopyTheElementsOfTheBoxWhereverReadingBegins) {
+TEST(OverlapTest, RunsCopyTheBoxFromAnyStart) {
   Random random(11);
   for (int round = 0; round < 3000; ++round) {
     const std::vector<uint64_t> global = RandomShape(random);
@@ -115,7 +115,7 @@ TEST(OverlapTest, RunsCopyTheElementsOfTheBoxWhereverReadingBegins) {
         wanted[t * element + b] = static_cast<uint64_t>(s) * element + b;
       }
     }
-    // From the start, and from any byte: then only what comes from there on.
+    // From the start, or from any byte: then only the bytes from there on.
     const uint64_t begin = random.OneIn(2) ? 0 : random.Below(sources.size() * element + 2);
     std::vector<uint64_t> got(wanted.size(), ~uint64_t{0});
     uint64_t at = begin;
@@ -136,7 +136,7 @@ TEST(OverlapTest, RunsCopyTheElementsOfTheBoxWhereverReadingBegins) {
   }
 }
 
-TEST(OverlapTest, RowsThatAreWholeInBothAreOneRun) {
+TEST(OverlapTest, RowsThatAreCompleteInBothAreOneRun) {
   const Box rows{{4, 0, 0}, {8, 16, 32}};
   const Box all{{0, 0, 0}, {64, 16, 32}};
   const BoxCopy copy(rows, all, rows, 4);
@@ -148,7 +148,7 @@ TEST(OverlapTest, RowsThatAreWholeInBothAreOneRun) {
   EXPECT_FALSE(copy.RunFrom(run->bytes).has_value());
 }
 
-TEST(OverlapTest, TheNumbersOfLargeTensorsFit) {
+TEST(OverlapTest, OffsetsOfLargeTensorsDoNotOverflow) {
   // 2^40 rows of 2^20 bytes; the last column of the last rows.
   const uint64_t rows = 1ULL << 40;
   const Box all{{0, 0}, {rows, 1 << 20}};

@@ -18,7 +18,7 @@ uint64_t Elements(const std::vector<uint64_t>& shape) {
 }
 
 /// Copies a row-major box of `shape` into a row-major tensor of `into_shape` at `at`, element by
-/// element: slow, and independent of how parts are cut. Counts each element it writes.
+/// element: slow, and independent of the code that cuts parts. Counts each element that it writes.
 void PlaceBox(std::string_view box, const std::vector<uint64_t>& shape, uint32_t element_bytes,
               const std::vector<uint64_t>& into_shape, const std::vector<uint64_t>& at,
               std::string* into, std::vector<int>* written) {
@@ -38,7 +38,7 @@ void PlaceBox(std::string_view box, const std::vector<uint64_t>& shape, uint32_t
   }
 }
 
-/// A tensor put together from its pieces.
+/// A tensor assembled from its pieces.
 struct Assembled {
   PlacedTensor original;
   std::string bytes;
@@ -46,7 +46,7 @@ struct Assembled {
   int pieces = 0;
 };
 
-/// Checks one part by itself and adds its tensors to what is put together.
+/// Checks one part on its own and adds its tensors to the assembled ones.
 void CheckPart(const std::string& file, const ParsedImage& image, size_t part, size_t parts,
                std::map<std::string, Assembled>* tensors,
                std::map<std::string, std::string>* extras) {
@@ -80,8 +80,8 @@ void CheckPart(const std::string& file, const ParsedImage& image, size_t part, s
   }
 }
 
-/// Cuts, writes every part out, and checks: bytes put together are the image's; every part parses
-/// by itself; its tensors put together are the image's.
+/// Cuts an image, renders every part, and checks that the parts' bytes together are the image's,
+/// that every part is a valid file, and that the parts' tensors together are the image's.
 std::vector<PartPlan> CheckParts(const std::string& bytes, uint32_t count) {
   const ParsedImage image = Parse(bytes).value();
   Result<std::vector<PartPlan>> plans = PlanParts(image, count);
@@ -135,7 +135,7 @@ std::string ImageOf(const std::vector<TensorSpec>& specs, std::span<const ExtraS
   return MakeImage(*layout, Identity(), extras, random).value();
 }
 
-TEST(PlanPartsTest, OneTensorIsCutByRowsOfNearEqualBytes) {
+TEST(PlanPartsTest, OneTensorIsCutByRowsIntoAboutEqualParts) {
   const std::string image = ImageOf({Whole("w", DType::kF32, {1000, 7})});
   std::vector<PartPlan> plans = CheckParts(image, 3);
   ASSERT_EQ(plans.size(), 3U);
@@ -150,14 +150,14 @@ TEST(PlanPartsTest, OneDimensionIsCutByElements) {
   EXPECT_EQ(CheckParts(ImageOf({Whole("w", DType::kF64, {5})}), 64).size(), 5U);
 }
 
-TEST(PlanPartsTest, LeadingDimensionsOfOneAreNoObstacle) {
+TEST(PlanPartsTest, LeadingDimensionsOfOneAreSkipped) {
   EXPECT_EQ(
       CheckParts(ImageOf({Slice("w", DType::kF16, {1, 1, 40, 3}, {8, 1, 80, 3}, {5, 0, 40, 0})}), 4)
           .size(),
       4U);
 }
 
-TEST(PlanPartsTest, WholeTensorsGoWherePossible) {
+TEST(PlanPartsTest, TensorsStayCompleteWherePossible) {
   std::vector<TensorSpec> specs;
   for (int i = 0; i < 8; ++i) specs.push_back(Whole("t" + std::to_string(i), DType::kU8, {100}));
   const std::string image = ImageOf(specs);
@@ -166,14 +166,14 @@ TEST(PlanPartsTest, WholeTensorsGoWherePossible) {
   }
 }
 
-TEST(PlanPartsTest, CutsAreTheNearestOnEitherSide) {
+TEST(PlanPartsTest, CutsAreAtTheNearestRow) {
   const std::vector<ExtraSize> long_first = {{"a", 110}, {"b", 90}};
   const std::vector<ExtraSize> long_last = {{"a", 90}, {"b", 110}};
   EXPECT_EQ(CheckParts(ImageOf({}, long_first), 2).at(0).image_end, kImageAlign + 110);
   EXPECT_EQ(CheckParts(ImageOf({}, long_last), 2).at(0).image_end, kImageAlign + 90);
 }
 
-TEST(PlanPartsTest, TooLittleToCut) {
+TEST(PlanPartsTest, SmallImagesHaveFewerParts) {
   EXPECT_EQ(CheckParts(ImageOf({}), 4).size(), 1U);
   EXPECT_EQ(CheckParts(ImageOf({Whole("s", DType::kF64, {})}), 4).size(), 1U);
   EXPECT_EQ(CheckParts(ImageOf({Whole("e", DType::kF64, {0, 5})}), 4).size(), 1U);
@@ -181,7 +181,7 @@ TEST(PlanPartsTest, TooLittleToCut) {
   EXPECT_EQ(CheckParts(ImageOf({Whole("w", DType::kF64, {100})}), 1).size(), 1U);
 }
 
-TEST(PlanPartsTest, RefusesCountsAndFilesThatCannotBe) {
+TEST(PlanPartsTest, RefusesInvalidCountsAndForeignFiles) {
   const ParsedImage image = Parse(ImageOf({Whole("w", DType::kF64, {100})})).value();
   EXPECT_EQ(PlanParts(image, 0).error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(PlanParts(image, kPartsMax + 1).error().code(), ErrorCode::kInvalidArgument);
@@ -230,7 +230,7 @@ TEST(PlanPartsTest, TenThousandTensors) {
   }
 }
 
-/// What the seal says of parts is what PlanParts makes.
+/// A seal with the parts of PlanParts is valid.
 TEST(PlanPartsTest, PlansMakeAValidSeal) {
   const std::string image =
       ImageOf({Whole("w", DType::kF32, {1000, 77}), Whole("v", DType::kU8, {3})});

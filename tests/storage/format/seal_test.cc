@@ -39,7 +39,7 @@ ShardSeal PartedSeal() {
   return seal;
 }
 
-/// So many parts, each of one byte but the last.
+/// Returns `count` parts, each of one byte except the last.
 std::vector<SealPart> PartsOf(const ShardSeal& seal, uint32_t count) {
   std::vector<SealPart> parts;
   uint64_t begin = seal.image_header.size();
@@ -51,7 +51,7 @@ std::vector<SealPart> PartsOf(const ShardSeal& seal, uint32_t count) {
   return parts;
 }
 
-/// The record with its checksum made right again.
+/// Returns the record with a corrected checksum.
 std::string Resealed(std::string record) {
   record.resize(record.size() - 4);
   uint32_t crc = Crc32c(Bytes(record));
@@ -123,7 +123,7 @@ TEST(SealTest, EveryLengthIsRefused) {
   const std::string record = EncodeSeal(PartedSeal());
   for (size_t bytes = 0; bytes < record.size(); ++bytes) {
     ASSERT_EQ(CodeOf(DecodeSeal(Bytes(record.substr(0, bytes)))), ErrorCode::kDataLoss) << bytes;
-    // Also when a checksum is made to match what is left.
+    // Even if the rest has a valid checksum.
     if (bytes >= 8 + 4 + 4) {
       ASSERT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(record.substr(0, bytes))))), ErrorCode::kDataLoss)
           << bytes;
@@ -136,7 +136,7 @@ TEST(SealTest, EveryLengthIsRefused) {
 
 TEST(SealTest, ForgedCountsAreCheckedBeforeUse) {
   const std::string record = EncodeSeal(MemorySeal());
-  // Job bytes, parts, header bytes, chunks and image bytes at their places behind "gpt-2".
+  // Job bytes, parts, header bytes, chunks and image bytes at their offsets after "gpt-2".
   const size_t job_at = 12;
   const size_t body_at = 16 + 5;
   const size_t parts_at = body_at + 8 + 8 + 4 + 4 + 8 + 8;
@@ -157,7 +157,7 @@ TEST(SealTest, ForgedCountsAreCheckedBeforeUse) {
   }
 }
 
-TEST(SealTest, ContentsThatCannotBeAreRefused) {
+TEST(SealTest, InvalidContentsAreRefused) {
   using Change = std::function<void(ShardSeal&)>;
   const std::vector<Change> changes = {
       [](ShardSeal& s) { s.identity.job = ""; },
@@ -200,13 +200,13 @@ TEST(SealTest, ContentsThatCannotBeAreRefused) {
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(EncodeSeal(single)))), ErrorCode::kDataLoss);
 }
 
-TEST(SealTest, ANewerFormatIsUnsupportedAndAnOlderOneIsDamage) {
+TEST(SealTest, ANewerFormatIsUnsupportedAndFormatZeroIsDamage) {
   std::string record = EncodeSeal(MemorySeal());
   record[8] = 3;
   Result<ShardSeal> newer = DecodeSeal(Bytes(Resealed(record)));
   EXPECT_EQ(CodeOf(newer), ErrorCode::kUnsupported);
   EXPECT_THAT(newer.error().message(), HasSubstr("format 3"));
-  // Whatever a newer format holds, only its frame is looked at.
+  // Of a newer format, only the frame is checked.
   const std::string strange("HFSEAL\r\n\xff\0\0\0anything at all....", 31);
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(strange)))), ErrorCode::kUnsupported);
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(record))), ErrorCode::kDataLoss);
@@ -228,7 +228,7 @@ TEST(SealTest, ALifeIsPartOfTheRecordButNotOfTheDigest) {
   EXPECT_EQ(*read, seal);
   EXPECT_EQ(read->digest(), DecodeSeal(Bytes(without))->digest());
   EXPECT_EQ(DecodeSeal(Bytes(without))->life, LifeId{});
-  // One seal has one spelling: format 2 without a life is none.
+  // Each seal has exactly one encoding: format 2 without a life is invalid.
   std::string zero = record;
   for (size_t i = 0; i < zero.size() - 8; ++i) {
     if (zero.compare(i, 8, "\xef\xcd\xab\x89\x67\x45\x23\x01") != 0) continue;
@@ -238,7 +238,7 @@ TEST(SealTest, ALifeIsPartOfTheRecordButNotOfTheDigest) {
   EXPECT_EQ(CodeOf(DecodeSeal(Bytes(Resealed(zero)))), ErrorCode::kDataLoss);
 }
 
-TEST(SealTest, RealImagesAreSealed) {
+TEST(SealTest, RealImagesHaveValidSeals) {
   Random random(9);
   Result<ImageLayout> layout = ImageLayout::Plan({Whole("x", DType::kU8, {3 * kChunkBytes})});
   ASSERT_TRUE(layout);
@@ -250,7 +250,7 @@ TEST(SealTest, RealImagesAreSealed) {
   Result<ShardSeal> decoded = DecodeSeal(Bytes(EncodeSeal(seal)));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(FirstBadChunk(Bytes(image), decoded->chunk_crcs), kNoChunk);
-  // Two chunks that change places keep the sum of all bytes, and are found.
+  // Swapping two chunks keeps the sum of all bytes and must be detected.
   std::swap_ranges(image.begin() + kChunkBytes, image.begin() + 2 * kChunkBytes,
                    image.begin() + 2 * kChunkBytes);
   EXPECT_EQ(FirstBadChunk(Bytes(image), decoded->chunk_crcs), 1U);

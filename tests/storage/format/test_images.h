@@ -12,7 +12,7 @@
 #include "storage/base/random.h"
 #include "storage/format/image.h"
 
-// Images to test with.
+// Images for tests.
 
 namespace holdfast {
 
@@ -25,7 +25,7 @@ inline ShardIdentity Identity(std::string job = "job", uint64_t incarnation = 3,
   return {std::move(job), {{incarnation}, {step}}, {rank}, world};
 }
 
-/// An unsharded tensor.
+/// Returns an unsharded tensor.
 inline TensorSpec Whole(std::string name, DType dtype, std::vector<uint64_t> shape) {
   std::vector<uint64_t> zeros(shape.size(), 0);
   return {std::move(name), dtype, shape, shape, std::move(zeros)};
@@ -42,7 +42,7 @@ inline std::string RandomBytes(Random& random, size_t bytes) {
   return out;
 }
 
-/// A whole image of random data, header included.
+/// Returns a complete image of random data, with its header.
 inline Result<std::string> MakeImage(const ImageLayout& layout, const ShardIdentity& identity,
                                      std::span<const ExtraSize> extras, Random& random) {
   HOLDFAST_ASSIGN_OR_RETURN(std::string image, layout.RenderHeader(identity, extras));
@@ -55,7 +55,7 @@ inline Result<ParsedImage> Parse(std::string_view file) {
   return ParseImage(Bytes(file), file.size());
 }
 
-/// A file with this JSON as its header and `data_bytes` zeros.
+/// Returns a file with this JSON as its header and `data_bytes` zeros.
 inline std::string FileOf(std::string_view json, size_t data_bytes = 0) {
   uint64_t length = json.size();
   std::string file(8, '\0');

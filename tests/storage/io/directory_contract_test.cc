@@ -1,4 +1,4 @@
-// One suite over every variant of Directory and BlockFile.
+// One suite for all variants of Directory and BlockFile.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -75,7 +75,7 @@ class DirectoryContract : public testing::TestWithParam<Variant> {
     EXPECT_TRUE(file.has_value()) << file.error().ToString();
     return file ? *std::move(file) : nullptr;
   }
-  /// A file whose content is the start of `content`.
+  /// Creates a file with the start of `content`.
   void Store(const std::string& path, AlignedBuffer& content, uint64_t bytes) {
     auto file = Create(path);
     ASSERT_NE(file, nullptr);
@@ -149,7 +149,7 @@ TEST_P(DirectoryContract, LargeWriteThroughRegisteredMemory) {
   Store("large", content, kBytes - 100);
   auto file = Open("large");
   ASSERT_NE(file, nullptr);
-  // Half of the file, then less registered memory, then the rest through the same open file.
+  // Write half of the file, unregister some memory, then write the rest through the same open file.
   ASSERT_OK(file->QueueRead(0, back.first(kBytes / 2)));
   directory().UnregisterMemory(content.span());
   ASSERT_OK(file->QueueRead(kBytes / 2, back.span().subspan(kBytes / 2)));
@@ -164,9 +164,9 @@ TEST_P(DirectoryContract, LargeWriteThroughRegisteredMemory) {
   EXPECT_TRUE(std::ranges::equal(back.first(kBytes - 100), content.first(kBytes - 100)));
 }
 
-// An address that means other memory than when it was registered must not reach the old pages, also
-// not through a file that was busy meanwhile.
-TEST_P(DirectoryContract, RegisteredAddressUsedAgainForOtherMemory) {
+// When an address refers to other memory than at its registration, I/O must not reach the old
+// pages, not even through a file that was busy in between.
+TEST_P(DirectoryContract, ARegisteredAddressReusedForOtherMemory) {
   constexpr uint64_t kBytes = 4 * kBlockBytes;
   auto map = [](void* at, int flags, std::byte fill) {
     void* memory =
@@ -199,7 +199,7 @@ TEST_P(DirectoryContract, RegisteredAddressUsedAgainForOtherMemory) {
   ::munmap(new_memory.data(), kBytes);
 }
 
-TEST_P(DirectoryContract, PrefixFollowsReadsInOrder) {
+TEST_P(DirectoryContract, PrefixGrowsWithReadsInOrder) {
   constexpr uint64_t kBytes = 6ULL << 20;
   constexpr uint64_t kStep = 128 * kBlockBytes;
   AlignedBuffer content(kBytes, 17);
@@ -240,7 +240,7 @@ TEST_P(DirectoryContract, PrefixStopsAtAGap) {
   EXPECT_EQ(file->CompletedPrefix(), 3 * kBlockBytes);
 }
 
-TEST_P(DirectoryContract, RefusesWhatIsNotAligned) {
+TEST_P(DirectoryContract, RefusesUnalignedOperations) {
   AlignedBuffer content(4 * kBlockBytes);
   auto file = Create("aligned");
   ASSERT_NE(file, nullptr);
@@ -251,7 +251,7 @@ TEST_P(DirectoryContract, RefusesWhatIsNotAligned) {
   EXPECT_CODE(file->QueueRead(512, content.first(kBlockBytes)), ErrorCode::kInvalidArgument);
   EXPECT_CODE(file->QueueWrite(UINT64_MAX - kBlockBytes + 1, content.first(kBlockBytes)),
               ErrorCode::kInvalidArgument);
-  // A refused operation is no failed one.
+  // A refused operation does not make the file unusable.
   ASSERT_OK(file->QueueWrite(0, content.first(kBlockBytes)));
   EXPECT_OK(file->Drain());
 }
@@ -278,7 +278,7 @@ TEST_P(DirectoryContract, ReadPastTheEndIsDataLossAndSticks) {
   EXPECT_TRUE(std::ranges::equal(back.first(kBlockBytes + 10), content.first(kBlockBytes + 10)));
 }
 
-TEST_P(DirectoryContract, CreatesExclusivelyAndReadsOnly) {
+TEST_P(DirectoryContract, CreatesExclusivelyAndOpensForReadingOnly) {
   AlignedBuffer content(kBlockBytes, 29);
   Store("once", content, kBlockBytes);
   EXPECT_CODE(directory().OpenFile("once", OpenMode::kCreateExclusive), ErrorCode::kAlreadyExists);
@@ -321,7 +321,7 @@ TEST_P(DirectoryContract, SmallFiles) {
   EXPECT_EQ(directory().ReadSmallFile("empty", 0).value_or("?"), "");
 }
 
-TEST_P(DirectoryContract, OverwritesInPlaceAndNothingElse) {
+TEST_P(DirectoryContract, OverwriteChangesOnlyItsRange) {
   constexpr uint64_t kBytes = 3 * kBlockBytes + 77;
   AlignedBuffer content(4 * kBlockBytes, 5);
   Store("file", content, kBytes);
@@ -394,7 +394,7 @@ TEST_P(DirectoryContract, ListsInNameOrder) {
   EXPECT_CODE(directory().List("z"), ErrorCode::kNotFound);
 }
 
-TEST_P(DirectoryContract, RefusesPathsThatLeave) {
+TEST_P(DirectoryContract, RefusesPathsThatLeaveTheDirectory) {
   ASSERT_OK(directory().MakeDirectory("in"));
   for (const std::string& path :
        {std::string("../out"), std::string("in/../../out"), std::string("/etc/passwd"),
@@ -435,15 +435,15 @@ TEST_P(DirectoryContract, FollowsNoSymlinks) {
 }
 
 TEST_P(DirectoryContract, OpensOnlyRegularFiles) {
-  if (!real()) GTEST_SKIP() << "the simulated disk has regular files only";
+  if (!real()) GTEST_SKIP() << "the simulated disk has only regular files";
   ASSERT_EQ(::mkfifo((real_path() + "/fifo").c_str(), 0600), 0);
   EXPECT_CODE(directory().OpenFile("fifo", OpenMode::kRead), ErrorCode::kInvalidArgument);
   EXPECT_CODE(directory().ReadSmallFile("fifo", 10), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(directory().List(".").value().empty());
 }
 
-// The kernel cuts the write that crosses the limit short and refuses what comes after it: a short
-// completion that is taken for a whole one would end without an error.
+// The kernel shortens the write that crosses the limit and refuses later ones. Code that treats the
+// short completion as complete would report no error.
 TEST_P(DirectoryContract, ShortWritesAreResumedUntilTheRealError) {
   if (!real()) GTEST_SKIP() << "needs the kernel's file size limit";
   constexpr uint64_t kLimit = 5 * kBlockBytes;
@@ -461,7 +461,7 @@ TEST_P(DirectoryContract, ShortWritesAreResumedUntilTheRealError) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_CODE(drained, ErrorCode::kIoError);
   EXPECT_TRUE(queued.ok() || queued == drained) << queued.ToString();
-  // Cut to small pieces, a later one may be refused before the short one is.
+  // With small pieces, a later one may be refused before the short one completes.
   const char* offset = GetParam() == Variant::kUringShallow ? "offset 2" : "offset 20480";
   for (const char* part : {"limited", offset, "File too large"}) {
     EXPECT_NE(drained.message().find(part), std::string::npos) << drained.message();
@@ -498,7 +498,7 @@ TEST_P(DirectoryContract, FilesOfManyThreads) {
   EXPECT_TRUE(directory().List(".").value().empty());
 }
 
-TEST_P(DirectoryContract, DestructionWaitsForWhatIsUnderWay) {
+TEST_P(DirectoryContract, DestructionWaitsForOperationsInFlight) {
   constexpr uint64_t kBytes = 8ULL << 20;
   AlignedBuffer content(kBytes, 41);
   {
@@ -515,7 +515,7 @@ TEST_P(DirectoryContract, DestructionWaitsForWhatIsUnderWay) {
   EXPECT_TRUE(std::ranges::equal(back.span(), content.span()));
 }
 
-TEST_P(DirectoryContract, SaysHowMuchIsFree) {
+TEST_P(DirectoryContract, ReportsFreeSpace) {
   auto before = directory().FreeBytes();
   ASSERT_RESULT(before);
   EXPECT_GT(*before, 0U);
@@ -528,7 +528,7 @@ INSTANTIATE_TEST_SUITE_P(All, DirectoryContract,
                                          Variant::kPosixTmpfs, Variant::kSimulated),
                          NameOf);
 
-TEST(OpenDirectory, MakesMissingParentsAndLeavesNothingBehind) {
+TEST(OpenDirectory, MakesMissingParentsAndLeavesNoScratchFile) {
   TempDir temp(TempDir::Base());
   ASSERT_TRUE(temp.valid());
   auto opened = OpenDirectory(temp.path() + "/a/b/c/", IoOptions());
@@ -550,7 +550,7 @@ TEST(OpenDirectory, RefusesAFileAndAnEmptyPath) {
   EXPECT_CODE(OpenDirectory("", IoOptions()), ErrorCode::kInvalidArgument);
 }
 
-TEST(OpenDirectory, ReadOnlyMakesNothing) {
+TEST(OpenDirectory, ReadOnlyCreatesNothing) {
   TempDir temp(TempDir::Base());
   ASSERT_TRUE(temp.valid());
   EXPECT_CODE(OpenDirectoryReadOnly(temp.path() + "/absent", IoOptions()), ErrorCode::kNotFound);
@@ -576,7 +576,7 @@ TEST(OpenDirectory, ReadOnlyMakesNothing) {
   }
 }
 
-TEST(OpenDirectory, UsesPosixWhenToldTo) {
+TEST(OpenDirectory, UsesPosixWhenConfigured) {
   TempDir temp(TempDir::Base());
   ASSERT_TRUE(temp.valid());
   IoOptions no_uring;
@@ -591,7 +591,7 @@ TEST(OpenDirectory, UsesPosixWhenToldTo) {
   EXPECT_EQ((*buffered)->Describe(), "posix");
 }
 
-TEST(OpenDirectory, PutsOptionsIntoRange) {
+TEST(OpenDirectory, ClampsOptions) {
   TempDir temp(TempDir::Base());
   ASSERT_TRUE(temp.valid());
   IoOptions odd;

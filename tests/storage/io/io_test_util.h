@@ -42,7 +42,7 @@ class AlignedBuffer {
   uint64_t bytes_;
 };
 
-/// A directory of its own under `base`, removed with what is in it.
+/// A temporary directory under `base`; the destructor removes it with its contents.
 class TempDir {
  public:
   explicit TempDir(const std::string& base) {
@@ -58,7 +58,7 @@ class TempDir {
   bool valid() const { return !path_.empty(); }
   const std::string& path() const { return path_; }
 
-  /// $TMPDIR or /tmp.
+  /// Returns $TMPDIR or /tmp.
   static std::string Base() {
     std::error_code ignored;
     return std::filesystem::temp_directory_path(ignored).string();

@@ -1,5 +1,5 @@
-// That the simulated disk loses, tears, flips and refuses as it says, and never loses what was
-// synced.
+// Checks that the simulated disk loses, tears, flips and refuses as documented, and never loses
+// synced data.
 
 #include "storage/io/sim_directory.h"
 
@@ -21,7 +21,7 @@ std::unique_ptr<BlockFile> MustOpen(Directory& directory, const std::string& pat
   return file ? *std::move(file) : nullptr;
 }
 
-/// Creates a file with `content`, not synced.
+/// Creates a file with `content` and does not sync it.
 std::unique_ptr<BlockFile> Write(Directory& directory, const std::string& path,
                                  AlignedBuffer& content) {
   auto file = MustOpen(directory, path, OpenMode::kCreateExclusive);
@@ -200,7 +200,7 @@ TEST(SimDisk, RandomCrashTearsUnsyncedWritesAtSectors) {
   EXPECT_GT(whole, 5);
 }
 
-TEST(SimDisk, AFailedSyncDropsTheDataForGood) {
+TEST(SimDisk, AFailedSyncDropsTheDataPermanently) {
   SimDisk disk;
   AlignedBuffer content(kBytes, 1);
   auto directory = disk.Open();
@@ -208,10 +208,10 @@ TEST(SimDisk, AFailedSyncDropsTheDataForGood) {
   ASSERT_OK(directory->SyncDirectory("."));
   disk.Inject({.op = SimOp::kSync, .effect = SimEffect::kIoError, .path = {}});
   EXPECT_CODE(file->Sync(), ErrorCode::kIoError);
-  EXPECT_CODE(file->Sync(), ErrorCode::kIoError);  // this handle remembers
+  EXPECT_CODE(file->Sync(), ErrorCode::kIoError);  // the error is sticky
   EXPECT_EQ(disk.count(SimOp::kSync), 1U);
   EXPECT_TRUE(Holds(*directory, "f", content));  // the page cache still has it
-  // A later sync of the same file through another handle succeeds and saves nothing.
+  // A later sync of the same file through another handle succeeds but writes nothing.
   auto other = MustOpen(*directory, "f", OpenMode::kRead);
   ASSERT_OK(other->Sync());
   disk.Crash(SimSurvival::kEverything);
@@ -281,7 +281,7 @@ TEST(SimDisk, ShortCompletionsAreResumed) {
   EXPECT_EQ(disk.count(SimOp::kRead), 3U);
 }
 
-TEST(SimDisk, BitFlipsAtRestAndOnTheWay) {
+TEST(SimDisk, BitFlipsAtRestAndInTransfer) {
   SimDisk disk;
   AlignedBuffer content(kBytes, 1);
   auto directory = disk.Open();
@@ -331,7 +331,7 @@ TEST(SimDisk, FullDiskRefusesAllocateAndGrowth) {
   EXPECT_EQ(disk.Files(), (std::vector<std::string>{"f", "g"}));  // no half of "s"
   ASSERT_OK(file->QueueWrite(0, content.first(8 * kBlockBytes)));
   ASSERT_OK(file->Drain());
-  // Space comes back when the last user lets go.
+  // The space is freed when the last user closes the file.
   ASSERT_OK(directory->RemoveFile("f"));
   EXPECT_EQ(directory->FreeBytes().value_or(0), 2 * kBlockBytes);
   file.reset();
@@ -340,7 +340,7 @@ TEST(SimDisk, FullDiskRefusesAllocateAndGrowth) {
   EXPECT_EQ(directory->FreeBytes().value_or(1), 0U);
 }
 
-TEST(SimDisk, AfterTheCrashPointEverythingFailsUntilTheCrash) {
+TEST(SimDisk, AfterTheCrashPointAllOperationsFailUntilCrash) {
   SimDisk disk;
   auto directory = disk.Open();
   disk.CrashAfterOperations(4);
@@ -352,12 +352,13 @@ TEST(SimDisk, AfterTheCrashPointEverythingFailsUntilTheCrash) {
   EXPECT_CODE(directory->ReadSmallFile("f", 10), ErrorCode::kIoError);
   disk.Crash(SimSurvival::kNothing);
   EXPECT_FALSE(disk.crashed());
-  EXPECT_CODE(directory->ReadSmallFile("f", 10), ErrorCode::kIoError);  // a handle of before
+  EXPECT_CODE(directory->ReadSmallFile("f", 10),
+              ErrorCode::kIoError);  // a handle from before the crash
   EXPECT_EQ(disk.Open()->ReadSmallFile("f", 10).value_or("?"), "1");
   EXPECT_EQ(disk.operations(), 6U);  // four, and open and read
 }
 
-/// Publishes "final" with `content` by the book.
+/// Publishes "final" with `content` in the correct order.
 Status Publish(Directory& directory, AlignedBuffer& content) {
   HOLDFAST_ASSIGN_OR_RETURN(auto file, directory.OpenFile("tmp", OpenMode::kCreateExclusive));
   HOLDFAST_RETURN_IF_ERROR(file->Allocate(content.span().size()));
@@ -408,7 +409,7 @@ TEST(SimDisk, PublishingWithoutSyncIsCaught) {
   EXPECT_GT(damaged, 10);
 }
 
-TEST(SimDisk, TakesBytesWhenTheWriteIsDone) {
+TEST(SimDisk, CopiesBytesWhenTheWriteCompletes) {
   int seen = 0;
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SimDiskOptions options;

@@ -1,5 +1,5 @@
-// Durable means that fsync was called, after the bytes, once, and that its answer counts. The fsync
-// of this program is replaced by one that counts, and that fails when a test says so.
+// Durable means that fsync was called once, after the bytes, and that its result is used. This
+// program replaces fsync by a version that counts calls and fails on demand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -53,7 +53,7 @@ class SyncTest : public ::testing::TestWithParam<bool> {
     std::filesystem::remove_all(path_);
   }
   std::span<const std::byte> block() const { return {block_.get(), kBlockBytes}; }
-  /// A file of one block.
+  /// Creates a file of one block.
   std::unique_ptr<BlockFile> Written(const std::string& name) {
     auto file = dir_->OpenFile(name, OpenMode::kCreateExclusive);
     EXPECT_TRUE(file);
@@ -73,7 +73,7 @@ TEST_P(SyncTest, AFailedSyncIsFinalAndNeverRepeated) {
   const int before = g_syncs;
   const Status first = file->Sync();
   EXPECT_EQ(first.code(), ErrorCode::kIoError);
-  // The kernel forgets the error with the pages it could not write: a second call would succeed.
+  // The kernel drops the error with the pages that it could not write: a second call would succeed.
   EXPECT_EQ(file->Sync(), first);
   EXPECT_EQ(file->Sync(), first);
   EXPECT_EQ(g_syncs, before + 1);
@@ -91,13 +91,13 @@ TEST_P(SyncTest, ASyncReachesTheDevice) {
   EXPECT_EQ(g_syncs, before + 3);
 }
 
-TEST_P(SyncTest, ASmallFileThatIsNotSyncedIsNotLeftBehind) {
+TEST_P(SyncTest, ASmallFileIsRemovedWhenItsSyncFails) {
   g_failures = 1;
   EXPECT_EQ(dir_->WriteSmallFile("small", "text").code(), ErrorCode::kIoError);
   EXPECT_FALSE(std::filesystem::exists(path_ + "/small"));
 }
 
-TEST_P(SyncTest, WhatIsOverwrittenInPlaceIsSynced) {
+TEST_P(SyncTest, AnOverwriteIsSynced) {
   ASSERT_TRUE(Written("a")->Sync().ok());
   const int before = g_syncs;
   EXPECT_TRUE(dir_->Overwrite("a", 100, block().first(50)).ok());
@@ -106,9 +106,8 @@ TEST_P(SyncTest, WhatIsOverwrittenInPlaceIsSynced) {
   EXPECT_EQ(dir_->Overwrite("a", 100, block().first(50)).code(), ErrorCode::kIoError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Directories, SyncTest, ::testing::Bool(), [](const auto& tested) {
-  return tested.param ? "Uring" : "Posix";
-});
+INSTANTIATE_TEST_SUITE_P(Directories, SyncTest, ::testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Uring" : "Posix"; });
 
 }  // namespace
 }  // namespace holdfast

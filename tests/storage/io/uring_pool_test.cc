@@ -44,7 +44,7 @@ TEST_F(UringPoolTest, FindsRegisteredMemoryAndItsEnd) {
   EXPECT_FALSE(ring->Find(stranger.span().data()).has_value());
 }
 
-TEST_F(UringPoolTest, AnOlderRingIsToldApartAndRenewed) {
+TEST_F(UringPoolTest, AnOlderRingIsDetectedAndUpdated) {
   AlignedBuffer a(4 * kBlockBytes);
   pool_.RegisterMemory(a.span());
   auto first = Borrow();
@@ -68,8 +68,8 @@ TEST_F(UringPoolTest, AnOlderRingIsToldApartAndRenewed) {
   EXPECT_TRUE(again->Find(b.span().data()).has_value());
 }
 
-TEST_F(UringPoolTest, CutsLargeMemoryAtOneGibibyte) {
-  // One MiB of memory, mapped again and again until the range is large.
+TEST_F(UringPoolTest, SplitsLargeMemoryAtOneGibibyte) {
+  // Map the same MiB of memory repeatedly until the range is large.
   constexpr uint64_t kUnit = 1ULL << 20;
   constexpr uint64_t kBytes = (1ULL << 30) + kUnit;
   UniqueFd unit(::memfd_create("unit", MFD_CLOEXEC));

@@ -1,5 +1,5 @@
-// What is lost of a parity group comes back byte for byte, whichever members are lost, and what
-// cannot come back is named.
+// Lost shards of a parity group are decoded byte for byte, for any lost members. Shards that cannot
+// be decoded are named.
 
 #include "storage/parity/group_decoder.h"
 
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 const VersionId kVersion{Incarnation{3}, Step{120}};
 constexpr uint64_t kFarAway = ~uint64_t{0};
 
-/// The shards of a group but for those that are lost; single chunks may be bad.
+/// The shards of a group except the lost ones; single chunks may be corrupt.
 class SomeImages : public ShardImages {
  public:
   explicit SomeImages(const ParityGroup& group) : group_(group) {}
@@ -116,7 +116,7 @@ TEST_F(GroupDecoderTest, EveryPairOfEightWithTwoParities) {
   }
 }
 
-TEST_F(GroupDecoderTest, AnyPartOfAShard) {
+TEST_F(GroupDecoderTest, DecodesAnyPartOfAShard) {
   Make(4, 1);
   SomeImages images(group_);
   Lose(images, 2);
@@ -126,19 +126,19 @@ TEST_F(GroupDecoderTest, AnyPartOfAShard) {
   for (uint64_t offset : {uint64_t{0}, kChunkBytes, 2 * kChunkBytes}) {
     std::vector<std::byte> part(std::min<uint64_t>(kChunkBytes, image.size() - offset));
     ASSERT_TRUE((*decoder)->Decode(Rank{4}, offset, part).ok());
-    EXPECT_TRUE(std::equal(part.begin(), part.end(),
-                           image.begin() + static_cast<ptrdiff_t>(offset)));
+    EXPECT_TRUE(
+        std::equal(part.begin(), part.end(), image.begin() + static_cast<ptrdiff_t>(offset)));
   }
 }
 
-TEST_F(GroupDecoderTest, OneRankOfANodeAloneIsEnoughToDecodeTheOther) {
+TEST_F(GroupDecoderTest, OneRankOfANodeIsDecodedWithTheOtherPresent) {
   Make(4, 1);
   SomeImages images(group_);
   images.lost.insert(Rank{3});
   ExpectDecoded(images, Rank{3});
 }
 
-TEST_F(GroupDecoderTest, TooManyLostAreNamed) {
+TEST_F(GroupDecoderTest, TooManyLostShardsAreNamed) {
   Make(4, 1);
   SomeImages images(group_);
   Lose(images, 1);
@@ -154,11 +154,11 @@ TEST_F(GroupDecoderTest, TooManyLostAreNamed) {
   EXPECT_EQ((*decoder)->Decode(Rank{2}, 0, chunk).code(), ErrorCode::kDataLoss);
 }
 
-TEST_F(GroupDecoderTest, BadChunksAtDifferentPlacesDoNotMatter) {
+TEST_F(GroupDecoderTest, CorruptChunksAtDifferentPositionsAreTolerated) {
   Make(4, 2);
   SomeImages images(group_);
   Lose(images, 1);
-  // With one node lost, each place may be bad in one other shard.
+  // With two parities and one lost node, one other shard may be corrupt at each position.
   images.bad_chunks[Rank{0}] = {0};
   images.bad_chunks[Rank{4}] = {2};
   images.bad_chunks[ParityRank(3)] = {1};
@@ -166,7 +166,7 @@ TEST_F(GroupDecoderTest, BadChunksAtDifferentPlacesDoNotMatter) {
   ExpectDecoded(images, Rank{3});
 }
 
-TEST_F(GroupDecoderTest, ABadChunkThatIsNeededIsAnError) {
+TEST_F(GroupDecoderTest, ACorruptChunkThatIsNeededIsAnError) {
   Make(4, 1);
   SomeImages images(group_);
   Lose(images, 1);
@@ -178,9 +178,9 @@ TEST_F(GroupDecoderTest, ABadChunkThatIsNeededIsAnError) {
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss);
 }
 
-TEST_F(GroupDecoderTest, AShardOfOtherBytesCountsAsMissing) {
+TEST_F(GroupDecoderTest, AShardWithAnotherDigestCountsAsMissing) {
   Make(4, 1);
-  group_.shards.at(Rank{0}).seal.chunk_crcs[0] ^= 1;  // committed by an earlier life of the job
+  group_.shards.at(Rank{0}).seal.chunk_crcs[0] ^= 1;  // as if an earlier life had committed it
   SomeImages images(group_);
   Lose(images, 3);
   auto decoder = GroupDecoder::Open(images, "lm", kVersion, ParityRank(1));
@@ -188,14 +188,14 @@ TEST_F(GroupDecoderTest, AShardOfOtherBytesCountsAsMissing) {
   EXPECT_THAT((*decoder)->CheckDecodable(Rank{6}).message(), HasSubstr("rank-0, rank-6, rank-7"));
 }
 
-TEST_F(GroupDecoderTest, WhatIsNoParityShardIsRefused) {
+TEST_F(GroupDecoderTest, InvalidParityShardsAreRefused) {
   Make(4, 1);
   SomeImages images(group_);
   EXPECT_FALSE(GroupDecoder::Open(images, "lm", kVersion, Rank{1}).has_value());
   images.lost.insert(ParityRank(1));
   EXPECT_EQ(GroupDecoder::Open(images, "lm", kVersion, ParityRank(1)).error().code(),
             ErrorCode::kNotFound);
-  // The seals of another version are not taken.
+  // Seals of another version are refused.
   EXPECT_FALSE(
       GroupDecoder::Open(images, "lm", {Incarnation{3}, Step{121}}, ParityRank(0)).has_value());
   std::vector<std::byte> chunk(kChunkBytes);

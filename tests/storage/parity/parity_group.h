@@ -17,7 +17,7 @@
 
 namespace holdfast {
 
-/// A parity group with all its shards in memory, made in the plainest way: one Encode a stripe.
+/// A parity group with all its shards in memory, made in the simplest way: one Encode per stripe.
 struct ParityGroup {
   struct Shard {
     ShardSeal seal;
@@ -47,8 +47,8 @@ struct ParityGroup {
     shards[identity.rank] = std::move(shard);
   }
 
-  /// Adds the parity of the nodes `first_number` … whose ranks `nodes` names; their shards were
-  /// added before. Slots are `spare` bytes larger than the shards need.
+  /// Adds the parity of the nodes from `first_number` on; `nodes` lists their ranks. Their shards
+  /// were added before. Slots are `spare` bytes larger than their shards.
   void AddParity(const std::string& job, VersionId version, uint32_t world, uint32_t parity_count,
                  const std::vector<std::vector<Rank>>& nodes, uint32_t first_number = 0,
                  uint64_t spare = 8192) {
@@ -90,9 +90,9 @@ struct ParityGroup {
         std::vector<std::span<const std::byte>> data;
         for (uint32_t index = 0; index < layout.data_count(); ++index) {
           const StripeMember part = layout.DataMember(stripe, index);
-          data.push_back(std::span(node_images[part.node])
-                             .subspan(part.segment * layout.segment_bytes(),
-                                      layout.segment_bytes()));
+          data.push_back(
+              std::span(node_images[part.node])
+                  .subspan(part.segment * layout.segment_bytes(), layout.segment_bytes()));
         }
         std::vector<std::vector<std::byte>> rows(parity_count,
                                                  std::vector<std::byte>(layout.segment_bytes()));

@@ -1,5 +1,5 @@
-// A real process is killed at every named crash point on a real directory, and the next one finds
-// what it was told is durable.
+// Kills a real process at every named crash point on a real directory. The next process must find
+// everything that was reported durable.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,16 +22,16 @@ std::ostream& operator<<(std::ostream& out, const Point& point) {
   return out << point.name << " with " << point.directories;
 }
 
-/// The child: publishes versions 1 and 2, removes 1, publishes 3; appends a line to the file `told`
-/// after each promise.
+/// The child process: publishes versions 1 and 2, removes 1, publishes 3. Appends a line to the
+/// file `reported` after each result.
 TEST(CrashPointChild, DISABLED_Workload) {
   const char* folder = ::getenv("HOLDFAST_TEST_FOLDER");
   const char* count = ::getenv("HOLDFAST_TEST_DIRECTORIES");
   ASSERT_NE(folder, nullptr);
   ASSERT_NE(count, nullptr);
-  auto tell = [&](const std::string& line) {
-    std::ofstream told(std::string(folder) + "/told", std::ios::app);
-    told << line << std::endl;
+  auto report = [&](const std::string& line) {
+    std::ofstream reported(std::string(folder) + "/reported", std::ios::app);
+    reported << line << std::endl;
   };
   std::vector<std::string> paths;
   for (int i = 0; i < std::stoi(count); ++i) {
@@ -45,15 +45,15 @@ TEST(CrashPointChild, DISABLED_Workload) {
     ASSERT_TRUE(writer);
     ASSERT_STATUS_OK((*writer)->Advance(image.image.size() / 2));
     ASSERT_STATUS_OK((*writer)->Publish(image.Seal()));
-    tell("published " + std::to_string(step));
+    report("published " + std::to_string(step));
     if (step != 2) continue;
-    tell("removing 1");
+    report("removing 1");
     ASSERT_STATUS_OK((*volume)->RemoveVersion("job", Shard(1, 1, 0).version));
-    tell("removed 1");
+    report("removed 1");
   }
 }
 
-/// How the child ended: the signal, or minus its exit code.
+/// Runs the child. Returns the signal that ended it, or minus its exit code.
 int RunChild(const TempFolder& folder, const Point& point, int pass) {
   pid_t child = ::fork();
   if (child == 0) {
@@ -75,11 +75,11 @@ int RunChild(const TempFolder& folder, const Point& point, int pass) {
 
 class CrashPointTest : public ::testing::TestWithParam<Point> {};
 
-TEST_P(CrashPointTest, PromisesAreKept) {
+TEST_P(CrashPointTest, ReportedStateSurvivesTheCrash) {
 #if !defined(HOLDFAST_CRASH_POINTS)
   GTEST_SKIP() << "built without crash points";
 #endif
-  // The first pass, and the second, which has something durable to lose.
+  // Crash at the first pass, and at the second, when durable data exists.
   for (int pass : {1, 2}) {
     SCOPED_TRACE(pass);
     TempFolder folder;
@@ -87,9 +87,9 @@ TEST_P(CrashPointTest, PromisesAreKept) {
     if (pass == 1) {
       ASSERT_EQ(end, SIGKILL) << "the point was not reached";
     }
-    std::string told = std::filesystem::exists(folder.path() + "/told")
-                           ? ReadWhole(folder.path() + "/told")
-                           : std::string();
+    std::string reported = std::filesystem::exists(folder.path() + "/reported")
+                               ? ReadWhole(folder.path() + "/reported")
+                               : std::string();
     auto volume = OpenReal(folder.Dirs(GetParam().directories));
     ASSERT_TRUE(volume) << StatusOf(volume).ToString();
     EXPECT_THAT((*volume)->recovery().quarantined, ::testing::IsEmpty());
@@ -99,12 +99,12 @@ TEST_P(CrashPointTest, PromisesAreKept) {
       auto stored = (*volume)->List();
       bool listed = std::any_of(stored.begin(), stored.end(),
                                 [&](const auto& shard) { return shard.identity == identity; });
-      auto was_told = [&](const std::string& what) {
-        return told.find(what + " " + std::to_string(step)) != std::string::npos;
+      auto was_reported = [&](const std::string& what) {
+        return reported.find(what + " " + std::to_string(step)) != std::string::npos;
       };
-      if (was_told("removed")) {
+      if (was_reported("removed")) {
         EXPECT_FALSE(listed) << step;
-      } else if (was_told("published") && !was_told("removing")) {
+      } else if (was_reported("published") && !was_reported("removing")) {
         EXPECT_TRUE(listed) << step;
       }
       if (!listed) continue;
@@ -113,7 +113,7 @@ TEST_P(CrashPointTest, PromisesAreKept) {
     }
     volume->reset();
     size_t have = 0;
-    for (const std::string& file : FilesBeneath(folder.path())) have += file != "told";
+    for (const std::string& file : FilesBeneath(folder.path())) have += file != "reported";
     EXPECT_EQ(have, files);
   }
 }

@@ -5,14 +5,14 @@
 namespace holdfast {
 namespace {
 
-TEST(Layout, NamesAreWhatTheFormatSays) {
+TEST(Layout, NamesMatchTheFormat) {
   EXPECT_EQ(VersionPath("job", {Incarnation{3}, Step{120}}), "job/v3-120");
   EXPECT_EQ(SealName(Rank{7}), "rank-7.seal");
   EXPECT_EQ(PartName(Rank{7}, 0, 1), "rank-7.safetensors");
   EXPECT_EQ(PartName(Rank{7}, 2, 3), "rank-7.part-2.safetensors");
 }
 
-TEST(Layout, EveryNameParsesBack) {
+TEST(Layout, EveryNameRoundTrips) {
   for (uint32_t rank : {0U, 7U, kWorldMax - 1}) {
     for (uint32_t count : {1U, 3U, 64U}) {
       uint32_t part = count - 1;
@@ -38,7 +38,7 @@ TEST(Layout, EveryNameParsesBack) {
   EXPECT_EQ(tombstone->version, (VersionId{Incarnation{3}, Step{120}}));
 }
 
-TEST(Layout, ForeignNamesAreNotOurs) {
+TEST(Layout, ForeignNamesAreRefused) {
   for (const char* name :
        {"", "rank-", "rank-1", "rank-01.seal", "rank--1.seal", "rank-1.seal2", "rank-1.seal.tmp.",
         "rank-1.seal.tmp.XYZ", "rank-1.seal.tmp.0123456789abcde", "rank-99999999999.seal",
@@ -52,7 +52,7 @@ TEST(Layout, ForeignNamesAreNotOurs) {
   }
 }
 
-TEST(Layout, JobsMayNotTakeTheVolumesNames) {
+TEST(Layout, JobsMayNotUseTheVolumesNames) {
   EXPECT_STATUS_OK(ValidateJobName("gpt-2.b_1"));
   for (const char* name : {"", ".", "..", "a/b", "quarantine", "HOLDFAST", "lost+found"}) {
     EXPECT_EQ(ValidateJobName(name).code(), ErrorCode::kInvalidArgument) << name;

@@ -18,7 +18,7 @@ void Overwrite(SimDisk& disk, const std::string& path, const std::string& text) 
   }));
 }
 
-TEST(Marker, RoundTripAndEveryFlippedBitIsSeen) {
+TEST(Marker, RoundTripsAndDetectsEveryFlippedBit) {
   VolumeMarker marker{"prod", "0123456789abcdef", 2, 3};
   std::string text = RenderMarker(marker);
   auto parsed = ParseMarker(text, "here");
@@ -35,7 +35,7 @@ TEST(Marker, RoundTripAndEveryFlippedBitIsSeen) {
   EXPECT_FALSE(ParseMarker(text + "\n", "here"));
 }
 
-TEST(SeenLife, RoundTripAndEveryFlippedBitIsSeen) {
+TEST(SeenLife, RoundTripsAndDetectsEveryFlippedBit) {
   const SeenLife seen{LifeId{0x5d0f3a9be1c24770}, Epoch{12}, LifeId{7}};
   const std::string text = RenderSeenLife(seen);
   auto parsed = ParseSeenLife(text);
@@ -53,7 +53,7 @@ TEST(SeenLife, RoundTripAndEveryFlippedBitIsSeen) {
   EXPECT_EQ(ParseSeenLife("holdfast_life = 2\nanything").error().code(), ErrorCode::kUnsupported);
 }
 
-TEST(Marker, TheExampleOfTheFormatsPage) {
+TEST(Marker, TheDocumentedExample) {
   EXPECT_EQ(RenderMarker({"prod", "9f0c2ad1b6e44713", 0, 3}),
             "holdfast = 1\ncluster = \"prod\"\nvolume = \"9f0c2ad1b6e44713\"\nindex = 0\n"
             "count = 3\ncrc32c = \"af641c4e\"\n");
@@ -102,7 +102,7 @@ TEST(Marker, ForeignDirectoryIsRefusedAndUntouched) {
   EXPECT_THAT(disk.Files(), ::testing::ElementsAre("d0/thesis.tex"));
 }
 
-TEST(Marker, WhatMkfsAndACrashLeaveCountsAsEmpty) {
+TEST(Marker, LeftoversOfMkfsAndACrashCountAsEmpty) {
   SimDisk disk;
   auto dirs = SimDirectories(disk, 1);
   ASSERT_STATUS_OK(dirs[0]->MakeDirectory("lost+found"));
@@ -121,9 +121,9 @@ TEST(Marker, DirectoriesInAnotherOrderMissingOrOfAnotherVolumeAreRefused) {
     return StatusOf(Volume::Open(std::move(dirs), TestOptions(), Clock::Real()));
   };
   EXPECT_STATUS_OK(open({"d0", "d1", "d2"}));
-  EXPECT_THAT(open({"d0", "d2", "d1"}).message(), HasSubstr("first order"));
+  EXPECT_THAT(open({"d0", "d2", "d1"}).message(), HasSubstr("original order"));
   EXPECT_THAT(open({"d0", "d1"}).message(), HasSubstr("only 2 are listed"));
-  EXPECT_THAT(open({"d1", "d2"}).message(), HasSubstr("first order"));
+  EXPECT_THAT(open({"d1", "d2"}).message(), HasSubstr("original order"));
   EXPECT_THAT(open({"d0", "empty", "d2"}).message(), HasSubstr("is its device mounted?"));
   EXPECT_THAT(open({"empty", "d1", "d2"}).message(), HasSubstr("is its device mounted?"));
   EXPECT_STATUS_OK(open({"other"}));

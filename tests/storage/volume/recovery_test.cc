@@ -1,4 +1,4 @@
-// What Open() makes of what it finds.
+// The recovery that Open() makes.
 #include "storage/volume/recovery.h"
 
 #include "tests/storage/volume/volume_test_util.h"
@@ -32,15 +32,15 @@ class RecoveryTest : public ::testing::TestWithParam<uint32_t> {
     volume_ = *std::move(volume);
   }
   const RecoveryReport& report() const { return volume_->recovery(); }
-  /// The data file of a rank in the last directory that has one.
+  /// Returns the data file of a rank in the last directory that has one.
   std::string DataFile(uint32_t rank) const {
     std::string name = "rank-" + std::to_string(rank);
     if (GetParam() > 1) name += ".part-" + std::to_string(GetParam() - 1);
     return "job/v1-1/" + name + ".safetensors";
   }
   std::string LastDir() const { return "d" + std::to_string(GetParam() - 1); }
-  /// Rank 0 is gone but nothing of it is deleted, rank 1 is as it was, and a further start finds
-  /// nothing to do.
+  /// Checks that rank 0 is not listed but none of its files is deleted, that rank 1 is unchanged,
+  /// and that another start finds nothing to do.
   void ExpectRankZeroQuarantined(const std::string& why, size_t files_before) {
     ASSERT_EQ(volume_->List().size(), 1U);
     ExpectBitExact(*volume_, Shard(1, 1, 1), kData);
@@ -71,7 +71,7 @@ TEST_P(RecoveryTest, DataOfAnotherLengthIsQuarantined) {
   ASSERT_STATUS_OK(disk_.Damage(LastDir() + "/" + DataFile(0),
                                 [](std::vector<std::byte>& bytes) { bytes.pop_back(); }));
   Reopen();
-  ExpectRankZeroQuarantined("its seal says", files);
+  ExpectRankZeroQuarantined("but its seal has", files);
 }
 
 TEST_P(RecoveryTest, EveryFlippedByteOfASealIsQuarantined) {
@@ -112,7 +112,7 @@ TEST_P(RecoveryTest, DataWithoutSealIsDropped) {
   ExpectBitExact(*volume_, Shard(1, 1, 1), kData);
 }
 
-TEST_P(RecoveryTest, TemporariesAreDroppedAndEmptyDirectoriesGo) {
+TEST_P(RecoveryTest, TemporariesAreDroppedAndEmptyDirectoriesRemoved) {
   for (const auto& dir : dirs_) {
     ASSERT_STATUS_OK(dir->MakeDirectory("job/v1-2"));
     ASSERT_STATUS_OK(
@@ -130,7 +130,7 @@ TEST_P(RecoveryTest, TemporariesAreDroppedAndEmptyDirectoriesGo) {
   EXPECT_EQ(volume_->List().size(), 2U);
 }
 
-TEST_P(RecoveryTest, UnknownEntriesAreMovedAndNeverDeleted) {
+TEST_P(RecoveryTest, UnknownEntriesAreQuarantinedAndNeverDeleted) {
   std::vector<std::string> unknown = {"notes.txt", "job/README", "job/v1-1/rank-0.bin",
                                       "job/v1-1/rank-007.seal"};
   for (const std::string& path : unknown) {
@@ -179,7 +179,7 @@ TEST_P(RecoveryTest, ANewerSealIsLeftInPlaceNotOfferedAndNotRemoved) {
   EXPECT_EQ(disk_.Files(), files);
 }
 
-TEST_P(RecoveryTest, ASealThatCannotBeReadNowIsNotTakenForDamage) {
+TEST_P(RecoveryTest, AReadErrorOfASealIsNotTreatedAsDamage) {
   disk_.Inject({.op = SimOp::kRead,
                 .effect = SimEffect::kIoError,
                 .times = 1,
@@ -193,7 +193,7 @@ TEST_P(RecoveryTest, ASealThatCannotBeReadNowIsNotTakenForDamage) {
   ExpectBitExact(*volume_, Shard(1, 1, 0), kData);
 }
 
-TEST_P(RecoveryTest, HalfDeletedVersionsAreFinished) {
+TEST_P(RecoveryTest, HalfDeletedVersionsAreDeletedCompletely) {
   for (const auto& dir : dirs_) {
     ASSERT_STATUS_OK(dir->Rename("job/v1-1", "job/v1-1.deleted.0123456789abcdef"));
   }
@@ -217,16 +217,16 @@ TEST_P(RecoveryTest, DataLeftByAnotherNumberOfDirectoriesIsDropped) {
 
 INSTANTIATE_TEST_SUITE_P(Directories, RecoveryTest, ::testing::Values(1U, 3U));
 
-// A process that dies between the seal's rename and the directory's sync leaves a shard that shows
-// but is not durable. Whoever lists it afterwards must have made it so.
-TEST(Recovery, WhatOpenListsSurvivesAPowerCut) {
+// A process that ends between the seal's rename and the directory's sync leaves a shard that is
+// visible but not durable. Open() must make it durable before it lists it.
+TEST(Recovery, ListedShardsSurviveAPowerCut) {
   SimDisk disk;
   TestImage image(Shard(1, 1, 0), kData);
   {
     auto volume = OpenSim(disk, 1);
     auto writer = (*volume)->CreateShard(image.identity, image.image);
     ASSERT_TRUE(writer);
-    // The last sync fails, and so does taking the seal back.
+    // The last sync fails, and so does the removal of the seal.
     disk.Inject({.op = SimOp::kSyncDirectory,
                  .effect = SimEffect::kIoError,
                  .skip = 3,

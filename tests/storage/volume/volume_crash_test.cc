@@ -1,4 +1,4 @@
-// The power fails after every single operation of a workload, and again during recovery.
+// Simulates a power failure after every operation of a workload, and another one during recovery.
 #include <algorithm>
 #include <map>
 
@@ -12,13 +12,13 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kOperationBytes = 8192;
 
-/// What the outside world was told: the oracle of the checks.
-enum class Told { kNothing, kInDoubt, kPublished, kRemovalInDoubt, kRemoved };
+/// The last result that the caller has received for a shard: the oracle of the checks.
+enum class Reported { kNothing, kInDoubt, kPublished, kRemovalInDoubt, kRemoved };
 
-struct ShardFact {
+struct ExpectedShard {
   ShardIdentity identity;
   uint64_t data_bytes = 0;
-  Told told = Told::kNothing;
+  Reported reported = Reported::kNothing;
 };
 
 class Workload {
@@ -26,27 +26,29 @@ class Workload {
   Workload(SimDisk& disk, uint32_t directories) : disk_(disk), directories_(directories) {
     for (auto [step, rank, bytes] : std::initializer_list<std::tuple<uint64_t, uint32_t, uint64_t>>{
              {1, 0, 30'001}, {1, 1, 0}, {2, 0, 20'000}, {2, 1, 9'000}, {3, 0, 12'345}}) {
-      facts.push_back({Shard(1, step, rank), bytes, Told::kNothing});
+      expected_shards.push_back({Shard(1, step, rank), bytes, Reported::kNothing});
     }
   }
 
-  /// True when it ran to its end.
+  /// Returns true when the workload ran to its end.
   bool Run() {
     auto opened = OpenSim(disk_, directories_, Options());
     if (!opened) return false;
     Volume& volume = **opened;
-    if (!Publish(volume, facts[0]) || !Publish(volume, facts[1])) return false;
-    if (!Abandon(volume, facts[2])) return false;
-    if (!Publish(volume, facts[3])) return false;
-    for (ShardFact* fact : {&facts[0], &facts[1]}) fact->told = Told::kRemovalInDoubt;
-    if (!volume.RemoveVersion("job", facts[0].identity.version).ok()) return false;
-    for (ShardFact* fact : {&facts[0], &facts[1]}) fact->told = Told::kRemoved;
-    if (!Publish(volume, facts[4])) return false;
-    // A removed version again: its directory is a new one, to be made durable anew.
-    return Publish(volume, facts[1]);
+    if (!Publish(volume, expected_shards[0]) || !Publish(volume, expected_shards[1])) return false;
+    if (!Abandon(volume, expected_shards[2])) return false;
+    if (!Publish(volume, expected_shards[3])) return false;
+    for (ExpectedShard* expected : {&expected_shards[0], &expected_shards[1]})
+      expected->reported = Reported::kRemovalInDoubt;
+    if (!volume.RemoveVersion("job", expected_shards[0].identity.version).ok()) return false;
+    for (ExpectedShard* expected : {&expected_shards[0], &expected_shards[1]})
+      expected->reported = Reported::kRemoved;
+    if (!Publish(volume, expected_shards[4])) return false;
+    // Publish into a removed version: its directory is new and must be made durable again.
+    return Publish(volume, expected_shards[1]);
   }
 
-  /// After power is back: promises are kept, nothing else is offered, nothing leaks.
+  /// After the restart: reported shards are present, no others are offered, and no files leak.
   void Check() {
     auto opened = OpenSim(disk_, directories_, Options());
     ASSERT_TRUE(opened) << StatusOf(opened).ToString();
@@ -54,33 +56,33 @@ class Workload {
     EXPECT_THAT(volume.recovery().quarantined, IsEmpty());
     size_t listed = 0;
     size_t files = directories_;
-    for (ShardFact& fact : facts) {
+    for (ExpectedShard& expected : expected_shards) {
       auto stored = volume.List();
       auto found = std::find_if(stored.begin(), stored.end(), [&](const StoredShard& shard) {
-        return shard.identity == fact.identity;
+        return shard.identity == expected.identity;
       });
-      SCOPED_TRACE(ToString(fact.identity.key()));
-      if (fact.told == Told::kPublished) {
+      SCOPED_TRACE(ToString(expected.identity.key()));
+      if (expected.reported == Reported::kPublished) {
         ASSERT_NE(found, stored.end());
       }
-      if (fact.told == Told::kNothing || fact.told == Told::kRemoved) {
+      if (expected.reported == Reported::kNothing || expected.reported == Reported::kRemoved) {
         ASSERT_EQ(found, stored.end());
       }
       if (found == stored.end()) {
-        fact.told = Told::kRemoved;  // Whatever was in doubt has one outcome from here on.
+        expected.reported = Reported::kRemoved;  // A state in doubt is final from here on.
         continue;
       }
-      fact.told = Told::kPublished;
+      expected.reported = Reported::kPublished;
       ++listed;
       files += 1 + found->parts;
-      ExpectBitExact(volume, fact.identity, fact.data_bytes);
+      ExpectBitExact(volume, expected.identity, expected.data_bytes);
     }
     EXPECT_EQ(volume.List().size(), listed);
     EXPECT_EQ(disk_.Files().size(), files) << ::testing::PrintToString(disk_.Files());
   }
 
-  /// After healing, work goes on.
-  void CheckGoesOn() {
+  /// After recovery, the volume accepts new shards.
+  void CheckAcceptsShards() {
     auto opened = OpenSim(disk_, directories_, Options());
     ASSERT_TRUE(opened);
     TestImage image(Shard(2, 9, 0), 15'000);
@@ -94,21 +96,21 @@ class Workload {
     return options;
   }
 
-  std::vector<ShardFact> facts;
+  std::vector<ExpectedShard> expected_shards;
 
  private:
-  static bool Publish(Volume& volume, ShardFact& fact) {
-    TestImage image(fact.identity, fact.data_bytes);
-    auto writer = volume.CreateShard(fact.identity, image.image);
+  static bool Publish(Volume& volume, ExpectedShard& expected) {
+    TestImage image(expected.identity, expected.data_bytes);
+    auto writer = volume.CreateShard(expected.identity, image.image);
     if (!writer || !(*writer)->Advance(image.image.size() / 2).ok()) return false;
-    fact.told = Told::kInDoubt;
+    expected.reported = Reported::kInDoubt;
     if (!(*writer)->Publish(image.Seal()).ok()) return false;
-    fact.told = Told::kPublished;
+    expected.reported = Reported::kPublished;
     return true;
   }
-  static bool Abandon(Volume& volume, const ShardFact& fact) {
-    TestImage image(fact.identity, fact.data_bytes);
-    auto writer = volume.CreateShard(fact.identity, image.image);
+  static bool Abandon(Volume& volume, const ExpectedShard& expected) {
+    TestImage image(expected.identity, expected.data_bytes);
+    auto writer = volume.CreateShard(expected.identity, image.image);
     return writer && (*writer)->Advance(image.image.size()).ok();
   }
 
@@ -123,7 +125,7 @@ struct CrashCase {
 
 class VolumeCrashTest : public ::testing::TestWithParam<CrashCase> {
  protected:
-  // Thousands of recoveries would each say what they dropped.
+  // Thousands of recoveries would each log the files that they drop.
   static void SetUpTestSuite() { ConfigureLog("test", LogLevel::kError); }
 };
 
@@ -145,7 +147,7 @@ TEST_P(VolumeCrashTest, EveryOperationOfTheWorkload) {
       disk.Crash(GetParam().survival);
       workload.Check();
       if (HasFatalFailure()) return;
-      workload.CheckGoesOn();
+      workload.CheckAcceptsShards();
       if (HasFailure()) return;
       if (finished) break;
       ++crashes;
@@ -154,7 +156,7 @@ TEST_P(VolumeCrashTest, EveryOperationOfTheWorkload) {
   EXPECT_GT(crashes, 90U);
 }
 
-TEST_P(VolumeCrashTest, AndThenEveryOperationOfTheRecovery) {
+TEST_P(VolumeCrashTest, EveryOperationOfTheRecovery) {
   for (uint64_t n = 5;; n += 5 * GetParam().directories) {
     bool finished = false;
     for (uint64_t m = 0;; ++m) {
@@ -179,7 +181,7 @@ TEST_P(VolumeCrashTest, AndThenEveryOperationOfTheRecovery) {
 }
 
 TEST_P(VolumeCrashTest, EveryOperationOfAQuarantine) {
-  // Rank 0 is damaged, rank 1 is not: at no instant is rank 1 lost or a byte of rank 0 deleted.
+  // Rank 0 is quarantined, rank 1 is not. At no point is rank 1 lost or a byte of rank 0 deleted.
   for (uint64_t n = 0;; ++n) {
     SCOPED_TRACE("crash after operation " + std::to_string(n));
     SimDisk disk(DiskOptions(n + 1));

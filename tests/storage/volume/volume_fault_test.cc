@@ -1,4 +1,4 @@
-// Devices that fail, fill up, shorten, flip and lie.
+// Devices with I/O errors, full disks, short operations, flipped bits and lost writes.
 #include <limits>
 
 #include "tests/storage/volume/volume_test_util.h"
@@ -28,8 +28,8 @@ class VolumeFaultTest : public ::testing::TestWithParam<uint32_t> {
     options.io.operation_bytes = 16384;
     return options;
   }
-  /// The earlier shard is untouched, the failed one left nothing, and a new attempt succeeds and
-  /// survives a power cut.
+  /// Checks that the earlier shard is unchanged, that the failed one left no files, and that a new
+  /// attempt succeeds and survives a power cut.
   void ExpectCleanAndWritable() {
     disk_.ClearFaults();
     EXPECT_EQ(disk_.Files(), files_);
@@ -57,7 +57,7 @@ struct FaultyStep {
   bool (*path)(const std::string&);
 };
 
-TEST_P(VolumeFaultTest, AnErrorAtAnyStepPublishesNothingAndTheNextAttemptSucceeds) {
+TEST_P(VolumeFaultTest, AnErrorAtAnyStepPublishesNothingAndARetrySucceeds) {
   const FaultyStep steps[] = {{SimOp::kCreate, IsData},         {SimOp::kAllocate, IsData},
                               {SimOp::kWrite, IsData},          {SimOp::kTruncate, IsData},
                               {SimOp::kSync, IsData},           {SimOp::kRename, IsData},
@@ -95,7 +95,7 @@ TEST_P(VolumeFaultTest, AFailedFsyncAbandonsTheFile) {
   Status published = (*writer)->Publish(image_.Seal());
   EXPECT_EQ(published.code(), ErrorCode::kIoError);
   EXPECT_EQ(disk_.count(SimOp::kSync), syncs + 1);
-  // The error is final for this writer: nothing is synced a second time.
+  // The error is final for this writer: it never syncs a second time.
   EXPECT_EQ((*writer)->Publish(image_.Seal()), published);
   EXPECT_EQ((*writer)->Advance(image_.image.size()), published);
   EXPECT_EQ(disk_.count(SimOp::kSync), syncs + 1);
@@ -103,7 +103,7 @@ TEST_P(VolumeFaultTest, AFailedFsyncAbandonsTheFile) {
   ExpectCleanAndWritable();
 }
 
-TEST_P(VolumeFaultTest, AFullDiskIsOutOfSpaceAndKeepsWhatIsThere) {
+TEST_P(VolumeFaultTest, AFullDiskIsOutOfSpaceAndKeepsPublishedShards) {
   disk_.SetCapacity(disk_.used_bytes() + 40'000);
   EXPECT_EQ(WriteShard(*volume_, image_).code(), ErrorCode::kOutOfSpace);
   ExpectBitExact(*volume_, earlier_.identity, kData);
@@ -111,7 +111,7 @@ TEST_P(VolumeFaultTest, AFullDiskIsOutOfSpaceAndKeepsWhatIsThere) {
   ExpectCleanAndWritable();
 }
 
-TEST_P(VolumeFaultTest, SpaceIsReservedBeforeAnythingIsWritten) {
+TEST_P(VolumeFaultTest, SpaceIsReservedBeforeWriting) {
   disk_.Inject({.op = SimOp::kAllocate, .effect = SimEffect::kOutOfSpace, .path = IsData});
   uint64_t writes = disk_.count(SimOp::kWrite);
   EXPECT_EQ(WriteShard(*volume_, image_).code(), ErrorCode::kOutOfSpace);
@@ -126,7 +126,7 @@ TEST_P(VolumeFaultTest, ShortWritesAndReadsAreResumed) {
   ExpectBitExact(*volume_, image_.identity, kData);
 }
 
-TEST_P(VolumeFaultTest, ABitFlippedByTheDeviceIsFoundWhenReading) {
+TEST_P(VolumeFaultTest, ABitFlippedByTheDeviceIsDetectedWhenReading) {
   disk_.Inject({.op = SimOp::kWrite, .effect = SimEffect::kBitFlip, .skip = 3, .path = IsData});
   ASSERT_STATUS_OK(WriteShard(*volume_, image_));
   auto into = *AlignedBuffer::Allocate(image_.image.size());
@@ -136,7 +136,7 @@ TEST_P(VolumeFaultTest, ABitFlippedByTheDeviceIsFoundWhenReading) {
   EXPECT_THAT(read.error().message(), HasSubstr("job/v1-2/rank-0"));
 }
 
-TEST_P(VolumeFaultTest, ReadErrorsAreReportedAndNotTakenForDamage) {
+TEST_P(VolumeFaultTest, ReadErrorsAreReportedAndNotTreatedAsDamage) {
   disk_.Inject({.op = SimOp::kRead, .effect = SimEffect::kIoError, .skip = 2, .path = IsData});
   auto into = *AlignedBuffer::Allocate(earlier_.image.size());
   auto read = volume_->ReadShard(earlier_.identity.key(), into.span(), {});
@@ -146,7 +146,7 @@ TEST_P(VolumeFaultTest, ReadErrorsAreReportedAndNotTakenForDamage) {
 }
 
 TEST_P(VolumeFaultTest, OnlyFinalBytesAreWritten) {
-  // The simulated disk takes bytes when an operation ends: what is not ready must not be queued.
+  // The simulated disk copies bytes when an operation completes: only final bytes may be queued.
   auto slot = *AlignedBuffer::Allocate(image_.image.size());
   std::span<std::byte> image = slot.span().first(image_.image.size());
   auto writer = volume_->CreateShard(image_.identity, image);
@@ -168,7 +168,7 @@ TEST_P(VolumeFaultTest, ARepairedChunkIsReadAgainAndSurvivesAPowerCut) {
   const auto chunk = std::span<const std::byte>(earlier_.image);  // less than one chunk
   disk_.Inject({.op = SimOp::kWrite, .effect = SimEffect::kBitFlip, .path = IsData});
   EXPECT_EQ(volume_->RewriteChunk(key, 0, chunk).code(), ErrorCode::kDataLoss)
-      << "the device did not take the bytes";
+      << "the device did not store the bytes";
   disk_.Inject({.op = SimOp::kSync, .effect = SimEffect::kIoError, .path = IsData});
   EXPECT_EQ(volume_->RewriteChunk(key, 0, chunk).code(), ErrorCode::kIoError);
   disk_.ClearFaults();

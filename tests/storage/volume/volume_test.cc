@@ -33,7 +33,7 @@ class VolumeTest : public ::testing::TestWithParam<Setup> {
   }
   void SetUp() override { Reopen(); }
 
-  /// What lies on disk for a shard, put together from nothing but the files.
+  /// Returns the stored bytes of a shard, assembled from only its files.
   std::string ImageFromFiles(const ShardIdentity& identity) {
     std::string base =
         "job/v" + ToString(identity.version) + "/rank-" + std::to_string(identity.rank.value);
@@ -60,7 +60,7 @@ class VolumeTest : public ::testing::TestWithParam<Setup> {
 
 constexpr uint64_t kMiB = 1ULL << 20;
 
-TEST_P(VolumeTest, EverySizeComesBackBitExactAndLiesOnDiskAsSafetensors) {
+TEST_P(VolumeTest, EverySizeRoundTripsAndIsStoredAsSafetensors) {
   std::vector<uint64_t> sizes = {0,
                                  1,
                                  63,
@@ -98,7 +98,7 @@ TEST_P(VolumeTest, EverySizeComesBackBitExactAndLiesOnDiskAsSafetensors) {
   }
 }
 
-TEST_P(VolumeTest, StreamsBehindACopyInUnevenSteps) {
+TEST_P(VolumeTest, StreamsDuringACopyInUnevenSteps) {
   constexpr uint64_t kData = 21 * kMiB + 777;
   TestImage expected(Shard(2, 5, 1), kData);
   auto slot = *AlignedBuffer::Allocate(expected.image.size());
@@ -118,7 +118,7 @@ TEST_P(VolumeTest, StreamsBehindACopyInUnevenSteps) {
   EXPECT_EQ((*writer)->Publish(expected.Seal()).code(), ErrorCode::kFailedPrecondition);
 }
 
-TEST_P(VolumeTest, SealSaysWhatWasWritten) {
+TEST_P(VolumeTest, TheSealDescribesTheWrittenFiles) {
   TestImage image(Shard(1, 1, 2), 5 * kMiB);
   ASSERT_STATUS_OK(WriteShard(*volume_, image));
   auto seal = volume_->ReadSeal(image.identity.key());
@@ -134,7 +134,7 @@ TEST_P(VolumeTest, SealSaysWhatWasWritten) {
   EXPECT_EQ(volume_->Describe().size(), GetParam().directories);
 }
 
-TEST_P(VolumeTest, UnpublishedShardsLeaveNothing) {
+TEST_P(VolumeTest, UnpublishedShardsLeaveNoFiles) {
   auto before = FilesBeneath(folder_.path());
   {
     TestImage image(Shard(1, 1, 0), 3 * kMiB);
@@ -147,7 +147,7 @@ TEST_P(VolumeTest, UnpublishedShardsLeaveNothing) {
   EXPECT_TRUE(volume_->List().empty());
 }
 
-TEST_P(VolumeTest, RefusesWhatCannotBe) {
+TEST_P(VolumeTest, RefusesInvalidRequests) {
   TestImage image(Shard(1, 1, 0), 10'000);
   auto code = [&](const ShardIdentity& identity, std::span<const std::byte> bytes) {
     return StatusOf(volume_->CreateShard(identity, bytes)).code();
@@ -168,7 +168,7 @@ TEST_P(VolumeTest, RefusesWhatCannotBe) {
   auto shorter = volume_->CreateShard(image.identity, image.image);
   ASSERT_TRUE(shorter);
   wrong = image.Seal();
-  wrong.image_bytes -= 1;  // as many chunks, and other bytes
+  wrong.image_bytes -= 1;  // the same number of chunks, but another length
   EXPECT_EQ((*shorter)->Publish(wrong).code(), ErrorCode::kInvalidArgument);
   shorter->reset();
   ASSERT_STATUS_OK(WriteShard(*volume_, image));
@@ -195,7 +195,7 @@ TEST_P(VolumeTest, RemovingAVersionRemovesItsFilesAndNoOthers) {
   EXPECT_EQ(volume_->List().size(), 1U);
   EXPECT_EQ(volume_->RemoveVersion("job", Shard(1, 1, 0).version).code(), ErrorCode::kNotFound);
   ExpectBitExact(*volume_, kept.identity, 100'000);
-  // The same version again, as after a restart of the job's step.
+  // Write the same version again, as after a restart.
   TestImage again(Shard(1, 1, 1), 5 * kMiB);
   ASSERT_STATUS_OK(WriteShard(*volume_, again));
   Reopen();
@@ -215,7 +215,7 @@ TEST_P(VolumeTest, AWriterOfARemovedVersionPublishesNothing) {
   ExpectBitExact(*volume_, image.identity, 5 * kMiB);
 }
 
-TEST_P(VolumeTest, AWriterLearnsOfTheRemovalWhileItStreams) {
+TEST_P(VolumeTest, AStreamingWriterDetectsTheRemoval) {
   TestImage image(Shard(1, 1, 0), 5 * kMiB);
   auto writer = volume_->CreateShard(image.identity, image.image);
   ASSERT_TRUE(writer);
@@ -243,7 +243,7 @@ TEST_P(VolumeTest, OneFlippedBitAnywhereIsDataLossNamingFileAndChunk) {
       EXPECT_THAT(read.error().message(),
                   ::testing::AnyOf(HasSubstr("chunk"), HasSubstr("header")));
       EXPECT_EQ(volume_->VerifyShard(image.identity.key(), true).code(), ErrorCode::kDataLoss);
-      // A part's own header is no chunk's.
+      // A part's own header is in no chunk.
       const uint64_t bad_chunks = BadChunks(*volume_, image);
       EXPECT_LE(bad_chunks, 1);
       EXPECT_TRUE(bad_chunks == 1 || offset != bytes / 2);
@@ -256,7 +256,7 @@ TEST_P(VolumeTest, OneFlippedBitAnywhereIsDataLossNamingFileAndChunk) {
   ExpectBitExact(*volume_, image.identity, kData);
 }
 
-TEST_P(VolumeTest, TheChunkThatIsNamedIsTheDamagedOne) {
+TEST_P(VolumeTest, TheErrorNamesTheDamagedChunk) {
   constexpr uint64_t kData = 8 * kMiB;
   TestImage image(Shard(1, 1, 0), kData);
   ASSERT_STATUS_OK(WriteShard(*volume_, image));
@@ -278,7 +278,7 @@ TEST_P(VolumeTest, TheChunkThatIsNamedIsTheDamagedOne) {
   EXPECT_LE(verified, damaged);
 }
 
-TEST_P(VolumeTest, AnyBadChunkIsPutBackInPlace) {
+TEST_P(VolumeTest, AnyCorruptChunkIsRepairedInPlace) {
   constexpr uint64_t kData = 6 * kMiB + 99;
   TestImage image(Shard(1, 1, 0), kData);
   const ShardKey key = image.identity.key();
@@ -306,7 +306,7 @@ TEST_P(VolumeTest, AnyBadChunkIsPutBackInPlace) {
     }
   }
   EXPECT_EQ(FilesBeneath(folder_.path()), files);
-  // Nothing else is ever written there.
+  // Other bytes are never written there.
   std::vector<std::byte> wrong(chunk_of(1).begin(), chunk_of(1).end());
   wrong[17] ^= std::byte{1};
   EXPECT_EQ(volume_->RewriteChunk(key, 1, wrong).code(), ErrorCode::kInvalidArgument);
@@ -317,7 +317,7 @@ TEST_P(VolumeTest, AnyBadChunkIsPutBackInPlace) {
   ExpectBitExact(*volume_, image.identity, kData);
 }
 
-TEST(ChunkPlaces, AGoodChunkInTheWrongPlaceIsDataLoss) {
+TEST(ChunkPlaces, AGoodChunkAtTheWrongPositionIsDataLoss) {
   TempFolder folder;
   auto volume = OpenReal(folder.Dirs(1));
   ASSERT_TRUE(volume);
@@ -325,7 +325,7 @@ TEST(ChunkPlaces, AGoodChunkInTheWrongPlaceIsDataLoss) {
   ASSERT_STATUS_OK(WriteShard(**volume, image));
   const std::string path = folder.Dir(0) + "/job/v1-1/rank-0.safetensors";
   std::string bytes = ReadWhole(path);
-  // Chunks 1 and 2 change places: each is what the seal says of the other.
+  // Swap chunks 1 and 2: each matches the seal's checksum of the other.
   std::swap_ranges(bytes.begin() + kChunkBytes, bytes.begin() + 2 * kChunkBytes,
                    bytes.begin() + 2 * kChunkBytes);
   WriteWhole(path, bytes);
@@ -368,7 +368,7 @@ TEST_P(VolumeTest, QuarantinedShardsAreNotOfferedAgainAndNotDeleted) {
   ASSERT_STATUS_OK(WriteShard(*volume_, bad));
   ASSERT_STATUS_OK(WriteShard(*volume_, good));
   size_t files = FilesBeneath(folder_.path()).size();
-  ASSERT_STATUS_OK(volume_->Quarantine(bad.identity.key(), "a test says so"));
+  ASSERT_STATUS_OK(volume_->Quarantine(bad.identity.key(), "damaged by a test"));
   for (int round = 0; round < 2; ++round) {
     ASSERT_EQ(volume_->List().size(), 1U);
     EXPECT_EQ(volume_->List()[0].identity, good.identity);
@@ -380,7 +380,7 @@ TEST_P(VolumeTest, QuarantinedShardsAreNotOfferedAgainAndNotDeleted) {
   ExpectBitExact(*volume_, bad.identity, 3 * kMiB);
 }
 
-TEST_P(VolumeTest, RanksWriteReadAndRemoveSideBySide) {
+TEST_P(VolumeTest, RanksWriteReadAndRemoveConcurrently) {
   constexpr uint64_t kData = 5 * kMiB + 321;
   constexpr uint64_t kSteps = 6;
   std::atomic<int> failures{0};
@@ -395,7 +395,7 @@ TEST_P(VolumeTest, RanksWriteReadAndRemoveSideBySide) {
             std::memcmp(into->data(), image.image.data(), image.image.size()) != 0) {
           ++failures;
         }
-        // An older version of another job comes and goes meanwhile.
+        // An older version of another job is written and removed concurrently.
         TestImage other(Shard(1, step, rank, "other-" + std::to_string(rank)), 70'000);
         if (!WriteShard(*volume_, other).ok()) ++failures;
         if (!volume_->RemoveVersion(other.identity.job, other.identity.version).ok()) ++failures;
@@ -438,8 +438,8 @@ TEST_P(VolumeTest, ReadOnlyOpeningChangesNothing) {
   EXPECT_EQ(FilesBeneath(folder_.path()), before);
 }
 
-/// The owner of the memory may write to it at any time.
-TEST(HostileHeaderTest, AHeaderThatIsNotTheSealedOneIsNotPublished) {
+/// The image's owner may change its memory at any time.
+TEST(HostileHeaderTest, AChangedHeaderIsNotPublished) {
   TempFolder folder;
   auto volume = OpenReal(folder.Dirs(3), TestOptions());
   ASSERT_TRUE(volume) << StatusOf(volume).ToString();
@@ -451,7 +451,7 @@ TEST(HostileHeaderTest, AHeaderThatIsNotTheSealedOneIsNotPublished) {
 
   auto writer = (*volume)->CreateShard(image.identity, image.image);
   ASSERT_TRUE(writer) << StatusOf(writer).ToString();
-  image.image[at] = std::byte{'W'};  // still a header, of another tensor
+  image.image[at] = std::byte{'W'};  // still a valid header, but of another tensor
   ASSERT_STATUS_OK((*writer)->Advance(2 * kMiB));
   image.image[at] = std::byte{'w'};
   ASSERT_STATUS_OK((*writer)->Advance(image.image.size()));

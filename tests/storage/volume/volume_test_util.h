@@ -41,7 +41,7 @@ inline ShardIdentity Shard(uint64_t incarnation, uint64_t step, uint32_t rank,
   return {job, VersionId{Incarnation{incarnation}, Step{step}}, Rank{rank}, 8};
 }
 
-/// The bytes a shard's tensors hold, from nothing but its identity: what reads are compared with.
+/// Returns a byte of a shard's tensors, which depends only on its identity: the oracle for reads.
 inline std::byte ExpectedByte(const ShardIdentity& identity, uint64_t offset) {
   uint64_t x = identity.version.incarnation.value * 1000003 + identity.version.step.value * 7919 +
                identity.rank.value * 104729 + offset / 8;
@@ -51,7 +51,7 @@ inline std::byte ExpectedByte(const ShardIdentity& identity, uint64_t offset) {
   return static_cast<std::byte>(x >> (offset % 8 * 8));
 }
 
-/// A slot with an image of `data_bytes` of tensors. What follows the image is 0xEE.
+/// A slot with an image of `data_bytes` of tensors. The bytes after the image are 0xEE.
 struct TestImage {
   ShardIdentity identity;
   AlignedBuffer slot;
@@ -100,7 +100,7 @@ inline Status WriteShard(Volume& volume, const TestImage& image) {
   return (*writer)->Publish(image.Seal());
 }
 
-/// Chunks read one by one, the last first: how many are not good, as they say.
+/// Reads all chunks, the last one first. Returns how many of them are reported as corrupt.
 inline uint64_t BadChunks(const Volume& volume, const TestImage& expected) {
   auto chunks = volume.OpenChunks(expected.identity.key());
   EXPECT_TRUE(chunks) << StatusOf(chunks).ToString();
@@ -149,7 +149,7 @@ inline VolumeOptions TestOptions(const std::string& cluster = "test") {
   return options;
 }
 
-/// `count` directories of a simulated disk, d0, d1, …
+/// Opens `count` directories of a simulated disk: d0, d1, …
 inline std::vector<std::unique_ptr<Directory>> SimDirectories(SimDisk& disk, uint32_t count) {
   std::vector<std::unique_ptr<Directory>> dirs;
   for (uint32_t i = 0; i < count; ++i) dirs.push_back(disk.Open("d" + std::to_string(i)));
@@ -160,7 +160,7 @@ inline Result<std::unique_ptr<Volume>> OpenSim(SimDisk& disk, uint32_t count,
   return Volume::Open(SimDirectories(disk, count), options, Clock::Real());
 }
 
-/// A folder on the real file system, removed with everything in it.
+/// A folder on the real file system; the destructor removes it with its contents.
 class TempFolder {
  public:
   TempFolder() {
@@ -214,7 +214,7 @@ inline void FlipBit(const std::string& path, uint64_t offset) {
   WriteWhole(path, bytes);
 }
 
-/// Relative paths of all regular files beneath `folder`, in order.
+/// Returns the relative paths of all regular files beneath `folder`, in order.
 inline std::vector<std::string> FilesBeneath(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

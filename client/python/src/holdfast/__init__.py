@@ -1,7 +1,7 @@
-"""Holdfast: checkpoints of a training process, kept where its failure cannot reach them.
+"""Holdfast: checkpoints of a training process, stored where its failure cannot reach them.
 
-PyTorch loops use `holdfast.torch.Checkpointer`. What is here is for everything else, and beneath
-it:
+PyTorch loops use `holdfast.torch.Checkpointer`. This package is the layer below it, for all other
+programs:
 
     import numpy, holdfast
     weights = numpy.zeros((1024, 1024), numpy.float32)
@@ -18,11 +18,11 @@ Errors are `HoldfastError` and its subclasses. Messages go to the logger "holdfa
 
 from . import records
 from ._native import version_string as _version_string
-from .client import Client, Phase, Piece, Restored, Tier, Version, View
+from .client import Client, Phase, Piece, Restored, Tier, Version, VersionReader
 from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
 from .tensors import Device, DType, Tensor
 
 __version__: str = _version_string()
 __all__ = ["Client", "DType", "Device", "Phase", "Piece", "Restored", "Tensor", "Tier",
-           "Version", "View", "records", *_errors]
+           "Version", "VersionReader", "records", *_errors]

@@ -1,4 +1,5 @@
-"""holdfast.h, as its own numbers; see client.py, records.py and errors.py for what they mean."""
+"""The C interface of holdfast.h with its plain numbers. For their meaning see client.py, records.py
+and errors.py."""
 
 from typing import Any, Sequence
 
@@ -37,7 +38,7 @@ class Client:
     def closed(self) -> bool: ...
     def take_log(self) -> list[tuple[int, str]]: ...
 
-class View:
+class VersionReader:
     def __init__(self, client: Client, wanted: tuple[int, int] | None, timeout_ms: int) -> None: ...
     @property
     def version(self) -> tuple[int, int]: ...

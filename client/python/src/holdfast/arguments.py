@@ -1,4 +1,4 @@
-"""What callers pass, checked: a mistake is named in a sentence, where it is made."""
+"""Checks of callers' arguments. Each error names the argument, its value and what is expected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEP_MAX = (1 << 63) - 1
 
 
 def job_name(given: str | None) -> str:
-    """The job's name; None: that of `holdfast run`."""
+    """The checked name of the job. `given` None: the job of `holdfast run`."""
     of_run = os.environ.get("HOLDFAST_JOB")
     job = of_run if given is None else given
     if job is None:
@@ -27,15 +27,15 @@ def job_name(given: str | None) -> str:
     check_job(job)
     if of_run is not None and given is not None and given != of_run:
         _logger.warning("versions are saved as job '%s', but `holdfast run` knows this job as '%s' "
-                        "and looks for its versions there: leave out job=, or give both one name",
+                        "and restores versions of that name: leave out job=, or use the same name",
                         job, of_run)
     return job
 
 
 def check_job(job: Any) -> str:
     if not isinstance(job, str) or not _JOB.fullmatch(job):
-        raise InvalidArgumentError(f"job={job!r}: a name has 1 to 128 of the characters A-Z, a-z, "
-                                   f"0-9, '.', '_' and '-'")
+        raise InvalidArgumentError(f"job={job!r}: a job's name has 1 to 128 of the characters A-Z, "
+                                   f"a-z, 0-9, '.', '_' and '-'")
     return job
 
 

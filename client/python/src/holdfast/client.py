@@ -14,24 +14,24 @@ from .arguments import check_job, check_step
 from .errors import FailedPreconditionError, NotFoundError
 from .tensors import Tensor
 
-__all__ = ["Client", "Phase", "Piece", "Restored", "Tier", "Version", "View"]
+__all__ = ["Client", "Phase", "Piece", "Restored", "Tier", "Version", "VersionReader"]
 
 _logger = logging.getLogger("holdfast")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 
 class Tier(enum.IntEnum):
-    """Where a version is safe."""
+    """A kind of storage that a version can be committed at."""
 
-    SEALED = 0  #: this rank's own shard is complete in its node's memory, whatever the others have
-    MEMORY = 1  #: all ranks' shards are: the death of any process does no harm
-    PEER = 2  #: and protected by parity on other nodes
-    DISK = 3  #: on the disks, synced
+    SEALED = 0  #: this rank's own shard is complete in its node's memory; no statement on other ranks
+    MEMORY = 1  #: all ranks' shards are in their nodes' memory and survive the death of any process
+    PEER = 2  #: and parity on other nodes protects them
+    DISK = 3  #: all ranks' shards are on disk, synced
     REMOTE = 4
 
 
 class Phase(enum.IntEnum):
-    """What a training process does that Holdfast should know of."""
+    """What a training process does outside of training steps."""
 
     COLLECTIVE = 1
     INIT = 2
@@ -41,7 +41,7 @@ class Phase(enum.IntEnum):
 
 
 class Version(NamedTuple):
-    """A committed state: the start of the job that saved it, counted from 1, and the step."""
+    """A committed state: the incarnation that saved it (starts of the job, counted from 1) and its step."""
 
     incarnation: int
     step: int
@@ -52,7 +52,7 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class Restored:
-    """What came back besides the tensors."""
+    """The result of a restore, besides the tensors."""
 
     version: Version
     tier: Tier
@@ -75,13 +75,15 @@ def _ms(seconds: float) -> int:
     return max(0, min(round(seconds * 1000), 0xFFFFFFFF))
 
 
-class View:
-    """A committed version seen whole: the slices of all ranks that saved it. Close it, or use
-    `with`."""
+class VersionReader:
+    """Reads a committed version: the slices of all ranks that saved it, from any number of ranks.
+
+    Close the reader, or use `with`.
+    """
 
     def __init__(self, client: Client, wanted: Version | None, timeout: float) -> None:
         self._client = client
-        self._native = _native.View(client._native, wanted, _ms(timeout))
+        self._native = _native.VersionReader(client._native, wanted, _ms(timeout))
 
     @property
     def version(self) -> Version:
@@ -93,37 +95,40 @@ class View:
 
     @property
     def world(self) -> int:
-        """How many ranks saved it."""
+        """The number of ranks that saved the version."""
         return self._native.world
 
     def pieces(self) -> list[Piece]:
+        """The tensors of all shards."""
         return [Piece(*piece) for piece in self._native.pieces()]
 
     def extras(self) -> dict[int, dict[str, bytes]]:
-        """Rank → name → bytes."""
+        """The extras: rank → name → bytes."""
         result: dict[int, dict[str, bytes]] = {}
         for rank, name, data in self._native.extras():
             result.setdefault(rank, {})[name] = data
         return result
 
     def load(self, tensors: Sequence[Tensor], timeout: float = 120.0) -> None:
-        """Fills host tensors, each a box of a whole by its name, from the pieces that overlap them.
+        """Fills host tensors from the pieces that overlap them. Each tensor is a box of the global
+        tensor of its name.
 
         Raises:
             FailedPreconditionError: names every tensor that is missing, has another type or shape,
-                or is not covered; nothing was written.
-            UnavailableError, DataLossError: the tensors hold a mixture until a load succeeds.
+                or is not covered by pieces; no tensor was written.
+            UnavailableError, DataLossError: the tensors hold a mixture of old and new values until
+                a load succeeds.
         """
         self._native.load(tensors, _ms(timeout))
 
     def differences(self) -> list[str]:
-        """All that the latest failed `load` found, one sentence each."""
+        """All differences that the latest failed `load` found, one sentence each."""
         return self._client.differences()
 
     def close(self) -> None:
         self._native.close()
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> VersionReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,31 +138,31 @@ class View:
 class Client:
     """One rank's client: describes its tensors once, then saves, guards and restores them.
 
-    From `save` until `guard` returns the tensors must not change; their memory must stay valid
-    until `close`. Calls are safe from several threads, except that nothing may overlap `close`. In
+    The tensors must not change from `save` until `guard` returns. Their memory must stay valid
+    until `close`. Calls are safe from several threads, except that no call may overlap `close`. In
     a forked child every call raises `FailedPreconditionError` and does nothing. No call holds the
-    interpreter's lock while it waits. Times are seconds.
+    GIL while it waits. Times are in seconds.
 
     Args:
         job: [A-Za-z0-9._-]{1,128}.
         tensors: this rank's state.
-        rank, world: this process and how many there are.
-        run_id: names this start of the job, the same on all ranks, another at each start. None:
-            $HOLDFAST_RUN_ID, and with a world of 1 one is made up.
-        socket_path: of the agent. None: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock.
-        slots: versions held in memory at once, 2 at least.
-        wait_for_slot: how long a save waits, in the background, when none is free; 0: it is
-            skipped.
-        connect_timeout: how long opening waits for the agent.
-        agent_timeout: how long a save waits for the agent's answer, in the background.
-        start_offline: open without an agent and keep trying.
-        extra_bytes_max, extra_count_max: room for the extras of one save.
-        copy_threads: of restore.
+        rank, world: the number of this process, and the number of processes.
+        run_id: names this start of the job: the same on all ranks, another one at each start. None:
+            $HOLDFAST_RUN_ID; without that variable, a random ID if the world is 1.
+        socket_path: the agent's socket. None: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock.
+        slots: the number of versions held in memory at once, at least 2.
+        wait_for_slot: how long a save waits in the background for a free slot. 0: a save without a
+            free slot is skipped.
+        connect_timeout: how long the constructor waits for the agent.
+        agent_timeout: how long a save waits in the background for the agent's answer.
+        start_offline: open without an agent and keep trying to connect.
+        extra_bytes_max, extra_count_max: limits on the extras of one save.
+        copy_threads: the number of threads that copy during a restore.
 
     Raises:
-        InvalidArgumentError: every defect of arguments and tensors, named.
-        ResourceExhaustedError: the state does not fit the agent's memory.
-        UnavailableError: no agent within `connect_timeout`.
+        InvalidArgumentError: names every defect of the arguments and tensors.
+        ResourceExhaustedError: the state does not fit into the agent's memory.
+        UnavailableError: no agent answered within `connect_timeout`.
         PermissionDeniedError, FencedError.
     """
 
@@ -167,7 +172,7 @@ class Client:
                  agent_timeout: float = 0.5, start_offline: bool = False,
                  extra_bytes_max: int = 1 << 20, extra_count_max: int = 16,
                  copy_threads: int = 2) -> None:
-        # One more reference to the descriptions, and so to the owners of the memory.
+        # The native client keeps this list, and thereby the owners of the memory, alive.
         self._native = _native.Client(
             job=check_job(job), rank=rank, world=world, run_id=run_id, socket_path=socket_path,
             tensors=list(tensors), slots=slots, when_full=1 if wait_for_slot > 0 else 0,
@@ -177,8 +182,9 @@ class Client:
             copy_threads=copy_threads)
         self._log_lock = threading.Lock()
 
-    def _say(self) -> None:
-        """Passes on what the library said to the logger `holdfast`: its own threads cannot."""
+    def _forward_log(self) -> None:
+        """Passes the library's messages on to the logger `holdfast`. The library's own threads
+        cannot call Python."""
         if not self._log_lock.acquire(blocking=False):
             return
         try:
@@ -189,92 +195,98 @@ class Client:
 
     def save(self, step: int, extras: Mapping[str, bytes] | None = None, *, stream: int = 0,
              wait_for_slot: float = 0.0) -> None:
-        """Saves all tensors as version `step` of this start; returns at once. Steps must grow.
+        """Saves all tensors as version `step` of this start. Returns at once. Steps must grow.
 
         Args:
-            extras: small named bytes that belong to the version.
-            stream: a cudaStream_t: device tensors are copied after the work queued on it so far.
-                0: on the default streams of all devices that hold tensors.
-            wait_for_slot: this save waits so long for a slot, in the background; for one that
-                matters.
+            extras: small named byte strings that belong to the version.
+            stream: a cudaStream_t. Device tensors are copied after the work queued on it so far. 0:
+                after the work on the default streams of all devices that hold tensors.
+            wait_for_slot: how long this save waits in the background for a free slot. Use it for a
+                save that must not be skipped.
 
         Raises:
-            UnavailableError: not connected; this step is not saved.
-            ResourceExhaustedError: too many unfinished saves, or extras too large.
+            UnavailableError: the client is not connected; this step is not saved.
+            ResourceExhaustedError: there are too many unfinished saves, or the extras are too large.
             AlreadyExistsError: the step is not greater than the last one.
-            HoldfastError: with `asynchronous`, an earlier save that failed; this one is accepted.
+            HoldfastError: with `asynchronous` set, an earlier save failed; this save is accepted.
         """
         try:
             self._native.save(check_step(step), list((extras or {}).items()), stream,
                               _ms(wait_for_slot))
         finally:
-            self._say()
+            self._forward_log()
 
     def guard(self, stream: int = 0) -> None:
-        """Call before the tensors change: returns when no copy reads them any more, and makes
-        `stream` wait for the copies of device tensors."""
+        """Blocks until no copy reads the host tensors any more, and makes `stream` wait for the
+        copies of device tensors. Call this before the tensors change."""
         self._native.guard(stream)
 
     def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:
-        """Waits until `step` or a later one is committed at `tier`; Ctrl-C ends it.
+        """Blocks until `step` or a later step is committed at `tier`. Ctrl-C ends the wait.
 
         Raises:
-            DeadlineExceededError, ResourceExhaustedError (that step was skipped), AbortedError (a
-            newer one overtook it, and none was committed in time), NotFoundError.
+            DeadlineExceededError: neither was committed within `timeout`.
+            ResourceExhaustedError: the step was skipped.
+            AbortedError: a newer step superseded it, and none was committed in time.
+            NotFoundError: this client never saved the step.
         """
         self._native.wait(step, tier, _ms(timeout))
-        self._say()
+        self._forward_log()
 
     def latest(self, tier: Tier = Tier.MEMORY) -> Version | None:
-        """The newest version this client knows to be committed at `tier`. Never blocks."""
+        """The newest version that this client has seen committed at `tier`. Never blocks."""
         found = self._native.latest(tier)
         return None if found is None else Version(*found)
 
     def check_connection(self) -> None:
-        """Raises why there is no connection (UnavailableError, FencedError, …). Never blocks."""
+        """Raises the reason if there is no connection (UnavailableError, FencedError, …). Never
+        blocks."""
         self._native.connection()
 
     def restore(self, wanted: Version | None = None, timeout: float = 120.0) -> Restored | None:
-        """Fills the tensors from a version that this world saved. None: the job has none, start
-        fresh.
+        """Fills the tensors from a version that the same number of ranks saved. Returns None if the
+        job has no version, which means a fresh start.
 
         Raises:
-            InvalidArgumentError: the saved state differs from the description; `differences` has
-            all;
-                no tensor was touched.
-            UnavailableError, DeadlineExceededError: it could not be found out. Not a fresh start.
+            InvalidArgumentError: the saved state differs from the description; no tensor was
+                changed. `differences` returns all differences.
+            UnavailableError, DeadlineExceededError: it is unknown whether there is a version. This
+                is not a fresh start.
         """
         try:
             found = self._native.restore(wanted, _ms(timeout))
         except NotFoundError:
             return None
         finally:
-            self._say()
+            self._forward_log()
         return Restored(Version(*found["version"]), Tier(found["tier"]), found["bytes"],
                         found["extras"])
 
     def differences(self) -> list[str]:
-        """All that the latest `restore` found, one sentence each."""
+        """All differences that the latest `restore` found, one sentence each."""
         return self._native.differences()
 
-    def view(self, wanted: Version | None = None, timeout: float = 120.0) -> View | None:
-        """The newest version that can be got back, or `wanted`, whatever its world; None: there is
-        none.
+    def open_version(self, wanted: Version | None = None,
+                     timeout: float = 120.0) -> VersionReader | None:
+        """Opens the newest restorable version, or `wanted`, whatever world saved it.
 
-        All ranks of one start get the same one.
+        All ranks of one start get the same version. Returns None if the job has no version.
+
+        Raises:
+            NotFoundError: there is no version `wanted`.
         """
         try:
-            return View(self, wanted, timeout)
+            return VersionReader(self, wanted, timeout)
         except NotFoundError:
             if wanted is not None:
                 raise
             return None
         finally:
-            self._say()
+            self._forward_log()
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Says what this process does meanwhile: a hint that costs some stores to memory."""
+        """Reports what this process does while the block runs. The cost is a few stores to memory."""
         self.begin_phase(phase)
         try:
             yield
@@ -282,7 +294,7 @@ class Client:
             self.end_phase(phase)
 
     def begin_phase(self, phase: Phase) -> None:
-        """As `phase`, where begin and end are apart."""
+        """Begins a phase, for code where `phase` cannot enclose it. `end_phase` ends it."""
         self._native.begin_phase(phase)
 
     def end_phase(self, phase: Phase) -> None:
@@ -297,15 +309,21 @@ class Client:
         return self._native.closed
 
     def close(self, timeout: float = 10.0) -> None:
-        """Waits until the accepted saves are sealed by the agent, and ends the connection, whatever
-        it raises: the first background failure of the client's life, or DeadlineExceededError."""
+        """Blocks until the agent has sealed the accepted saves, then ends the connection.
+
+        The connection ends in any case, also if this raises.
+
+        Raises:
+            DeadlineExceededError: not all saves were sealed within `timeout`.
+            HoldfastError: the first background failure since the client was opened.
+        """
         try:
             self._native.close(_ms(timeout))
         except FailedPreconditionError:
             # A forked child has nothing to close.
             pass
         finally:
-            self._say()
+            self._forward_log()
 
     def __enter__(self) -> Client:
         return self

@@ -1,4 +1,4 @@
-"""What can go wrong: one exception class a code of holdfast.h, all of them `HoldfastError`."""
+"""The exceptions: one class for each error code of holdfast.h, all derived from `HoldfastError`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class HoldfastError(Exception):
     """Base of all errors of Holdfast.
 
     Attributes:
-        code: the number in holdfast.h.
+        code: the error's number in holdfast.h.
         message: what is wrong and what to do.
-        asynchronous: True when an earlier operation failed in the background; the call that raises
-            this has done its own work too. Each such failure is raised once.
-        step: the step that an asynchronous failure concerns.
+        asynchronous: True if an earlier operation failed in the background. The call that raises
+            the error has still done its own work. Each such failure is raised once.
+        step: the step of the asynchronous failure.
     """
 
     code: int = 16
@@ -36,37 +36,37 @@ class HoldfastError(Exception):
 
 
 class InvalidArgumentError(HoldfastError, ValueError):
-    """Can never work as called."""
+    """The call cannot succeed with these arguments."""
 
     code = 1
 
 
 class NotFoundError(HoldfastError, LookupError):
-    """Restore: the job has no version yet. Wait: that step was never saved by this client."""
+    """Restore: the job has no version yet. Wait: this client never saved that step."""
 
     code = 2
 
 
 class AlreadyExistsError(HoldfastError):
-    """That step, or a later one, is saved already."""
+    """The step, or a later one, is already saved."""
 
     code = 3
 
 
 class PermissionDeniedError(HoldfastError):
-    """The message names path, owner and mode."""
+    """Access was denied. The message names path, owner and mode."""
 
     code = 4
 
 
 class FailedPreconditionError(HoldfastError):
-    """Not in this state, or in a forked child."""
+    """The call is not possible in this state, or in a forked child."""
 
     code = 5
 
 
 class ResourceExhaustedError(HoldfastError):
-    """No slot is free, or the state does not fit: with the numbers."""
+    """No slot is free, or the state does not fit. The message has the numbers."""
 
     code = 6
 
@@ -78,7 +78,7 @@ class OutOfSpaceError(HoldfastError):
 
 
 class IoError(HoldfastError):
-    """Reading or writing failed."""
+    """A read or a write failed."""
 
     code = 8
 
@@ -90,37 +90,37 @@ class DataLossError(HoldfastError):
 
 
 class UnavailableError(HoldfastError, ConnectionError):
-    """The agent is not there; the client keeps trying in the background."""
+    """The agent does not answer. The client keeps trying to connect in the background."""
 
     code = 10
 
 
 class DeadlineExceededError(HoldfastError, TimeoutError):
-    """It took longer than it was given."""
+    """The operation did not finish within its timeout."""
 
     code = 11
 
 
 class AbortedError(HoldfastError):
-    """Given up in favour of a newer version."""
+    """The version was abandoned for a newer one."""
 
     code = 12
 
 
 class FencedError(HoldfastError):
-    """A newer start of this job is running: this one must stop."""
+    """A newer start of this job is running. This process must stop."""
 
     code = 13
 
 
 class UnsupportedError(HoldfastError):
-    """This build or this machine cannot do that."""
+    """This build or this machine does not support the operation."""
 
     code = 14
 
 
 class CancelledError(HoldfastError):
-    """Ended before it was done, because somebody asked for it."""
+    """The operation was cancelled on request."""
 
     code = 15
 
@@ -135,5 +135,5 @@ _BY_CODE = {cls.code: cls for cls in HoldfastError.__subclasses__()}
 
 
 def make(code: int, message: str, asynchronous: bool, step: int) -> HoldfastError:
-    """The exception for a code of holdfast.h; unknown codes are `InternalError`."""
+    """Makes the exception for a code of holdfast.h. Unknown codes become `InternalError`."""
     return _BY_CODE.get(code, InternalError)(message, asynchronous=asynchronous, step=step)

@@ -1,8 +1,8 @@
-"""What this process tells of its steps and of its communication, so that a rank that hangs or is
-slow can be found. Jobs on NCCL need none of this: they set NCCL_PROFILER_PLUGIN=holdfast.
+"""Records of this process's steps and communication, for the detection of hangs and stragglers. Jobs
+on NCCL need none of this: they set NCCL_PROFILER_PLUGIN=holdfast.
 
-Calls store to memory and cannot fail; what finds no room is left out and counted. They work before
-there is a client, too.
+Recording stores to memory and cannot fail. Records that do not fit are dropped and counted. All
+functions also work before a client exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(enum.IntEnum):
 
 
 class Role(enum.IntEnum):
-    """What a communicator is for: ranks with the same part are compared with each other."""
+    """The purpose of a communicator. The detector compares ranks with the same role."""
 
     UNKNOWN = 0
     DATA = 1
@@ -42,29 +42,34 @@ class Role(enum.IntEnum):
 
 
 def step(number: int) -> None:
-    """The trainer begins this step; the one before is over. A save says so too."""
+    """Records that the trainer begins this step and has ended the previous one. A save records the same."""
     _native.step(number)
 
 
 def describe_communicator(id: int, members: Sequence[int], index: int,
                           role: Role = Role.UNKNOWN) -> None:
-    """Before the first operation in it. `id`: the same on all members, not 0, which is all ranks.
+    """Describes a communicator. Call this before its first operation.
+
+    Args:
+        id: the same number on all members. 0 is reserved for the communicator of all ranks.
 
     Raises:
-        InvalidArgumentError, ResourceExhaustedError (more than 128 at once).
+        InvalidArgumentError: the description is inconsistent.
+        ResourceExhaustedError: there are more than 128 communicators at once.
     """
     _native.communicator_describe(id, len(members), index, list(members), role)
 
 
 def forget_communicator(id: int) -> None:
+    """Removes the description of a communicator."""
     _native.communicator_forget(id)
 
 
 @contextlib.contextmanager
 def collective(kind: Kind, bytes: int = 0, *, communicator: int = 0,
                peer: int | None = None) -> Iterator[None]:
-    """Records an operation of this rank while the block runs. `peer`: the root or the other end, by
-    its index in the communicator."""
+    """Records an operation of this rank while the block runs. `peer` is the root or the other end, as
+    an index in the communicator."""
     operation = _native.collective_begin(communicator, kind, bytes, _NO_DTYPE, peer, None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Describing tensors: where their memory is and what part of which whole they are."""
+"""Descriptions of tensors: where their memory is, and which box of which global tensor they are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DType(enum.IntEnum):
 
     @property
     def bytes(self) -> int:
-        """Of one element."""
+        """The size of one element."""
         return (1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8)[self]
 
 
@@ -51,34 +51,34 @@ _NUMPY = {
 }
 
 
-#: Between the name of a tensor and the number of a further slice of it: see docs/formats/image.md.
+#: Separates a tensor's name from the number of a further slice of it: see docs/formats/image.md.
 _FURTHER_SLICE = "\x1f"
 
 
 def slice_name(name: str, number: int) -> str:
-    """What the second slice (1) of a tensor on a rank is called, and those after it."""
+    """The name of a further slice of a tensor on one rank. The second slice has number 1."""
     return f"{name}{_FURTHER_SLICE}{number}"
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidArgumentError for names of tensors that would be taken for further slices."""
+    """Raises InvalidArgumentError for a tensor name that would be read as a further slice."""
     if _FURTHER_SLICE in name:
-        raise InvalidArgumentError(f"{name!r}: a name of a tensor has no unit separator (U+001F), "
-                                   f"which tells slices of one apart")
+        raise InvalidArgumentError(f"{name!r}: the name of a tensor has no unit separator (U+001F), "
+                                   f"which separates the slices of a tensor: rename the tensor")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of this rank, dense and row-major; a box of a whole that ranks may share.
+    """One tensor of this rank, dense and row-major. It may be a box of a larger, global tensor.
 
     Attributes:
         name: unique in this rank; UTF-8, at most 4096 bytes.
-        pointer: address of the first element. It must stay valid until the client is closed.
-        dtype: the elements' type.
-        shape: of this rank's part.
-        global_shape: of the tensor that this is a box of; None: not sliced.
-        offset: of this box in it; None: zeros.
-        owner: kept alive as long as the description is: the object whose memory this is.
+        pointer: the address of the first element. It must stay valid until the client is closed.
+        dtype: the type of the elements.
+        shape: the shape of this rank's box.
+        global_shape: the shape of the global tensor. None: the tensor is not sliced.
+        offset: the offset of this box in the global tensor. None: zeros.
+        owner: the object whose memory this is. The description keeps it alive.
     """
 
     name: str
@@ -94,17 +94,17 @@ class Tensor:
     @classmethod
     def of(cls, name: str, array: Any, *, global_shape: Sequence[int] | None = None,
            offset: Sequence[int] | None = None) -> Tensor:
-        """Describes a NumPy array, or what else has `__array_interface__`.
+        """Describes a NumPy array, or another object with `__array_interface__`.
 
         Raises:
-            TypeError: it has no such interface.
-            ValueError: it is not C-contiguous, or of a type that has no name here.
+            TypeError: the object has no such interface.
+            ValueError: the array is not C-contiguous, or its element type cannot be saved.
         """
         interface = getattr(array, "__array_interface__", None)
         if interface is None:
             raise TypeError(f"'{name}': {type(array).__name__} has no __array_interface__")
         if interface.get("strides") is not None:
-            raise ValueError(f"'{name}' is not contiguous: give numpy.ascontiguousarray of it")
+            raise ValueError(f"'{name}' is not contiguous: pass numpy.ascontiguousarray() of it")
         dtype = _NUMPY.get(interface["typestr"])
         if dtype is None:
             raise ValueError(f"'{name}' has elements of type {interface['typestr']}, which cannot "

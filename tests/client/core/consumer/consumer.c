@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* There is no agent: opening says so, and an offline client works as far as it can. */
+/* Without an agent, opening returns an error, and an offline client works as far as possible. */
 int main(void) {
   float data[4] = {1, 2, 3, 4};
   uint64_t shape[1] = {4};

@@ -1,6 +1,6 @@
 // The driver's functions as CUDA documents them: devices, contexts, streams, events. Where the
-// documentation leaves something open, the way that is harder on the caller: no current context
-// fails every call that can need one, and cuMemFree does not wait for what uses the memory.
+// documentation leaves a choice, the simulation takes the stricter one: without a current context,
+// every call that may need one fails, and cuMemFree does not wait for work that uses the memory.
 
 #include <cuda.h>
 
@@ -180,7 +180,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     found->capture->joined = true;
     return CUDA_SUCCESS;
   }
-  // What it captured at this call; it may be recorded again at once.
+  // The event's state at this call; it may be recorded again immediately.
   call.machine.Enqueue(*stream, nullptr, found->captured);
   return CUDA_SUCCESS;
 }

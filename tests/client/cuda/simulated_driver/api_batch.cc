@@ -1,5 +1,5 @@
-// What a driver of CUDA 13 has and an older one has not: many copies with one call. They are queued
-// as one, and come in any order among themselves.
+// Functions that drivers have since CUDA 13: many copies with one call. They are queued as one
+// operation, and run in any order.
 
 #include <cuda.h>
 
@@ -47,7 +47,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, s
     const bool stream_order = attributes[kind].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     (stream_order ? in_order : at_once).push_back({to[i], from[i], bytes[i]});
   }
-  // Sources that need not be read in the order of the stream are read in none.
+  // Refuses attributes that allow sources to be read out of the order of the stream.
   call.lock.unlock();
   CUresult result = RunCopies(at_once, stream->context->device);
   call.lock.lock();

@@ -10,7 +10,7 @@ using holdfast::cuda::simulated::Call;
 using holdfast::cuda::simulated::Graph;
 
 namespace {
-/// Both handles are one thing here: a graph is not changed once it is captured.
+/// A graph and its executable are the same object, since a captured graph does not change.
 Graph* Of(void* handle) { return static_cast<Graph*>(handle); }
 }  // namespace
 
@@ -43,9 +43,9 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   if (call.failed()) return call.result;
   auto stream = call.StreamOf(handle);
   if (stream == nullptr) return call.result;
-  *status = stream->capture == nullptr  ? CU_STREAM_CAPTURE_STATUS_NONE
-            : stream->capture->valid ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                     : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  *status = stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
+            : stream->capture->valid   ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                       : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   return CUDA_SUCCESS;
 }
 

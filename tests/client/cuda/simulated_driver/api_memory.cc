@@ -1,4 +1,4 @@
-// Device memory, pinned memory, and what moves bytes between them.
+// Device memory, pinned memory, and copies between them.
 
 #include <cuda.h>
 
@@ -14,7 +14,7 @@ using holdfast::cuda::simulated::Machine;
 using holdfast::cuda::simulated::QueueCopies;
 
 namespace {
-/// One copy of which `on_device` must be device memory and `on_host` must not.
+/// Queues one copy. `on_device` must be device memory, and `on_host` must not.
 CUresult QueueCopy(Call& call, CUstream handle, CUdeviceptr on_device, CUdeviceptr on_host,
                    const Copy& copy) {
   auto stream = call.StreamOf(handle);

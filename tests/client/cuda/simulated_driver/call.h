@@ -9,17 +9,17 @@
 
 namespace holdfast::cuda::simulated {
 
-/// How every driver function begins: the lock, a failure that a test asked for, the thread's
-/// current context and whether it is still well.
+/// The beginning of every driver function: takes the lock, applies a failure that a test has
+/// requested, and finds the thread's current context and its sticky error.
 class Call {
  public:
   enum class Needs { kNothing, kContext, kContextEvenIfBroken };
   explicit Call(const char* function, Needs needs = Needs::kContext);
 
   bool failed() const { return result != CUDA_SUCCESS; }
-  /// Null when the handle is stale or its context broken; then `result` says so.
+  /// Returns null when the handle is stale or its context is broken, and sets `result`.
   std::shared_ptr<Stream> StreamOf(CUstream handle);
-  /// Waits for `point`; the error of `of`, should it have one.
+  /// Waits for `point`. Returns the error of `of`, if any.
   CUresult Synchronise(const Context& of, const Point& point);
 
   Machine& machine;

@@ -6,14 +6,14 @@
 
 namespace holdfast::cuda::simulated {
 namespace {
-/// Calls that can wait for, or take from, what a capture needs. The documentation names some of
-/// them only: the others are here because drivers have refused them.
+/// Calls that may synchronise with, or change, state that a capture needs. The documentation names
+/// only some of them; drivers have refused the others, too.
 const std::set<std::string>& UnsafeCalls() {
   static const std::set<std::string> calls = {
-      "cuMemAlloc_v2",       "cuMemFree_v2",       "cuMemHostRegister_v2", "cuMemHostUnregister",
-      "cuMemHostAlloc",      "cuMemFreeHost",      "cuStreamSynchronize",  "cuEventSynchronize",
-      "cuCtxSynchronize",    "cuEventCreate",      "cuStreamCreate",       "cuStreamDestroy_v2",
-      "cuMemcpyDtoH_v2",     "cuMemcpyHtoD_v2",
+      "cuMemAlloc_v2",    "cuMemFree_v2",    "cuMemHostRegister_v2", "cuMemHostUnregister",
+      "cuMemHostAlloc",   "cuMemFreeHost",   "cuStreamSynchronize",  "cuEventSynchronize",
+      "cuCtxSynchronize", "cuEventCreate",   "cuStreamCreate",       "cuStreamDestroy_v2",
+      "cuMemcpyDtoH_v2",  "cuMemcpyHtoD_v2",
   };
   return calls;
 }

@@ -14,28 +14,28 @@ namespace holdfast::cuda::simulated {
 
 struct Stream;
 
-/// A graph in the making: what its streams are given is kept, not run.
+/// A graph that is being captured: work on its streams is recorded, not run.
 struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  std::thread::id thread;  // that began it
+  std::thread::id thread;  // that began the capture
   Stream* origin = nullptr;
   bool valid = true;
-  bool joined = false;  // by another stream, through an event
+  bool joined = false;  // another stream has joined through an event
   std::vector<std::function<CUresult()>> work;
 };
 
-/// The work of a graph, which every launch runs again.
+/// The work of a graph, which every launch runs.
 using Graph = std::shared_ptr<const std::vector<std::function<CUresult()>>>;
 
-/// All captures under way, and what threads may do meanwhile. The caller holds the machine's lock.
+/// All current captures, and the threads' capture modes. The caller holds the machine's lock.
 class Captures {
  public:
   CUresult Begin(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode);
-  /// `graph` is null where the capture was broken.
+  /// Sets `graph` to null when the capture was broken.
   CUresult End(const std::shared_ptr<Stream>& stream, Graph* graph);
-  /// Replaces the mode of the calling thread; global at first.
+  /// Exchanges the mode of the calling thread, which is global initially.
   CUstreamCaptureMode Exchange(CUstreamCaptureMode mode);
-  /// What the calling thread may not do while a capture is under way breaks that capture.
+  /// Breaks captures during which the calling thread may not make this call.
   CUresult Check(const std::string& function);
 
  private:

@@ -7,7 +7,7 @@
 namespace holdfast::cuda::simulated {
 namespace {
 
-/// The bytes behind an address; null when they were freed meanwhile.
+/// Returns the bytes of an address; null when they have been freed.
 std::shared_ptr<std::byte> Resolve(Machine& machine, CUdeviceptr address, size_t bytes) {
   if (machine.memory.IsDevice(address)) return machine.memory.Find(address, bytes);
   return {std::shared_ptr<void>(), reinterpret_cast<std::byte*>(address)};
@@ -34,7 +34,7 @@ CUresult RunCopies(const std::vector<Copy>& copies, int device) {
 }
 
 namespace {
-/// Queued copies, counted until their operation ends or is dropped; keeps pinned memory in use.
+/// Counts queued copies until their operation ends or is dropped, and keeps pinned memory in use.
 struct QueuedCopies {
   explicit QueuedCopies(std::vector<Copy> all) : copies(std::move(all)) {
     Machine::Get().CopiesQueued(copies.size());

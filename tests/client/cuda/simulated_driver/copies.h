@@ -10,14 +10,15 @@
 
 namespace holdfast::cuda::simulated {
 
-/// One run of bytes; a side is an address on a device or in this process.
+/// One run of bytes. Source and target are addresses on a device or in this process.
 struct Copy {
   CUdeviceptr to = 0;
   CUdeviceptr from = 0;
   size_t bytes = 0;
 };
 
-/// Calls `part` with an offset and a size until `bytes` are done: others can overtake in between.
+/// Calls `part` with an offset and a size until all `bytes` are covered. Other threads may run in
+/// between.
 template <typename Part>
 void InParts(size_t bytes, Part part) {
   constexpr size_t kPartBytes = 64 << 10;
@@ -27,11 +28,11 @@ void InParts(size_t bytes, Part part) {
   }
 }
 
-/// Copies now, without the lock.
+/// Copies immediately, without the lock.
 CUresult RunCopies(const std::vector<Copy>& copies, int device);
 
-/// Queues copies as one operation. With pageable host memory it returns when they are done, as the
-/// driver may.
+/// Queues copies as one operation. With pageable host memory, returns when the copies are done, as
+/// a driver may.
 CUresult QueueCopies(Call& call, Stream& stream, std::vector<Copy> copies);
 
 }  // namespace holdfast::cuda::simulated

@@ -40,7 +40,7 @@ bool Machine::Release(std::unique_lock<std::mutex>& lock, int device) {
                             [&](const auto& entry) { return entry.second->device == device; });
   if (found == contexts_.end()) return false;
   if (--found->second->retains > 0) return true;
-  // The last one: what is left goes with it.
+  // The last release destroys the remaining objects.
   auto context = found->second;
   contexts_.erase(found);
   AwaitContext(lock, *context);
@@ -186,7 +186,7 @@ void Jitter() {
   std::this_thread::sleep_for(std::chrono::microseconds(random.Below(200)));
 }
 
-// ---- what tests ask for ------------------------------------------------------------------------
+// ---- the tests' interface ----------------------------------------------------------------------
 
 CUresult Machine::TakeCallFailure(const std::string& function) {
   auto found = call_failures_.find(function);
@@ -223,7 +223,7 @@ void Machine::LetCopiesGo() {
 void Machine::AwaitPermission(std::unique_lock<std::mutex>& lock, int device) {
   auto found = copies_held_.find(device);
   if (found == copies_held_.end() || --found->second > 0) return;
-  found->second = 1;  // and so do those that follow
+  found->second = 1;  // later copies wait, too
   changed_.wait(lock, [&] { return copies_held_.count(device) == 0; });
 }
 

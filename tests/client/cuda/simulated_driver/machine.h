@@ -21,7 +21,7 @@ namespace holdfast::cuda::simulated {
 
 inline constexpr int kDevices = 2;
 
-/// Work that a stream was given: runs after what was queued there before, and after `after`.
+/// Work of a stream. Runs after the work queued before on the stream, and after `after`.
 struct Operation {
   std::function<CUresult()> work;  // empty: only a point in the order
   std::vector<std::shared_ptr<Operation>> after;
@@ -36,11 +36,11 @@ struct Stream;
 struct Context {
   int device = 0;
   uint32_t retains = 0;
-  CUresult error = CUDA_SUCCESS;   // of an operation that failed; stays
+  CUresult error = CUDA_SUCCESS;   // of an operation that failed; sticky
   std::shared_ptr<Stream> legacy;  // the default stream
 };
 
-/// A thread runs what is queued. Shared with that thread, which outlives the handle.
+/// A thread runs the queued work. Shared with that thread, which outlives the handle.
 struct Stream {
   std::shared_ptr<Context> context;
   bool blocking = true;  // the legacy default stream and this one wait for each other
@@ -52,13 +52,13 @@ struct Stream {
 
 struct Event {
   std::shared_ptr<Context> context;
-  Point captured;  // null: never recorded, which counts as complete
-  std::shared_ptr<Capture> capture;  // that it was recorded in
+  Point captured;                    // null: never recorded, which counts as complete
+  std::shared_ptr<Capture> capture;  // in which it was recorded
 };
 
-/// The devices and everything on them. Handles are numbers that are never used again, so that a
-/// stale one is always told from a live one. All but the work itself happens under one lock, which
-/// the caller of any function here holds.
+/// The devices and everything on them. Handles are numbers that are never reused, so that stale
+/// ones are always recognised. One lock protects everything except the work itself; callers of
+/// these functions hold it.
 class Machine {
  public:
   /// Never destroyed: streams' threads may run until the process ends.
@@ -69,8 +69,8 @@ class Machine {
   Captures captures;
   bool initialised = false;
 
-  /// Of the calling thread, innermost last. (ThreadSanitizer is at odds with thread-local variables
-  /// of libraries that are loaded late.)
+  /// The contexts of the calling thread, innermost last. (ThreadSanitizer does not support
+  /// thread-local variables of libraries that are loaded late.)
   std::vector<CUcontext>& CurrentContexts() { return current_[std::this_thread::get_id()]; }
   CUcontext Retain(int device);
   bool Release(std::unique_lock<std::mutex>& lock, int device);
@@ -78,7 +78,8 @@ class Machine {
   CUcontext HandleOf(const Context& context) const;
 
   CUstream MakeStream(const std::shared_ptr<Context>& context, bool blocking);
-  /// `handle` null or CU_STREAM_LEGACY: the default stream of `current`. Null when there is none.
+  /// `handle` null or CU_STREAM_LEGACY: the default stream of `current`. Returns null when there is
+  /// none.
   std::shared_ptr<Stream> FindStream(CUstream handle, const Context& current) const;
   bool DestroyStream(CUstream handle);
 
@@ -90,7 +91,7 @@ class Machine {
   void Await(std::unique_lock<std::mutex>& lock, const Point& point);
   void AwaitContext(std::unique_lock<std::mutex>& lock, const Context& context);
 
-  /// The error that the next call of `function` was told to give, if it is its turn.
+  /// Returns the error that a test has requested for this call of `function`, if any.
   CUresult TakeCallFailure(const std::string& function);
   bool TakeCopyFailure(int device);
   void FailCall(const std::string& function, uint64_t n, CUresult result);
@@ -98,7 +99,7 @@ class Machine {
   void FailNothing();
   void HoldCopy(int device, uint64_t n);
   void LetCopiesGo();
-  /// Waits while a test holds the copy that begins now.
+  /// Blocks while a test holds the copy that begins now.
   void AwaitPermission(std::unique_lock<std::mutex>& lock, int device);
   void CopiesQueued(uint64_t n) { copies_queued_ += n; }
   void CopiesEnded(uint64_t n) { copies_queued_ -= n; }
@@ -128,14 +129,14 @@ class Machine {
   };
   std::map<std::string, CallFailure> call_failures_;
   std::map<int, uint64_t> copy_failures_;
-  std::map<int, uint64_t> copies_held_;  // the number of the next that waits
+  std::map<int, uint64_t> copies_held_;  // the number of the next copy that waits
   uint64_t copies_queued_ = 0;
   uint64_t copies_begun_ = 0;
   uint64_t misuses_ = 0;
 };
 
-/// Now and then a pause, from the seed in HOLDFAST_SIMULATED_DRIVER_SEED: for a stream's thread,
-/// without the lock, so that races show.
+/// Pauses a stream's thread now and then, by the seed in HOLDFAST_SIMULATED_DRIVER_SEED and without
+/// the lock, to provoke races.
 void Jitter();
 
 }  // namespace holdfast::cuda::simulated

@@ -17,7 +17,7 @@ CUdeviceptr Memory::Allocate(int device, size_t bytes) {
     if (space == MAP_FAILED) return 0;
     begin_ = next_ = reinterpret_cast<CUdeviceptr>(space);
   }
-  // A gap behind each, so that running over the end meets nothing.
+  // A gap follows each allocation, so that an overrun hits no other one.
   const size_t room = (bytes / kAlign + 2) * kAlign;
   if (room > begin_ + kAddressBytes - next_) return 0;
   const CUdeviceptr address = next_;

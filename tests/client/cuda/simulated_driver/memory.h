@@ -9,7 +9,7 @@
 
 namespace holdfast::cuda::simulated {
 
-/// Host memory that the driver knows as pinned. Shared with the copies that use it.
+/// Host memory that is registered as pinned. Shared with the copies that use it.
 struct Pinned {
   size_t bytes = 0;
   int device = 0;
@@ -18,24 +18,24 @@ struct Pinned {
 };
 
 /// Device memory and pinned host memory. A device pointer is an address that this process can
-/// neither read nor write; the bytes lie elsewhere, and only the driver finds them. Addresses are
-/// never used twice. The caller holds the machine's lock.
+/// neither read nor write; only the driver can find its bytes, which are stored elsewhere.
+/// Addresses are never reused. The caller holds the machine's lock.
 class Memory {
  public:
-  /// 0 when no address is left.
+  /// Returns 0 when no address is left.
   CUdeviceptr Allocate(int device, size_t bytes);
   bool Free(CUdeviceptr address);
   bool IsDevice(CUdeviceptr address) const;
-  /// Where the bytes lie; null unless all of them are in one live allocation. They stay valid as
-  /// long as the result does.
+  /// Returns the bytes; null unless all of them are in one live allocation. They stay valid while
+  /// the result exists.
   std::shared_ptr<std::byte> Find(CUdeviceptr address, size_t bytes) const;
 
   CUresult Register(void* memory, size_t bytes, int device, unsigned flags);
-  /// `in_use`: copies from or to it are queued.
+  /// Sets `in_use` when copies from or to the memory are queued.
   CUresult Unregister(void* memory, bool* in_use);
   void* AllocatePinned(size_t bytes, int device);
   CUresult FreePinned(void* memory, bool* in_use);
-  /// Null: pageable for `device`.
+  /// Returns null when the memory is pageable for `device`.
   std::shared_ptr<Pinned> FindPinned(const void* memory, size_t bytes, int device) const;
 
   size_t allocations() const { return allocations_.size(); }
@@ -50,7 +50,7 @@ class Memory {
   };
   CUresult Forget(void* memory, bool owned, bool* in_use);
 
-  CUdeviceptr begin_ = 0;  // of the addresses; 0 before the first allocation
+  CUdeviceptr begin_ = 0;  // of the address range; 0 before the first allocation
   CUdeviceptr next_ = 0;
   std::map<CUdeviceptr, Allocation> allocations_;
   std::map<uintptr_t, std::shared_ptr<Pinned>> pinned_;

@@ -5,7 +5,7 @@
     for step in range(ckpt.restore(), total):    # 0 on a fresh start
         loss = train_step(...)                   # optimizer.step() is guarded: no torn snapshots
         ckpt.save(step)                          # returns at once
-    ckpt.close()                                 # waits until what was saved is sealed
+    ckpt.close()                                 # waits until the saves are sealed
 """
 
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ __all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngin
            "Version", "file_tensor", "phase", "record_collectives",
            "replicated"]
 
-#: Classes of other people's frameworks, imported when they are named.
+#: Classes for other frameworks. Each is imported with its framework when it is first used.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",
                "PhaseCallback": "lightning_phases", "TrainerCallback": "trainer_callback"}
 

@@ -1,4 +1,4 @@
-"""What callers pass as a state."""
+"""Checks the state that a caller passes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["unwrapped"]
 
 
 def unwrapped(state: Any) -> dict[str, Any]:
-    """The state; what accelerate has wrapped is taken out of its wrapper."""
+    """The state, with the objects that accelerate wraps taken out of their wrappers."""
     if not isinstance(state, Mapping):
         raise InvalidArgumentError(f"state is a {type(state).__name__}: pass a dictionary such as "
                                    f"{{'model': model, 'optim': optimizer}}")
     for name in state:
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"state[{name!r}]: the name of an entry is a string")
+            raise InvalidArgumentError(f"state[{name!r}]: the name of an entry must be a string")
     return {name: _inner(thing) for name, thing in state.items()}
 
 
 def _inner(thing: Any) -> Any:
     if isinstance(thing, Replicated):
         return Replicated(_inner(thing.thing))
-    # By name: accelerate need not be there.
+    # Compared by name, since accelerate may not be installed.
     if type(thing).__module__.partition(".")[0] != "accelerate":
         return thing
     for wrapper, attribute in (("AcceleratedOptimizer", "optimizer"),

@@ -1,10 +1,10 @@
-"""Which box of which whole a tensor of this rank is, who else holds that box, and who saves what of
-it.
+"""Which box of which global tensor this rank holds, which ranks hold the same box, and which rank
+saves which part of it.
 
-A tensor that several ranks are known to hold is saved once: it is cut along its first dimension
-larger than 1, a box a rank, so that the ranks of a group write the same number of bytes. Each saves
-the smallest whole: then each finds them in its own shard, and need not ask others for a chunk for
-some bytes.
+A tensor that several ranks are known to hold is saved once. It is cut along its first dimension
+larger than 1 into one box per rank, so that the ranks of a group write the same number of bytes.
+Every rank saves all of the smallest tensors: it then restores them from its own shard, without
+fetching chunks of other shards for a few bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .identity import of_group, of_rank
 __all__ = ["Box", "Part", "agreed_names", "box_of", "divide", "even_rows", "hashes", "stored_form",
            "torch_dtype"]
 
-#: Smaller ones are not cut: a rank saves them whole.
+#: Smaller tensors are not cut: one rank saves all of them.
 CUT_BYTES_MIN = 16 << 10
-#: Up to this size each of the holders saves it, such as the number of steps of an optimizer.
+#: Up to this size each holder saves all of the tensor, such as the step counter of an optimizer.
 EACH_BYTES_MAX = 1 << 10
 
-Part = tuple[int, int]  # rows of the box, along the dimension that is cut: [first, last)
+Part = tuple[int, int]  # rows of the box along the cut dimension: [first, last)
 
 _DTYPES = {
     torch.bool: DType.BOOL, torch.uint8: DType.U8, torch.int8: DType.I8,
@@ -42,21 +42,21 @@ _DTYPES = {
 
 
 def torch_dtype(dtype: int) -> torch.dtype:
-    """torch's name of a type of elements."""
+    """torch's data type for one of the stored types."""
     return next(theirs for theirs, ours in _DTYPES.items() if ours == dtype)
 
 
 @dataclass(frozen=True)
 class Box:
-    """What this rank holds of a tensor, in the form in which it is stored."""
+    """The part of a tensor that this rank holds, in its stored form."""
 
     dtype: DType
     shape: tuple[int, ...]
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
-    holders: tuple[int, ...]  # the ranks known to hold the same box, this one among them
-    cuttable: bool  # they hold the same bytes at each save
-    qualifier: str = ""  # of the name in the version: see identity.py
+    holders: tuple[int, ...]  # the ranks known to hold the same box, including this one
+    cuttable: bool  # the holders have the same bytes at each save
+    qualifier: str = ""  # suffix of the name in the version: see identity.py
 
     @property
     def bytes(self) -> int:
@@ -73,9 +73,11 @@ class Box:
 
 
 def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, str | None]:
-    """A view of a local tensor whose type has a name, and the real type where it is another.
+    """Returns the local tensor as a view of a type that can be stored, that type, and the name of
+    the real type if it differs.
 
-    complex128 and complex32 become pairs of numbers, types that have no name here their bits.
+    complex128 and complex32 become pairs of numbers. Other types that cannot be stored become
+    integers of the same bits.
     """
     if tensor.dtype in _DTYPES:
         return tensor, _DTYPES[tensor.dtype], None
@@ -93,10 +95,10 @@ def stored_form(tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, DType, s
 
 
 def _sharding(tensor: torch.Tensor, name: str, declared: bool) -> tuple[tuple[int, ...], ...]:
-    """(offset, holders, ranks that share the whole) of a DTensor's local part."""
+    """Returns (offset, holders, ranks of the mesh) of a DTensor's local part."""
     mesh, placements = tensor.device_mesh, tensor.placements
     if any(placement.is_partial() for placement in placements):
-        raise UnsupportedError(f"'{name}' is a partial sum ({placements}): redistribute it first")
+        raise UnsupportedError(f"'{name}' is a partial sum ({placements}): redistribute it before it is saved")
     if mesh.get_coordinate() is None:
         return (0,) * tensor.dim(), (), _ranks_of(mesh)
     shape, offset, holders, group = _placed(tensor.shape, mesh, placements, declared)
@@ -114,30 +116,32 @@ def _ranks_of(mesh: Any) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=256)
 def _placed(shape: torch.Size, mesh: Any, placements: tuple,
             declared: bool) -> tuple[tuple[int, ...], ...]:
-    """Shape and offset of this rank's part, who holds it, who shares the whole: the same for many
-    tensors."""
+    """Returns shape and offset of this rank's part, the ranks that hold it, and the ranks of the
+    mesh. Cached, since the result is the same for many tensors."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
     part, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
     return tuple(part), tuple(offset), _holders(mesh, placements, declared), _ranks_of(mesh)
 
 
 def _holders(mesh: Any, placements: Sequence[Any], declared: bool) -> tuple[int, ...]:
-    """The ranks that hold the same shard: along the dimensions that are replicated, and, where the
-    caller declares that, along those of the whole mesh of which `mesh` is a part, as where
-    data-parallel shards meet tensor parallelism."""
+    """Returns the ranks that hold the same shard: those along the replicated dimensions of `mesh`.
+
+    If the caller declares the tensor to be replicated, the dimensions of the root mesh that `mesh`
+    lacks count as well, for example where data-parallel sharding meets tensor parallelism.
+    """
     from torch.distributed.tensor import Replicate
     replicated = [isinstance(placement, Replicate) for placement in placements]
-    whole = mesh._get_root_mesh() if declared and hasattr(mesh, "_get_root_mesh") else mesh
-    names, all_names = mesh.mesh_dim_names, whole.mesh_dim_names
-    coordinate = whole.get_coordinate()
-    if whole is not mesh and names and all_names and coordinate and set(names) <= set(all_names):
+    root = mesh._get_root_mesh() if declared and hasattr(mesh, "_get_root_mesh") else mesh
+    names, all_names = mesh.mesh_dim_names, root.mesh_dim_names
+    coordinate = root.get_coordinate()
+    if root is not mesh and names and all_names and coordinate and set(names) <= set(all_names):
         sharded = {name for name, same in zip(names, replicated) if not same}
         free = [name not in sharded for name in all_names]
     else:
-        whole, coordinate, free = mesh, mesh.get_coordinate(), replicated
+        root, coordinate, free = mesh, mesh.get_coordinate(), replicated
     index = tuple(slice(None) if any_place else place
                   for any_place, place in zip(free, coordinate))
-    return tuple(sorted(whole.mesh[index].flatten().tolist()))
+    return tuple(sorted(root.mesh[index].flatten().tolist()))
 
 
 def _qualifier(group: tuple[int, ...], world: int) -> str:
@@ -148,12 +152,12 @@ def _qualifier(group: tuple[int, ...], world: int) -> str:
 
 def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, *, cuttable: bool = True,
            group: tuple[int, ...] = (), declared: bool = False) -> Box:
-    """The box of a plain tensor is all of it; that of a DTensor is its shard's.
+    """Returns the box of a tensor: all of a plain tensor, the local shard of a DTensor.
 
     Args:
-        cuttable: its holders hold the same bytes at each save.
-        group: of a plain tensor, the ranks known to hold it, in order; (): this one alone.
-        declared: the caller says that all ranks share it.
+        cuttable: the holders have the same bytes at each save.
+        group: for a plain tensor, the ranks known to hold it, in ascending order. (): this rank only.
+        declared: the caller declared that all ranks share the tensor.
     """
     local = getattr(tensor, "_local_tensor", tensor)
     if local is tensor:
@@ -163,7 +167,7 @@ def box_of(tensor: torch.Tensor, name: str, rank: int, world: int, *, cuttable: 
         global_shape = tuple(tensor.shape)
         offset, holders, group = _sharding(tensor, name, declared)
     if 0 in global_shape:
-        # Nothing to place: one rank says that there is such a tensor.
+        # An empty tensor has no place. Its description records that the tensor exists.
         offset = (0,) * len(global_shape)
     stored, dtype, _ = stored_form(local.detach(), name)
     extra = tuple(stored.shape[local.dim():])
@@ -179,7 +183,7 @@ def _hash(name: str, box: Box) -> bytes:
 
 
 def hashes(boxes: Mapping[str, Box]) -> dict[tuple[int, ...], bytes]:
-    """What this rank takes each group of ranks to hold: eight bytes a tensor, in order."""
+    """What each group of ranks holds according to this rank: eight bytes per tensor, sorted."""
     groups: dict[tuple[int, ...], list[bytes]] = {}
     for name, box in boxes.items():
         if len(box.holders) > 1:
@@ -189,8 +193,8 @@ def hashes(boxes: Mapping[str, Box]) -> dict[tuple[int, ...], bytes]:
 
 def agreed_names(boxes: Mapping[str, Box],
                  of_ranks: Sequence[Mapping[tuple[int, ...], bytes]]) -> set[str]:
-    """The tensors that all their holders take to be held by just these. `of_ranks`: hashes() of
-    each rank."""
+    """The tensors on whose holders all these holders agree. `of_ranks` has the hashes() of each
+    rank."""
     def common(holders: tuple[int, ...]) -> set[bytes]:
         found = {of_ranks[member].get(holders, b"") for member in holders}
         return set.intersection(*({joined[i:i + 8] for i in range(0, len(joined), 8)}
@@ -203,14 +207,14 @@ def agreed_names(boxes: Mapping[str, Box],
 
 
 def even_rows(box: Box) -> list[Part]:
-    """Rows of each of the holders, as many as can be."""
+    """The rows of each holder, divided as evenly as possible."""
     rows = 1 if box.cut_dimension is None else box.shape[box.cut_dimension]
     count = len(box.holders)
     return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
 
 
 def _levelled(loads: Sequence[int], total: int) -> list[float]:
-    """`total` shared out so that the loads become as equal as they can."""
+    """Divides `total` so that the loads become as equal as possible. Returns the share of each."""
     order = sorted(loads)
     filled, level = 0, float(order[0])
     for count, load in enumerate(order[1:] + [None], start=1):
@@ -230,7 +234,7 @@ def _cut(box: Box, loads: list[int]) -> list[Part]:
         last = min(rows, max(done, round(before / box.row_bytes)))
         parts.append((done, last))
         done = last
-    # Rounding: the last with a share takes what is left.
+    # Rounding may leave rows over: the last holder with a share takes them.
     taker = max(i for i, (first, last) in enumerate(parts) if last > first or i == 0)
     parts[taker] = (parts[taker][0], rows)
     return [(first, last) if i <= taker else (rows, rows)
@@ -238,10 +242,11 @@ def _cut(box: Box, loads: list[int]) -> list[Part]:
 
 
 def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[str, list[Part]]:
-    """Who of a group saves which rows of each of its tensors, by place in the group.
+    """Returns which rows of each tensor each rank of a group saves, by index in the group.
 
-    All members call this with the same boxes and get the same answer. What cannot be cut comes
-    first, then coarse rows, then fine ones, which even out what is left.
+    All ranks of the group call this with the same boxes and get the same result. Tensors that
+    cannot be cut come first, then those with large rows, then those with small rows. The small rows
+    balance the remaining differences in load.
     """
     def cut(box: Box) -> bool:
         return box.cuttable and box.bytes >= CUT_BYTES_MIN and box.cut_dimension is not None
@@ -250,7 +255,7 @@ def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[s
     result: dict[str, list[Part]] = {}
     for name, box in sorted(boxes, key=lambda e: (cut(e[1]), -e[1].row_bytes, e[0])):
         if box.holders != holders:
-            raise InvalidArgumentError(f"'{name}' is held by {box.holders}, not by {holders}")
+            raise InvalidArgumentError(f"'{name}' is held by ranks {box.holders}, not by {holders}")
         d = box.cut_dimension
         all_rows = (0, 1 if d is None else box.shape[d])
         if cut(box):
@@ -258,7 +263,7 @@ def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[s
         elif box.cuttable and box.bytes <= EACH_BYTES_MAX:
             parts = [all_rows] * len(holders)
         else:
-            # What may differ between ranks (buffers of a module) is the first one's to say.
+            # Values may differ between ranks (buffers of a module): those of the first rank count.
             taker = loads.index(min(loads)) if box.cuttable else 0
             parts = [all_rows if i == taker else (0, 0) for i in range(len(holders))]
         for i, (first, last) in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Checkpointer: a training loop's whole state, saved while it goes on."""
+"""Checkpointer: saves the complete state of a training loop while the loop goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ..arguments import check_step, job_name
-from ..client import Client, Phase, Tier, Version, View
+from ..client import Client, Phase, Tier, Version, VersionReader
 from ..errors import (AlreadyExistsError, DeadlineExceededError, FailedPreconditionError,
                       FencedError, HoldfastError, InvalidArgumentError, PermissionDeniedError,
                       UnavailableError, UnsupportedError)
@@ -27,7 +27,7 @@ from .identity import Replicated, of_rank
 from .parts import OptimizerPart, parts_of
 from .plan import Plan, agree, agreed_run_id
 from .reshape import Decisions
-from .restoring import Comparison, fill_from_view
+from .restoring import Comparison, fill_from_reader
 from .samples import EXTRA as _SAMPLES, EXTRA_BYTES_MAX, ReplicaSamples, Rotation
 from .saved import LAYOUT as _LAYOUT, STATE as _STATE, Saved, StateMismatchError
 from .snapshot import Snapshot
@@ -39,10 +39,10 @@ _FORMAT = 2
 _EXTRA_BYTES_MIN = 1 << 20
 _RETRY_PAUSE_MAX = 30.0
 _ABSENT_S = 0.001
-#: What save() raises: the caller must change something. All else costs a version at most.
+#: Errors that save() raises, since the caller must change something. Others cost at most one version.
 _RAISED = (AlreadyExistsError, FailedPreconditionError, FencedError, InvalidArgumentError,
            PermissionDeniedError, UnsupportedError)
-#: What a rank saves for itself is worth a warning from so many bytes on.
+#: From this size on, rank-local tensors are logged as a warning.
 _NOTED_BYTES = 1 << 20
 
 
@@ -61,37 +61,37 @@ class Checkpointer:
             ckpt.save(step)        # returns at once
         ckpt.close()
 
-    What is saved: parameters, buffers, optimizer state, generators of random numbers, and what has
-    state_dict() and load_state_dict(). Plain modules, DistributedDataParallel, fully_shard and
-    tensor parallel modules are understood. A known replica is saved once, cut into a part for each
-    of the ranks that hold it: a DTensor says what it replicates, DistributedDataParallel keeps its
-    module equal, and what else is equal you declare with `holdfast.torch.replicated`. All other
-    tensors each rank saves for itself and gets back itself. Nothing is pickled.
+    The checkpointer saves parameters, buffers, optimizer state, random generators, and objects with
+    state_dict() and load_state_dict(). It supports plain modules, DistributedDataParallel,
+    fully_shard and tensor parallel modules. A known replica is saved once, cut into one part for
+    each rank that holds it. Known replicas are the replicated parts of DTensors, the modules in
+    DistributedDataParallel, and entries declared with `holdfast.torch.replicated`. Each rank saves
+    and restores all other tensors for itself. Nothing is pickled.
 
-    When may tensors change? Not between save() and the guard, which waits for the copy. Each
-    optimizer of the state calls it by itself before its step. Call `guard()` before you change
-    parameters in another way; buffers are copied within save() and may change at any time.
+    Tensors must not change between save() and the guard, which waits for the copy. Each optimizer
+    of the state calls the guard automatically before its step. Call `guard()` before you change
+    parameters in another way. Buffers are copied within save() and may change at any time.
 
     Args:
-        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start. None: $HOLDFAST_JOB,
-            which `holdfast run` sets to the name that it was given.
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks and at each start. None: $HOLDFAST_JOB,
+            which `holdfast run` sets to its own --job.
         state: name → module, optimizer, tensor, dictionary of tensors and values, or anything with
             state_dict() and load_state_dict().
-        rank, world, run_id: None: from torch.distributed where it is initialised, else from the
+        rank, world, run_id: None: taken from torch.distributed if it is initialised, else from the
             environment of torchrun and `holdfast run`.
         guard_steps: False: you call `guard()` yourself before each optimizer step.
-        random_states: save Python's, NumPy's and torch's generators, too.
-        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
-            A pickle can run any code: only for checkpoints whose writers you trust.
-        on_reshape: entry of the state, or the beginning of a tensor's name up to a dot → what
-            becomes of tensors that each rank saved for itself when there is another number of
-            ranks: "first" (the lowest rank's), "mean", "zero", "drop" (the state's stay as they
-            are). Without it such a restore raises StateMismatchError, which names them.
+        random_states: also save the random generators of Python, NumPy and torch.
+        allow_pickle: pickle values that have no JSON form, and load pickles from checkpoints. A
+            pickle can run any code: use this only for checkpoints whose writers you trust.
+        on_reshape: how to restore rank-local tensors into another number of ranks. Keys are entries
+            of the state, or beginnings of tensor names up to a dot. Values are "first" (the lowest
+            rank's values), "mean", "zero" and "drop" (the state's own tensors stay unchanged).
+            Without an entry for a tensor, such a restore raises StateMismatchError, which names it.
         trainable_only: leave out parameters of modules that need no gradient.
         client_options: further arguments of `holdfast.Client`, such as socket_path and slots.
 
     Raises:
-        TypeError: an entry of the state of which nothing is known.
+        TypeError: an entry of the state has a type that cannot be saved; the message names it.
     """
 
     def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,
@@ -103,7 +103,7 @@ class Checkpointer:
         self.job = job_name(job)
         self.rank = found_rank if rank is None else rank
         self.world = found_world if world is None else world
-        #: The version that restore() brought back; None after a fresh start.
+        #: The version that restore() restored. None after a fresh start.
         self.restored: Version | None = None
         self._run_id = run_id
         unknown = client_options.keys() - inspect.signature(Client).parameters.keys()
@@ -123,17 +123,17 @@ class Checkpointer:
         self._layout = b""
         self._extra_bytes = _EXTRA_BYTES_MIN
         self._failures = FailureLog(self.job)
-        #: There was an agent once: from then on its absence costs saves, and nothing else.
+        #: An agent has answered once. From then on its absence only costs saves.
         self._known = False
-        #: The agent was there when the last connection was given up.
+        #: The last connection was healthy when it was closed.
         self._there = True
-        #: The agent has had room for the state once.
+        #: The agent has accepted the description of the state once.
         self._described = False
         self._retry_at, self._retry_pause = 0.0, 1.0
-        #: save() was called in this start of the job; restore() has chosen this version in it.
+        #: Whether save() was called in this start of the job, and the version that restore() chose in it.
         self._saving = False
-        self._again = 0
-        self._graphs_heeded = False
+        self._restarts = 0
+        self._graphs_checked = False
         self._chosen: Version | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -143,22 +143,22 @@ class Checkpointer:
             self._hooks = [thing.register_step_pre_hook(lambda *_: _guard_before_step(me))
                            for thing in map(_undeclared, state.values())
                            if isinstance(thing, torch.optim.Optimizer)]
-        _open_ones.add(self)
+        _open_checkpointers.add(self)
 
     # ------------------------------------------------------------------------------ describing
 
     def _connect(self, snapshot: Snapshot) -> None:
-        """Describes the state to the agent: at first, and when its memory or its size is
-        another."""
+        """Describes the state to the agent: at first, and again when addresses or sizes have
+        changed."""
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
             self._there = not _why_not_connected(client)
-            # The accepted saves are sealed first: then no copy reads the old memory.
-            self._leave(client, 60.0)
+            # close() waits until the accepted saves are sealed. After that no copy reads the old memory.
+            self._close_client(client, 60.0)
         if self._plan is None:
             self._plan = agree(snapshot, self.rank, self.world)
-            self._tell_what_is_kept_apart(snapshot)
+            self._log_rank_local_tensors(snapshot)
         self._layout = values.dumps({
             "format": _FORMAT, "world": self.world,
             "aliases": snapshot.saved_aliases(self._plan),
@@ -170,7 +170,7 @@ class Checkpointer:
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
         options: dict[str, Any] = {}
         if self._known:
-            # An agent that went away is neither an error nor waited for.
+            # A missing agent is not an error now, and nothing waits for it.
             options["start_offline"] = True
             if not self._there:
                 options["connect_timeout"] = _ABSENT_S
@@ -188,25 +188,25 @@ class Checkpointer:
         self._known |= not _why_not_connected(self._client)
 
     def _name_start(self) -> str | None:
-        """The name of this start of the job, as far as it can be known; a collective at first."""
+        """The run ID of this start of the job, None if unknown. The first call is a collective."""
         if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
             self._run_id = agreed_run_id(self.world)
         return self._run_id
 
-    def _leave(self, client: Client, timeout: float) -> None:
-        """Closes; what failed in the background is counted, what was not sealed is logged."""
+    def _close_client(self, client: Client, timeout: float) -> None:
+        """Closes the client. Background failures and unsealed saves are counted and logged."""
         try:
             client.close(timeout)
         except HoldfastError as error:
             self._failures.add(error)
 
-    def _tell_what_is_kept_apart(self, snapshot: Snapshot) -> None:
+    def _log_rank_local_tensors(self, snapshot: Snapshot) -> None:
         assert self._plan is not None
         disagreed = [name for name, stored in snapshot.stored.items()
                      if self._plan.disagreed(stored)]
         if disagreed:
-            _logger.warning("job %s: not all ranks have %s in the same form (%d tensors), though "
-                            "they should: each rank saves its own", self.job, disagreed[0],
+            _logger.warning("job %s: tensors that all ranks should hold in the same form differ "
+                            "(%s; %d tensors in all): each rank saves its own", self.job, disagreed[0],
                             len(disagreed))
         by_entry: dict[str, int] = {}
         for name, stored in snapshot.stored.items():
@@ -216,15 +216,16 @@ class Checkpointer:
         total = sum(by_entry.values())
         if total > 0 and self.world > 1:
             _logger.log(logging.WARNING if total >= _NOTED_BYTES else logging.INFO,
-                        "job %s: rank %d saves %d bytes for itself (%s); what is equal on all "
-                        "ranks is saved once if you declare it: state={'%s': hf.replicated(…)}",
+                        "job %s: rank %d saves %d bytes of rank-local tensors (%s). If an entry "
+                        "is equal on all ranks, declare it to save it once: "
+                        "state={'%s': hf.replicated(…)}",
                         self.job,
                         self.rank, total,
                         ", ".join(f"{entry}: {size}" for entry, size in by_entry.items()),
                         max(by_entry, key=by_entry.__getitem__))
 
-    def _look(self) -> Snapshot:
-        """The description of the state as it is now, connected."""
+    def _current_snapshot(self) -> Snapshot:
+        """The description of the current state, with a client for it."""
         self._check_usable()
         if self._snapshot is None or not self._snapshot.still_holds():
             self._connect(Snapshot(self._parts, self.rank, self.world))
@@ -238,30 +239,31 @@ class Checkpointer:
         if self._closed:
             raise FailedPreconditionError("the checkpointer is closed")
         if self._pid != os.getpid():
-            raise FailedPreconditionError("this process was forked from the one that has the "
-                                          "checkpointer: make one of its own here")
+            raise FailedPreconditionError("the checkpointer belongs to the process that this one was "
+                                          "forked from: create another one here")
 
     # ---------------------------------------------------------------------------------- saving
 
     @phases.marked(Phase.CHECKPOINT)
     def save(self, step: int, *, wait_for_slot: float = 0.0) -> bool:
-        """Saves the state as version `step`; returns at once. Steps must grow.
+        """Saves the state as version `step`. Returns at once. Steps must grow.
 
-        The first call, and the first after tensors were replaced, describes the state, which takes
-        longer; the very first is a collective of all ranks.
+        The first call, and the first call after tensors were replaced, describes the state. That
+        takes longer than a save. The very first call is a collective of all ranks.
 
         Args:
-            wait_for_slot: seconds that this save may wait, in the background, until memory for one
-                more version is free. 0: such a step is skipped. For one that matters.
+            wait_for_slot: seconds that this save may wait in the background for a free slot. 0: a
+                save without a free slot is skipped. Use it for a save that must not be skipped.
 
         Returns:
-            False when this step is not saved, since the agent is away or overloaded: training goes
-            on, and so does the client, which reconnects by itself. What fails later, in the
-            background (a full disk, say), is logged and counted: see health().
+            False if this step is not saved, because the agent does not answer or is overloaded.
+            Training goes on, and the client reconnects automatically. Failures in the background,
+            such as a full disk, are logged and counted: see health().
 
         Raises:
-            FencedError: a newer start of the job is running; AlreadyExistsError: `step` has not
-                grown. UnavailableError: there has never been an agent.
+            FencedError: a newer start of the job is running.
+            AlreadyExistsError: `step` is not greater than the last one.
+            UnavailableError: no agent has ever answered.
             UnsupportedError, UnsupportedValueError, InvalidArgumentError: names what cannot be
                 saved.
         """
@@ -274,43 +276,45 @@ class Checkpointer:
             if snapshot is None:
                 return False
             if snapshot.on_device:
-                self._heed_graphs()
+                self._check_graphs()
             extras = {_LAYOUT: self._layout, _STATE: self._capture()}
             size = sum(map(len, extras.values()))
             if size + EXTRA_BYTES_MAX > self._extra_bytes:
                 self._extra_bytes = 2 * (size + EXTRA_BYTES_MAX)
                 self._connect(snapshot)
-            return self._hand_over(step, snapshot, extras, wait_for_slot)
+            return self._submit(step, snapshot, extras, wait_for_slot)
         except _RAISED:
             raise
         except HoldfastError as error:
-            # At first somebody must know that there is no agent, or that it has too little memory.
+            # Until the first description succeeds, a missing agent or too little memory is an error.
             if not (self._described or self._known and isinstance(error, UnavailableError)):
                 raise
             self._failures.add(error, step)
             return False
 
-    def _heed_graphs(self) -> None:
-        """The replay of a CUDA graph runs no hook of an optimizer."""
+    def _check_graphs(self) -> None:
+        """Rejects a save within a capture, and warns of optimizers that may be part of a CUDA graph:
+        the replay of a graph does not run the optimizer's hook."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            raise FailedPreconditionError("save() while a CUDA graph is captured: nothing runs now, "
-                                          "so nothing can be saved. Save before or after it")
-        if not self._graphs_heeded:
-            self._graphs_heeded = True
+            raise FailedPreconditionError("save() while a CUDA graph is captured: the captured work "
+                                          "does not run now, so there is nothing to save. Save "
+                                          "before or after the capture")
+        if not self._graphs_checked:
+            self._graphs_checked = True
             names = [part.name for part in self._parts if isinstance(part, OptimizerPart) and any(
                 group.get("capturable") for group in part.optimizer.param_groups)]
             if names:
-                _logger.warning("job %s: '%s' is capturable. Where its step is part of a CUDA graph, "
-                                "call ckpt.guard() before each graph.replay(): a replay under a "
-                                "copy that runs spoils the version", self.job, "', '".join(names))
+                _logger.warning("job %s: '%s' is capturable. If its step is part of a CUDA graph, "
+                                "call ckpt.guard() before each graph.replay(): a replay during "
+                                "the copy corrupts the version", self.job, "', '".join(names))
 
     def _ready(self) -> Snapshot | None:
-        """The description, connected or trying to be; None: the agent has refused it lately, for
-        want of memory, say."""
+        """The current snapshot, with a client that is connected or connecting. None: the agent
+        refused the description recently, for example for lack of memory."""
         if self._described and self._snapshot is None and time.monotonic() < self._retry_at:
             return None
         try:
-            snapshot = self._look()
+            snapshot = self._current_snapshot()
         except HoldfastError:
             self._retry_at = time.monotonic() + self._retry_pause
             self._retry_pause = min(2 * self._retry_pause, _RETRY_PAUSE_MAX)
@@ -319,8 +323,8 @@ class Checkpointer:
         return snapshot
 
     def _capture(self) -> bytes:
-        """JSON of all that is not a tensor."""
-        # Joined once: it can be some hundred kilobytes.
+        """The state except its tensors, as JSON."""
+        # Joined once, since it can be some hundred kilobytes.
         pieces, gap = [b'{"parts":{'], b""
         for part in self._parts:
             pieces += gap, values.dumps(part.name), b":", part.capture_json()
@@ -331,12 +335,12 @@ class Checkpointer:
         pieces.append(b"}")
         return b"".join(pieces)
 
-    def _hand_over(self, step: int, snapshot: Snapshot, extras: dict[str, bytes],
+    def _submit(self, step: int, snapshot: Snapshot, extras: dict[str, bytes],
                    wait_for_slot: float) -> bool:
         assert self._client is not None
         stream = self._stream(snapshot)
         if wait_for_slot > 0:
-            self._await_room(wait_for_slot)
+            self._await_slot(wait_for_slot)
         assert self._samples is not None
         if snapshot.staged or self._samples.tensor is not None:
             self._guard_quietly()
@@ -351,11 +355,11 @@ class Checkpointer:
         except HoldfastError as error:
             if not error.asynchronous:
                 raise
-            self._failures.add(error)  # an earlier save's; this one is accepted
+            self._failures.add(error)  # of an earlier save; this one is accepted
         return True
 
-    def _await_room(self, seconds: float) -> None:
-        """Until one of the earlier saves is copied, where as many wait for it as may."""
+    def _await_slot(self, seconds: float) -> None:
+        """Blocks while as many saves are pending as there are slots, for at most `seconds`."""
         assert self._client is not None
         deadline = time.monotonic() + seconds
         slots = self._options.get("slots", 3)
@@ -363,8 +367,10 @@ class Checkpointer:
             time.sleep(0.001)
 
     def guard(self) -> None:
-        """Call before you change tensors of the state other than by an optimizer of the state:
-        returns when the last save's copy reads them no more.
+        """Blocks until the last save's copy no longer reads the tensors.
+
+        Call this before you change tensors of the state in any other way than by an optimizer of
+        the state.
 
         Raises:
             HoldfastError: the device has failed.
@@ -382,22 +388,22 @@ class Checkpointer:
         try:
             self.guard()
         except HoldfastError as error:
-            self._failures.add(error)  # the optimizer's step must not fail for it
+            self._failures.add(error)  # the optimizer step must not fail
 
     def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:
-        """Waits until `step` or a later one is committed at `tier`; see `holdfast.Client.wait`."""
+        """Blocks until `step` or a later one is committed at `tier`; see `holdfast.Client.wait`."""
         self._check_usable()
         if self._client is None:
-            raise FailedPreconditionError("nothing was saved yet")
+            raise FailedPreconditionError("nothing was saved yet: call save() first")
         self._client.wait(step, tier, timeout)
 
     def latest(self, tier: Tier = Tier.MEMORY) -> Version | None:
-        """The newest version known to be committed at `tier`."""
+        """The newest version that this rank has seen committed at `tier`."""
         return None if self._client is None else self._client.latest(tier)
 
     def health(self) -> Health:
-        """Whether the agent is there, how far the saves came, and what failed in the background.
-        Never blocks."""
+        """Returns whether the agent is connected, the newest committed versions, and the background
+        failures. Never blocks."""
         newest: dict[Tier, Version] = {}
         reason = "nothing was saved or restored yet"
         if self._client is not None:
@@ -417,63 +423,67 @@ class Checkpointer:
     @phases.marked(Phase.CHECKPOINT)
     def restore(self, version: Version | None = None, *, strict: bool = True,
                 dry_run: bool = False, timeout: float = 120.0) -> int:
-        """Brings the state back; all ranks call this together, before the first step or to go back
-        to an earlier one, after a loss that is not a number, say. Going back begins another start
-        of the job: versions that come after the one restored are abandoned, steps are counted on
-        from it.
+        """Restores the state from a version. All ranks call this together.
+
+        Call it before the first step, or later to roll back, for example after a NaN loss. A
+        rollback begins another start of the job: versions newer than the restored one are abandoned,
+        and steps continue from the restored one.
 
         Args:
-            version: None: the newest that every rank can get back.
-            strict: False: what only one of state and version has stays as it is.
-            dry_run: change nothing, print what matches and what differs.
-            timeout: seconds; also for an agent that is still missing.
+            version: None: the newest version that every rank can restore.
+            strict: False: restore what both have, and leave the rest of the state unchanged.
+            dry_run: change nothing; print what matches and what differs.
+            timeout: seconds, including the wait for an agent that is not running yet.
 
         Returns:
-            The step to go on with: one after the version's. 0: the job has no version, a fresh
-            start.
+            The step to continue with: the version's step plus one. 0: the job has no version, which
+            means a fresh start.
 
         Raises:
-            StateMismatchError: names everything that the state and the version do not both have, or
-                have in another form; nothing was changed.
-            UnavailableError, DeadlineExceededError, DataLossError: it could not be read. This is
-            not a
-                fresh start; the tensors may hold a mixture until a restore succeeds.
+            StateMismatchError: names all differences between the state and the version; nothing was
+                changed.
+            UnavailableError, DeadlineExceededError, DataLossError: the version could not be read.
+                This is not a fresh start. The tensors may hold a mixture of old and new values until
+                a restore succeeds.
             UnsupportedValueError: the version has a pickle, and allow_pickle is False.
         """
         self._check_usable()
         deadline = time.monotonic() + timeout
         if self._saving or version is not None and self._chosen not in (None, version):
             self._begin_again()
-        client = self._reader()
+        client = self._client_for_reading()
         with _no_garbage_collection():
-            view = client.view(version, max(0.0, deadline - time.monotonic()))
+            reader = client.open_version(version, max(0.0, deadline - time.monotonic()))
             self._known = True
-            if view is None:
+            if reader is None:
                 return 0
-            with view:
-                self._fill(view, strict, dry_run, deadline)
-                result = view.version
+            with reader:
+                self._fill(reader, strict, dry_run, deadline)
+                result = reader.version
         self._chosen = result
         if not dry_run:
             self.restored = result
         return result.step + 1
 
     def _begin_again(self) -> None:
-        """A start of a job restores one version and goes on from there: to go back is another
-        start, whose name all ranks agree on. Later versions of this one are abandoned."""
+        """Begins another start of the job, under a run ID that all ranks agree on. A start restores
+        one version and continues from it, so a rollback needs another start. Versions that this
+        start saved after the restored one are abandoned."""
         name = self._run_id or os.environ.get("HOLDFAST_RUN_ID")
         self.forget()
-        self._again += 1
-        again = agreed_run_id(self.world) or str(self._again)
-        # Whoever supervises the start by its name knows what belongs to it by what comes first.
+        self._restarts += 1
+        again = agreed_run_id(self.world) or str(self._restarts)
+        # The part before "+" stays the supervisor's run ID, so the new start still belongs to its run.
         first = "" if name is None else name[:100].partition("+")[0] + "+"
         self._run_id = first + again[:16]
         self._saving, self._chosen = False, None
 
-    def _reader(self) -> Client:
-        """A client to read with, which waits for the agent when it is asked. Where nothing was
-        described yet it has no tensors and so no memory to speak of: those of an optimizer may
-        come into being by the restore only."""
+    def _client_for_reading(self) -> Client:
+        """A client that can open versions. It connects in the background.
+
+        Before the first description it is a client without tensors, which needs hardly any memory
+        of the agent: the restore itself may create the tensors of an optimizer.
+        """
         if self._client is None:
             self._open([], start_offline=True, connect_timeout=_ABSENT_S)
         assert self._client is not None
@@ -483,13 +493,13 @@ class Checkpointer:
                loaded: dict[str, torch.Tensor]) -> None:
         for part in self._parts:
             if part.name in comparison.values:
-                part.bring_back(comparison.values[part.name], comparison.absent, loaded)
-        if self._random_states and self.rank < saved.view.world and "random" in saved.state:
-            random_state.bring_back(values.decode(saved.state["random"], "random"))
+                part.restore(comparison.values[part.name], comparison.absent, loaded)
+        if self._random_states and self.rank < saved.reader.world and "random" in saved.state:
+            random_state.restore(values.decode(saved.state["random"], "random"))
 
-    def _fill(self, view: View, strict: bool, dry_run: bool, deadline: float) -> None:
-        # Values that ranks have of their own go on where the rank does.
-        saved = Saved(view, self.rank, self.world)
+    def _fill(self, reader: VersionReader, strict: bool, dry_run: bool, deadline: float) -> None:
+        # Rank-local values are restored on the rank of the same number.
+        saved = Saved(reader, self.rank, self.world)
         tensors, state = saved.tensors(), saved.state
         undo: list[Callable[[], None] | None] = []
         try:
@@ -504,7 +514,7 @@ class Checkpointer:
                 raise StateMismatchError(comparison.differences if strict else comparison.undecided)
             else:
                 self.guard()
-                loaded = fill_from_view(view, comparison, max(0.0, deadline - time.monotonic()))
+                loaded = fill_from_reader(reader, comparison, max(0.0, deadline - time.monotonic()))
                 self._apply(saved, comparison, loaded)
                 undo = []
         finally:
@@ -513,42 +523,47 @@ class Checkpointer:
                     put_back()
 
     def connect(self) -> None:
-        """Describes the state now, instead of at the first save: a collective of all ranks."""
-        self._look()
+        """Describes the state now instead of at the first save. This is a collective of all ranks."""
+        self._current_snapshot()
 
-    def open_view(self, version: Version | None = None, timeout: float = 120.0) -> View | None:
-        """A version as it was saved; see `holdfast.Client.view`. None: the job has none.
+    def open_version(self, version: Version | None = None,
+                     timeout: float = 120.0) -> VersionReader | None:
+        """Opens a version as its ranks saved it; see `holdfast.Client.open_version`. Returns None if
+        the job has no version.
 
-        Without `version` the ranks agree on one: in a run that has saved versions all of them call
-        this, or restore(), together.
+        Without `version` all ranks open the same version. In a run that has saved versions all ranks
+        must therefore call this, or restore(), together.
         """
-        self._look()
+        self._current_snapshot()
         assert self._client is not None
-        return self._client.view(version, timeout)
+        return self._client.open_version(version, timeout)
 
     def forget(self) -> None:
-        """Lets go of the tensors that were described; the next save describes what will be there.
-        What failed in the background is logged: wait() for what matters before."""
+        """Releases the described tensors. The next save describes the state again.
+
+        Background failures are only logged: call wait() first for versions that must be committed.
+        """
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
             self._there = not _why_not_connected(client)
-            self._leave(client, 60.0)
+            self._close_client(client, 60.0)
 
     # --------------------------------------------------------------------------------- closing
 
     def close(self, timeout: float = 30.0) -> None:
-        """Waits until what was saved is sealed by the agent, so that it outlives this process.
+        """Blocks until the agent has sealed all saves, so that they outlive this process.
 
-        What failed in the background before is logged and counted; see health().
+        Background failures are logged and counted; see health().
 
         Raises:
-            DeadlineExceededError: names the steps that were not sealed; it is closed all the same.
+            DeadlineExceededError: names the steps that were not sealed. The checkpointer is closed
+                in any case.
         """
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        _open_ones.discard(self)
+        _open_checkpointers.discard(self)
         for hook in self._hooks:
             hook.remove()
         self._snapshot = None
@@ -577,8 +592,8 @@ def _undeclared(thing: Any) -> Any:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """The descriptions of some thousand tensors would set off collections, which look at all
-    objects of the process: longer than the rest takes."""
+    """Disables garbage collection. The descriptions of some thousand tensors would trigger
+    collections, which traverse all objects of the process and take longer than everything else."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -589,6 +604,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _why_not_connected(client: Client) -> str:
+    """The reason why the client is not connected. Empty: it is connected."""
     try:
         client.check_connection()
     except HoldfastError as error:
@@ -609,10 +625,10 @@ def _close_quietly(checkpointer: Checkpointer) -> None:
         _logger.warning("closing job %s: %s", checkpointer.job, error)
 
 
-_open_ones: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+_open_checkpointers: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for checkpointer in list(_open_ones):
+    for checkpointer in list(_open_checkpointers):
         _close_quietly(checkpointer)

@@ -1,10 +1,9 @@
-"""What torch.distributed does on CPUs, told to the fault detector, so that a rank that hangs or
-comes late is named.
+"""Records the collectives of torch.distributed on CPUs for the fault detector, which then names ranks
+that hang or come late.
 
-The records are taken where all ways meet: at the operators c10d::* of torch's dispatcher. What
-Python calls comes by there, what DistributedDataParallel's reducer calls from C++, fully_shard,
-functional collectives and groups made later. Collectives on GPUs are passed on: jobs on NCCL have
-the profiler plugin.
+The recorder hooks the operators c10d::* of torch's dispatcher, which all paths share: calls from
+Python, DistributedDataParallel's reducer in C++, fully_shard, functional collectives, and process
+groups made later. Collectives on GPUs are not recorded: jobs on NCCL use the profiler plugin.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..records import Kind, Role
 __all__ = ["CollectiveRecorder", "record_collectives"]
 
 _logger = logging.getLogger("holdfast")
-#: The last one before the kernels of the devices, passed by those, too, who are past autograd.
+#: The last dispatch key before the device kernels. Calls from below autograd pass it, too.
 _KEY = "ADInplaceOrView"
 _POLL_SECONDS = 0.005
 _NO_DTYPE = 255
@@ -35,12 +34,12 @@ _NO_DTYPE = 255
 
 class _Operator(NamedTuple):
     kind: Kind
-    part: str | None  # the argument with this rank's part; None: ranks may differ, nothing is said
+    part: str | None  # the argument with this rank's part; None: sizes may differ, none is recorded
     peer: str | None = None  # the argument with the root or the other end
 
 
-#: What members of a collective say of its bytes has to be equal, or the program is blamed; not so
-#: of all-to-all.
+#: All members of a collective must record the same number of bytes, or the detector reports a fault of
+#: the program. All-to-all is an exception.
 _OPERATORS = {
     "allreduce_": _Operator(Kind.ALL_REDUCE, "tensors"),
     "allreduce_coalesced_": _Operator(Kind.ALL_REDUCE, "tensors"),
@@ -64,9 +63,9 @@ _OPERATORS = {
 }
 
 
-class _Unended:
-    """Operations whose torch says nothing of their end: looked at now and then until it is there.
-    When it came is not known, so that their time does not count."""
+class _PolledWorks:
+    """Operations for which torch has no completion callback. A thread polls them until they complete.
+    The time of completion is unknown, so their duration is not recorded."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -101,12 +100,12 @@ class _Unended:
 
 
 class CollectiveRecorder:
-    """Records until `stop()`; may be used with `with`."""
+    """Records collectives until `stop()`. Can be used with `with`."""
 
     def __init__(self, roles: Mapping[Any, Role]) -> None:
         self._roles = {group.group_name: role for group, role in roles.items()}
         self._communicators: dict[str, tuple[weakref.ref[Any], int | None]] = {}
-        self._unended = _Unended()
+        self._polled = _PolledWorks()
         self._without_future: set[str] = set()
         self._library: torch.library.Library | None = torch.library.Library("c10d", "IMPL")
         for name, operator in _OPERATORS.items():
@@ -114,7 +113,7 @@ class CollectiveRecorder:
                 self._library.impl(name, self._hook(name, operator), _KEY)
 
     def stop(self) -> None:
-        """Records no more; collectives run as if there had been no recorder."""
+        """Stops recording. Collectives then run as without a recorder."""
         library, self._library = self._library, None
         if library is not None:
             library._destroy()
@@ -148,12 +147,12 @@ class CollectiveRecorder:
                         None if peer_at is None else arguments[peer_at], None)
             except Exception:
                 _logger.debug("a collective was not recorded", exc_info=True)
-            # Called like an operator, it does not hold the interpreter's lock: gloo's threads,
-            # which want it, hold locks that this call needs.
+            # The call through the operator releases the GIL. Gloo's threads wait for the GIL while they
+            # hold locks that this call needs.
             try:
                 with below():
                     result = overload(*arguments)
-                # Arguments at the end that have their default are not passed.
+                # Trailing arguments with their default value are not passed.
                 if len(arguments) > async_at and not arguments[async_at]:
                     _work_of(result).wait()  # as the caller would, at once
                     _native.collective_end(operation)
@@ -167,9 +166,9 @@ class CollectiveRecorder:
         return run
 
     def _end_with(self, result: Any, name: str, operation: int) -> None:
-        """The record ends when the operation does, whoever waits for it, and when."""
+        """Ends the record when the operation completes, independent of who waits for it."""
         try:
-            if result is None:  # it was waited for
+            if result is None:  # the call has waited for it
                 _native.collective_end(operation)
                 return
             work = _work_of(result)
@@ -180,13 +179,13 @@ class CollectiveRecorder:
                     return
                 except RuntimeError:
                     self._without_future.add(name)
-            self._unended.add(work, operation)
+            self._polled.add(work, operation)
         except Exception:
             _native.collective_abandon(operation)
             _logger.debug("the end of a collective is not recorded", exc_info=True)
 
     def _communicator(self, group: Any) -> int | None:
-        """Its number, described when it is new; None: there is no room for it."""
+        """The number of the group's communicator, described at its first use. None: there is no room."""
         name = group.group_name
         known = self._communicators.get(name)
         if known is not None and known[0]() is group:
@@ -242,22 +241,22 @@ _recorder: CollectiveRecorder | None = None
 
 
 def record_collectives(roles: Mapping[Any, Role] | None = None) -> CollectiveRecorder:
-    """Tells the fault detector of all collectives on CPUs (gloo) from now on: one line after
-    `init_process_group`, on all ranks. Jobs on NCCL set NCCL_PROFILER_PLUGIN=holdfast instead.
+    """Records all further collectives on CPUs (gloo) for the fault detector. Call it on all ranks
+    after `init_process_group`. Jobs on NCCL set NCCL_PROFILER_PLUGIN=holdfast instead.
 
         dist.init_process_group("gloo")
         hf.record_collectives()
 
-    An operation takes 40 to 100 µs more. Nothing is raised into training.
+    An operation takes 40 to 100 µs longer. The recorder raises no errors into training.
 
-    Not seen: what runs on GPUs, or by a library of its own; receiving from any source. How long
-    sends, receives and asynchronous reduce-scatters take is not known, only that they are over.
+    Not recorded are collectives on GPUs or of other libraries, and receives from any source. For
+    sends, receives and asynchronous reduce-scatters only completion is recorded, not the duration.
 
     Args:
-        roles: process group → what it is for, where ranks with the same part shall be compared.
+        roles: process group → its role, if the detector shall compare ranks with the same role.
 
     Returns:
-        What stops it again; a second call replaces the first.
+        The recorder, whose stop() ends the recording. A second call replaces the first recorder.
     """
     global _recorder
     if _recorder is not None:

@@ -1,9 +1,9 @@
-"""What `holdfast import` and `holdfast export --format dcp` have done by Python.
+"""The Python part of `holdfast import` and `holdfast export --format dcp`.
 
     python -m holdfast.torch.convert import DIR --job JOB [--step N] [--entry [FROM=]NAME]…
     python -m holdfast.torch.convert to-dcp DIR TARGET
 
-The answer is JSON on stdout; an error is one line on stderr.
+The result is JSON on stdout. An error is one line on stderr.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _import(arguments: argparse.Namespace) -> dict[str, Any]:
         renames.append((source, entry))
     what = importing.arrange(found, renames)
     for name, why in found.left_out.items():
-        print(f"holdfast: '{name}' can only be read by unpickling it, and is left out: {why}",
+        print(f"holdfast: '{name}' is left out, since only unpickling could read it: {why}",
               file=sys.stderr)
     answer: dict[str, Any] = {
         "from": arguments.folder, "job": arguments.job, "tensors": len(what.tensors),

@@ -3,9 +3,9 @@
     dcp.save(state_dict, storage_writer=hf.StorageWriter("my-job", step=step))
     dcp.load(state_dict, storage_reader=hf.StorageReader("my-job"))
 
-Planners, async_save and resharding work as with torch's own. Nothing is pickled into the
-checkpoint: values that are not tensors are JSON in it, and the pickle that planners expect is made
-on loading.
+Planners, async_save and resharding work as with torch's own storage. Nothing in the checkpoint is
+pickled: values that are not tensors are JSON, and the pickle that planners expect is made at
+loading.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _rank_and_world(group: dist.ProcessGroup | None) -> tuple[int, int]:
 
 
 class _Session:
-    """This process's client of a job: writers come and go with their steps, it stays."""
+    """This process's client of a job. It is shared by the writers of all steps."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,18 +58,18 @@ class _Session:
         self.client: Client | None = None
         self.described: list[Tensor] = []
         self.extra_bytes = 1 << 20
-        #: A load was a start of the job, so the saves behind it are another: its name, on all
-        #: ranks. What planners keep of older plans has the name of an older start.
+        #: The run ID of the saves after a load, the same on all ranks. A load is a start of the job,
+        #: so these saves belong to another start. Cached plans still have the older run ID.
         self.next_run_id: str | None = None
         self.ended: set[str] = set()
 
     def current(self, run_id: str) -> str:
-        """The start that saves belong to, where a plan says `run_id`."""
-        outer = os.environ.get("HOLDFAST_RUN_ID")  # one start, whatever is loaded in it
+        """The run ID to save under for a plan that has `run_id`."""
+        outer = os.environ.get("HOLDFAST_RUN_ID")  # one start, also after loads
         return outer or (self.next_run_id if run_id in self.ended and self.next_run_id else run_id)
 
     def end(self, next_run_id: str | None) -> None:
-        """The saves so far were those of a start that is over."""
+        """Ends the start of the saves so far. Further saves use `next_run_id`."""
         self.close()
         if self.run_id is not None:
             self.ended.add(self.run_id)
@@ -96,7 +96,7 @@ class _Session:
         try:
             client.close(timeout=60.0)
         except HoldfastError as error:
-            # What was saved was waited for within save(), which has raised it.
+            # Each save has waited for its version and raised its own errors.
             _logger.debug("closing: %s", error)
 
 
@@ -114,12 +114,12 @@ def _close_all() -> None:
 
 
 class StorageWriter(_StorageWriter):
-    """Writes a state_dict as version `step` of a job. It is committed when dcp.save() returns.
+    """Writes a state_dict as version `step` of a job. The version is committed when dcp.save() returns.
 
     Args:
-        job, step: steps grow within one start of the job.
+        job, step: steps must grow within one start of the job.
         timeout: seconds for this rank's part, and for the commit.
-        allow_pickle: values without a JSON form are pickled; they load only with allow_pickle.
+        allow_pickle: pickle values that have no JSON form. They load only with allow_pickle.
         client_options: further arguments of `holdfast.Client`.
     """
 
@@ -129,7 +129,7 @@ class StorageWriter(_StorageWriter):
         self._allow_pickle = allow_pickle
         self._options = client_options
         self._is_coordinator = True
-        #: In another process than the one that made it: torch's asynchronous checkpointing there.
+        #: The writer was sent to another process, by torch's asynchronous checkpointing.
         self._elsewhere = False
         self._next: str | None = None
 
@@ -137,23 +137,23 @@ class StorageWriter(_StorageWriter):
         return {**self.__dict__, "_elsewhere": True, "_next": _session(self.job).next_run_id}
 
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
-        """The step is the writer's own: a checkpoint_id has no meaning here."""
+        """Ignores the checkpoint_id: the writer's step identifies the version."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            raise UnsupportedError("a version is all ranks' or none's: save without "
+            raise UnsupportedError("a version needs all ranks: save without "
                                    "use_collectives=False")
         self._is_coordinator = is_coordinator
         session = _session(self.job)
         if self._elsewhere and session.next_run_id != self._next:
-            session.end(self._next)  # the process that trains has loaded meanwhile
+            session.end(self._next)  # the training process has loaded a version since
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tells all ranks their places, and the name of this start of the job: the one that the
-        first save began."""
+        """Sends each rank its number and the run ID, which is that of the first save of this
+        start."""
         session = _session(self.job)
         run_id = os.environ.get("HOLDFAST_RUN_ID") or session.run_id or session.next_run_id \
             or uuid.uuid4().hex
@@ -164,7 +164,7 @@ class StorageWriter(_StorageWriter):
         tensors: dict[str, Tensor] = {}
         types: dict[str, str] = {}
         objects: dict[str, Any] = {}
-        number_of: dict[str, int] = {}  # shards of each tensor so far, but one
+        number_of: dict[str, int] = {}  # number of the latest slice of each tensor
         results = []
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
@@ -191,7 +191,7 @@ class StorageWriter(_StorageWriter):
             return values.encode(planner.lookup_object(item.index), name, self._allow_pickle)
         if not self._allow_pickle:
             raise values.UnsupportedValueError(
-                f"'{name}': {type(planner).__name__} gives values as pickles only (it has no "
+                f"'{name}': {type(planner).__name__} provides values only as pickles (it has no "
                 f"lookup_object): pass allow_pickle=True")
         data = planner.resolve_data(item)
         return {"$": "raw", "v": values.encode(data.getvalue(), name)}
@@ -202,8 +202,8 @@ class StorageWriter(_StorageWriter):
         check_name(name)
         data = item.tensor_data
         if data is None:
-            raise InvalidArgumentError(f"'{name}' is planned as a tensor, without its place")
-        # Dense, and kept until the copy is done.
+            raise InvalidArgumentError(f"'{name}' is planned as a tensor, but without its offsets and sizes")
+        # A dense tensor, which the description keeps alive until the copy is done.
         stored, dtype, real = stored_form(planner.resolve_data(item).detach().contiguous(), name)
         if real:
             types[name] = real
@@ -222,15 +222,15 @@ class StorageWriter(_StorageWriter):
             stream = torch.cuda.current_stream().cuda_stream \
                 if any(tensor.device for tensor in tensors) else 0
             client.save(self.step, {_EXTRA: extra}, stream=stream, wait_for_slot=self.timeout)
-            # The caller may change the tensors when this returns.
+            # The caller may change the tensors after this returns.
             client.wait(self.step, Tier.SEALED, self.timeout)
             client.guard(stream)
             if self._elsewhere and not self._is_coordinator:
-                session.close()  # the process that trains may want to load
+                session.close()  # the training process may load next
 
     def finish(self, metadata: md.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator, when all ranks have written: the version is there once this
-        returns."""
+        """Blocks until the version is committed. Called on the coordinator rank after all ranks have
+        written."""
         session = _session(self.job)
         if session.client is None:
             raise FailedPreconditionError("finish() before write_data()")
@@ -247,15 +247,18 @@ class StorageWriter(_StorageWriter):
 
 
 class StorageReader(_StorageReader):
-    """Reads a version of a job, whatever the world that saved it; also what Checkpointer saved.
+    """Reads a version of a job that any number of ranks saved, also with Checkpointer.
 
-    Loading is a start of the job: writers of this process that were open are closed first, and the
-    next save begins another one. Under `holdfast run` there is one start, which loads one version.
+    Loading is a start of the job. It closes the open writers of this process, and the next save
+    begins another start. Under `holdfast run` there is only one start, which loads one version.
 
     Args:
         job: as for saving.
-        version: None: the newest that can be got back.
-        process_group, no_dist: as given to dcp.load(), which does not pass them on.
+        version: None: the newest restorable version.
+        timeout: seconds.
+        allow_pickle: load values that were saved as pickles. A pickle can run any code.
+        process_group, no_dist: the same as passed to dcp.load(), which does not pass them on.
+        client_options: further arguments of `holdfast.Client`.
     """
 
     def __init__(self, job: str, version: Version | None = None, *, timeout: float = 120.0,
@@ -272,16 +275,16 @@ class StorageReader(_StorageReader):
         self._sizes: dict[str, torch.Size] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._client: Client | None = None
-        self._view: Any = None
+        self._reader: Any = None
 
     def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
         self._close()
 
     def _close(self) -> None:
-        view, self._view = self._view, None
+        reader, self._reader = self._reader, None
         client, self._client = self._client, None
-        if view is not None:
-            view.close()
+        if reader is not None:
+            reader.close()
         if client is not None:
             client.close()
 
@@ -292,28 +295,30 @@ class StorageReader(_StorageReader):
             uuid.uuid4().hex if self._alone else agreed_run_id(world, self._group))
         _session(self.job).end(f"{run_id}-then")
         self._client = Client(self.job, [], rank=rank, world=world, run_id=run_id, **self._options)
-        self._view = self._client.view(self.version, self.timeout)
-        if self._view is None:
+        self._reader = self._client.open_version(self.version, self.timeout)
+        if self._reader is None:
             self._close()
             raise NotFoundError(f"job '{self.job}' has no version to load")
 
     def read_metadata(self) -> md.Metadata:
-        """Opens the version; all ranks call this together. (None has metadata of its own: a rank
-        that fails must not go on without the others.)"""
+        """Opens the version. All ranks call this together.
+
+        No rank reads metadata alone, since a rank that fails must not go on without the others.
+        """
         self._open()
         planner_data: dict[str, Any] = {}
         self._objects, self._types = {}, {}
         keeps_apart = False
-        for extras in self._view.extras().values():
-            said = values.loads(extras.get(_EXTRA) or extras.get("torch.layout") or b"{}")
-            keeps_apart |= said.get("format", 1) >= 2
-            self._types.update(said.get("types", {}))
-            self._objects.update(said.get("objects", {}))
-            planner_data.update(values.decode(said.get("planner"), "planner_data",
+        for extras in self._reader.extras().values():
+            extra = values.loads(extras.get(_EXTRA) or extras.get("torch.layout") or b"{}")
+            keeps_apart |= extra.get("format", 1) >= 2
+            self._types.update(extra.get("types", {}))
+            self._objects.update(extra.get("objects", {}))
+            planner_data.update(values.decode(extra.get("planner"), "planner_data",
                                               self._allow_pickle) or {})
         found: dict[str, Any] = {name: md.BytesStorageMetadata() for name in self._objects}
         seen: set[tuple[str, torch.Size, torch.Size]] = set()
-        pieces = [piece for piece in self._view.pieces() if not piece.name.startswith(SAMPLES)]
+        pieces = [piece for piece in self._reader.pieces() if not piece.name.startswith(SAMPLES)]
         keys = self._keys({piece.name for piece in pieces} if keeps_apart else set())
         self._names = {key: name for name, key in keys.items()}
         for piece in pieces:
@@ -325,7 +330,7 @@ class StorageReader(_StorageReader):
                 rank -= 1 if dtype.is_complex else 0
             known = found.setdefault(key, md.TensorStorageMetadata(
                 md.TensorProperties(dtype=dtype), torch.Size(piece.global_shape[:rank]), []))
-            # Where ranks have saved the same, one is enough.
+            # If several ranks saved the same box, one chunk is enough.
             chunk = md.ChunkStorageMetadata(torch.Size(piece.offset[:rank]),
                                             torch.Size(piece.shape[:rank]))
             if (key, chunk.offsets, chunk.sizes) not in seen:
@@ -335,10 +340,13 @@ class StorageReader(_StorageReader):
         return md.Metadata(found, planner_data=planner_data or None)
 
     def _keys(self, names: set[str]) -> dict[str, str]:
-        """What this rank has saved for itself, in the world that saved it, and what only one group
-        of ranks shares, goes by its name in the state."""
+        """Maps names in the version to the names in the state that they are loaded under.
+
+        These are the tensors that this rank saved for itself, if the world is the same, and tensors
+        that only one group of ranks shares.
+        """
         rank, world = (0, 1) if self._alone else _rank_and_world(self._group)
-        own = of_rank(rank) if world == self._view.world else None
+        own = of_rank(rank) if world == self._reader.world else None
         groups: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
         for name in names:
@@ -384,7 +392,7 @@ class StorageReader(_StorageReader):
                                       offset + (0,) * len(more), owner=memory))
             copies.append((item, target, memory))
         try:
-            self._view.load(targets, self.timeout)
+            self._reader.load(targets, self.timeout)
         finally:
             self._close()
         for item, target, memory in copies:
@@ -395,13 +403,13 @@ class StorageReader(_StorageReader):
         return done
 
     def _bytes(self, name: str) -> io.BytesIO:
-        """What planners load: a pickle, but one that is made here and now."""
+        """A value in the form that planners load: a pickle, made from the decoded value."""
         encoded = self._objects[name]
         if isinstance(encoded, dict) and encoded.get("$") == "raw":
             if not self._allow_pickle:
                 raise values.UnsupportedValueError(
-                    f"'{name}' was saved by pickling it, and loading a pickle runs what is in it: "
-                    f"pass allow_pickle=True if you trust who wrote this checkpoint")
+                    f"'{name}' was saved by pickling it, and loading a pickle runs the code in it: "
+                    f"pass allow_pickle=True if you trust the writer of this checkpoint")
             return io.BytesIO(values.decode(encoded["v"], name))
         stream = io.BytesIO()
         torch.save(values.decode(encoded, name, self._allow_pickle), stream)

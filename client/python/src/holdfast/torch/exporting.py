@@ -1,4 +1,4 @@
-"""A version that `holdfast export` has put together, as a directory that torch alone reads."""
+"""Converts an exported version to a directory that torch.distributed.checkpoint can load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["to_dcp"]
 
 
 class _Planner(dcp.DefaultSavePlanner):
-    """Keys as they were saved; tensors are read when they are written, and then forgotten."""
+    """Keeps the keys as saved. Tensors are read when they are written, and their pages then dropped."""
 
     def __init__(self, file: MappedFile, paths: dict[str, tuple]) -> None:
         super().__init__(flatten_state_dict=False)
@@ -38,12 +38,12 @@ class _Planner(dcp.DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"holdfast: {text}", file=sys.stderr)
 
 
 def _real(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
-    """The tensor in the type that it has in torch, from that in which it is stored."""
+    """Converts a tensor from its stored type to its type in torch."""
     if name is None:
         return tensor
     dtype = values.dtype_of(name)
@@ -51,7 +51,7 @@ def _real(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
 
 
 class _Saved:
-    """What the ranks said beside the tensors: the extras of all of them."""
+    """The extras of all ranks: everything that was saved besides the tensors."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.objects: dict[str, Any] = {}
@@ -59,33 +59,33 @@ class _Saved:
         self.layout: dict[str, Any] = {}
         self.state: dict[str, Any] = {}
         for path in sorted(folder.glob("rank-*.torch.*"), reverse=True):
-            said = values.loads(path.read_bytes())
+            extra = values.loads(path.read_bytes())
             if path.name.endswith(".torch.dcp"):
-                self.objects.update(said.get("objects", {}))
-                self.paths.update(values.decode(said.get("planner"), "planner_data") or {})
+                self.objects.update(extra.get("objects", {}))
+                self.paths.update(values.decode(extra.get("planner"), "planner_data") or {})
             elif path.name.endswith(".torch.layout"):
-                self.layout = said  # rank 0's is the last
+                self.layout = extra  # rank 0's comes last and stays
             else:
-                self.state = said
+                self.state = extra
 
 
 def _decoded(encoded: Any, name: str) -> Any:
-    """A value; None and a word about it where only unpickling would give it."""
+    """The decoded value. Raises UnsupportedValueError if only unpickling could decode it."""
     if isinstance(encoded, dict) and encoded.get("$") == "raw":
         raise values.UnsupportedValueError(f"'{name}' was saved by pickling it")
     return values.decode(encoded, name, tensor=lambda item: _LEAF)
 
 
 class _Leaf:
-    """Stands for a tensor, which comes by its own name."""
+    """Placeholder for a tensor, which is exported under its own name."""
 
 
 _LEAF = _Leaf()
 
 
 def _group_names(name: str, groups: list[dict[str, Any]], tensors: dict[str, Any]) -> list | None:
-    """Which parameters each group has: the version keeps a hash of their names. None: not to be
-    found out."""
+    """The parameters of each group, found by the hash of their names in the version. None: no
+    candidate matches the hash."""
     parameters: dict[str, int] = {}
     for key, tensor in tensors.items():
         if key.startswith(f"{name}.state."):
@@ -100,7 +100,7 @@ def _group_names(name: str, groups: list[dict[str, Any]], tensors: dict[str, Any
 
 
 def _checkpointer_values(saved: _Saved, tensors: dict[str, Any]) -> tuple[dict, dict]:
-    """(values, paths) of what a Checkpointer saved, as its state's state_dicts have them."""
+    """Returns (values, paths) of a Checkpointer's version, in the form of the entries' state_dicts."""
     objects: dict[str, Any] = {}
     paths: dict[str, tuple] = {}
     for entry, encoded in saved.state.get("parts", {}).items():
@@ -108,13 +108,13 @@ def _checkpointer_values(saved: _Saved, tensors: dict[str, Any]) -> tuple[dict, 
         try:
             content = _decoded(encoded, entry)
         except values.UnsupportedValueError as error:
-            _say(f"{error}; it is left out")
+            _warn(f"{error}: it is left out")
             continue
-        if isinstance(groups, list):
+        if isinstance(groups, list):  # only optimizers have a layout that is a list
             names = _group_names(entry, groups, tensors)
             if names is None:
-                _say(f"which parameters the groups of '{entry}' have cannot be told: "
-                     f"'{entry}.param_groups' is left out")
+                _warn(f"the parameters of the groups of '{entry}' cannot be determined: "
+                      f"'{entry}.param_groups' is left out")
             else:
                 flat, where = flatten_state_dict({entry: {"param_groups": [
                     {**kept, "params": group} for kept, group in zip(content["groups"], names)]}})
@@ -146,7 +146,8 @@ def to_dcp(source: str | os.PathLike, target: str | os.PathLike) -> None:
     """Writes `target`, a directory for torch.distributed.checkpoint.load.
 
     Args:
-        source: model.safetensors with whole tensors, and the ranks' extras as rank-*.torch.*
+        source: a directory with model.safetensors (complete tensors) and the ranks' extras, named
+            rank-*.torch.*
     """
     folder = pathlib.Path(source)
     file = MappedFile(folder / "model.safetensors")
@@ -162,12 +163,12 @@ def to_dcp(source: str | os.PathLike, target: str | os.PathLike) -> None:
             try:
                 objects[name] = _decoded(encoded, name)
             except values.UnsupportedValueError as error:
-                _say(f"{error}; it is left out")
+                _warn(f"{error}: it is left out")
     else:
         objects, paths = _checkpointer_values(saved, tensors)
     everything = {**tensors, **objects}
     paths = {name: tuple(paths.get(name, (name,))) for name in everything}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this is one process
+        warnings.simplefilter("ignore")  # torch warns that only one process saves
         dcp.save(everything, storage_writer=dcp.FileSystemWriter(target, sync_files=True),
                  planner=_Planner(file, paths), no_dist=True)

@@ -1,4 +1,4 @@
-"""Tensors that live in files, as swapped states do."""
+"""Tensors whose memory is a file, such as swapped optimizer states."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ __all__ = ["file_tensor"]
 
 def file_tensor(path: str | os.PathLike, dtype: torch.dtype, shape: Sequence[int],
                 offset: int = 0) -> torch.Tensor:
-    """A tensor whose elements are the bytes of a file, from `offset` on: an entry of a state like
-    any tensor, for states that are kept on an NVMe device (ZeRO-Infinity's swap files, say).
+    """Returns a tensor whose elements are the bytes of a file from `offset` on.
+
+    It can be an entry of a state like any other tensor. Use it for states on an NVMe device, for
+    example the swap files of ZeRO-Infinity.
 
         ckpt = hf.Checkpointer("job", {"model": model, "swap": {
             path.name: hf.file_tensor(path, torch.float32, [path.stat().st_size // 4])
             for path in swap_folder.glob("*.swp")}})
 
-    The file is mapped. Saving reads it through the page cache, in the background, straight into the
-    agent's memory; restoring writes into it. From `save` until `guard` returns it must not change,
-    however it is written, nor be shortened as long as the checkpointer is open: reading beyond its
-    end kills the process (SIGBUS). Map a file again that was replaced by another.
+    The file is mapped. A save reads it in the background, through the page cache, directly into the
+    agent's memory. A restore writes into it. The file must not change from `save` until `guard`
+    returns, by any kind of write. It must not be truncated while the checkpointer is open: a read
+    beyond its end kills the process (SIGBUS). Map the file again if another file replaced it.
 
     Raises:
-        InvalidArgumentError: the file is too short, or is none; `offset` does not fit the type.
-        OSError: it cannot be opened for reading and writing.
+        InvalidArgumentError: the file is too short or not a regular file, or `offset` is not a
+            multiple of the element size.
+        OSError: the file cannot be opened for reading and writing.
     """
     name, size = os.fspath(path), prod(shape) * dtype.itemsize
     found = os.stat(name)

@@ -1,4 +1,4 @@
-"""Checkpoints that other programs wrote, read without running anything that is in them."""
+"""Reads checkpoints of other programs without running any code that is in them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from torch.distributed.checkpoint import filesystem as fs, metadata as md
 from ..errors import DataLossError, NotFoundError, UnsupportedError
 from .mapped import MappedFile, read_header
 
-__all__ = ["Foreign", "Whole", "load_metadata", "read"]
+__all__ = ["Foreign", "FullTensor", "load_metadata", "read"]
 
 _METADATA = ".metadata"
 _INDEX = "model.safetensors.index.json"
 
 
 def _member(kind: Any, name: Any) -> Any:
-    """getattr(), as pickles of some versions of Python use it for enumerations, and no further."""
+    """Replaces getattr(), which pickles of some versions of Python use for enumerations. Allows only
+    the members of one enumeration."""
     if kind is not md._MEM_FORMAT_ENCODING or name not in kind.__members__:
-        raise UnsupportedError(f"the checkpoint's metadata ask for the attribute '{name}' of "
-                               f"{kind!r}, which no metadata of torch.distributed.checkpoint needs")
+        raise UnsupportedError(f"the checkpoint's metadata need the attribute '{name}' of "
+                               f"{kind!r}, which no metadata of torch.distributed.checkpoint has")
     return kind[name]
 
 
-#: All that a checkpoint's metadata is made of. None of them does anything when it is made.
+#: All classes in a checkpoint's metadata. Making an object of them has no side effects.
 _ALLOWED: dict[tuple[str, str], Any] = {
     (made.__module__, made.__qualname__): made for made in (
         md.Metadata, md.MetadataIndex, md.TensorStorageMetadata, md.BytesStorageMetadata,
@@ -47,7 +48,7 @@ _ALLOWED |= {(module, name): pathlib.PurePosixPath for module in ("pathlib", "pa
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes the classes above, and torch's names of types; nothing else is even imported."""
+    """Makes objects of the classes above and torch's type names. It imports nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = _ALLOWED.get((module, name))
@@ -65,11 +66,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_metadata(path: str | os.PathLike) -> md.Metadata:
-    """The `.metadata` of a checkpoint, which is a pickle: only what belongs there is made.
+    """Loads the `.metadata` of a checkpoint, which is a pickle. Makes only objects that belong there.
 
     Raises:
-        UnsupportedError: names what else is in it.
-        DataLossError: it is damaged, or not the metadata of a checkpoint.
+        UnsupportedError: the pickle has other objects; the message names the first one.
+        DataLossError: the file is damaged, or not the metadata of a checkpoint.
     """
     with open(path, "rb") as file:
         try:
@@ -85,8 +86,8 @@ def load_metadata(path: str | os.PathLike) -> md.Metadata:
 
 
 @dataclass
-class Whole:
-    """A tensor of the checkpoint, and the boxes that it is cut into."""
+class FullTensor:
+    """A tensor of the checkpoint, with the boxes that it is cut into."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -99,10 +100,16 @@ class Whole:
 
 @dataclass
 class Foreign:
-    """A checkpoint. `objects`: what is not a tensor; `paths`: where in the state_dict each is;
-    `left_out`: objects that could only be read by unpickling them, and why."""
+    """A checkpoint of another program.
 
-    tensors: dict[str, Whole] = field(default_factory=dict)
+    Attributes:
+        tensors: the tensors by name.
+        objects: the other values by name.
+        paths: name → path in the state_dict.
+        left_out: objects that only unpickling could read → the reason.
+    """
+
+    tensors: dict[str, FullTensor] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, tuple] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -117,23 +124,23 @@ class _Directory:
         self._files: dict[str, MappedFile] = {}
 
     def place(self, index: md.MetadataIndex) -> tuple[MappedFile, int, int]:
-        """File, first byte and length of an item; nothing that leads out of the directory."""
+        """File, first byte and length of an item. Rejects paths outside of the directory."""
         info = self._storage.get(index)
         if type(info) is not fs._StorageInfo or type(info.relative_path) is not str \
                 or type(info.offset) is not int or type(info.length) is not int:
-            raise DataLossError(f"the metadata do not say where '{index.fqn}' is")
+            raise DataLossError(f"the metadata have no place for '{index.fqn}'")
         if info.__dict__.get("transform_descriptors"):
             raise UnsupportedError(f"'{index.fqn}' is transformed by {info.transform_descriptors} "
                                    f"(an extension of its writer): load and save it with torch")
         parts = pathlib.PurePosixPath(info.relative_path).parts
         if not parts or ".." in parts or parts[0] == "/":
-            raise DataLossError(f"'{index.fqn}' is said to be in '{info.relative_path}', outside "
-                                f"of the checkpoint")
+            raise DataLossError(f"the metadata place '{index.fqn}' in '{info.relative_path}', "
+                                f"outside of the checkpoint")
         file = self._files.get(info.relative_path)
         if file is None:
             path = self._folder.joinpath(*parts)
             if not path.is_file():
-                raise NotFoundError(f"{path} is not there: the checkpoint is not whole")
+                raise NotFoundError(f"{path} is missing: the checkpoint is incomplete")
             file = self._files[info.relative_path] = MappedFile(path)
         if info.offset < 0 or info.length < 0 or info.offset + info.length > file.bytes:
             raise DataLossError(f"{file.path} ends before '{index.fqn}': it is cut off")
@@ -150,16 +157,16 @@ class _Directory:
 
     def piece(self, index: md.MetadataIndex, dtype: torch.dtype,
               shape: tuple[int, ...]) -> torch.Tensor:
-        """One saved tensor: where it lies in the file, when it lies there as it is."""
+        """One saved tensor: a view of the mapped file if the file has its plain bytes, else a copy."""
         try:
             found = self.load(index, map_location="meta")
         except pickle.UnpicklingError as error:
-            raise UnsupportedError(f"'{index.fqn}' is said to be a tensor and is a pickle of "
-                                   f"something else: it is not loaded") from error
+            raise UnsupportedError(f"the metadata describe '{index.fqn}' as a tensor, but it is a "
+                                   f"pickle of something else: it is not loaded") from error
         if not isinstance(found, torch.Tensor) or found.dtype != dtype \
                 or tuple(found.shape) != shape:
-            raise DataLossError(f"'{index.fqn}' is not of {dtype} and {list(shape)}, as the "
-                                f"metadata say")
+            raise DataLossError(f"'{index.fqn}' is not a tensor of {dtype} and shape "
+                                f"{list(shape)}, as the metadata describe it")
         place = getattr(found.untyped_storage(), "_checkpoint_offset", None)
         if place is None or not found.is_contiguous():
             return self.load(index, map_location="cpu").contiguous()
@@ -171,24 +178,24 @@ def _read_dcp(folder: pathlib.Path) -> Foreign:
     metadata = load_metadata(folder / _METADATA)
     directory = _Directory(folder, metadata.storage_data)
     found = Foreign()
-    for name, said in metadata.state_dict_metadata.items():
+    for name, described in metadata.state_dict_metadata.items():
         if type(name) is not str:
             raise DataLossError("the metadata have a name that is not text")
-        if isinstance(said, md.BytesStorageMetadata):
+        if isinstance(described, md.BytesStorageMetadata):
             try:
                 found.objects[name] = directory.load(md.MetadataIndex(name), map_location="cpu")
             except pickle.UnpicklingError as error:
                 found.left_out[name] = str(error).splitlines()[0]
             continue
-        if type(said) is not md.TensorStorageMetadata:
+        if type(described) is not md.TensorStorageMetadata:
             raise DataLossError(f"the metadata describe '{name}' as neither tensor nor bytes")
-        dtype, pieces = said.properties.dtype, []
-        for chunk in said.chunks:
+        dtype, pieces = described.properties.dtype, []
+        for chunk in described.chunks:
             offset, shape = tuple(chunk.offsets), tuple(chunk.sizes)
             index = md.MetadataIndex(name, chunk.offsets)
             pieces.append((offset, shape, lambda index=index, dtype=dtype, shape=shape:
                            directory.piece(index, dtype, shape)))
-        found.tensors[name] = Whole(dtype, tuple(said.size), pieces)
+        found.tensors[name] = FullTensor(dtype, tuple(described.size), pieces)
     if isinstance(metadata.planner_data, dict):
         found.paths = {name: tuple(path) for name, path in metadata.planner_data.items()
                        if isinstance(path, (tuple, list))}
@@ -200,23 +207,23 @@ def _read_safetensors(folder: pathlib.Path, names: list[str]) -> Foreign:
     for file_name in names:
         path = folder / file_name
         if pathlib.PurePosixPath(file_name).name != file_name or not path.is_file():
-            raise NotFoundError(f"{path} is not there: the checkpoint is not whole")
+            raise NotFoundError(f"{path} is missing: the checkpoint is incomplete")
         file = MappedFile(path)
         for name, place in read_header(file)[1].items():
             if name in found.tensors:
                 raise DataLossError(f"'{name}' is in two files of {folder}")
-            found.tensors[name] = Whole(place.dtype, place.shape, [
+            found.tensors[name] = FullTensor(place.dtype, place.shape, [
                 ((0,) * len(place.shape), place.shape,
                  lambda file=file, place=place: file.tensor(*place))])
     return found
 
 
 def read(folder: str | os.PathLike) -> Foreign:
-    """A directory that torch.distributed.checkpoint wrote, or one of safetensors files.
+    """Reads a directory of torch.distributed.checkpoint, or one of safetensors files.
 
     Raises:
-        NotFoundError: it is neither, or a file is missing.
-        UnsupportedError, DataLossError
+        NotFoundError: the directory is neither, or a file is missing.
+        UnsupportedError, DataLossError: see load_metadata().
     """
     folder = pathlib.Path(folder)
     if (folder / _METADATA).is_file():

@@ -1,4 +1,4 @@
-"""What became of saves in the background: counted and logged, so that training goes on."""
+"""Background failures of saves. They are counted and logged, and training goes on."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Failures:
     """All failures of one kind."""
 
     count: int
-    message: str  #: of the last one
-    step: int  #: of the last one
+    message: str  #: of the last failure
+    step: int  #: of the last failure
 
 
 @dataclass(frozen=True)
 class Health:
-    """How saving goes, as this rank knows it."""
+    """The state of saving on this rank."""
 
-    connected: bool  #: to the agent of this node
-    reason: str  #: why not, else empty
-    newest: Mapping[Tier, Version]  #: by tier, of this start
-    failures: Mapping[str, Failures] = field(default_factory=dict)  #: by the error's class
-    skipped: int = 0  #: saves for which there was no memory free, or no answer in time
+    connected: bool  #: whether this rank is connected to the agent of its node
+    reason: str  #: why it is not connected, else empty
+    newest: Mapping[Tier, Version]  #: the newest committed version by tier, of this start of the job
+    failures: Mapping[str, Failures] = field(default_factory=dict)  #: by the name of the error's class
+    skipped: int = 0  #: saves that found no free memory or got no answer in time
 
     @property
     def ok(self) -> bool:
@@ -41,7 +41,7 @@ class Health:
 
 
 class FailureLog:
-    """Failures by kind; the first of a kind is logged as a warning, later ones once in a while."""
+    """Failures by kind. The 1st, 2nd, 4th, 8th … of a kind is logged as a warning."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -53,6 +53,6 @@ class FailureLog:
         before = self.kinds[kind].count if kind in self.kinds else 0
         count = before + 1 + (int(more[1]) if more else 0)
         self.kinds[kind] = Failures(count, error.message, error.step if step is None else step)
-        # At 1, 2, 4, 8, …: a disk that is full for a day fills no log.
+        # At 1, 2, 4, 8, …: a disk that is full for a day does not flood the log.
         if before.bit_length() < count.bit_length():
             _logger.warning("job %s, %d× %s: %s", self._job, count, kind, error)

@@ -1,8 +1,8 @@
-"""Which tensors of several ranks are one tensor, and the names under which a version keeps them.
+"""Which tensors of several ranks are replicas of one tensor, and their names in a version.
 
-A known replica has one name for all ranks. What only one rank has is stored under its name and
-`@rank<rank>`, and what only the ranks of a group share under its name and `@group<lowest rank>`:
-so equal names of different tensors never meet in a version.
+A known replica has one name for all ranks. The name of a rank-local tensor is followed by
+`@rank<rank>`. The name of a tensor that only a group of ranks shares is followed by
+`@group<lowest rank>`. Different tensors of equal names therefore do not collide in a version.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..errors import InvalidArgumentError
 __all__ = ["Replicated", "SAMPLES", "SavedName", "check_unqualified", "of_group", "of_rank",
            "replicated", "split"]
 
-#: How names of tensors begin that are copies of what other ranks save; nothing is restored from them,
-#: and no entry of a state is called so.
+#: Prefix of the names of tensors that hold samples of other ranks' parts. They are never restored, and
+#: no entry of a state can have this name.
 SAMPLES = "<samples>"
 _QUALIFIED = re.compile(r"(?s)(.*)(@(rank|group)(\d{1,9}))")
 
 
 class SavedName(NamedTuple):
-    """The name of a tensor in a version, taken apart."""
+    """The name of a tensor in a version, split into its parts."""
 
     name: str
     qualifier: str  # "" for a tensor of all ranks
@@ -32,12 +32,12 @@ class SavedName(NamedTuple):
 
 
 def of_rank(rank: int) -> str:
-    """The qualifier of what only this rank has."""
+    """The qualifier of a rank-local tensor."""
     return f"@rank{rank}"
 
 
 def of_group(lowest_rank: int) -> str:
-    """The qualifier of what only the ranks of a group share."""
+    """The qualifier of a tensor that only the ranks of a group share."""
     return f"@group{lowest_rank}"
 
 
@@ -49,10 +49,11 @@ def split(saved: str) -> SavedName:
 
 
 def check_unqualified(name: str) -> None:
-    """Raises InvalidArgumentError for names of a state that end as a qualifier does."""
+    """Raises InvalidArgumentError for a name in a state that ends like a qualifier."""
     if "@" in name and split(name).kind:
-        raise InvalidArgumentError(f"'{name}': a name of a tensor does not end with "
-                                   f"'{split(name).qualifier}', which marks what ranks keep apart")
+        raise InvalidArgumentError(f"'{name}': the name of a tensor cannot end with "
+                                   f"'{split(name).qualifier}', which marks rank-local tensors: "
+                                   f"rename it")
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ def replicated(thing: Any) -> Replicated:
 
         hf.Checkpointer("job", {"model": hf.replicated(model), "ema": hf.replicated({"w": w})})
 
-    Each rank then saves a part of it, and any number of ranks can restore it. What is not declared,
-    and not known to be a replica (DTensor says so, and DistributedDataParallel), each rank saves
-    whole and for itself.
+    Each rank then saves a part of it, and any number of ranks can restore it. Replicas of DTensor
+    and DistributedDataParallel are known without a declaration. Every other tensor is rank-local:
+    each rank saves its own, completely.
 
     Args:
-        thing: a module, an optimizer, a tensor, a dictionary, or what has state_dict() and
+        thing: a module, an optimizer, a tensor, a dictionary, or an object with state_dict() and
             load_state_dict().
     """
     return thing if isinstance(thing, Replicated) else Replicated(thing)

@@ -1,4 +1,4 @@
-"""A checkpoint of another program as a version of a job, piece by piece."""
+"""Saves a checkpoint of another program as a version of a job, piece by piece."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ..errors import DataLossError, InvalidArgumentError
 from ..tensors import Tensor
 from . import values
 from .boxes import stored_form
-from .foreign import Foreign, Whole
+from .foreign import Foreign, FullTensor
 
 __all__ = ["Import", "arrange", "save"]
 
 
 @dataclass
 class Import:
-    """What is saved: tensors and values by their names in the version."""
+    """The tensors and values to save, by their names in the version."""
 
-    tensors: dict[str, Whole] = field(default_factory=dict)
+    tensors: dict[str, FullTensor] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, tuple] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
-        return sum(whole.bytes for whole in self.tensors.values())
+        return sum(tensor.bytes for tensor in self.tensors.values())
 
     def entries(self) -> dict[str, list[str]]:
-        """Names of all tensors and values, by the entry of the state to which they belong."""
+        """The names of all tensors and values, by the entry of the state that they belong to."""
         found: dict[str, list[str]] = {}
         for name in (*self.tensors, *self.objects):
             found.setdefault(str(self.paths[name][0]), []).append(name)
@@ -44,14 +44,15 @@ class Import:
 
 
 def arrange(foreign: Foreign, renames: Sequence[tuple[str, str]]) -> Import:
-    """Names as the state of a Checkpointer has them.
+    """Renames a checkpoint's tensors and values to the names in the state of a Checkpointer.
 
     Args:
-        renames: (from, entry): what is under `from` is that entry; from "": all of it. Empty: the
-            names stay as they are.
+        renames: pairs (from, entry). The names under `from` become that entry; from "" means all
+            names. Without pairs, the names stay unchanged.
 
     Raises:
-        InvalidArgumentError: nothing is under a `from`, or two things get one name.
+        InvalidArgumentError: the checkpoint has nothing under a `from`, two names would be equal, or
+            it has no tensors.
     """
     result = Import()
     used: set[str] = set()
@@ -74,14 +75,15 @@ def arrange(foreign: Foreign, renames: Sequence[tuple[str, str]]) -> Import:
             return f"{entry}.{rest}", (entry, rest)
         return None
 
+    # Tensors and values share one namespace: a name may occur only once among both.
     for kind, to in ((foreign.tensors, result.tensors), (foreign.objects, result.objects)):
         for name, value in kind.items():
             placed = place(name)
             if placed is None:
                 continue
             if placed[0] in result.paths:
-                raise InvalidArgumentError(f"two things would be called '{placed[0]}': choose "
-                                           f"other entries")
+                raise InvalidArgumentError(f"two values would get the name '{placed[0]}': "
+                                           f"choose other entries")
             to[placed[0]], result.paths[placed[0]] = value, placed[1]
     unused = [source for source, _ in renames if source not in used]
     if unused:
@@ -94,15 +96,15 @@ def arrange(foreign: Foreign, renames: Sequence[tuple[str, str]]) -> Import:
     return result
 
 
-# ---------------------------------------------------------------------- what a Checkpointer expects
+# --------------------------------------------------------------------- the form of a Checkpointer
 
 def _groups_of(what: Import, entry: str, names: list[str]) -> list[dict[str, Any]] | None:
-    """The parameter groups of an entry that is an optimizer."""
+    """The parameter groups of an entry. None: the entry is not an optimizer."""
     flat = {name: what.objects[name] for name in names
             if name in what.objects and what.paths[name][1:2] == ("param_groups",)}
     if not flat:
         return None
-    # One object, or an object a hyperparameter: versions of torch differ.
+    # One object, or one object per hyperparameter, depending on the version of torch.
     groups = unflatten_state_dict(flat, {name: what.paths[name] for name in flat})[entry][
         "param_groups"]
     good = isinstance(groups, list) and all(
@@ -112,7 +114,7 @@ def _groups_of(what: Import, entry: str, names: list[str]) -> list[dict[str, Any
 
 def _optimizer(what: Import, entry: str, groups: list[dict[str, Any]],
                names: list[str]) -> tuple[Any, Any]:
-    """(layout, values) as OptimizerPart has them."""
+    """(layout, values) in the form of OptimizerPart."""
     layout = []
     for group in groups:
         text = "\n".join(sorted(str(name) for name in group["params"]))
@@ -129,23 +131,23 @@ def _optimizer(what: Import, entry: str, groups: list[dict[str, Any]],
 
 
 def _general(what: Import, entry: str, names: list[str]) -> Any:
-    """Values in their places, and a word that stands for each tensor."""
-    stands: dict[int, str] = {}
+    """The nested values, with a placeholder for each tensor."""
+    names_by_id: dict[int, str] = {}
     flat, paths = {}, {}
     for name in names:
         value = what.objects.get(name)
         if name in what.tensors:
-            whole = what.tensors[name]
-            value = torch.empty(whole.shape, dtype=whole.dtype, device="meta")
-            stands[id(value)] = name
+            tensor = what.tensors[name]
+            value = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+            names_by_id[id(value)] = name
         flat[name], paths[name] = value, what.paths[name]
 
     def leaf(tensor: torch.Tensor, _: str) -> Any:
-        name = stands.get(id(tensor))
+        name = names_by_id.get(id(tensor))
         return None if name is None else {"$": "leaf", "v": name, "shape": list(tensor.shape),
                                           "dtype": str(tensor.dtype)}
     if any(len(path) == 1 for path in paths.values()):
-        return {}  # A tensor, or a value, that is the entry.
+        return {}  # the entry is itself a tensor or a value
     return values.encode(unflatten_state_dict(flat, paths)[entry], entry, tensor=leaf)
 
 
@@ -171,24 +173,24 @@ def _extras(what: Import, types: dict[str, str], world: int,
 
 # ------------------------------------------------------------------------------------------- saving
 
-def _assemble(name: str, whole: Whole, memory: torch.Tensor) -> None:
-    """Puts the boxes into `memory`, which has all of the tensor."""
+def _assemble(name: str, tensor: FullTensor, memory: torch.Tensor) -> None:
+    """Copies the boxes into `memory`, which has the size of the full tensor."""
     elements = 0
-    for offset, shape, load in whole.pieces:
+    for offset, shape, load in tensor.pieces:
         target = memory
         for d, (first, extent) in enumerate(zip(offset, shape)):
-            if first < 0 or first + extent > whole.shape[d]:
-                raise DataLossError(f"a piece of '{name}' is not inside of it")
+            if first < 0 or first + extent > tensor.shape[d]:
+                raise DataLossError(f"a piece of '{name}' is outside of the tensor")
             target = target.narrow(d, first, extent)
         target.copy_(load())
         elements += prod(shape)
-    if elements < prod(whole.shape):
-        raise DataLossError(f"'{name}' is not whole in the checkpoint: {elements} of "
-                            f"{prod(whole.shape)} elements are there")
+    if elements < prod(tensor.shape):
+        raise DataLossError(f"'{name}' is incomplete in the checkpoint: it has {elements} of "
+                            f"{prod(tensor.shape)} elements")
 
 
 class _Scratch:
-    """Memory in a file without a name: as large as it must be, and in nobody's way."""
+    """Memory in an unnamed temporary file, for data that may be larger than the main memory."""
 
     def __init__(self, bytes: int, folder: str | None) -> None:
         self._file = None
@@ -206,16 +208,16 @@ class _Scratch:
         return flat.view(dtype).reshape(shape)
 
 
-def _is_one_piece(whole: Whole) -> bool:
-    return len(whole.pieces) == 1 and whole.pieces[0][1] == whole.shape
+def _is_one_piece(tensor: FullTensor) -> bool:
+    return len(tensor.pieces) == 1 and tensor.pieces[0][1] == tensor.shape
 
 
-def _mine(tensors: dict[str, Whole], rank: int, world: int) -> list[str]:
-    """The tensors that this rank saves: whole ones, shared out evenly, by the same rule on each."""
+def _mine(tensors: dict[str, FullTensor], rank: int, world: int) -> list[str]:
+    """The tensors that this rank saves. All ranks divide the tensors evenly by the same rule."""
     loads, mine = [0] * world, []
-    for name, whole in sorted(tensors.items(), key=lambda item: (-item[1].bytes, item[0])):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].bytes, item[0])):
         taker = loads.index(min(loads))
-        loads[taker] += whole.bytes
+        loads[taker] += tensor.bytes
         if taker == rank:
             mine.append(name)
     return mine
@@ -223,34 +225,36 @@ def _mine(tensors: dict[str, Whole], rank: int, world: int) -> list[str]:
 
 def save(what: Import, job: str, step: int, *, tier: Tier = Tier.MEMORY, timeout: float = 600.0,
          scratch: str | None = None, **client_options: Any) -> Version:
-    """Saves it through this node's agent, as a start of the job; returns when it is committed.
+    """Saves the import through this node's agent, as a start of the job. Returns the version when it
+    is committed.
 
-    Under `holdfast run` each rank saves its share. A tensor that the checkpoint has in
-    one piece is read from where it lies; the others are put together in a file of `scratch` first.
+    Under `holdfast run` each rank saves a part of the tensors. A tensor that the checkpoint has in
+    one piece is read directly from its file. The others are first assembled in a file in `scratch`.
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     run_id = os.environ.get("HOLDFAST_RUN_ID")
     if run_id is None and world > 1:
-        raise InvalidArgumentError("several ranks import together under `holdfast run`, or where "
-                                   "HOLDFAST_RUN_ID names this start on all of them")
+        raise InvalidArgumentError("several ranks can import together only under `holdfast run`, or "
+                                   "if HOLDFAST_RUN_ID has the same value on all of them")
     types: dict[str, str] = {}
-    for name, whole in what.tensors.items():
-        real = stored_form(torch.empty((1,), dtype=whole.dtype), name)[2]
+    for name, tensor in what.tensors.items():
+        real = stored_form(torch.empty((1,), dtype=tensor.dtype), name)[2]
         if real:
             types[name] = real
     mine = _mine(what.tensors, rank, world)
+    # One file for all tensors that must be assembled, since its size is known in advance.
     room = _Scratch(sum((what.tensors[name].bytes + 63) // 64 * 64 for name in mine
                         if not _is_one_piece(what.tensors[name])), scratch)
     tensors = []
     for name in mine:
-        whole = what.tensors[name]
-        if _is_one_piece(whole):
-            memory = whole.pieces[0][2]()
-        elif whole.bytes == 0:
-            memory = torch.empty(whole.shape, dtype=whole.dtype)
+        tensor = what.tensors[name]
+        if _is_one_piece(tensor):
+            memory = tensor.pieces[0][2]()
+        elif tensor.bytes == 0:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
         else:
-            memory = room.take(whole.dtype, whole.shape)
-            _assemble(name, whole, memory)
+            memory = room.take(tensor.dtype, tensor.shape)
+            _assemble(name, tensor, memory)
         stored, dtype, _ = stored_form(memory, name)
         tensors.append(Tensor(name, stored.data_ptr(), dtype, tuple(stored.shape), owner=memory))
     extras = _extras(what, types, world, rank == 0)
@@ -261,5 +265,5 @@ def save(what: Import, job: str, step: int, *, tier: Tier = Tier.MEMORY, timeout
         client.wait(step, tier, timeout)
         version = client.latest(tier)
     if version is None:
-        raise DataLossError(f"step {step} was saved and is not committed")
+        raise DataLossError(f"step {step} was saved but is not committed")
     return version

@@ -1,4 +1,4 @@
-"""Files of tensors as memory: the kernel reads what is used, and may drop it again."""
+"""Files of tensors, mapped into memory: the kernel reads used pages on demand and may drop them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER_BYTES_MAX = 100_000_000
 
 
 class MappedFile:
-    """A whole file. Tensors of it may be written to: the file does not change."""
+    """A mapped file. Writes to its tensors do not change the file."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
@@ -32,10 +32,10 @@ class MappedFile:
         return self._map[part]
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...], begin: int) -> torch.Tensor:
-        """A dense one whose first byte is at `begin`, with a storage of its own."""
+        """A dense tensor whose first byte is at `begin`. Each tensor has its own storage."""
         count = prod(shape)
         if begin < 0 or begin + count * dtype.itemsize > self.bytes:
-            raise DataLossError(f"{self.path} ends before a tensor of it: it is cut off")
+            raise DataLossError(f"{self.path} ends before the end of a tensor: it is cut off")
         if count == 0:
             return torch.empty(shape, dtype=dtype)
         flat = torch.frombuffer(self._map, dtype=torch.uint8, count=count * dtype.itemsize,
@@ -43,13 +43,13 @@ class MappedFile:
         return flat.view(dtype).reshape(shape)
 
     def forget(self) -> None:
-        """What was read does not stay in this process. Only while nothing was written to it."""
+        """Drops the pages that were read. Call it only while no tensor has been written to."""
         if self.bytes:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
 class Place(NamedTuple):
-    """Where a safetensors file has a tensor."""
+    """The place of a tensor in a safetensors file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -57,27 +57,27 @@ class Place(NamedTuple):
 
 
 def read_header(file: MappedFile) -> tuple[dict[str, str], dict[str, Place]]:
-    """Metadata and tensors of a safetensors file; every number is checked.
+    """Returns the metadata and the places of all tensors of a safetensors file. Checks every number.
 
     Raises:
-        DataLossError: it is none.
+        DataLossError: the file is damaged, or not a safetensors file.
     """
     def damaged(what: str) -> DataLossError:
-        return DataLossError(f"{file.path} is not a whole safetensors file: {what}")
+        return DataLossError(f"{file.path} is not a complete safetensors file: {what}")
     length = int.from_bytes(file[0:8], "little")
     if file.bytes < 8 or length > min(_HEADER_BYTES_MAX, file.bytes - 8):
-        raise damaged("its header has no end")
+        raise damaged("its header is cut off")
     try:
         header: dict[str, Any] = json.loads(file[8:8 + length])
         metadata = header.pop("__metadata__", {})
         places = {}
-        for name, said in header.items():
-            dtype = torch_dtype(DType[said["dtype"]])
-            shape = tuple(int(extent) for extent in said["shape"])
-            begin, end = (int(offset) for offset in said["data_offsets"])
+        for name, entry in header.items():
+            dtype = torch_dtype(DType[entry["dtype"]])
+            shape = tuple(int(extent) for extent in entry["shape"])
+            begin, end = (int(offset) for offset in entry["data_offsets"])
             if min(shape, default=0) < 0 or begin < 0 \
                     or end - begin != prod(shape) * dtype.itemsize or end > file.bytes - 8 - length:
-                raise damaged(f"'{name}' has no place in it")
+                raise damaged(f"the offsets of '{name}' do not fit its shape or the file")
             places[name] = Place(dtype, shape, 8 + length + begin)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, DataLossError):

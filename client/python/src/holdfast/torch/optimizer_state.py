@@ -1,5 +1,5 @@
-"""Makes the optimizer state that a version has and that the optimizer does not have yet, so that a
-restore can fill it. Only `optimizer.state` changes."""
+"""Makes optimizer state that a version has and the optimizer does not have yet, so that a restore can
+fill it. Only `optimizer.state` changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["SavedTensor", "keys_by_path", "make_missing"]
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor of a version; shape and type are those that the program had."""
+    """A tensor of a version, with the shape and type that it had in the program."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def keys_by_path(names: Iterable[str], prefix: str, paths: Iterable[str]) -> dict[str, set[str]]:
-    """Path → keys, of the names that are `prefix` + path + "." + key. A path may have dots."""
+    """Returns path → keys for the names `prefix` + path + "." + key. A path may contain dots."""
     known = set(paths)
     found: dict[str, set[str]] = {}
     for name in names:
@@ -39,12 +39,12 @@ def keys_by_path(names: Iterable[str], prefix: str, paths: Iterable[str]) -> dic
 
 
 def _is_place(path: str) -> bool:
-    """State that belongs to no parameter goes by its key in angle brackets."""
+    """Whether the path is a key in angle brackets, which names state without a named parameter."""
     return path.startswith("<") and path.endswith(">")
 
 
 def owner_of(path: str, owners: Mapping[str, Any]) -> Any:
-    """The key of `optimizer.state` for a path; None: the optimizer has no such parameter."""
+    """The key of `optimizer.state` for a path. None: the optimizer has no such parameter."""
     if path in owners:
         return owners[path]
     numbers = path[1:-1].split(".")
@@ -57,16 +57,16 @@ def make_missing(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any],
                  groups: list[dict[str, Any]]) -> Callable[[], None] | None:
     """Makes the tensors of `wanted` (path → key → tensor) that the optimizer lacks.
 
-    A tensor with its parameter's shape is made like the parameter, others as plain tensors. Where
-    only the optimizer knows how another shape is spread over ranks, a step is taken that changes
-    nothing else.
+    A tensor with its parameter's shape is made like the parameter, other tensors are plain. If only
+    the optimizer knows how a tensor of another shape is sharded, it takes a step whose other effects
+    are undone.
 
     Args:
         owners: path → key of `optimizer.state`.
-        groups: the saved hyperparameters, one a group.
+        groups: the saved hyperparameters of each parameter group.
 
     Returns:
-        What puts the state back as it was; None: nothing was made.
+        A function that restores the previous state. None: nothing was made.
     """
     state = optimizer.state
     before = {owner: dict(entries) for owner, entries in state.items()}
@@ -90,6 +90,7 @@ def make_missing(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any],
         for owner, entries in before.items():
             state[owner] = entries
 
+    # A step would change existing state, so it is taken only if the optimizer has none.
     if spread and not before:
         put_back()
         _make_by_step(optimizer)
@@ -105,24 +106,24 @@ def make_missing(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any],
 
 
 def _steps_on_host(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> set[int]:
-    """ids of the parameters whose number of steps is kept in host memory: torch's own rule."""
+    """The ids of the parameters whose step counter is in host memory, by the rule of torch."""
     return {id(parameter) for group, saved in zip(optimizer.param_groups, groups)
             if not saved.get("capturable") and not saved.get("fused")
             for parameter in group["params"]}
 
 
 def _fits(there: Any, saved: SavedTensor, owner: Any) -> bool:
-    """Whether this entry can be filled, or has to be reported as another than the saved one."""
+    """Whether to keep the existing entry: to fill it, or to report that it differs from the saved one."""
     if not isinstance(there, torch.Tensor):
         return False
     same = tuple(there.shape) == saved.shape and there.dtype == saved.dtype
-    # What has its parameter's shape is another parameter's; a buffer of its own size may grow.
+    # A mismatch that involves the parameter's shape means another parameter. Other buffers may grow.
     like = isinstance(owner, torch.Tensor) and owner.shape in (there.shape, saved.shape)
     return same or like
 
 
 def _made_like(saved: SavedTensor, owner: Any, key: str, on_host: set[int]) -> torch.Tensor | None:
-    """None: a tensor that is spread over ranks in a way that its shape does not show."""
+    """Makes a tensor of zeros. None: its shape does not show how it is sharded over the ranks."""
     if not isinstance(owner, torch.Tensor):
         return torch.zeros(saved.shape, dtype=saved.dtype)
     if key == "step":
@@ -136,7 +137,7 @@ def _made_like(saved: SavedTensor, owner: Any, key: str, on_host: set[int]) -> t
 
 
 def _make_by_step(optimizer: torch.optim.Optimizer) -> None:
-    """torch's own way, a step with gradients of zero; all but the state is put back."""
+    """Makes the state as torch does, by a step with zero gradients. Everything else is restored."""
     from torch.distributed.checkpoint.state_dict import _init_optim_state
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     grads = [p.grad for p in parameters]
@@ -150,7 +151,7 @@ def _make_by_step(optimizer: torch.optim.Optimizer) -> None:
             p.grad = None
         _init_optim_state(optimizer)
     finally:
-        random_state.bring_back(generators)
+        random_state.restore(generators)
         for p, grad, value in zip(parameters, grads, values):
             p.grad = grad
             p.detach().copy_(value)

@@ -1,5 +1,5 @@
-"""The things a training state is made of, each taken apart into named tensors and small values, and
-put together again. The tensors are the live ones: saving reads them, restoring fills them."""
+"""The entries of a training state. Each part splits its entry into named tensors and small values, and
+restores it from them. The tensors are the live ones: a save reads them, a restore fills them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .optimizer_state import SavedTensor, keys_by_path, make_missing, owner_of
 
 __all__ = ["Leaf", "Part", "parts_of"]
 
-#: Larger ones among the values of a state_dict are saved as tensors, not within the JSON.
+#: Larger tensors among the values of a state_dict are saved as tensors, not within the JSON.
 INLINE_BYTES_MAX = 64 << 10
 _SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
@@ -35,30 +35,30 @@ class Leaf:
 
     name: str
     tensor: torch.Tensor
-    #: It changes outside optimizer steps, or is made anew each time: copied within save().
+    #: The tensor changes outside optimizer steps, or is recreated each time: copied within save().
     copied: bool = False
-    #: Of a plain tensor, the ranks known to have it; (): this one alone, whatever others call so.
+    #: For a plain tensor, the ranks known to hold it. (): only this rank, also if names are equal.
     group: tuple[int, ...] = ()
-    #: The caller says that all ranks have it.
+    #: The caller declared that all ranks hold it.
     declared: bool = False
-    #: Those that have it have the same bytes at each save, so each may save a part.
+    #: The ranks that hold it have the same bytes at each save, so each may save a part.
     cuttable: bool = True
-    #: The name of the parameter whose division among ranks is this one's, too.
+    #: The name of a parameter. This tensor is divided among ranks as that parameter is.
     follows: str | None = None
-    #: Leaves that a version has all of, or none: the state of one parameter. None: must be there.
+    #: A group of leaves that a version may lack, such as one parameter's state. None: required.
     optional: str | None = None
 
 
 class Part:
     """One entry of the state. `name` is its key."""
 
-    #: bring_back() makes the tensors, whatever leaves() says.
+    #: restore() makes the tensors itself, independent of leaves().
     restores_itself = False
-    #: Its tensors may be the same at the same places although watch() says that something changed.
-    asked_when_changed = False
-    #: The caller says that it is equal on all ranks.
+    #: The tensors may still be the same when the watch reports a change: leaves() is read again then.
+    reread_when_changed = False
+    #: The caller declared that the entry is equal on all ranks.
     declared = False
-    #: A rank's values may have tensors that differ from other ranks'.
+    #: The values may contain tensors that differ between ranks.
     keeps_values = False
 
     def __init__(self, name: str, allow_pickle: bool) -> None:
@@ -70,50 +70,57 @@ class Part:
         return self.keeps_values and not self.declared
 
     def prepare(self, saved: Mapping[str, SavedTensor], encoded: Any) -> Callable[[], None] | None:
-        """Before a restore: makes tensors that the version has and that do not exist yet.
-        `encoded`: what bring_back() will get. Returns what undoes it; None: nothing was made."""
+        """Makes tensors that the version has and that do not exist yet. Called before a restore.
+
+        `encoded` is what restore() will get. Returns a function that removes them again. None:
+        nothing was made.
+        """
         return None
 
     def leaves(self) -> list[Leaf]:
+        """The tensors of this entry."""
         raise NotImplementedError
 
     def watch(self, watch: _native.Watch) -> bool:
-        """Adds what says that leaves() would be the same; False: it has to be asked each time, or,
-        where `asked_when_changed`, when what was added holds no more."""
+        """Adds the conditions under which leaves() stays the same.
+
+        Returns False if leaves() must be read at each save, or with `reread_when_changed`, when the
+        added conditions no longer hold.
+        """
         return False
 
     def layout(self) -> Any:
-        """What fits only a state like this one; compared on restore. JSON."""
+        """The structure that a state must match exactly, as JSON. Compared at a restore."""
         return None
 
     def differences(self, encoded: Any) -> list[str]:
-        """Why what a version has of this part does not fit at all, one sentence each; bring_back()
-        leaves the part as it is then."""
+        """The reasons why a version's values do not fit this part at all, one sentence each. If there
+        are any, restore() does not change the part."""
         return []
 
     def capture(self) -> Any:
-        """What is not among the leaves, encoded."""
+        """The values that are not among the leaves, encoded."""
         return None
 
     def capture_json(self) -> bytes:
-        """capture(), as it is saved; the leaves() are those of the last watch()."""
+        """capture() as the JSON that is saved. The leaves() are those of the last watch()."""
         return values.dumps(self.capture())
 
-    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
-        """After the leaves were filled. `absent`: the optional groups that the version lacks;
-        `loaded`: tensors that only the version named (wanted())."""
+    def restore(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+        """Restores the values. Called after the leaves were filled. `absent` has the optional groups
+        that the version lacks, `loaded` the filled tensors by name, including those of wanted()."""
 
     def left_out(self) -> set[str]:
-        """Names of tensors that are not saved by choice."""
+        """Names of tensors that are deliberately not saved."""
         return set()
 
     def wanted(self, encoded: Any) -> dict[str, torch.Tensor]:
-        """Tensors, by name, that are not among the leaves and that bring_back() needs filled."""
+        """Tensors by name that are not among the leaves and that restore() needs filled."""
         return {}
 
 
 class ModelPart(Part):
-    """A module; DDP's and compile's wrappings leave no trace in the names."""
+    """A module. The wrappers of DDP and torch.compile do not appear in the names."""
 
     def __init__(self, name: str, model: nn.Module, allow_pickle: bool,
                  trainable_only: bool = False) -> None:
@@ -135,8 +142,8 @@ class ModelPart(Part):
         for path, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if nn.parameter.is_lazy(tensor):
                 raise UnsupportedError(f"'{self.name}.{path}' has no shape yet, since its module is "
-                                       f"lazy: run one batch through it before it is saved or "
-                                       f"restored")
+                                       f"lazy: run one batch through it before you save or "
+                                       f"restore it")
         state = get_model_state_dict(self.model)
         live = self._live()
         parameters = {_local(parameter).data_ptr() for parameter in self.model.parameters()
@@ -189,10 +196,10 @@ class ModelPart(Part):
     def capture(self) -> Any:
         return values.encode(self._values(), self.name, self.allow_pickle)
 
-    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+    def restore(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         if not self._dynamic:
             return
-        # What state_dict() makes anew has to go through load_state_dict().
+        # Values that state_dict() computes can only be set by load_state_dict().
         state = get_model_state_dict(self.model)
         for key, value in state.items():
             filled = loaded.get(f"{self.name}.{key}")
@@ -203,8 +210,8 @@ class ModelPart(Part):
 
 
 def _of_data_parallel(model: nn.Module) -> tuple[dict[int, tuple[int, ...]], set[int]]:
-    """(address → ranks that DistributedDataParallel keeps it equal on, those among them that are
-    equal only when a step begins: buffers, which the first rank then gives to the others)."""
+    """Returns (address → ranks on which DistributedDataParallel keeps the tensor equal, addresses of
+    buffers). Buffers are equal only when a step begins: the first rank then broadcasts its own."""
     replicas: dict[int, tuple[int, ...]] = {}
     broadcast: set[int] = set()
     for module in model.modules():
@@ -222,20 +229,20 @@ def _of_data_parallel(model: nn.Module) -> tuple[dict[int, tuple[int, ...]], set
 
 
 class OptimizerPart(Part):
-    """An optimizer; its state goes by the names of the parameters."""
+    """An optimizer. Its state is named after the parameters."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer,
                  models: dict[str, nn.Module], allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.optimizer = optimizer
         self.models = models
-        #: Path → keys of the tensors of the version that prepare() saw.
+        #: Path → keys of the tensors in the version that was passed to prepare().
         self._saved_keys: dict[str, set[str]] = {}
-        #: What torch's own keep for a parameter is a function of it and of its gradients.
+        #: torch's own optimizers keep state that depends on the parameter and its gradients alone.
         self._follows = type(optimizer).__module__.startswith("torch.optim.")
 
     def _leaders(self) -> dict[torch.Tensor, str]:
-        """Under which names the modules of the state have the parameters."""
+        """The names of the parameters in the modules of the state."""
         if not self._follows or self.declared:
             return {}
         return {parameter: f"{name}.{min(_get_fqns(model, path))}"
@@ -243,7 +250,7 @@ class OptimizerPart(Part):
                 for path, parameter in model.named_parameters()}
 
     def _names(self) -> dict[torch.Tensor, str]:
-        """Of all parameters: by the module, or by their place where no module has them."""
+        """The names of all parameters: from the modules, or by index if no module has the parameter."""
         owned = {parameter for group in self.optimizer.param_groups
                  for parameter in group["params"]}
         by_model = {}
@@ -286,10 +293,10 @@ class OptimizerPart(Part):
         if saved in (None, mine) or all(defaults <= group.keys() for group in encoded["groups"]):
             return []
         return [f"'{self.name}' is a {mine}, the version has the state of a {saved}: restore with "
-                f"strict=False to begin it afresh"]
+                f"strict=False to keep its own state"]
 
     def _entries(self) -> Iterator[tuple[Any, str, str, dict, Any]]:
-        """(parameter, its name, key, the dictionary it is in, value)"""
+        """Yields (parameter, its name, key, the dictionary that has it, value)."""
         names = self._names()
         for parameter, state in self.optimizer.state.items():
             path = names.get(parameter, "<lost>") if isinstance(parameter, torch.Tensor) \
@@ -337,13 +344,13 @@ class OptimizerPart(Part):
         return values.encode({"class": type(self.optimizer).__qualname__, "groups": groups,
                               "scalars": scalars}, self.name, self.allow_pickle)
 
-    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+    def restore(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         if self.differences(encoded):
             return
         saved = values.decode(encoded, self.name, self.allow_pickle)
         owners, state = self._owners(), self.optimizer.state
         scalars = saved["scalars"]
-        # The state of a parameter is the saved one, with nothing that came later.
+        # State that is newer than the version is removed.
         for path, owner in owners.items():
             kept = self._saved_keys.get(path, set()) | scalars.get(path, {}).keys()
             for key in [key for key in state.get(owner, ()) if str(key) not in kept]:
@@ -372,7 +379,7 @@ class GeneralPart(Part):
     def __init__(self, name: str, thing: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.thing = thing
-        #: A learning rate is a function of the step.
+        #: A scheduler's state depends on the step alone, so it is equal on all ranks.
         self.keeps_values = not isinstance(thing, _SCHEDULERS)
         self._encoded: Any = None
 
@@ -391,7 +398,7 @@ class GeneralPart(Part):
         return leaves
 
     def capture(self) -> Any:
-        # Of the leaves() that the same save has asked for.
+        # The same save has called leaves(), which sets this.
         return self._encoded
 
     def wanted(self, encoded: Any) -> dict[str, torch.Tensor]:
@@ -403,21 +410,21 @@ class GeneralPart(Part):
         values.decode(encoded, self.name, self.allow_pickle, make)
         return found
 
-    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+    def restore(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         state = values.decode(encoded, self.name, self.allow_pickle, lambda item: loaded[item["v"]])
         self.thing.load_state_dict(state)
 
 
 class TreePart(Part):
-    """A tensor, or a dictionary of tensors and values: tensors are filled, values replaced."""
+    """A tensor, or a dictionary of tensors and values. A restore fills tensors and replaces values."""
 
-    asked_when_changed = True
+    reread_when_changed = True
     keeps_values = True
 
     def __init__(self, name: str, tree: Any, allow_pickle: bool) -> None:
         super().__init__(name, allow_pickle)
         self.tree = tree
-        #: Of the tensors and places that watch() was last told of.
+        #: The template for the structure that the last watch() added.
         self._template: _Template | None = None
 
     def leaves(self) -> list[Leaf]:
@@ -425,7 +432,7 @@ class TreePart(Part):
         for where, value, in_tuple in _places(self.tree, self.name):
             if isinstance(value, torch.Tensor):
                 refuse_meta(where, value)
-                # A tuple cannot be changed, so it is replaced, with other tensors each time.
+                # A tuple is immutable, so a training loop replaces it, with other tensors each time.
                 leaves.append(Leaf(where, value, copied=in_tuple, declared=self.declared))
         return leaves
 
@@ -442,14 +449,14 @@ class TreePart(Part):
             self._template = _Template(self.tree, self.name)
         return self._template.filled(self.allow_pickle)
 
-    def bring_back(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
+    def restore(self, encoded: Any, absent: set[str], loaded: dict[str, torch.Tensor]) -> None:
         saved = values.decode(encoded, self.name, self.allow_pickle, lambda item: _LEAF)
         _replace(self.tree, saved)
 
 
 def _places(tree: Any, where: str, in_tuple: bool = False) -> Iterator[tuple[str, Any, bool]]:
-    """(name, what is there, whether a tuple is above it) of all that is no dictionary and no list,
-    and no tuple with tensors."""
+    """Yields (name, value, whether it is inside a tuple) of the values in nested dictionaries, lists,
+    and tuples with tensors."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _places(value, f"{where}.{key}", in_tuple)
@@ -461,7 +468,7 @@ def _places(tree: Any, where: str, in_tuple: bool = False) -> Iterator[tuple[str
 
 
 def _has_tensors(value: Any) -> bool:
-    """A tuple that is taken apart; others are values."""
+    """Whether this is a tuple with tensors, which is traversed. Other tuples are values."""
     def holds(item: Any) -> bool:
         if type(item) in (list, tuple):
             return any(map(holds, item))
@@ -471,9 +478,9 @@ def _has_tensors(value: Any) -> bool:
 
 
 class _Template:
-    """The JSON of a tree with gaps for what is no tensor, so that a save of ten thousand tensors
-    does not look at each. Tensors in dictionaries are left out, since they go by their names; in
-    lists a word keeps their places."""
+    """The JSON of a tree with gaps for the values. A save fills the gaps, and need not visit each of
+    ten thousand tensors. Tensors in dictionaries are left out, since their names identify them. In
+    lists a placeholder keeps their position."""
 
     _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 
@@ -503,7 +510,7 @@ class _Template:
         return mark
 
     def filled(self, allow_pickle: bool) -> bytes:
-        """With the values of now."""
+        """The JSON with the current values in the gaps."""
         pieces = self._texts[:1]
         for (container, key, where), text in zip(self._gaps, self._texts[1:]):
             pieces += values.dumps(values.encode(container[key], where, allow_pickle)), text
@@ -514,7 +521,7 @@ _LEAF = object()
 
 
 def _replace(tree: Any, saved: Any) -> None:
-    """Puts saved values beside the tensors of `tree`, in place; lists get the length they had."""
+    """Replaces the values of `tree` by the saved ones, in place. Lists get their saved length."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) \
         if isinstance(tree, list) else ()
     for key, value in list(items):
@@ -546,8 +553,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 def refuse_meta(name: str, tensor: torch.Tensor) -> None:
     if tensor.is_meta or _local(tensor).is_meta:
         raise UnsupportedError(f"'{name}' is on the meta device and has no values: materialise the "
-                               f"model (to_empty, then initialise it) before it is saved or "
-                               f"restored")
+                               f"model (to_empty, then initialise it) before you save or "
+                               f"restore it")
 
 
 def watch_tensor(watch: _native.Watch, tensor: torch.Tensor) -> None:
@@ -558,10 +565,10 @@ def watch_tensor(watch: _native.Watch, tensor: torch.Tensor) -> None:
 
 
 def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = False) -> list[Part]:
-    """One part an entry.
+    """Makes one part for each entry.
 
     Raises:
-        TypeError: names the entry of which nothing is known.
+        TypeError: an entry has a type that cannot be saved; the message names it.
     """
     declared = {name for name, thing in state.items() if isinstance(thing, Replicated)}
     state = {name: thing.thing if isinstance(thing, Replicated) else thing
@@ -570,8 +577,8 @@ def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = F
     parts: list[Part] = []
     for name, thing in state.items():
         if not name or "." in name or name == SAMPLES:
-            raise ValueError(f"state['{name}']: a name of an entry is not empty and has no dots, "
-                             f"which part it from the names within")
+            raise ValueError(f"state['{name}']: the name of an entry is not empty and has no dots, "
+                             f"which separate it from the names within the entry")
         if isinstance(thing, Part):
             parts.append(thing)
         elif isinstance(thing, nn.Module):

@@ -1,4 +1,4 @@
-"""What this process does beside training steps, so that a pause is not taken for a hang."""
+"""Reports what this process does outside training steps, so that a pause is not taken for a hang."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ _follows_compiler = False
 
 
 def begin(phase: Phase) -> None:
-    """`end` follows. Phases nest, and overlap over threads."""
+    """Begins a phase, which `end` ends. Phases nest, and may overlap between threads."""
     with _lock:
         _open[phase] += 1
         for client in _clients:
-            _tell(client.begin_phase, phase)
+            _report(client.begin_phase, phase)
 
 
 def end(phase: Phase) -> None:
+    """Ends a phase. Does nothing if it is not open."""
     with _lock:
         if _open[phase] == 0:
             return
         _open[phase] -= 1
         for client in _clients:
-            _tell(client.end_phase, phase)
+            _report(client.end_phase, phase)
 
 
 @contextlib.contextmanager
 def phase(phase: Phase) -> Iterator[None]:
-    """Work that makes no step, on this rank:
+    """Marks work on this rank that is not a training step:
 
         with hf.phase(hf.Phase.EVALUATION):
             evaluate(model)
 
-    The other ranks may wait meanwhile, for as long as it takes, without an incident. Evaluation,
-    compilation, saving and restoring are known already where Holdfast's integrations see them
-    (docs/frameworks.md). Costs some stores to memory.
+    The other ranks may wait for any time meanwhile, and no incident is opened. Holdfast's
+    integrations already mark evaluation, compilation, saving and restoring (docs/frameworks.md). The
+    cost is a few stores to memory.
     """
     begin(phase)
     try:
@@ -59,7 +60,7 @@ def phase(phase: Phase) -> Iterator[None]:
 
 
 def marked(which: Phase) -> Callable[[_Function], _Function]:
-    """The function is such a phase."""
+    """A decorator: each call of the function is a phase."""
     def decorate(function: _Function) -> _Function:
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
@@ -70,17 +71,17 @@ def marked(which: Phase) -> Callable[[_Function], _Function]:
 
 
 def follow(client: Client) -> None:
-    """From now on this client tells of phases, those that are open included."""
+    """Reports all further phases to this client, and those that are open now."""
     follow_compiler()
     with _lock:
         _clients.add(client)
         for phase, times in _open.items():
             for _ in range(times):
-                _tell(client.begin_phase, phase)
+                _report(client.begin_phase, phase)
 
 
 def follow_compiler() -> None:
-    """torch.compile says when it compiles, also again, once it was imported."""
+    """Registers callbacks that mark compilations of torch.compile, once torch._dynamo is imported."""
     global _follows_compiler
     if _follows_compiler or "torch._dynamo" not in sys.modules:
         return
@@ -93,7 +94,7 @@ def follow_compiler() -> None:
     handler.register_end_callback(lambda *_: end(Phase.COMPILE))
 
 
-def _tell(hint: Callable[[Phase], None], phase: Phase) -> None:
-    # A client that is closed, or another process's, has nobody to tell.
+def _report(hint: Callable[[Phase], None], phase: Phase) -> None:
+    # A client that is closed, or that belongs to the parent process, raises.
     with contextlib.suppress(HoldfastError):
         hint(phase)

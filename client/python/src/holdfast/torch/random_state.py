@@ -1,4 +1,4 @@
-"""The generators of random numbers of this process, as values and back."""
+"""Captures and restores the random generators of this process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import torch
 
 from . import values
 
-__all__ = ["bring_back", "capture", "capture_json"]
+__all__ = ["capture", "capture_json", "restore"]
 
 
 def capture() -> dict[str, Any]:
-    """Python's, NumPy's (where it is imported), torch's, and that of this process's CUDA device."""
+    """The states of Python's, NumPy's (if imported) and torch's generators, and that of the current CUDA
+    device."""
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {"python": {"version": version, "gauss": gauss,
                                         "words": struct.pack(f"<{len(words)}Q", *words)},
@@ -30,8 +31,8 @@ def capture() -> dict[str, Any]:
 
 
 def capture_json() -> bytes:
-    """capture() as values.encode() and dumps() write it down, in a quarter of their time: every
-    save asks."""
+    """The same bytes as values.dumps(values.encode(capture())) in a quarter of the time, since every
+    save calls this."""
     version, words, gauss = random.getstate()
     pieces = [
         b'{"python":{"version":%d,"gauss":%s,"words":{"$":"bytes","v":"' % (
@@ -51,7 +52,7 @@ def _base64(data: bytes) -> bytes:
 
 
 def _tensor(state: torch.Tensor) -> bytes:
-    """Generators' states are bytes in host memory, dense, in one dimension."""
+    """Encodes the state of a torch generator: dense bytes in host memory, one-dimensional."""
     size = state.numel()
     return b'{"$":"tensor","v":"%s","shape":[%d],"dtype":"torch.uint8"}' % (
         _base64(ctypes.string_at(state.data_ptr(), size)), size)
@@ -66,7 +67,8 @@ def _numpy(state: Any) -> bytes:
            has_gauss, repr(gauss).encode())
 
 
-def bring_back(state: dict[str, Any]) -> None:
+def restore(state: dict[str, Any]) -> None:
+    """Sets the generators to captured states."""
     python = state["python"]
     words = struct.unpack(f"<{len(python['words']) // 8}Q", python["words"])
     random.setstate((python["version"], words, python["gauss"]))

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Iterator, NamedTuple
 
 import torch
 
-from ..client import View
+from ..client import VersionReader
 from ..errors import FailedPreconditionError
 from ..tensors import Device, DType, Tensor
 from .boxes import stored_form
@@ -16,50 +16,50 @@ from .reshape import Decisions, in_order, undecided
 from .saved import Saved, StateMismatchError, local_tensors
 from .snapshot import Snapshot, Stored
 
-__all__ = ["Comparison", "fill", "fill_from_view"]
+__all__ = ["Comparison", "fill", "fill_from_reader"]
 
 
 class Source(NamedTuple):
-    """Where a tensor's values come from."""
+    """The source of a tensor's values."""
 
     stored: Stored
-    #: Names in the version; several: their mean, none: zeros.
+    #: Names in the version. Several: the mean of them. None: zeros.
     names: list[str]
 
 
 class Comparison:
-    """Which tensors of the state a version has, and what differs."""
+    """The tensors that a state and a version have in common, and their differences."""
 
     def __init__(self, saved: Saved, snapshot: Snapshot, parts: Iterable[Part],
                  decisions: Decisions) -> None:
-        self.version = saved.view.version
+        self.version = saved.reader.version
         self.snapshot = snapshot
         self.differences: list[str] = []
-        #: Optional groups of which the version has nothing.
+        #: Optional groups that the version lacks.
         self.absent: set[str] = set()
         self.sources: list[Source] = []
-        #: Tensors that only the version describes, by their names in the state.
+        #: Tensors that the version alone describes, by their names in the state.
         self.extra: dict[str, torch.Tensor] = {}
-        #: Under which names the version has those.
+        #: Their names in the version, by their names in the state.
         self.extra_names: dict[str, str] = {}
-        #: Values of the entries, encoded.
+        #: The encoded values of the entries.
         self.values: dict[str, Any] = {}
         self._saved, self._decisions = saved, decisions
         self._undecided: set[str] = set()
-        #: Those of which it is decided that they stay as they are.
+        #: Tensors that on_reshape leaves unchanged.
         self._dropped: set[str] = set()
         parts = list(parts)
         general = self._compare_parts(parts)
         self._compare_tensors(general)
-        #: Of which also a restore that is not strict wants to know: one sentence for each entry.
-        self.undecided = undecided(self._undecided, saved.view.world, saved.world)
+        #: Missing decisions, one sentence per entry. They fail also a restore with strict=False.
+        self.undecided = undecided(self._undecided, saved.reader.world, saved.world)
         self._compare_others(parts, general)
-        self.differences += undecided(self._undecided, saved.view.world, saved.world)
+        self.differences += undecided(self._undecided, saved.reader.world, saved.world)
 
     # ------------------------------------------------------------------------------ values
 
     def _compare_parts(self, parts: list[Part]) -> list[str]:
-        """Names of the parts whose tensors the version alone describes."""
+        """Compares the parts. Returns the names of those whose tensors the version alone describes."""
         general = []
         state, layout = self._saved.state, self._saved.layout
         for part in parts:
@@ -73,24 +73,24 @@ class Comparison:
             self._choose_values(part)
             if isinstance(part, OptimizerPart) and part.layout() != layout["parts"].get(part.name):
                 self.differences.append(f"'{part.name}' has other parameter groups than when it "
-                                        f"was saved: make them of the same parameters, in order")
+                                        f"was saved: use the same parameters, in the same order")
         for name in state["parts"].keys() - {part.name for part in parts}:
             self.differences.append(f"'{name}' is in the version, but not in the state: add it, or "
-                                    f"restore with strict=False to do without")
+                                    f"restore with strict=False to ignore it")
         return general
 
     def _choose_values(self, part: Part) -> None:
-        """Values are those of the same rank; in another world, of any, where they have no
-        tensors."""
-        rank = self._saved.rank % self._saved.view.world
+        """Chooses the rank whose values this part gets: the same rank in the same world. In another
+        world any rank serves, unless the values contain tensors."""
+        rank = self._saved.rank % self._saved.reader.world
         encoded = self._saved.state["parts"][part.name]
         own = self._saved.keeps_apart and part.has_own_values and local_tensors(encoded)
         if own and not self._saved.same_world:
             action = self._decisions.of(part.name)
             if action in ("mean", "zero"):
                 self.differences.append(
-                    f"'{part.name}' has tensors among its values, of which there is no {action}: "
-                    f"it can be 'first' or 'drop' in on_reshape")
+                    f"'{part.name}' has tensors among its values, which on_reshape={action!r} "
+                    f"does not support: use 'first' or 'drop'")
                 return
             if action == "drop":
                 return
@@ -107,9 +107,9 @@ class Comparison:
     # ----------------------------------------------------------------------------- tensors
 
     def _names_of(self, name: str) -> Iterator[str]:
-        """Under which names the version may have it; tied tensors have one."""
+        """The names under which the version may have the tensor. Tied tensors have one name here."""
         yield name
-        # Tied here, saved apart or under another of its names.
+        # The version may have it untied, or under another of its names.
         yield from (alias for alias, target in self.snapshot.aliases.items() if target == name)
 
     def _compare_tensors(self, general: list[str]) -> None:
@@ -123,7 +123,8 @@ class Comparison:
             else:
                 self._compare(stored, found)
         for group, members in groups.items():
-            # An optimizer's state of a parameter becomes the saved one; what else there is goes.
+            # The optimizer state of a parameter becomes the saved one. State that the version lacks is
+            # removed, so it is no difference.
             there = [(stored, found) for stored, found in members if found]
             if not there:
                 self.absent.add(group)
@@ -131,13 +132,13 @@ class Comparison:
                 self._compare(stored, found)
 
     def _choose(self, stored: Stored, found: dict[str, str]) -> list[str] | None:
-        """Names in the version whose values are this tensor's; None: nobody has decided that."""
+        """The names in the version from which to restore the tensor. None: a decision is missing."""
         saved, qualifier = self._saved, stored.box.qualifier
         if saved.same_world and stored.leads.name in saved.own:
             qualifier = of_rank(saved.rank)
         if "" in found:
-            # Equal on all ranks that saved it; one rank alone has not said so for many.
-            if not qualifier or saved.view.world > 1 or saved.same_world or not saved.keeps_apart:
+            # Equal on all ranks that saved it. A version of one rank does not show that.
+            if not qualifier or saved.reader.world > 1 or saved.same_world or not saved.keeps_apart:
                 return [found[""]]
         elif saved.same_world and qualifier in found:
             return [found[qualifier]]
@@ -160,7 +161,8 @@ class Comparison:
         elif stored.name not in self._dropped and all([self._fits(stored, n) for n in names]):
             if len(names) > 1 and not (stored.live.is_floating_point() or stored.live.is_complex()):
                 self.differences.append(f"'{stored.name}' has elements of type "
-                                        f"{stored.box.dtype.name}, of which there is no mean")
+                                        f"{stored.box.dtype.name}, which have no mean: choose "
+                                        f"another action in on_reshape")
             else:
                 self.sources.append(Source(stored, names))
 
@@ -177,7 +179,7 @@ class Comparison:
             return False
         return True
 
-    # ------------------------------------------------------------------ of the version alone
+    # --------------------------------------------------------------- only in the version
 
     def _compare_others(self, parts: list[Part], general: list[str]) -> None:
         known = set(self.snapshot.stored) | set(self.snapshot.aliases) | set(self.extra)
@@ -194,9 +196,10 @@ class Comparison:
                 continue
             self.differences.append(f"'{name}' is in the version, but not in the state: it was "
                                     f"removed or renamed since; restore with strict=False to "
-                                    f"do without")
+                                    f"ignore it")
 
     def report(self) -> str:
+        """The number of matching tensors and all differences, as text."""
         lines = [f"version {self.version}: {len(self.sources)} tensors match, "
                  f"{len(self.differences)} differences"]
         return "\n  ".join(lines + self.differences)
@@ -212,25 +215,25 @@ def _box(stored: Stored, source: str, memory: torch.Tensor) -> Tensor:
                   Device.HOST, 0, memory)
 
 
-def _wholes(tensors: dict[str, torch.Tensor], names: dict[str, str]) -> Iterator[Tensor]:
-    """Dense tensors of the host, filled whole."""
+def _full_tensors(tensors: dict[str, torch.Tensor], names: dict[str, str]) -> Iterator[Tensor]:
+    """Descriptions of dense host tensors that a load fills completely."""
     for name, tensor in tensors.items():
         stored, dtype, _ = stored_form(tensor, name)
         yield Tensor(names.get(name, name), stored.data_ptr(), dtype, tuple(stored.shape),
                      owner=tensor)
 
 
-def _load(view: View, targets: list[Tensor], timeout: float) -> None:
+def _load(reader: VersionReader, targets: list[Tensor], timeout: float) -> None:
     try:
-        view.load(targets, timeout)
+        reader.load(targets, timeout)
     except FailedPreconditionError as error:
-        raise StateMismatchError(view.differences() or [str(error)]) from error
+        raise StateMismatchError(reader.differences() or [str(error)]) from error
 
 
 def fill(saved: Saved, rank: int, tensors: dict[str, torch.Tensor], timeout: float) -> None:
-    """Fills dense tensors of the host with what a rank has called so."""
+    """Fills dense host tensors with the tensors that a rank saved under these names."""
     names = {name: saved.of_values(name, rank) for name in tensors}
-    _load(saved.view, list(_wholes(tensors, names)), timeout)
+    _load(saved.reader, list(_full_tensors(tensors, names)), timeout)
 
 
 def _mean(values: list[torch.Tensor]) -> torch.Tensor:
@@ -241,8 +244,9 @@ def _mean(values: list[torch.Tensor]) -> torch.Tensor:
     return (total / len(values)).to(values[0].dtype)
 
 
-def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[str, torch.Tensor]:
-    """Fills the state's tensors. Returns all that were filled, by name."""
+def fill_from_reader(reader: VersionReader, comparison: Comparison,
+                     timeout: float) -> dict[str, torch.Tensor]:
+    """Fills the tensors of the state. Returns all filled tensors by name."""
     targets: list[Tensor] = []
     copies: list[tuple[Stored, list[torch.Tensor]]] = []
     for stored, names in comparison.sources:
@@ -255,8 +259,8 @@ def fill_from_view(view: View, comparison: Comparison, timeout: float) -> dict[s
         there = [torch.empty(stored.live.shape, dtype=stored.live.dtype) for _ in names]
         targets.extend(_box(stored, name, memory) for name, memory in zip(names, there))
         copies.append((stored, there))
-    targets.extend(_wholes(comparison.extra, comparison.extra_names))
-    _load(view, targets, timeout)
+    targets.extend(_full_tensors(comparison.extra, comparison.extra_names))
+    _load(reader, targets, timeout)
     for stored, there in copies:
         if not there:
             stored.live.zero_()

@@ -1,10 +1,10 @@
-"""Samples of replicas, by which agents and the coordinator notice ranks whose values differ.
+"""Samples of tensor replicas, which show agents and the coordinator that values of ranks differ.
 
-Of a tensor that several ranks hold each rank saves a part. Each save of a rank also holds copies of
-a sample of what the other ranks save, another sample each time, and an extra that lists which bytes
-of the image are which bytes of which tensor. The agents take checksums of these bytes, and the
-coordinator compares them when the version is committed. All ranks go through the samples in the
-same order, so every byte is compared once in as many saves as there are samples.
+Each rank saves a part of a tensor that several ranks hold. Each save of a rank also has copies of a
+sample of the parts that other ranks save, and an extra that maps bytes of the image to bytes of
+tensors. The sample changes from save to save. The agents compute checksums of these bytes, and the
+coordinator compares them when the version is committed. All ranks take the samples in the same
+order, so every byte is compared once in as many saves as there are samples.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 __all__ = ["EXTRA", "EXTRA_BYTES_MAX", "ReplicaSamples", "Rotation"]
 
 EXTRA = "holdfast.samples"
-#: What does not fit is not compared; an agent ignores a longer list.
+#: An agent ignores a longer list. Ranges that do not fit are not compared.
 EXTRA_BYTES_MAX = 256 << 10
-#: Bytes of one sample of what a group of ranks holds. save() waits for the copy of host memory, 0.5
-#: to 3 ms; device memory is copied on its stream.
+#: Bytes of one sample of the tensors of a group of ranks. save() waits 0.5 to 3 ms for the copy of
+#: host memory; device memory is copied on its stream.
 _BYTES_MIN, _HOST_BYTES_MAX, _DEVICE_BYTES_MAX = 4 << 10, 4 << 20, 16 << 20
-#: A sample is about this part of what each rank of the group saves …
+#: A sample is about 1/32 of the bytes that each rank of the group saves …
 _SAMPLES_PER_RANK = 32
-#: … but no state is cut into more samples than this, however many ranks there are.
+#: … but no state is cut into more samples than this, for any number of ranks.
 _SAMPLES_MAX = 512
-#: Ranges of tensors in one sample; an agent takes 512 from one image.
+#: Ranges of tensors in one sample. An agent accepts 512 per image.
 _RANGES_MAX = 64
 
 
 class Rotation:
-    """Which sample the next save takes: the same on all ranks, since they all save the same steps.
+    """The number of the sample that the next save takes. It is the same on all ranks, since all save
+    the same steps.
 
-    A rank that leaves out some of steps that come regularly is with the others again at the next.
+    A rank that skips some of regularly spaced steps agrees with the others again at its next save.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class _Range(NamedTuple):
     """Bytes [first, last) of a tensor."""
 
     stored: Stored
-    mine: bool  # this rank saves them
-    saved_from: int  # the first byte of the part that the rank that saves them saves
+    mine: bool  # whether this rank saves them
+    saved_from: int  # where the part begins that their saving rank saves
     first: int
     last: int
 
@@ -70,10 +71,10 @@ class _Range(NamedTuple):
 
 
 class ReplicaSamples:
-    """What is sampled of a state as it is described.
+    """The samples of a described state.
 
     Attributes:
-        tensor: the description of the memory for the copies; None: nothing has to be copied.
+        tensor: the description of the memory for the copies. None: no rank needs to copy anything.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, rank: int) -> None:
@@ -83,8 +84,8 @@ class ReplicaSamples:
         for name in sorted(snapshot.stored):
             stored = snapshot.stored[name]
             groups.setdefault(stored.box.holders, []).extend(_ranges(stored, plan, rank))
-        #: The samples of each group of ranks that hold the same.
         most = _DEVICE_BYTES_MAX if snapshot.on_device else _HOST_BYTES_MAX
+        #: The samples of each group of ranks that hold the same tensors.
         self._samples = [_cut(ranges, len(holders), most)
                          for holders, ranges in groups.items() if ranges]
         copied = sum(max(sum(r.bytes for r in sample if not r.mine) for sample in samples)
@@ -101,12 +102,12 @@ class ReplicaSamples:
 
     @property
     def count(self) -> int:
-        """Saves after which every byte was compared once; 0: there are no replicas."""
+        """The number of saves after which every byte was compared once. 0: there are no replicas."""
         return max(map(len, self._samples), default=0)
 
     def take(self, number: int) -> bytes:
-        """Copies the sample with this number, and lists what it consists of. The copies of the save
-        before must be done."""
+        """Copies the sample of this number. Returns the list of its ranges. The copies of the
+        previous save must be done."""
         listed, at, room = [], 0, EXTRA_BYTES_MAX
         for r in (r for samples in self._samples for r in samples[number % len(samples)]):
             name, box = r.stored.name, r.stored.box
@@ -137,7 +138,7 @@ def _ranges(stored: Stored, plan: Plan, rank: int) -> list[_Range]:
             or box.bytes == 0 or plan.disagreed(stored):
         return []
     parts = plan.parts(stored)
-    if parts is None or all(part == parts[0] for part in parts):  # each rank saves all of it
+    if parts is None or all(part == parts[0] for part in parts):  # each rank saves all bytes
         return [_Range(stored, True, 0, 0, box.bytes)]
     return [_Range(stored, holder == rank, first * box.row_bytes, first * box.row_bytes,
                    last * box.row_bytes)
@@ -145,7 +146,7 @@ def _ranges(stored: Stored, plan: Plan, rank: int) -> list[_Range]:
 
 
 def _cut(ranges: list[_Range], holders: int, most: int) -> list[list[_Range]]:
-    """Samples, cut at the same places on all ranks that hold the same tensors."""
+    """Cuts the ranges into samples, at the same places on all ranks that hold the same tensors."""
     count = min(_SAMPLES_PER_RANK * holders, _SAMPLES_MAX)
     most = min(max(-(-sum(r.bytes for r in ranges) // count), _BYTES_MIN), most)
     samples: list[list[_Range]] = []
@@ -157,8 +158,8 @@ def _cut(ranges: list[_Range], holders: int, most: int) -> list[list[_Range]]:
                 samples.append([])
                 room = most
             last = min(r.last, first + room)
-            whole = last - first == r.bytes
-            samples[-1].append(r if whole else r._replace(first=first, last=last))
+            complete = last - first == r.bytes
+            samples[-1].append(r if complete else r._replace(first=first, last=last))
             room -= last - first
             first = last
     return samples

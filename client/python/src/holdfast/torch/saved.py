@@ -1,11 +1,11 @@
-"""A version as its ranks described it: which tensor of which rank is under which name."""
+"""The contents of a version: which tensor of which rank has which name."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any, Iterable, Iterator
 
-from ..client import Piece, View
+from ..client import Piece, VersionReader
 from ..errors import InvalidArgumentError
 from . import values
 from .boxes import torch_dtype
@@ -18,39 +18,40 @@ LAYOUT, STATE = "torch.layout", "torch.state"
 
 
 class StateMismatchError(InvalidArgumentError):
-    """The state is not the one that the version has. `differences`: one sentence each."""
+    """The state differs from the version. `differences` has one sentence for each difference."""
 
     def __init__(self, differences: list[str]) -> None:
         self.differences = differences
         shown = "\n  ".join(differences[:20])
         more = f"\n  and {len(differences) - 20} more" if len(differences) > 20 else ""
-        super().__init__(f"the version does not fit the state, nothing was restored; "
+        super().__init__(f"the version does not fit the state, and nothing was restored; "
                          f"{len(differences)} differences:\n  {shown}{more}")
 
 
 class Saved:
-    """The tensors of a version by their names in the state, and what was saved beside them.
+    """The tensors of a version by their names in the state, and the values saved with them.
 
     Args:
-        rank, world: the ranks that restore; in the world that saved it each finds its own values.
+        rank, world: this rank, and the number of ranks that restore. In the world that saved the
+            version, each rank finds its own values.
     """
 
-    def __init__(self, view: View, rank: int, world: int) -> None:
-        self.view, self.rank, self.world = view, rank, world
-        self._extras = view.extras()
+    def __init__(self, reader: VersionReader, rank: int, world: int) -> None:
+        self.reader, self.rank, self.world = reader, rank, world
+        self._extras = reader.extras()
         self._values: dict[int, tuple[Any, Any]] = {}
-        self.layout, self.state = self.values_of(rank % view.world)
-        #: Releases that kept nothing apart wrote 1.
+        self.layout, self.state = self.values_of(rank % reader.world)
+        #: Format 1 is that of releases without rank-local tensors.
         self.keeps_apart = self.layout.get("format", 1) >= 2
-        #: What this rank should have shared, but did not with all others.
+        #: Tensors that should be equal on all ranks, but that this rank saved for itself.
         self.own: set[str] = set(self.layout.get("own", ()))
-        #: Whose values those of this rank are.
-        self.same_world = view.world == world
+        #: Whether this rank restores the values of the same rank.
+        self.same_world = reader.world == world
         self.pieces: dict[str, Piece] = {}
-        #: Names of tensors by those of the state and their qualifiers.
+        #: Name in the state → qualifier → name in the version.
         self._by_name: dict[str, dict[str, str]] = {}
         self._own: set[str] = set(self.layout.get("held", ()))
-        for piece in view.pieces():
+        for piece in reader.pieces():
             if piece.rank == rank:
                 self._own.add(piece.name)
             if piece.name not in self.pieces and not piece.name.startswith(SAMPLES):
@@ -62,7 +63,7 @@ class Saved:
         index.setdefault(plain, {})[qualifier] = target
 
     def values_of(self, rank: int) -> tuple[Any, Any]:
-        """(layout, state) of a rank, as docs/formats/torch.md has them."""
+        """The (layout, state) of a rank, in the format of docs/formats/torch.md."""
         if rank not in self._values:
             self._values[rank] = self._decoded(rank)
         return self._values[rank]
@@ -70,15 +71,15 @@ class Saved:
     def _decoded(self, rank: int) -> tuple[Any, Any]:
         extras = self._extras.get(rank, {})
         if LAYOUT not in extras or STATE not in extras:
-            raise StateMismatchError([f"version {self.view.version} was not saved by "
-                                      f"holdfast.torch: it has no {LAYOUT}"])
+            raise StateMismatchError([f"version {self.reader.version} was not saved by "
+                                      f"holdfast.torch: it has no extra {LAYOUT}"])
         return values.loads(extras[LAYOUT]), values.loads(extras[STATE])
 
     def _layouts(self) -> Iterator[Any]:
-        """Those that may say something of tensors that this rank wants."""
+        """The layouts that may describe tensors that this rank restores."""
         yield self.layout
         if not self.same_world and self.keeps_apart:
-            for rank in range(self.view.world):
+            for rank in range(self.reader.world):
                 yield self.values_of(rank)[0]
 
     @functools.cached_property
@@ -99,7 +100,7 @@ class Saved:
         return index
 
     def choices(self, names: Iterable[str]) -> dict[str, str]:
-        """What the version has under the first of the names that it knows: by qualifier."""
+        """The tensors under the first of the names that the version has: qualifier → name in the version."""
         for name in names:
             found = self._by_name.get(name) or self._by_alias.get(name)
             if found:
@@ -107,12 +108,12 @@ class Saved:
         return {}
 
     def of_values(self, name: str, rank: int) -> str:
-        """What a rank has called `name` in its values, as the version has it."""
+        """The name in the version of the tensor that the values of a rank call `name`."""
         found = self.choices([name])
         return found.get(of_rank(rank)) or found.get("") or name
 
     def tensors(self) -> dict[str, SavedTensor]:
-        """By their names in the state, those that this rank may want, as the program had them."""
+        """The tensors that this rank may restore, by their names in the state, as they were in the program."""
         return {name: self._tensor(next(iter(found.values())))
                 for name, found in self.others(set()).items()}
 
@@ -120,15 +121,15 @@ class Saved:
         piece, real = self.pieces[name], self.types.get(name)
         shape = tuple(piece.global_shape)
         dtype = torch_dtype(piece.dtype) if real is None else values.dtype_of(real)
-        # Such complex numbers are stored as pairs.
+        # A complex type that cannot be stored is stored as pairs of numbers.
         return SavedTensor(shape[:-1] if dtype.is_complex and real else shape, dtype)
 
     def plain_names(self, names: Iterable[str]) -> Iterator[str]:
-        """The names of the state, of names in the version."""
+        """The names in the state for names in the version."""
         return (split(name).name if self.keeps_apart else name for name in names)
 
     def others(self, known: set[str]) -> dict[str, dict[str, str]]:
-        """By name, what is not among `known`, and not some other rank's own in the same world."""
+        """The tensors that are not `known`, by name. In the same world, other ranks' own are left out."""
         result = {}
         for name, found in self._by_name.items():
             if name in known:
@@ -142,7 +143,7 @@ class Saved:
 
 
 def local_tensors(encoded: Any) -> bool:
-    """Whether there are tensors among the values."""
+    """Whether the encoded values contain tensors."""
     if isinstance(encoded, list):
         return any(map(local_tensors, encoded))
     if not isinstance(encoded, dict):

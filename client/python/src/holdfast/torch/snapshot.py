@@ -1,4 +1,4 @@
-"""A state as it is described to Holdfast: which memory is saved under which name."""
+"""The description of a state: which memory is saved under which name."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ __all__ = ["Snapshot", "Stored"]
 
 
 class Stored:
-    """One tensor of the state in the form in which it is stored.
+    """One tensor of the state in its stored form.
 
-    Where the live memory is not dense, or changes at any time, a dense copy stands for it: staging.
+    If the live memory is not dense, or may change at any time, a dense copy is saved instead: the
+    staging tensor.
     """
 
     def __init__(self, leaf: Leaf, rank: int, world: int, leader: Stored | None = None) -> None:
         self.name = leaf.name
         self.leaf = leaf
-        #: The tensor whose division among ranks is this one's, too.
+        #: The tensor whose division among ranks this one uses.
         self.leads: Stored = self
         self._take(leaf.tensor)
-        #: Where it was when it was described: a storage that is resized moves under all its tensors.
+        #: The address when it was described. Resizing a storage moves all tensors in it.
         self.address = self.live.data_ptr()
         group = leaf.group
         if leader is not None and self._follows(leader):
             self.leads, group = leader, leader.group
-        #: Of a plain tensor, the ranks known to have it.
+        #: For a plain tensor, the ranks known to hold it.
         self.group = group
         self.box: Box = box_of(leaf.tensor, leaf.name, rank, world, cuttable=leaf.cuttable,
                                group=group, declared=leaf.declared or self.leads.leaf.declared)
@@ -52,8 +53,11 @@ class Stored:
                 device=self.live.device if device == "cuda" else "cpu")
 
     def _follows(self, leader: Stored) -> bool:
-        """A number that belongs to a shard is the same for all of them; a plain tensor may be the
-        shard's own."""
+        """Whether this tensor is divided as its leader is.
+
+        A single number for a sharded parameter is equal for all shards. A larger plain tensor may be
+        local to the shard.
+        """
         tensor, parameter = self.leaf.tensor, leader.leaf.tensor
         sharded = _local(parameter) is not parameter
         return not sharded or _local(tensor) is not tensor or tensor.numel() == 1
@@ -65,12 +69,12 @@ class Stored:
             raise UnsupportedError(f"'{self.name}' is a {type(local).__name__} of layout "
                                    f"{local.layout}: only dense tensors and DTensors can be saved")
         if local.is_conj() or local.is_neg():
-            raise UnsupportedError(f"'{self.name}' is a conjugated view: give it to the state as "
-                                   f"resolve_conj() or resolve_neg() returns it")
+            raise UnsupportedError(f"'{self.name}' is a conjugated view: put the result of "
+                                   f"resolve_conj() or resolve_neg() into the state")
         self.live, _, self.real_dtype = stored_form(local, self.name)
 
     def retake(self, leaf: Leaf) -> bool:
-        """Another tensor under the same name; False when it needs another description."""
+        """Takes another tensor under the same name. Returns False if it needs another description."""
         before = self.live
         self._take(leaf.tensor)
         self.leaf = leaf
@@ -81,23 +85,24 @@ class Stored:
 
     @property
     def memory(self) -> torch.Tensor:
-        """What the library reads: dense."""
+        """The dense memory that the library reads."""
         return self.live if self.staging is None else self.staging
 
     def stage(self) -> None:
+        """Copies the live memory to the staging tensor, if there is one."""
         if self.staging is not None:
             self.staging.copy_(self.live)
 
     def fill(self, values: torch.Tensor) -> None:
-        """Puts values (dense, of the stored form) into the live memory."""
+        """Copies values (dense, in the stored form) to the live memory."""
         target = self.live
         for d, stride in enumerate(target.stride()):
-            if stride == 0 and target.shape[d] > 1:  # expanded: one row stands for all
+            if stride == 0 and target.shape[d] > 1:  # expanded: all rows are one row in memory
                 target, values = target.narrow(d, 0, 1), values.narrow(d, 0, 1)
         target.copy_(values)
 
     def part(self, qualifier: str, rows: Rows | None) -> Tensor | None:
-        """The description of these rows along the dimension that is cut; None: nothing is saved."""
+        """The description of these rows along the cut dimension. None: there is nothing to save."""
         memory, box = self.memory, self.box
         if memory.numel() == 0 and 0 not in box.global_shape:
             return None
@@ -121,14 +126,15 @@ def _group_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 class Snapshot:
-    """All tensors of a state, tied ones once."""
+    """All tensors of a state. Tied tensors are one."""
 
     def __init__(self, parts: Iterable[Part], rank: int, world: int) -> None:
         self.stored: dict[str, Stored] = {}
         self.aliases: dict[str, str] = {}
         self._place = rank, world
-        self._asked: list[Part] = []
-        #: Of those that are asked only when they changed.
+        #: Parts whose leaves() are read again at each save.
+        self._reread: list[Part] = []
+        #: The watches of those that are read again only after a change.
         self._watches: dict[Part, _native.Watch] = {}
         self._watch = _native.Watch()
         followers: list[Leaf] = []
@@ -141,10 +147,10 @@ class Snapshot:
                     followers.append(leaf)
                 else:
                     self._add(leaf, seen)
-            if part.asked_when_changed:
+            if part.reread_when_changed:
                 self._watch_one(part)
-            if part.asked_when_changed or not part.watch(self._watch):
-                self._asked.append(part)
+            if part.reread_when_changed or not part.watch(self._watch):
+                self._reread.append(part)
         for leaf in followers:
             self._add(leaf, seen)
         self.on_device = any(stored.memory.is_cuda for stored in self.stored.values())
@@ -152,7 +158,7 @@ class Snapshot:
 
     def _add(self, leaf: Leaf, seen: dict[tuple, str]) -> None:
         if leaf.name in self.stored or leaf.name in self.aliases:
-            raise InvalidArgumentError(f"two tensors of the state would be called "
+            raise InvalidArgumentError(f"two tensors of the state have the name "
                                        f"'{leaf.name}': rename one of the entries")
         stored = self.described(leaf)
         same = stored.identity
@@ -164,7 +170,7 @@ class Snapshot:
             seen[same] = leaf.name
 
     def described(self, leaf: Leaf) -> Stored:
-        """A tensor beside those of the state, as it would be stored."""
+        """The stored form of a tensor, which need not be part of the state."""
         leader = self.aliases.get(leaf.follows or "", leaf.follows)
         return Stored(leaf, *self._place, self.stored.get(leader or ""))
 
@@ -173,10 +179,10 @@ class Snapshot:
         part.watch(watch)
 
     def still_holds(self) -> bool:
-        """The same tensors at the same places; what is made anew each time is taken again."""
+        """Whether the tensors and addresses are unchanged. Takes tensors that are recreated each time."""
         if not self._watch.holds():
             return False
-        for part in self._asked:
+        for part in self._reread:
             if part in self._watches and self._watches[part].holds():
                 continue
             leaves = {leaf.name: leaf for leaf in part.leaves()}
@@ -193,24 +199,24 @@ class Snapshot:
         return True
 
     def real_dtypes(self, plan: Plan) -> dict[str, str]:
-        """By the name in the version: the type of what is stored as another."""
+        """Name in the version → real type, for tensors that are stored as another type."""
         return {name + plan.qualifier(stored): stored.real_dtype
                 for name, stored in self.stored.items() if stored.real_dtype}
 
     def saved_aliases(self, plan: Plan) -> dict[str, str]:
-        """By their names in the version: tied tensors."""
+        """The tied tensors: alias → target, as names in the version."""
         qualifiers = {name: plan.qualifier(self.stored[name]) for name in self.aliases.values()}
         return {alias + qualifiers[name]: name + qualifiers[name]
                 for alias, name in self.aliases.items()}
 
     def held_without_rows(self, plan: Plan) -> list[str]:
-        """By their names in the version: tensors of a group of which this rank saves nothing."""
+        """Names in the version of the group's tensors of which this rank saves no rows."""
         return [name + stored.box.qualifier for name, stored in self.stored.items()
                 if plan.qualifier(stored).startswith("@group")
                 and stored.part(stored.box.qualifier, plan.rows(stored)) is None]
 
     def describe(self, plan: Plan) -> list[Tensor]:
-        """What this rank saves."""
+        """The descriptions of the tensors, or parts of tensors, that this rank saves."""
         parts = (stored.part(plan.qualifier(stored), plan.rows(stored))
                  for stored in self.stored.values())
         return [part for part in parts if part is not None]

@@ -1,7 +1,7 @@
-"""What is not a tensor, as JSON: the exact values and types come back, and nothing is executed.
+"""Values that are not tensors, as JSON. Decoding restores the exact values and types and runs no code.
 
-JSON has no tuples, no keys but strings and no bytes; what it lacks is written as {"$": kind, "v":
-…}.
+JSON has no tuples, no bytes, and only strings as keys. Such values are written as
+{"$": kind, "v": …}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["UnsupportedValueError", "decode", "dtype_of", "dumps", "encode", "lo
 
 
 class UnsupportedValueError(TypeError):
-    """A value in the state can only be saved by pickling it."""
+    """A value in the state can only be saved or loaded as a pickle, which is not allowed."""
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:
@@ -58,15 +58,16 @@ def _encode_numpy(value: Any) -> Any:
 
 def encode(value: Any, where: str, allow_pickle: bool = False,
            tensor: Callable[[torch.Tensor, str], Any] | None = None) -> Any:
-    """`value` as JSON can hold it.
+    """Converts a value to objects that JSON can represent.
 
     Args:
-        where: its name, for messages.
-        tensor: asked first for each tensor; what it returns stands for the tensor, None: inlined.
+        where: the name of the value, for messages.
+        tensor: called for each tensor. Its result replaces the tensor; None: the tensor is inlined.
 
     Raises:
-        UnsupportedValueError: names the value that has no such form and is not pickled.
+        UnsupportedValueError: a value has no such form and must not be pickled; the message names it.
     """
+    # Exact types, not isinstance: a subclass would come back as its base class.
     def recurse(item: Any, at: str) -> Any:
         if item is None or type(item) in (bool, int, str):
             return item
@@ -98,7 +99,7 @@ def encode(value: Any, where: str, allow_pickle: bool = False,
         raise UnsupportedValueError(
             f"'{at}' is a {type(item).__module__}.{type(item).__qualname__}, which can only be "
             f"saved by pickling it: leave it out of the state, or pass allow_pickle=True and "
-            f"restore only what you trust")
+            f"restore only versions that you trust")
     return recurse(value, where)
 
 
@@ -112,7 +113,7 @@ def _decode_tensor(value: dict[str, Any]) -> torch.Tensor:
 def dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"'{name}' names no type of elements that this torch has")
+        raise ValueError(f"'{name}' is not an element type of this version of torch")
     return dtype
 
 
@@ -126,17 +127,18 @@ def _decode_numpy(value: dict[str, Any]) -> Any:
 def _decode_pickle(data: str, where: str, allow_pickle: bool) -> Any:
     if not allow_pickle:
         raise UnsupportedValueError(
-            f"'{where}' was saved by pickling it, and loading a pickle runs what is in it: pass "
-            f"allow_pickle=True if you trust who wrote this checkpoint")
+            f"'{where}' was saved by pickling it, and loading a pickle runs the code in it: pass "
+            f"allow_pickle=True if you trust the writer of this checkpoint")
     return pickle.loads(base64.b64decode(data))
 
 
 def decode(value: Any, where: str, allow_pickle: bool = False,
            tensor: Callable[[dict[str, Any]], torch.Tensor] | None = None) -> Any:
-    """What `encode` was given. `tensor` makes the tensors that its own `tensor` stood for."""
+    """Reverses `encode`. `tensor` makes the tensors that the `tensor` of encode replaced."""
     sequences = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
     mappings = {"dict": dict, "OrderedDict": collections.OrderedDict}
 
+    # encode() tags every dictionary with a "$" key, so an untagged one is a plain dictionary.
     def recurse(item: Any, at: str) -> Any:
         if type(item) is list:
             return [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)]
@@ -172,12 +174,13 @@ def decode(value: Any, where: str, allow_pickle: bool = False,
             return _decode_pickle(content, at, allow_pickle)
         if tensor is not None:
             return tensor(item)
-        raise ValueError(f"'{at}' is of a kind '{kind}' that this release does not know")
+        raise ValueError(f"'{at}' is of kind '{kind}', which this release does not know: install a "
+                         f"newer release")
     return recurse(value, where)
 
 
 def dumps(value: Any) -> bytes:
-    """JSON, small."""
+    """Compact JSON."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 

@@ -1,2 +1,1 @@
-"""The classes by which other frameworks save: each is imported with its framework when it is
-named."""
+"""Classes through which other frameworks save. Each is imported with its framework at first use."""

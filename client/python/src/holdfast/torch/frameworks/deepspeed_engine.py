@@ -1,4 +1,4 @@
-"""DeepSpeed's checkpoints as versions of a job."""
+"""Saves DeepSpeed's checkpoints as versions of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import (
     CheckpointCommitInfo, CheckpointEngine)
 
 from ...client import Tier
-from ..plan import gather, talking
+from ..plan import can_communicate, gather
 from .trees import Pointer, TreeStore, moved
 
 __all__ = ["DeepSpeedEngine"]
@@ -26,20 +26,20 @@ class DeepSpeedEngine(CheckpointEngine):
         engine.load_checkpoint("checkpoints")
         engine.save_checkpoint("checkpoints")
 
-    The version's step is the number that the tag ends with, or the next free one. Where DeepSpeed
-    expects its files there are small ones that say which version they are in; they are written when
-    the version is committed, and DeepSpeed's `latest` after them. `save_16bit_model` writes the
-    file that it promises, as torch does.
+    The version's step is the number at the end of the tag, or the next free one. In place of
+    DeepSpeed's files there are small pointer files that name the version. They are written when the
+    version is committed, and DeepSpeed's `latest` after them. `save_16bit_model` writes a regular
+    file with torch.
 
-    All ranks make theirs together, after `deepspeed.initialize`.
+    All ranks create their engine together, after `deepspeed.initialize`.
 
     Args:
-        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
-        tier: where a version is safe before `save_checkpoint` returns. On disk it stays as long
-            as retention keeps it, as a file would; in memory, which is sooner, the newest is kept
-            for sure.
-        timeout: seconds, of a save and of a load.
-        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks and at each start.
+        tier: where a version is committed before `save_checkpoint` returns. On disk, it stays as
+            long as retention keeps it. Memory is faster, and only the newest version is sure to
+            be kept there.
+        timeout: seconds for a save, and for a load.
+        allow_pickle: pickle values that have no JSON form, and load pickles from checkpoints.
             DeepSpeed's optimizers have such values: loss scalers.
         client_options: further arguments of `holdfast.Client`.
     """
@@ -60,23 +60,22 @@ class DeepSpeedEngine(CheckpointEngine):
         self._info, self._pending = info, {}
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Remembers what is to be saved: the tensors stay as they are until `commit`, which
-        follows."""
+        """Records the tree for `commit`, which saves it. The tensors must not change until then."""
         folder = os.path.dirname(os.path.abspath(path))
         if self._info is not None and folder == os.path.abspath(self._info.save_dir):
-            # Not in the tag's folder: a file for others.
+            # A file outside of the tag's folder is for other programs.
             torch.save(state_dict, path)
         else:
             self._pending[path] = state_dict
 
     def commit(self, info: CheckpointCommitInfo) -> bool:
-        """On all ranks; returns when the version is committed.
+        """Saves the recorded trees. All ranks call this. Returns when the version is committed.
 
         Raises:
-            HoldfastError: it is not; `latest` is what it was.
+            HoldfastError: the version is not committed; `latest` is unchanged.
         """
         pending, self._pending = self._pending, {}
-        if not any(self._of_all(len(pending))):
+        if not any(self._gathered(len(pending))):
             return True
         names = {path: os.path.relpath(path, info.save_dir) for path in pending}
         number = re.search(r"\d+$", str(info.tag))
@@ -84,17 +83,18 @@ class DeepSpeedEngine(CheckpointEngine):
                                    int(number[0]) if number else 0)
         for path, name in names.items():
             Pointer(self._store.job, *version, self._store.rank, name).write(path)
-        self._of_all(True)  # `latest` comes after everybody's
+        self._gathered(True)  # `latest` is written after the pointers of all ranks
         return True
 
-    def _of_all(self, mine: Any) -> list[Any]:
-        return gather(mine) if talking(self._store.world) else [mine]
+    def _gathered(self, mine: Any) -> list[Any]:
+        return gather(mine) if can_communicate(self._store.world) else [mine]
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        """Any rank's, on any rank.
+        """Loads the tree of any rank, on any rank.
 
         Raises:
-            FileNotFoundError; NotFoundError: the version is kept no more.
+            FileNotFoundError: there is no pointer file at `path`.
+            NotFoundError: the version was removed.
         """
         return moved(self._store.load(Pointer.read(path)), map_location)
 
@@ -108,10 +108,10 @@ class DeepSpeedEngine(CheckpointEngine):
         self._info = info
 
     def get_commit_info(self) -> CheckpointCommitInfo | None:
-        return None  # nothing is committed later
+        return None  # there is no deferred commit
 
     def cleanup(self) -> None:
         self._store.close()
 
     def preserves_storage_sharing(self) -> bool:
-        return False  # each tensor is saved by its own elements: there is nothing to clone for
+        return False  # only a tensor's own elements are saved, so DeepSpeed need not clone it

@@ -1,4 +1,4 @@
-"""Lightning's checkpoints as versions of a job."""
+"""Saves Lightning's checkpoints as versions of a job."""
 
 from __future__ import annotations
 
@@ -27,38 +27,39 @@ _NAME = "checkpoint"
 
 
 class CheckpointIO(_CheckpointIO):
-    """Lightning saves to and loads from Holdfast.
+    """A plugin with which Lightning saves to Holdfast and loads from it.
 
         trainer = Trainer(plugins=[hf.CheckpointIO(job="my-run")],
                           callbacks=[ModelCheckpoint(every_n_train_steps=10, save_last=True)])
         trainer.fit(model, ckpt_path="last")
 
-    A checkpoint becomes the version whose step is the checkpoint's global step, or the next free
-    one. At its path there is a small file that says which version it is, written when the version
-    is committed: ModelCheckpoint, "last" and "best" work as ever. `ckpt_path=CheckpointIO.NEWEST`
-    loads the newest version, wherever the folder is: of the line that was loaded last.
+    A checkpoint becomes a version whose step is the checkpoint's global step, or the next free one.
+    At its path there is a small pointer file that names the version, written when the version is
+    committed. ModelCheckpoint, "last" and "best" work as usual. `ckpt_path=CheckpointIO.NEWEST`
+    loads the newest version of the current lineage, without any pointer file.
 
-    Strategies whose rank 0 saves for all (single device, DDP) are served. The job is one of a
-    single rank, with a name of its own; all ranks load it together.
+    The plugin supports strategies in which rank 0 saves for all (single device, DDP). The job must
+    have its own name and has a single rank when saving. All ranks load it together.
 
     Args:
         job: [A-Za-z0-9._-]{1,128}; the same at each start.
-        tier: where a version is safe before a save returns. On disk it stays as long as retention
-            keeps it, as a file would; in memory, which is sooner, the newest is kept for sure.
-        timeout: seconds, of a save and of a load.
-        allow_pickle: values that have no JSON form are pickled, and pickles in checkpoints loaded.
+        tier: where a version is committed before a save returns. On disk, it stays as long as
+            retention keeps it. Memory is faster, and only the newest version is sure to be kept
+            there.
+        timeout: seconds for a save, and for a load.
+        allow_pickle: pickle values that have no JSON form, and load pickles from checkpoints.
         client_options: further arguments of `holdfast.Client`.
     """
 
-    #: A path that stands for the job's newest version.
+    #: A path that means the newest version of the job.
     NEWEST = "holdfast-newest"
 
     def __init__(self, job: str, *, tier: Tier = Tier.DISK, timeout: float = 120.0,
                  allow_pickle: bool = False, **client_options: Any) -> None:
         if job == os.environ.get("HOLDFAST_JOB") and os.environ.get("WORLD_SIZE", "1") != "1":
-            raise InvalidArgumentError(f"job {job} is the one that holdfast run has started, with "
-                                       f"several ranks; Lightning saves on one: give "
-                                       f"CheckpointIO another name, such as {job}.lightning")
+            raise InvalidArgumentError(f"job {job} is the run's own job, which has several ranks, "
+                                       f"and Lightning saves on one rank: give CheckpointIO "
+                                       f"another name, such as {job}.lightning")
         self.job = job
         self._options = dict(tier=tier, timeout=timeout, allow_pickle=allow_pickle, keep=True,
                              **client_options)
@@ -72,16 +73,18 @@ class CheckpointIO(_CheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike,
                         storage_options: Any = None) -> None:
-        """On rank 0. Returns when the checkpoint is committed. One that cannot be, since the agent
-        is away or overloaded, is left out with a warning: training goes on.
+        """Saves a checkpoint. Called on rank 0. Returns when the checkpoint is committed.
+
+        If the agent is missing or overloaded, the checkpoint is skipped with a warning, and training
+        goes on.
 
         Raises:
-            UnsupportedValueError: names a value that only a pickle could hold.
+            UnsupportedValueError: a value can only be saved as a pickle; the message names it.
             FencedError: a newer start of the job is saving.
         """
         if storage_options is not None:
-            raise TypeError("CheckpointIO of Holdfast has no storage_options: its constructor "
-                            "takes what there is to choose")
+            raise TypeError("Holdfast's CheckpointIO has no storage_options: pass options to its "
+                            "constructor")
         try:
             store = self._saver()
             version = store.save({_NAME: checkpoint}, int(checkpoint.get("global_step", 0)))
@@ -93,14 +96,14 @@ class CheckpointIO(_CheckpointIO):
 
     def load_checkpoint(self, path: str | os.PathLike, map_location: Any = None,
                         weights_only: bool | None = None) -> dict[str, Any]:
-        """On all ranks together. Nothing is unpickled, whatever `weights_only` says, but with
-        `allow_pickle`.
+        """Loads a checkpoint. All ranks call this together. Pickles are loaded only with
+        `allow_pickle`; `weights_only` has no effect.
 
         Raises:
-            FileNotFoundError: there is no such file; or no version, for NEWEST.
-            NotFoundError: the version is kept no more.
+            FileNotFoundError: there is no such file or, for NEWEST, no version.
+            NotFoundError: the version was removed.
         """
-        # Loading is a start of the job, of all ranks; rank 0's saves are the next.
+        # The load is one start of the job, with all ranks. Rank 0's saves are the next start.
         self.teardown()
         run_id, pointer = self._agreed(path)
         store = TreeStore(self.job, rank=_rank(), world=_world(), run_id=run_id, **self._options)
@@ -113,28 +116,28 @@ class CheckpointIO(_CheckpointIO):
             store.close()
 
     def _agreed(self, path: str | os.PathLike) -> tuple[str, Pointer | None]:
-        """A name of the start, and what rank 0 finds at the path; None: the newest."""
-        said: list[Any] = [uuid.uuid4().hex, None]
+        """The run ID and rank 0's pointer, the same on all ranks. No pointer: the newest version."""
+        shared: list[Any] = [uuid.uuid4().hex, None]
         if _rank() == 0 and os.fspath(path) != self.NEWEST:
             try:
-                said[1] = Pointer.read(os.fspath(path))
+                shared[1] = Pointer.read(os.fspath(path))
             except (OSError, HoldfastError) as error:
-                said[1] = error
+                shared[1] = error
         if _world() > 1:
-            dist.broadcast_object_list(said)
-        if isinstance(said[1], Exception):
-            raise said[1]
-        return said[0], said[1]
+            dist.broadcast_object_list(shared)
+        if isinstance(shared[1], Exception):
+            raise shared[1]
+        return shared[0], shared[1]
 
     def remove_checkpoint(self, path: str | os.PathLike) -> None:
-        """Removes the file at the path. The version stays as long as the job's retention keeps it:
-        which versions those are is the service's to say (`holdfast pin` keeps one)."""
+        """Removes the pointer file at the path. The version stays as long as the job's retention keeps
+        it. `holdfast pin` keeps a version."""
         try:
             Pointer.read(os.fspath(path))
         except FileNotFoundError:
             return
         except (InvalidArgumentError, OSError) as error:
-            _logger.warning("%s is left where it is: %s", path, error)
+            _logger.warning("%s is not removed: %s", path, error)
             return
         os.unlink(path)
 

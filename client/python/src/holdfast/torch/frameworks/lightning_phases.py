@@ -1,4 +1,4 @@
-"""What Lightning does between steps."""
+"""Marks what Lightning does between steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["PhaseCallback"]
 
 
 class PhaseCallback(_Callback):
-    """Says when Lightning evaluates, so that a rank that is busy with it is not taken for hung. For
-    trainings whose own ranks are a job, saved by a `Checkpointer`:
+    """Marks Lightning's evaluations, so that an evaluating rank is not reported as hung. For
+    trainings that save their ranks as a job with a `Checkpointer`:
 
         trainer = Trainer(callbacks=[hf.PhaseCallback()])
     """

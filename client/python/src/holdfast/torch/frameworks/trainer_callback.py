@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, saved every step."""
+"""Saves Hugging Face's Trainer every step."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["TrainerCallback"]
 
 _logger = logging.getLogger("holdfast")
 _LOG_ENTRIES_MAX = 1000
-#: In the Trainer's own checkpoints, and all that there is in the folder that it is given here.
+#: A file in the Trainer's own checkpoints, and the only one in the folder that resume() makes.
 _STATE = "trainer_state.json"
 
 
 class _Position:
-    """Where the Trainer is in its training, as an entry of the state."""
+    """The Trainer's position in its training, as an entry of the state."""
 
     def __init__(self) -> None:
         self.state: TrainerState | None = None
         self.callbacks: dict[str, Any] = {}
-        #: When it was saved: as an epoch begins, as a step begins, or at the end.
+        #: When the state is saved: "epoch" (an epoch begins), "step" (a step begins) or "end".
         self.moment = ""
         self.restored: dict[str, Any] = {}
 
@@ -53,34 +53,34 @@ class _Position:
 
 
 class TrainerCallback(transformers.TrainerCallback):
-    """Saves a `transformers.Trainer` every step, and goes on where the newest version ends.
+    """Saves a `transformers.Trainer` every step, and resumes it from the newest version.
 
         callback = hf.TrainerCallback(job="my-run")
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.resume(trainer))
 
-    Model, optimizer, scheduler, scaler, random generators and the Trainer's own state come back;
-    the Trainer skips the data that it has seen, as it does for its own checkpoints. A training that
-    was killed ends as one that was not, to the bit, where the Trainer's data order depends on its
-    seed alone: not where collators or datasets draw from the global generators.
+    Model, optimizer, scheduler, scaler, random generators and the Trainer's own state are restored.
+    The Trainer skips the data that it has seen, as for its own checkpoints. The result of a training
+    that was killed is bit for bit that of an uninterrupted one, if the order of the data depends on
+    the Trainer's seed alone. It differs if collators or datasets use the global generators.
 
-    A step is saved when all of it is over (evaluation and logging, too), right before the next one
-    begins. Between then and the optimizer's step nothing else may change the parameters, or it
-    calls `guard()` first. Trainers on one device and under DistributedDataParallel are served; those
-    that leave the state to DeepSpeed are not.
+    A step is saved after all its work, including evaluation and logging, directly before the next
+    step begins. From then until the optimizer's step, code that changes parameters must call
+    `guard()` first. The callback supports Trainers on one device and under DistributedDataParallel,
+    but not with DeepSpeed.
 
     Args:
-        job: [A-Za-z0-9._-]{1,128}; the same on all ranks, and at each start.
-        every: steps from save to save. The last step is saved always.
-        state: more entries for `Checkpointer`: a data set that has state_dict(), say.
-        timeout: seconds, of restoring, and of the last save.
+        job: [A-Za-z0-9._-]{1,128}; the same on all ranks and at each start.
+        every: the number of steps from save to save. The last step is always saved.
+        state: more entries for `Checkpointer`, for example a data set that has state_dict().
+        timeout: seconds for restoring, and for the last save.
         checkpointer_options: further arguments of `Checkpointer`.
     """
 
     def __init__(self, job: str, *, every: int = 1, state: Mapping[str, Any] | None = None,
                  timeout: float = 120.0, **checkpointer_options: Any) -> None:
         if every < 1:
-            raise ValueError(f"every={every}: it is at least 1")
+            raise ValueError(f"every={every}: must be at least 1")
         self.job, self.every, self.timeout = job, every, timeout
         self._more = dict(state or {})
         self._options = checkpointer_options
@@ -89,7 +89,7 @@ class TrainerCallback(transformers.TrainerCallback):
         self._run_id: str | None = None
         self._trainer: Any = None
         self._position = _Position()
-        self._found: int | None = None  # the step to go on after; None: nobody has asked yet
+        self._found: int | None = None  # the newest saved step, 0: none; None: not looked up yet
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._random: dict[str, Any] | None = None
         self._due = self._saved = 0
@@ -98,18 +98,17 @@ class TrainerCallback(transformers.TrainerCallback):
     # -------------------------------------------------------------------------------- resuming
 
     def resume(self, trainer: Any) -> str | None:
-        """What to give to `Trainer.train(resume_from_checkpoint=…)`; None: a fresh start. All ranks
-        call this.
+        """Returns the argument for `Trainer.train(resume_from_checkpoint=…)`. None: a fresh start.
+        All ranks call this.
 
-        It is a folder with the Trainer's state and nothing else. The tensors are filled in place,
-        in `on_train_begin`: until then the Trainer's method that reads weights does not do so from
-        this folder.
+        The result is a folder that has only the Trainer's state. The tensors are filled in place in
+        `on_train_begin`. Until then the Trainer's method that reads weights skips this folder.
         """
         self._trainer = trainer
         if trainer.is_deepspeed_enabled:
-            raise UnsupportedError("the Trainer leaves the state to DeepSpeed: use "
+            raise UnsupportedError("the Trainer uses DeepSpeed, which saves the state itself: use "
                                    "hf.DeepSpeedEngine")
-        position = self._look(trainer.args.world_size)
+        position = self._find_newest(trainer.args.world_size)
         if position is None:
             return None
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-resume-")
@@ -118,8 +117,8 @@ class TrainerCallback(transformers.TrainerCallback):
         _read_no_weights_from(str(folder), trainer)
         return str(folder)
 
-    def _look(self, world: int) -> dict[str, Any] | None:
-        """Where the newest version was saved, without its tensors."""
+    def _find_newest(self, world: int) -> dict[str, Any] | None:
+        """The position of the newest version, read without its tensors. None: there is no version."""
         if self._run_id is None and not os.environ.get("HOLDFAST_RUN_ID"):
             self._run_id = agreed_run_id(world)
         position = _Position()
@@ -134,20 +133,19 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                        **kwargs: Any) -> None:
-        """Restores in place.
+        """Restores the state in place.
 
         Raises:
-            FailedPreconditionError: the job has a version, but the Trainer was not told to go on
-                with it.
-            StateMismatchError: model or optimizer are not those of the version.
+            FailedPreconditionError: the job has a version, but the Trainer does not resume from it.
+            StateMismatchError: model or optimizer differ from the version.
         """
         self._close()
         if self._found is None:
-            self._look(args.world_size)
+            self._find_newest(args.world_size)
         if self._found and state.global_step != self._found:
             raise FailedPreconditionError(
-                f"job {self.job} has been saved up to step {self._found}, and the Trainer begins "
-                f"at {state.global_step}: call trainer.train(resume_from_checkpoint="
+                f"job {self.job} has been saved up to step {self._found}, but the Trainer begins "
+                f"at step {state.global_step}: call trainer.train(resume_from_checkpoint="
                 f"callback.resume(trainer)), or choose another job")
         optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
         entries = {"model": self._shared(kwargs["model"]), "optim": getattr(optimizer, "optimizer", optimizer),
@@ -158,18 +156,18 @@ class TrainerCallback(transformers.TrainerCallback):
         self.checkpointer = Checkpointer(self.job, entries, run_id=self._run_id, **self._options)
         step = self.checkpointer.restore(timeout=self.timeout) - 1
         if step > 0:
-            _logger.info("job %s goes on after step %d", self.job, step)
-            # Fetching what follows draws from the generators: they are set again, where they were
-            # when the version was saved.
+            _logger.info("job %s continues after step %d", self.job, step)
+            # Fetching the first data draws from the generators. They are set again later, at the point
+            # of the training where the version was saved.
             self._random = random_state.capture()
         self._due = self._saved = state.global_step
         self._found = None
-        self._leave_folder()
-        # Data that was seen before is skipped, and the first is loaded.
+        self._remove_folder()
+        # The Trainer skips the data that it has seen, and loads the first batch.
         self._enter(Phase.INIT)
 
     def _enter(self, phase: Phase | None) -> None:
-        """What comes now, until something else does; None: steps."""
+        """Ends the current phase and begins another. None: training steps."""
         before, self._phase = self._phase, phase
         if phase is not None:
             phases.begin(phase)
@@ -177,12 +175,12 @@ class TrainerCallback(transformers.TrainerCallback):
             phases.end(before)
 
     def _shared(self, model: Any) -> Any:
-        """The model in the Trainer's own DistributedDataParallel, which says what ranks share."""
+        """The model in its DistributedDataParallel wrapper, if any, which shows what the ranks share."""
         wrapped = getattr(self._trainer, "model_wrapped", None)
         data_parallel = isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
         return wrapped if data_parallel and wrapped.module is model else model
 
-    def _leave_folder(self) -> None:
+    def _remove_folder(self) -> None:
         if self._trainer is not None:
             vars(self._trainer).pop("_load_from_checkpoint", None)
         folder, self._folder = self._folder, None
@@ -191,7 +189,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def _set_generators(self, here: bool) -> None:
         if self._random is not None and here:
-            random_state.bring_back(self._random)
+            random_state.restore(self._random)
             self._random = None
 
     # ---------------------------------------------------------------------------------- saving
@@ -199,7 +197,7 @@ class TrainerCallback(transformers.TrainerCallback):
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl,
                        **kwargs: Any) -> None:
         moment = self._position.restored.get("moment", "")
-        self._enter(Phase.INIT)  # the first data of the epoch
+        self._enter(Phase.INIT)  # loads the first batch of the epoch
         self._set_generators(moment == "epoch"
                              or (moment == "end" and float(state.epoch or 0).is_integer()))
         self._save(state, control, "epoch")
@@ -215,7 +213,7 @@ class TrainerCallback(transformers.TrainerCallback):
         if control.should_training_stop or state.global_step % self.every == 0:
             self._due = state.global_step
         if control.should_training_stop:
-            # Later it may be another model's turn: the best one's.
+            # Saved now, since the Trainer may load its best model later.
             self._save(state, control, "end")
         self._enter(_next_phase(control))
 
@@ -236,7 +234,7 @@ class TrainerCallback(transformers.TrainerCallback):
             try:
                 self.checkpointer.wait(self._saved, Tier.MEMORY, self.timeout)
             except HoldfastError as error:
-                _logger.error("the end of the training, step %d, is not saved: %s", self._saved,
+                _logger.error("the last step of the training, %d, is not saved: %s", self._saved,
                               error)
         self._close()
 
@@ -250,7 +248,7 @@ class TrainerCallback(transformers.TrainerCallback):
                                wait_for_slot=self.timeout if moment == "end" else 0)
 
     def _callbacks(self, state: TrainerState, control: TrainerControl) -> Iterator[tuple[str, Any]]:
-        """What the Trainer's own checkpoints say of its callbacks."""
+        """The states of the Trainer's callbacks, in the form of the Trainer's checkpoints."""
         exportable = [control] if self._trainer is None \
             else [*self._trainer.callback_handler.callbacks, control]
         found: dict[str, list[Any]] = {}
@@ -261,7 +259,8 @@ class TrainerCallback(transformers.TrainerCallback):
             yield name, states if len(states) > 1 else states[0]
 
     def guard(self) -> None:
-        """Before parameters change other than by the optimizer's step; see `Checkpointer.guard`."""
+        """Call this before you change parameters outside of the optimizer's step; see
+        `Checkpointer.guard`."""
         if self.checkpointer is not None:
             self.checkpointer.guard()
 
@@ -269,12 +268,12 @@ class TrainerCallback(transformers.TrainerCallback):
         self._enter(None)
         checkpointer, self.checkpointer = self.checkpointer, None
         if checkpointer is not None:
-            with contextlib.suppress(HoldfastError):  # each was told when it happened
+            with contextlib.suppress(HoldfastError):  # each was logged when it happened
                 checkpointer.close(self.timeout)
 
 
 def _next_phase(control: TrainerControl) -> Phase | None:
-    """What the Trainer does before its next step."""
+    """The phase between this step and the next one. None: none."""
     if control.should_evaluate:
         return Phase.EVALUATION
     return Phase.CHECKPOINT if control.should_save else None

@@ -1,5 +1,5 @@
-"""What frameworks give their checkpoint engines, trees of tensors and values, as versions of a job;
-and the pointers that stand where the frameworks expect files."""
+"""Saves the checkpoints of frameworks, which are trees of tensors and values, as versions of a job, and
+writes pointer files in place of the frameworks' files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENTRY = "trees"
 
 @dataclass(frozen=True)
 class Pointer:
-    """Which tree of which version a path stands for. The file is JSON of some hundred bytes."""
+    """Names the tree of a version that a path stands for. The file is JSON of some hundred bytes."""
 
     job: str
     incarnation: int
@@ -41,7 +41,7 @@ class Pointer:
         return Version(self.incarnation, self.step)
 
     def write(self, path: str) -> None:
-        """All of it or none, durable."""
+        """Writes the file atomically and syncs it."""
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         part = f"{path}.{uuid.uuid4().hex}.part"
         with open(part, "w", encoding="utf-8") as file:
@@ -52,7 +52,7 @@ class Pointer:
 
     @staticmethod
     def read(path: str) -> Pointer:
-        """Raises FileNotFoundError, and InvalidArgumentError for a file of another kind."""
+        """Reads a pointer file. Raises FileNotFoundError, and InvalidArgumentError for any other file."""
         with open(path, "rb") as file:
             data = file.read(64 << 10)
         try:
@@ -62,12 +62,12 @@ class Pointer:
             return Pointer(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(
-                f"{path} is no checkpoint of Holdfast but a file of its own: load it without "
+                f"{path} is no checkpoint of Holdfast, but a regular file: load it without "
                 f"Holdfast's plugin") from error
 
 
 class _Trees(GeneralPart):
-    """Trees whose tensors stay as they are until their copy is done."""
+    """A part for trees whose tensors do not change until their copy is done."""
 
     copied = False
 
@@ -80,15 +80,15 @@ class _Trees(GeneralPart):
 
 
 class TreeStore:
-    """Saves trees by name, each rank its own, as one version of a job, and loads any of them. All
-    ranks make theirs together.
+    """Saves named trees of each rank as one version of a job, and loads any of them. All ranks create
+    their store together.
 
     Args:
-        job, rank, world, run_id, allow_pickle, client_options: as of `Checkpointer`.
-        tier: where a version is safe before `save` returns.
-        timeout: seconds, of saving and of loading.
-        keep: the tensors are the live ones of a model, the same at each save: they stay described.
-            Otherwise they are let go of after each save, and described anew.
+        job, rank, world, run_id, allow_pickle, client_options: as for `Checkpointer`.
+        tier: where a version is committed before `save` returns.
+        timeout: seconds for a save, and for a load.
+        keep: True if the tensors are the live ones of a model, the same at each save: they stay
+            described. False: they are released after each save, and described again.
     """
 
     def __init__(self, job: str, *, rank: int, world: int, run_id: str | None, tier: Tier,
@@ -109,71 +109,71 @@ class TreeStore:
         self._loaded: Version | None = None
 
     def save(self, trees: Mapping[str, Any], step: int) -> Version:
-        """Saves all ranks' trees as version `step`, or the next that is free: all ranks call this
-        with the same. Returns when it is committed.
+        """Saves the trees of all ranks as version `step`, or as the next free step. All ranks call
+        this with the same step. Returns when the version is committed.
 
         Raises:
-            HoldfastError: it is not.
+            HoldfastError: the version is not committed.
         """
         step = self._last = max(step, self._last + 1)
         self._part.trees = dict(trees)
         try:
-            self._hand_over(step)
+            self._submit(step)
             self._checkpointer.wait(step, self.tier, self.timeout)
             return Version(self._checkpointer.stats()["incarnation"], step)
         finally:
-            # The trees are the caller's again.
+            # The caller may change the trees again.
             self._part.trees = {}
             if self.keep:
                 self._checkpointer._guard_quietly()
             else:
                 self._checkpointer.forget()
 
-    def _hand_over(self, step: int) -> None:
+    def _submit(self, step: int) -> None:
         if not self._checkpointer.save(step, wait_for_slot=self.timeout):
-            raise UnavailableError(f"step {step} of job {self.job} is not saved: there is no "
-                                   f"agent, or it has no memory free; the log says which")
+            raise UnavailableError(f"step {step} of job {self.job} is not saved: the agent "
+                                   f"is missing or has no free memory; see the log")
 
     def newest(self) -> Pointer | None:
-        """The first tree of rank 0 of the newest version; None: the job has none."""
-        view = self._checkpointer.open_view(None, self.timeout)
-        if view is None:
+        """The first tree of rank 0 in the newest version. None: the job has no version."""
+        reader = self._checkpointer.open_version(None, self.timeout)
+        if reader is None:
             return None
-        with view:
-            _, state = Saved(view, self.rank, self.world).values_of(0)
-            name = next(iter(self._trees_of(state, view.version)))
-            return Pointer(self.job, *view.version, 0, name)
+        with reader:
+            _, state = Saved(reader, self.rank, self.world).values_of(0)
+            name = next(iter(self._trees_of(state, reader.version)))
+            return Pointer(self.job, *reader.version, 0, name)
 
     def _trees_of(self, state: Any, version: Version) -> Any:
         trees = state["parts"].get(_ENTRY)
         if not trees:
-            raise InvalidArgumentError(f"version {version} of job {self.job} has not been saved by "
+            raise InvalidArgumentError(f"version {version} of job {self.job} was not saved by "
                                        f"a framework's plugin: restore it with Checkpointer")
         return trees
 
     def load(self, pointer: Pointer) -> Any:
-        """A tree, its tensors on the host. All ranks load of the same version.
+        """Loads a tree, with its tensors in host memory. All ranks load from the same version.
 
         Raises:
-            NotFoundError: the version is kept no more.
+            NotFoundError: the version was removed.
         """
         if pointer.job != self.job:
             raise InvalidArgumentError(f"the checkpoint belongs to job {pointer.job}, not to "
                                        f"{self.job}: give the plugin that name")
         if self._loaded not in (None, pointer.version) and not os.environ.get("HOLDFAST_RUN_ID"):
-            # A start of a job loads one version: this is another start.
+            # A start of a job loads one version: another version needs another start.
             self._checkpointer.close(self.timeout)
             self._start(agreed_run_id(self.world))
         self._loaded = pointer.version
         allow_pickle = self._part.allow_pickle
-        view = self._checkpointer.open_view(pointer.version, self.timeout)
-        assert view is not None  # a version that was asked for
-        with view:
-            saved = Saved(view, self.rank, self.world)
+        reader = self._checkpointer.open_version(pointer.version, self.timeout)
+        assert reader is not None  # a named version: if missing, open_version raises
+        with reader:
+            saved = Saved(reader, self.rank, self.world)
             _, state = saved.values_of(pointer.rank)
-            encoded = self._trees_of(state, view.version).get(pointer.name)
+            encoded = self._trees_of(state, reader.version).get(pointer.name)
             if encoded is None:
-                raise NotFoundError(f"version {view.version} of job {self.job} has no "
+                raise NotFoundError(f"version {reader.version} of job {self.job} has no "
                                     f"{pointer.name} of rank {pointer.rank}")
             tensors = self._part.wanted(encoded)
             fill(saved, pointer.rank, tensors, self.timeout)
@@ -185,8 +185,8 @@ class TreeStore:
 
 
 def moved(tree: Any, map_location: Any) -> Any:
-    """The tensors where `map_location` of torch.load wants them; functions may want them on the
-    host, where they are."""
+    """Moves the tensors of a tree from the host to `map_location`, as torch.load does. A function as
+    `map_location` leaves them on the host."""
     if isinstance(map_location, Mapping):
         map_location = map_location.get("cpu")
     if map_location is None or isinstance(map_location, Callable):  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "agent/pipeline/restore.h"
+
+namespace holdfast::agent {
+
+/// Returns the chunks of a pinned slot that do not match its seal. For a shard on disk, unreadable
+/// chunks also count as bad.
+Result<std::vector<uint64_t>> BadChunksInMemory(Segment& segment, uint32_t slot);
+Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardKey& key);
+
+/// Replaces the bad chunks of a pinned slot, or of a shard on disk, in place. A good chunk is taken
+/// from the other tier of this node, or else decoded by the group that `prepare` names, and is
+/// checked against the seal before it is written. Good chunks are not touched, and peers keep
+/// reading them. OK: the replica is intact and reported as stored. On an error the remaining bad
+/// chunks stay bad, and a later directive may succeed. Only IoError means that the device does not
+/// keep the bytes. Blocks; run it on a worker.
+Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+                      uint32_t slot);
+Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare);
+
+/// Fills a leased slot with a shard of which this node's disk has a damaged replica: reads the good
+/// chunks from disk and decodes the others. `lease` is called once with the image's length.
+/// NotFound: the disk has no replica of the committed image.
+Result<ShardSeal> FillFromDisk(
+    const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+    const std::function<Result<std::span<std::byte>>(uint64_t image_bytes)>& lease);
+
+}  // namespace holdfast::agent

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/pipeline/coordinator_link.h"
+#include "storage/base/mutex.h"
+
+namespace holdfast::agent {
+
+/// The reports of one message to the coordinator.
+struct ReportBatch {
+  std::vector<StoredReplica> replicas;
+  std::vector<FailedReplica> failed;
+  std::vector<RemovedReplica> removed;
+  std::vector<Prepared> prepared;
+  std::vector<TierWanted> wanted;
+  std::vector<std::string> warnings;  // always the complete list
+  std::vector<LocalRank> ranks;       // likewise
+  bool empty() const {
+    return replicas.empty() && failed.empty() && removed.empty() && prepared.empty();
+  }
+};
+
+/// The replicas that this node has, and the reports that the coordinator has not acknowledged. A
+/// report is pending until the batch that carries it is acknowledged. A newer report about the same
+/// replica replaces a pending one; the number of other pending reports is limited. The queue
+/// therefore stays bounded by the number of replicas while the coordinator is away. Thread-safe.
+class ReportQueue {
+ public:
+  void Add(StoredReplica report);
+  void Add(FailedReplica failed);
+  void Add(RemovedReplica removed);
+  void Add(Prepared prepared);
+  void Add(TierWanted wanted);
+  void SetWarnings(std::vector<std::string> warnings);
+  void SetRanks(std::vector<LocalRank> ranks);
+
+  /// Waits up to `timeout_ms` until a report is pending. Returns whether one is.
+  bool AwaitPending(int timeout_ms);
+  /// Wakes AwaitPending once.
+  void Wake();
+  /// Removes and returns the pending reports, oldest first. The caller passes the batch to Return()
+  /// when it was not acknowledged.
+  ReportBatch Take();
+  void Return(ReportBatch batch);
+  /// Returns all replicas, for an attach. The coordinator replaces its inventory of this node with
+  /// them. No stored or removed replica is pending afterwards.
+  ReportBatch Inventory();
+
+ private:
+  using Place = std::pair<ShardKey, Tier>;
+  void AddPending(const Place& place) HOLDFAST_REQUIRES(mutex_);
+  void ForgetPending(const Place& place) HOLDFAST_REQUIRES(mutex_);
+  bool HasPending() const HOLDFAST_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<Place, StoredReplica> held_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<Place> pending_replicas_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<FailedReplica> failed_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<RemovedReplica> removed_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<Prepared> prepared_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
+  bool urgent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // woken, or warnings or ranks changed
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/api/version_listing.h"
+#include "agent/pipeline/restore.h"
+#include "storage/base/mutex.h"
+
+namespace holdfast::agent {
+
+/// The node's facilities that a version reader needs. All outlive the reader and are thread-safe.
+struct ReaderTools {
+  const RestoreTools& restore;
+  /// Requests the current locations of the shards from the coordinator. Blocks.
+  std::function<Result<VersionPlaces>(const std::string& job, VersionId version)> find_places;
+  std::function<bool()> stopping;
+};
+
+/// Reads all shards of one committed version, chunk by chunk and from any source: this node's
+/// memory, another node's, a disk, or the parity group when no replica is left. A chunk that does
+/// not match its checksum is read from the next source. Keeps the shards' seals, headers and extra
+/// state in memory, but none of their tensor data. Thread-safe; calls block.
+class VersionReader {
+ public:
+  /// Reads the seals, headers and extra state of all shards. `incarnation` is the job's current
+  /// one.
+  static Result<std::shared_ptr<VersionReader>> Open(const ReaderTools& tools,
+                                                     const std::string& job, VersionId version,
+                                                     Incarnation incarnation);
+  /// For Open() only.
+  VersionReader(const ReaderTools& tools, std::string job, VersionId version,
+                Incarnation incarnation)
+      : tools_(tools), job_(std::move(job)), version_(version), incarnation_(incarnation) {}
+  ~VersionReader();
+
+  /// Returns the kept data of all shards, as spans into memory that lives as long as the reader.
+  std::vector<ListedShard> Listing() const;
+  /// Reads the image bytes of a shard from `offset` on. `offset` is a chunk's first byte, and
+  /// `into` ends where a chunk ends. While no source has the bytes, requests the locations again
+  /// and retries for a minute.
+  Status Read(Rank rank, uint64_t offset, std::span<std::byte> into);
+
+ private:
+  struct Shard {
+    ShardSeal seal;
+    std::vector<std::byte> header;
+    std::vector<std::byte> extras;
+  };
+  class Source;
+
+  Status LoadShards();
+  Status LoadShard(Rank rank);
+  std::shared_ptr<const VersionPlaces> places();
+  Status FindPlaces();
+  /// Calls FindPlaces() after a source has failed, at most once a second, so that the next chunks
+  /// are not requested from a lost node first.
+  void RefreshPlaces();
+  /// Calls `take` with each source of the shard, cheapest first, until one call succeeds.
+  Status TrySources(Rank rank, const std::function<Status(const Source&)>& take);
+  std::vector<Source> SourcesOf(Rank rank, const VersionPlaces& places) const;
+  Status ReadSeal(const Source& source, const ShardKey& key, uint64_t digest, ShardSeal* seal);
+  Status ReadFrom(const Source& source, const ShardSeal& seal, uint64_t offset,
+                  std::span<std::byte> into);
+  Status ReadFromDisk(const ShardSeal& seal, uint64_t offset, std::span<std::byte> into);
+  Status Decode(const Source& source, const ShardSeal& seal, uint64_t offset,
+                std::span<std::byte> into);
+
+  const ReaderTools tools_;
+  const std::string job_;
+  const VersionId version_;
+  const Incarnation incarnation_;
+  std::vector<Shard> shards_;  // by rank; constant after Open()
+
+  Mutex mutex_;
+  std::shared_ptr<const VersionPlaces> places_ HOLDFAST_GUARDED_BY(mutex_);
+  Clock::TimePoint found_at_ HOLDFAST_GUARDED_BY(mutex_);
+  /// Open files that no thread reads at the moment, by rank.
+  std::map<uint32_t, std::vector<std::unique_ptr<ShardChunks>>> files_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast::agent

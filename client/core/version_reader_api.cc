@@ -1,0 +1,60 @@
+// The C interface of readers.
+
+#include <holdfast/holdfast.h>
+
+#include <memory>
+#include <optional>
+
+#include "client/core/api.h"
+
+using holdfast::Status;
+using holdfast::client::Client;
+using holdfast::client::Guarded;
+
+struct holdfast_reader {
+  Client* client = nullptr;
+  std::unique_ptr<holdfast::client::VersionReader> core;
+};
+
+extern "C" {
+
+holdfast_code holdfast_reader_open(holdfast_client* client, const holdfast_version* wanted,
+                                   uint32_t timeout_ms, holdfast_reader** reader,
+                                   holdfast_error* error) {
+  if (reader != nullptr) *reader = nullptr;
+  return Guarded(error, [&]() -> Status {
+    if (client == nullptr || reader == nullptr) {
+      return holdfast::InvalidArgumentError("client or reader is NULL");
+    }
+    HOLDFAST_RETURN_IF_ERROR(client->core->CheckProcess());
+    HOLDFAST_ASSIGN_OR_RETURN(const auto version, holdfast::client::WantedVersion(wanted));
+    auto holder = std::make_unique<holdfast_reader>();
+    holder->client = client->core.get();
+    HOLDFAST_ASSIGN_OR_RETURN(holder->core, client->core->OpenReader(version, timeout_ms));
+    *reader = holder.release();
+    return Status::Ok();
+  });
+}
+
+const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader) {
+  return reader == nullptr ? nullptr : &reader->core->info();
+}
+
+holdfast_code holdfast_reader_load(holdfast_reader* reader, const holdfast_tensor* tensors,
+                                   size_t count, uint32_t timeout_ms, holdfast_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (reader == nullptr || (tensors == nullptr && count > 0)) {
+      return holdfast::InvalidArgumentError("reader or tensors is NULL");
+    }
+    HOLDFAST_RETURN_IF_ERROR(reader->client->CheckProcess());
+    HOLDFAST_ASSIGN_OR_RETURN(const auto state, holdfast::client::DescribeState({tensors, count}));
+    return reader->client->LoadTensors(*reader->core, state, timeout_ms);
+  });
+}
+
+void holdfast_reader_close(holdfast_reader* reader) {
+  if (reader == nullptr || !reader->client->CheckProcess().ok()) return;
+  delete reader;
+}
+
+}  // extern "C"

@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/peers.h"
+#include "coordinator/state/state.h"
+
+// The impact of a node loss: applies the rules of a restore to a copy of the state without the
+// replicas of these nodes.
+
+namespace holdfast::coord {
+
+NodeLossImpact State::ImpactOn(const Job& job, const std::set<NodeIndex>& lost) const {
+  const auto is_lost = [&lost](NodeIndex node) { return lost.count(node) != 0; };
+  NodeLossImpact impact;
+  impact.job = job.name;
+  impact.stops = std::any_of(job.rank_nodes.begin(), job.rank_nodes.end(), is_lost);
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const VersionState& version = it->second;
+    if (!version.committed() || IsAbandoned(job, it->first)) continue;
+    const bool newest = impact.newest.incarnation.value == 0;
+    if (newest) impact.newest = it->first;
+    VersionState left = version;
+    left.RemoveReplicasIf([&](const Replica& replica) { return is_lost(replica.node); });
+    if (IsRestorable(job, left)) {
+      impact.keeps = newest;
+      impact.fallback = it->first;
+      return impact;
+    }
+    if (newest) {
+      impact.why_not = MissingText(job, left);
+      if (!IsRestorable(job, version)) {
+        impact.why_not += "; it cannot be restored with these nodes either";
+      }
+    }
+  }
+  if (impact.newest.incarnation.value != 0) return impact;
+  // Without a commit, all trained steps are lost with any node that the job's ranks run on.
+  impact.keeps = job.newest_seen.value == 0 || !impact.stops;
+  if (!impact.keeps) {
+    impact.why_not = "nothing is committed yet: the job would start from the beginning";
+  }
+  return impact;
+}
+
+Result<std::vector<NodeLossImpact>> State::ImpactOfLosing(
+    const std::string& only, const std::vector<std::string>& nodes) const {
+  if (!only.empty() && jobs_.count(only) == 0) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", only)));
+  }
+  std::set<NodeIndex> lost;
+  for (const std::string& name : nodes) {
+    auto found = node_names_.find(name);
+    if (found == node_names_.end()) {
+      return Fail(NotFoundError(fmt::format("no node '{}'; `holdfast nodes` lists them", name)));
+    }
+    lost.insert(found->second);
+  }
+  std::vector<NodeLossImpact> impacts;
+  for (const auto& [name, job] : jobs_) {
+    if (only.empty() || name == only) impacts.push_back(ImpactOn(job, lost));
+  }
+  return impacts;
+}
+
+}  // namespace holdfast::coord

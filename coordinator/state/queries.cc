@@ -1,0 +1,281 @@
+#include "coordinator/state/queries.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/peers.h"
+#include "coordinator/state/state.h"
+#include "coordinator/state/survival.h"
+
+namespace holdfast::coord {
+namespace {
+/// How long the warning about a second agent of the same name is shown after its last attempt.
+constexpr auto kRivalShown = std::chrono::seconds(30);
+
+/// Returns the replica that a shard is read from: in memory if there is one, else on disk. With
+/// `tier`, only replicas at that tier count.
+const Replica* Nearest(const RankShard& shard, std::optional<Tier> tier) {
+  const Replica* best = nullptr;
+  for (const Replica& replica : shard.replicas) {
+    if (tier && replica.tier != *tier) continue;
+    if (best == nullptr || replica.tier < best->tier) best = &replica;
+  }
+  return best;
+}
+
+Tier FarthestTier(const Job& job, const VersionState& version) {
+  Tier farthest = Tier::kMemory;
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const Replica* replica = Nearest(version.ranks[rank], std::nullopt);
+    Tier nearest = replica == nullptr ? Tier::kPeer : replica->tier;
+    if (nearest > Tier::kPeer && CanDecode(job, version, Rank{rank})) nearest = Tier::kPeer;
+    farthest = std::max(farthest, nearest);
+  }
+  return farthest;
+}
+
+uint32_t AvailableTiers(const Job& job, const VersionState& version) {
+  uint32_t tiers = 0;
+  for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+    const bool there = version.committed_at(tier) && version.held_at(tier) == version.world;
+    if (there) tiers |= TierBit(tier);
+  }
+  const bool at_peer = version.committed_at(Tier::kPeer) && PeerMargin(job, version, kAnyTier);
+  return at_peer ? tiers | TierBit(Tier::kPeer) : tiers;
+}
+
+Survival SurvivalOf(const Job& job, const VersionState& version, uint32_t available) {
+  Survival survival;
+  if (MayDecode(version)) survival.nodes = PeerMargin(job, version, kAnyTier).value_or(0);
+  if (!version.committed_at(Tier::kDisk)) return survival;
+  survival.nodes_after_power_cut = PeerMargin(job, version, TierBit(Tier::kDisk));
+  if (!survival.nodes_after_power_cut && (available & TierBit(Tier::kDisk)) != 0) {
+    survival.nodes_after_power_cut = 0;
+  }
+  return survival;
+}
+
+/// Returns the version of the current incarnation whose parity is being built: of the versions at
+/// or after the target, the first one with parity in memory from the largest number of members.
+const VersionState* PeerTarget(const Job& job) {
+  const VersionState* best = nullptr;
+  for (auto it = job.versions.lower_bound({job.incarnation, job.peer_target.step()});
+       it != job.versions.end(); ++it) {
+    const VersionState& version = it->second;
+    if (version.phase != Phase::kPending && !version.committed()) continue;
+    if (!MayReachPeer(job, version)) continue;
+    const bool better = best == nullptr ||
+                        version.parity_held_at(Tier::kMemory) > best->parity_held_at(Tier::kMemory);
+    if (better) best = &version;
+  }
+  return best;
+}
+}  // namespace
+
+std::vector<NodeStatus> State::Nodes() const {
+  std::vector<NodeStatus> statuses(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    NodeStatus& status = statuses[i];
+    status.name = node.name;
+    status.alive = node.attached;
+    status.data_address = node.data_address;
+    status.health = node.health;
+    status.seen_wall_nanos = node.seen_wall_nanos;
+    status.peer_address = node.peer_address;
+    status.labels = node.labels;
+    status.other_lives = OtherLivesOf(node);
+    if (!node.rival.empty() && at_.now - node.rival_seen < kRivalShown) {
+      status.health.warnings.push_back(fmt::format(
+          "a second agent, from {}, uses the name of this node and is refused: give each agent its "
+          "own `node`",
+          node.rival));
+    }
+  }
+  auto count = [&](const RankShard& shard, uint64_t NodeStatus::*in_memory) {
+    for (const Replica& replica : shard.replicas) {
+      NodeStatus& status = statuses[replica.node];
+      (replica.tier == Tier::kMemory ? status.*in_memory : status.held_disk_bytes) +=
+          shard.image_bytes;
+    }
+  };
+  for (const auto& [name, job] : jobs_) {
+    for (const auto& [id, version] : job.versions) {
+      for (const RankShard& shard : version.ranks) count(shard, &NodeStatus::held_memory_bytes);
+      for (const RankShard& shard : version.parity) count(shard, &NodeStatus::held_parity_bytes);
+    }
+    const GroupIndex* groups = job.groups_of(job.incarnation);
+    if (groups == nullptr) continue;
+    for (uint32_t number = 0; number < groups->members.size(); ++number) {
+      const GroupIndex::Member& member = groups->members[number];
+      const PlannedGroup& group = job.lineage().peers[member.group];
+      statuses[member.node].memberships.push_back({name, member.group, number, member.position,
+                                                   static_cast<uint32_t>(group.members.size()),
+                                                   group.parity});
+    }
+  }
+  std::sort(statuses.begin(), statuses.end(),
+            [](const NodeStatus& a, const NodeStatus& b) { return a.name < b.name; });
+  return statuses;
+}
+
+Result<std::vector<JobStatus>> State::Jobs(const std::string& only) const {
+  if (!only.empty() && jobs_.count(only) == 0) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", only)));
+  }
+  std::vector<JobStatus> statuses;
+  for (const auto& [name, job] : jobs_) {
+    if (only.empty() || name == only) statuses.push_back(StatusOf(job));
+  }
+  return statuses;
+}
+
+JobStatus State::StatusOf(const Job& job) const {
+  JobStatus status;
+  status.name = job.name;
+  status.uid = job.uid;
+  status.incarnation = job.incarnation;
+  status.world = job.lineage().world;
+  status.ranks_joined = job.ranks_joined;
+  status.memory_committed = NewestCommitted(job, Tier::kMemory);
+  status.disk_committed = NewestCommitted(job, Tier::kDisk);
+  status.restorable = NewestRestorable(job);
+  status.committed_total = job.committed_total;
+  status.aborted_total = job.aborted_total;
+  status.newest_seen = job.newest_seen;
+  if (status.restorable.incarnation.value != 0) {
+    status.restorable_tier = FarthestTier(job, job.versions.at(status.restorable));
+  }
+  const VersionId newest = std::max(status.memory_committed, status.disk_committed);
+  if (newest.incarnation.value != 0) {
+    const VersionState& version = job.versions.at(newest);
+    status.committed_wall_nanos = version.wall_nanos;
+    if (newest != status.restorable) status.not_restorable_why = MissingText(job, version);
+  }
+  for (const auto& [id, version] : job.versions) {
+    if (version.phase == Phase::kPending) ++status.pending_versions;
+  }
+  status.peer_committed = PeerFloor(job);
+  const auto wall_nanos = [&job](VersionId id) {
+    return id.incarnation.value == 0 ? 0 : job.versions.at(id).wall_nanos;
+  };
+  status.memory_wall_nanos = wall_nanos(status.memory_committed);
+  status.peer_wall_nanos = wall_nanos(status.peer_committed);
+  status.disk_wall_nanos = wall_nanos(status.disk_committed);
+  status.not_protected_why = WhyNoPeers(job);
+  status.under_protected = UnderProtectedOf(job);
+  status.phase = job.phase;
+  status.not_durable_why = WhyNotDurable(job);
+  status.ended_wall_nanos = job.ended_wall_nanos;
+  status.keep_last = job.keep_last;
+  status.keep_every = job.keep_every;
+  const GroupIndex* groups = job.groups_of(job.incarnation);
+  if (groups == nullptr) return status;
+  status.peer_members = static_cast<uint32_t>(groups->members.size());
+  status.peer_target_step = job.peer_target.step();
+  if (const VersionState* target = PeerTarget(job)) {
+    status.peer_target = target->id;
+    status.peer_target_held = target->parity_held_at(Tier::kMemory);
+  }
+  return status;
+}
+
+Result<std::vector<VersionStatus>> State::Versions(const std::string& name) const {
+  auto found = jobs_.find(name);
+  if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+  const Job& job = found->second;
+  const VersionId newest_memory = NewestCommitted(job, Tier::kMemory);
+  const VersionId newest_peer = PeerFloor(job);
+  std::vector<VersionStatus> statuses;
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const auto& [id, version] = *it;
+    VersionStatus status;
+    status.version = id;
+    status.phase = version.phase;
+    status.committed_tiers = version.tiers;
+    status.available_tiers = AvailableTiers(job, version);
+    status.world = version.world;
+    status.bytes = version.bytes;
+    status.wall_nanos = version.wall_nanos;
+    status.pinned = version.pinned;
+    status.restorable = IsRestorable(job, version);
+    status.abandoned = IsAbandoned(job, id);
+    for (const Dispute& dispute : version.disputes) status.disputed.push_back(ToString(dispute));
+    // Superseded versions of which only the record is left are not listed.
+    const bool available = IsFullyAvailable(job, version);
+    const bool only_waits = MayReachPeer(job, version) && !version.any_parity();
+    const bool superseded = version.committed() && !version.committed_at(Tier::kDisk) &&
+                            id != newest_memory && id != newest_peer && (!available || only_waits);
+    if (superseded) continue;
+    if (status.restorable) {
+      status.survives = ToString(SurvivalOf(job, version, status.available_tiers));
+    }
+    if (version.phase == Phase::kAborted) {
+      status.why_not = "not every rank saved it";
+    } else if (version.phase == Phase::kRemoving) {
+      status.why_not = "being removed";
+    } else if (status.abandoned) {
+      status.why_not = "a later incarnation restored an older version";
+    } else if (!available) {
+      status.why_not = MissingText(job, version);
+    } else if (version.phase == Phase::kPending) {
+      status.why_not = "not committed yet";
+    }
+    statuses.push_back(std::move(status));
+  }
+  return statuses;
+}
+
+Result<RestorePlanStatus> State::PlanRestore(const std::string& name, VersionId wanted,
+                                             std::optional<Tier> tier) const {
+  auto found = jobs_.find(name);
+  if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+  const Job& job = found->second;
+  const bool named = wanted.incarnation.value != 0;
+  if (!named) wanted = NewestRestorable(job);
+  auto version = job.versions.find(wanted);
+  if (version == job.versions.end() || !version->second.committed()) {
+    if (named) return Fail(WhyNotRestorable(job, wanted));
+    const bool any = std::any_of(job.versions.begin(), job.versions.end(),
+                                 [](const auto& entry) { return entry.second.tiers != 0; });
+    if (any) return Fail(WhyNothingRestorable(job));
+    return Fail(NotFoundError(fmt::format("job '{}' has no committed version", name)));
+  }
+  RestorePlanStatus plan;
+  plan.version = wanted;
+  plan.world = version->second.world;
+  for (uint32_t rank = 0; rank < plan.world; ++rank) {
+    const RankShard& shard = version->second.ranks[rank];
+    const Replica* replica = Nearest(shard, tier);
+    if (replica == nullptr) {
+      // The shard may be missing everywhere, exist at another tier only, or need a decode.
+      std::string text = MissingText(job, version->second);
+      if (tier && !shard.replicas.empty()) {
+        text = fmt::format("version {} has no replica of rank {} at {}", ToString(wanted), rank,
+                           ToString(*tier));
+      } else if (CanDecode(job, version->second, Rank{rank})) {
+        text = fmt::format(
+            "version {} has rank {} only in its parity group, which can decode it: read it without "
+            "naming a tier",
+            ToString(wanted), rank);
+      }
+      return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
+    }
+    const Node& node = nodes_[replica->node];
+    plan.sources.push_back(
+        {Rank{rank}, node.name, node.data_address, replica->tier, shard.image_bytes, shard.digest});
+  }
+  for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
+    const RankShard& shard = version->second.parity[number];
+    for (const Replica& replica : shard.replicas) {
+      if (replica.tier != *tier) continue;
+      const Node& node = nodes_[replica.node];
+      plan.parity.push_back({ParityRank(number), node.name, node.data_address, replica.tier,
+                             shard.image_bytes, shard.digest});
+    }
+  }
+  return plan;
+}
+
+}  // namespace holdfast::coord
