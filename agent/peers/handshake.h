@@ -30,8 +30,9 @@ Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
 
 /// Both sides prove that they belong to the same cluster and know its secret. The client sends its
 /// proof first, so that a client without the secret gets no proof against which it could test
-/// guesses. Return the other node's name. FailedPrecondition: another cluster; PermissionDenied: no
-/// secret, or another one; Unsupported: another protocol; or the channel's errors.
+/// guesses. Both return the other node's name. FailedPrecondition: another cluster;
+/// PermissionDenied: no secret, or another one; Unsupported: another protocol; or the channel's
+/// errors.
 Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& self,
                                        Clock::TimePoint deadline);
 Result<std::string> ShakeHandsAsServer(Channel& channel, const PeerIdentity& self,

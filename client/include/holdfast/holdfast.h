@@ -282,7 +282,7 @@ HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
  * nothing. */
 HOLDFAST_API void holdfast_step(holdfast_client* client, uint64_t step);
 
-/* What a communicator is for. Ranks with the same part are compared with each other. */
+/* What a communicator is for. Communicators of the same role are compared with each other. */
 enum {
   HOLDFAST_ROLE_UNKNOWN = 0,
   HOLDFAST_ROLE_DATA = 1, /* replicas */
