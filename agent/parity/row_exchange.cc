@@ -37,14 +37,14 @@ class RowReader final : public PeerReader {
   std::vector<std::byte> unit_;
 };
 
-Status TooLate() { return DeadlineExceededError("timeout: a row of parity made no progress"); }
+Status RowTimeout() { return DeadlineExceededError("timeout: a row of parity made no progress"); }
 
 }  // namespace
 
 Status RowQueue::Push(std::span<const std::byte> unit, Clock::TimePoint deadline) {
   MutexLock lock(mutex_);
   while (!closed_ && units_.size() >= kUnitsMax) {
-    if (!changed_.WaitUntil(mutex_, deadline)) return TooLate();
+    if (!changed_.WaitUntil(mutex_, deadline)) return RowTimeout();
   }
   if (closed_) return why_.ok() ? InternalError("a unit was added to a complete row") : why_;
   units_.emplace_back(unit.begin(), unit.end());
@@ -63,7 +63,7 @@ void RowQueue::Close(Status why) {
 Result<std::vector<std::byte>> RowQueue::Pop(Clock::TimePoint deadline) {
   MutexLock lock(mutex_);
   while (!closed_ && units_.empty()) {
-    if (!changed_.WaitUntil(mutex_, deadline)) return Fail(TooLate());
+    if (!changed_.WaitUntil(mutex_, deadline)) return Fail(RowTimeout());
   }
   if (closed_ && !why_.ok()) return Fail(why_);
   if (units_.empty()) return std::vector<std::byte>();

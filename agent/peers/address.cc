@@ -246,7 +246,9 @@ Result<PeerAddress> ParsePeerAddress(std::string_view text) {
   }
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     address.host = host.substr(1, host.size() - 2);
-    if (!IsIpv6(address.host)) return Fail(Bad(text, "no IPv6 address in the brackets"));
+    if (!IsIpv6(address.host)) {
+      return Fail(Bad(text, "the text in the brackets is not an IPv6 address"));
+    }
     return address;
   }
   if (host.find(':') != std::string_view::npos) {

@@ -169,7 +169,8 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
   HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
   Log(LogLevel::kInfo, "ShardRebuilt",
       {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
-  tools.link.Report(StoredReplica{identity, Tier::kDisk, seal.digest(), seal.image_bytes});
+  tools.link.Report(
+      StoredReplica{identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
 }
 

@@ -87,7 +87,7 @@ Status RankSlots::CheckNewer(VersionId version) const {
   return Status(
       ErrorCode::kAlreadyExists,
       fmt::format("step {} is not newer than step {}, which this run saved already: the steps of a "
-                  "run must grow. To go back, restore in a new run (a new run ID)",
+                  "run must increase. To go back, restore in a new run (a new run ID)",
                   version.step.value, newest.step.value));
 }
 

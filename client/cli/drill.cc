@@ -101,7 +101,9 @@ Result<DrillObjective> ParseDrillObjective(const std::string& text) {
     if (key == "lost-steps") {
       int64_t steps = 0;
       if (objective.lost_steps) return wrong(part, "lost-steps is given twice");
-      if (!ReadNumber(value, &steps)) return wrong(part, "lost-steps must be a number from 0");
+      if (!ReadNumber(value, &steps)) {
+        return wrong(part, "lost-steps must be a number of at least 0");
+      }
       objective.lost_steps = steps;
     } else if (key == "detect" || key == "recover") {
       std::optional<int64_t>& limit = key == "detect" ? objective.detect_ms : objective.recover_ms;

@@ -83,7 +83,7 @@ class ExportCommand : public Command {
     CLI::Option* entry =
         command->add_option("--entry", choice_.entry,
                             "Only this entry of the state, without its name as prefix [hf: the "
-                            "model, if only one entry can be it]");
+                            "model, if exactly one entry qualifies]");
     command->add_flag("--all", choice_.all, "All tensors by their full names, also with hf")
         ->excludes(entry);
     command->add_option("--max-shard-size", shard_size_, "hf: bytes of tensors per file")

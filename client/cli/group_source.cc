@@ -193,7 +193,7 @@ class AgentImages : public ChunkedImages {
         kept.bytes.clear();
         last = ReadPart(copy, shard, offset, bytes, sent, &kept.bytes);
         if (last.ok() && (!sent || sent->digest() != seal.digest())) {
-          last = DataLossError("node " + copy.node + " has replaced it by other bytes");
+          last = DataLossError("node " + copy.node + " has replaced it with other bytes");
         }
         if (!last.ok()) continue;
         kept.first = chunk;

@@ -69,7 +69,7 @@ Status CheckPlace(const FoundVersion& version, const FoundShard& shard) {
   bool version_differs = !version.version.empty() && ToString(identity.version) != version.version;
   if (identity.rank == shard.rank && !job_differs && !version_differs) return Status::Ok();
   return DataLossError(shard.seal_path + " is the seal of " + ToString(identity.key()) +
-                       ", which does not belong into this directory");
+                       ", which does not belong in this directory");
 }
 
 /// Reads one seal and checks its files.

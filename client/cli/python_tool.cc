@@ -107,7 +107,7 @@ Result<std::string> PythonTool::Convert(const std::vector<std::string>& argument
   if (ended.status == 0) return std::move(ended.out);
   if (WIFSIGNALED(ended.status)) {
     return Fail(
-        InternalError(fmt::format("{} was ended by signal {}", python_, WTERMSIG(ended.status))));
+        InternalError(fmt::format("{} was killed by signal {}", python_, WTERMSIG(ended.status))));
   }
   return Fail(FailedPreconditionError("the conversion failed, see the messages above"));
 }

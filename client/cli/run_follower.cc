@@ -89,8 +89,8 @@ void RunFollower::ShowIncidents() {
     }
     if (now == "recovered") {
       PrintMessage(
-          fmt::format("incident {}: recovered {:.1f} s after it, {} steps lost", incident.id(),
-                      static_cast<double>(incident.first_step_ms()) / 1000,
+          fmt::format("incident {}: recovered {:.1f} s after the failure, {} steps lost",
+                      incident.id(), static_cast<double>(incident.first_step_ms()) / 1000,
                       incident.lost_steps() < 0 ? "?" : std::to_string(incident.lost_steps())));
     }
   }

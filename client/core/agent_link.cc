@@ -364,7 +364,7 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
   }
   *welcome = As<agent::WelcomeMessage>(received->bytes);
   if (welcome->protocol != agent::kProtocolVersion) {
-    return UnsupportedError("the agent at " + socket_path_ + " speaks protocol " +
+    return UnsupportedError("the agent at " + socket_path_ + " uses protocol " +
                             std::to_string(welcome->protocol) + ", this library " +
                             std::to_string(agent::kProtocolVersion) +
                             ": install the same release of both");

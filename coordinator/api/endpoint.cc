@@ -93,7 +93,9 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   }
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     endpoint.host = host.substr(1, host.size() - 2);
-    if (!IsIpv6(endpoint.host)) return Fail(Bad(text, "no IPv6 address in the brackets"));
+    if (!IsIpv6(endpoint.host)) {
+      return Fail(Bad(text, "the text in the brackets is not an IPv6 address"));
+    }
     return endpoint;
   }
   if (host.find(':') != std::string_view::npos) {

@@ -20,7 +20,7 @@ std::string EndText(const WorkerState& worker) {
   if (worker.phase == WorkerPhase::kStuck) return "still exists after SIGKILL";
   if (worker.signal != 0) {
     const char* name = sigabbrev_np(worker.signal);
-    return fmt::format("was ended by signal {} (SIG{})", worker.signal,
+    return fmt::format("was killed by signal {} (SIG{})", worker.signal,
                        name == nullptr ? "?" : name);
   }
   return fmt::format("ended with exit code {}", worker.exit_code);

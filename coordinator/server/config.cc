@@ -15,8 +15,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "Name of the cluster. Agents of another cluster, and a data_dir of another, are "
              "refused.");
   schema.Add("listen", &config.listen,
-             "Where agents and operators connect: HOST:PORT or unix:/path. Port 0 takes a free one "
-             "and writes it to data_dir/endpoint. Beyond loopback only with [tls].");
+             "Where agents and operators connect: HOST:PORT or unix:/path. With port 0, the system "
+             "chooses a free port, and the coordinator writes it to data_dir/endpoint. Beyond "
+             "loopback only with [tls].");
   schema.Add("data_dir", &config.data_dir,
              "Directory of the metadata store. Losing it loses every version.");
   schema.Add("node_lease_ms", &config.node_lease_ms,

@@ -62,7 +62,7 @@ Result<pid_t> SpawnShell(std::string command, std::vector<std::string> own) {
 }
 
 std::string HowText(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
+  if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
   return fmt::format("ended with exit code {}", WEXITSTATUS(status));
 }
 }  // namespace

@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
     pb::AcknowledgeIncidentReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  const std::string why = request->why().substr(0, kWhyBytesMax);
+  const std::string why = CutText(request->why(), kWhyBytesMax);
   applier_.Submit(RunEvent(AcknowledgeRequested{id, request->id(), why}), id,
                   AnswerInto(reactor, reply, [](const Reply&) {}));
   return reactor;

@@ -30,14 +30,13 @@ void State::On(const JobForgotten& event) {
                       event.job)));
   }
   if (job.phase == JobPhase::kRunning) {
-    std::string reason = "it is not known yet whether it has ended; try again in a few seconds";
+    std::string why = fmt::format("job '{}' may still run; try again in a few seconds", event.job);
     if (!job.connected.empty()) {
       const auto& [rank, node] = *job.connected.begin();
-      reason = fmt::format("rank {} is connected on node {}; end its trainers first", rank.value,
-                           nodes_[node].name);
+      why = fmt::format("job '{}' runs: rank {} is connected on node {}; end its trainers first",
+                        event.job, rank.value, nodes_[node].name);
     }
-    return Answer(event.request,
-                  FailedPreconditionError(fmt::format("job '{}' runs: {}", event.job, reason)));
+    return Answer(event.request, FailedPreconditionError(std::move(why)));
   }
   Reply reply;
   reply.request = event.request;

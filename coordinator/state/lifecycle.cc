@@ -24,8 +24,8 @@ bool IsHeldAt(const RankShard& shard, Tier tier) {
 }
 
 /// Whether the writers of `target` have a version from the target on that is not resolved on disk.
-bool IsTargetInProgress(const Job& job, const TierTarget& target) {
-  auto it = job.versions.lower_bound({job.incarnation, target.step()});
+bool IsDiskTargetInProgress(const Job& job) {
+  auto it = job.versions.lower_bound({job.incarnation, job.disk_target.step()});
   return std::any_of(it, job.versions.end(), [](const auto& entry) {
     const VersionState& version = entry.second;
     const bool open = ((version.tiers | version.failed_tiers) & TierBit(Tier::kDisk)) == 0;
@@ -175,7 +175,7 @@ bool State::IsQuiet(const Job& job, VersionId newest) const {
   if (idle < options_.flush_after) return false;
   // While the disks write a version, the next one is selected when they have finished.
   const bool stuck = idle >= kStuckFactor * options_.flush_after;
-  if (IsTargetInProgress(job, job.disk_target) && !stuck) return false;
+  if (IsDiskTargetInProgress(job) && !stuck) return false;
   // While a job runs, nodes write only the steps that they are configured to write.
   return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), [&](NodeIndex index) {
     const uint64_t every = nodes_[index].disk_every;

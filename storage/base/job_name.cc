@@ -26,9 +26,10 @@ Status ValidateJobName(std::string_view job) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
   const bool reserved = std::find(kReserved.begin(), kReserved.end(), job) != kReserved.end();
   if (!reserved && !IsTemporary(job)) return Status::Ok();
-  return InvalidArgumentError("job '" + std::string(job) +
-                              "' has a name that data directories reserve; choose another name for "
-                              "the job");
+  return InvalidArgumentError(
+      "job '" + std::string(job) +
+      "' uses a name that is reserved in data directories; choose another name for "
+      "the job");
 }
 
 }  // namespace holdfast

@@ -10,23 +10,23 @@ namespace holdfast {
 
 // The one table of errors. The numbers are stable: the wire protocol, the C API and exit codes use
 // them. Append; never renumber.
-#define HOLDFAST_ERROR_TABLE(X)                                                      \
-  X(0, Ok, "ok")                                                                     \
-  X(1, InvalidArgument, "the caller passed something that can never work")           \
-  X(2, NotFound, "the named thing does not exist")                                   \
-  X(3, AlreadyExists, "the named thing exists and may not be replaced")              \
-  X(4, PermissionDenied, "this user may not do that")                                \
-  X(5, FailedPrecondition, "not in this state; do something else first")             \
-  X(6, ResourceExhausted, "a fixed budget (slots, arena, queue) is used up")         \
-  X(7, OutOfSpace, "the file system or quota is full")                               \
-  X(8, IoError, "the device or kernel refused an operation")                         \
-  X(9, DataLoss, "bytes are missing or do not match their checksum")                 \
-  X(10, Unavailable, "the other side is not there now; trying again later can help") \
-  X(11, DeadlineExceeded, "not finished in the time given")                          \
-  X(12, Aborted, "given up in favour of something newer")                            \
-  X(13, Fenced, "an older incarnation or epoch; its successor is in charge")         \
-  X(14, Unsupported, "a newer format or a feature this build or machine lacks")      \
-  X(15, Cancelled, "the caller cancelled it")                                        \
+#define HOLDFAST_ERROR_TABLE(X)                                                           \
+  X(0, Ok, "ok")                                                                          \
+  X(1, InvalidArgument, "the caller passed something that can never work")                \
+  X(2, NotFound, "the named thing does not exist")                                        \
+  X(3, AlreadyExists, "the named thing exists and may not be replaced")                   \
+  X(4, PermissionDenied, "this user may not do that")                                     \
+  X(5, FailedPrecondition, "not possible in the current state")                           \
+  X(6, ResourceExhausted, "a fixed budget (slots, arena, queue) is used up")              \
+  X(7, OutOfSpace, "the file system or quota is full")                                    \
+  X(8, IoError, "the device or kernel refused an operation")                              \
+  X(9, DataLoss, "bytes are missing or do not match their checksum")                      \
+  X(10, Unavailable, "the other side cannot be reached now; trying again later can help") \
+  X(11, DeadlineExceeded, "not finished in the time given")                               \
+  X(12, Aborted, "given up in favour of something newer")                                 \
+  X(13, Fenced, "an older incarnation or epoch; its successor is in charge")              \
+  X(14, Unsupported, "a newer format or a feature this build or machine lacks")           \
+  X(15, Cancelled, "the caller cancelled it")                                             \
   X(16, Internal, "a defect in Holdfast; please report it")
 
 enum class ErrorCode : uint8_t {

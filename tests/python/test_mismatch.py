@@ -71,7 +71,7 @@ def hello(tmp_path):
 def test_the_agent_rejects_a_package_of_another_release(cluster, hello, tmp_path, by):
     packet, number = changed(hello, by)
     reply = answer_of(cluster.socket(), packet)
-    assert f"the trainer speaks protocol {number + by}, this agent {number}".encode() in reply
+    assert f"the trainer uses protocol {number + by}, this agent {number}".encode() in reply
     # The client raises this error at once, without waiting for another agent.
     error, seconds = restore(FakeAgent(tmp_path / "agent.sock", reply).path)
     assert isinstance(error, holdfast.UnsupportedError) and seconds < 4
@@ -83,7 +83,7 @@ def test_the_client_rejects_a_welcome_of_another_release(cluster, hello, tmp_pat
     welcome, number = changed(answer_of(cluster.socket(), hello), by)
     error, seconds = restore(FakeAgent(tmp_path / "agent.sock", welcome).path)
     assert isinstance(error, holdfast.UnsupportedError) and seconds < 4
-    assert f"speaks protocol {number + by}, this library {number}" in str(error)
+    assert f"uses protocol {number + by}, this library {number}" in str(error)
     assert "install the same release of both" in str(error)
 
 

@@ -219,7 +219,7 @@ constexpr DType DTypeOf() {
   else if constexpr (std::is_same_v<T, std::byte>)
     return DType::kU8;
   else {
-    static_assert(std::is_integral_v<T>, "this type has no DType: fill a Tensor yourself");
+    static_assert(std::is_integral_v<T>, "this type has no DType: set Tensor::dtype explicitly");
     constexpr bool kSigned = std::is_signed_v<T>;
     if constexpr (sizeof(T) == 1)
       return kSigned ? DType::kI8 : DType::kU8;

@@ -42,7 +42,7 @@ TEST(PeerAddressTest, RefusesWithTheReason) {
       {"host:-1", "port must be a number"},
       {"host:12x", "port must be a number"},
       {"::1:7072", "needs brackets"},
-      {"[nonsense]:1", "no IPv6 address"},
+      {"[nonsense]:1", "is not an IPv6 address"},
       {":7072", "not a valid name"},
       {"a b:1", "not a valid name"},
       {"unix:relative", "must be absolute"},

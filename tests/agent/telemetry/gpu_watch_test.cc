@@ -103,10 +103,10 @@ TEST_F(GpuWatchTest, ADriverInstalledLaterIsFound) {
   const std::string library = root_ + "/driver/libnvml-fake.so";
   testing::internal::CaptureStderr();
   const GpuWatch watch(library, std::chrono::milliseconds(5));
-  const auto look_often = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
-  look_often();
+  const auto wait_for_polls = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  wait_for_polls();
   std::filesystem::rename(root_ + "/made", root_ + "/driver");
-  look_often();
+  wait_for_polls();
   EXPECT_TRUE(watch.After(0).empty());
   std::ofstream(library + ".script", std::ios::app) << "init 0\n";
   EXPECT_TRUE(Eventually([&] { return watch.After(0).size() == 1; }));

@@ -153,7 +153,7 @@ TEST_F(CopierCaptureTest, AReplayDuringACopyIsDetected) {
     }
     Replay();  // without a guard
     Settle();
-    gpu_.simulated->let_copies_go();
+    gpu_.simulated->release_copies();
     EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kDataLoss));
     EXPECT_THAT(text_, testing::HasSubstr("call guard() before"));
     EXPECT_FALSE(Holds(1, 2)) << "no change could be detected";

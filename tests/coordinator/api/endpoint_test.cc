@@ -47,7 +47,7 @@ TEST(EndpointTest, RefusesBadAddressesWithTheReason) {
       {"host:-1", "port must be a number"},
       {"host:12x", "port must be a number"},
       {"::1:7070", "needs brackets"},
-      {"[nonsense]:1", "no IPv6 address"},
+      {"[nonsense]:1", "is not an IPv6 address"},
       {":7070", "not a valid host name"},
       {"a b:1", "not a valid host name"},
       {"unix:relative", "must be absolute"},

@@ -215,7 +215,7 @@ TEST(TrackTest, AConstantExcessOrARegressionToThePeersIsNoSlowdown) {
   EXPECT_NEAR(back->shift(), 0.051, 1e-6);
 }
 
-TEST(TrackTest, AFewWindowsAreNoPast) {
+TEST(TrackTest, AFewWindowsAreNoHistory) {
   TrackOf track;
   track.Add(7, 0).Add(1, 0.5);
   EXPECT_EQ(track->slower_count(20), 0U);
@@ -439,7 +439,7 @@ TEST(LatenessTest, WindowsCoverTheLongPartsOfTheProgram) {
   EXPECT_GT(lateness.tracks()[2].excess(), 0.05);
 }
 
-TEST(StepsTest, ALongStepIsTheRanksOwnTime) {
+TEST(StepsTest, ALongStepCountsAsTheRanksOwnTime) {
   Steps steps(4, {});
   RoleBaseline baseline;
   auto add = [&](uint64_t from, uint64_t to, uint64_t slow_ms) {

@@ -63,7 +63,7 @@ TEST_F(RestartCommandTest, ReportsHowTheCommandEnded) {
   EXPECT_EQ(failed.how, "ended with exit code 7");
   const Outcome killed = RunOnce("kill -9 $$");
   EXPECT_FALSE(killed.ok);
-  EXPECT_EQ(killed.how, "was ended by signal 9");
+  EXPECT_EQ(killed.how, "was killed by signal 9");
 }
 
 TEST_F(RestartCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {

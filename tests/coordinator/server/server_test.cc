@@ -112,6 +112,57 @@ TEST_F(ServerTest, NoNodeIsLostAfterTheCoordinatorWasPaused) {
   server_.reset();  // before its clock
 }
 
+TEST_F(ServerTest, AReasonIsCutBetweenCharacters) {
+  FakeAgent a(server_->endpoint(), "a");
+  a.worker_address = "127.0.0.1";
+  Attach(a);
+  auto stub = coordinator::Coordinator::NewStub(*MakeChannel(server_->endpoint(), {}));
+  coordinator::StartRunRequest run;
+  run.mutable_spec()->set_job("lm");
+  run.mutable_spec()->add_command("true");
+  run.mutable_spec()->set_directory("/");
+  run.mutable_spec()->set_nodes(1);
+  run.mutable_spec()->set_ranks_per_node(1);
+  coordinator::StartRunReply started;
+  grpc::ClientContext start;
+  ASSERT_TRUE(stub->StartRun(&start, run, &started).ok());
+  ASSERT_EQ(started.outcome().code(), 0U) << started.outcome().message();
+  std::string run_id;
+  ASSERT_TRUE(Eventually([&] {
+    for (const pb::Directive& directive : a.Directives()) {
+      if (directive.has_workers()) run_id = directive.workers().run_id();
+    }
+    return !run_id.empty();
+  }));
+  pb::ReportRequest report = a.NewReport(epoch());
+  pb::WorkerState* worker = report.add_workers();
+  worker->set_job("lm");
+  worker->set_run_id(run_id);
+  worker->set_phase(2);
+  worker->set_exit_code(1);
+  ASSERT_TRUE(a.Report(report).ok());
+  const auto incidents = [&] {
+    grpc::ClientContext context;
+    coordinator::ListIncidentsReply reply;
+    const grpc::Status status =
+        stub->ListIncidents(&context, coordinator::ListIncidentsRequest(), &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  };
+  ASSERT_TRUE(Eventually([&] { return incidents().incidents_size() != 0; }));
+
+  // The limit of 1024 bytes is inside the last character.
+  const std::string reason(1023, 'x');
+  coordinator::AcknowledgeIncidentRequest acknowledge;
+  acknowledge.set_id(incidents().incidents(0).id());
+  acknowledge.set_why(reason + "é");
+  coordinator::AcknowledgeIncidentReply done;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->AcknowledgeIncident(&context, acknowledge, &done).ok());
+  ASSERT_EQ(done.outcome().code(), 0U) << done.outcome().message();
+  EXPECT_EQ(incidents().incidents(0).plan(), "acknowledged: " + reason);
+}
+
 TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
   FakeAgent a(server_->endpoint(), "a");
   Attach(a);

@@ -272,8 +272,8 @@ void Oracle::Check(const std::vector<Effect>& effects, const StoredRecords& befo
   }
   const VersionId newest = NewestCommitted(records);
   if (newest < newest_ && !decided) {
-    AddProblem(fmt::format("the newest committed went back from {} to {}", ToString(newest_),
-                           ToString(newest)));
+    AddProblem(fmt::format("the newest committed version went back from {} to {}",
+                           ToString(newest_), ToString(newest)));
   }
   newest_ = newest;
   CheckFloor(effects, records, decided);

@@ -20,6 +20,7 @@ from ..client import Client, Phase, Tier, Version, VersionReader
 from ..errors import (AlreadyExistsError, DeadlineExceededError, FailedPreconditionError,
                       FencedError, HoldfastError, InvalidArgumentError, PermissionDeniedError,
                       UnavailableError, UnsupportedError)
+from ..tensors import Tensor
 from . import phases, random_state, values
 from .arguments import unwrapped
 from .health import FailureLog, Health
