@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "agent/peers/address.h"
 #include "agent/peers/messages.h"
+#include "agent/peers/sockets.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

@@ -4,8 +4,8 @@
 
 #include <chrono>
 
-#include "agent/peers/address.h"
 #include "agent/peers/secret.h"
+#include "agent/peers/sockets.h"
 #include "agent/peers/tls.h"
 
 namespace holdfast::agent {
@@ -35,7 +35,7 @@ void PeersConfig::Bind(ConfigSchema& schema) {
 }
 
 Status PeersConfig::Check() const {
-  const auto address = ParsePeerAddress(listen);
+  const auto address = ParseEndpoint(listen);
   if (!address) return address.error().WithContext("peers.listen");
   if (!secret_file.empty() && secret_file.front() != '/') {
     return InvalidArgumentError(
@@ -43,9 +43,9 @@ Status PeersConfig::Check() const {
   }
   HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !secret_file.empty(), "peers.listen"));
   if (advertise.empty()) return Status::Ok();
-  const auto advertised = ParsePeerAddress(advertise);
+  const auto advertised = ParseEndpoint(advertise);
   if (!advertised) return advertised.error().WithContext("peers.advertise");
-  if (advertised->kind == PeerAddress::Kind::kTcp && advertised->port == 0) {
+  if (advertised->kind == Endpoint::Kind::kTcp && advertised->port == 0) {
     return InvalidArgumentError(fmt::format("peers.advertise '{}' has no port", advertise));
   }
   // A machine that reaches this address reaches peers.listen.

@@ -48,7 +48,7 @@ Result<std::string> ReadPeerSecret(const std::string& path) {
   return secret;
 }
 
-Status RequireSecret(const PeerAddress& address, bool has_secret, std::string_view what) {
+Status RequireSecret(const Endpoint& address, bool has_secret, std::string_view what) {
   if (has_secret || address.IsLocal()) return Status::Ok();
   return InvalidArgumentError(fmt::format(
       "{} {} is reachable from other machines and there is no peer secret: set peers.secret_file "

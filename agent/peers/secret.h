@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "agent/peers/address.h"
+#include "agent/peers/sockets.h"
 #include "storage/base/status.h"
 
 namespace holdfast::agent {
@@ -19,6 +19,6 @@ Result<std::string> ReadPeerSecret(const std::string& path);
 
 /// Returns InvalidArgument, with the setting to change, when there is no secret and other machines
 /// reach `address`. `what` names the address in the message: "peers.listen".
-Status RequireSecret(const PeerAddress& address, bool has_secret, std::string_view what);
+Status RequireSecret(const Endpoint& address, bool has_secret, std::string_view what);
 
 }  // namespace holdfast::agent

@@ -65,7 +65,7 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
                                                             PeerSource& source) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", options.node));
-  auto address = ParsePeerAddress(options.listen);
+  auto address = ParseEndpoint(options.listen);
   if (!address) return Fail(address.error().WithContext("peers.listen"));
   PeerIdentity self{options.cluster, options.node, ""};
   if (!options.secret_file.empty()) {
@@ -88,8 +88,8 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
 }
 
 TcpPeerServer::TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
-                             std::unique_ptr<TlsContext> tls, PeerAddress address,
-                             UniqueFd listener, UniqueFd wake, PeerSource& source)
+                             std::unique_ptr<TlsContext> tls, Endpoint address, UniqueFd listener,
+                             UniqueFd wake, PeerSource& source)
     : context_{std::move(self),
                std::move(tls),
                options.timeouts,
@@ -116,7 +116,7 @@ void TcpPeerServer::Stop() {
   Wake();
   accept_thread_.join();
   // This server still listens, so the file belongs to it.
-  if (address_.kind == PeerAddress::Kind::kUnix) ::unlink(address_.path.c_str());
+  if (address_.kind == Endpoint::Kind::kUnix) ::unlink(address_.path.c_str());
   listener_.Reset();
   context_.gate.Stop();
   for (Connection& connection : connections_) connection.session.Stop();

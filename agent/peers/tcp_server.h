@@ -9,9 +9,9 @@
 #include <string>
 #include <thread>
 
-#include "agent/peers/address.h"
 #include "agent/peers/pacer.h"
 #include "agent/peers/peer_session.h"
+#include "agent/peers/sockets.h"
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
 #include "storage/base/clock.h"
@@ -61,8 +61,8 @@ class TcpPeerServer {
   struct Connection;
 
   TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
-                std::unique_ptr<TlsContext> tls, PeerAddress address, UniqueFd listener,
-                UniqueFd wake, PeerSource& source);
+                std::unique_ptr<TlsContext> tls, Endpoint address, UniqueFd listener, UniqueFd wake,
+                PeerSource& source);
   void AcceptLoop();
   void AcceptAll();
   void Serve(UniqueFd socket, std::string peer);
@@ -72,7 +72,7 @@ class TcpPeerServer {
 
   PeerServerContext context_;
   const size_t connections_max_;
-  const PeerAddress address_;
+  const Endpoint address_;
   const std::string address_text_;
   UniqueFd listener_;
   const UniqueFd wake_;  // eventfd: a connection has ended, or the server is stopping

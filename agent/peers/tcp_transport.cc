@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "agent/peers/address.h"
 #include "agent/peers/channel.h"
 #include "agent/peers/handshake.h"
 #include "agent/peers/idle_channels.h"
 #include "agent/peers/messages.h"
 #include "agent/peers/secret.h"
+#include "agent/peers/sockets.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/random.h"
@@ -171,7 +171,7 @@ class TcpTransport final : public PeerTransport {
   Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
                                            Clock::TimePoint deadline) override {
     HOLDFAST_RETURN_IF_ERROR(ValidateRequest(request));
-    HOLDFAST_ASSIGN_OR_RETURN(const PeerAddress where, ParsePeerAddress(address));
+    HOLDFAST_ASSIGN_OR_RETURN(const Endpoint where, ParseEndpoint(address));
     HOLDFAST_RETURN_IF_ERROR(RequireSecret(where, !self_.secret.empty(), "a peer's address"));
     // An idle connection may have died unnoticed, or may have frames of an older stream pending.
     // Repeating the request is harmless.
@@ -185,7 +185,7 @@ class TcpTransport final : public PeerTransport {
   }
 
  private:
-  Result<std::unique_ptr<Channel>> Dial(const PeerAddress& where, Clock::TimePoint deadline) {
+  Result<std::unique_ptr<Channel>> Dial(const Endpoint& where, Clock::TimePoint deadline) {
     HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTo(where, deadline));
     auto channel = std::make_unique<Channel>(std::move(socket), where.ToString());
     if (tls_ != nullptr) {

@@ -206,7 +206,7 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
   session.next_progress = session.joins_since + kProgressInterval;
   JoinRequest request = JoinRequestOf(session);
   const RankKey key{session.job, session.rank};
-  if (!trainers_.contains(key) && !dedeparted_.contains(key)) {
+  if (!trainers_.contains(key) && !departed_.contains(key)) {
     // An agent that lost its run_dir has no record of trainers and relies on the Hello.
     request.joined_before = Incarnation{hello.JoinedBefore()};
   }
@@ -231,10 +231,10 @@ JoinRequest Node::JoinRequestOf(const Session& session) const {
   };
   const RankKey key{session.job, session.rank};
   auto trainer = trainers_.find(key);
-  auto departed = dedeparted_.find(key);
+  auto departed = departed_.find(key);
   if (trainer != trainers_.end() && same(trainer->second)) {
     request.joined_before = trainer->second.incarnation;
-  } else if (departed != dedeparted_.end() && same(departed->second)) {
+  } else if (departed != departed_.end() && same(departed->second)) {
     request.joined_before = departed->second.incarnation;
   }
   return request;

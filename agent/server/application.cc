@@ -24,8 +24,8 @@
 #include "agent/server/telemetry_sender.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
-#include "coordinator/api/endpoint.h"
 #include "coordinator/metrics/metrics_server.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
 #include "storage/base/process.h"
@@ -178,8 +178,7 @@ Status AgentApplication::OpenWorkers() {
 Status AgentApplication::Open() {
   // Refuse a bad configuration before changing anything.
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint,
-                            coord::ParseEndpoint(config_.coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(config_.coordinator));
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, coord::MakeChannel(endpoint, config_.tls));
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
@@ -245,7 +244,7 @@ Status AgentApplication::Open() {
 Status AgentApplication::Serve() {
   if (config_.workers_enabled) HOLDFAST_RETURN_IF_ERROR(OpenWorkers());
   node_->Adopt();
-  HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint listen, coord::ParseEndpoint(config_.data_listen));
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
   injector_ = std::make_unique<Injector>(InjectorOptions{config_.drills_enabled, config_.run_dir,

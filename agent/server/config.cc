@@ -8,8 +8,8 @@
 #include <set>
 
 #include "agent/api/segment_layout.h"
-#include "coordinator/api/endpoint.h"
 #include "coordinator/metrics/metrics_server.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/ids.h"
 
 namespace holdfast::agent {
@@ -26,7 +26,7 @@ std::string HostName() {
 }
 
 Status CheckEndpoint(std::string_view key, const std::string& text) {
-  auto endpoint = coord::ParseEndpoint(text);
+  auto endpoint = ParseEndpoint(text);
   return endpoint ? Status::Ok() : endpoint.error().WithContext(key);
 }
 
@@ -93,8 +93,8 @@ Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint to, coord::ParseEndpoint(coordinator));
-  if (to.kind == coord::Endpoint::Kind::kTcp && to.port == 0) {
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
+  if (to.kind == Endpoint::Kind::kTcp && to.port == 0) {
     return InvalidArgumentError(fmt::format("coordinator '{}' has no port", coordinator));
   }
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
@@ -143,10 +143,10 @@ Status AgentConfig::Check() const {
 
 Status AgentConfig::CheckStart() const {
   HOLDFAST_RETURN_IF_ERROR(Check());
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint to, coord::ParseEndpoint(coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
   auto channel = coord::MakeChannel(to, tls);
   if (!channel) return channel.error().WithContext("coordinator");
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint listen, coord::ParseEndpoint(data_listen));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(data_listen));
   auto credentials = coord::MakeServerCredentials(listen, tls, "data_listen");
   if (!credentials) return credentials.error();
   return peers.CheckFiles({tls.ca, tls.cert, tls.key});

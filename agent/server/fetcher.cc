@@ -8,8 +8,8 @@
 
 #include "agent/api/agent.grpc.pb.h"
 #include "coordinator/api/convert.h"
-#include "coordinator/api/endpoint.h"
 #include "storage/base/clock.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/mutex.h"
 #include "storage/format/checksum.h"
 
@@ -166,7 +166,7 @@ Result<std::shared_ptr<grpc::Channel>> GrpcShardFetcher::ChannelTo(const std::st
   MutexLock lock(mutex_);
   auto known = channels_.find(address);
   if (known != channels_.end()) return known->second;
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(address));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
   HOLDFAST_ASSIGN_OR_RETURN(auto channel,
                             coord::MakeChannel(endpoint, tls_, coord::kDataMessageBytesMax));
   if (channels_.size() >= kChannelsMax) channels_.clear();
@@ -190,7 +190,7 @@ Result<ShardSeal> GrpcShardFetcher::ReadRange(const std::string& address, const 
 
 Result<std::unique_ptr<ShardStream>> GrpcShardFetcher::Open(const std::string& address,
                                                             const ShardKey& key, Tier tier) {
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(address));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
   HOLDFAST_ASSIGN_OR_RETURN(auto channel,
                             coord::MakeChannel(endpoint, tls_, coord::kDataMessageBytesMax));
   auto stream = std::make_unique<GrpcShardStream>(address, std::move(channel));

@@ -15,8 +15,8 @@
 #include <memory>
 
 #include "agent/faults/network_cut.h"
-#include "coordinator/api/endpoint.h"
 #include "storage/base/config.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
 #include "storage/base/random.h"
@@ -103,9 +103,9 @@ Result<std::set<std::string>> OwnAddresses() {
 /// the coordinator runs on this machine.
 Result<bool> AddCoordinator(const std::string& coordinator, const std::set<std::string>& own,
                             CutRequest* cut) {
-  HOLDFAST_ASSIGN_OR_RETURN(const coord::Endpoint endpoint, coord::ParseEndpoint(coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(coordinator));
   if (endpoint.IsLocal()) return false;
-  HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, coord::NumericAddresses(endpoint));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, NumericAddresses(endpoint));
   for (const std::string& address : addresses) {
     if (own.count(address) != 0) return false;
   }

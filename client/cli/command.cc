@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "client/cli/interrupt.h"
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/job_name.h"
 
 namespace holdfast::cli {
@@ -22,7 +22,7 @@ CLI::Validator NameCheck(const std::string& what) {
 
 CLI::Validator EndpointCheck() {
   return {[](std::string& value) -> std::string {
-            auto endpoint = coord::ParseEndpoint(value);
+            auto endpoint = ParseEndpoint(value);
             return endpoint ? "" : endpoint.error().message();
           },
           "", ""};

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "client/cli/text.h"
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 
 namespace holdfast::cli {
 
@@ -16,10 +16,10 @@ Result<std::vector<std::string>> LinksOf(const coordinator::GetStatusReply& stat
     if (other.node() == node || (!peer.empty() && other.node() != peer)) continue;
     for (const std::string& text : {other.peer_address(), other.data_address()}) {
       if (text.empty()) continue;  // is in no parity group
-      const auto endpoint = coord::ParseEndpoint(text);
+      const auto endpoint = ParseEndpoint(text);
       if (!endpoint) return Fail(endpoint.error().WithContext("node " + Printable(other.node())));
       if (endpoint->IsLocal()) continue;
-      const auto found = coord::NumericAddresses(*endpoint);
+      const auto found = NumericAddresses(*endpoint);
       if (!found) return Fail(found.error().WithContext("node " + Printable(other.node())));
       addresses.insert(found->begin(), found->end());
     }

@@ -4,13 +4,13 @@
 
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 
 namespace holdfast::cli {
 
 Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
                                                    const GlobalOptions& options) {
-  HOLDFAST_ASSIGN_OR_RETURN(coord::Endpoint parsed, coord::ParseEndpoint(endpoint));
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint parsed, ParseEndpoint(endpoint));
   // Seals grow with their shards, so agents need the larger message limit, too.
   return coord::MakeChannel(parsed, {options.tls_ca, options.tls_cert, options.tls_key});
 }

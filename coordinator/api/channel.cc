@@ -74,6 +74,15 @@ Status RefuseInsecure(const Endpoint& endpoint, std::string_view what) {
 }
 }  // namespace
 
+std::string GrpcTarget(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kUnix) return endpoint.ToString();
+  in_addr v4{};
+  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4) == 1) return "ipv4:" + endpoint.ToString();
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6) == 1) return "ipv6:" + endpoint.ToString();
+  return "dns:///" + endpoint.ToString();
+}
+
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
                                                    int message_bytes_max) {
   grpc::ChannelArguments arguments;
@@ -97,7 +106,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
   } else {
     return Fail(RefuseInsecure(endpoint, "address"));
   }
-  return grpc::CreateCustomChannel(endpoint.ToGrpcTarget(), credentials, arguments);
+  return grpc::CreateCustomChannel(GrpcTarget(endpoint), credentials, arguments);
 }
 
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
@@ -157,7 +166,7 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   }
   builder.SetMaxReceiveMessageSize(message_bytes_max);
   builder.SetMaxSendMessageSize(message_bytes_max);
-  builder.AddListeningPort(endpoint.ToGrpcListen(), credentials, &bound_port);
+  builder.AddListeningPort(endpoint.ToString(), credentials, &bound_port);
   builder.RegisterService(&service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || bound_port == 0) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/status.h"
 
 namespace holdfast::coord {
@@ -23,6 +23,9 @@ struct TlsFiles {
 inline constexpr int kControlMessageBytesMax = 64 << 20;
 /// Largest data message in bytes. ReadShard sends chunks of 1 MiB.
 inline constexpr int kDataMessageBytesMax = 4 << 20;
+
+/// Returns the form of an endpoint that gRPC clients dial. gRPC servers bind Endpoint::ToString().
+std::string GrpcTarget(const Endpoint& endpoint);
 
 /// Makes a channel that reconnects within a second after its server returns. The channel connects
 /// lazily: OK does not mean that the server is reachable. InvalidArgument for an endpoint that is

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <limits>
 
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 
 namespace holdfast::coord {
 namespace {

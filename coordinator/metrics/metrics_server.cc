@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 
 namespace holdfast::coord {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/api/endpoint.h"
 #include "coordinator/api/types.h"
 #include "coordinator/metrics/metrics_server.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/ids.h"
 
 namespace holdfast::coord {

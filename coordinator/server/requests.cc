@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "coordinator/api/convert.h"
-#include "coordinator/api/endpoint.h"
 #include "coordinator/api/run_convert.h"
+#include "storage/base/endpoint.h"
 #include "storage/base/job_name.h"
 
 namespace holdfast::coord {

@@ -94,7 +94,7 @@ TEST_F(HostilePeersTest, UnauthenticatedPeersAreRefused) {
   // More silent connections than the agent accepts.
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 500; ++i) {
-    auto socket = agent::ConnectTo(*agent::ParsePeerAddress(Address()), agent::Far());
+    auto socket = agent::ConnectTo(*ParseEndpoint(Address()), agent::Far());
     if (socket) silent.push_back(*std::move(socket));  // else the backlog is full
   }
   EXPECT_GE(silent.size(), 64U);

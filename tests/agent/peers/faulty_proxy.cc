@@ -17,8 +17,8 @@ constexpr int kTickMs = 2;
 }  // namespace
 
 FaultyProxy::FaultyProxy(const std::string& upstream, uint64_t seed)
-    : upstream_(*ParsePeerAddress(upstream)),
-      address_(*ParsePeerAddress("127.0.0.1:0")),
+    : upstream_(*ParseEndpoint(upstream)),
+      address_(*ParseEndpoint("127.0.0.1:0")),
       wake_(::eventfd(0, EFD_CLOEXEC)),
       random_(seed) {
   auto listener = ListenAt(address_);

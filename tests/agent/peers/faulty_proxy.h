@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/peers/address.h"
+#include "agent/peers/sockets.h"
 #include "storage/base/clock.h"
 #include "storage/base/fd.h"
 #include "storage/base/random.h"
@@ -77,8 +77,8 @@ class FaultyProxy {
   void Move(Link& link, Pipe& pipe);
   void Harm(Link& link, Pipe& pipe);
 
-  PeerAddress upstream_;
-  PeerAddress address_;
+  Endpoint upstream_;
+  Endpoint address_;
   UniqueFd listener_;
   UniqueFd wake_;
   Random random_;

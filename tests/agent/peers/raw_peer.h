@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "agent/peers/address.h"
 #include "agent/peers/channel.h"
 #include "agent/peers/frame.h"
 #include "agent/peers/handshake.h"
 #include "agent/peers/messages.h"
+#include "agent/peers/sockets.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/peers/peers_test_util.h"
 
@@ -47,7 +47,7 @@ class RawPeer {
  public:
   explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {}
   static RawPeer Dial(const std::string& address) {
-    auto socket = ConnectTo(*ParsePeerAddress(address), Far());
+    auto socket = ConnectTo(*ParseEndpoint(address), Far());
     EXPECT_TRUE(socket) << socket.error().ToString();
     return RawPeer(*std::move(socket));
   }
@@ -145,7 +145,7 @@ class ScriptedServer {
   }
 
   std::function<void(RawPeer&)> script_;
-  PeerAddress address_ = *ParsePeerAddress("127.0.0.1:0");
+  Endpoint address_ = *ParseEndpoint("127.0.0.1:0");
   UniqueFd listener_;
   std::thread thread_;
 };

@@ -51,13 +51,13 @@ TEST(PeerSecretTest, WrongLengthsAndOtherFileTypesAreRefused) {
 }
 
 TEST(PeerSecretTest, IsRequiredBeyondThisMachine) {
-  const PeerAddress far = *ParsePeerAddress("10.0.0.1:7072");
+  const Endpoint far = *ParseEndpoint("10.0.0.1:7072");
   EXPECT_EQ(RequireSecret(far, true, "peers.listen"), Status::Ok());
   for (const char* local : {"127.0.0.1:0", "[::1]:0", "localhost:0", "unix:/run/p.sock"}) {
-    EXPECT_EQ(RequireSecret(*ParsePeerAddress(local), false, "peers.listen"), Status::Ok());
+    EXPECT_EQ(RequireSecret(*ParseEndpoint(local), false, "peers.listen"), Status::Ok());
   }
   for (const char* reachable : {"10.0.0.1:0", "0.0.0.0:0", "[::]:0", "node-7:0"}) {
-    const Status status = RequireSecret(*ParsePeerAddress(reachable), false, "peers.listen");
+    const Status status = RequireSecret(*ParseEndpoint(reachable), false, "peers.listen");
     EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr(std::string("peers.listen ") + reachable));
     EXPECT_THAT(status.message(), HasSubstr("set peers.secret_file"));

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "agent/peers/address.h"
+#include "agent/peers/sockets.h"
 #include "tests/agent/peers/peers_test_util.h"
 
 namespace holdfast::agent {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "agent/peers/address.h"
+#include "agent/peers/sockets.h"
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "tests/agent/peers/peers_test_util.h"
@@ -22,7 +22,7 @@ TEST(PeerReach, APeerThatAnswersIsReachableWhateverTheAnswer) {
   serves.listen = "unix:" + dir.path() + "/n1.sock";
   auto server = TcpPeerServer::Start(serves, source);
   ASSERT_TRUE(server) << server.error().ToString();
-  auto silent_address = ParsePeerAddress("unix:" + dir.path() + "/n3.sock");
+  auto silent_address = ParseEndpoint("unix:" + dir.path() + "/n3.sock");
   ASSERT_TRUE(silent_address) << silent_address.error().ToString();
   auto silent = ListenAt(*silent_address);
   ASSERT_TRUE(silent) << silent.error().ToString();

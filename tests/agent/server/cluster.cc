@@ -174,12 +174,12 @@ void TestCluster::KillKeeper(int node) {
 std::string TestCluster::AgentLog(int node) const { return ReadText(NodeDir(node) + "/agent.log"); }
 
 std::unique_ptr<Agent::Stub> TestCluster::Data(int node) const {
-  auto endpoint = coord::ParseEndpoint("unix:" + NodeDir(node) + "/d.sock");
+  auto endpoint = ParseEndpoint("unix:" + NodeDir(node) + "/d.sock");
   return Agent::NewStub(*coord::MakeChannel(*endpoint, {}, coord::kDataMessageBytesMax));
 }
 
 std::unique_ptr<coordinator::Coordinator::Stub> TestCluster::Control() const {
-  auto endpoint = coord::ParseEndpoint("unix:" + root_ + "/c.sock");
+  auto endpoint = ParseEndpoint("unix:" + root_ + "/c.sock");
   return coordinator::Coordinator::NewStub(*coord::MakeChannel(*endpoint, {}));
 }
 

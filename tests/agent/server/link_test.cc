@@ -103,7 +103,7 @@ class LinkTest : public ::testing::Test {
   void SetUp() override {
     dir_ = (std::filesystem::temp_directory_path() / "hf-link-XXXXXX").string();
     ASSERT_NE(::mkdtemp(dir_.data()), nullptr);
-    endpoint_ = *coord::ParseEndpoint("unix:" + dir_ + "/c.sock");
+    endpoint_ = *ParseEndpoint("unix:" + dir_ + "/c.sock");
   }
   void TearDown() override {
     if (link_ != nullptr) link_->Stop();
@@ -124,7 +124,7 @@ class LinkTest : public ::testing::Test {
   }
 
   std::string dir_;
-  coord::Endpoint endpoint_;
+  Endpoint endpoint_;
   ScriptedCoordinator coordinator_;
   std::unique_ptr<grpc::Server> server_;
   RecordedDirectives recorded_;

@@ -159,7 +159,7 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
 };
 
 std::unique_ptr<grpc::Server> Serve(grpc::Service& service, const std::string& socket) {
-  auto endpoint = coord::ParseEndpoint("unix:" + socket);
+  auto endpoint = ParseEndpoint("unix:" + socket);
   EXPECT_TRUE(endpoint.has_value());
   auto server = coord::StartServer(service, *endpoint, {}, "listen");
   EXPECT_TRUE(server.has_value()) << server.error().ToString();

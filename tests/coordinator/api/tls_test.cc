@@ -36,7 +36,7 @@ class TlsTest : public ::testing::Test {
   }
   /// The default service answers every call that reaches it with UNIMPLEMENTED.
   grpc::StatusCode Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-    auto channel = grpc::CreateChannel(endpoint_.ToGrpcTarget(), credentials);
+    auto channel = grpc::CreateChannel(GrpcTarget(endpoint_), credentials);
     auto stub = coordinator::Coordinator::NewStub(channel);
     grpc::ClientContext context;
     coordinator::GetStatusReply reply;

@@ -29,9 +29,9 @@ struct Control {
   /// Makes the n-th copy that begins on `device` from now on break its context instead.
   void (*fail_copy)(int device, uint64_t n);
   /// Makes the n-th copy that begins on `device` from now on, and all later ones, wait until
-  /// let_copies_go().
+  /// release_copies().
   void (*hold_copy)(int device, uint64_t n);
-  void (*let_copies_go)();
+  void (*release_copies)();
   /// Cancels the effects of fail_call(), fail_copy() and hold_copy().
   void (*fail_nothing)();
 };

@@ -7,7 +7,7 @@
 
 #include "storage/base/status.h"
 
-namespace holdfast::coord {
+namespace holdfast {
 
 /// Longest path of a unix socket (sun_path without its NUL).
 inline constexpr size_t kUnixPathBytesMax = 107;
@@ -21,14 +21,11 @@ struct Endpoint {
   uint16_t port = 0;
   bool operator==(const Endpoint&) const = default;
 
-  /// True if only this machine can reach it: a unix socket, 127.0.0.0/8, ::1 or "localhost".
+  /// Returns whether only this machine can reach the address: a unix socket, 127.0.0.0/8, ::1 or
+  /// "localhost".
   bool IsLocal() const;
-  /// Returns the form that ParseEndpoint reads.
+  /// Returns the form that ParseEndpoint() reads.
   std::string ToString() const;
-  /// Returns the form that gRPC clients dial.
-  std::string ToGrpcTarget() const;
-  /// Returns the form that gRPC servers bind.
-  std::string ToGrpcListen() const;
 };
 
 /// Parses an address. InvalidArgument states the error and shows the accepted forms.
@@ -38,4 +35,4 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 /// none for a unix socket. Unavailable: the resolver does not know the name.
 Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint);
 
-}  // namespace holdfast::coord
+}  // namespace holdfast

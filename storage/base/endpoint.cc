@@ -1,4 +1,4 @@
-#include "coordinator/api/endpoint.h"
+#include "storage/base/endpoint.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <memory>
 #include <set>
 
-namespace holdfast::coord {
+namespace holdfast {
 namespace {
 constexpr std::string_view kForms =
     "use HOST:PORT such as 127.0.0.1:7070 or [::1]:7070, or unix:/path/to/socket";
@@ -63,21 +63,8 @@ bool Endpoint::IsLocal() const {
 
 std::string Endpoint::ToString() const {
   if (kind == Kind::kUnix) return "unix:" + path;
-  return ToGrpcListen();
-}
-
-std::string Endpoint::ToGrpcListen() const {
-  if (kind == Kind::kUnix) return "unix:" + path;
-  bool v6 = host.find(':') != std::string::npos;
+  const bool v6 = host.find(':') != std::string::npos;
   return fmt::format("{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
-}
-
-std::string Endpoint::ToGrpcTarget() const {
-  if (kind == Kind::kUnix) return "unix:" + path;
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return "ipv4:" + ToGrpcListen();
-  if (IsIpv6(host)) return "ipv6:" + ToGrpcListen();
-  return "dns:///" + ToGrpcListen();
 }
 
 Result<Endpoint> ParseEndpoint(std::string_view text) {
@@ -134,4 +121,4 @@ Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint) {
   return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
-}  // namespace holdfast::coord
+}  // namespace holdfast

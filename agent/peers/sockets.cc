@@ -1,4 +1,4 @@
-#include "agent/peers/address.h"
+#include "agent/peers/sockets.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -25,47 +24,10 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int kBacklog = 128;
 constexpr mode_t kSocketFileMode = 0600;
 // Limit of pending name lookups. When it is reached, the resolver is assumed to hang.
 constexpr int kLookupsMax = 16;
-
-Status Bad(std::string_view text, std::string_view why) {
-  return InvalidArgumentError(
-      fmt::format("address '{}': {}; use HOST:PORT such as 127.0.0.1:7072 or [::1]:7072, or "
-                  "unix:/path/to/socket",
-                  text, why));
-}
-
-bool IsHostName(std::string_view host) {
-  return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '.' || c == '_';
-  });
-}
-
-bool IsIpv6(const std::string& host) {
-  in6_addr address{};
-  return ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
-
-Result<PeerAddress> ParseUnix(std::string_view text) {
-  PeerAddress address;
-  address.kind = PeerAddress::Kind::kUnix;
-  address.path = text.substr(5);
-  if (address.path.empty() || address.path[0] != '/') {
-    return Fail(Bad(text, "the socket's path must be absolute"));
-  }
-  if (address.path.find('\0') != std::string::npos) {
-    return Fail(Bad(text, "the path contains a NUL"));
-  }
-  if (address.path.size() > kUnixPathBytesMax) {
-    return Fail(Bad(text, fmt::format("the socket's path has {} bytes, the kernel allows {}",
-                                      address.path.size(), kUnixPathBytesMax)));
-  }
-  return address;
-}
 
 /// A socket address of any family.
 struct SocketAddress {
@@ -160,8 +122,8 @@ Result<SocketAddress> ResolveName(const std::string& host, uint16_t port,
   return lookup->found;
 }
 
-Result<SocketAddress> Resolve(const PeerAddress& address, Clock::TimePoint deadline) {
-  if (address.kind == PeerAddress::Kind::kUnix) return UnixAddress(address.path);
+Result<SocketAddress> Resolve(const Endpoint& address, Clock::TimePoint deadline) {
+  if (address.kind == Endpoint::Kind::kUnix) return UnixAddress(address.path);
   if (auto numeric = NumericAddress(address.host, address.port)) return *numeric;
   return ResolveName(address.host, address.port, deadline);
 }
@@ -190,7 +152,7 @@ Status RemoveStaleSocket(const std::string& path, const SocketAddress& where) {
   return ErrnoStatus(errno, "remove the stale socket " + path);
 }
 
-Status ReadBoundPort(int socket, PeerAddress& address) {
+Status ReadBoundPort(int socket, Endpoint& address) {
   SocketAddress bound;
   bound.bytes = sizeof(bound.value);
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&bound.value), &bound.bytes) != 0) {
@@ -202,7 +164,7 @@ Status ReadBoundPort(int socket, PeerAddress& address) {
   return Status::Ok();
 }
 
-Status ConnectError(int error, const PeerAddress& address) {
+Status ConnectError(int error, const Endpoint& address) {
   const std::string text =
       fmt::format("no connection to {}: {}", address.ToString(), std::strerror(error));
   // Errors that may disappear when the node restarts, becomes reachable or is less busy.
@@ -215,55 +177,11 @@ Status ConnectError(int error, const PeerAddress& address) {
 
 }  // namespace
 
-bool PeerAddress::IsLocal() const {
-  if (kind == Kind::kUnix) return true;
-  const auto where = NumericAddress(host, port);
-  if (!where) return false;
-  if (where->family() == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&where->value);
-    return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&where->value);
-  return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
-
-std::string PeerAddress::ToString() const {
-  if (kind == Kind::kUnix) return "unix:" + path;
-  const bool v6 = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
-}
-
-Result<PeerAddress> ParsePeerAddress(std::string_view text) {
-  if (text.starts_with("unix:")) return ParseUnix(text);
-  const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return Fail(Bad(text, "no port"));
-  const std::string_view host = text.substr(0, colon);
-  const std::string_view port = text.substr(colon + 1);
-  PeerAddress address;
-  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), address.port);
-  if (port.empty() || parsed.ec != std::errc() || parsed.ptr != port.data() + port.size()) {
-    return Fail(Bad(text, "the port must be a number from 0 to 65535"));
-  }
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    address.host = host.substr(1, host.size() - 2);
-    if (!IsIpv6(address.host)) {
-      return Fail(Bad(text, "the text in the brackets is not an IPv6 address"));
-    }
-    return address;
-  }
-  if (host.find(':') != std::string_view::npos) {
-    return Fail(Bad(text, "an IPv6 address needs brackets"));
-  }
-  if (!IsHostName(host)) return Fail(Bad(text, "the host is not a valid name"));
-  address.host = host;
-  return address;
-}
-
-Result<UniqueFd> ListenAt(PeerAddress& address) {
+Result<UniqueFd> ListenAt(Endpoint& address) {
   // A program listens when it starts, and may wait for a slow resolver then.
   const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
   HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
-  const bool is_unix = address.kind == PeerAddress::Kind::kUnix;
+  const bool is_unix = address.kind == Endpoint::Kind::kUnix;
   if (is_unix) HOLDFAST_RETURN_IF_ERROR(RemoveStaleSocket(address.path, where));
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
   const int on = 1;
@@ -283,7 +201,7 @@ Result<UniqueFd> ListenAt(PeerAddress& address) {
   return fd;
 }
 
-Result<UniqueFd> ConnectTo(const PeerAddress& address, Clock::TimePoint deadline) {
+Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline) {
   HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
   int error = ::connect(fd.get(), where.get(), where.bytes) == 0 ? 0 : errno;

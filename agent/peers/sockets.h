@@ -1,0 +1,27 @@
+#pragma once
+
+#include "storage/base/clock.h"
+#include "storage/base/endpoint.h"
+#include "storage/base/fd.h"
+#include "storage/base/status.h"
+
+namespace holdfast::agent {
+
+/// Returns a non-blocking listener and sets the bound port in `address`. Replaces a stale socket
+/// file, but not one with a live listener (AlreadyExists). Only this user may access a socket file.
+Result<UniqueFd> ListenAt(Endpoint& address);
+
+/// Returns a connected, non-blocking socket. "localhost" is 127.0.0.1, whatever the resolver has.
+/// Unavailable: no process listens there or the address is unreachable. DeadlineExceeded: also when
+/// resolving a name takes too long.
+Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline);
+
+/// Disables Nagle's algorithm, so that frames of any size are sent immediately. No effect on a unix
+/// socket.
+void DisableDelay(int socket);
+
+/// Returns the milliseconds until `deadline` for poll(), rounded up; 0 when the deadline has
+/// passed.
+int PollMsUntil(Clock::TimePoint deadline);
+
+}  // namespace holdfast::agent
