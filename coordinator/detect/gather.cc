@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace holdfast::detect {
+namespace {
+/// A member that reports an operation this much later will not report the missing one: records
+/// arrive nearly in order.
+constexpr uint64_t kPassedBy = 8;
+}  // namespace
+
 Gatherer::Gatherer(uint32_t members)
     : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 128)) {}
 
@@ -30,14 +36,27 @@ GatheredOperation* Gatherer::Open(const Collective& record, uint32_t position,
   open.opener = position;
   open.since = now;
   open.samples.resize(members_);
+  const std::vector<uint64_t>& newest = NewestOf(record.func);
+  open.passed = static_cast<uint32_t>(std::count_if(
+      newest.begin(), newest.end(), [&](uint64_t seq) { return seq >= open.seq + kPassedBy; }));
   open_.push_back(std::move(open));
   return &open_.back();
 }
 
 void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint now) {
+  std::vector<uint64_t>& newest = NewestOf(record.func);
+  newest.resize(members_);
+  // Also if the record itself is dropped below: a full gatherer empties only this way.
+  for (GatheredOperation& open : open_) {
+    const uint64_t passed_from = open.seq + kPassedBy;
+    const bool passes = newest[position] < passed_from && record.seq >= passed_from;
+    if (passes && open.func == record.func && !open.samples[position].present()) ++open.passed;
+  }
+  newest[position] = std::max(newest[position], record.seq);
   GatheredOperation* open = Find(record);
   if (open == nullptr) open = Open(record, position, now);
   if (open == nullptr || open->samples[position].present()) return;
+  if (newest[position] >= open->seq + kPassedBy) --open->passed;
   open->samples[position] = {record.start_ns, record.stop_ns, record.blocked_ns,
                              record.moved_bytes};
   open->bytes = std::max(open->bytes, record.bytes);
@@ -45,7 +64,8 @@ void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint
 }
 
 std::optional<GatheredOperation> Gatherer::Take(Clock::TimePoint before) {
-  while (!open_.empty() && (open_.front().count == members_ || open_.front().since <= before)) {
+  while (!open_.empty() && (open_.front().count + open_.front().passed == members_ ||
+                            open_.front().since <= before)) {
     GatheredOperation oldest = std::move(open_.front());
     open_.erase(open_.begin());
     if (oldest.count < 2 || uint64_t{oldest.count} * 2 < members_) continue;

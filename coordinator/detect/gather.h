@@ -26,6 +26,7 @@ struct GatheredOperation {
   uint64_t seq = 0;
   uint64_t bytes = 0;   // the largest of any member
   uint32_t count = 0;   // samples present
+  uint32_t passed = 0;  // members without a sample that have reported much later operations
   uint32_t opener = 0;  // position of the member whose record came first
   Clock::TimePoint since;
   std::vector<Sample> samples;  // by position
@@ -39,9 +40,10 @@ class Gatherer {
 
   /// Adds one rank's times.
   void Add(const Collective& record, uint32_t position, Clock::TimePoint now);
-  /// Returns the oldest operation once all members have reported it, or once at least half of them
-  /// have and it was opened no later than `before`. Keeps the order: a later operation waits for
-  /// an earlier one.
+  /// Returns the oldest operation once all members have reported it or, since a record was lost,
+  /// much later operations. Also returns it if at least half of the members have reported it and it
+  /// was opened no later than `before`. Keeps the order: a later operation waits for an earlier
+  /// one.
   std::optional<GatheredOperation> Take(Clock::TimePoint before);
   bool empty() const { return open_.empty(); }
 
@@ -49,10 +51,14 @@ class Gatherer {
   GatheredOperation* Find(const Collective& record);
   GatheredOperation* Open(const Collective& record, uint32_t position, Clock::TimePoint now);
 
+  /// The highest sequence number of each member; empty before the first record.
+  std::vector<uint64_t>& NewestOf(Func func) { return newest_[static_cast<size_t>(func)]; }
+
   const uint32_t members_;
   const size_t open_max_;
   std::vector<GatheredOperation> open_;          // oldest first
   std::array<uint64_t, kFuncs> closed_below_{};  // per func: records below are too late
+  std::array<std::vector<uint64_t>, kFuncs> newest_;
 };
 
 }  // namespace holdfast::detect

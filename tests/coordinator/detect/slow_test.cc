@@ -53,6 +53,25 @@ TEST(GathererTest, ReturnsAnOperationWithoutTheRecordsOfALostRank) {
   EXPECT_TRUE(gatherer.empty());
 }
 
+TEST(GathererTest, LostRecordsDoNotDelayLaterOperations) {
+  Gatherer gatherer(4);
+  uint64_t complete = 0;
+  uint64_t partial = 0;
+  for (uint64_t seq = 0; seq < 1'000; ++seq) {
+    for (uint32_t position = 0; position < 4; ++position) {
+      // The first records of rank 3 are lost, and later one in a hundred.
+      if (position == 3 && (seq < 20 || seq % 100 == 0)) continue;
+      gatherer.Add(Record(Func::kAllReduce, seq, 1, 2), position, kNow);
+      while (auto taken = gatherer.Take(Clock::TimePoint::min())) {
+        ++(taken->count == 4 ? complete : partial);
+      }
+    }
+  }
+  EXPECT_EQ(complete, 971U);
+  EXPECT_EQ(partial, 29U);
+  EXPECT_TRUE(gatherer.empty());
+}
+
 TEST(GathererTest, IsBoundedAndOneRankCannotFillIt) {
   Gatherer gatherer(8);
   for (uint64_t seq = 0; seq < 100'000; ++seq) {
