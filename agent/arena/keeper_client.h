@@ -53,7 +53,7 @@ class KeeperClient {
     KeeperReply reply;
     std::vector<UniqueFd> fds;
   };
-  /// Returns the keeper's reply whatever its code; an error only when there is no reply.
+  /// Returns the keeper's reply, also one with an error code; an error if there is no reply.
   Result<Answer> Call(const KeeperRequest& request, std::span<const int> fds = {});
   Status CallForStatus(const KeeperRequest& request, std::span<const int> fds = {});
 

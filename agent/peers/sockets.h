@@ -11,7 +11,7 @@ namespace holdfast::agent {
 /// file, but not one with a live listener (AlreadyExists). Only this user may access a socket file.
 Result<UniqueFd> ListenAt(Endpoint& address);
 
-/// Returns a connected, non-blocking socket. "localhost" is 127.0.0.1, whatever the resolver has.
+/// Returns a connected, non-blocking socket. "localhost" is always 127.0.0.1.
 /// Unavailable: no process listens there or the address is unreachable. DeadlineExceeded: also when
 /// resolving a name takes too long.
 Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline);

@@ -12,7 +12,7 @@
 namespace holdfast::agent {
 
 /// Polls the table that one rank's trainer writes. The table is untrusted: one poll takes bounded
-/// time and memory, whatever the table contains, and returns only plausible numbers. It never
+/// time and memory for any content of the table, and returns only plausible numbers. It never
 /// writes to the table. For one thread at a time; the trainer may write concurrently.
 class TableReader {
  public:

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExportFooter = R"(
-Assembles every tensor from the slices that the ranks saved, whatever their number, and writes the
+Assembles every tensor from the slices that the ranks saved, for any number of ranks, and writes the
 tensors for other programs into a new or empty directory:
 
   safetensors   model.safetensors, all tensors under their full names
@@ -31,7 +31,7 @@ tensors for other programs into a new or empty directory:
                 Python)
 
 Every chunk is compared with its checksum. Files get their final names only when all are complete
-and synced. Memory use is bounded, whatever the model's size. The running job is not affected.
+and synced. Memory use is bounded for a model of any size. The running job is not affected.
 
 Examples:
   holdfast export my-job --format hf --to ./my-model

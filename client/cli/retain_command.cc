@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kRetainFooter = R"(
 Replaces the coordinator's [retention] for one job, at once and for all its later starts. Pinned
-versions and the newest ones stay, whatever the rule is.
+versions and the newest ones stay under any rule.
 
 Examples:
   holdfast retain my-job --keep-last 10

@@ -83,7 +83,7 @@ class AgentLink {
   /// Returns Unavailable, or the agent's permanent refusal, when not connected.
   Result<Use> Enter();
 
-  /// Sends a request and waits for its answer, whatever code the answer has. DeadlineExceeded: no
+  /// Sends a request and waits for its answer, which may have any code. DeadlineExceeded: no
   /// answer came; if it comes later, the link gives the granted slot or reader back. Unavailable:
   /// the connection was lost. `memory`, if given, gets the descriptor that came with the answer.
   template <typename Message>

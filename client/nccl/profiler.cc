@@ -393,7 +393,7 @@ void* StartCollective(void* context, const CollectiveFields& fields) {
   holdfast_collective collective{};
   collective.kind = KindOf(fields.function);
   const Datatype type = DatatypeOf(fields.datatype);
-  // For these two, NCCL reports bytes, whatever the type.
+  // For these two, NCCL reports bytes for every type.
   const bool in_bytes =
       collective.kind == HOLDFAST_ALL_GATHER || collective.kind == HOLDFAST_BROADCAST;
   collective.bytes = fields.count * (in_bytes ? 1 : type.bytes);

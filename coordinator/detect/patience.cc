@@ -70,7 +70,7 @@ uint64_t Patience::ToBlame(const Operation& operation, uint32_t rank, RootState 
     return options_.absent_after;
   }();
   const auto patience = static_cast<uint64_t>(minimum.count());
-  // A stopped process or an unreachable node is not a pause, whatever the job's history.
+  // A stopped process or an unreachable node is never a pause.
   if (state == RootState::kStopped || state == RootState::kUnreachable) return patience;
   const CommInfo& comm = table_.comm(operation.comm);
   const bool few = comm.completed_most[static_cast<size_t>(operation.func)] < kOperationsKnown;

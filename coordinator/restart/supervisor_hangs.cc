@@ -12,7 +12,7 @@ namespace holdfast::coord {
 namespace {
 using std::chrono::milliseconds;
 
-/// Identifies a hang, whatever confidence the detector has in it.
+/// Identifies a hang, independent of the confidence.
 std::string KeyOf(const FaultDetected& event) {
   std::vector<uint32_t> ranks;
   for (const Rank rank : event.ranks) ranks.push_back(rank.value);

@@ -124,7 +124,7 @@ enum {
 enum { HOLDFAST_HOST = 0, HOLDFAST_CUDA = 1 };
 
 /* Where a version is safe. HOLDFAST_SEALED is weaker than any tier: this rank's own shard is
- * complete and checksummed in its node's memory, whatever the state of the other ranks' shards. */
+ * complete and checksummed in its node's memory. The shards of other ranks may be in any state. */
 enum {
   HOLDFAST_SEALED = 0,
   HOLDFAST_TIER_MEMORY = 1,
@@ -552,7 +552,7 @@ typedef struct holdfast_stats {
 HOLDFAST_API holdfast_code holdfast_get_stats(holdfast_client* client, holdfast_stats* stats);
 
 /* Waits up to timeout_ms until the agent has sealed the accepted saves (from then on they outlive
- * this process), then disconnects. Frees the client, whatever the result is. Returns the first
+ * this process), then disconnects. Frees the client even if it fails. Returns the first
  * asynchronous error of the client's life, or DeadlineExceeded with the steps that were not sealed.
  * NULL is OK. In a forked child it frees nothing and returns FailedPrecondition.
  * A running copy of device tensors is given two seconds more. If it does not end, as when the GPU

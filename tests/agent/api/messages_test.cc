@@ -75,7 +75,7 @@ TEST(MessagesTest, ErrorsNameTheProblem) {
 }
 
 // Random packets, half of them mutations of valid ones, are accepted exactly when magic, type and
-// size are right. Text fields are read within their bounds whatever they contain.
+// size are right. Text fields are read within their bounds for any content.
 TEST(MessagesTest, RandomPacketsAreAcceptedOnlyWhenValid) {
   Random random(20240817);
   std::vector<std::pair<uint32_t, size_t>> types(SizesOfTypes().begin(), SizesOfTypes().end());

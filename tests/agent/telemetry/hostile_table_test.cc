@@ -1,4 +1,4 @@
-// A trainer that writes garbage: whatever the table contains, and while it changes, a poll ends,
+// A trainer that writes garbage: for any content of the table, and while it changes, a poll ends,
 // writes nothing, and returns plausible numbers.
 
 #include <algorithm>

@@ -48,7 +48,7 @@ class Truth {
   /// How a verdict fits this fault.
   struct Judgement {
     bool found = false;  // the right class, and nothing else named
-    bool right = false;  // everything it names is at fault, whatever the class
+    bool right = false;  // everything it names is at fault, for any class
   };
   Judgement Judge(const Verdict& verdict) {
     std::set<uint32_t> named;
