@@ -16,7 +16,6 @@ namespace holdfast::agent {
 inline constexpr uint64_t kControlBytes = 1ULL << 20;
 inline constexpr uint64_t kSlotAlign = 2ULL << 20;
 inline constexpr uint32_t kSlotsMax = 64;
-inline constexpr uint64_t kSlotBytesMax = uint64_t{1} << 46;
 
 /// One slot's progress: image bytes [0, copied) are final. The trainer writes it, the agent waits
 /// on it. `wake` counts changes and is a futex word (shared between processes): the writer

@@ -208,7 +208,7 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
   const RankKey key{session.job, session.rank};
   if (!trainers_.contains(key) && !departed_.contains(key)) {
     // An agent that lost its run_dir has no record of trainers and relies on the Hello.
-    request.joined_before = Incarnation{hello.JoinedBefore()};
+    if (hello.JoinedBefore() != 0) request.joined_before = Incarnation{hello.JoinedBefore()};
   }
   link_.Join(request, [this, id = session.id()](const Result<Incarnation>& incarnation) {
     Post([this, id, incarnation] { OnJoined(id, incarnation); });
@@ -216,9 +216,9 @@ void Node::HandleHello(Session& session, const HelloMessage& hello) {
 }
 
 JoinRequest Node::JoinRequestOf(const Session& session) const {
-  JoinRequest request{session.job,        session.run_id,
-                      session.rank,       session.world,
-                      session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign)};
+  JoinRequest request{session.job,   session.run_id,     session.rank,
+                      session.world, session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign),
+                      std::nullopt};
   if (session.incarnation.value != 0) {
     request.joined_before = session.incarnation;
     return request;

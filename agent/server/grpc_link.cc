@@ -32,149 +32,13 @@ gpr_timespec After(int64_t ms) {
 }
 
 /// `unlabeled`: see SeenLife.
-coord::StoredReplica ToCoord(const StoredReplica& report, LifeId unlabeled) {
-  const LifeId life = report.life.value != 0 ? report.life : unlabeled;
-  return {report.identity.job,
-          report.identity.version,
-          report.identity.rank,
-          report.identity.world,
-          report.tier,
-          report.digest,
-          report.image_bytes,
-          report.damage,
-          life,
-          report.samples};
-}
-
-coord::LocalRank ToCoord(const LocalRank& rank) {
-  return {rank.job, rank.incarnation, rank.rank, rank.goodbye};
-}
-
-std::optional<VersionId> Named(VersionId version) {
-  if (version.incarnation.value == 0) return std::nullopt;
-  return version;
-}
-
-/// Returns nothing, and logs an error, when the group is invalid; then no shard is protected.
-std::optional<GroupPlan> FromCoord(const coord::PeerGroup& group) {
-  if (group.members.empty()) return std::nullopt;
-  std::vector<PlanMember> members;
-  for (const coord::PeerMember& member : group.members) {
-    PlanMember& out = members.emplace_back();
-    out.node = member.node;
-    out.address = member.address;
-    out.number = member.number;
-    out.has_data = member.has_data;
-    out.has_parity = member.has_parity;
-    out.planned = member.planned;
-    for (const coord::PeerRank& rank : member.ranks) {
-      out.ranks.push_back({rank.rank, rank.slot_bytes});
-    }
+void AddReplicas(const std::vector<StoredReplica>& replicas, LifeId unlabeled,
+                 google::protobuf::RepeatedPtrField<pb::StoredReplica>* out) {
+  for (const StoredReplica& report : replicas) {
+    pb::StoredReplica* wire = out->Add();
+    coord::ToProto(report, wire);
+    if (report.life.value == 0) wire->set_life(unlabeled.value);
   }
-  auto plan = GroupPlan::Make(std::move(members), group.parity);
-  if (plan) return *std::move(plan);
-  Log(LogLevel::kError, "GroupRefused", {Kv("error", plan.error().ToString())});
-  return std::nullopt;
-}
-
-JobState FromCoord(coord::JobState wire) {
-  JobState state;
-  state.job = std::move(wire.job);
-  state.incarnation = wire.incarnation;
-  state.memory_committed = Named(wire.memory_committed);
-  state.peer_committed = Named(wire.peer_committed);
-  state.disk_committed = Named(wire.disk_committed);
-  state.aborted = std::move(wire.aborted);
-  state.disk_target_step = wire.disk_target_step;
-  state.peer_target_step = wire.peer_target_step;
-  state.group = FromCoord(wire.group);
-  state.restore = Named(wire.restore);
-  state.phase = static_cast<JobPhase>(wire.phase);
-  state.release = wire.release;
-  state.forget = wire.forget;
-  return state;
-}
-
-PrepareShard FromCoord(coord::PrepareShard wire) {
-  PrepareShard prepare;
-  prepare.request = wire.request;
-  prepare.identity = {std::move(wire.job), wire.version, wire.rank, wire.world};
-  prepare.tier = wire.tier;
-  prepare.source_node = std::move(wire.source_node);
-  prepare.source_address = std::move(wire.source_address);
-  prepare.into = wire.into;
-  prepare.digest = wire.digest;
-  prepare.group = FromCoord(wire.group);
-  return prepare;
-}
-
-Result<VersionPlaces> PlacesOf(const pb::PlanRestoreReply& reply) {
-  HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
-  if (reply.world() == 0 || reply.world() > kWorldMax) {
-    return Fail(
-        InternalError(fmt::format("the coordinator named a version of {} ranks", reply.world())));
-  }
-  VersionPlaces places;
-  places.shards.resize(reply.world());
-  for (const pb::ShardSource& source : reply.sources()) {
-    HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(source.tier()));
-    if (source.rank() >= reply.world()) {
-      return Fail(InternalError(fmt::format(
-          "the coordinator named rank {} of a version of {} ranks", source.rank(), reply.world())));
-    }
-    VersionPlaces::Shard& shard = places.shards[source.rank()];
-    shard.digest = source.digest();
-    shard.places.push_back({source.node(), source.address(), tier});
-  }
-  for (const pb::PeerGroup& wire : reply.groups()) {
-    HOLDFAST_ASSIGN_OR_RETURN(const coord::PeerGroup group, coord::FromProto(wire));
-    if (auto plan = FromCoord(group)) places.groups.push_back(*std::move(plan));
-  }
-  return places;
-}
-
-SetWorkers FromCoord(coord::SetWorkers wire) {
-  SetWorkers wanted;
-  wanted.job = std::move(wire.job);
-  wanted.run_id = std::move(wire.run_id);
-  wanted.first_rank = wire.first_rank;
-  wanted.ranks = wire.ranks;
-  wanted.world = wire.world;
-  wanted.node_rank = wire.node_rank;
-  wanted.nodes = wire.nodes;
-  wanted.master_address = std::move(wire.master_address);
-  wanted.master_port = wire.master_port;
-  wanted.restarts = wire.restarts;
-  wanted.restarts_max = wire.restarts_max;
-  wanted.command = std::move(wire.command);
-  wanted.environment = std::move(wire.environment);
-  wanted.directory = std::move(wire.directory);
-  wanted.grace_ms = wire.grace_ms;
-  return wanted;
-}
-
-coord::WorkerState ToCoord(WorkerStatus status, int64_t boot_nanos) {
-  coord::WorkerState state;
-  state.job = std::move(status.job);
-  state.run_id = std::move(status.run_id);
-  state.rank = status.rank;
-  state.pid = static_cast<uint32_t>(status.pid);
-  state.exit_code = status.exit.exit_code;
-  state.signal = status.exit.signal;
-  state.last_lines = std::move(status.exit.last_lines);
-  switch (status.phase) {
-    case WorkerPhase::kRunning:
-      state.phase = coord::WorkerPhase::kRunning;
-      break;
-    case WorkerPhase::kEnded:
-      state.phase = coord::WorkerPhase::kEnded;
-      state.ended_ago_ms = (boot_nanos - status.exit.boot_ns) / 1'000'000;
-      break;
-    case WorkerPhase::kStuck:
-      state.phase = coord::WorkerPhase::kStuck;
-      break;
-  }
-  return state;
 }
 
 // A call of the callback interface; it lives until its callback has run.
@@ -288,7 +152,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_disk_free_percent(options_.disk_free_percent());
   const ReportBatch inventory = reports_.Inventory();
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
-  for (const LocalRank& rank : inventory.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
+  for (const LocalRank& rank : inventory.ranks) coord::ToProto(rank, request.add_ranks());
   request.set_disk_every(options_.disk_every);
   request.set_worker_address(options_.worker_address);
   AddWorkers(&request);
@@ -296,9 +160,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
     MutexLock lock(mutex_);
     request.set_epoch_seen(seen_.epoch.value);
     request.set_life_seen(seen_.life.value);
-    for (const StoredReplica& report : inventory.replicas) {
-      coord::ToProto(ToCoord(report, seen_.unlabeled), request.add_replicas());
-    }
+    AddReplicas(inventory.replicas, seen_.unlabeled, request.mutable_replicas());
   }
   grpc::ClientContext context;
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
@@ -378,18 +240,17 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
   switch (directive.kind_case()) {
     case pb::Directive::kJob: {
       auto state = coord::FromProto(directive.job());
-      state ? handler_->OnJobState(FromCoord(*std::move(state))) : refuse(state.error());
+      state ? handler_->OnJobState(*std::move(state)) : refuse(state.error());
       break;
     }
     case pb::Directive::kPrepare: {
       auto prepare = coord::FromProto(directive.prepare());
-      prepare ? handler_->OnPrepareShard(FromCoord(*std::move(prepare))) : refuse(prepare.error());
+      prepare ? handler_->OnPrepareShard(*std::move(prepare)) : refuse(prepare.error());
       break;
     }
     case pb::Directive::kRemove: {
       auto remove = coord::FromProto(directive.remove());
-      remove ? handler_->OnRemoveVersion({remove->job, remove->version, remove->tier})
-             : refuse(remove.error());
+      remove ? handler_->OnRemoveVersion(*std::move(remove)) : refuse(remove.error());
       break;
     }
     case pb::Directive::kWorkers: {
@@ -397,7 +258,7 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
       if (!workers) {
         refuse(workers.error());
       } else if (options_.set_workers) {
-        options_.set_workers(FromCoord(*std::move(workers)));
+        options_.set_workers(*std::move(workers));
       }
       break;
     }
@@ -481,28 +342,14 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   {
     MutexLock lock(mutex_);
     request.set_epoch(seen_.epoch.value);
-    for (const StoredReplica& report : batch.replicas) {
-      coord::ToProto(ToCoord(report, seen_.unlabeled), request.add_replicas());
-    }
+    AddReplicas(batch.replicas, seen_.unlabeled, request.mutable_replicas());
   }
-  for (const FailedReplica& one : batch.failed) {
-    coord::ToProto(
-        coord::FailedReplica{one.key.job, one.key.version, one.key.rank, one.tier, one.why},
-        request.add_failed());
-  }
-  for (const RemovedReplica& one : batch.removed) {
-    coord::ToProto(
-        coord::RemovedReplica{one.key.job, one.key.version, one.key.rank, one.tier, one.damage},
-        request.add_removed());
-  }
-  for (const Prepared& one : batch.prepared) {
-    coord::ToProto(coord::Prepared{one.request, one.outcome}, request.add_prepared());
-  }
+  for (const FailedReplica& one : batch.failed) coord::ToProto(one, request.add_failed());
+  for (const RemovedReplica& one : batch.removed) coord::ToProto(one, request.add_removed());
+  for (const Prepared& one : batch.prepared) coord::ToProto(one, request.add_prepared());
   for (const std::string& warning : batch.warnings) request.add_warnings(warning);
-  for (const LocalRank& rank : batch.ranks) coord::ToProto(ToCoord(rank), request.add_ranks());
-  for (const TierWanted& one : batch.wanted) {
-    coord::ToProto(coord::TierWanted{one.job, one.version, one.tier}, request.add_wanted());
-  }
+  for (const LocalRank& rank : batch.ranks) coord::ToProto(rank, request.add_ranks());
+  for (const TierWanted& one : batch.wanted) coord::ToProto(one, request.add_wanted());
   // Every report carries these, also one without reports: it serves as the heartbeat.
   request.set_disk_free_percent(options_.disk_free_percent());
   AddWorkers(&request);
@@ -535,9 +382,8 @@ Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(pb::ObserveRequest request
 template <typename Request>
 void GrpcCoordinatorLink::AddWorkers(Request* request) const {
   if (!options_.workers) return;
-  const int64_t now = BootNanos();
-  for (WorkerStatus& status : options_.workers()) {
-    coord::ToProto(ToCoord(std::move(status), now), request->add_workers());
+  for (const WorkerState& state : options_.workers()) {
+    coord::ToProto(state, request->add_workers());
   }
 }
 
@@ -560,9 +406,8 @@ void GrpcCoordinatorLink::Join(const JoinRequest& request,
   call->request.set_world(request.world);
   call->request.set_uid(request.uid);
   call->request.set_slot_bytes(request.slot_bytes);
-  const bool returns = request.joined_before.value != 0;
-  call->request.set_start(returns ? kStartReturn : kStartNew);
-  call->request.set_incarnation_before(request.joined_before.value);
+  call->request.set_start(request.joined_before ? kStartReturn : kStartNew);
+  call->request.set_incarnation_before(request.joined_before.value_or(Incarnation{}).value);
   call->context.set_deadline(After(kJoinTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));
@@ -598,21 +443,12 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreRequest& request,
     done(Fail(CancelledError("the agent is stopping")));
     return;
   }
-  const auto finish = [call](const grpc::Status& sent) -> Result<RestoreDecision> {
-    if (!sent.ok()) return Fail(coord::FromGrpc(sent, "the coordinator"));
-    HOLDFAST_RETURN_IF_ERROR(coord::FromProto(call->response.outcome()));
-    RestoreDecision decision;
-    HOLDFAST_ASSIGN_OR_RETURN(decision.version, coord::NamedVersion(call->response.version()));
-    HOLDFAST_ASSIGN_OR_RETURN(decision.tier, coord::TierFromNumber(call->response.tier()));
-    decision.world = call->response.world();
-    return decision;
-  };
-  stub_->async()->DecideRestore(
-      &call->context, &call->request, &call->response,
-      [this, call, finish, done = std::move(done)](const grpc::Status& sent) {
-        done(finish(sent));
-        EndCall(&call->context);
-      });
+  stub_->async()->DecideRestore(&call->context, &call->request, &call->response,
+                                [this, call, done = std::move(done)](const grpc::Status& sent) {
+                                  done(sent.ok() ? coord::FromProto(call->response)
+                                                 : Fail(coord::FromGrpc(sent, "the coordinator")));
+                                  EndCall(&call->context);
+                                });
 }
 
 void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
@@ -629,7 +465,7 @@ void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
   stub_->async()->PlanRestore(&call->context, &call->request, &call->response,
                               [this, call, done = std::move(done)](const grpc::Status& sent) {
                                 if (sent.ok()) {
-                                  done(PlacesOf(call->response));
+                                  done(coord::FromProto(call->response));
                                 } else {
                                   const Status status = coord::FromGrpc(sent, "the coordinator");
                                   done(Fail(UnavailableError(status.message())));

@@ -32,7 +32,7 @@ struct GrpcLinkOptions {
   int64_t heartbeat_ms = 500;
   /// Empty: this node launches no workers, and the next two functions are not called.
   std::string worker_address;
-  std::function<std::vector<WorkerStatus>()> workers;
+  std::function<std::vector<WorkerState>()> workers;
   std::function<void(SetWorkers)> set_workers;
   /// The life of the coordinator's store and its highest epoch that this agent has seen before.
   SeenLife seen;

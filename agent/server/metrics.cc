@@ -120,13 +120,11 @@ void Show(const TcpPeerServer& peers, MetricsPage& page) {
 }
 
 void Show(WorkerManager& workers, MetricsPage& page) {
-  std::array<uint64_t, 3> by_phase = {};
-  for (const WorkerStatus& worker : workers.Workers()) {
-    ++by_phase[static_cast<size_t>(worker.phase)];
-  }
-  page.Set(kWorkers, Value(by_phase[0]), {"running"});
-  page.Set(kWorkers, Value(by_phase[1]), {"ended"});
-  page.Set(kWorkers, Value(by_phase[2]), {"stuck"});
+  std::map<WorkerPhase, uint64_t> by_phase;
+  for (const WorkerState& worker : workers.Workers()) ++by_phase[worker.phase];
+  page.Set(kWorkers, Value(by_phase[WorkerPhase::kRunning]), {"running"});
+  page.Set(kWorkers, Value(by_phase[WorkerPhase::kEnded]), {"ended"});
+  page.Set(kWorkers, Value(by_phase[WorkerPhase::kStuck]), {"stuck"});
 }
 
 void Show(const TelemetrySender& telemetry, MetricsPage& page) {

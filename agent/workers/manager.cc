@@ -95,12 +95,23 @@ void WorkerManager::SetWanted(SetWorkers wanted) {
   ::eventfd_write(wake_.get(), 1);
 }
 
-std::vector<WorkerStatus> WorkerManager::Workers() {
+std::vector<WorkerState> WorkerManager::Workers() {
+  const int64_t now = BootNanos();
   MutexLock lock(mutex_);
-  std::vector<WorkerStatus> list;
+  std::vector<WorkerState> list;
   for (const Worker& worker : workers_) {
-    list.push_back({worker.spec.job, worker.spec.run_id, worker.spec.rank, worker.phase,
-                    worker.pids ? worker.pids->worker.pid : 0, worker.exit});
+    WorkerState& state = list.emplace_back();
+    state.job = worker.spec.job;
+    state.run_id = worker.spec.run_id;
+    state.rank = worker.spec.rank;
+    state.phase = worker.phase;
+    if (worker.pids) state.pid = static_cast<uint32_t>(worker.pids->worker.pid);
+    state.exit_code = worker.exit.exit_code;
+    state.signal = worker.exit.signal;
+    state.last_lines = worker.exit.last_lines;
+    if (worker.phase == WorkerPhase::kEnded) {
+      state.ended_ago_ms = (now - worker.exit.boot_ns) / 1'000'000;
+    }
   }
   return list;
 }

@@ -10,23 +10,14 @@
 
 #include "agent/workers/worker.h"
 #include "agent/workers/worker_files.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
 #include "storage/base/clock.h"
 #include "storage/base/fd.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status.h"
 
 namespace holdfast::agent {
-
-enum class WorkerPhase { kRunning, kEnded, kStuck };
-
-struct WorkerStatus {
-  std::string job;
-  std::string run_id;
-  Rank rank;
-  WorkerPhase phase = WorkerPhase::kRunning;
-  pid_t pid = 0;  // 0: its shim has not reported it yet
-  WorkerExit exit;
-};
 
 struct WorkerManagerOptions {
   std::string folder;        // of the workers' folders; valid for one boot of the machine
@@ -52,7 +43,7 @@ class WorkerManager {
   /// Replaces the wanted workers of a job.
   void SetWanted(SetWorkers wanted);
   /// Returns the state of all workers.
-  std::vector<WorkerStatus> Workers();
+  std::vector<WorkerState> Workers();
   /// Returns at most `bytes_max` bytes of a worker's log from `offset` on; also after the worker's
   /// end, while the log is kept. NotFound: there is no such log.
   Result<std::string> ReadLog(const std::string& job, const std::string& run_id, Rank rank,

@@ -37,7 +37,8 @@ class Output {
   void Take(const char* data, size_t bytes) {
     last_.append(data, bytes);
     // Keep more than is reported, so that the report can begin at the start of a line.
-    if (last_.size() > 4 * kLastLinesBytes) last_.erase(0, last_.size() - 2 * kLastLinesBytes);
+    if (last_.size() > 4 * kLastLinesBytesMax)
+      last_.erase(0, last_.size() - 2 * kLastLinesBytesMax);
     struct stat info {};
     if (::fstat(log_.get(), &info) == 0 && info.st_size >= kLogBytesMax) {
       std::rename(path_.c_str(), (path_ + ".1").c_str());
@@ -54,8 +55,8 @@ class Output {
 
   /// Returns the end of the output, from the start of a line if possible.
   std::string LastLines() const {
-    if (last_.size() <= kLastLinesBytes) return last_;
-    const size_t start = last_.size() - kLastLinesBytes;
+    if (last_.size() <= kLastLinesBytesMax) return last_;
+    const size_t start = last_.size() - kLastLinesBytesMax;
     const size_t line = last_.find('\n', start);
     return last_.substr(line == std::string::npos || line + 1 == last_.size() ? start : line + 1);
   }

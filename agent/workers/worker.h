@@ -4,29 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/limits.h"
 #include "storage/base/ids.h"
 #include "storage/base/process.h"
 
 namespace holdfast::agent {
-
-/// The wanted workers of a job on this node; without ranks the node should have none.
-struct SetWorkers {
-  std::string job;
-  std::string run_id;  // of the launch; workers of another launch are stopped first
-  Rank first_rank;
-  uint32_t ranks = 0;
-  uint32_t world = 0;
-  uint32_t node_rank = 0;
-  uint32_t nodes = 0;
-  std::string master_address;
-  uint32_t master_port = 0;
-  uint32_t restarts = 0;
-  uint32_t restarts_max = 0;
-  std::vector<std::string> command;
-  std::vector<std::string> environment;  // NAME=value
-  std::string directory;
-  int64_t grace_ms = 10'000;  // between SIGTERM and SIGKILL
-};
 
 /// What a shim needs to know to start one worker.
 struct WorkerSpec {
@@ -45,9 +28,8 @@ struct WorkerExit {
   int exit_code = 0;
   int signal = 0;          // not 0: the signal that ended the worker
   int64_t boot_ns = 0;     // time of the end, CLOCK_BOOTTIME
-  std::string last_lines;  // at most kLastLinesBytes
+  std::string last_lines;  // at most kLastLinesBytesMax
 };
-inline constexpr size_t kLastLinesBytes = 4096;
 
 /// Returns the environment of one worker: the agent's variables, the user's, those of torchrun's
 /// workers (RANK, WORLD_SIZE, MASTER_ADDR, …) and those of Holdfast's client. Later ones win.

@@ -8,7 +8,8 @@
 #include "client/cli/coordinator_client.h"
 #include "client/cli/program.h"
 #include "client/cli/run_follower.h"
-#include "coordinator/api/run_types.h"
+#include "coordinator/contract/limits.h"
+#include "coordinator/contract/runs.h"
 
 namespace holdfast::cli {
 
@@ -136,10 +137,9 @@ class RunCommand : public Command {
     spec->set_restarts_max(restarts_);
     spec->set_grace_ms(ParseDurationMs(grace_).value_or(10'000));
     spec->set_refill_versions(refill_);
-    const std::pair<const char*, coord::DetectAction> actions[] = {
-        {"off", coord::DetectAction::kOff},
-        {"alert", coord::DetectAction::kAlert},
-        {"restart", coord::DetectAction::kRestart}};
+    const std::pair<const char*, DetectAction> actions[] = {{"off", DetectAction::kOff},
+                                                            {"alert", DetectAction::kAlert},
+                                                            {"restart", DetectAction::kRestart}};
     for (const auto& [name, action] : actions) {
       if (detect_action_ == name) spec->set_detect_action(static_cast<uint32_t>(action));
     }
@@ -159,7 +159,7 @@ class RunCommand : public Command {
   uint32_t ranks_ = 1;
   uint32_t spares_ = 0;
   uint32_t restarts_ = 10;
-  uint32_t refill_ = coord::RunSpec().refill_versions;
+  uint32_t refill_ = RunSpec().refill_versions;
   std::string detect_action_;
   std::string hang_after_;
   std::string grace_ = "10s";

@@ -6,7 +6,10 @@
 #include <charconv>
 #include <limits>
 
+#include "coordinator/contract/limits.h"
+#include "coordinator/contract/text.h"
 #include "storage/base/endpoint.h"
+#include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
 namespace {
@@ -20,24 +23,29 @@ Status CheckRank(uint32_t rank, uint32_t world) {
 }
 
 /// Checks and fills the fields that all messages about one shard have in common: StoredReplica,
-/// FailedReplica, RemovedReplica and PrepareShard.
-template <typename Message, typename Proto>
-Status ReadShardFields(const Proto& proto, Message& message) {
+/// FailedReplica, RemovedReplica and PrepareShard. `shard` is a ShardKey or a ShardIdentity.
+template <typename Shard, typename Proto>
+Status ReadShard(const Proto& proto, Shard& shard, Tier& tier) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
-  HOLDFAST_ASSIGN_OR_RETURN(message.version, NamedVersion(proto.version()));
-  HOLDFAST_ASSIGN_OR_RETURN(message.tier, TierFromNumber(proto.tier()));
+  HOLDFAST_ASSIGN_OR_RETURN(shard.version, NamedVersion(proto.version()));
+  HOLDFAST_ASSIGN_OR_RETURN(tier, TierFromNumber(proto.tier()));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), kWorldMax));
-  message.job = proto.job();
-  message.rank = Rank{proto.rank()};
+  shard.job = proto.job();
+  shard.rank = Rank{proto.rank()};
   return Status::Ok();
 }
 
-template <typename Message, typename Proto>
-void WriteShardFields(const Message& message, Proto* out) {
-  out->set_job(message.job);
-  ToProto(message.version, out->mutable_version());
-  out->set_rank(message.rank.value);
-  out->set_tier(static_cast<uint32_t>(message.tier));
+template <typename Shard, typename Proto>
+void WriteShard(const Shard& shard, Tier tier, Proto* out) {
+  out->set_job(shard.job);
+  ToProto(shard.version, out->mutable_version());
+  out->set_rank(shard.rank.value);
+  out->set_tier(static_cast<uint32_t>(tier));
+}
+
+/// Writes a version; incarnation 0 stands for "none".
+void WriteVersion(const std::optional<VersionId>& version, pb::Version* out) {
+  ToProto(version.value_or(VersionId{}), out);
 }
 
 grpc::StatusCode NearestCode(ErrorCode code) {
@@ -78,15 +86,6 @@ grpc::StatusCode NearestCode(ErrorCode code) {
 }
 }  // namespace
 
-std::string CutText(std::string_view text, size_t most) {
-  if (text.size() <= most) return std::string(text);
-  const auto is_middle = [&text](size_t at) {
-    return (static_cast<uint8_t>(text[at]) & 0xC0U) == 0x80U;
-  };
-  while (most > 0 && is_middle(most)) --most;
-  return std::string(text.substr(0, most));
-}
-
 VersionId FromProto(const pb::Version& version) {
   return {Incarnation{version.incarnation()}, Step{version.step()}};
 }
@@ -94,6 +93,11 @@ VersionId FromProto(const pb::Version& version) {
 void ToProto(VersionId version, pb::Version* out) {
   out->set_incarnation(version.incarnation.value);
   out->set_step(version.step.value);
+}
+
+std::optional<VersionId> AnyVersion(const pb::Version& version) {
+  if (version.incarnation() == 0) return std::nullopt;
+  return FromProto(version);
 }
 
 Result<VersionId> NamedVersion(const pb::Version& version) {
@@ -137,14 +141,14 @@ Result<Tier> TierFromNumber(uint32_t number) {
 
 Result<StoredReplica> FromProto(const pb::StoredReplica& proto) {
   StoredReplica report;
-  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, report));
+  HOLDFAST_RETURN_IF_ERROR(ReadShard(proto, report.identity, report.tier));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
   if (proto.image_bytes() > kSlotBytesMax) {
     return Fail(InvalidArgumentError(fmt::format("{} has {} bytes; the limit is {}",
                                                  ShardName(Rank{proto.rank()}), proto.image_bytes(),
                                                  kSlotBytesMax)));
   }
-  report.world = proto.world();
+  report.identity.world = proto.world();
   report.digest = proto.digest();
   report.image_bytes = proto.image_bytes();
   report.damage = CutText(proto.damage(), kReportTextBytesMax);
@@ -166,8 +170,8 @@ Result<StoredReplica> FromProto(const pb::StoredReplica& proto) {
 }
 
 void ToProto(const StoredReplica& report, pb::StoredReplica* out) {
-  WriteShardFields(report, out);
-  out->set_world(report.world);
+  WriteShard(report.identity, report.tier, out);
+  out->set_world(report.identity.world);
   out->set_digest(report.digest);
   out->set_image_bytes(report.image_bytes);
   out->set_damage(report.damage);
@@ -183,25 +187,25 @@ void ToProto(const StoredReplica& report, pb::StoredReplica* out) {
 
 Result<FailedReplica> FromProto(const pb::FailedReplica& proto) {
   FailedReplica failed;
-  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, failed));
+  HOLDFAST_RETURN_IF_ERROR(ReadShard(proto, failed.key, failed.tier));
   failed.why = CutText(proto.why(), kReportTextBytesMax);
   return failed;
 }
 
 void ToProto(const FailedReplica& failed, pb::FailedReplica* out) {
-  WriteShardFields(failed, out);
+  WriteShard(failed.key, failed.tier, out);
   out->set_why(failed.why);
 }
 
 Result<RemovedReplica> FromProto(const pb::RemovedReplica& proto) {
   RemovedReplica removed;
-  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, removed));
+  HOLDFAST_RETURN_IF_ERROR(ReadShard(proto, removed.key, removed.tier));
   removed.damage = CutText(proto.damage(), kReportTextBytesMax);
   return removed;
 }
 
 void ToProto(const RemovedReplica& removed, pb::RemovedReplica* out) {
-  WriteShardFields(removed, out);
+  WriteShard(removed.key, removed.tier, out);
   out->set_damage(removed.damage);
 }
 
@@ -215,18 +219,18 @@ void ToProto(const Prepared& prepared, pb::Prepared* out) {
 }
 
 namespace {
-Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
-  PeerMember member;
+Result<PlanMember> ReadMember(const pb::PlanMember& proto) {
+  PlanMember member;
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", proto.node()));
   if (!proto.address().empty()) {
     auto address = ParseEndpoint(proto.address());
     if (!address) return Fail(address.error().WithContext("address of member " + proto.node()));
   }
   if (proto.number() >= kWorldMax || proto.ranks().empty() ||
-      static_cast<uint32_t>(proto.ranks_size()) > kPeerRanksMax) {
+      static_cast<uint32_t>(proto.ranks_size()) > kMemberRanksMax) {
     return Fail(InvalidArgumentError(fmt::format(
         "member {} has number {} and {} ranks; a member has 1 to {} ranks and a number below {}",
-        proto.node(), proto.number(), proto.ranks_size(), kPeerRanksMax, kWorldMax)));
+        proto.node(), proto.number(), proto.ranks_size(), kMemberRanksMax, kWorldMax)));
   }
   member.node = proto.node();
   member.address = proto.address();
@@ -235,59 +239,48 @@ Result<PeerMember> ReadMember(const pb::PeerMember& proto) {
   member.has_parity = proto.has_parity();
   if (!proto.planned().empty()) HOLDFAST_RETURN_IF_ERROR(ValidateName("node", proto.planned()));
   member.planned = proto.planned();
-  for (const pb::PeerRank& rank : proto.ranks()) {
-    const bool ascending = member.ranks.empty() || member.ranks.back().rank.value < rank.rank();
-    if (rank.rank() >= kWorldMax || !ascending || rank.slot_bytes() == 0 ||
-        rank.slot_bytes() > kSlotBytesMax || rank.slot_bytes() % kSlotBytesAlign != 0) {
-      return Fail(InvalidArgumentError(fmt::format(
-          "member {}: rank {} with a slot of {} bytes; ranks ascend and slots are "
-          "multiples of {} up to {}",
-          proto.node(), rank.rank(), rank.slot_bytes(), kSlotBytesAlign, kSlotBytesMax)));
+  for (const pb::PlanRank& rank : proto.ranks()) {
+    if (rank.rank() >= kWorldMax || rank.slot_bytes() == 0) {
+      return Fail(InvalidArgumentError(fmt::format("member {}: rank {} with a slot of {} bytes",
+                                                   proto.node(), rank.rank(), rank.slot_bytes())));
     }
     member.ranks.push_back({Rank{rank.rank()}, rank.slot_bytes()});
   }
   return member;
 }
 
-bool HasRank(const PeerGroup& group, Rank rank) {
-  return std::any_of(group.members.begin(), group.members.end(), [rank](const PeerMember& member) {
-    if (IsParity(rank)) return member.number == ParityNode(rank);
-    return std::any_of(member.ranks.begin(), member.ranks.end(),
-                       [rank](const PeerRank& has) { return has.rank == rank; });
-  });
+bool HasShard(const std::optional<GroupPlan>& group, Rank rank) {
+  if (!group) return false;
+  return IsParity(rank) ? group->PositionOfNumber(ParityNode(rank)).has_value()
+                        : group->PositionOf(rank).has_value();
 }
 }  // namespace
 
-Result<PeerGroup> FromProto(const pb::PeerGroup& proto) {
-  const uint32_t members = static_cast<uint32_t>(proto.members_size());
-  if (members < 2 || members > kPeerGroupNodesMax || proto.parity() == 0 ||
-      proto.parity() > kPeerGroupParityMax || proto.parity() >= members) {
-    return Fail(InvalidArgumentError(
-        fmt::format("a parity group of {} nodes that survives the loss of {}; a group has 2 to {} "
-                    "nodes and survives the loss of 1 to {}, but not of all",
-                    members, proto.parity(), kPeerGroupNodesMax, kPeerGroupParityMax)));
+Result<GroupPlan> FromProto(const pb::GroupPlan& proto) {
+  if (static_cast<uint32_t>(proto.members_size()) > kCodeSegmentsMax) {
+    return Fail(InvalidArgumentError(fmt::format("a parity group of {} nodes; a group has 2 to {}",
+                                                 proto.members_size(), kCodeSegmentsMax)));
   }
-  PeerGroup group;
-  group.parity = proto.parity();
-  for (const pb::PeerMember& member : proto.members()) {
-    HOLDFAST_ASSIGN_OR_RETURN(PeerMember read, ReadMember(member));
-    group.members.push_back(std::move(read));
+  std::vector<PlanMember> members;
+  for (const pb::PlanMember& member : proto.members()) {
+    HOLDFAST_ASSIGN_OR_RETURN(PlanMember read, ReadMember(member));
+    members.push_back(std::move(read));
   }
-  return group;
+  return GroupPlan::Make(std::move(members), proto.parity());
 }
 
-void ToProto(const PeerGroup& group, pb::PeerGroup* out) {
-  out->set_parity(group.parity);
-  for (const PeerMember& member : group.members) {
-    pb::PeerMember* wire = out->add_members();
+void ToProto(const GroupPlan& group, pb::GroupPlan* out) {
+  out->set_parity(group.layout().parity_count());
+  for (const PlanMember& member : group.members()) {
+    pb::PlanMember* wire = out->add_members();
     wire->set_node(member.node);
     wire->set_address(member.address);
     wire->set_number(member.number);
     wire->set_has_data(member.has_data);
     wire->set_has_parity(member.has_parity);
     wire->set_planned(member.planned);
-    for (const PeerRank& rank : member.ranks) {
-      pb::PeerRank* wire_rank = wire->add_ranks();
+    for (const PlanRank& rank : member.ranks) {
+      pb::PlanRank* wire_rank = wire->add_ranks();
       wire_rank->set_rank(rank.rank.value);
       wire_rank->set_slot_bytes(rank.slot_bytes);
     }
@@ -318,12 +311,12 @@ Result<JobState> FromProto(const pb::JobState& proto) {
   JobState state;
   state.job = proto.job();
   state.incarnation = Incarnation{proto.incarnation()};
-  state.memory_committed = FromProto(proto.memory_committed());
-  state.disk_committed = FromProto(proto.disk_committed());
+  state.memory_committed = AnyVersion(proto.memory_committed());
+  state.disk_committed = AnyVersion(proto.disk_committed());
   for (const pb::Version& version : proto.aborted()) state.aborted.push_back(FromProto(version));
   state.disk_target_step = Step{proto.disk_target_step()};
-  state.restore = FromProto(proto.restore());
-  state.peer_committed = FromProto(proto.peer_committed());
+  state.restore = AnyVersion(proto.restore());
+  state.peer_committed = AnyVersion(proto.peer_committed());
   state.peer_target_step = Step{proto.peer_target_step()};
   const uint32_t phase = std::min(proto.phase(), static_cast<uint32_t>(JobPhase::kFinished));
   state.phase = static_cast<JobPhase>(phase);
@@ -338,14 +331,14 @@ Result<JobState> FromProto(const pb::JobState& proto) {
 void ToProto(const JobState& state, pb::JobState* out) {
   out->set_job(state.job);
   out->set_incarnation(state.incarnation.value);
-  ToProto(state.memory_committed, out->mutable_memory_committed());
-  ToProto(state.disk_committed, out->mutable_disk_committed());
+  WriteVersion(state.memory_committed, out->mutable_memory_committed());
+  WriteVersion(state.disk_committed, out->mutable_disk_committed());
   for (VersionId version : state.aborted) ToProto(version, out->add_aborted());
   out->set_disk_target_step(state.disk_target_step.value);
-  ToProto(state.restore, out->mutable_restore());
-  ToProto(state.peer_committed, out->mutable_peer_committed());
+  WriteVersion(state.restore, out->mutable_restore());
+  WriteVersion(state.peer_committed, out->mutable_peer_committed());
   out->set_peer_target_step(state.peer_target_step.value);
-  if (!state.group.members.empty()) ToProto(state.group, out->mutable_group());
+  if (state.group) ToProto(*state.group, out->mutable_group());
   out->set_phase(static_cast<uint32_t>(state.phase));
   out->set_release(state.release);
   out->set_forget(state.forget);
@@ -382,7 +375,7 @@ void ToProto(const TierWanted& wanted, pb::TierWanted* out) {
 
 Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
   PrepareShard directive;
-  HOLDFAST_RETURN_IF_ERROR(ReadShardFields(proto, directive));
+  HOLDFAST_RETURN_IF_ERROR(ReadShard(proto, directive.identity, directive.tier));
   HOLDFAST_RETURN_IF_ERROR(CheckRank(proto.rank(), proto.world()));
   if (proto.into() != 0) {
     HOLDFAST_ASSIGN_OR_RETURN(directive.into, TierFromNumber(proto.into()));
@@ -394,13 +387,13 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(directive.group, FromProto(proto.group()));
   }
-  if (directive.tier == Tier::kPeer && !HasRank(directive.group, directive.rank)) {
+  if (directive.tier == Tier::kPeer && !HasShard(directive.group, directive.identity.rank)) {
     return Fail(InvalidArgumentError(
         fmt::format("{} cannot be decoded: the group of the directive does not have it",
-                    ShardName(directive.rank))));
+                    ShardName(directive.identity.rank))));
   }
   directive.request = proto.request();
-  directive.world = proto.world();
+  directive.identity.world = proto.world();
   directive.source_node = proto.source_node();
   directive.source_address = proto.source_address();
   directive.digest = proto.digest();
@@ -408,14 +401,14 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
 }
 
 void ToProto(const PrepareShard& directive, pb::PrepareShard* out) {
-  WriteShardFields(directive, out);
+  WriteShard(directive.identity, directive.tier, out);
   out->set_request(directive.request);
-  out->set_world(directive.world);
+  out->set_world(directive.identity.world);
   out->set_source_node(directive.source_node);
   out->set_source_address(directive.source_address);
   out->set_digest(directive.digest);
   out->set_into(static_cast<uint32_t>(directive.into));
-  if (!directive.group.members.empty()) ToProto(directive.group, out->mutable_group());
+  if (directive.group) ToProto(*directive.group, out->mutable_group());
 }
 
 Result<RemoveVersion> FromProto(const pb::RemoveVersion& proto) {
@@ -431,6 +424,40 @@ void ToProto(const RemoveVersion& directive, pb::RemoveVersion* out) {
   out->set_job(directive.job);
   ToProto(directive.version, out->mutable_version());
   out->set_tier(static_cast<uint32_t>(directive.tier));
+}
+
+Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply) {
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
+  if (reply.world() == 0 || reply.world() > kWorldMax) {
+    return Fail(
+        InternalError(fmt::format("the coordinator named a version of {} ranks", reply.world())));
+  }
+  VersionPlaces places;
+  places.shards.resize(reply.world());
+  for (const pb::ShardSource& source : reply.sources()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, TierFromNumber(source.tier()));
+    if (source.rank() >= reply.world()) {
+      return Fail(InternalError(fmt::format(
+          "the coordinator named rank {} of a version of {} ranks", source.rank(), reply.world())));
+    }
+    VersionPlaces::Shard& shard = places.shards[source.rank()];
+    shard.digest = source.digest();
+    shard.places.push_back({source.node(), source.address(), tier});
+  }
+  for (const pb::GroupPlan& group : reply.groups()) {
+    HOLDFAST_ASSIGN_OR_RETURN(GroupPlan plan, FromProto(group));
+    places.groups.push_back(std::move(plan));
+  }
+  return places;
+}
+
+Result<RestoreDecision> FromProto(const pb::DecideRestoreReply& reply) {
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
+  RestoreDecision decision;
+  HOLDFAST_ASSIGN_OR_RETURN(decision.version, NamedVersion(reply.version()));
+  HOLDFAST_ASSIGN_OR_RETURN(decision.tier, TierFromNumber(reply.tier()));
+  decision.world = reply.world();
+  return decision;
 }
 
 grpc::Status ToGrpc(const Status& status) {

@@ -2,28 +2,27 @@
 
 #include <grpcpp/support/status.h>
 
+#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "coordinator/api/coordinator.pb.h"
-#include "coordinator/api/types.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
+#include "coordinator/contract/requests.h"
 #include "storage/base/status.h"
 
-// Conversion between coordinator.proto (namespace holdfast::coordinator) and types.h (namespace
-// holdfast::coord). FromProto checks names, tiers, ranks, worlds and groups; the values it returns
-// need no further check.
+// Conversion between coordinator.proto (namespace holdfast::coordinator) and the plain values of
+// coordinator/contract. FromProto checks names, tiers, ranks, worlds and groups; the values it
+// returns need no further check.
 
 namespace holdfast::coord {
 
 namespace pb = ::holdfast::coordinator;
 
-/// Returns at most the first `most` bytes of a text and never splits a character. Protobuf parses
-/// only valid UTF-8, and the result of cutting UTF-8 is UTF-8.
-std::string CutText(std::string_view text, size_t most);
-
 VersionId FromProto(const pb::Version& version);
 void ToProto(VersionId version, pb::Version* out);
+/// Returns nothing for incarnation 0, which stands for "none" on the wire.
+std::optional<VersionId> AnyVersion(const pb::Version& version);
 /// Converts a version that must be set. InvalidArgument for incarnation 0 ("none") and for numbers
 /// above kVersionNumberMax, which no job reaches.
 Result<VersionId> NamedVersion(const pb::Version& version);
@@ -42,8 +41,8 @@ void ToProto(const RemovedReplica& removed, pb::RemovedReplica* out);
 Prepared FromProto(const pb::Prepared& prepared);
 void ToProto(const Prepared& prepared, pb::Prepared* out);
 
-Result<PeerGroup> FromProto(const pb::PeerGroup& group);
-void ToProto(const PeerGroup& group, pb::PeerGroup* out);
+Result<GroupPlan> FromProto(const pb::GroupPlan& group);
+void ToProto(const GroupPlan& group, pb::GroupPlan* out);
 /// Accepts at most 64 labels. ValidateName must accept each name; values are printable ASCII of at
 /// most 256 bytes.
 Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& labels);
@@ -59,6 +58,9 @@ Result<LocalRank> FromProto(const pb::LocalRank& rank);
 void ToProto(const LocalRank& rank, pb::LocalRank* out);
 Result<TierWanted> FromProto(const pb::TierWanted& wanted);
 void ToProto(const TierWanted& wanted, pb::TierWanted* out);
+
+Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply);
+Result<RestoreDecision> FromProto(const pb::DecideRestoreReply& reply);
 
 /// Converts an error for a call whose reply has no Outcome, e.g. a refused Attach: the nearest gRPC
 /// code, with the ErrorCode number in the details.

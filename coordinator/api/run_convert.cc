@@ -6,6 +6,8 @@
 #include <climits>
 
 #include "coordinator/api/convert.h"
+#include "coordinator/contract/limits.h"
+#include "coordinator/contract/text.h"
 #include "storage/base/job_name.h"
 
 namespace holdfast::coord {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "coordinator/api/coordinator.pb.h"
-#include "coordinator/api/run_types.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
+#include "coordinator/contract/runs.h"
 #include "storage/base/status.h"
 
-// Conversion between coordinator.proto and run_types.h. As in convert.h, FromProto checks all
-// values.
+// Conversion of runs and workers between coordinator.proto and coordinator/contract. As in
+// convert.h, FromProto checks all values.
 
 namespace holdfast::coord {
 

@@ -5,7 +5,9 @@
 #include <variant>
 #include <vector>
 
-#include "coordinator/api/run_types.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
+#include "coordinator/contract/runs.h"
 #include "coordinator/state/events.h"
 
 // Events of runs, in addition to the events of nodes (coordinator/state/events.h).

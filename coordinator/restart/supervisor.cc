@@ -229,14 +229,14 @@ void Supervisor::On(const NodeReported& event) {
   advance_needed_ = advance_needed_ || found->second.workers != event.workers;
   found->second.workers = event.workers;
   for (const StoredReplica& report : event.replicas) {
-    auto found_job = progress_.find(report.job);
+    auto found_job = progress_.find(report.identity.job);
     if (found_job == progress_.end()) continue;  // the job never started
     Progress& progress = found_job->second;
-    if (IsParity(report.rank) || report.version <= progress.sealed ||
-        report.version.incarnation > progress.incarnation) {
+    if (IsParity(report.identity.rank) || report.identity.version <= progress.sealed ||
+        report.identity.version.incarnation > progress.incarnation) {
       continue;
     }
-    progress.sealed = report.version;
+    progress.sealed = report.identity.version;
     progress.sealed_at = at_.now;
   }
 }

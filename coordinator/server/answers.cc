@@ -183,7 +183,7 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     };
     for (const ReplicaLocation& source : status.sources) fill_source(source, reply->add_sources());
     for (const ReplicaLocation& source : status.parity) fill_source(source, reply->add_parity());
-    for (const PeerGroup& group : status.groups) ToProto(group, reply->add_groups());
+    for (const GroupPlan& group : status.groups) ToProto(group, reply->add_groups());
     return Status::Ok();
   };
   ToProto(fill(), reply->mutable_outcome());

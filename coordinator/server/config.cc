@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/api/types.h"
 #include "coordinator/metrics/metrics_server.h"
 #include "storage/base/endpoint.h"
 #include "storage/base/ids.h"
+#include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
 
@@ -47,13 +47,13 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("peers.group_nodes", &config.peers_group_nodes,
              "Largest number of nodes in a parity group. Larger groups need less memory and "
              "survive fewer losses in total.",
-             2, kPeerGroupNodesMax);
+             2, kCodeSegmentsMax);
   schema.Add("peers.parity", &config.peers_parity,
              "Nodes of a group that may be lost at once. A group of n nodes that survives the loss "
              "of m keeps m/(n - m) of a node's state as parity on each, twice: the committed and "
              "the next. 0: two for jobs of 8 nodes and more (with group_nodes 8 or more), else "
              "one. Groups of two or three nodes survive one.",
-             0, kPeerGroupParityMax);
+             0, kCodeParityMax);
   schema.Add("peers.domain_label", &config.peers_domain_label,
              "Label of the nodes that names their failure domain: members of a group come from "
              "different domains as far as possible. A node without the label is in a failure "

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "coordinator/api/channel.h"
-#include "coordinator/api/run_types.h"
+#include "coordinator/contract/runs.h"
 #include "storage/base/config.h"
 #include "storage/base/log.h"
 

@@ -6,6 +6,7 @@
 
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
+#include "coordinator/contract/text.h"
 #include "storage/base/endpoint.h"
 #include "storage/base/job_name.h"
 

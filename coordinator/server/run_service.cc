@@ -6,6 +6,7 @@
 
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
+#include "coordinator/contract/text.h"
 #include "coordinator/faults/injector.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/run_answers.h"

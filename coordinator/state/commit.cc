@@ -74,17 +74,19 @@ VersionId State::NewestRestorable(const Job& job) {
 void State::OnReplicasStored(NodeIndex node, std::vector<StoredReplica> replicas, bool inventory) {
   // In version order, so that a late report commits an older version before a newer one supersedes
   // it.
-  std::stable_sort(
-      replicas.begin(), replicas.end(),
-      [](const StoredReplica& a, const StoredReplica& b) { return a.version < b.version; });
+  std::stable_sort(replicas.begin(), replicas.end(),
+                   [](const StoredReplica& a, const StoredReplica& b) {
+                     return a.identity.version < b.identity.version;
+                   });
   for (const StoredReplica& report : replicas) OnReplicaStored(node, report, inventory);
 }
 
 /// Returns the version that `report` belongs to. Returns nullptr if the report is refused. A
 /// finding states why, except for memory replicas of superseded versions and removed parity.
 VersionState* State::Admit(NodeIndex node, const StoredReplica& report, Job& job) {
-  const std::string shard = ToString(ShardKey{job.name, report.version, report.rank});
-  auto lineage = job.lineages.find(report.version.incarnation);
+  const std::string shard =
+      ToString(ShardKey{job.name, report.identity.version, report.identity.rank});
+  auto lineage = job.lineages.find(report.identity.version.incarnation);
   if (lineage == job.lineages.end()) {
     RecordFinding(
         job.name, node,
@@ -95,17 +97,17 @@ VersionState* State::Admit(NodeIndex node, const StoredReplica& report, Job& job
     QuarantineReplica(node, report);
     return nullptr;
   }
-  if (lineage->second.world != report.world) {
+  if (lineage->second.world != report.identity.world) {
     RecordFinding(
         job.name, node,
         InvalidArgumentError(fmt::format("{}: saved in a world of {}, that incarnation has {}",
-                                         shard, report.world, lineage->second.world)));
+                                         shard, report.identity.world, lineage->second.world)));
     return nullptr;
   }
-  if (IsParity(report.rank) && !AdmitParity(node, report, job)) return nullptr;
-  auto found = job.versions.find(report.version);
+  if (IsParity(report.identity.rank) && !AdmitParity(node, report, job)) return nullptr;
+  auto found = job.versions.find(report.identity.version);
   if (found == job.versions.end()) return AdmitNew(report, job);
-  const RankShard& known = *found->second.Shard(report.rank);
+  const RankShard& known = *found->second.Shard(report.identity.rank);
   if (known.known && known.digest != report.digest) {
     RecordFinding(
         job.name, node,
@@ -121,35 +123,36 @@ VersionState* State::Admit(NodeIndex node, const StoredReplica& report, Job& job
 /// is created as aborted, or as removing if the replica is on disk. Returns nullptr for a memory
 /// replica that a newer commit frees anyway.
 VersionState* State::AdmitNew(const StoredReplica& report, Job& job) {
-  if (!IsDead(job, report.version)) {
-    return &Create(job, report.version, report.world, Phase::kPending);
+  if (!IsDead(job, report.identity.version)) {
+    return &Create(job, report.identity.version, report.identity.world, Phase::kPending);
   }
   // The version has no record any more, although it may have been committed once. A replica on disk
   // is removed. A replica in memory is freed by its agent after a newer commit.
   if (report.tier == Tier::kDisk) {
-    return &Create(job, report.version, report.world, Phase::kRemoving);
+    return &Create(job, report.identity.version, report.identity.world, Phase::kRemoving);
   }
-  if (report.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
-  return &Create(job, report.version, report.world, Phase::kAborted);
+  if (report.identity.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
+  return &Create(job, report.identity.version, report.identity.world, Phase::kAborted);
 }
 
 /// Whether `report`, of a parity shard, comes from the planned node.
 bool State::AdmitParity(NodeIndex node, const StoredReplica& report, Job& job) {
-  const Incarnation incarnation = report.version.incarnation;
-  auto known = job.versions.find(report.version);
+  const Incarnation incarnation = report.identity.version.incarnation;
+  auto known = job.versions.find(report.identity.version);
   const bool removed = known == job.versions.end() || known->second.phase == Phase::kRemoving;
   // A plan is erased with the last version of its incarnation. Parity that is still on a disk is
   // removed.
   if (removed && incarnation < job.incarnation && job.groups_of(incarnation) == nullptr &&
       report.tier == Tier::kDisk) {
-    job.remove_disk.insert({node, report.version});
+    job.remove_disk.insert({node, report.identity.version});
     job.changed = true;
     return false;
   }
-  if (!IsPlannedNode(node, {job.name, report.version, report.rank}, job)) return false;
+  if (!IsPlannedNode(node, {job.name, report.identity.version, report.identity.rank}, job))
+    return false;
   if (incarnation == job.incarnation && report.tier == Tier::kMemory) {
     // Also for a version without a record: the target may have selected it.
-    job.peer_target.Acknowledge(report.rank, report.version.step);
+    job.peer_target.Acknowledge(report.identity.rank, report.identity.version.step);
     job.changed = true;
   }
   return true;
@@ -179,18 +182,17 @@ bool State::IsPlannedNode(NodeIndex node, const ShardKey& shard, Job& job) {
 
 void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool inventory) {
   if (RejectForgotten(node, report)) return;
-  if (report.version.incarnation.value < kIncarnationMax) {
-    Incarnation& highest = nodes_[node].reported[report.job];
-    highest = std::max(highest, report.version.incarnation);
+  if (report.identity.version.incarnation.value < kIncarnationMax) {
+    Incarnation& highest = nodes_[node].reported[report.identity.job];
+    highest = std::max(highest, report.identity.version.incarnation);
   }
   if (!CountsInThisLife(report)) return QuarantineReplica(node, report);
-  auto found = jobs_.find(report.job);
+  auto found = jobs_.find(report.identity.job);
   if (found == jobs_.end() || (report.tier != Tier::kMemory && report.tier != Tier::kDisk)) {
-    RecordFinding(
-        report.job, node,
-        FailedPreconditionError(fmt::format(
-            "{} at {}: unknown job or tier; the replica does not count",
-            ToString(ShardKey{report.job, report.version, report.rank}), ToString(report.tier))));
+    RecordFinding(report.identity.job, node,
+                  FailedPreconditionError(
+                      fmt::format("{} at {}: unknown job or tier; the replica does not count",
+                                  ToString(report.identity.key()), ToString(report.tier))));
     if (found == jobs_.end()) QuarantineReplica(node, report);
     return;
   }
@@ -199,7 +201,7 @@ void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool in
   if (version == nullptr) return;
   Replica replica{node, report.tier};
   if (!report.damage.empty()) return AddDamagedReplica(node, report, job, *version);
-  if (DamagedReplica* damaged = version->Damaged(report.rank, replica)) {
+  if (DamagedReplica* damaged = version->Damaged(report.identity.rank, replica)) {
     if (inventory) {  // the known damaged replica, listed again
       damaged->readable = true;
       job.changed = true;
@@ -207,24 +209,24 @@ void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool in
     }
     version->damaged.erase(version->damaged.begin() + (damaged - version->damaged.data()));
   }
-  RankShard& shard = *version->Shard(report.rank);
+  RankShard& shard = *version->Shard(report.identity.rank);
   shard.known = true;
   shard.digest = report.digest;
   shard.image_bytes = report.image_bytes;
-  bool added = version->AddReplica(report.rank, replica);
+  bool added = version->AddReplica(report.identity.rank, replica);
   if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-  if (!IsParity(report.rank)) UpdateRankProgress(node, report, inventory, job);
-  if (!IsParity(report.rank) && version->phase == Phase::kPending) {
+  if (!IsParity(report.identity.rank)) UpdateRankProgress(node, report, inventory, job);
+  if (!IsParity(report.identity.rank) && version->phase == Phase::kPending) {
     for (const ReplicaSample& sample : report.samples) {
       const TensorBytes bytes{sample.tensor, sample.first, sample.first + sample.bytes};
-      version->samples[bytes][report.rank.value] = sample.crc;
+      version->samples[bytes][report.identity.rank.value] = sample.crc;
     }
   }
   if (version->phase == Phase::kAborted || version->phase == Phase::kRemoving) {
     job.job_state_to.insert(node);
     if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
   } else {
-    if (!IsParity(report.rank)) TryCommit(job, *version, report.tier);
+    if (!IsParity(report.identity.rank)) TryCommit(job, *version, report.tier);
     TryCommit(job, *version, Tier::kPeer);
   }
   job.changed = job.changed || added;
@@ -235,8 +237,8 @@ void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool in
 void State::AddDamagedReplica(NodeIndex node, const StoredReplica& report, Job& job,
                               VersionState& version) {
   const Replica replica{node, report.tier};
-  version.RemoveReplica(report.rank, replica);
-  RecordDamage(job, version, report.rank, replica, report.damage).readable = true;
+  version.RemoveReplica(report.identity.rank, replica);
+  RecordDamage(job, version, report.identity.rank, replica, report.damage).readable = true;
   if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
   job.changed = true;
   if (version.phase != Phase::kAborted && version.phase != Phase::kRemoving) return;
@@ -261,15 +263,16 @@ DamagedReplica& State::RecordDamage(Job& job, VersionState& version, Rank rank, 
 /// shard.
 void State::UpdateRankProgress(NodeIndex node, const StoredReplica& report, bool inventory,
                                Job& job) {
-  if (report.version.incarnation != job.incarnation) return;
-  if (report.version.step > job.newest_seen) job.newest_at = at_.now;
-  job.newest_seen = std::max(job.newest_seen, report.version.step);
-  NodeIndex& place = job.rank_nodes[report.rank.value];
+  if (report.identity.version.incarnation != job.incarnation) return;
+  if (report.identity.version.step > job.newest_seen) job.newest_at = at_.now;
+  job.newest_seen = std::max(job.newest_seen, report.identity.version.step);
+  NodeIndex& place = job.rank_nodes[report.identity.rank.value];
   if (place == kNoNode && report.tier == Tier::kMemory) {
     place = node;
     ++job.ranks_joined;
   }
-  if (report.tier == Tier::kDisk) job.disk_target.Acknowledge(report.rank, report.version.step);
+  if (report.tier == Tier::kDisk)
+    job.disk_target.Acknowledge(report.identity.rank, report.identity.version.step);
   if (report.tier == Tier::kMemory && !inventory) AbortSuperseded(job, report);
 }
 
@@ -277,12 +280,12 @@ void State::UpdateRankProgress(NodeIndex node, const StoredReplica& report, bool
 /// in order, so it will never report them: its trainer was cut off from its agent meanwhile. The
 /// other ranks' slots must not wait for them.
 void State::AbortSuperseded(Job& job, const StoredReplica& newer) {
-  auto it = job.versions.lower_bound(newer.version);
+  auto it = job.versions.lower_bound(newer.identity.version);
   while (it != job.versions.begin()) {
     VersionState& version = (--it)->second;
     // Pending versions below a commit were aborted by that commit.
     if (version.id.incarnation != job.incarnation || version.committed()) return;
-    const bool skipped = !version.ranks[newer.rank.value].known;
+    const bool skipped = !version.ranks[newer.identity.rank.value].known;
     if (version.phase == Phase::kPending && skipped) Abort(job, version, true);
   }
 }
@@ -340,27 +343,28 @@ void State::Abort(Job& job, VersionState& version, bool store) {
 }
 
 void State::OnReplicaFailed(NodeIndex node, const FailedReplica& failed) {
-  auto found = jobs_.find(failed.job);
+  auto found = jobs_.find(failed.key.job);
   if (found == jobs_.end()) return;
   Job& job = found->second;
-  const ShardKey key{job.name, failed.version, failed.rank};
-  auto lineage = job.lineages.find(failed.version.incarnation);
+  const ShardKey key{job.name, failed.key.version, failed.key.rank};
+  auto lineage = job.lineages.find(failed.key.version.incarnation);
   if (lineage == job.lineages.end()) return;
-  const bool parity = IsParity(failed.rank);
-  if (parity ? !IsPlannedNode(node, key, job) : failed.rank.value >= lineage->second.world) return;
-  const bool current = failed.version.incarnation == job.incarnation;
-  if (current && failed.version.step > job.newest_seen) job.newest_at = at_.now;
-  if (current) job.newest_seen = std::max(job.newest_seen, failed.version.step);
+  const bool parity = IsParity(failed.key.rank);
+  if (parity ? !IsPlannedNode(node, key, job) : failed.key.rank.value >= lineage->second.world)
+    return;
+  const bool current = failed.key.version.incarnation == job.incarnation;
+  if (current && failed.key.version.step > job.newest_seen) job.newest_at = at_.now;
+  if (current) job.newest_seen = std::max(job.newest_seen, failed.key.version.step);
   if (current && parity && failed.tier != Tier::kDisk) {
     // Also for a version without a record: the target may have selected it.
-    job.peer_target.Resolve(failed.version.step);
+    job.peer_target.Resolve(failed.key.version.step);
     job.changed = true;
   }
-  auto known = job.versions.find(failed.version);
+  auto known = job.versions.find(failed.key.version);
   if (known == job.versions.end()) {
-    if (IsDead(job, failed.version)) return;
-    Create(job, failed.version, lineage->second.world, Phase::kPending);
-    known = job.versions.find(failed.version);
+    if (IsDead(job, failed.key.version)) return;
+    Create(job, failed.key.version, lineage->second.world, Phase::kPending);
+    known = job.versions.find(failed.key.version);
   }
   VersionState& version = known->second;
   RecordFinding(job.name, node,
@@ -368,13 +372,13 @@ void State::OnReplicaFailed(NodeIndex node, const FailedReplica& failed) {
                                          ToString(failed.tier), failed.why)));
   job.changed = true;
   if (!parity) {
-    version.RemoveReplica(failed.rank, {node, failed.tier});
+    version.RemoveReplica(failed.key.rank, {node, failed.tier});
     return failed.tier == Tier::kMemory ? Abort(job, version, true)
                                         : FailTier(job, version, failed.tier);
   }
   // Parity counts for tier peer and is built in memory, so its failure on disk fails no tier.
   const bool on_disk = failed.tier == Tier::kDisk;
-  version.RemoveReplica(failed.rank, {node, on_disk ? Tier::kDisk : Tier::kMemory});
+  version.RemoveReplica(failed.key.rank, {node, on_disk ? Tier::kDisk : Tier::kMemory});
   if (!on_disk) FailTier(job, version, Tier::kPeer);
 }
 
@@ -394,21 +398,21 @@ void State::FailTier(Job& job, VersionState& version, Tier tier) {
 void State::OnReplicaRemoved(NodeIndex node, const RemovedReplica& removed) {
   OnForgottenRemoved(node, removed);
   DropQuarantined(node, removed);
-  auto found = jobs_.find(removed.job);
+  auto found = jobs_.find(removed.key.job);
   if (found == jobs_.end()) return;
-  auto version = found->second.versions.find(removed.version);
+  auto version = found->second.versions.find(removed.key.version);
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
   const Replica replica{node, removed.tier};
-  if (version->second.RemoveReplica(removed.rank, replica)) {
+  if (version->second.RemoveReplica(removed.key.rank, replica)) {
     job.changed = true;
     if (removed.tier == Tier::kDisk && version->second.committed()) job.repair_due = true;
   }
-  if (DamagedReplica* damaged = version->second.Damaged(removed.rank, replica)) {
+  if (DamagedReplica* damaged = version->second.Damaged(removed.key.rank, replica)) {
     damaged->readable = false;
   }
-  if (removed.damage.empty() || version->second.Shard(removed.rank) == nullptr) return;
-  RecordDamage(job, version->second, removed.rank, replica, removed.damage);
+  if (removed.damage.empty() || version->second.Shard(removed.key.rank) == nullptr) return;
+  RecordDamage(job, version->second, removed.key.rank, replica, removed.damage);
 }
 
 void State::Store(const Job& job, VersionState& version, uint32_t committed_tier_bit) {

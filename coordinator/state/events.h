@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "coordinator/api/run_types.h"
-#include "coordinator/api/types.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/run_records.h"
 #include "storage/base/clock.h"

@@ -60,7 +60,7 @@ void State::Forget(Job& job, std::vector<std::string>* away) {
   }
   for (NodeIndex node = 0; node < nodes_.size(); ++node) {
     for (const auto& [place, report] : nodes_[node].other_lives) {
-      if (report.job != name) continue;
+      if (report.identity.job != name) continue;
       may_have(node);
       forgotten.left[node]->insert(place);
     }
@@ -130,8 +130,10 @@ void State::RecordForgottenReplicas(NodeIndex node, const std::vector<StoredRepl
     left->second.emplace();
     forget_due_[{node, name}] = forgotten.upto;
     for (const StoredReplica& report : replicas) {
-      if (report.job != name || report.version.incarnation > forgotten.upto) continue;
-      left->second->insert({ShardKey{name, report.version, report.rank}, report.tier});
+      if (report.identity.job != name || report.identity.version.incarnation > forgotten.upto)
+        continue;
+      left->second->insert(
+          {ShardKey{name, report.identity.version, report.identity.rank}, report.tier});
     }
     if (!left->second->empty()) continue;
     forgotten.left.erase(left);
@@ -144,30 +146,30 @@ void State::RecordForgottenReplicas(NodeIndex node, const std::vector<StoredRepl
 /// remove it.
 bool State::RejectForgotten(NodeIndex node, const StoredReplica& report) {
   Incarnation upto;
-  if (auto job = jobs_.find(report.job); job != jobs_.end()) {
+  if (auto job = jobs_.find(report.identity.job); job != jobs_.end()) {
     upto = job->second.forgotten_upto;
-  } else if (auto forgotten = forgotten_.find(report.job); forgotten != forgotten_.end()) {
+  } else if (auto forgotten = forgotten_.find(report.identity.job); forgotten != forgotten_.end()) {
     upto = forgotten->second.upto;
   }
-  if (report.version.incarnation > upto) return false;
-  if (auto forgotten = forgotten_.find(report.job); forgotten != forgotten_.end()) {
+  if (report.identity.version.incarnation > upto) return false;
+  if (auto forgotten = forgotten_.find(report.identity.job); forgotten != forgotten_.end()) {
     auto& left = forgotten->second.left[node];
     if (!left) left.emplace();
-    left->insert({ShardKey{report.job, report.version, report.rank}, report.tier});
+    left->insert({report.identity.key(), report.tier});
   }
-  forget_due_[{node, report.job}] = upto;
+  forget_due_[{node, report.identity.job}] = upto;
   return true;
 }
 
 void State::OnForgottenRemoved(NodeIndex node, const RemovedReplica& removed) {
-  auto found = forgotten_.find(removed.job);
+  auto found = forgotten_.find(removed.key.job);
   if (found == forgotten_.end()) return;
   auto left = found->second.left.find(node);
   if (left == found->second.left.end() || !left->second) return;
-  left->second->erase({ShardKey{removed.job, removed.version, removed.rank}, removed.tier});
+  left->second->erase({removed.key, removed.tier});
   if (!left->second->empty()) return;
   found->second.left.erase(left);
-  StoreForgotten(removed.job);
+  StoreForgotten(removed.key.job);
 }
 
 void State::SendForgotten() {

@@ -10,8 +10,8 @@
 namespace holdfast::coord {
 
 struct GroupOptions {
-  uint32_t group_nodes = 8;  // maximum group size, 2 to kPeerGroupNodesMax
-  /// Nodes of a group that may be lost, up to kPeerGroupParityMax. 0: two if there are at least
+  uint32_t group_nodes = 8;  // maximum group size, 2 to kCodeSegmentsMax
+  /// Nodes of a group that may be lost, up to kCodeParityMax. 0: two if there are at least
   /// eight nodes and `group_nodes` is at least eight, else one.
   uint32_t parity = 0;
 };

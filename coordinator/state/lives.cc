@@ -59,33 +59,34 @@ std::vector<StoredReplica> State::AssignLife(std::vector<StoredReplica> replicas
 /// its bytes are the committed ones.
 bool State::CountsInThisLife(const StoredReplica& report) const {
   if (options_.life.value == 0 || report.life == options_.life) return true;
-  auto job = jobs_.find(report.job);
+  auto job = jobs_.find(report.identity.job);
   if (job == jobs_.end()) return false;
-  auto found = job->second.versions.find(report.version);
+  auto found = job->second.versions.find(report.identity.version);
   if (found == job->second.versions.end()) return false;
   const VersionState& version = found->second;
-  if (!version.recorded || version.tiers == 0 || version.world != report.world) return false;
-  const std::vector<RankShard>& shards = IsParity(report.rank) ? version.parity : version.ranks;
-  const uint32_t index = IsParity(report.rank) ? ParityNode(report.rank) : report.rank.value;
+  if (!version.recorded || version.tiers == 0 || version.world != report.identity.world)
+    return false;
+  const std::vector<RankShard>& shards =
+      IsParity(report.identity.rank) ? version.parity : version.ranks;
+  const uint32_t index = IsParity(report.identity.rank) ? ParityNode(report.identity.rank)
+                                                        : report.identity.rank.value;
   return index < shards.size() && shards[index].known && shards[index].digest == report.digest;
 }
 
 void State::QuarantineReplica(NodeIndex node, const StoredReplica& report) {
-  const ShardKey key{report.job, report.version, report.rank};
-  nodes_[node].other_lives.insert_or_assign({key, report.tier}, report);
+  nodes_[node].other_lives.insert_or_assign({report.identity.key(), report.tier}, report);
 }
 
 /// Whether an attached node has quarantined replicas of the job.
 bool State::HasQuarantined(const std::string& job) const {
   return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return std::any_of(node.other_lives.begin(), node.other_lives.end(),
-                       [&](const auto& entry) { return entry.second.job == job; });
+                       [&](const auto& entry) { return entry.second.identity.job == job; });
   });
 }
 
 void State::DropQuarantined(NodeIndex node, const RemovedReplica& removed) {
-  nodes_[node].other_lives.erase(
-      {ShardKey{removed.job, removed.version, removed.rank}, removed.tier});
+  nodes_[node].other_lives.erase({removed.key, removed.tier});
 }
 
 /// Records a refused attach: `holdfast status` lists the agent while it keeps trying.
@@ -109,13 +110,13 @@ std::vector<RefusedNode> State::Refused() const {
 std::vector<OtherLifeStatus> State::OtherLivesOf(const Node& node) const {
   std::map<std::pair<LifeId, std::string>, OtherLifeStatus> found;
   for (const auto& [place, report] : node.other_lives) {
-    auto job = jobs_.find(report.job);
+    auto job = jobs_.find(report.identity.job);
     if (job != jobs_.end() && job->second.adopted_lives.count(report.life) != 0) continue;
-    OtherLifeStatus& status = found[{report.life, report.job}];
+    OtherLifeStatus& status = found[{report.life, report.identity.job}];
     status.life = report.life;
-    status.job = report.job;
+    status.job = report.identity.job;
     ++status.shards;
-    status.newest = std::max(status.newest, report.version);
+    status.newest = std::max(status.newest, report.identity.version);
   }
   std::vector<OtherLifeStatus> all;
   for (auto& [key, status] : found) all.push_back(std::move(status));
@@ -127,15 +128,16 @@ std::vector<State::Adoption> State::FindAdoptable(const AdoptRequested& event) c
   std::map<std::tuple<std::string, VersionId, LifeId, uint32_t>, Adoption> found;
   for (NodeIndex index = 0; index < nodes_.size(); ++index) {
     for (const auto& [place, report] : nodes_[index].other_lives) {
-      const bool wanted = (event.job.empty() || report.job == event.job) &&
+      const bool wanted = (event.job.empty() || report.identity.job == event.job) &&
                           (event.life.value == 0 || report.life == event.life);
-      if (!wanted || IsParity(report.rank) || !report.damage.empty()) continue;
-      Adoption& one = found[{report.job, report.version, report.life, report.world}];
-      one.job = report.job;
+      if (!wanted || IsParity(report.identity.rank) || !report.damage.empty()) continue;
+      Adoption& one =
+          found[{report.identity.job, report.identity.version, report.life, report.identity.world}];
+      one.job = report.identity.job;
       one.life = report.life;
-      one.version = report.version;
-      one.world = report.world;
-      one.replicas[report.rank.value].emplace_back(index, report);
+      one.version = report.identity.version;
+      one.world = report.identity.world;
+      one.replicas[report.identity.rank.value].emplace_back(index, report);
     }
   }
   std::vector<Adoption> all;
@@ -231,8 +233,7 @@ void State::Adopt(const Adoption& adoption) {
       version.AddReplica(Rank{rank}, {node, report.tier});
       job.nodes_before.insert(node);
       if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-      nodes_[node].other_lives.erase(
-          {ShardKey{report.job, report.version, report.rank}, report.tier});
+      nodes_[node].other_lives.erase({report.identity.key(), report.tier});
     }
   }
   if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);

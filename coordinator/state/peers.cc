@@ -6,6 +6,7 @@
 
 #include "coordinator/state/groups.h"
 #include "coordinator/state/state.h"
+#include "storage/erasure/coding_tables.h"
 
 // Parity groups: when they are planned, and which shards they can decode.
 
@@ -55,8 +56,8 @@ const PlannedMember& MemberAt(const Job& job, Incarnation incarnation, uint32_t 
 
 bool HasData(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
   const NodeIndex node = job.group_indexes.at(version.id.incarnation).members[number].node;
-  const std::vector<PeerRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
-  return std::all_of(ranks.begin(), ranks.end(), [&](const PeerRank& rank) {
+  const std::vector<PlanRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
+  return std::all_of(ranks.begin(), ranks.end(), [&](const PlanRank& rank) {
     return IsHeld(version, rank.rank, version.ranks[rank.rank.value], node, tiers);
   });
 }
@@ -138,7 +139,7 @@ bool MayBeFullyAvailable(const Job& job, const VersionState& version) {
 std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return std::nullopt;
-  uint32_t least = kPeerGroupParityMax;
+  uint32_t least = kCodeParityMax;
   for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
     const uint32_t parity = ParityOf(job, version.id.incarnation, group);
     const uint32_t erasures = Erasures(job, version, group, tiers);
@@ -185,8 +186,8 @@ std::string State::WhyNoPeers(const Job& job) const {
     if (node.peer_address.empty()) {
       return fmt::format("node {} has no listener for its peers", node.name);
     }
-    if (++nodes[job.rank_nodes[rank]] > kPeerRanksMax) {
-      return fmt::format("node {} has more than {} ranks", node.name, kPeerRanksMax);
+    if (++nodes[job.rank_nodes[rank]] > kMemberRanksMax) {
+      return fmt::format("node {} has more than {} ranks", node.name, kMemberRanksMax);
     }
   }
   return nodes.size() < 2 ? "all ranks are on one node" : "";
@@ -235,7 +236,7 @@ void State::IndexGroups(Job& job, Incarnation incarnation) {
       // A node may also have taken over another member's place: look it up by its own place.
       if (members[position].home.empty()) groups.by_node[groups.members.back().node] = number;
       groups.by_node.try_emplace(groups.members.back().node, number);
-      for (const PeerRank& rank : members[position].ranks) groups.by_rank[rank.rank.value] = number;
+      for (const PlanRank& rank : members[position].ranks) groups.by_rank[rank.rank.value] = number;
     }
   }
   for (auto it = job.versions.lower_bound({incarnation, Step{0}});
@@ -260,17 +261,17 @@ void State::PrunePlans(Job& job) {
 }
 
 /// Returns the group as it is sent to agents. With `version`, it shows which members have all their
-/// shards of it, counting damaged replicas.
-PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
-                         const VersionState* version) const {
+/// shards of it, counting damaged replicas. Returns nothing when the record of the plan describes
+/// no valid group.
+std::optional<GroupPlan> State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
+                                        const VersionState* version) const {
   const PlannedGroup& planned = job.lineages.at(incarnation).peers[group];
   const GroupIndex& groups = job.group_indexes.at(incarnation);
-  PeerGroup result;
-  result.parity = planned.parity;
+  std::vector<PlanMember> members;
   for (uint32_t position = 0; position < planned.members.size(); ++position) {
     const uint32_t number = groups.firsts[group] + position;
     const Node& node = nodes_[groups.members[number].node];
-    PeerMember member;
+    PlanMember member;
     member.node = node.name;
     if (!planned.members[position].home.empty()) member.planned = planned.members[position].node;
     if (node.attached) member.address = node.peer_address;
@@ -280,9 +281,10 @@ PeerGroup State::GroupOf(const Job& job, Incarnation incarnation, uint32_t group
       member.has_data = HasData(job, *version, number, kAnyTier | kIncludeDamaged);
       member.has_parity = HasParity(job, *version, number, kAnyTier | kIncludeDamaged);
     }
-    result.members.push_back(std::move(member));
+    members.push_back(std::move(member));
   }
-  return result;
+  auto plan = GroupPlan::Make(std::move(members), planned.parity);
+  return plan ? std::optional(*std::move(plan)) : std::nullopt;
 }
 
 /// Schedules the job state for the members of the node's groups after the node was attached or

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/api/types.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
 #include "coordinator/state/records.h"
 #include "storage/base/clock.h"
 
@@ -127,7 +128,7 @@ struct RestorePlanStatus {
   uint32_t world = 0;
   std::vector<ReplicaLocation> sources;  // one per rank; from PlanAllReplicas: all replicas
   std::vector<ReplicaLocation> parity;   // only with a named tier or from PlanAllReplicas
-  std::vector<PeerGroup> groups;         // only from PlanAllReplicas
+  std::vector<GroupPlan> groups;         // only from PlanAllReplicas
 };
 
 /// The impact on a job if some nodes and all their replicas were lost.

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/api/types.h"
 #include "coordinator/state/run_records.h"
 #include "storage/base/ids.h"
+#include "storage/parity/group_plan.h"
 
 // The coordinator's persistent records. They hold decisions only: which replicas exist is never
 // stored, since agents report that. docs/formats/metadata.md describes the stored form.
@@ -42,7 +42,7 @@ struct JobRecord {
 struct PlannedMember {
   std::string node;
   std::string domain;           // failure domain of the node; empty: unknown
-  std::vector<PeerRank> ranks;  // ascending
+  std::vector<PlanRank> ranks;  // ascending
   /// The node that replaced `node` after a permanent loss; empty: `node` itself is the member.
   std::string home = {};
   /// The node that is the member now.

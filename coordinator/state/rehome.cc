@@ -129,7 +129,7 @@ uint64_t State::RehomedBytes(NodeIndex node) const {
       for (const PlannedGroup& group : lineage.peers) {
         for (const PlannedMember& member : group.members) {
           if (member.home != nodes_[node].name) continue;
-          for (const PeerRank& rank : member.ranks) bytes += rank.slot_bytes;
+          for (const PlanRank& rank : member.ranks) bytes += rank.slot_bytes;
         }
       }
     }

@@ -107,7 +107,7 @@ void State::FindMissing(const Job& job, const VersionState& version,
             at_.now + (may_follow && !damaged ? options_.repair_grace : Clock::Duration::zero());
         missing.emplace(RepairKey{version.id, rank, tier}, repair);
       };
-      for (const PeerRank& planned_rank : planned.members[i].ranks) {
+      for (const PlanRank& planned_rank : planned.members[i].ranks) {
         const Rank rank = planned_rank.rank;
         const RankShard& shard = version.ranks[rank.value];
         // A rank's memory belongs to its trainer: repair it only for the current incarnation, on
@@ -136,10 +136,10 @@ void State::SendRepair(Job& job, const RepairKey& key, Repair& repair) {
   repair.request = ++next_prepare_;
   PrepareShard directive;
   directive.request = repair.request;
-  directive.job = job.name;
-  directive.version = key.version;
-  directive.rank = key.rank;
-  directive.world = version.world;
+  directive.identity.job = job.name;
+  directive.identity.version = key.version;
+  directive.identity.rank = key.rank;
+  directive.identity.world = version.world;
   directive.into = key.tier;
   directive.digest = shard.known ? shard.digest : 0;
   if (const GroupIndex* groups = job.groups_of(key.version.incarnation)) {
@@ -206,7 +206,7 @@ void State::CountUnderProtected(Job& job) {
     };
     for (uint32_t number = 0; number < groups->members.size(); ++number) {
       const NodeIndex node = groups->members[number].node;
-      for (const PeerRank& rank : MemberAt(job, id.incarnation, number).ranks) {
+      for (const PlanRank& rank : MemberAt(job, id.incarnation, number).ranks) {
         count(rank.rank, version.ranks[rank.rank.value], node);
       }
       count(ParityRank(number), version.parity[number], node);

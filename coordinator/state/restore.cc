@@ -303,10 +303,10 @@ bool State::RunRestoreTask(Job& job, Rank rank) {
   pending_prepares_[task.request] = {job.name, job.plan.candidate, rank, *source, target};
   PrepareShard directive;
   directive.request = task.request;
-  directive.job = job.name;
-  directive.version = job.plan.candidate;
-  directive.rank = rank;
-  directive.world = job.lineage().world;
+  directive.identity.job = job.name;
+  directive.identity.version = job.plan.candidate;
+  directive.identity.rank = rank;
+  directive.identity.world = job.lineage().world;
   directive.tier = source->tier;
   if (source->tier == Tier::kPeer) {
     const GroupIndex& groups = job.group_indexes.at(version.id.incarnation);
@@ -482,7 +482,7 @@ std::string State::LostGroupsText(const Job& job, const VersionState& version) c
       ++members;
       missing += fmt::format("{} {} ({})", missing.empty() ? "" : ",",
                              nodes_[groups->members[number].node].name, lacks);
-      for (const PeerRank& rank : planned.members[number - first].ranks) {
+      for (const PlanRank& rank : planned.members[number - first].ranks) {
         needed = needed || version.ranks[rank.rank.value].replicas.empty();
       }
     }
@@ -506,7 +506,7 @@ std::string State::MissingShardsText(const Job& job, const VersionState& version
                                   [&](const Replica& replica) { return replica.node == node; });
     if (!held) text += (text.empty() ? "" : ", ") + ShardName(rank);
   };
-  for (const PeerRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
+  for (const PlanRank& rank : MemberAt(job, version.id.incarnation, number).ranks) {
     name(rank.rank, version.ranks[rank.rank.value]);
   }
   name(ParityRank(number), version.parity[number]);

@@ -77,7 +77,8 @@ Result<RestorePlanStatus> State::PlanAllReplicas(const std::string& name, Versio
   const GroupIndex* groups = job.groups_of(id.incarnation);
   if (groups == nullptr || !MayDecode(version)) return plan;
   for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
-    plan.groups.push_back(GroupOf(job, id.incarnation, group, &version));
+    auto members = GroupOf(job, id.incarnation, group, &version);
+    if (members) plan.groups.push_back(*std::move(members));
   }
   return plan;
 }

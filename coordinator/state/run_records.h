@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/api/run_types.h"
+#include "coordinator/contract/limits.h"
+#include "coordinator/contract/runs.h"
 #include "storage/base/ids.h"
 #include "storage/base/life.h"
 

@@ -76,7 +76,7 @@ bool IsValidPlan(const LineageRecord& lineage) {
     if (group.parity == 0 || group.parity >= group.members.size()) return false;
     for (const PlannedMember& member : group.members) {
       if (!nodes.insert(member.node).second) return false;
-      for (const PeerRank& rank : member.ranks) {
+      for (const PlanRank& rank : member.ranks) {
         if (rank.rank.value >= lineage.world || placed[rank.rank.value]) return false;
         placed[rank.rank.value] = true;
         ++ranks;
@@ -497,17 +497,24 @@ void State::SendJobStates(Job& job) {
   job.job_state_to.clear();
 }
 
+namespace {
+/// Converts the state's "no version", incarnation 0, to that of messages.
+std::optional<VersionId> Named(VersionId version) {
+  return version.incarnation.value == 0 ? std::nullopt : std::optional(version);
+}
+}  // namespace
+
 JobState State::JobStateOf(const Job& job) const {
   JobState job_state;
   job_state.job = job.name;
   job_state.incarnation = job.incarnation;
-  job_state.memory_committed = NewestCommitted(job, Tier::kMemory);
-  job_state.disk_committed = NewestCommitted(job, Tier::kDisk);
+  job_state.memory_committed = Named(NewestCommitted(job, Tier::kMemory));
+  job_state.disk_committed = Named(NewestCommitted(job, Tier::kDisk));
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kAborted) job_state.aborted.push_back(id);
   }
   job_state.disk_target_step = job.disk_target.step();
-  job_state.peer_committed = PeerFloor(job);
+  job_state.peer_committed = Named(PeerFloor(job));
   job_state.peer_target_step = job.peer_target.step();
   if (job.lineage().decision == Decision::kVersion) job_state.restore = job.lineage().restored;
   job_state.phase = job.phase;

@@ -191,8 +191,8 @@ class State {
   void PlanPeers(Job& job);
   void IndexGroups(Job& job, Incarnation incarnation);
   void PrunePlans(Job& job);
-  PeerGroup GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
-                    const VersionState* version) const;
+  std::optional<GroupPlan> GroupOf(const Job& job, Incarnation incarnation, uint32_t group,
+                                   const VersionState* version) const;
   void SendGroupsOf(NodeIndex node);
   static VersionId PeerFloor(const Job& job);
 

@@ -4,6 +4,7 @@
 
 #include "coordinator/store/metadata.pb.h"
 #include "coordinator/store/record_frame.h"
+#include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
 namespace {
@@ -14,7 +15,7 @@ void EncodeGroup(const PlannedGroup& group, metadata::PlannedGroup* out) {
     encoded->set_node(member.node);
     encoded->set_domain(member.domain);
     encoded->set_home(member.home);
-    for (const PeerRank& rank : member.ranks) {
+    for (const PlanRank& rank : member.ranks) {
       metadata::PlannedRank* encoded_rank = encoded->add_ranks();
       encoded_rank->set_rank(rank.rank.value);
       encoded_rank->set_slot_bytes(rank.slot_bytes);
@@ -25,8 +26,8 @@ void EncodeGroup(const PlannedGroup& group, metadata::PlannedGroup* out) {
 Result<PlannedGroup> DecodeGroup(std::string_view key, const metadata::PlannedGroup& payload,
                                  uint32_t world) {
   const uint32_t members = static_cast<uint32_t>(payload.members_size());
-  if (members < 2 || members > kPeerGroupNodesMax || payload.parity() == 0 ||
-      payload.parity() > kPeerGroupParityMax || payload.parity() >= members) {
+  if (members < 2 || members > kCodeSegmentsMax || payload.parity() == 0 ||
+      payload.parity() > kCodeParityMax || payload.parity() >= members) {
     return Fail(BadRecord(key, "invalid size or parity of a parity group"));
   }
   PlannedGroup group;

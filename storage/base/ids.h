@@ -75,6 +75,9 @@ struct ShardIdentity {
 
 /// The largest world accepted anywhere. It bounds allocations made from received numbers.
 inline constexpr uint32_t kWorldMax = 1U << 20;
+/// The largest slot accepted anywhere, in bytes. Slots are multiples of kSlotBytesAlign.
+inline constexpr uint64_t kSlotBytesMax = uint64_t{1} << 42;
+inline constexpr uint64_t kSlotBytesAlign = 4096;
 
 /// Returns true for a trainer's rank below `world`, and for every node's parity.
 constexpr bool RankInWorld(Rank rank, uint32_t world) {

@@ -13,23 +13,18 @@ namespace {
 
 using nlohmann::json;
 
-// Twice the size of any existing machine. Bounds the memory that a received plan can make this
-// process allocate.
-constexpr size_t kRanksMax = 1024;
-constexpr uint64_t kSlotBytesMax = uint64_t{1} << 50;
-
 Status CheckMember(const PlanMember& member) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", member.node));
-  if (member.ranks.size() > kRanksMax) {
+  if (member.ranks.size() > kMemberRanksMax) {
     return InvalidArgumentError(fmt::format("node {} has {} ranks, more than {}", member.node,
-                                            member.ranks.size(), kRanksMax));
+                                            member.ranks.size(), kMemberRanksMax));
   }
   for (size_t i = 0; i < member.ranks.size(); ++i) {
     const PlanRank& rank = member.ranks[i];
-    if (rank.slot_bytes > kSlotBytesMax || rank.slot_bytes % kSegmentAlign != 0) {
+    if (rank.slot_bytes > kSlotBytesMax || rank.slot_bytes % kSlotBytesAlign != 0) {
       return InvalidArgumentError(fmt::format(
           "rank {} has a slot of {} bytes: at most {}, and a multiple of {}, are allowed",
-          rank.rank.value, rank.slot_bytes, kSlotBytesMax, kSegmentAlign));
+          rank.rank.value, rank.slot_bytes, kSlotBytesMax, kSlotBytesAlign));
     }
     if (i > 0 && rank.rank <= member.ranks[i - 1].rank) {
       return InvalidArgumentError(fmt::format("the ranks of node {} do not ascend", member.node));
@@ -99,7 +94,7 @@ Result<GroupPlan> GroupPlan::FromJson(std::string_view text) {
     member.has_parity = item["parity"].get<bool>();
     for (const json& rank : item["ranks"]) {
       if (!rank.is_array() || rank.size() != 2 || !rank[0].is_number_unsigned() ||
-          !rank[1].is_number_unsigned() || member.ranks.size() >= kRanksMax) {
+          !rank[1].is_number_unsigned() || member.ranks.size() >= kMemberRanksMax) {
         return bad();
       }
       member.ranks.push_back({Rank{rank[0].get<uint32_t>()}, rank[1].get<uint64_t>()});

@@ -12,6 +12,9 @@
 
 namespace holdfast {
 
+/// Most ranks of one member: twice the size of any existing machine.
+inline constexpr uint32_t kMemberRanksMax = 1024;
+
 /// A rank of a member and the size of its slot in the member's node image.
 struct PlanRank {
   Rank rank;

@@ -90,7 +90,7 @@ pb::Directive DirectiveOf(uint64_t epoch, const std::string& job = "") {
   pb::Directive directive;
   directive.set_epoch(epoch);
   if (!job.empty()) {
-    coord::JobState state;
+    JobState state;
     state.job = job;
     state.incarnation = Incarnation{1};
     coord::ToProto(state, directive.mutable_job());

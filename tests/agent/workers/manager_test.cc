@@ -48,7 +48,7 @@ class WorkerManagerTest : public ::testing::Test {
   }
   void TearDown() override {
     if (manager_ != nullptr) {
-      for (const WorkerStatus& worker : manager_->Workers()) StopJob(worker.job, 0);
+      for (const WorkerState& worker : manager_->Workers()) StopJob(worker.job, 0);
       EXPECT_TRUE(Await([&] { return manager_->Workers().empty(); }));
     }
     manager_.reset();
@@ -85,10 +85,10 @@ class WorkerManagerTest : public ::testing::Test {
     none.grace_ms = grace_ms;
     manager_->SetWanted(none);
   }
-  WorkerStatus AwaitEnd(uint32_t rank = 4) {
-    WorkerStatus status;
+  WorkerState AwaitEnd(uint32_t rank = 4) {
+    WorkerState status;
     EXPECT_TRUE(Await([&] {
-      for (const WorkerStatus& worker : manager_->Workers()) {
+      for (const WorkerState& worker : manager_->Workers()) {
         if (worker.rank.value != rank || worker.phase != WorkerPhase::kEnded) continue;
         status = worker;
         return true;
@@ -100,8 +100,9 @@ class WorkerManagerTest : public ::testing::Test {
   pid_t AwaitPid(uint32_t rank = 4) {
     pid_t pid = 0;
     EXPECT_TRUE(Await([&] {
-      for (const WorkerStatus& worker : manager_->Workers()) {
-        if (worker.rank.value == rank && worker.phase == WorkerPhase::kRunning) pid = worker.pid;
+      for (const WorkerState& worker : manager_->Workers()) {
+        if (worker.rank.value == rank && worker.phase == WorkerPhase::kRunning)
+          pid = static_cast<pid_t>(worker.pid);
       }
       return pid != 0;
     }));
@@ -178,8 +179,8 @@ TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
   SetWorkers wanted = Shell("env > env.$LOCAL_RANK", 2);
   wanted.environment = {"MINE=1", "RANK=77"};
   manager_->SetWanted(wanted);
-  EXPECT_EQ(AwaitEnd(4).exit.exit_code, 0);
-  EXPECT_EQ(AwaitEnd(5).exit.exit_code, 0);
+  EXPECT_EQ(AwaitEnd(4).exit_code, 0);
+  EXPECT_EQ(AwaitEnd(5).exit_code, 0);
   const std::string env = "\n" + Read(root_ + "/env.1");
   for (const char* line :
        {"RANK=5", "LOCAL_RANK=1", "GROUP_RANK=2", "ROLE_RANK=5", "ROLE_NAME=default",
@@ -196,10 +197,10 @@ TEST_F(WorkerManagerTest, WorkersGetTorchrunsVariables) {
 
 TEST_F(WorkerManagerTest, TheExitAndTheLastOutputOfAWorkerAreKept) {
   manager_->SetWanted(Shell("echo one; echo two >&2; exit 7"));
-  const WorkerStatus status = AwaitEnd();
-  EXPECT_EQ(status.exit.exit_code, 7);
-  EXPECT_EQ(status.exit.signal, 0);
-  EXPECT_EQ(status.exit.last_lines, "one\ntwo\n");
+  const WorkerState status = AwaitEnd();
+  EXPECT_EQ(status.exit_code, 7);
+  EXPECT_EQ(status.signal, 0);
+  EXPECT_EQ(status.last_lines, "one\ntwo\n");
   EXPECT_EQ(manager_->ReadLog("job", "run-1.1", Rank{4}, 4, 100).value_or("?"), "two\n");
   EXPECT_EQ(manager_->ReadLog("job", "run-1.1", Rank{9}, 0, 100).error().code(),
             ErrorCode::kNotFound);
@@ -209,24 +210,24 @@ TEST_F(WorkerManagerTest, TheExitAndTheLastOutputOfAWorkerAreKept) {
 
 TEST_F(WorkerManagerTest, TheEndOfLongOutputIsKept) {
   manager_->SetWanted(Shell("seq 100000; exit 1"));
-  const WorkerStatus status = AwaitEnd();
-  EXPECT_LE(status.exit.last_lines.size(), kLastLinesBytes);
-  EXPECT_THAT(status.exit.last_lines, ::testing::EndsWith("\n99999\n100000\n"));
-  EXPECT_EQ(status.exit.last_lines.front(), '9') << "begins at the start of a line";
+  const WorkerState status = AwaitEnd();
+  EXPECT_LE(status.last_lines.size(), kLastLinesBytesMax);
+  EXPECT_THAT(status.last_lines, ::testing::EndsWith("\n99999\n100000\n"));
+  EXPECT_EQ(status.last_lines.front(), '9') << "begins at the start of a line";
 }
 
 TEST_F(WorkerManagerTest, TheSignalThatEndedAWorkerIsReported) {
   manager_->SetWanted(Shell("kill -SEGV $$"));
-  EXPECT_EQ(AwaitEnd().exit.signal, SIGSEGV);
+  EXPECT_EQ(AwaitEnd().signal, SIGSEGV);
 }
 
 TEST_F(WorkerManagerTest, AMissingCommandIsReported) {
   SetWorkers wanted = Shell("");
   wanted.command = {"no-such-program"};
   manager_->SetWanted(wanted);
-  const WorkerStatus status = AwaitEnd();
-  EXPECT_EQ(status.exit.exit_code, 127);
-  EXPECT_THAT(status.exit.last_lines, HasSubstr("cannot run no-such-program"));
+  const WorkerState status = AwaitEnd();
+  EXPECT_EQ(status.exit_code, 127);
+  EXPECT_THAT(status.last_lines, HasSubstr("cannot run no-such-program"));
 }
 
 TEST_F(WorkerManagerTest, ChildrenThatAWorkerLeavesAreKilled) {
@@ -306,15 +307,15 @@ TEST_F(WorkerManagerTest, ARestartedAgentAdoptsItsWorkers) {
   manager_.reset();
   ASSERT_TRUE(Runs(pid));
   Open();
-  const std::vector<WorkerStatus> adopted = manager_->Workers();
+  const std::vector<WorkerState> adopted = manager_->Workers();
   ASSERT_EQ(adopted.size(), 1U);
-  EXPECT_EQ(adopted[0].pid, pid);
+  EXPECT_EQ(adopted[0].pid, static_cast<uint32_t>(pid));
   EXPECT_EQ(adopted[0].run_id, "run-1.1");
   manager_->SetWanted(Shell("exit 1"));  // the same launch, so the worker stays
   std::ofstream(root_ + "/go").put('\n');
-  const WorkerStatus status = AwaitEnd();
-  EXPECT_EQ(status.exit.exit_code, 5);
-  EXPECT_EQ(status.exit.last_lines, "end\n");
+  const WorkerState status = AwaitEnd();
+  EXPECT_EQ(status.exit_code, 5);
+  EXPECT_EQ(status.last_lines, "end\n");
 }
 
 TEST_F(WorkerManagerTest, AnEndWhileNoAgentRanIsReported) {
@@ -324,7 +325,7 @@ TEST_F(WorkerManagerTest, AnEndWhileNoAgentRanIsReported) {
   std::ofstream(root_ + "/go").put('\n');
   ASSERT_TRUE(Await([&] { return !Runs(pid); }));
   Open();
-  EXPECT_EQ(AwaitEnd().exit.exit_code, 5);
+  EXPECT_EQ(AwaitEnd().exit_code, 5);
 }
 
 TEST_F(WorkerManagerTest, AWorkerDiesWithItsShim) {
@@ -333,7 +334,7 @@ TEST_F(WorkerManagerTest, AWorkerDiesWithItsShim) {
   const auto pids = ReadPids(root_ + "/workers/job/rank-4");
   ASSERT_TRUE(pids.has_value());
   ::kill(pids->shim.pid, SIGKILL);
-  EXPECT_EQ(AwaitEnd().exit.signal, SIGKILL);
+  EXPECT_EQ(AwaitEnd().signal, SIGKILL);
   EXPECT_TRUE(Await([&] { return !Runs(pid); }));
 }
 

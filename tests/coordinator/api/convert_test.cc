@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/api/run_convert.h"
+#include "coordinator/contract/limits.h"
+#include "coordinator/contract/text.h"
+#include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
 namespace {
@@ -31,7 +34,7 @@ pb::StoredReplica GoodReplica() {
 TEST(ConvertTest, AStoredReplicaSurvivesARoundTrip) {
   auto report = FromProto(GoodReplica());
   ASSERT_TRUE(report.has_value());
-  EXPECT_EQ(report->version, (VersionId{Incarnation{3}, Step{120}}));
+  EXPECT_EQ(report->identity.version, (VersionId{Incarnation{3}, Step{120}}));
   EXPECT_EQ(report->tier, Tier::kDisk);
   EXPECT_THAT(report->samples, ::testing::ElementsAre(ReplicaSample{"'w'", 4096, 7, 7},
                                                       ReplicaSample{"'w'", 4096, 8, 8}));
@@ -151,7 +154,7 @@ TEST(ConvertTest, ParityShardsAreReportedLikeOtherShards) {
   wire.set_rank(ParityRank(kWorldMax - 1).value);
   auto report = FromProto(wire);
   ASSERT_TRUE(report.has_value()) << report.error().ToString();
-  EXPECT_EQ(report->rank, ParityRank(kWorldMax - 1));
+  EXPECT_EQ(report->identity.rank, ParityRank(kWorldMax - 1));
 
   EXPECT_EQ(report->damage, "");
   report->damage = "chunk 3";
@@ -162,37 +165,39 @@ TEST(ConvertTest, ParityShardsAreReportedLikeOtherShards) {
   pb::FailedReplica failed;
   const VersionId version{Incarnation{1}, Step{2}};
   ToProto(FailedReplica{"gpt", version, ParityRank(9), Tier::kPeer, "slow"}, &failed);
-  EXPECT_EQ(FromProto(failed)->rank, ParityRank(9));
+  EXPECT_EQ(FromProto(failed)->key.rank, ParityRank(9));
   pb::RemovedReplica removed;
   ToProto(RemovedReplica{"gpt", version, ParityRank(9), Tier::kMemory, "chunk 3"}, &removed);
-  EXPECT_EQ(FromProto(removed)->rank, ParityRank(9));
+  EXPECT_EQ(FromProto(removed)->key.rank, ParityRank(9));
   EXPECT_EQ(FromProto(removed)->damage, "chunk 3");
   removed.set_rank(ParityRank(kWorldMax).value);
   EXPECT_FALSE(FromProto(removed).has_value());
 }
 
-PeerGroup GoodGroup() {
-  return {{{"n1", "unix:/n1", 4, {{Rank{0}, 4096}, {Rank{3}, kSlotBytesMax}}, true},
-           {"n2", "", 5, {{Rank{1}, 8192}}, false},
-           {"n3", "127.0.0.1:7002", 6, {{Rank{2}, 4096}}, true}},
-          2};
+GroupPlan GoodGroup() {
+  return GroupPlan::Make({{"n1", "unix:/n1", 4, {{Rank{0}, 4096}, {Rank{3}, kSlotBytesMax}}, true},
+                          {"n2", "", 5, {{Rank{1}, 8192}}, false},
+                          {"n3", "127.0.0.1:7002", 6, {{Rank{2}, 4096}}, true}},
+                         2)
+      .value();
 }
 
 TEST(ConvertTest, GroupsSurviveARoundTrip) {
-  pb::PeerGroup wire;
+  pb::GroupPlan wire;
   ToProto(GoodGroup(), &wire);
   EXPECT_EQ(FromProto(wire).value(), GoodGroup());
-  PeerGroup largest{{}, kPeerGroupParityMax};
-  for (uint32_t i = 0; i < kPeerGroupNodesMax; ++i) {
-    largest.members.push_back({"n", "", i, {{Rank{i}, 4096}}, false});
+  std::vector<PlanMember> members;
+  for (uint32_t i = 0; i < kCodeSegmentsMax; ++i) {
+    members.push_back({"n", "", i, {{Rank{i}, 4096}}, false});
   }
+  const GroupPlan largest = GroupPlan::Make(members, kCodeParityMax).value();
   wire.Clear();
   ToProto(largest, &wire);
   EXPECT_EQ(FromProto(wire).value(), largest);
 }
 
 TEST(ConvertTest, InvalidGroupsAreRefused) {
-  std::vector<std::pair<std::string, std::function<void(pb::PeerGroup&)>>> cases = {
+  std::vector<std::pair<std::string, std::function<void(pb::GroupPlan&)>>> cases = {
       {"no members", [](auto& g) { g.clear_members(); }},
       {"one member", [](auto& g) { g.mutable_members()->DeleteSubrange(1, 2); }},
       {"too many members",
@@ -231,7 +236,7 @@ TEST(ConvertTest, InvalidGroupsAreRefused) {
   };
   for (auto& [name, spoil] : cases) {
     pb::JobState state;
-    ToProto(JobState{"gpt", Incarnation{1}, {}, {}, {}, {}, {}, {}, {}, GoodGroup()}, &state);
+    ToProto(JobState{.job = "gpt", .incarnation = Incarnation{1}, .group = GoodGroup()}, &state);
     ASSERT_TRUE(FromProto(state).has_value());
     spoil(*state.mutable_group());
     auto refused = FromProto(state);
@@ -260,7 +265,7 @@ TEST(ConvertTest, ADecodeNeedsTheGroupOfItsRank) {
   bad = good;
   bad.set_into(static_cast<uint32_t>(Tier::kPeer));
   EXPECT_EQ(FromProto(bad).error().code(), ErrorCode::kInvalidArgument);
-  directive.rank = ParityRank(directive.group.members[1].number);
+  directive.identity.rank = ParityRank(directive.group->members()[1].number);
   pb::PrepareShard parity;
   ToProto(directive, &parity);
   EXPECT_EQ(FromProto(parity).value(), directive) << "a parity shard is prepared like any other";
@@ -283,23 +288,26 @@ TEST(ConvertTest, LabelsAreBounded) {
 }
 
 TEST(ConvertTest, DirectivesSurviveARoundTrip) {
-  PrepareShard prepare{
-      7,  "gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4, Tier::kDisk, Tier::kMemory, "n1", "unix:/a",
-      99, {}};
+  const PrepareShard prepare{.request = 7,
+                             .identity = {"gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4},
+                             .tier = Tier::kDisk,
+                             .into = Tier::kMemory,
+                             .source_node = "n1",
+                             .source_address = "unix:/a",
+                             .digest = 99};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);
 
-  JobState state{"gpt",
-                 Incarnation{5},
-                 {Incarnation{4}, Step{9}},
-                 {Incarnation{4}, Step{8}},
-                 {{Incarnation{4}, Step{10}}},
-                 Step{11},
-                 {Incarnation{3}, Step{7}},
-                 {Incarnation{4}, Step{6}},
-                 Step{12},
-                 {}};
+  const JobState state{.job = "gpt",
+                       .incarnation = Incarnation{5},
+                       .memory_committed = VersionId{Incarnation{4}, Step{9}},
+                       .peer_committed = VersionId{Incarnation{4}, Step{6}},
+                       .disk_committed = VersionId{Incarnation{4}, Step{8}},
+                       .aborted = {{Incarnation{4}, Step{10}}},
+                       .disk_target_step = Step{11},
+                       .peer_target_step = Step{12},
+                       .restore = VersionId{Incarnation{3}, Step{7}}};
   pb::JobState job;
   ToProto(state, &job);
   EXPECT_EQ(FromProto(job).value(), state);

@@ -330,7 +330,7 @@ void MakePeer(FakeAgent& agent, const std::string& rack) {
 
 StoredReplica MakeParity(VersionId version, uint32_t number, uint32_t world) {
   StoredReplica report = MakeReplica("gpt", version, number, world, Tier::kMemory);
-  report.rank = ParityRank(number);
+  report.identity.rank = ParityRank(number);
   return report;
 }
 
@@ -346,11 +346,12 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
     Attach(*agents[rank]);
     ASSERT_EQ(agents[rank]->Join("gpt", "run-1", rank, 3).value(), 1U);
   }
-  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").group.members.size() == 3; }));
-  const PeerGroup group = a.StateOf("gpt").group;
-  EXPECT_EQ(group.parity, 1U);
-  EXPECT_EQ(group.members[1].address, "unix:/tmp/b.peer");
-  EXPECT_EQ(group.members[2].ranks, (std::vector<PeerRank>{{Rank{2}, 8192}}));
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").group.has_value(); }));
+  const GroupPlan group = *a.StateOf("gpt").group;
+  ASSERT_EQ(group.members().size(), 3U);
+  EXPECT_EQ(group.layout().parity_count(), 1U);
+  EXPECT_EQ(group.members()[1].address, "unix:/tmp/b.peer");
+  EXPECT_EQ(group.members()[2].ranks, (std::vector<PlanRank>{{Rank{2}, 8192}}));
 
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(a.GetStatus("gpt").jobs(0).peer_committed().step(), 0U);
@@ -401,9 +402,9 @@ TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
   EXPECT_EQ(decoded->tier(), static_cast<uint32_t>(Tier::kPeer));
   const PrepareShard directive = spare.PrepareDirectives().at(0);
   EXPECT_EQ(directive.tier, Tier::kPeer);
-  ASSERT_EQ(directive.group.members.size(), 3U);
-  EXPECT_TRUE(directive.group.members[0].has_data && directive.group.members[1].has_parity);
-  EXPECT_FALSE(directive.group.members[2].has_data || directive.group.members[2].has_parity);
+  ASSERT_EQ(directive.group->members().size(), 3U);
+  EXPECT_TRUE(directive.group->members()[0].has_data && directive.group->members()[1].has_parity);
+  EXPECT_FALSE(directive.group->members()[2].has_data || directive.group->members()[2].has_parity);
 }
 
 TEST_F(ServerTest, RefusesInvalidPeers) {

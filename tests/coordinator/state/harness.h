@@ -240,15 +240,16 @@ class Harness {
 };
 
 inline StoredReplica H(VersionId version, uint32_t rank, Tier tier, uint32_t world = 2) {
-  return {"gpt", version, Rank{rank},
-          world, tier,    version.incarnation.value * 1000 + version.step.value * 10 + rank,
+  return {{"gpt", version, Rank{rank}, world},
+          tier,
+          version.incarnation.value * 1000 + version.step.value * 10 + rank,
           4096};
 }
 
 /// The parity of the member `number` of a plan.
 inline StoredReplica P(VersionId version, uint32_t number, Tier tier, uint32_t world) {
   StoredReplica report = H(version, number, tier, world);
-  report.rank = ParityRank(number);
+  report.identity.rank = ParityRank(number);
   report.digest += 500'000;
   return report;
 }

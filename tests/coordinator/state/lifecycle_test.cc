@@ -57,11 +57,13 @@ void Obey(Harness& h, milliseconds time) {
       if (send == nullptr) continue;
       const auto* order = std::get_if<PrepareShard>(&send->directive);
       if (order == nullptr) continue;
-      const bool parity = IsParity(order->rank);
-      const uint32_t number = parity ? ParityNode(order->rank) : order->rank.value;
+      const bool parity = IsParity(order->identity.rank);
+      const uint32_t number =
+          parity ? ParityNode(order->identity.rank) : order->identity.rank.value;
       const std::string node = "n" + std::to_string(number);
-      h.Hold(node, {parity ? P(order->version, number, order->into, order->world)
-                           : H(order->version, number, order->into, order->world)});
+      h.Hold(node,
+             {parity ? P(order->identity.version, number, order->into, order->identity.world)
+                     : H(order->identity.version, number, order->into, order->identity.world)});
       h.Answer(node, order->request, Status::Ok());
     }
   }
@@ -81,10 +83,10 @@ TEST(Lifecycle, TheLastVersionIsFlushedToDiskAlthoughTheTargetIsBeyondIt) {
   const auto orders = h.Sent<PrepareShard>();
   ASSERT_THAT(orders, SizeIs(2));
   for (const PrepareShard& order : orders) {
-    EXPECT_EQ(order.version, V(1, 3));
+    EXPECT_EQ(order.identity.version, V(1, 3));
     EXPECT_EQ(order.tier, Tier::kMemory);
     EXPECT_EQ(order.into, Tier::kDisk);
-    EXPECT_EQ(order.source_node, "n" + std::to_string(order.rank.value));
+    EXPECT_EQ(order.source_node, "n" + std::to_string(order.identity.rank.value));
   }
   Save(h, V(1, 3), Tier::kDisk);
   EXPECT_EQ(h.Job().disk_committed, V(1, 3));

@@ -37,7 +37,7 @@ Records StoredRecords::ToRecords() const {
 void Oracle::Attached(const std::string& node, const std::vector<StoredReplica>& inventory) {
   live_[node].clear();
   for (const StoredReplica& report : inventory) {
-    const Shard shard{report.version, report.rank.value, report.tier};
+    const Shard shard{report.identity.version, report.identity.rank.value, report.tier};
     if (damaged_.count({node, shard}) == 0) Held(node, report);
   }
 }
@@ -54,9 +54,9 @@ void Oracle::Damaged(const std::string& node, VersionId version, Rank rank, Tier
 }
 
 void Oracle::Held(const std::string& node, const StoredReplica& report) {
-  live_[node].insert({report.version, report.rank.value, report.tier});
-  damaged_.erase({node, {report.version, report.rank.value, report.tier}});
-  worlds_[report.version] = report.world;
+  live_[node].insert({report.identity.version, report.identity.rank.value, report.tier});
+  damaged_.erase({node, {report.identity.version, report.identity.rank.value, report.tier}});
+  worlds_[report.identity.version] = report.identity.world;
 }
 
 void Oracle::NotHeld(const std::string& node, VersionId version, Rank rank, Tier tier) {
@@ -127,7 +127,7 @@ uint32_t Oracle::Incomplete(VersionId version, const PlannedGroup& group, uint32
       complete = complete && node->second.count({version, rank.value, tier}) != 0;
     };
     need(ParityRank(first_number + i));
-    for (const PeerRank& rank : group.members[i].ranks) need(rank.rank);
+    for (const PlanRank& rank : group.members[i].ranks) need(rank.rank);
     incomplete += complete ? 0 : 1;
   }
   return incomplete;
@@ -151,7 +151,7 @@ bool Oracle::EnoughSegmentsRemain(VersionId version, const PlannedGroup& group,
           away < group.parity
               ? has(member, ParityRank(first_number + static_cast<uint32_t>(i)))
               : std::all_of(member.ranks.begin(), member.ranks.end(),
-                            [&](const PeerRank& rank) { return has(member, rank.rank); });
+                            [&](const PlanRank& rank) { return has(member, rank.rank); });
       left += segment ? 1 : 0;
     }
     if (left < n - group.parity) return false;
@@ -181,7 +181,7 @@ bool Oracle::Decodable(VersionId version, uint32_t rank, const StoredRecords& re
   uint32_t number = 0;
   for (const PlannedGroup& group : *plan) {
     for (const PlannedMember& member : group.members) {
-      for (const PeerRank& has : member.ranks) {
+      for (const PlanRank& has : member.ranks) {
         if (has.rank.value == rank) return EnoughSegmentsRemain(version, group, number);
       }
     }
@@ -306,12 +306,13 @@ void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords&
     const auto* job_state = std::get_if<JobState>(&send->directive);
     if (job_state == nullptr) continue;
     peer_target_ = job_state->peer_target_step;
-    const bool none = job_state->peer_committed.incarnation.value == 0;
-    if (job_state->peer_committed != newest && !(none && released_.count(newest) != 0)) {
-      AddProblem(fmt::format("{} is sent as the newest at peer, the newest is {}",
-                             ToString(job_state->peer_committed), ToString(newest)));
+    const VersionId sent = job_state->peer_committed.value_or(VersionId{});
+    const bool none = !job_state->peer_committed;
+    if (sent != newest && !(none && released_.count(newest) != 0)) {
+      AddProblem(fmt::format("{} is sent as the newest at peer, the newest is {}", ToString(sent),
+                             ToString(newest)));
     }
-    if (!job_state->group.members.empty() && PlanOf(job_state->incarnation, records) == nullptr) {
+    if (job_state->group && PlanOf(job_state->incarnation, records) == nullptr) {
       AddProblem(
           fmt::format("incarnation {} gets an unplanned group", job_state->incarnation.value));
     }
@@ -377,9 +378,9 @@ void Oracle::CheckJobState(const JobState& job_state, const StoredRecords& recor
     }
     if (ever_committed_.count(version) == 0) announced_aborted_.insert(version);
   }
-  for (VersionId version : {job_state.memory_committed, job_state.disk_committed}) {
-    if (version.incarnation.value != 0 && !IsCommitted(version, records)) {
-      AddProblem(fmt::format("{} is sent as committed without a record", ToString(version)));
+  for (const auto& version : {job_state.memory_committed, job_state.disk_committed}) {
+    if (version && !IsCommitted(*version, records)) {
+      AddProblem(fmt::format("{} is sent as committed without a record", ToString(*version)));
     }
   }
 }

@@ -60,9 +60,9 @@ class PeersTest : public ::testing::Test {
     return *std::find_if(statuses.begin(), statuses.end(),
                          [&](const NodeStatus& status) { return status.name == name; });
   }
-  std::vector<std::string> Present(const PeerGroup& group) {
+  std::vector<std::string> Present(const GroupPlan& group) {
     std::vector<std::string> present;
-    for (const PeerMember& member : group.members) {
+    for (const PlanMember& member : group.members()) {
       if (member.has_data && member.has_parity) present.push_back(member.node);
     }
     return present;
@@ -79,7 +79,7 @@ class PeersTest : public ::testing::Test {
   std::vector<OrderTo> Orders() {
     std::vector<OrderTo> orders;
     for (const PrepareShard& order : c.Sent<PrepareShard>()) {
-      orders.push_back({order, nodes[order.rank.value]});
+      orders.push_back({order, nodes[order.identity.rank.value]});
     }
     return orders;
   }
@@ -107,7 +107,7 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
   for (const std::string& node : nodes) k.Attach(node);
   for (uint32_t rank = 0; rank < 3; ++rank) k.Join(nodes[rank], "run-1", rank, 4);
   EXPECT_THAT(k.stored.lineages.at({"gpt", Incarnation{1}}).peers, IsEmpty());
-  EXPECT_THAT(k.JobStateTo("a").value_or(JobState{}).group.members, IsEmpty());
+  EXPECT_EQ(k.JobStateTo("a").value_or(JobState{}).group, std::nullopt);
   EXPECT_EQ(k.Job().not_protected_why, "3 of 4 ranks have joined");
   k.Join("d", "run-1", 3, 4);
   const PeerPlan& plan = k.stored.lineages.at({"gpt", Incarnation{1}}).peers;
@@ -115,14 +115,15 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
   EXPECT_EQ(plan[0].parity, 1U);
   for (uint32_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(k.JobStateTo(nodes[i]).has_value());
-    const PeerGroup group = k.JobStateTo(nodes[i])->group;
-    ASSERT_THAT(group.members, SizeIs(4));
-    EXPECT_EQ(group.parity, 1U);
-    EXPECT_EQ(group.members[i].node, nodes[i]);
-    EXPECT_EQ(group.members[i].address, "unix:/" + nodes[i] + ".peer");
-    EXPECT_EQ(group.members[i].number, i);
-    EXPECT_FALSE(group.members[i].has_data || group.members[i].has_parity);
-    EXPECT_THAT(group.members[i].ranks, ElementsAre(PeerRank{Rank{i}, 4096 * (i + 1)}));
+    ASSERT_TRUE(k.JobStateTo(nodes[i])->group.has_value());
+    const GroupPlan group = *k.JobStateTo(nodes[i])->group;
+    ASSERT_THAT(group.members(), SizeIs(4));
+    EXPECT_EQ(group.layout().parity_count(), 1U);
+    EXPECT_EQ(group.members()[i].node, nodes[i]);
+    EXPECT_EQ(group.members()[i].address, "unix:/" + nodes[i] + ".peer");
+    EXPECT_EQ(group.members()[i].number, i);
+    EXPECT_FALSE(group.members()[i].has_data || group.members()[i].has_parity);
+    EXPECT_THAT(group.members()[i].ranks, ElementsAre(PlanRank{Rank{i}, 4096 * (i + 1)}));
   }
   EXPECT_EQ(k.Job().peer_members, 4U);
   EXPECT_EQ(k.Job().not_protected_why, "");
@@ -134,10 +135,10 @@ TEST_F(PeersTest, ThePlanOutlivesTheCoordinator) {
   c.labels["a"] = {{"rack", "r9"}};  // has an effect from the next incarnation on
   c.Attach("a");
   ASSERT_TRUE(c.JobStateTo("a").has_value());
-  ASSERT_THAT(c.JobStateTo("a")->group.members, SizeIs(4));
-  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "") << "b has not attached yet";
+  ASSERT_THAT(c.JobStateTo("a")->group->members(), SizeIs(4));
+  EXPECT_EQ(c.JobStateTo("a")->group->members()[1].address, "") << "b has not attached yet";
   c.Attach("b");
-  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "unix:/b.peer");
+  EXPECT_EQ(c.JobStateTo("a")->group->members()[1].address, "unix:/b.peer");
   c.Join("a", "run-1", 0, 4);
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{1}}), before);
   EXPECT_EQ(NodeOf("a").labels.at("rack"), "r9");
@@ -146,11 +147,11 @@ TEST_F(PeersTest, ThePlanOutlivesTheCoordinator) {
 TEST_F(PeersTest, AGroupIsNotifiedWhenAMemberIsLostOrReturns) {
   c.Lose("b");
   ASSERT_TRUE(c.JobStateTo("a").has_value());
-  EXPECT_EQ(c.JobStateTo("a")->group.members[1].address, "");
-  EXPECT_EQ(c.JobStateTo("a")->group.members[2].address, "unix:/c.peer");
+  EXPECT_EQ(c.JobStateTo("a")->group->members()[1].address, "");
+  EXPECT_EQ(c.JobStateTo("a")->group->members()[2].address, "unix:/c.peer");
   c.Attach("b");
   ASSERT_TRUE(c.JobStateTo("d").has_value());
-  EXPECT_EQ(c.JobStateTo("d")->group.members[1].address, "unix:/b.peer");
+  EXPECT_EQ(c.JobStateTo("d")->group->members()[1].address, "unix:/b.peer");
   // The same agent again at the same address: the other members are not notified.
   c.Attach("b");
   EXPECT_TRUE(c.JobStateTo("b").has_value());
@@ -483,9 +484,9 @@ TEST_F(PeersTest, OneLossIsDecodedOnTheReplacement) {
   EXPECT_EQ(orders[0].tier, Tier::kPeer);
   EXPECT_EQ(orders[0].source_node, "");
   EXPECT_EQ(orders[0].digest, 1011U);
-  EXPECT_EQ(orders[0].group.parity, 1U);
-  EXPECT_THAT(Present(orders[0].group), ElementsAre("a", "c", "d"));
-  EXPECT_EQ(orders[0].group.members[1].address, "unix:/b.peer");
+  EXPECT_EQ(orders[0].group->layout().parity_count(), 1U);
+  EXPECT_THAT(Present(*orders[0].group), ElementsAre("a", "c", "d"));
+  EXPECT_EQ(orders[0].group->members()[1].address, "unix:/b.peer");
   c.Answer("b", orders[0].request, Status::Ok());
   for (uint32_t rank : {0U, 2U, 3U}) {
     c.Join(nodes[rank], "run-2", rank, 4);
@@ -548,20 +549,20 @@ TEST_F(PeersTest, AFailedDecodeTakesTheNextSourceThenTheOlderVersion) {
       << "the replicas of other nodes still count";
   orders = Orders();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].version, V(1, 2));
+  EXPECT_EQ(orders[0].identity.version, V(1, 2));
   EXPECT_EQ(orders[0].tier, Tier::kDisk);
   c.Answer("b", orders[0].request, DataLossError("chunk 8 differs"));
   // The network may have corrupted a chunk, so the decode is tried several times.
   for (int again = 0; again < 4; ++again) {
     orders = Orders();
     ASSERT_THAT(orders, SizeIs(1));
-    EXPECT_EQ(orders[0].version, V(1, 2));
+    EXPECT_EQ(orders[0].identity.version, V(1, 2));
     EXPECT_EQ(orders[0].tier, Tier::kPeer);
     c.Answer("b", orders[0].request, DataLossError("chunk 7 differs"));
   }
   orders = Orders();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].version, V(1, 1));
+  EXPECT_EQ(orders[0].identity.version, V(1, 1));
   EXPECT_EQ(orders[0].tier, Tier::kDisk);
 }
 
@@ -749,7 +750,7 @@ TEST_F(PeersTest, AnUnprotectedIncarnationReleasesTheFloorWithItsFirstCommit) {
   EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
   for (uint32_t rank = 0; rank < 4; ++rank) c.Hold("a", {Data(V(2, 2), rank)});
   ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(2, 2)));
-  EXPECT_EQ(c.JobStateTo("d")->peer_committed, V(0, 0));
+  EXPECT_EQ(c.JobStateTo("d")->peer_committed, std::nullopt);
 }
 
 TEST_F(PeersTest, AProtectedIncarnationKeepsTheFloorUntilItHasAVersionAtPeer) {

@@ -80,7 +80,7 @@ class RepairTest : public ::testing::Test {
     const auto obey_all = [&] {
       for (auto orders = c.Sent<PrepareShard>(); !orders.empty();) {
         for (const PrepareShard& order : orders) {
-          Obey(nodes[order.rank.value], order);
+          Obey(nodes[order.identity.rank.value], order);
           answered = answered || c.ReplyTo(waiter).has_value();
         }
         orders = c.Sent<PrepareShard>();
@@ -99,15 +99,16 @@ class RepairTest : public ::testing::Test {
   }
   void Obey(const std::string& node, const PrepareShard& order) {
     NodeReported report = c.NewReport(node);
-    report.replicas.push_back(IsParity(order.rank)
-                                  ? Parity(order.version, ParityNode(order.rank), order.into)
-                                  : Data(order.version, order.rank.value, order.into));
+    report.replicas.push_back(
+        IsParity(order.identity.rank)
+            ? Parity(order.identity.version, ParityNode(order.identity.rank), order.into)
+            : Data(order.identity.version, order.identity.rank.value, order.into));
     report.prepared.push_back({order.request, Status::Ok()});
     c.Apply(report);
   }
   static std::string Text(const PrepareShard& order) {
-    return fmt::format("{} {} into {} from {}", ToString(order.version), ShardName(order.rank),
-                       ToString(order.into), ToString(order.tier));
+    return fmt::format("{} {} into {} from {}", ToString(order.identity.version),
+                       ShardName(order.identity.rank), ToString(order.into), ToString(order.tier));
   }
 
   const std::vector<std::string> nodes = {"a", "b", "c", "d"};
@@ -129,10 +130,10 @@ TEST_F(RepairTest, AReplacedNodesParityIsRebuiltAfterTheRestore) {
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(Text(orders[0]), "1-1 parity-1 into memory from peer");
   EXPECT_EQ(orders[0].digest, Parity(V(1, 1), 1, Tier::kMemory).digest);
-  ASSERT_THAT(orders[0].group.members, SizeIs(4));
+  ASSERT_THAT(orders[0].group->members(), SizeIs(4));
   for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_TRUE(orders[0].group.members[i].has_data);
-    EXPECT_EQ(orders[0].group.members[i].has_parity, i != 1);
+    EXPECT_TRUE(orders[0].group->members()[i].has_data);
+    EXPECT_EQ(orders[0].group->members()[i].has_parity, i != 1);
   }
   Obey("b", orders[0]);
   EXPECT_EQ(c.state().Versions("gpt").value()[0].survives, "any 1 node of each group");
@@ -144,7 +145,7 @@ TEST_F(RepairTest, NoParityIsRepairedDuringARestore) {
   Replace(1);
   Run("run-2");
   for (int i = 0; i < 5; ++i) {
-    for (const PrepareShard& order : After(seconds(3))) EXPECT_FALSE(IsParity(order.rank));
+    for (const PrepareShard& order : After(seconds(3))) EXPECT_FALSE(IsParity(order.identity.rank));
   }
 }
 
@@ -157,13 +158,13 @@ TEST_F(RepairTest, TheParityOfAVersionOnDiskIsBuiltThere) {
   for (const PrepareShard& order : orders) {
     EXPECT_EQ(order.tier, Tier::kPeer);
     EXPECT_EQ(order.into, Tier::kDisk);
-    EXPECT_TRUE(IsParity(order.rank));
+    EXPECT_TRUE(IsParity(order.identity.rank));
     EXPECT_EQ(order.digest, 0U) << "this parity never existed";
-    for (const PeerMember& member : order.group.members) {
+    for (const PlanMember& member : order.group->members()) {
       EXPECT_TRUE(member.has_data && !member.has_parity);
     }
   }
-  for (const PrepareShard& order : orders) Obey(nodes[ParityNode(order.rank)], order);
+  for (const PrepareShard& order : orders) Obey(nodes[ParityNode(order.identity.rank)], order);
   // The version survives the loss of all memory and of one node.
   for (uint32_t i = 0; i < 4; ++i) c.Lose(nodes[i]);
   for (uint32_t i = 1; i < 4; ++i) {
@@ -227,7 +228,7 @@ TEST_F(RepairTest, TwoDamagedReplicasAreRepairedFromEachOther) {
     const auto orders = c.Sent<PrepareShard>();
     ASSERT_THAT(orders, SizeIs(1));
     EXPECT_EQ(Text(orders[0]), fmt::format("1-1 rank-{} into memory from peer", i));
-    for (const PeerMember& member : orders[0].group.members) EXPECT_TRUE(member.has_data);
+    for (const PlanMember& member : orders[0].group->members()) EXPECT_TRUE(member.has_data);
     // The damaged replica does not make the version restorable.
     EXPECT_EQ(c.Job().restorable == V(1, 1), i == 1);
     // A repeated report is no new finding.
@@ -269,20 +270,22 @@ TEST_F(RepairTest, ARestoreTriesDamagedReplicasBeforeAnOlderVersion) {
   std::map<uint32_t, PrepareShard> orders;
   for (uint32_t i = 0; i < 4; ++i) {
     c.Join(nodes[i], "run-2", i, 4);
-    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>())
+      orders[order.identity.rank.value] = order;
   }
   for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(orders[i].version, V(1, 2));
+    EXPECT_EQ(orders[i].identity.version, V(1, 2));
     EXPECT_EQ(orders[i].tier, i == 1 || i == 2 ? Tier::kPeer : Tier::kDisk) << i;
   }
   // All decodes of one rank fail: the older version is restored.
   const RequestId waiter = c.RequestRestore("a", 2, 0);
-  for (int tries = 0; tries < 20 && orders[1].version == V(1, 2); ++tries) {
+  for (int tries = 0; tries < 20 && orders[1].identity.version == V(1, 2); ++tries) {
     c.Answer("b", orders[1].request, DataLossError("stripe 0 has 2 segments left and needs 3"));
-    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>())
+      orders[order.identity.rank.value] = order;
   }
   for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(orders[i].version, V(1, 1)) << i;
+    EXPECT_EQ(orders[i].identity.version, V(1, 1)) << i;
     c.Answer(nodes[i], orders[i].request, Status::Ok());
   }
   ASSERT_TRUE(c.ReplyTo(waiter).has_value());
@@ -306,7 +309,8 @@ TEST_F(RepairTest, AVersionIsNotRuledOutWhileANodeThatMayHaveTheRestIsAway) {
   };
   std::map<uint32_t, PrepareShard> orders;
   const auto take = [&] {
-    for (const PrepareShard& order : c.Sent<PrepareShard>()) orders[order.rank.value] = order;
+    for (const PrepareShard& order : c.Sent<PrepareShard>())
+      orders[order.identity.rank.value] = order;
   };
   for (uint32_t i = 0; i < 3; ++i) attach(i);
   for (uint32_t i = 0; i < 3; ++i) {
@@ -315,7 +319,7 @@ TEST_F(RepairTest, AVersionIsNotRuledOutWhileANodeThatMayHaveTheRestIsAway) {
   }
   for (int tries = 0; tries < 20; ++tries) {
     if (orders.count(1) == 0) break;
-    EXPECT_EQ(orders[1].version, V(1, 2));
+    EXPECT_EQ(orders[1].identity.version, V(1, 2));
     const RequestId request = orders[1].request;
     orders.erase(1);
     c.Answer("b", request, DataLossError("stripe 0 has 2 segments left and needs 3"));
@@ -328,7 +332,7 @@ TEST_F(RepairTest, AVersionIsNotRuledOutWhileANodeThatMayHaveTheRestIsAway) {
   const RequestId waiter = c.RequestRestore("a", 2, 0);
   for (uint32_t i = 0; i < 4; ++i) {
     ASSERT_EQ(orders.count(i), 1U) << i;
-    EXPECT_EQ(orders[i].version, V(1, 2)) << i;
+    EXPECT_EQ(orders[i].identity.version, V(1, 2)) << i;
     c.Answer(nodes[i], orders[i].request, Status::Ok());
   }
   ASSERT_TRUE(c.ReplyTo(waiter).has_value());
@@ -397,7 +401,7 @@ TEST_F(RepairTest, AMissingSourceIsNotUsedAgain) {
   c.Answer("d", orders[0].request, NotFoundError("nothing here"));
   const auto again = After(seconds(3));
   const auto from_group = std::count_if(again.begin(), again.end(), [](const PrepareShard& order) {
-    return order.rank == ParityRank(3) && order.tier == Tier::kPeer;
+    return order.identity.rank == ParityRank(3) && order.tier == Tier::kPeer;
   });
   EXPECT_EQ(from_group, 1);
 }
@@ -494,11 +498,11 @@ TEST_F(FinishedJobTest, AnotherNodeReplacesAPermanentlyLostNode) {
   c.Pass(std::chrono::minutes(2));
   const auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
-  ASSERT_THAT(orders[0].group.members, SizeIs(4));
+  ASSERT_THAT(orders[0].group->members(), SizeIs(4));
   // Parity shards contain the name of the member at the time that they were built.
-  EXPECT_EQ(orders[0].group.members[1].node, "e");
-  EXPECT_EQ(orders[0].group.members[1].planned, "b");
-  EXPECT_EQ(orders[0].group.members[0].planned, "");
+  EXPECT_EQ(orders[0].group->members()[1].node, "e");
+  EXPECT_EQ(orders[0].group->members()[1].planned, "b");
+  EXPECT_EQ(orders[0].group->members()[0].planned, "");
   EXPECT_THAT(ObeyAll("e", orders), ::testing::Contains("1-1 rank-1 into disk from peer"));
   EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
   EXPECT_THAT(c.Job().under_protected, IsEmpty());
@@ -523,7 +527,7 @@ TEST_F(FinishedJobTest, TheReplacementHasFreeDiskSpace) {
   c.Pass(std::chrono::minutes(11));
   const auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].group.members[1].node, "y");  // w has less space, x too little
+  EXPECT_EQ(orders[0].group->members()[1].node, "y");  // w has less space, x too little
 }
 
 TEST_F(FinishedJobTest, AReturningNodeGetsItsPlaceBackIfNothingWasRebuiltYet) {

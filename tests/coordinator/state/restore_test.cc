@@ -34,7 +34,7 @@ class RestoreTest : public ::testing::Test {
 TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   c.Join("a", "run-2", 0, 2);
   PrepareShard first = Order();
-  EXPECT_EQ(first.version, V(1, 2));
+  EXPECT_EQ(first.identity.version, V(1, 2));
   EXPECT_EQ(first.tier, Tier::kMemory);
   EXPECT_EQ(first.source_node, "a");
   EXPECT_EQ(first.source_address, "unix:/a");
@@ -42,7 +42,7 @@ TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   c.Answer("a", first.request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
   PrepareShard second = Order();
-  EXPECT_EQ(second.rank, Rank{1});
+  EXPECT_EQ(second.identity.rank, Rank{1});
   const RequestId waiter = c.RequestRestore("a", 2, 0);
   EXPECT_FALSE(c.ReplyTo(waiter).has_value());
   c.Answer("b", second.request, Status::Ok());
@@ -65,7 +65,7 @@ TEST_F(RestoreTest, NothingIsDecidedBeforeARankRequestsARestore) {
   const RequestId named = c.RequestRestore("a", 2, 0, V(1, 1));
   EXPECT_FALSE(c.ReplyTo(named).has_value());
   ASSERT_THAT(c.Sent<PrepareShard>(), SizeIs(2));
-  EXPECT_EQ(c.Sent<PrepareShard>()[0].version, V(1, 1));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].identity.version, V(1, 1));
   Reply other = *c.ReplyTo(c.RequestRestore("b", 2, 1));
   EXPECT_EQ(other.outcome.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(other.outcome.message(), HasSubstr("1-1"));
@@ -76,20 +76,20 @@ TEST_F(RestoreTest, ADamagedReplicaIsReplacedByTheNextSourceThenTheOlderVersion)
   c.Join("a", "run-2", 0, 2);
   c.Answer("a", Order().request, DataLossError("chunk 3"));
   PrepareShard disk = Order();
-  EXPECT_EQ(disk.version, V(1, 2));
+  EXPECT_EQ(disk.identity.version, V(1, 2));
   EXPECT_EQ(disk.tier, Tier::kDisk);
   c.Answer("a", disk.request, DataLossError("chunk 4"));
   PrepareShard older = Order();
-  EXPECT_EQ(older.version, V(1, 1));
+  EXPECT_EQ(older.identity.version, V(1, 1));
   EXPECT_EQ(older.tier, Tier::kMemory);
   c.Answer("a", older.request, NotFoundError("freed since"));
   older = Order();
-  EXPECT_EQ(older.version, V(1, 1));
+  EXPECT_EQ(older.identity.version, V(1, 1));
   EXPECT_EQ(older.tier, Tier::kDisk);
   c.Answer("a", older.request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
   older = Order();
-  EXPECT_EQ(older.version, V(1, 1));
+  EXPECT_EQ(older.identity.version, V(1, 1));
   const RequestId waiter = c.RequestRestore("a", 2, 0);
   c.Answer("b", older.request, Status::Ok());
   ASSERT_TRUE(c.ReplyTo(waiter).has_value());
@@ -119,11 +119,11 @@ TEST_F(RestoreTest, TransientFailuresAreTriedAgain) {
     c.Answer("a", Order().request, UnavailableError("busy"));
     EXPECT_THAT(c.Sent<PrepareShard>(), IsEmpty());
     c.Pass(milliseconds(250));
-    EXPECT_EQ(Order().version, V(1, 2));
+    EXPECT_EQ(Order().identity.version, V(1, 2));
   }
   c.Answer("a", Order().request, UnavailableError("busy"));
   c.Pass(milliseconds(250));
-  EXPECT_EQ(Order().version, V(1, 1));
+  EXPECT_EQ(Order().identity.version, V(1, 1));
 }
 
 TEST_F(RestoreTest, AMovedRankReadsFromAnotherNode) {
@@ -172,7 +172,7 @@ TEST_F(RestoreTest, ARestartedCoordinatorWaitsForKnownNodes) {
   EXPECT_EQ(c.stored.lineages.at({"gpt", Incarnation{2}}).decision, Decision::kNone);
   c.Attach("a", {H(V(1, 2), 0, Tier::kMemory)});
   ASSERT_THAT(c.Sent<PrepareShard>(), SizeIs(2));
-  EXPECT_EQ(c.Sent<PrepareShard>()[0].version, V(1, 2));
+  EXPECT_EQ(c.Sent<PrepareShard>()[0].identity.version, V(1, 2));
   EXPECT_EQ(c.Sent<PrepareShard>()[0].source_node, "a");
   auto orders = c.Sent<PrepareShard>();
   for (const PrepareShard& order : orders) c.Answer("b", order.request, Status::Ok());
@@ -230,7 +230,7 @@ TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsNewerVersions) {
   EXPECT_FALSE(versions[0].restorable);
   // The next incarnation does not restore the abandoned version.
   c.Join("a", "run-3", 0, 2);
-  EXPECT_EQ(Order().version, V(1, 1));
+  EXPECT_EQ(Order().identity.version, V(1, 1));
   Reply named = *c.ReplyTo([&] {
     c.Join("b", "run-3", 1, 2);
     return c.RequestRestore("a", 3, 0, V(1, 2));

@@ -56,13 +56,13 @@ void Simulation::Observe(const Event& event) {
                             [&](const Agent& a) { return a.name == report->node; });
   if (report->agent_start != agent->start || report->epoch != options_.epoch) return;
   for (const RemovedReplica& removed : report->removed) {
-    oracle_.NotHeld(report->node, removed.version, removed.rank, removed.tier);
+    oracle_.NotHeld(report->node, removed.key.version, removed.key.rank, removed.tier);
   }
   for (const StoredReplica& replica : report->replicas) {
     if (replica.damage.empty()) {
       oracle_.Held(report->node, replica);
     } else {
-      oracle_.Damaged(report->node, replica.version, replica.rank, replica.tier);
+      oracle_.Damaged(report->node, replica.identity.version, replica.identity.rank, replica.tier);
     }
   }
   for (const Prepared& prepared : report->prepared) {
@@ -72,25 +72,26 @@ void Simulation::Observe(const Event& event) {
     if (o.tier == Tier::kPeer) {
       // A failed decode rules out no replica.
     } else if (prepared.outcome.code() == ErrorCode::kDataLoss) {
-      oracle_.Damaged(o.source_node, o.version, o.rank, o.tier);
+      oracle_.Damaged(o.source_node, o.identity.version, o.identity.rank, o.tier);
     } else if (prepared.outcome.code() == ErrorCode::kNotFound) {
-      oracle_.NotHeld(o.source_node, o.version, o.rank, o.tier);
+      oracle_.NotHeld(o.source_node, o.identity.version, o.identity.rank, o.tier);
     }
     orders_.erase(order);
   }
   for (const FailedReplica& failed : report->failed) {
     const bool peer = failed.tier == Tier::kPeer;
-    oracle_.NotHeld(report->node, failed.version, failed.rank, peer ? Tier::kMemory : failed.tier);
-    auto lineage = records_.lineages.find({job_, failed.version.incarnation});
+    oracle_.NotHeld(report->node, failed.key.version, failed.key.rank,
+                    peer ? Tier::kMemory : failed.tier);
+    auto lineage = records_.lineages.find({job_, failed.key.version.incarnation});
     if (lineage == records_.lineages.end()) continue;
     if (peer) {
-      oracle_.PeerFailed(failed.version);
-    } else if (IsParity(failed.rank)) {
+      oracle_.PeerFailed(failed.key.version);
+    } else if (IsParity(failed.key.rank)) {
       continue;  // a failure of parity on disk fails no tier
     } else if (failed.tier == Tier::kMemory) {
-      oracle_.MemoryFailed(failed.version, lineage->second.world);
+      oracle_.MemoryFailed(failed.key.version, lineage->second.world);
     } else {
-      oracle_.DiskFailed(failed.version);
+      oracle_.DiskFailed(failed.key.version);
     }
   }
 }
@@ -180,10 +181,10 @@ void Simulation::OnReply(const Reply& reply) {
 
 StoredReplica Simulation::MakeReplica(const Shard& shard, Tier tier) const {
   StoredReplica report;
-  report.job = job_;
-  report.version = shard.first;
-  report.rank = Rank{shard.second};
-  report.world = records_.lineages.at({job_, shard.first.incarnation}).world;
+  report.identity.job = job_;
+  report.identity.version = shard.first;
+  report.identity.rank = Rank{shard.second};
+  report.identity.world = records_.lineages.at({job_, shard.first.incarnation}).world;
   report.tier = tier;
   report.digest = shard.first.step.value * 1000 + shard.first.incarnation.value * 10 + shard.second;
   report.image_bytes = 100;
@@ -262,8 +263,8 @@ void Simulation::Deliver(Agent& agent) {
   report.agent_start = agent.start;
   agent.last = report;
   for (const StoredReplica& replica : report.replicas) {
-    Note(fmt::format("{} holds {} {} {}", agent.name, ToString(replica.version),
-                     ShardName(replica.rank), ToString(replica.tier)));
+    Note(fmt::format("{} holds {} {} {}", agent.name, ToString(replica.identity.version),
+                     ShardName(replica.identity.rank), ToString(replica.tier)));
   }
   Apply(report);
 }
@@ -295,7 +296,7 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
     if (job_state->incarnation != agent.incarnation) agent.prepared.clear();
     agent.incarnation = job_state->incarnation;
     agent.job_state = *job_state;
-    const bool builds = !job_state->group.members.empty() &&
+    const bool builds = job_state->group.has_value() &&
                         agent.building.incarnation == job_state->incarnation &&
                         agent.building.step >= job_state->peer_target_step;
     auto in_use = [&](VersionId version) {
@@ -323,10 +324,10 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
   }
 }
 
-bool Simulation::HasRanks(const PeerMember& member, VersionId version) const {
+bool Simulation::HasRanks(const PlanMember& member, VersionId version) const {
   auto agent = std::find_if(agents_.begin(), agents_.end(),
                             [&](const Agent& a) { return a.name == member.node; });
-  return std::all_of(member.ranks.begin(), member.ranks.end(), [&](const PeerRank& rank) {
+  return std::all_of(member.ranks.begin(), member.ranks.end(), [&](const PlanRank& rank) {
     return agent->memory.count({version, rank.rank.value}) != 0;
   });
 }
@@ -334,9 +335,10 @@ bool Simulation::HasRanks(const PeerMember& member, VersionId version) const {
 /// Takes the first version from the target on whose shards this node has, and builds its parity
 /// once the other members have their shards. Sometimes it reports a failure instead.
 void Simulation::MakeParity(Agent& agent) {
-  const std::vector<PeerMember>& members = agent.job_state.group.members;
+  if (!agent.job_state.group) return;
+  const std::vector<PlanMember>& members = agent.job_state.group->members();
   auto self = std::find_if(members.begin(), members.end(),
-                           [&](const PeerMember& member) { return member.node == agent.name; });
+                           [&](const PlanMember& member) { return member.node == agent.name; });
   if (self == members.end() || agent.attach == 0) return;
   const VersionId target{agent.incarnation, agent.job_state.peer_target_step};
   if (agent.building < target) {
@@ -351,7 +353,7 @@ void Simulation::MakeParity(Agent& agent) {
   const Shard shard{agent.building, parity.value};
   if (agent.building.incarnation != agent.incarnation || agent.memory.count(shard) != 0) return;
   NodeReported report = NewReport(agent);
-  const bool possible = std::all_of(members.begin(), members.end(), [&](const PeerMember& member) {
+  const bool possible = std::all_of(members.begin(), members.end(), [&](const PlanMember& member) {
     return HasRanks(member, agent.building);
   });
   if (possible && !(faults_ && Chance(5))) {
@@ -368,19 +370,19 @@ void Simulation::MakeParity(Agent& agent) {
 
 /// The outcome of a decode for `order`, by the shards that the members really have.
 Status Simulation::Decode(const PrepareShard& order) {
-  const std::vector<PeerMember>& members = order.group.members;
+  const std::vector<PlanMember>& members = order.group->members();
   const size_t n = members.size();
   std::vector<bool> data;
   std::vector<bool> parity;
-  for (const PeerMember& member : members) {
+  for (const PlanMember& member : members) {
     auto agent = std::find_if(agents_.begin(), agents_.end(),
                               [&](const Agent& a) { return a.name == member.node; });
     const auto has = [&](Rank rank) {
-      const Shard shard{order.version, rank.value};
+      const Shard shard{order.identity.version, rank.value};
       return agent->memory.count(shard) != 0 || agent->disk.count(shard) != 0;
     };
     data.push_back(std::all_of(member.ranks.begin(), member.ranks.end(),
-                               [&](const PeerRank& rank) { return has(rank.rank); }));
+                               [&](const PlanRank& rank) { return has(rank.rank); }));
     parity.push_back(has(ParityRank(member.number)));
   }
   uint64_t most = 0;
@@ -388,9 +390,9 @@ Status Simulation::Decode(const PrepareShard& order) {
     uint64_t erased = 0;
     for (size_t away = 0; away < n; ++away) {
       const size_t i = (leader + away) % n;
-      erased += (away < order.group.parity ? parity[i] : data[i]) ? 0 : 1;
+      erased += (away < order.group->layout().parity_count() ? parity[i] : data[i]) ? 0 : 1;
     }
-    if (erased > order.group.parity) return NotFoundError("too few survivors");
+    if (erased > order.group->layout().parity_count()) return NotFoundError("too few survivors");
     most = std::max(most, erased);
   }
   if (faults_ && Chance(5)) return DataLossError("a decoded chunk differs");
@@ -399,7 +401,7 @@ Status Simulation::Decode(const PrepareShard& order) {
 }
 
 Status Simulation::ReadCopy(const PrepareShard& order) {
-  const Shard shard{order.version, order.rank.value};
+  const Shard shard{order.identity.version, order.identity.rank.value};
   auto source = std::find_if(agents_.begin(), agents_.end(),
                              [&](const Agent& a) { return a.name == order.source_node; });
   std::set<Shard>& replicas = order.tier == Tier::kDisk ? source->disk : source->memory;
@@ -412,7 +414,7 @@ Status Simulation::ReadCopy(const PrepareShard& order) {
 }
 
 void Simulation::Prepare(Agent& agent, const PrepareShard& order) {
-  const Shard shard{order.version, order.rank.value};
+  const Shard shard{order.identity.version, order.identity.rank.value};
   Status outcome = order.tier == Tier::kPeer ? Decode(order) : ReadCopy(order);
   if (outcome.ok() && faults_ && Chance(10)) outcome = UnavailableError("not now");
   if (!outcome.ok()) oracle_.SourceFailed();
@@ -427,12 +429,13 @@ void Simulation::Prepare(Agent& agent, const PrepareShard& order) {
   if (outcome.ok()) {
     (order.into == Tier::kDisk ? agent.disk : agent.memory).insert(shard);
     agent.damaged.erase({shard, order.into});
-    if (order.into == Tier::kMemory && !IsParity(order.rank)) agent.prepared.insert(shard);
-    if (order.into == Tier::kDisk || IsParity(order.rank)) ++counts_.repaired;
+    if (order.into == Tier::kMemory && !IsParity(order.identity.rank)) agent.prepared.insert(shard);
+    if (order.into == Tier::kDisk || IsParity(order.identity.rank)) ++counts_.repaired;
     if (Chance(60)) report.replicas.push_back(MakeReplica(shard, order.into));
   }
-  Note(fmt::format("{} prepares {} rank {} from {} of {}: {}", agent.name, ToString(order.version),
-                   order.rank.value, ToString(order.tier), order.source_node, outcome.ToString()));
+  Note(fmt::format("{} prepares {} rank {} from {} of {}: {}", agent.name,
+                   ToString(order.identity.version), order.identity.rank.value,
+                   ToString(order.tier), order.source_node, outcome.ToString()));
   agent.outbox.push_back(report);
 }
 

@@ -88,7 +88,7 @@ class Simulation {
   void Prepare(Agent& agent, const PrepareShard& order);
   Status Decode(const PrepareShard& order);
   Status ReadCopy(const PrepareShard& order);
-  bool HasRanks(const PeerMember& member, VersionId version) const;
+  bool HasRanks(const PlanMember& member, VersionId version) const;
   void MakeParity(Agent& agent);
   void SaveTogether(Run& run);
   void RunRounds(int rounds);

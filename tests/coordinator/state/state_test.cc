@@ -179,7 +179,7 @@ TEST_F(StateTest, UnknownReplicasAreNotRemoved) {
   c.Hold("a", {H(V(9, 1), 0, Tier::kDisk), H(V(1, 1), 0, Tier::kDisk, 3)});
   EXPECT_THAT(c.Findings(), SizeIs(2));
   StoredReplica other = H(V(1, 1), 0, Tier::kDisk);
-  other.job = "unknown";
+  other.identity.job = "unknown";
   c.Hold("a", {other});
   EXPECT_THAT(c.Findings(), SizeIs(1));
   EXPECT_THAT(c.Sent<RemoveVersion>(), IsEmpty());

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "storage/base/ids.h"
+#include "storage/parity/group_plan.h"
+
+// Directives of the coordinator to an agent.
+
+namespace holdfast {
+
+/// Whether a job has trainers anywhere. Running until the contrary is known.
+enum class JobPhase : uint8_t {
+  kRunning = 0,
+  kEnded = 1,     // no trainer is left
+  kFinished = 2,  // no trainer is left, and each ended with a goodbye, or the run ended
+};
+
+/// The coordinator's complete state of a job. Replaces the previous one.
+struct JobState {
+  std::string job;
+  Incarnation incarnation;
+  std::optional<VersionId> memory_committed = {};  // newest
+  std::optional<VersionId> peer_committed = {};    // newest
+  std::optional<VersionId> disk_committed = {};    // newest
+  std::vector<VersionId> aborted = {};             // never to be committed
+  Step disk_target_step = {};
+  Step peer_target_step = {};
+  /// The receiving node's parity group in the current incarnation. Empty: the memory is not
+  /// protected.
+  std::optional<GroupPlan> group = {};
+  std::optional<VersionId> restore = {};  // the version that the current incarnation restores
+  JobPhase phase = JobPhase::kRunning;
+  /// The job is over and its newest version is at every tier: the agent frees its memory and
+  /// threads.
+  bool release = false;
+  /// The agent removes all shards of incarnations up to `incarnation`, also from disk. Other fields
+  /// are ignored.
+  bool forget = false;
+  /// Not sent. The agent adapted the state to parity shards (see ForParity).
+  bool for_parity = false;
+  bool operator==(const JobState&) const = default;
+};
+
+/// Bring a shard of a rank, or a parity shard, to tier `into` of the receiving node and verify it.
+/// The agent answers with Prepared.
+struct PrepareShard {
+  uint64_t request = 0;  // 0: no Prepared is expected
+  ShardIdentity identity;
+  Tier tier = Tier::kMemory;  // of the source's replica; peer: decode the shard from `group`
+  Tier into = Tier::kMemory;  // memory or disk
+  std::string source_node = {};
+  std::string source_address = {};
+  uint64_t digest = 0;  // 0: any
+  /// At tier peer: the group in the version's incarnation, which decodes the shard.
+  std::optional<GroupPlan> group = {};
+  Incarnation incarnation = {};  // not sent: the job's current one, which the agent fills in
+  bool operator==(const PrepareShard&) const = default;
+};
+
+/// Delete everything that the node has of a version at a tier.
+struct RemoveVersion {
+  std::string job;
+  VersionId version;
+  Tier tier = Tier::kDisk;
+  bool operator==(const RemoveVersion&) const = default;
+};
+
+/// Run these workers of a job, and stop workers of another run ID first. Without ranks the node
+/// should have none.
+struct SetWorkers {
+  std::string job;
+  std::string run_id;
+  Rank first_rank;
+  uint32_t ranks = 0;
+  uint32_t world = 0;
+  uint32_t node_rank = 0;
+  uint32_t nodes = 0;
+  std::string master_address;
+  uint32_t master_port = 0;
+  uint32_t restarts = 0;  // before this launch
+  uint32_t restarts_max = 0;
+  std::vector<std::string> command;
+  std::vector<std::string> environment;  // NAME=value
+  std::string directory;                 // absolute
+  int64_t grace_ms = 10'000;             // between SIGTERM and SIGKILL
+  bool operator==(const SetWorkers&) const = default;
+};
+
+}  // namespace holdfast
