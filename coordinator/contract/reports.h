@@ -10,7 +10,7 @@
 #include "storage/base/status.h"
 #include "storage/format/replica_sample.h"
 
-// Reports of an agent to the coordinator. Replica reports say which shards a node has; the
+// Reports of an agent to the coordinator. Replica reports list the shards that a node has; the
 // coordinator commits a version when the reports of all its shards have arrived.
 
 namespace holdfast {

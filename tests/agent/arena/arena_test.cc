@@ -156,7 +156,7 @@ TEST_F(ArenaTest, ARequestOverTheBudgetIsRefusedWithNumbers) {
 
 TEST_F(ArenaTest, ARequestBeyondTheMachinesMemoryLeavesTheBudgetUnchanged) {
   Reopen(1ULL << 52);
-  auto refused = arena_->Reserve(Owner(1), 2, 1ULL << 46);
+  auto refused = arena_->Reserve(Owner(1), 2, kSlotBytesMax);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_EQ(arena_->usage().reserved_bytes, 0U);

@@ -16,9 +16,14 @@ namespace {
 
 class WatchedRanksTest : public ::testing::Test {
  protected:
+  /// Starts a process that runs `body` once it was observed alive.
   void Start(const std::function<void()>& body) {
+    int observed[2] = {};
+    ASSERT_EQ(::pipe(observed), 0);
     child_ = ::fork();
     if (child_ == 0) {
+      char byte = 0;
+      if (::read(observed[0], &byte, 1) != 1) ::_exit(99);
       body();
       ::_exit(0);
     }
@@ -29,6 +34,9 @@ class WatchedRanksTest : public ::testing::Test {
     who.process = NameProcess(child_);
     ranks_.Join(who, PidFdOf(child_).value(), *control_);
     EXPECT_TRUE(Observe(0).alive);
+    ASSERT_EQ(::write(observed[1], "x", 1), 1);
+    ::close(observed[0]);
+    ::close(observed[1]);
   }
   void AwaitZombie() {
     siginfo_t info{};

@@ -578,7 +578,7 @@ TEST_F(ServerTest, AWriteWithUnknownOutcomeIsResolvedByLoadingTheStore) {
     EXPECT_EQ(status.code(), ErrorCode::kUnavailable) << status.ToString();
     ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));
     // No directive depends on a write whose outcome is unknown.
-    EXPECT_EQ(a.StateOf("gpt").memory_committed, V(0, 0));
+    EXPECT_EQ(a.StateOf("gpt").memory_committed, std::nullopt);
     ASSERT_TRUE(Eventually([&] { return epoch() > before; }));
     Attach(a);
     ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 1); }));

@@ -114,8 +114,7 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
   ASSERT_THAT(plan, SizeIs(1));
   EXPECT_EQ(plan[0].parity, 1U);
   for (uint32_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(k.JobStateTo(nodes[i]).has_value());
-    ASSERT_TRUE(k.JobStateTo(nodes[i])->group.has_value());
+    ASSERT_TRUE(k.JobStateTo(nodes[i]).value().group.has_value());
     const GroupPlan group = *k.JobStateTo(nodes[i])->group;
     ASSERT_THAT(group.members(), SizeIs(4));
     EXPECT_EQ(group.layout().parity_count(), 1U);
