@@ -8,7 +8,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-static_assert(sizeof(CollectiveRecord) == 128 && sizeof(PeerCell) == 64);
+static_assert(sizeof(CollectiveEntry) == 128 && sizeof(PeerCell) == 64);
 static_assert(sizeof(CommunicatorEntry) == 1152 && offsetof(CommunicatorEntry, members) == 112);
 static_assert(sizeof(ProgressEntry) == 64 && sizeof(DropCounts) == 64);
 static_assert(offsetof(CollectiveTable, sampling) == 64);
@@ -22,54 +22,58 @@ static_assert(offsetof(CollectiveTable, in_flight) == 215'360);
 static_assert(offsetof(CollectiveTable, ring) == 346'432);
 static_assert(sizeof(CollectiveTable) == 870'720);
 
-uint64_t PackWhat(const CollectiveValues& values) {
-  return uint64_t{static_cast<uint8_t>(values.kind)} | uint64_t{values.dtype} << 8 |
-         uint64_t{static_cast<uint8_t>(values.algorithm)} << 16 |
-         uint64_t{static_cast<uint8_t>(values.protocol)} << 24 | uint64_t{values.channels} << 32 |
-         uint64_t{static_cast<uint8_t>(values.source)} << 40 | uint64_t{values.flags} << 48;
+constexpr int kFlagsShift = 48;
+constexpr int kStateShift = 56;
+
+uint64_t PackWhat(const CollectiveRecord& record) {
+  return uint64_t{static_cast<uint8_t>(record.kind)} | uint64_t{record.dtype} << 8 |
+         uint64_t{static_cast<uint8_t>(record.algorithm)} << 16 |
+         uint64_t{static_cast<uint8_t>(record.protocol)} << 24 | uint64_t{record.channels} << 32 |
+         uint64_t{static_cast<uint8_t>(record.source)} << 40 |
+         uint64_t{record.flags} << kFlagsShift;
 }
 }  // namespace
 
-void StoreValues(CollectiveRecord& record, const CollectiveValues& values) {
-  record.communicator.store(values.communicator, kRelease);
-  record.sequence.store(values.sequence, kRelease);
-  record.bytes.store(values.bytes, kRelease);
-  record.step.store(values.step, kRelease);
-  record.enqueued_ns.store(values.enqueued_ns, kRelease);
-  record.started_ns.store(values.started_ns, kRelease);
-  record.ended_ns.store(values.ended_ns, kRelease);
-  record.device_ns.store(values.device_ns, kRelease);
-  record.blocked_ns.store(values.blocked_ns, kRelease);
-  record.moved_bytes.store(values.moved_bytes, kRelease);
-  record.what.store(PackWhat(values), kRelease);
-  record.peer.store(values.peer, kRelease);
+void StoreRecord(CollectiveEntry& entry, const CollectiveRecord& record) {
+  entry.communicator.store(record.communicator.value, kRelease);
+  entry.sequence.store(record.sequence, kRelease);
+  entry.bytes.store(record.bytes, kRelease);
+  entry.step.store(record.step, kRelease);
+  entry.enqueued_ns.store(record.enqueued_ns, kRelease);
+  entry.started_ns.store(record.started_ns, kRelease);
+  entry.ended_ns.store(record.ended_ns, kRelease);
+  entry.device_ns.store(record.device_ns, kRelease);
+  entry.blocked_ns.store(record.blocked_ns, kRelease);
+  entry.moved_bytes.store(record.moved_bytes, kRelease);
+  entry.what.store(PackWhat(record), kRelease);
+  entry.peer.store(record.peer, kRelease);
 }
 
-CollectiveValues LoadValues(const CollectiveRecord& record) {
-  CollectiveValues values;
-  values.communicator = record.communicator.load(kAcquire);
-  values.sequence = record.sequence.load(kAcquire);
-  values.bytes = record.bytes.load(kAcquire);
-  values.step = record.step.load(kAcquire);
-  values.enqueued_ns = record.enqueued_ns.load(kAcquire);
-  values.started_ns = record.started_ns.load(kAcquire);
-  values.ended_ns = record.ended_ns.load(kAcquire);
-  values.device_ns = record.device_ns.load(kAcquire);
-  values.blocked_ns = record.blocked_ns.load(kAcquire);
-  values.moved_bytes = record.moved_bytes.load(kAcquire);
-  const uint64_t what = record.what.load(kAcquire);
-  values.kind = static_cast<CollectiveKind>(what);
-  values.dtype = static_cast<uint8_t>(what >> 8);
-  values.algorithm = static_cast<CollectiveAlgorithm>(what >> 16);
-  values.protocol = static_cast<CollectiveProtocol>(what >> 24);
-  values.channels = static_cast<uint8_t>(what >> 32);
-  values.source = static_cast<CollectiveSource>(what >> 40);
-  values.flags = static_cast<uint16_t>(what >> 48);
-  values.peer = static_cast<uint32_t>(record.peer.load(kAcquire));
-  return values;
+CollectiveRecord LoadRecord(const CollectiveEntry& entry) {
+  CollectiveRecord record;
+  record.communicator = {entry.communicator.load(kAcquire)};
+  record.sequence = entry.sequence.load(kAcquire);
+  record.bytes = entry.bytes.load(kAcquire);
+  record.step = entry.step.load(kAcquire);
+  record.enqueued_ns = entry.enqueued_ns.load(kAcquire);
+  record.started_ns = entry.started_ns.load(kAcquire);
+  record.ended_ns = entry.ended_ns.load(kAcquire);
+  record.device_ns = entry.device_ns.load(kAcquire);
+  record.blocked_ns = entry.blocked_ns.load(kAcquire);
+  record.moved_bytes = entry.moved_bytes.load(kAcquire);
+  const uint64_t what = entry.what.load(kAcquire);
+  record.kind = static_cast<CollectiveKind>(what);
+  record.dtype = static_cast<uint8_t>(what >> 8);
+  record.algorithm = static_cast<CollectiveAlgorithm>(what >> 16);
+  record.protocol = static_cast<CollectiveProtocol>(what >> 24);
+  record.channels = static_cast<uint8_t>(what >> 32);
+  record.source = static_cast<CollectiveSource>(what >> 40);
+  record.flags = static_cast<uint16_t>(what >> kFlagsShift);
+  record.peer = static_cast<uint32_t>(entry.peer.load(kAcquire));
+  return record;
 }
 
-void CopyValues(const CollectiveRecord& from, CollectiveRecord& to) {
+void CopyRecord(const CollectiveEntry& from, CollectiveEntry& to) {
   to.communicator.store(from.communicator.load(kAcquire), kRelease);
   to.sequence.store(from.sequence.load(kAcquire), kRelease);
   to.bytes.store(from.bytes.load(kAcquire), kRelease);
@@ -82,6 +86,10 @@ void CopyValues(const CollectiveRecord& from, CollectiveRecord& to) {
   to.moved_bytes.store(from.moved_bytes.load(kAcquire), kRelease);
   to.what.store(from.what.load(kAcquire), kRelease);
   to.peer.store(from.peer.load(kAcquire), kRelease);
+}
+
+void AddFlags(CollectiveEntry& entry, uint16_t flags) {
+  entry.what.fetch_or(uint64_t{flags} << kFlagsShift, kRelaxed);
 }
 
 uint64_t PackPeerKey(const PeerKey& key) {
@@ -97,30 +105,14 @@ PeerKey UnpackPeerKey(uint64_t word) {
           .direction = (word >> 62 & 1) != 0 ? Direction::kReceive : Direction::kSend};
 }
 
-std::string_view NameOf(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "AllReduce";
-    case CollectiveKind::kAllGather:
-      return "AllGather";
-    case CollectiveKind::kReduceScatter:
-      return "ReduceScatter";
-    case CollectiveKind::kBroadcast:
-      return "Broadcast";
-    case CollectiveKind::kReduce:
-      return "Reduce";
-    case CollectiveKind::kAllToAll:
-      return "AllToAll";
-    case CollectiveKind::kBarrier:
-      return "Barrier";
-    case CollectiveKind::kSend:
-      return "Send";
-    case CollectiveKind::kReceive:
-      return "Receive";
-    case CollectiveKind::kOther:
-      break;
-  }
-  return "Other";
+uint64_t PackCurrentWait(const CurrentWait& wait) {
+  return uint64_t{static_cast<uint8_t>(wait.state)} << kStateShift |
+         (wait.since_ns & ~(0xFFULL << kStateShift));
+}
+
+CurrentWait UnpackCurrentWait(uint64_t word) {
+  return {.state = static_cast<EdgeState>(word >> kStateShift),
+          .since_ns = word & ~(0xFFULL << kStateShift)};
 }
 
 void ForgetWriter(CollectiveTable& table) {

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+
+#include "storage/collective/collective.h"
 
 // A rank's record of its collectives, in the control block of its segment: operations in flight, a
 // ring of completed operations, sums per peer, communicators and progress. The trainer writes the
@@ -24,76 +25,12 @@ inline constexpr uint32_t kCommunicatorsMax = 128;
 inline constexpr uint32_t kMembersMax = 256;
 inline constexpr uint32_t kPeerCellsMax = 1024;
 inline constexpr uint32_t kStepRecords = 64;
-inline constexpr uint32_t kNoPeer = ~0U;
 
-/// The values are stable and equal those in holdfast.h.
-enum class CollectiveKind : uint8_t {
-  kOther = 0,
-  kAllReduce = 1,
-  kAllGather = 2,
-  kReduceScatter = 3,
-  kBroadcast = 4,
-  kReduce = 5,
-  kAllToAll = 6,
-  kSend = 7,
-  kReceive = 8,
-  kBarrier = 9,
-};
-inline constexpr uint8_t kCollectiveKinds = 10;
-enum class CollectiveAlgorithm : uint8_t {
-  kUnknown = 0,
-  kRing = 1,
-  kTree = 2,
-  kCollnet = 3,
-  kNvls = 4,
-  kPat = 5,
-  kOther = 6,
-};
-enum class CollectiveProtocol : uint8_t { kUnknown = 0, kSimple = 1, kLl = 2, kLl128 = 3 };
-enum class CollectiveSource : uint8_t { kProgram = 0, kNccl = 1 };
-enum class CommunicatorRole : uint32_t {
-  kUnknown = 0,
-  kData = 1,
-  kTensor = 2,
-  kPipeline = 3,
-  kExpert = 4,
-};
-inline constexpr uint32_t kCommunicatorRoles = 5;
-/// Flags of a record.
-inline constexpr uint16_t kEndInferred = 1;  // its end is inferred from later operations
-inline constexpr uint16_t kSampled = 2;      // its transfers are in the sums per peer
-
-/// One operation as plain values. Times are CLOCK_MONOTONIC nanoseconds of the node; 0: not yet.
-struct CollectiveValues {
-  uint64_t communicator = 0;  // ID of the communicator, the same on all members
-  uint64_t sequence = 0;      // number among operations of this kind in the communicator, from 0
-  uint64_t bytes = 0;
-  uint64_t step = 0;         // the trainer's step when the operation began
-  uint64_t enqueued_ns = 0;  // when the program requested the operation
-  uint64_t started_ns = 0;   // when it began to run; on a GPU this can be much later
-  uint64_t ended_ns = 0;
-  uint64_t device_ns = 0;  // run time by the device's timer; 0: unknown
-  // The rank's running totals at the start of the operation, over all communicators: time in
-  // operations (overlapping ones count once) and their bytes. Threads that begin or end operations
-  // concurrently may lose a little.
-  uint64_t blocked_ns = 0;
-  uint64_t moved_bytes = 0;
-  CollectiveKind kind = CollectiveKind::kOther;
-  uint8_t dtype = 0;  // as in holdfast.h, or 255
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kUnknown;
-  CollectiveProtocol protocol = CollectiveProtocol::kUnknown;
-  uint8_t channels = 0;
-  CollectiveSource source = CollectiveSource::kProgram;
-  uint16_t flags = 0;
-  uint32_t peer = kNoPeer;  // index in the communicator: the root or the other end
-
-  bool operator==(const CollectiveValues&) const = default;
-};
-
-/// An operation in shared memory. `tag` identifies the content: for an entry in flight the entry's
-/// odd generation, in the ring 2 · ticket + 2 once the record of that ticket is complete. A reader
-/// copies the other fields between two reads of the tag and discards them if the tag changed.
-struct alignas(64) CollectiveRecord {
+/// A CollectiveRecord in shared memory. `tag` identifies the content: for an entry in flight the
+/// entry's odd generation, in the ring 2 · ticket + 2 once the record of that ticket is complete. A
+/// reader copies the other fields between two reads of the tag and discards them if the tag
+/// changed.
+struct alignas(64) CollectiveEntry {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> communicator;
   std::atomic<uint64_t> sequence;
@@ -112,22 +49,11 @@ struct alignas(64) CollectiveRecord {
 
 /// These copy all fields but the tag, with release and acquire order: what the reader loads between
 /// two reads of an unchanged tag is what the writer stored under that tag.
-void StoreValues(CollectiveRecord& record, const CollectiveValues& values);
-CollectiveValues LoadValues(const CollectiveRecord& record);
-void CopyValues(const CollectiveRecord& from, CollectiveRecord& to);
-
-enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
-/// What the current transfer with a peer waits for. Only the latest state is kept.
-enum class EdgeState : uint8_t {
-  kIdle = 0,
-  kSendGpuWait = 1,    // the sender's GPU has not produced the data
-  kSendPeerWait = 2,   // the receiver has no free buffer
-  kSendWait = 3,       // on the wire
-  kRecvWait = 4,       // nothing has arrived yet
-  kRecvFlushWait = 5,  // arrived, on the way into the GPU's memory
-  kRecvGpuWait = 6,    // the receiver's GPU has not consumed it
-};
-inline constexpr uint8_t kEdgeStates = 7;
+void StoreRecord(CollectiveEntry& entry, const CollectiveRecord& record);
+CollectiveRecord LoadRecord(const CollectiveEntry& entry);
+void CopyRecord(const CollectiveEntry& from, CollectiveEntry& to);
+/// Sets flags in an entry, in addition to those that it has.
+void AddFlags(CollectiveEntry& entry, uint16_t flags);
 
 /// Identifies the sums of a cell: one direction of one peer of one communicator. A packed key of 0
 /// is a free cell.
@@ -141,7 +67,16 @@ inline constexpr uint32_t kPeerGenerations = 0x3F'FFFF;  // a mask
 uint64_t PackPeerKey(const PeerKey& key);
 PeerKey UnpackPeerKey(uint64_t word);
 
-/// Sums over completed transfers since the trainer attached.
+/// What the current transfer of a cell waits for. Only the latest state is kept.
+struct CurrentWait {
+  EdgeState state = EdgeState::kIdle;
+  uint64_t since_ns = 0;  // 56 bits
+};
+uint64_t PackCurrentWait(const CurrentWait& wait);
+/// The state may be a number without a name.
+CurrentWait UnpackCurrentWait(uint64_t word);
+
+/// PeerTransfers in shared memory: sums since the trainer attached.
 struct alignas(64) PeerCell {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> transfers;
@@ -150,10 +85,11 @@ struct alignas(64) PeerCell {
   std::atomic<uint64_t> peer_wait_ns;
   std::atomic<uint64_t> transfer_ns;
   std::atomic<uint64_t> flush_ns;
-  std::atomic<uint64_t> now;  // EdgeState in the highest byte, its start (ns) in the others
+  std::atomic<uint64_t> now;  // a packed CurrentWait
 };
 
-/// `tag` is odd while the entry is in use and differs for each use; 0: never used.
+/// A Communicator in shared memory. `tag` is odd while the entry is in use and differs for each
+/// use; 0: never used.
 struct alignas(64) CommunicatorEntry {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> id;
@@ -174,8 +110,8 @@ struct alignas(64) ProgressEntry {
   std::atomic<uint64_t> steps;         // number of completed steps
 };
 
-/// A completed step: the number-th one is in entry `number % kStepRecords`. `tag` is
-/// 2 · number + 2 once the record is complete.
+/// A StepTime in shared memory: the number-th completed step is in entry `number % kStepRecords`.
+/// `tag` is 2 · number + 2 once the record is complete.
 struct alignas(32) StepRecord {
   std::atomic<uint64_t> tag;
   std::atomic<uint64_t> step;
@@ -204,12 +140,9 @@ struct CollectiveTable {
   StepRecord steps[kStepRecords];
   PeerCell peers[kPeerCellsMax];
   CommunicatorEntry communicators[kCommunicatorsMax];
-  CollectiveRecord in_flight[kInFlightMax];
-  CollectiveRecord ring[kRingEntries];
+  CollectiveEntry in_flight[kInFlightMax];
+  CollectiveEntry ring[kRingEntries];
 };
-
-/// Returns the kind's name, such as "AllReduce", or "Other" for a kind without a name.
-std::string_view NameOf(CollectiveKind kind);
 
 /// Voids what an earlier trainer left in the table. The agent calls it before it welcomes a
 /// trainer, which writes its current state when it attaches.

@@ -37,7 +37,7 @@ std::vector<ObservedRank> ObservationFilter::Take(std::vector<ObservedRank> obse
     RankTelemetry& telemetry = observed.telemetry;
     telemetry.silent_ns = RunningPart(telemetry.silent_ns, now_ns);
     telemetry.progress.age_ns = RunningPart(telemetry.progress.age_ns, now_ns);
-    for (ObservedFlight& flight : telemetry.in_flight) {
+    for (InFlight& flight : telemetry.in_flight) {
       flight.age_ns = RunningPart(flight.age_ns, now_ns);
     }
   }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <optional>
 #include <set>
 
 #include "agent/server/grpc_link.h"
+#include "coordinator/api/telemetry_convert.h"
 
 namespace holdfast::agent {
 namespace {
@@ -26,58 +28,31 @@ uint64_t MonotonicNanos() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-void Fill(const CollectiveValues& values, pb::ObservedOperation* out) {
-  out->set_communicator(values.communicator);
-  out->set_kind(static_cast<uint32_t>(values.kind));
-  out->set_dtype(values.dtype);
-  out->set_algorithm(static_cast<uint32_t>(values.algorithm));
-  out->set_protocol(static_cast<uint32_t>(values.protocol));
-  out->set_sequence(values.sequence);
-  out->set_bytes(values.bytes);
-  out->set_start_ns(values.started_ns);
-  if (values.ended_ns > values.started_ns)
-    out->set_duration_ns(values.ended_ns - values.started_ns);
-  if (values.enqueued_ns != 0 && values.started_ns > values.enqueued_ns) {
-    out->set_queued_ns(values.started_ns - values.enqueued_ns);
-  }
-  out->set_blocked_ns(values.blocked_ns);
-  out->set_moved_bytes(values.moved_bytes);
-}
-
-/// Sets the peer that the operation waits for. A send or a receive has one peer, named by the
+/// Returns the peer that the operation waits for. A send or a receive has one peer, named by the
 /// program; the known connection of the communicator may belong to another operation.
-void FillPeer(const ObservedFlight& flight, pb::ObservedFlight* out) {
-  const bool sends = flight.values.kind == CollectiveKind::kSend;
-  const bool pairwise = sends || flight.values.kind == CollectiveKind::kReceive;
-  const Direction direction = sends ? Direction::kSend : Direction::kReceive;
-  const bool own = pairwise && flight.values.peer != kNoPeer;
-  const bool edge =
-      flight.edge &&
-      (!own || (flight.edge->peer == flight.values.peer && flight.edge->direction == direction));
-  if (edge) {
-    out->set_has_edge(true);
-    out->set_peer(flight.edge->peer);
-    out->set_direction(static_cast<uint32_t>(flight.edge->direction));
-    out->set_edge_state(static_cast<uint32_t>(flight.edge->state));
-  } else if (own) {
-    out->set_has_edge(true);
-    out->set_peer(flight.values.peer);
-    out->set_direction(static_cast<uint32_t>(direction));
-  }
+std::optional<EdgeWait> EdgeToReport(const InFlight& flight) {
+  if (!IsPairwise(flight.record.kind) || flight.record.peer == kNoPeer) return flight.edge;
+  const EdgeWait own{.peer = flight.record.peer,
+                     .direction = flight.record.kind == CollectiveKind::kSend
+                                      ? Direction::kSend
+                                      : Direction::kReceive};
+  const bool known =
+      flight.edge && flight.edge->peer == own.peer && flight.edge->direction == own.direction;
+  return known ? flight.edge : own;
 }
 
 /// Returns the operations of a rank to report: all that have started, since the rank waits for
 /// them, and of those that are only enqueued the oldest of each communicator, which starts next.
-std::vector<const ObservedFlight*> FlightsToReport(const std::vector<ObservedFlight>& in_flight) {
-  std::vector<const ObservedFlight*> reported;
-  std::map<uint64_t, const ObservedFlight*> next;  // by communicator
-  for (const ObservedFlight& flight : in_flight) {
+std::vector<const InFlight*> FlightsToReport(const std::vector<InFlight>& in_flight) {
+  std::vector<const InFlight*> reported;
+  std::map<CommunicatorId, const InFlight*> next;  // by communicator
+  for (const InFlight& flight : in_flight) {
     if (flight.age_ns < kFlightAgeMin) continue;
     if (flight.started) {
       reported.push_back(&flight);
       continue;
     }
-    const ObservedFlight*& oldest = next[flight.values.communicator];
+    const InFlight*& oldest = next[flight.record.communicator];
     if (oldest == nullptr || flight.age_ns > oldest->age_ns) oldest = &flight;
   }
   for (const auto& [communicator, flight] : next) reported.push_back(flight);
@@ -91,46 +66,25 @@ void Fill(const RankTelemetry& telemetry, bool with_communicators, pb::ObservedR
     out->set_step(telemetry.progress.step);
     out->set_since_step_ns(telemetry.progress.age_ns);
   }
-  for (const ObservedStep& step : telemetry.steps) {
-    pb::ObservedStep* one = out->add_steps();
-    one->set_step(step.step);
-    one->set_duration_ns(step.duration_ns);
-  }
+  for (const StepTime& step : telemetry.steps) coord::ToProto(step, out->add_steps());
   if (with_communicators || telemetry.communicators_changed) {
-    for (const ObservedCommunicator& from : telemetry.communicators) {
-      pb::ObservedCommunicator* one = out->add_communicators();
-      one->set_id(from.id);
-      one->set_role(static_cast<uint32_t>(from.role));
-      one->set_size(from.size);
-      one->set_index(from.index);
-      for (const uint32_t member : from.members) one->add_members(member);
+    for (const Communicator& communicator : telemetry.communicators) {
+      coord::ToProto(communicator, out->add_communicators());
     }
   }
-  for (const CollectiveValues& values : telemetry.ended) {
-    if (values.started_ns != 0 && values.ended_ns != 0) Fill(values, out->add_operations());
+  for (const CollectiveRecord& record : telemetry.ended) {
+    if (record.started_ns != 0 && record.ended_ns != 0) coord::ToProto(record, out->add_ended());
   }
-  for (const ObservedFlight* flight : FlightsToReport(telemetry.in_flight)) {
-    pb::ObservedFlight* one = out->add_in_flight();
-    Fill(flight->values, one->mutable_operation());
-    one->set_started(flight->started);
-    one->set_age_ns(flight->age_ns);
-    FillPeer(*flight, one);
+  for (const InFlight* flight : FlightsToReport(telemetry.in_flight)) {
+    InFlight reported = *flight;
+    reported.edge = EdgeToReport(*flight);
+    coord::ToProto(reported, out->add_in_flight());
   }
-  for (const CompletedCount& count : telemetry.completed) {
-    pb::ObservedCount* one = out->add_completed();
-    one->set_communicator(count.communicator);
-    one->set_kind(static_cast<uint32_t>(count.kind));
-    one->set_count(count.count);
+  for (const CompletedCount& completed : telemetry.completed) {
+    coord::ToProto(completed, out->add_completed());
   }
-  for (const ObservedPeer& sums : telemetry.peers) {
-    pb::ObservedPeer* one = out->add_peers();
-    one->set_communicator(sums.communicator);
-    one->set_peer(sums.peer);
-    one->set_direction(static_cast<uint32_t>(sums.direction));
-    one->set_bytes(sums.bytes);
-    // A send waits for the transfer, a receive for the sender.
-    one->set_wait_ns(sums.direction == Direction::kSend ? sums.transfer_ns : sums.peer_wait_ns);
-    one->set_transfers(sums.transfers);
+  for (const PeerTransfers& transfers : telemetry.peers) {
+    coord::ToProto(transfers, out->add_peers());
   }
 }
 }  // namespace
@@ -194,7 +148,7 @@ void TelemetrySender::AddReach(const std::vector<ObservedRank>& observations,
                                std::vector<pb::Digest>* digests) {
   std::set<std::string> stuck;
   for (const ObservedRank& observed : observations) {
-    for (const ObservedFlight& flight : observed.telemetry.in_flight) {
+    for (const InFlight& flight : observed.telemetry.in_flight) {
       if (flight.started && flight.age_ns >= kStuckAge) stuck.insert(observed.who.job);
     }
   }

@@ -35,33 +35,33 @@ bool IsUnchanged(const std::atomic<uint64_t>& tag, uint64_t expected) {
   return tag.load(kRelaxed) == expected;
 }
 
-bool IsValid(const ObservedCommunicator& communicator, uint32_t member_count) {
+bool IsValid(const Communicator& communicator, uint32_t member_count) {
   if (communicator.size == 0 || communicator.size > kRanksMax) return false;
   if (communicator.index >= communicator.size) return false;
   if (static_cast<uint32_t>(communicator.role) >= kCommunicatorRoles) return false;
   if (member_count > std::min(communicator.size, kMembersMax)) return false;
-  std::vector<uint32_t> sorted = communicator.members;
+  std::vector<Rank> sorted = communicator.members;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
-  return sorted.empty() || sorted.back() < kRanksMax;
+  return sorted.empty() || sorted.back().value < kRanksMax;
 }
 
-ObservedCommunicator LoadCommunicator(const CommunicatorEntry& entry, uint32_t* member_count) {
-  ObservedCommunicator communicator;
-  communicator.id = entry.id.load(kAcquire);
+Communicator LoadCommunicator(const CommunicatorEntry& entry, uint32_t* member_count) {
+  Communicator communicator;
+  communicator.id = {entry.id.load(kAcquire)};
   communicator.size = entry.size.load(kAcquire);
   communicator.index = entry.index.load(kAcquire);
   communicator.role = static_cast<CommunicatorRole>(entry.role.load(kAcquire));
   *member_count = entry.member_count.load(kAcquire);
   if (*member_count != communicator.size || *member_count > kMembersMax) return communicator;
   for (uint32_t i = 0; i < *member_count; ++i) {
-    communicator.members.push_back(entry.members[i].load(kAcquire));
+    communicator.members.push_back(Rank{entry.members[i].load(kAcquire)});
   }
   return communicator;
 }
 
-ObservedPeer SumsOf(const PeerKey& key, uint64_t communicator,
-                    const std::array<uint64_t, 6>& words) {
+PeerTransfers SumsOf(const PeerKey& key, CommunicatorId communicator,
+                     const std::array<uint64_t, 6>& words) {
   return {.communicator = communicator,
           .peer = key.peer,
           .direction = key.direction,
@@ -131,19 +131,19 @@ void TableReader::RecordActivity(uint64_t at_ns, uint64_t now_ns) {
   if (IsPast(at_ns, now_ns)) activity_ns_ = std::max(activity_ns_, at_ns);
 }
 
-bool TableReader::Plausible(const CollectiveValues& values, uint64_t now_ns) const {
-  const uint64_t begun_ns = std::max(values.enqueued_ns, values.started_ns);
-  return static_cast<uint8_t>(values.kind) < kCollectiveKinds &&
-         values.algorithm <= CollectiveAlgorithm::kOther &&
-         values.protocol <= CollectiveProtocol::kLl128 &&
-         values.source <= CollectiveSource::kNccl && values.bytes <= kBytesMax &&
-         values.sequence < kCountMax && values.step < kCountMax &&
-         values.device_ns <= kDurationMaxNs && values.blocked_ns <= kDurationMaxNs &&
-         values.moved_bytes <= kBytesMax && (values.peer == kNoPeer || values.peer < kRanksMax) &&
-         values.enqueued_ns != 0 &&
-         (values.started_ns == 0 || values.started_ns >= values.enqueued_ns) &&
-         (values.ended_ns == 0 || values.ended_ns >= begun_ns) && IsPast(begun_ns, now_ns) &&
-         IsPast(values.ended_ns, now_ns);
+bool TableReader::Plausible(const CollectiveRecord& record, uint64_t now_ns) const {
+  const uint64_t begun_ns = std::max(record.enqueued_ns, record.started_ns);
+  return static_cast<uint8_t>(record.kind) < kCollectiveKinds &&
+         record.algorithm <= CollectiveAlgorithm::kOther &&
+         record.protocol <= CollectiveProtocol::kLl128 &&
+         record.source <= CollectiveSource::kNccl && record.bytes <= kBytesMax &&
+         record.sequence < kCountMax && record.step < kCountMax &&
+         record.device_ns <= kDurationMaxNs && record.blocked_ns <= kDurationMaxNs &&
+         record.moved_bytes <= kBytesMax && (record.peer == kNoPeer || record.peer < kRanksMax) &&
+         record.enqueued_ns != 0 &&
+         (record.started_ns == 0 || record.started_ns >= record.enqueued_ns) &&
+         (record.ended_ns == 0 || record.ended_ns >= begun_ns) && IsPast(begun_ns, now_ns) &&
+         IsPast(record.ended_ns, now_ns);
 }
 
 void TableReader::ReadProgress(uint64_t now_ns, RankTelemetry* out) {
@@ -190,7 +190,7 @@ void TableReader::ReadSteps(RankTelemetry* out) {
       ++out->gaps.lost;
       continue;
     }
-    const ObservedStep step{record.step.load(kAcquire), record.duration_ns.load(kAcquire)};
+    const StepTime step{record.step.load(kAcquire), record.duration_ns.load(kAcquire)};
     if (!IsUnchanged(record.tag, complete)) {
       ++out->gaps.lost;
     } else if (step.step >= kCountMax || step.duration_ns > kDurationMaxNs) {
@@ -212,7 +212,7 @@ void TableReader::ReadCommunicators(RankTelemetry* out) {
       cached = {};
       if (tag % 2 != 0) {
         uint32_t member_count = 0;
-        ObservedCommunicator communicator = LoadCommunicator(entry, &member_count);
+        Communicator communicator = LoadCommunicator(entry, &member_count);
         if (!IsUnchanged(entry.tag, tag)) continue;  // the next poll reads it
         cached.valid = IsValid(communicator, member_count);
         if (!cached.valid) ++out->gaps.nonsense;
@@ -237,18 +237,18 @@ void TableReader::ReadBegun() {
 }
 
 void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
-  for (const CollectiveRecord& entry : control_.collectives.in_flight) {
+  for (const CollectiveEntry& entry : control_.collectives.in_flight) {
     const uint64_t tag = entry.tag.load(kAcquire);
     if (tag % 2 == 0) continue;
-    ObservedFlight flight{.values = LoadValues(entry), .edge = {}};
+    InFlight flight{.record = LoadRecord(entry)};
     if (!IsUnchanged(entry.tag, tag)) continue;  // it has just ended
-    flight.values.ended_ns = 0;
-    if (!Plausible(flight.values, now_ns)) {
+    flight.record.ended_ns = 0;
+    if (!Plausible(flight.record, now_ns)) {
       ++out->gaps.nonsense;
       continue;
     }
-    flight.started = flight.values.started_ns != 0;
-    const uint64_t since = flight.started ? flight.values.started_ns : flight.values.enqueued_ns;
+    flight.started = flight.record.started_ns != 0;
+    const uint64_t since = flight.started ? flight.record.started_ns : flight.record.enqueued_ns;
     flight.age_ns = AgeOf(since, now_ns);
     RecordActivity(since, now_ns);
     out->in_flight.push_back(flight);
@@ -256,11 +256,11 @@ void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
 }
 
 void TableReader::CountCompleted(RankTelemetry* out) {
-  for (const ObservedFlight& flight : out->in_flight) {
-    auto found = index_of_.find(flight.values.communicator);
+  for (const InFlight& flight : out->in_flight) {
+    auto found = index_of_.find(flight.record.communicator);
     if (found == index_of_.end()) continue;
-    uint64_t& count = begun_[found->second][static_cast<uint8_t>(flight.values.kind)];
-    count = std::min(count, flight.values.sequence);
+    uint64_t& count = begun_[found->second][static_cast<uint8_t>(flight.record.kind)];
+    count = std::min(count, flight.record.sequence);
   }
   for (const auto& [id, index] : index_of_) {
     for (uint8_t kind = 0; kind < kCollectiveKinds; ++kind) {
@@ -283,29 +283,29 @@ void TableReader::ReadRing(uint64_t now_ns, RankTelemetry* out) {
     ring_waiting_ = false;
   }
   for (; ring_next_ < head; ++ring_next_) {
-    const CollectiveRecord& record = table.ring[ring_next_ % kRingEntries];
+    const CollectiveEntry& entry = table.ring[ring_next_ % kRingEntries];
     const uint64_t complete = 2 * ring_next_ + 2;
-    const uint64_t tag = record.tag.load(kAcquire);
+    const uint64_t tag = entry.tag.load(kAcquire);
     if (tag < complete && !ring_waiting_) {
       // The record is being written, or its writer was stopped. Retry it at the next poll.
       ring_waiting_ = true;
       return;
     }
     ring_waiting_ = false;
-    const CollectiveValues values = LoadValues(record);
-    if (tag != complete || !IsUnchanged(record.tag, complete)) {
+    const CollectiveRecord record = LoadRecord(entry);
+    if (tag != complete || !IsUnchanged(entry.tag, complete)) {
       ++out->gaps.lost;
-    } else if (values.ended_ns == 0 || !Plausible(values, now_ns)) {
+    } else if (record.ended_ns == 0 || !Plausible(record, now_ns)) {
       ++out->gaps.nonsense;
     } else {
-      RecordActivity(values.ended_ns, now_ns);
-      out->ended.push_back(values);
+      RecordActivity(record.ended_ns, now_ns);
+      out->ended.push_back(record);
     }
   }
 }
 
 void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
-  std::map<uint64_t, ObservedEdge> oldest;  // by communicator
+  std::map<CommunicatorId, EdgeWait> oldest;  // by communicator
   for (uint32_t i = 0; i < kPeerCellsMax; ++i) {
     const PeerCell& cell = control_.collectives.peers[i];
     const uint64_t word = cell.key.load(kAcquire);
@@ -332,23 +332,21 @@ void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
       plausible = plausible && words[w] >= before.words[w] && words[w] <= kBytesMax;
     }
     before.words = words;
-    const uint64_t id = communicator->value.id;
+    const CommunicatorId id = communicator->value.id;
     if (!plausible) {
       ++out->gaps.nonsense;
     } else if (since[0] > 0) {
       out->peers.push_back(SumsOf(key, id, since));
     }
-    const uint64_t now_word = cell.now.load(kRelaxed);
-    const auto state = static_cast<EdgeState>(now_word >> 56);
-    const uint64_t since_ns = now_word & ~(0xFFULL << 56);
-    if (state == EdgeState::kIdle || static_cast<uint8_t>(state) >= kEdgeStates) continue;
-    if (!IsPast(since_ns, now_ns)) continue;
-    const ObservedEdge edge{key.peer, key.direction, state, AgeOf(since_ns, now_ns)};
+    const CurrentWait wait = UnpackCurrentWait(cell.now.load(kRelaxed));
+    if (wait.state == EdgeState::kIdle || static_cast<uint8_t>(wait.state) >= kEdgeStates) continue;
+    if (!IsPast(wait.since_ns, now_ns)) continue;
+    const EdgeWait edge{key.peer, key.direction, wait.state, AgeOf(wait.since_ns, now_ns)};
     auto [found, first] = oldest.emplace(id, edge);
     if (!first && edge.age_ns > found->second.age_ns) found->second = edge;
   }
-  for (ObservedFlight& flight : out->in_flight) {
-    auto found = oldest.find(flight.values.communicator);
+  for (InFlight& flight : out->in_flight) {
+    auto found = oldest.find(flight.record.communicator);
     if (found == oldest.end() || !flight.started || found->second.age_ns > flight.age_ns) continue;
     flight.edge = found->second;
   }

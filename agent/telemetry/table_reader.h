@@ -36,7 +36,7 @@ class TableReader {
   struct Cached {
     uint64_t tag = 0;
     bool valid = false;
-    ObservedCommunicator value;
+    Communicator value;
   };
 
   void Restart(uint64_t writer);
@@ -49,7 +49,7 @@ class TableReader {
   void ReadRing(uint64_t now_ns, RankTelemetry* out);
   void ReadPeers(uint64_t now_ns, RankTelemetry* out);
   void ReadDrops(RankTelemetry* out);
-  bool Plausible(const CollectiveValues& values, uint64_t now_ns) const;
+  bool Plausible(const CollectiveRecord& record, uint64_t now_ns) const;
   void RecordActivity(uint64_t at_ns, uint64_t now_ns);
 
   const SegmentControl& control_;
@@ -60,7 +60,7 @@ class TableReader {
   uint64_t activity_ns_ = 0;  // time of the trainer's last record
   uint64_t dropped_ = 0;
   Progress progress_;
-  std::map<uint64_t, uint32_t> index_of_;  // index of a communicator's entry, by ID
+  std::map<CommunicatorId, uint32_t> index_of_;  // index of a communicator's entry, by ID
   std::array<Cached, kCommunicatorsMax> communicators_ = {};
   std::array<std::array<uint64_t, kCollectiveKinds>, kCommunicatorsMax> begun_ = {};
   std::array<Sums, kPeerCellsMax> sums_ = {};

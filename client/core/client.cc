@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace holdfast::client {
@@ -67,13 +66,11 @@ void Client::StartRecords() {
     own_collectives_ = std::make_unique<CollectiveRecorder>();
     collectives_ = own_collectives_.get();
   }
-  std::vector<uint32_t> members;
-  if (options_.world <= agent::kMembersMax) {
-    members.resize(options_.world);
-    std::iota(members.begin(), members.end(), 0U);
+  Communicator all{.size = options_.world, .index = options_.rank};
+  for (uint32_t rank = 0; options_.world <= agent::kMembersMax && rank < options_.world; ++rank) {
+    all.members.push_back(Rank{rank});
   }
-  Status status = collectives_->Describe(
-      {.id = 0, .size = options_.world, .index = options_.rank, .members = members});
+  Status status = collectives_->Describe(all);
   if (!status.ok()) Log(HOLDFAST_LOG_WARN, "no records of collectives: " + status.message());
 }
 

@@ -17,7 +17,7 @@
 
 namespace holdfast::client {
 namespace {
-using agent::CollectiveRecord;
+using agent::CollectiveEntry;
 using agent::CollectiveTable;
 using agent::CommunicatorEntry;
 using agent::PeerCell;
@@ -50,7 +50,7 @@ void Copy(const CommunicatorEntry& from, CommunicatorEntry& to) {
   to.index.store(from.index.load(kAcquire), kRelease);
   to.role.store(from.role.load(kAcquire), kRelease);
   to.member_count.store(from.member_count.load(kAcquire), kRelease);
-  for (uint32_t kind = 0; kind < agent::kCollectiveKinds; ++kind) {
+  for (uint32_t kind = 0; kind < kCollectiveKinds; ++kind) {
     to.begun[kind].store(from.begun[kind].load(kAcquire), kRelease);
   }
   for (uint32_t i = 0; i < agent::kMembersMax; ++i) {
@@ -58,19 +58,19 @@ void Copy(const CommunicatorEntry& from, CommunicatorEntry& to) {
   }
 }
 
-Status Check(const CommunicatorDescription& description) {
-  const std::string name = "communicator " + std::to_string(description.id);
-  if (description.size == 0 || description.index >= description.size) {
-    return InvalidArgumentError(name + ": index " + std::to_string(description.index) +
-                                " of a size of " + std::to_string(description.size));
+Status Check(const Communicator& communicator) {
+  const std::string name = "communicator " + std::to_string(communicator.id.value);
+  if (communicator.size == 0 || communicator.index >= communicator.size) {
+    return InvalidArgumentError(name + ": index " + std::to_string(communicator.index) +
+                                " of a size of " + std::to_string(communicator.size));
   }
-  if (!description.members.empty() && description.members.size() != description.size) {
-    return InvalidArgumentError(name + ": " + std::to_string(description.members.size()) +
-                                " members for a size of " + std::to_string(description.size));
+  if (!communicator.members.empty() && communicator.members.size() != communicator.size) {
+    return InvalidArgumentError(name + ": " + std::to_string(communicator.members.size()) +
+                                " members for a size of " + std::to_string(communicator.size));
   }
-  if (static_cast<uint32_t>(description.role) >= agent::kCommunicatorRoles) {
+  if (static_cast<uint32_t>(communicator.role) >= kCommunicatorRoles) {
     return InvalidArgumentError(name + ": role " +
-                                std::to_string(static_cast<uint32_t>(description.role)) +
+                                std::to_string(static_cast<uint32_t>(communicator.role)) +
                                 " does not exist");
   }
   return Status::Ok();
@@ -143,7 +143,7 @@ struct CollectiveRecorder::State {
     std::atomic<uint64_t> used;      // one bit per entry of in_flight
   };
   Lane lanes[kLanes];
-  CollectiveRecord in_flight[agent::kInFlightMax];
+  CollectiveEntry in_flight[agent::kInFlightMax];
 
   Mutex describing;
   CommunicatorEntry communicators[agent::kCommunicatorsMax];
@@ -191,20 +191,20 @@ struct CollectiveRecorder::State {
   }
 
   /// Returns the entry that `handle` names while it is in flight; null for any other number.
-  CollectiveRecord* Find(uint64_t handle, uint32_t* index) {
+  CollectiveEntry* Find(uint64_t handle, uint32_t* index) {
     *index = static_cast<uint32_t>(handle & ((1U << kIndexBits) - 1));
     if (*index >= agent::kInFlightMax || !IsOdd(handle >> kIndexBits)) return nullptr;
-    CollectiveRecord& entry = in_flight[*index];
+    CollectiveEntry& entry = in_flight[*index];
     return entry.tag.load(std::memory_order_acquire) == handle >> kIndexBits ? &entry : nullptr;
   }
 
   /// Returns the index of the communicator `id`; kCommunicatorsMax when it is not described.
-  uint32_t FindCommunicator(uint64_t id) const {
-    uint32_t index = id % agent::kCommunicatorsMax;
+  uint32_t FindCommunicator(CommunicatorId id) const {
+    uint32_t index = id.value % agent::kCommunicatorsMax;
     for (uint32_t probe = 0; probe < agent::kCommunicatorsMax; ++probe) {
       const CommunicatorEntry& entry = communicators[index];
       const uint64_t tag = entry.tag.load(std::memory_order_acquire);
-      if (IsOdd(tag) && entry.id.load(kRelaxed) == id) return index;
+      if (IsOdd(tag) && entry.id.load(kRelaxed) == id.value) return index;
       if (tag == 0) break;
       index = (index + 1) % agent::kCommunicatorsMax;
     }
@@ -213,7 +213,7 @@ struct CollectiveRecorder::State {
 
   /// Publishes the count of begun operations, after the operation itself: otherwise an operation
   /// could seem complete before it began.
-  static void PublishBegun(CommunicatorEntry& shared, const agent::CollectiveValues& values);
+  static void PublishBegun(CommunicatorEntry& shared, const CollectiveRecord& record);
 
   // Each of these functions stores until the private tag is unchanged afterwards, so that the last
   // store of concurrent calls is the current state.
@@ -224,24 +224,24 @@ struct CollectiveRecorder::State {
   void PublishCommunicator(CollectiveTable& shared, uint32_t index);
   void PublishProgress(CollectiveTable& shared);
 
-  void PushRecord(CollectiveTable& shared, const CollectiveRecord& ended);
+  void PushRecord(CollectiveTable& shared, const CollectiveEntry& ended);
   static void PushStep(CollectiveTable& shared, uint64_t number, uint64_t step,
                        uint64_t duration_ns);
   void DropCells(CollectiveTable& shared, uint32_t communicator, uint64_t generation);
-  void Number(uint32_t communicator, bool numbered, agent::CollectiveValues* values);
-  void EnterOperation(CollectiveRecord& entry, uint64_t now_ns);
+  void Number(uint32_t communicator, bool numbered, CollectiveRecord* record);
+  void EnterOperation(CollectiveEntry& entry, uint64_t now_ns);
   void LeaveOperation(uint64_t now_ns);
-  PeerCell* CellOf(CollectiveTable& shared, uint64_t communicator, uint32_t peer,
-                   agent::Direction direction);
+  PeerCell* CellOf(CollectiveTable& shared, CommunicatorId communicator, uint32_t peer,
+                   Direction direction);
   void TakeRequest(CollectiveTable& shared);
 };
 
 void CollectiveRecorder::State::PublishOwnEntry(CollectiveTable& shared, uint32_t index,
                                                 uint64_t tag) {
-  CollectiveRecord& published = shared.in_flight[index];
+  CollectiveEntry& published = shared.in_flight[index];
   if (IsOdd(tag)) {
     published.tag.store(tag - 1, kRelaxed);
-    agent::CopyValues(in_flight[index], published);
+    agent::CopyRecord(in_flight[index], published);
   }
   published.tag.store(tag, std::memory_order_release);
 }
@@ -271,12 +271,12 @@ void CollectiveRecorder::State::PublishCommunicator(CollectiveTable& shared, uin
 }
 
 void CollectiveRecorder::State::PublishBegun(CommunicatorEntry& shared,
-                                             const agent::CollectiveValues& values) {
+                                             const CollectiveRecord& record) {
   // Threads that begin at the same time may leave the smaller number; the next operation corrects
   // it.
-  std::atomic<uint64_t>& begun = shared.begun[static_cast<uint8_t>(values.kind)];
-  if (begun.load(kRelaxed) <= values.sequence) {
-    begun.store(values.sequence + 1, std::memory_order_release);
+  std::atomic<uint64_t>& begun = shared.begun[static_cast<uint8_t>(record.kind)];
+  if (begun.load(kRelaxed) <= record.sequence) {
+    begun.store(record.sequence + 1, std::memory_order_release);
   }
 }
 
@@ -296,18 +296,18 @@ void CollectiveRecorder::State::PublishProgress(CollectiveTable& shared) {
 
 /// Entries of the ring have no owner. A writer that reaches an entry which a slower writer still
 /// writes drops its own record.
-void CollectiveRecorder::State::PushRecord(CollectiveTable& shared, const CollectiveRecord& ended) {
+void CollectiveRecorder::State::PushRecord(CollectiveTable& shared, const CollectiveEntry& ended) {
   const uint64_t ticket = shared.ring_head.fetch_add(1, kRelaxed);
-  CollectiveRecord& record = shared.ring[ticket % agent::kRingEntries];
+  CollectiveEntry& entry = shared.ring[ticket % agent::kRingEntries];
   const uint64_t writing = 2 * ticket + 1;
-  uint64_t before = record.tag.load(kRelaxed);
+  uint64_t before = entry.tag.load(kRelaxed);
   if (IsOdd(before) || before > writing ||
-      !record.tag.compare_exchange_strong(before, writing, std::memory_order_acquire, kRelaxed)) {
+      !entry.tag.compare_exchange_strong(before, writing, std::memory_order_acquire, kRelaxed)) {
     Drop(&shared, &agent::DropCounts::ring);
     return;
   }
-  agent::CopyValues(ended, record);
-  record.tag.store(writing + 1, std::memory_order_release);
+  agent::CopyRecord(ended, entry);
+  entry.tag.store(writing + 1, std::memory_order_release);
 }
 
 void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t number, uint64_t step,
@@ -321,17 +321,17 @@ void CollectiveRecorder::State::PushStep(CollectiveTable& shared, uint64_t numbe
 
 /// Sets the operation's sequence number.
 void CollectiveRecorder::State::Number(uint32_t communicator, bool numbered,
-                                       agent::CollectiveValues* values) {
+                                       CollectiveRecord* record) {
   std::atomic<uint64_t>& begun =
-      communicators[communicator].begun[static_cast<uint8_t>(values->kind)];
+      communicators[communicator].begun[static_cast<uint8_t>(record->kind)];
   if (numbered) {
-    RaiseTo(begun, values->sequence + 1);
+    RaiseTo(begun, record->sequence + 1);
   } else {
-    values->sequence = begun.fetch_add(1, kRelaxed);
+    record->sequence = begun.fetch_add(1, kRelaxed);
   }
 }
 
-void CollectiveRecorder::State::EnterOperation(CollectiveRecord& entry, uint64_t now_ns) {
+void CollectiveRecorder::State::EnterOperation(CollectiveEntry& entry, uint64_t now_ns) {
   uint64_t blocked = blocked_ns.load(kRelaxed);
   if (running.fetch_add(1, kRelaxed) == 0) {
     running_since_ns.store(now_ns, kRelaxed);
@@ -369,8 +369,8 @@ void CollectiveRecorder::State::DropCells(CollectiveTable& shared, uint32_t comm
   }
 }
 
-PeerCell* CollectiveRecorder::State::CellOf(CollectiveTable& shared, uint64_t communicator,
-                                            uint32_t peer, agent::Direction direction) {
+PeerCell* CollectiveRecorder::State::CellOf(CollectiveTable& shared, CommunicatorId communicator,
+                                            uint32_t peer, Direction direction) {
   const uint32_t index = FindCommunicator(communicator);
   if (index == agent::kCommunicatorsMax) {
     Drop(&shared, &agent::DropCounts::communicators);
@@ -439,7 +439,7 @@ bool CollectiveRecorder::Claim() { return state_ != nullptr && !state_->claimed.
 
 void CollectiveRecorder::Release() {
   if (state_ == nullptr) return;
-  Forget(0);
+  Forget(CommunicatorId{0});
   while (state_->stepping.exchange(true)) std::this_thread::yield();
   state_->progress.step.store(0);
   state_->progress.advanced_ns.store(0);
@@ -452,17 +452,17 @@ void CollectiveRecorder::Release() {
 
 // ---- communicators -----------------------------------------------------------------------------
 
-Status CollectiveRecorder::Describe(const CommunicatorDescription& description) {
-  HOLDFAST_RETURN_IF_ERROR(Check(description));
+Status CollectiveRecorder::Describe(const Communicator& communicator) {
+  HOLDFAST_RETURN_IF_ERROR(Check(communicator));
   if (state_ == nullptr) return ResourceExhaustedError("no memory for collective records");
   MutexLock lock(state_->describing);
-  uint32_t index = state_->FindCommunicator(description.id);
+  uint32_t index = state_->FindCommunicator(communicator.id);
   for (uint32_t probe = 0; index == agent::kCommunicatorsMax; ++probe) {
     if (probe == agent::kCommunicatorsMax) {
       return ResourceExhaustedError("this process has " + std::to_string(probe) +
                                     " communicators already; forget those that are not used");
     }
-    const uint32_t at = (description.id + probe) % agent::kCommunicatorsMax;
+    const uint32_t at = (communicator.id.value + probe) % agent::kCommunicatorsMax;
     if (!IsOdd(state_->communicators[at].tag.load())) index = at;
   }
   CommunicatorEntry& entry = state_->communicators[index];
@@ -471,13 +471,14 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
     for (std::atomic<uint64_t>& begun : entry.begun) begun.store(0, kRelaxed);
   }
   entry.tag.store(tag + 2);
-  entry.id.store(description.id, kRelease);
-  entry.size.store(description.size, kRelease);
-  entry.index.store(description.index, kRelease);
-  entry.role.store(static_cast<uint32_t>(description.role), kRelease);
-  const size_t members = std::min<size_t>(description.members.size(), agent::kMembersMax);
+  entry.id.store(communicator.id.value, kRelease);
+  entry.size.store(communicator.size, kRelease);
+  entry.index.store(communicator.index, kRelease);
+  entry.role.store(static_cast<uint32_t>(communicator.role), kRelease);
+  const size_t members = std::min<size_t>(communicator.members.size(), agent::kMembersMax);
   entry.member_count.store(static_cast<uint32_t>(members), kRelease);
-  for (size_t i = 0; i < members; ++i) entry.members[i].store(description.members[i], kRelease);
+  for (size_t i = 0; i < members; ++i)
+    entry.members[i].store(communicator.members[i].value, kRelease);
   entry.tag.store(tag + 3);
   const TableAccess access(*state_);
   if (CollectiveTable* table = access.table()) {
@@ -487,7 +488,7 @@ Status CollectiveRecorder::Describe(const CommunicatorDescription& description) 
   return Status::Ok();
 }
 
-void CollectiveRecorder::Forget(uint64_t communicator) {
+void CollectiveRecorder::Forget(CommunicatorId communicator) {
   if (state_ == nullptr) return;
   MutexLock lock(state_->describing);
   const uint32_t index = state_->FindCommunicator(communicator);
@@ -502,23 +503,23 @@ void CollectiveRecorder::Forget(uint64_t communicator) {
 
 // ---- operations --------------------------------------------------------------------------------
 
-uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOptions& options) {
+uint64_t CollectiveRecorder::Begin(CollectiveRecord record, const BeginOptions& options) {
   if (state_ == nullptr) return 0;
   const TableAccess access(*state_);
   CollectiveTable* table = access.table();
-  if (static_cast<uint8_t>(values.kind) >= agent::kCollectiveKinds) {
-    values.kind = agent::CollectiveKind::kOther;
+  if (static_cast<uint8_t>(record.kind) >= kCollectiveKinds) {
+    record.kind = CollectiveKind::kOther;
   }
-  const uint32_t communicator = state_->FindCommunicator(values.communicator);
+  const uint32_t communicator = state_->FindCommunicator(record.communicator);
   const bool described = communicator < agent::kCommunicatorsMax;
   if (described) {
-    state_->Number(communicator, options.numbered, &values);
+    state_->Number(communicator, options.numbered, &record);
   } else {
     state_->Drop(table, &agent::DropCounts::communicators);
   }
   if (table != nullptr) state_->TakeRequest(*table);
   if (state_->sampling_left.load(kRelaxed) > 0) {
-    values.flags |= agent::kSampled;
+    record.flags |= kSampled;
     state_->sampling_left.fetch_sub(1, kRelaxed);
   }
   const uint32_t index = state_->TakeEntry();
@@ -526,12 +527,12 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
     state_->Drop(table, &agent::DropCounts::in_flight);
     return 0;
   }
-  values.step = state_->progress.step.load(kRelaxed);
-  values.enqueued_ns = MonotonicNs();
-  values.started_ns = options.deferred ? 0 : values.enqueued_ns;
-  CollectiveRecord& entry = state_->in_flight[index];
-  agent::StoreValues(entry, values);
-  if (!options.deferred) state_->EnterOperation(entry, values.enqueued_ns);
+  record.step = state_->progress.step.load(kRelaxed);
+  record.enqueued_ns = MonotonicNs();
+  record.started_ns = options.deferred ? 0 : record.enqueued_ns;
+  CollectiveEntry& entry = state_->in_flight[index];
+  agent::StoreRecord(entry, record);
+  if (!options.deferred) state_->EnterOperation(entry, record.enqueued_ns);
   const uint64_t tag = entry.tag.load(kRelaxed) + 1;
   if (table != nullptr) {
     // No other table can be attached before this access ends, so a release store is enough.
@@ -542,7 +543,7 @@ uint64_t CollectiveRecorder::Begin(agent::CollectiveValues values, const BeginOp
   }
   if (table != nullptr) state_->PublishOwnEntry(*table, index, tag);
   if (table != nullptr && described) {
-    State::PublishBegun(table->communicators[communicator], values);
+    State::PublishBegun(table->communicators[communicator], record);
   }
   return HandleOf(tag, index);
 }
@@ -551,7 +552,7 @@ void CollectiveRecorder::Started(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
   const TableAccess access(*state_);
   uint32_t index = 0;
-  CollectiveRecord* entry = state_->Find(handle, &index);
+  CollectiveEntry* entry = state_->Find(handle, &index);
   uint64_t never = 0;
   const uint64_t now = MonotonicNs();
   if (entry == nullptr || !entry->started_ns.compare_exchange_strong(never, now)) return;
@@ -562,23 +563,23 @@ void CollectiveRecorder::Started(uint64_t handle) {
 
 void CollectiveRecorder::DeviceTime(uint64_t handle, uint64_t ns) {
   uint32_t index = 0;
-  CollectiveRecord* entry =
+  CollectiveEntry* entry =
       state_ == nullptr || handle == 0 ? nullptr : state_->Find(handle, &index);
   if (entry != nullptr) entry->device_ns.store(ns, kRelaxed);
 }
 
 void CollectiveRecorder::Flag(uint64_t handle, uint16_t flags) {
   uint32_t index = 0;
-  CollectiveRecord* entry =
+  CollectiveEntry* entry =
       state_ == nullptr || handle == 0 ? nullptr : state_->Find(handle, &index);
-  if (entry != nullptr) entry->what.fetch_or(uint64_t{flags} << 48, kRelaxed);
+  if (entry != nullptr) agent::AddFlags(*entry, flags);
 }
 
 void CollectiveRecorder::End(uint64_t handle) {
   if (state_ == nullptr || handle == 0) return;
   const TableAccess access(*state_);
   uint32_t index = 0;
-  CollectiveRecord* entry = state_->Find(handle, &index);
+  CollectiveEntry* entry = state_->Find(handle, &index);
   uint64_t tag = handle >> kIndexBits;
   // Of two calls for one operation the first counts. This thread owns the entry until
   // ReturnEntry().
@@ -600,32 +601,32 @@ void CollectiveRecorder::End(uint64_t handle) {
 
 // ---- peers, progress, sampling -----------------------------------------------------------------
 
-void CollectiveRecorder::Add(const Transfer& transfer) {
+void CollectiveRecorder::Add(const PeerTransfers& transfers) {
   if (state_ == nullptr) return;
   const TableAccess access(*state_);
   CollectiveTable* table = access.table();
   if (table == nullptr) return;
-  PeerCell* cell = state_->CellOf(*table, transfer.communicator, transfer.peer, transfer.direction);
+  PeerCell* cell =
+      state_->CellOf(*table, transfers.communicator, transfers.peer, transfers.direction);
   if (cell == nullptr) return;
-  cell->transfers.fetch_add(1, kRelaxed);
-  cell->bytes.fetch_add(transfer.bytes, kRelaxed);
-  AddTo(cell->gpu_wait_ns, transfer.gpu_wait_ns);
-  AddTo(cell->peer_wait_ns, transfer.peer_wait_ns);
-  AddTo(cell->transfer_ns, transfer.transfer_ns);
-  AddTo(cell->flush_ns, transfer.flush_ns);
+  cell->transfers.fetch_add(transfers.transfers, kRelaxed);
+  cell->bytes.fetch_add(transfers.bytes, kRelaxed);
+  AddTo(cell->gpu_wait_ns, transfers.gpu_wait_ns);
+  AddTo(cell->peer_wait_ns, transfers.peer_wait_ns);
+  AddTo(cell->transfer_ns, transfers.transfer_ns);
+  AddTo(cell->flush_ns, transfers.flush_ns);
   cell->now.store(0, kRelaxed);
 }
 
-void CollectiveRecorder::Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
-                              agent::EdgeState state) {
+void CollectiveRecorder::Edge(CommunicatorId communicator, uint32_t peer, Direction direction,
+                              EdgeState state) {
   if (state_ == nullptr) return;
   const TableAccess access(*state_);
   CollectiveTable* table = access.table();
   if (table == nullptr) return;
   PeerCell* cell = state_->CellOf(*table, communicator, peer, direction);
   if (cell == nullptr) return;
-  const uint64_t since = MonotonicNs() & ~(0xFFULL << 56);
-  cell->now.store(uint64_t{static_cast<uint8_t>(state)} << 56 | since, kRelaxed);
+  cell->now.store(agent::PackCurrentWait({.state = state, .since_ns = MonotonicNs()}), kRelaxed);
 }
 
 void CollectiveRecorder::Step(uint64_t step, bool forward_only) {

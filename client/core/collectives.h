@@ -1,37 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "agent/api/segment_layout.h"
 #include "storage/base/status.h"
+#include "storage/collective/collective.h"
 
 namespace holdfast::client {
-
-/// A communicator as its creator describes it.
-struct CommunicatorDescription {
-  uint64_t id = 0;
-  uint32_t size = 0;
-  uint32_t index = 0;
-  agent::CommunicatorRole role = agent::CommunicatorRole::kUnknown;
-  std::span<const uint32_t> members;  // ranks of the job by index; empty: not known here
-};
 
 struct BeginOptions {
   bool deferred = false;  // only enqueued; Started() follows
   bool numbered = false;  // the sequence is the caller's; otherwise the recorder counts
-};
-
-/// A completed transfer to or from a peer, and where its time was spent.
-struct Transfer {
-  uint64_t communicator = 0;
-  uint32_t peer = 0;  // index in the communicator
-  agent::Direction direction = agent::Direction::kSend;
-  uint64_t bytes = 0;
-  uint64_t gpu_wait_ns = 0;
-  uint64_t peer_wait_ns = 0;
-  uint64_t transfer_ns = 0;
-  uint64_t flush_ns = 0;
 };
 
 /// Records this process's collectives in the table that its agent reads. The functions store to
@@ -57,13 +36,13 @@ class CollectiveRecorder {
   /// Describes a communicator. An id that is described again takes the new description. Takes a
   /// lock: not for the hot path. InvalidArgument; ResourceExhausted: more communicators at once
   /// than the table holds.
-  Status Describe(const CommunicatorDescription& description);
+  Status Describe(const Communicator& communicator);
   /// Removes a communicator and its transfers.
-  void Forget(uint64_t communicator);
+  void Forget(CommunicatorId communicator);
 
   /// Begins an operation. The caller fills in what the operation is; times, step and totals are set
   /// here. Returns a handle, or 0 when there was no room.
-  uint64_t Begin(agent::CollectiveValues values, const BeginOptions& options);
+  uint64_t Begin(CollectiveRecord record, const BeginOptions& options);
   /// Marks when a deferred operation starts to run. The first of several calls counts.
   void Started(uint64_t handle);
   /// Sets, before End(), how long the device was busy with the operation.
@@ -71,10 +50,10 @@ class CollectiveRecorder {
   void Flag(uint64_t handle, uint16_t flags);
   void End(uint64_t handle);
 
-  void Add(const Transfer& transfer);
+  /// Adds completed transfers to the sums of their peer.
+  void Add(const PeerTransfers& transfers);
   /// Sets what the current transfer with this peer waits for, from now on.
-  void Edge(uint64_t communicator, uint32_t peer, agent::Direction direction,
-            agent::EdgeState state);
+  void Edge(CommunicatorId communicator, uint32_t peer, Direction direction, EdgeState state);
 
   /// Records that the trainer begins `step`, which ends the step before. The same step again
   /// changes nothing, nor does a smaller one with `forward_only`.

@@ -2,23 +2,102 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "client/core/api.h"
 #include "client/core/collectives.h"
 
 namespace {
+using holdfast::AlgorithmOfNumber;
+using holdfast::CollectiveAlgorithm;
+using holdfast::CollectiveKind;
+using holdfast::CollectiveProtocol;
+using holdfast::CollectiveRecord;
+using holdfast::Communicator;
+using holdfast::CommunicatorId;
+using holdfast::CommunicatorRole;
+using holdfast::Direction;
+using holdfast::DirectionOfNumber;
+using holdfast::EdgeState;
+using holdfast::EdgeStateOfNumber;
+using holdfast::kCollectiveAlgorithms;
+using holdfast::kCollectiveKinds;
+using holdfast::kCollectiveProtocols;
+using holdfast::kCommunicatorRoles;
+using holdfast::kEdgeStates;
+using holdfast::kEndInferred;
+using holdfast::KindOfNumber;
+using holdfast::kNoDtype;
+using holdfast::kNoPeer;
+using holdfast::ProtocolOfNumber;
+using holdfast::Rank;
+using holdfast::SourceOfNumber;
 using holdfast::Status;
 using holdfast::client::BeginOptions;
 using holdfast::client::CollectiveRecorder;
-namespace agent = holdfast::agent;
 
-static_assert(HOLDFAST_BARRIER + 1 == agent::kCollectiveKinds);
-static_assert(HOLDFAST_BARRIER == static_cast<int>(agent::CollectiveKind::kBarrier));
-static_assert(HOLDFAST_ROLE_EXPERT + 1 == agent::kCommunicatorRoles);
-static_assert(HOLDFAST_EDGE_RECEIVE_GPU_WAIT + 1 == agent::kEdgeStates);
-static_assert(HOLDFAST_ALGORITHM_OTHER == static_cast<int>(agent::CollectiveAlgorithm::kOther));
-static_assert(HOLDFAST_PROTOCOL_LL128 == static_cast<int>(agent::CollectiveProtocol::kLl128));
-static_assert(HOLDFAST_NO_PEER == agent::kNoPeer);
+/// Whether each enumerator of holdfast.h has the number of its enumerator in collective.h.
+template <typename Enum>
+constexpr bool AreEqual(std::initializer_list<std::pair<uint32_t, Enum>> pairs) {
+  for (const auto& [number, value] : pairs) {
+    if (number != static_cast<uint32_t>(value)) return false;
+  }
+  return true;
+}
+static_assert(HOLDFAST_BARRIER + 1 == kCollectiveKinds);
+static_assert(AreEqual<CollectiveKind>({
+    {HOLDFAST_OTHER_COLLECTIVE, CollectiveKind::kOther},
+    {HOLDFAST_ALL_REDUCE, CollectiveKind::kAllReduce},
+    {HOLDFAST_ALL_GATHER, CollectiveKind::kAllGather},
+    {HOLDFAST_REDUCE_SCATTER, CollectiveKind::kReduceScatter},
+    {HOLDFAST_BROADCAST, CollectiveKind::kBroadcast},
+    {HOLDFAST_REDUCE, CollectiveKind::kReduce},
+    {HOLDFAST_ALL_TO_ALL, CollectiveKind::kAllToAll},
+    {HOLDFAST_SEND, CollectiveKind::kSend},
+    {HOLDFAST_RECEIVE, CollectiveKind::kReceive},
+    {HOLDFAST_BARRIER, CollectiveKind::kBarrier},
+}));
+static_assert(HOLDFAST_ALGORITHM_OTHER + 1 == kCollectiveAlgorithms);
+static_assert(AreEqual<CollectiveAlgorithm>({
+    {HOLDFAST_ALGORITHM_UNKNOWN, CollectiveAlgorithm::kUnknown},
+    {HOLDFAST_ALGORITHM_RING, CollectiveAlgorithm::kRing},
+    {HOLDFAST_ALGORITHM_TREE, CollectiveAlgorithm::kTree},
+    {HOLDFAST_ALGORITHM_COLLNET, CollectiveAlgorithm::kCollnet},
+    {HOLDFAST_ALGORITHM_NVLS, CollectiveAlgorithm::kNvls},
+    {HOLDFAST_ALGORITHM_PAT, CollectiveAlgorithm::kPat},
+    {HOLDFAST_ALGORITHM_OTHER, CollectiveAlgorithm::kOther},
+}));
+static_assert(HOLDFAST_PROTOCOL_LL128 + 1 == kCollectiveProtocols);
+static_assert(AreEqual<CollectiveProtocol>({
+    {HOLDFAST_PROTOCOL_UNKNOWN, CollectiveProtocol::kUnknown},
+    {HOLDFAST_PROTOCOL_SIMPLE, CollectiveProtocol::kSimple},
+    {HOLDFAST_PROTOCOL_LL, CollectiveProtocol::kLl},
+    {HOLDFAST_PROTOCOL_LL128, CollectiveProtocol::kLl128},
+}));
+static_assert(HOLDFAST_ROLE_EXPERT + 1 == kCommunicatorRoles);
+static_assert(AreEqual<CommunicatorRole>({
+    {HOLDFAST_ROLE_UNKNOWN, CommunicatorRole::kUnknown},
+    {HOLDFAST_ROLE_DATA, CommunicatorRole::kData},
+    {HOLDFAST_ROLE_TENSOR, CommunicatorRole::kTensor},
+    {HOLDFAST_ROLE_PIPELINE, CommunicatorRole::kPipeline},
+    {HOLDFAST_ROLE_EXPERT, CommunicatorRole::kExpert},
+}));
+static_assert(AreEqual<Direction>({
+    {HOLDFAST_DIRECTION_SEND, Direction::kSend},
+    {HOLDFAST_DIRECTION_RECEIVE, Direction::kReceive},
+}));
+static_assert(HOLDFAST_EDGE_RECEIVE_GPU_WAIT + 1 == kEdgeStates);
+static_assert(AreEqual<EdgeState>({
+    {HOLDFAST_EDGE_IDLE, EdgeState::kIdle},
+    {HOLDFAST_EDGE_SEND_GPU_WAIT, EdgeState::kSendGpuWait},
+    {HOLDFAST_EDGE_SEND_PEER_WAIT, EdgeState::kSendPeerWait},
+    {HOLDFAST_EDGE_SEND_WAIT, EdgeState::kSendWait},
+    {HOLDFAST_EDGE_RECEIVE_WAIT, EdgeState::kReceiveWait},
+    {HOLDFAST_EDGE_RECEIVE_FLUSH_WAIT, EdgeState::kReceiveFlushWait},
+    {HOLDFAST_EDGE_RECEIVE_GPU_WAIT, EdgeState::kReceiveGpuWait},
+}));
+static_assert(HOLDFAST_NO_PEER == kNoPeer && HOLDFAST_NO_DTYPE == kNoDtype);
 
 CollectiveRecorder& RecorderOf(holdfast_client* client) {
   return client == nullptr ? CollectiveRecorder::OfProcess() : client->core->collectives();
@@ -33,15 +112,15 @@ const Struct& Read(const Struct& given, Struct& room) {
   return room;
 }
 
-agent::Direction DirectionOf(uint32_t direction) {
-  return direction == HOLDFAST_DIRECTION_RECEIVE ? agent::Direction::kReceive
-                                                 : agent::Direction::kSend;
-}
-
-/// Converts `number`; unknown numbers become `unknown`.
-template <typename Enum>
-Enum Known(uint32_t number, Enum last, Enum unknown) {
-  return number <= static_cast<uint32_t>(last) ? static_cast<Enum>(number) : unknown;
+Communicator CommunicatorOf(const holdfast_communicator& given) {
+  Communicator communicator{.id = {given.id},
+                            .role = static_cast<CommunicatorRole>(given.role),
+                            .size = given.size,
+                            .index = given.index};
+  if (given.members == nullptr) return communicator;
+  communicator.members.reserve(given.size);
+  for (uint32_t i = 0; i < given.size; ++i) communicator.members.push_back(Rank{given.members[i]});
+  return communicator;
 }
 }  // namespace
 
@@ -56,17 +135,12 @@ holdfast_code holdfast_communicator_describe(holdfast_client* client,
     if (communicator == nullptr) return holdfast::InvalidArgumentError("communicator is NULL");
     holdfast_communicator room{};
     const holdfast_communicator& given = Read(*communicator, room);
-    return RecorderOf(client).Describe(
-        {.id = given.id,
-         .size = given.size,
-         .index = given.index,
-         .role = static_cast<agent::CommunicatorRole>(given.role),
-         .members = {given.members, given.members == nullptr ? 0 : given.size}});
+    return RecorderOf(client).Describe(CommunicatorOf(given));
   });
 }
 
 void holdfast_communicator_forget(holdfast_client* client, uint64_t id) {
-  RecorderOf(client).Forget(id);
+  RecorderOf(client).Forget(CommunicatorId{id});
 }
 
 holdfast_operation holdfast_collective_begin(holdfast_client* client,
@@ -74,22 +148,19 @@ holdfast_operation holdfast_collective_begin(holdfast_client* client,
   if (collective == nullptr) return 0;
   holdfast_collective room{};
   const holdfast_collective& given = Read(*collective, room);
-  agent::CollectiveValues values;
-  values.communicator = given.communicator;
-  values.sequence = given.sequence;
-  values.bytes = given.bytes;
-  values.kind = Known(given.kind, agent::CollectiveKind::kBarrier, agent::CollectiveKind::kOther);
-  values.dtype = static_cast<uint8_t>(std::min(given.dtype, HOLDFAST_NO_DTYPE));
-  values.algorithm = Known(given.algorithm, agent::CollectiveAlgorithm::kOther,
-                           agent::CollectiveAlgorithm::kOther);
-  values.protocol =
-      Known(given.protocol, agent::CollectiveProtocol::kLl128, agent::CollectiveProtocol::kUnknown);
-  values.channels = static_cast<uint8_t>(std::min(given.channels, 255U));
-  values.source =
-      given.source == 1 ? agent::CollectiveSource::kNccl : agent::CollectiveSource::kProgram;
-  values.peer = given.peer;
+  CollectiveRecord record;
+  record.communicator = {given.communicator};
+  record.sequence = given.sequence;
+  record.bytes = given.bytes;
+  record.kind = KindOfNumber(given.kind);
+  record.dtype = static_cast<uint8_t>(std::min<uint32_t>(given.dtype, kNoDtype));
+  record.algorithm = AlgorithmOfNumber(given.algorithm);
+  record.protocol = ProtocolOfNumber(given.protocol);
+  record.channels = static_cast<uint8_t>(std::min(given.channels, 255U));
+  record.source = SourceOfNumber(given.source);
+  record.peer = given.peer;
   return RecorderOf(client).Begin(
-      values, BeginOptions{.deferred = given.deferred != 0, .numbered = given.numbered != 0});
+      record, BeginOptions{.deferred = given.deferred != 0, .numbered = given.numbered != 0});
 }
 
 void holdfast_collective_started(holdfast_client* client, holdfast_operation operation) {
@@ -106,7 +177,7 @@ void holdfast_collective_end(holdfast_client* client, holdfast_operation operati
 }
 
 void holdfast_collective_abandon(holdfast_client* client, holdfast_operation operation) {
-  RecorderOf(client).Flag(operation, agent::kEndInferred);
+  RecorderOf(client).Flag(operation, kEndInferred);
   RecorderOf(client).End(operation);
 }
 
@@ -114,9 +185,10 @@ void holdfast_peer_transfer(holdfast_client* client, const holdfast_transfer* tr
   if (transfer == nullptr) return;
   holdfast_transfer room{};
   const holdfast_transfer& given = Read(*transfer, room);
-  RecorderOf(client).Add({.communicator = given.communicator,
+  RecorderOf(client).Add({.communicator = {given.communicator},
                           .peer = given.peer,
-                          .direction = DirectionOf(given.direction),
+                          .direction = DirectionOfNumber(given.direction),
+                          .transfers = 1,
                           .bytes = given.bytes,
                           .gpu_wait_ns = given.gpu_wait_ns,
                           .peer_wait_ns = given.peer_wait_ns,
@@ -126,8 +198,8 @@ void holdfast_peer_transfer(holdfast_client* client, const holdfast_transfer* tr
 
 void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_t peer,
                          uint32_t direction, uint32_t state) {
-  RecorderOf(client).Edge(communicator, peer, DirectionOf(direction),
-                          Known(state, agent::EdgeState::kRecvGpuWait, agent::EdgeState::kIdle));
+  RecorderOf(client).Edge(CommunicatorId{communicator}, peer, DirectionOfNumber(direction),
+                          EdgeStateOfNumber(state));
 }
 
 uint32_t holdfast_sampling(holdfast_client* client) {

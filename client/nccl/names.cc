@@ -4,20 +4,23 @@
 
 #include <string_view>
 
+#include "storage/collective/collective.h"
+
 namespace holdfast::nccl {
 namespace {
+template <typename Enum>
 struct Named {
   std::string_view name;
-  uint32_t number;
+  Enum value;
 };
 
-template <size_t kCount>
-uint32_t Find(const Named (&table)[kCount], const char* name, uint32_t null, uint32_t unknown) {
-  if (name == nullptr) return null;
-  for (const Named& entry : table) {
-    if (entry.name == name) return entry.number;
+template <typename Enum, size_t kCount>
+uint32_t Find(const Named<Enum> (&table)[kCount], const char* name, Enum null, Enum unknown) {
+  Enum found = name == nullptr ? null : unknown;
+  for (const Named<Enum>& entry : table) {
+    if (name != nullptr && entry.name == name) found = entry.value;
   }
-  return unknown;
+  return static_cast<uint32_t>(found);
 }
 
 struct NamedType {
@@ -41,39 +44,34 @@ constexpr NamedType kTypes[] = {
 }  // namespace
 
 uint32_t KindOf(const char* function) {
-  static constexpr Named kKinds[] = {
-      {"AllReduce", HOLDFAST_ALL_REDUCE},
-      {"AllGather", HOLDFAST_ALL_GATHER},
-      {"ReduceScatter", HOLDFAST_REDUCE_SCATTER},
-      {"Broadcast", HOLDFAST_BROADCAST},
-      {"Reduce", HOLDFAST_REDUCE},
-      {"AlltoAll", HOLDFAST_ALL_TO_ALL},
-      {"Send", HOLDFAST_SEND},
-      {"Recv", HOLDFAST_RECEIVE},
-  };
-  return Find(kKinds, function, HOLDFAST_OTHER_COLLECTIVE, HOLDFAST_OTHER_COLLECTIVE);
+  const std::string_view name = function == nullptr ? "" : function;
+  // NCCL has other names for these two.
+  const CollectiveKind kind = name == "AlltoAll" ? CollectiveKind::kAllToAll
+                              : name == "Recv"   ? CollectiveKind::kReceive
+                                                 : KindOfName(name);
+  return static_cast<uint32_t>(kind);
 }
 
 uint32_t AlgorithmOf(const char* algorithm) {
-  static constexpr Named kAlgorithms[] = {
-      {"RING", HOLDFAST_ALGORITHM_RING},
-      {"TREE", HOLDFAST_ALGORITHM_TREE},
-      {"COLLNET_DIRECT", HOLDFAST_ALGORITHM_COLLNET},
-      {"COLLNET_CHAIN", HOLDFAST_ALGORITHM_COLLNET},
-      {"NVLS", HOLDFAST_ALGORITHM_NVLS},
-      {"NVLS_TREE", HOLDFAST_ALGORITHM_NVLS},
-      {"PAT", HOLDFAST_ALGORITHM_PAT},
+  static constexpr Named<CollectiveAlgorithm> kAlgorithms[] = {
+      {"RING", CollectiveAlgorithm::kRing},
+      {"TREE", CollectiveAlgorithm::kTree},
+      {"COLLNET_DIRECT", CollectiveAlgorithm::kCollnet},
+      {"COLLNET_CHAIN", CollectiveAlgorithm::kCollnet},
+      {"NVLS", CollectiveAlgorithm::kNvls},
+      {"NVLS_TREE", CollectiveAlgorithm::kNvls},
+      {"PAT", CollectiveAlgorithm::kPat},
   };
-  return Find(kAlgorithms, algorithm, HOLDFAST_ALGORITHM_UNKNOWN, HOLDFAST_ALGORITHM_OTHER);
+  return Find(kAlgorithms, algorithm, CollectiveAlgorithm::kUnknown, CollectiveAlgorithm::kOther);
 }
 
 uint32_t ProtocolOf(const char* protocol) {
-  static constexpr Named kProtocols[] = {
-      {"SIMPLE", HOLDFAST_PROTOCOL_SIMPLE},
-      {"LL", HOLDFAST_PROTOCOL_LL},
-      {"LL128", HOLDFAST_PROTOCOL_LL128},
+  static constexpr Named<CollectiveProtocol> kProtocols[] = {
+      {"SIMPLE", CollectiveProtocol::kSimple},
+      {"LL", CollectiveProtocol::kLl},
+      {"LL128", CollectiveProtocol::kLl128},
   };
-  return Find(kProtocols, protocol, HOLDFAST_PROTOCOL_UNKNOWN, HOLDFAST_PROTOCOL_UNKNOWN);
+  return Find(kProtocols, protocol, CollectiveProtocol::kUnknown, CollectiveProtocol::kUnknown);
 }
 
 Datatype DatatypeOf(const char* datatype) {

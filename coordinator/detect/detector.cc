@@ -135,7 +135,9 @@ const std::vector<Verdict>& Detector::suspicions() const { return state_->suspic
 Clock::Duration Detector::longest_pause() const {
   return Clock::Duration(state_->table.longest_pause_ns());
 }
-const std::vector<CommId>& Detector::wanted_peer_sums() const { return state_->slowness.wanted(); }
+const std::vector<CommunicatorId>& Detector::wanted_transfers() const {
+  return state_->slowness.wanted();
+}
 const DetectorCounters& Detector::counters() const { return state_->table.counters(); }
 
 }  // namespace holdfast::detect

@@ -70,9 +70,9 @@ class Detector {
   const std::vector<Verdict>& suspicions() const;
   /// Returns the longest stall outside marked phases after which the job continued without help.
   Clock::Duration longest_pause() const;
-  /// Returns the communicators whose PeerSums would show which connection or rank is slow. Agents
-  /// should send these for about the next 20 operations. Set by Evaluate.
-  const std::vector<CommId>& wanted_peer_sums() const;
+  /// Returns the communicators whose RankTransfers would show which connection or rank is slow.
+  /// Agents should send these for about the next 20 operations. Set by Evaluate.
+  const std::vector<CommunicatorId>& wanted_transfers() const;
   const DetectorCounters& counters() const;
 
  private:

@@ -12,52 +12,54 @@ constexpr uint64_t kPassedBy = 8;
 Gatherer::Gatherer(uint32_t members)
     : members_(members), open_max_(std::clamp<size_t>(8192 / members, 48, 128)) {}
 
-GatheredOperation* Gatherer::Find(const Collective& record) {
+GatheredOperation* Gatherer::Find(const CollectiveRecord& record) {
   for (GatheredOperation& open : open_) {
-    if (open.seq == record.seq && open.func == record.func) return &open;
+    if (open.sequence == record.sequence && open.kind == record.kind) return &open;
   }
   return nullptr;
 }
 
-GatheredOperation* Gatherer::Open(const Collective& record, uint32_t position,
+GatheredOperation* Gatherer::Open(const CollectiveRecord& record, uint32_t position,
                                   Clock::TimePoint now) {
   const auto own = std::count_if(open_.begin(), open_.end(), [&](const GatheredOperation& open) {
     return open.opener == position;
   });
   if (open_.size() >= open_max_ || static_cast<size_t>(own) * 2 >= open_max_ ||
-      record.seq < closed_below_[static_cast<size_t>(record.func)]) {
+      record.sequence < closed_below_[static_cast<size_t>(record.kind)]) {
     return nullptr;
   }
   GatheredOperation open;
-  open.func = record.func;
-  open.algo = record.algo;
-  open.proto = record.proto;
-  open.seq = record.seq;
+  open.kind = record.kind;
+  open.algorithm = record.algorithm;
+  open.protocol = record.protocol;
+  open.sequence = record.sequence;
   open.opener = position;
   open.since = now;
   open.samples.resize(members_);
-  const std::vector<uint64_t>& newest = NewestOf(record.func);
-  open.passed = static_cast<uint32_t>(std::count_if(
-      newest.begin(), newest.end(), [&](uint64_t seq) { return seq >= open.seq + kPassedBy; }));
+  const std::vector<uint64_t>& newest = NewestOf(record.kind);
+  open.passed =
+      static_cast<uint32_t>(std::count_if(newest.begin(), newest.end(), [&](uint64_t sequence) {
+        return sequence >= open.sequence + kPassedBy;
+      }));
   open_.push_back(std::move(open));
   return &open_.back();
 }
 
-void Gatherer::Add(const Collective& record, uint32_t position, Clock::TimePoint now) {
-  std::vector<uint64_t>& newest = NewestOf(record.func);
+void Gatherer::Add(const CollectiveRecord& record, uint32_t position, Clock::TimePoint now) {
+  std::vector<uint64_t>& newest = NewestOf(record.kind);
   newest.resize(members_);
   // Also if the record itself is dropped below: a full gatherer empties only this way.
   for (GatheredOperation& open : open_) {
-    const uint64_t passed_from = open.seq + kPassedBy;
-    const bool passes = newest[position] < passed_from && record.seq >= passed_from;
-    if (passes && open.func == record.func && !open.samples[position].present()) ++open.passed;
+    const uint64_t passed_from = open.sequence + kPassedBy;
+    const bool passes = newest[position] < passed_from && record.sequence >= passed_from;
+    if (passes && open.kind == record.kind && !open.samples[position].present()) ++open.passed;
   }
-  newest[position] = std::max(newest[position], record.seq);
+  newest[position] = std::max(newest[position], record.sequence);
   GatheredOperation* open = Find(record);
   if (open == nullptr) open = Open(record, position, now);
   if (open == nullptr || open->samples[position].present()) return;
-  if (newest[position] >= open->seq + kPassedBy) --open->passed;
-  open->samples[position] = {record.start_ns, record.stop_ns, record.blocked_ns,
+  if (newest[position] >= open->sequence + kPassedBy) --open->passed;
+  open->samples[position] = {record.started_ns, record.ended_ns, record.blocked_ns,
                              record.moved_bytes};
   open->bytes = std::max(open->bytes, record.bytes);
   ++open->count;
@@ -69,8 +71,8 @@ std::optional<GatheredOperation> Gatherer::Take(Clock::TimePoint before) {
     GatheredOperation oldest = std::move(open_.front());
     open_.erase(open_.begin());
     if (oldest.count < 2 || uint64_t{oldest.count} * 2 < members_) continue;
-    uint64_t& below = closed_below_[static_cast<size_t>(oldest.func)];
-    below = std::max(below, oldest.seq + 1);
+    uint64_t& below = closed_below_[static_cast<size_t>(oldest.kind)];
+    below = std::max(below, oldest.sequence + 1);
     return oldest;
   }
   return std::nullopt;

@@ -11,19 +11,19 @@ namespace holdfast::detect {
 
 /// One rank's times in one operation, on the rank's own clock.
 struct Sample {
-  uint64_t start_ns = 0;
-  uint64_t stop_ns = 0;  // 0: no record from the rank
+  uint64_t started_ns = 0;
+  uint64_t ended_ns = 0;  // 0: no record from the rank
   uint64_t blocked_ns = 0;
   uint64_t moved_bytes = 0;
-  bool present() const { return stop_ns != 0; }
-  uint64_t duration_ns() const { return stop_ns - start_ns; }
+  bool present() const { return ended_ns != 0; }
+  uint64_t duration_ns() const { return ended_ns - started_ns; }
 };
 
 struct GatheredOperation {
-  Func func = Func::kOther;
-  uint8_t algo = 0;
-  uint8_t proto = 0;
-  uint64_t seq = 0;
+  CollectiveKind kind = CollectiveKind::kOther;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kUnknown;
+  CollectiveProtocol protocol = CollectiveProtocol::kUnknown;
+  uint64_t sequence = 0;
   uint64_t bytes = 0;   // the largest of any member
   uint32_t count = 0;   // samples present
   uint32_t passed = 0;  // members without a sample that have reported much later operations
@@ -39,7 +39,7 @@ class Gatherer {
   explicit Gatherer(uint32_t members);
 
   /// Adds one rank's times.
-  void Add(const Collective& record, uint32_t position, Clock::TimePoint now);
+  void Add(const CollectiveRecord& record, uint32_t position, Clock::TimePoint now);
   /// Returns the oldest operation once all members have reported it or, since a record was lost,
   /// much later operations. Also returns it if at least half of the members have reported it and it
   /// was opened no later than `before`. Keeps the order: a later operation waits for an earlier
@@ -48,17 +48,19 @@ class Gatherer {
   bool empty() const { return open_.empty(); }
 
  private:
-  GatheredOperation* Find(const Collective& record);
-  GatheredOperation* Open(const Collective& record, uint32_t position, Clock::TimePoint now);
+  GatheredOperation* Find(const CollectiveRecord& record);
+  GatheredOperation* Open(const CollectiveRecord& record, uint32_t position, Clock::TimePoint now);
 
   /// The highest sequence number of each member; empty before the first record.
-  std::vector<uint64_t>& NewestOf(Func func) { return newest_[static_cast<size_t>(func)]; }
+  std::vector<uint64_t>& NewestOf(CollectiveKind kind) {
+    return newest_[static_cast<size_t>(kind)];
+  }
 
   const uint32_t members_;
   const size_t open_max_;
-  std::vector<GatheredOperation> open_;          // oldest first
-  std::array<uint64_t, kFuncs> closed_below_{};  // per func: records below are too late
-  std::array<std::vector<uint64_t>, kFuncs> newest_;
+  std::vector<GatheredOperation> open_;                    // oldest first
+  std::array<uint64_t, kCollectiveKinds> closed_below_{};  // by kind: records below are too late
+  std::array<std::vector<uint64_t>, kCollectiveKinds> newest_;
 };
 
 }  // namespace holdfast::detect

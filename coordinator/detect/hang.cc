@@ -73,11 +73,11 @@ class HangFinder {
   }
 
   std::string NameOf(const Operation& operation) const {
-    if (IsPairwise(operation.func)) {
+    if (IsPairwise(operation.kind)) {
       return fmt::format("a transfer of communicator {:x}", table_.comm(operation.comm).id.value);
     }
-    return fmt::format("{} {} of communicator {:x}", ToString(operation.func), operation.seq,
-                       table_.comm(operation.comm).id.value);
+    return fmt::format("{} {} of communicator {:x}", holdfast::NameOf(operation.kind),
+                       operation.sequence, table_.comm(operation.comm).id.value);
   }
 
   /// Finds, for each absent rank, the operation that has waited for it longest.
@@ -93,13 +93,13 @@ class HangFinder {
   std::vector<Verdict> Mismatches(uint64_t least) {
     std::vector<Verdict> verdicts;
     for (const Operation& operation : graph_.operations) {
-      if (operation.oldest_ns < least || IsPairwise(operation.func) ||
-          operation.func == Func::kAllToAll || operation.func == Func::kOther) {
+      if (operation.oldest_ns < least || IsPairwise(operation.kind) ||
+          operation.kind == CollectiveKind::kAllToAll || operation.kind == CollectiveKind::kOther) {
         continue;
       }
       std::map<std::pair<uint64_t, uint8_t>, std::vector<uint32_t>> kinds;
       for (const Operation::Starter& starter : operation.starters) {
-        kinds[{starter.flight->bytes, starter.flight->dtype}].push_back(starter.rank);
+        kinds[{starter.flight->record.bytes, starter.flight->record.dtype}].push_back(starter.rank);
       }
       if (kinds.size() < 2) continue;
       stall_ns_ = std::max(stall_ns_, operation.oldest_ns);
@@ -145,7 +145,7 @@ class HangFinder {
       const auto& flights = table_.rank(rank).flights;
       const bool only_sends =
           std::none_of(flights.begin(), flights.end(), [](const Flight& flight) {
-            return flight.state == FlightState::kStarted && flight.func != Func::kSend;
+            return flight.started && flight.record.kind != CollectiveKind::kSend;
           });
       if (!only_sends) continue;
       if (sender) return std::nullopt;
@@ -314,14 +314,14 @@ class HangFinder {
 
   /// Returns the number of ranks that take part in an operation.
   size_t Participants(const Operation& operation) const {
-    return IsPairwise(operation.func) ? 2 : table_.comm(operation.comm).members.size();
+    return IsPairwise(operation.kind) ? 2 : table_.comm(operation.comm).members.size();
   }
 
   /// Whether the rank has started a transfer whose peer is unknown. It may wait for that peer.
   bool InOperation(uint32_t rank) const {
     const auto& flights = table_.rank(rank).flights;
     return std::any_of(flights.begin(), flights.end(), [](const Flight& flight) {
-      return flight.state == FlightState::kStarted && IsPairwise(flight.func) && !flight.edge;
+      return flight.started && IsPairwise(flight.record.kind) && !flight.edge;
     });
   }
 
@@ -376,8 +376,8 @@ class HangFinder {
   bool IsAbsentLongEnough(uint32_t rank, const Operation& operation, uint64_t patience) const {
     const NodeInfo& node = table_.node(table_.rank(rank).node);
     const bool has_counts =
-        !IsPairwise(operation.func) &&
-        !table_.comm(operation.comm).completed[static_cast<size_t>(operation.func)].empty();
+        !IsPairwise(operation.kind) &&
+        !table_.comm(operation.comm).completed[static_cast<size_t>(operation.kind)].empty();
     for (const Operation::Starter& starter : operation.starters) {
       const auto theirs = table_.node(table_.rank(starter.rank).node).as_of;
       const auto waited = Clock::Duration(starter.flight->age_ns) - (theirs - node.as_of);
@@ -394,8 +394,8 @@ class HangFinder {
   const Flight* EnqueuedBy(uint32_t rank, const Operation& operation) const {
     const auto& flights = table_.rank(rank).flights;
     const auto found = std::find_if(flights.begin(), flights.end(), [&](const Flight& flight) {
-      return flight.comm == operation.comm && flight.func == operation.func &&
-             flight.state == FlightState::kEnqueued;
+      return flight.comm == operation.comm && flight.record.kind == operation.kind &&
+             !flight.started;
     });
     return found == flights.end() ? nullptr : &*found;
   }
@@ -500,13 +500,13 @@ class HangFinder {
   void FollowEdges(const Operation& operation, Verdict& verdict) const {
     std::map<uint32_t, const PeerEdge*> edges;
     for (const Operation::Starter& starter : operation.starters) {
-      if (starter.flight->edge && starter.flight->edge->state != EdgeState::kUnknown) {
+      if (starter.flight->edge && starter.flight->edge->state != EdgeState::kIdle) {
         edges.emplace(starter.rank, &*starter.flight->edge);
       }
     }
-    if (edges.empty() && IsPairwise(operation.func)) {
+    if (edges.empty() && IsPairwise(operation.kind)) {
       const Operation::Starter& starter = operation.starters.front();
-      const bool sends = starter.flight->func == Func::kSend;
+      const bool sends = starter.flight->record.kind == CollectiveKind::kSend;
       const Rank peer = starter.flight->edge->peer;
       verdict.edge = sends ? Edge{Rank{starter.rank}, peer} : Edge{peer, Rank{starter.rank}};
       verdict.nodes = {table_.NodeNameOf(verdict.edge->from.value),
@@ -531,7 +531,7 @@ class HangFinder {
     });
     for (size_t steps = 0; steps <= edges.size(); ++steps) {
       const PeerEdge& edge = *at->second;
-      if (edge.state != EdgeState::kSendPeerWait && edge.state != EdgeState::kRecvWait) break;
+      if (edge.state != EdgeState::kSendPeerWait && edge.state != EdgeState::kReceiveWait) break;
       const auto next = edges.find(edge.peer.value);
       if (next == edges.end()) break;
       at = next;
@@ -544,7 +544,7 @@ class HangFinder {
     const uint32_t peer = edge.peer.value;
     switch (edge.state) {
       case EdgeState::kSendWait:
-      case EdgeState::kRecvWait: {
+      case EdgeState::kReceiveWait: {
         const bool sends = edge.state == EdgeState::kSendWait;
         verdict.edge = sends ? Edge{Rank{rank}, Rank{peer}} : Edge{Rank{peer}, Rank{rank}};
         verdict.nodes = {table_.NodeNameOf(rank), table_.NodeNameOf(peer)};
@@ -566,9 +566,9 @@ class HangFinder {
             fmt::format("rank {} cannot send: rank {} does not consume data", rank, peer));
         break;
       case EdgeState::kSendGpuWait:
-      case EdgeState::kRecvFlushWait:
-      case EdgeState::kRecvGpuWait:
-      case EdgeState::kUnknown:
+      case EdgeState::kReceiveFlushWait:
+      case EdgeState::kReceiveGpuWait:
+      case EdgeState::kIdle:
         verdict.ranks = {Rank{rank}};
         verdict.nodes = {table_.NodeNameOf(rank)};
         verdict.confidence = 0.8;

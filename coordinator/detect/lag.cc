@@ -38,16 +38,16 @@ bool LagTracker::IsBackToBack(const GatheredOperation& operation, uint64_t trans
     const Sample& sample = operation.samples[i];
     if (!sample.present()) continue;
     if (stops_[i] != 0) {
-      gaps.push_back(static_cast<double>(sample.start_ns) - static_cast<double>(stops_[i]));
+      gaps.push_back(static_cast<double>(sample.started_ns) - static_cast<double>(stops_[i]));
     }
-    stops_[i] = sample.stop_ns;
+    stops_[i] = sample.ended_ns;
   }
   return !gaps.empty() &&
          LowerMedian(std::span<double>(gaps)) < kGapShare * static_cast<double>(transfer_ns);
 }
 
 void LagTracker::Add(const GatheredOperation& operation) {
-  Kind& kind = kinds_[static_cast<size_t>(operation.func)];
+  Kind& kind = kinds_[static_cast<size_t>(operation.kind)];
   if (kind.waits.empty()) {
     kind.waits.resize(members_, -1.0);
     kind.usual.resize(members_);

@@ -46,7 +46,7 @@ class LagTracker {
   const uint32_t members_;
   bool IsBackToBack(const GatheredOperation& operation, uint64_t transfer_ns);
 
-  std::array<Kind, kFuncMax + 1> kinds_;
+  std::array<Kind, kCollectiveKinds> kinds_;
   std::vector<uint64_t> stops_;  // by member, of the previous operation of any kind; 0: unknown
   std::vector<double> sums_;     // by member, in this window
   std::vector<double> largest_;  // by member, in this window

@@ -57,12 +57,12 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
     const Sample& from = anchor_[i];
     const Sample& to = operation.samples[i];
     if (from.present() && to.present()) {
-      scratch_.push_back(static_cast<double>(to.start_ns) - static_cast<double>(from.start_ns));
+      scratch_.push_back(static_cast<double>(to.started_ns) - static_cast<double>(from.started_ns));
     }
   }
   if (scratch_.empty()) {
     MoveAnchor(operation);
-    if (IsSynchronous(operation.func)) lag_.Add(operation);
+    if (IsSynchronous(operation.kind)) lag_.Add(operation);
     return;
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
@@ -72,7 +72,7 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
   const bool whole = ends && HoldsWholeIterations(operation, wall_ns, iteration_ns);
   const bool comparable = whole || !work_differs_;
   if (!ends || (!comparable && wall_ns < kWaitForWholeIterations * iteration_ns)) {
-    if (IsSynchronous(operation.func)) lag_.Add(operation);
+    if (IsSynchronous(operation.kind)) lag_.Add(operation);
     return;
   }
   if (windows_++ >= options_.warmup_windows && comparable) {
@@ -81,7 +81,7 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
     if (usual) AddWindow(operation, wall_ns, excused, baseline);
   }
   MoveAnchor(operation);
-  if (IsSynchronous(operation.func)) lag_.Add(operation);
+  if (IsSynchronous(operation.kind)) lag_.Add(operation);
 }
 
 /// Starts again: the windows so far covered only parts of the iteration and are not comparable with
@@ -94,21 +94,22 @@ void Lateness::ResetTracks(double min_window_ns) {
 void Lateness::MoveAnchor(const GatheredOperation& operation) {
   lag_.Begin();
   anchor_ = operation.samples;
-  anchor_func_ = operation.func;
-  anchor_seq_ = operation.seq;
+  anchor_kind_ = operation.kind;
+  anchor_sequence_ = operation.sequence;
 }
 
 /// Whether the window holds complete iterations. If members have different work, only such windows
 /// have the same proportion of work to bytes.
 bool Lateness::HoldsWholeIterations(const GatheredOperation& operation, double wall_ns,
                                     double iteration_ns) {
-  if (operation.func != anchor_func_ || operation.seq <= anchor_seq_ || iteration_ns <= 0) {
+  if (operation.kind != anchor_kind_ || operation.sequence <= anchor_sequence_ ||
+      iteration_ns <= 0) {
     return false;
   }
-  const auto operations = static_cast<double>(operation.seq - anchor_seq_);
+  const auto operations = static_cast<double>(operation.sequence - anchor_sequence_);
   const double estimate = std::min(operations * iteration_ns / wall_ns, kInIterationMax);
   in_iteration_.Add(std::max(1U, static_cast<uint32_t>(std::lround(estimate))));
-  return (operation.seq - anchor_seq_) % std::max(1U, in_iteration_.Median()) == 0;
+  return (operation.sequence - anchor_sequence_) % std::max(1U, in_iteration_.Median()) == 0;
 }
 
 void Lateness::ComputeOwnTimes(const GatheredOperation& operation,
@@ -122,13 +123,13 @@ void Lateness::ComputeOwnTimes(const GatheredOperation& operation,
   for (uint32_t i = 0; i < anchor_.size(); ++i) {
     const Sample& from = anchor_[i];
     const Sample& to = operation.samples[i];
-    if (!from.present() || !to.present() || to.start_ns < from.start_ns) continue;
+    if (!from.present() || !to.present() || to.started_ns < from.started_ns) continue;
     if (!excused.empty() && excused[i]) continue;
     double own = -static_cast<double>(to.duration_ns());  // the last member waits least
     double bytes = 0;
     if (!by_waits_only_) {
       if (to.blocked_ns < from.blocked_ns) continue;
-      own = static_cast<double>(to.start_ns - from.start_ns) -
+      own = static_cast<double>(to.started_ns - from.started_ns) -
             static_cast<double>(to.blocked_ns - from.blocked_ns);
       if (from.moved_bytes != 0 && to.moved_bytes >= from.moved_bytes) {
         bytes = static_cast<double>(to.moved_bytes - from.moved_bytes);
@@ -190,7 +191,7 @@ void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
                          const std::vector<bool>& excused, RoleBaseline& baseline) {
   ComputeOwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
-  if (IsSynchronous(operation.func) || UpdateTransfersDiffer()) SubtractWork(baseline);
+  if (IsSynchronous(operation.kind) || UpdateTransfersDiffer()) SubtractWork(baseline);
   RecordWindow(wall_ns, baseline);
 }
 

@@ -68,8 +68,8 @@ class Lateness {
 
   const DetectorOptions options_;
   std::vector<Sample> anchor_;  // the operation at which the window began
-  Func anchor_func_ = Func::kOther;
-  uint64_t anchor_seq_ = 0;
+  CollectiveKind anchor_kind_ = CollectiveKind::kOther;
+  uint64_t anchor_sequence_ = 0;
   Recent<uint32_t, 16> in_iteration_;  // estimates of the kind's operations per iteration
   bool work_differs_ = false;          // the members move different numbers of bytes
   std::vector<double> usual_bytes_;    // by position, in windows of pairwise transfers

@@ -19,7 +19,7 @@ constexpr double kStepMax = 4;  // the most one step may add: one long step is n
 }  // namespace
 
 void Pace::Add(uint64_t step, uint64_t duration_ns) {
-  if (duration_ns == 0 || duration_ns > kDurationNsMax || step > kSeqMax) return;
+  if (duration_ns == 0 || duration_ns > kDurationNsMax || step > kSequenceMax) return;
   // Ignore a step number far from the others, unless many such numbers follow each other.
   const uint64_t newest = pending_.empty() ? finished_ : pending_.back().step;
   const bool plausible = newest == 0 || (step > finished_ && step < newest + kStepsAhead);

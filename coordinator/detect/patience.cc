@@ -20,8 +20,9 @@ double MaxOf(std::span<const float> values) {
 }  // namespace
 
 uint64_t Patience::P99Of(const Operation& operation) const {
-  const uint64_t bytes = operation.starters.front().flight->bytes;
-  return table_.SlowestUsual(KindOf(table_.comm(operation.comm).role, operation.func, bytes));
+  const uint64_t bytes = operation.starters.front().flight->record.bytes;
+  return table_.SlowestUsual(
+      DurationKeyOf(table_.comm(operation.comm).role, operation.kind, bytes));
 }
 
 uint64_t Patience::ToSuspect(const Operation& operation) const {
@@ -73,7 +74,7 @@ uint64_t Patience::ToBlame(const Operation& operation, uint32_t rank, RootState 
   // A stopped process or an unreachable node is never a pause.
   if (state == RootState::kStopped || state == RootState::kUnreachable) return patience;
   const CommInfo& comm = table_.comm(operation.comm);
-  const bool few = comm.completed_most[static_cast<size_t>(operation.func)] < kOperationsKnown;
+  const bool few = comm.completed_most[static_cast<size_t>(operation.kind)] < kOperationsKnown;
   const auto absent = static_cast<uint64_t>(options_.absent_after.count());
   return std::max({patience, few ? absent : 0, UsualPause(operation, rank, now)});
 }

@@ -60,14 +60,15 @@ constexpr double kUnstableWindowNs = 1e9;
 constexpr double kImmediateFactor = 2;  // times the least z, for a verdict from one set of windows
 constexpr double kUnstableFactor = 2;   // times the least z, while transfers are slow
 
-bool IsPlausible(const Collective& record) {
-  return static_cast<uint8_t>(record.func) <= kFuncMax && record.seq < kSeqMax &&
-         record.bytes <= kBytesMax && record.stop_ns > record.start_ns &&
-         record.stop_ns - record.start_ns <= kDurationNsMax && record.stop_ns < UINT64_MAX / 2 &&
-         record.blocked_ns <= record.start_ns + kDurationNsMax;
+bool IsPlausible(const CollectiveRecord& record) {
+  return static_cast<uint8_t>(record.kind) < kCollectiveKinds && record.sequence < kSequenceMax &&
+         record.bytes <= kBytesMax && record.ended_ns > record.started_ns &&
+         record.ended_ns - record.started_ns <= kDurationNsMax &&
+         record.ended_ns < UINT64_MAX / 2 &&
+         record.blocked_ns <= record.started_ns + kDurationNsMax;
 }
 
-std::string_view RoleName(Role role) {
+std::string_view RoleName(CommunicatorRole role) {
   static constexpr std::string_view kNames[] = {"", "data-parallel ", "tensor-parallel ",
                                                 "pipeline ", "expert-parallel "};
   return kNames[static_cast<size_t>(role)];
@@ -120,29 +121,30 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleB
 
 /// Whether the operation's start times are comparable: all members synchronize in it, or the
 /// members only send to each other, all about equally often.
-bool SlownessDetector::IsComparable(Func func, const CommInfo& comm) {
-  if (IsSynchronous(func)) return true;
-  if (func != Func::kSend) return false;
-  for (size_t other = 0; other < kFuncs; ++other) {
-    if (IsSynchronous(static_cast<Func>(other)) && comm.completed_most[other] > 0) return false;
+bool SlownessDetector::IsComparable(CollectiveKind kind, const CommInfo& comm) {
+  if (IsSynchronous(kind)) return true;
+  if (kind != CollectiveKind::kSend) return false;
+  for (size_t other = 0; other < kCollectiveKinds; ++other) {
+    if (IsSynchronous(static_cast<CollectiveKind>(other)) && comm.completed_most[other] > 0)
+      return false;
   }
-  const auto& row = comm.completed[static_cast<size_t>(func)];
+  const auto& row = comm.completed[static_cast<size_t>(kind)];
   if (row.empty()) return false;
   const auto [least, most] = std::minmax_element(row.begin(), row.end());
   return *least * 10 >= *most * 9;
 }
 
-void SlownessDetector::AddRecord(const Collective& record, Index node, Table& table,
-                                 Clock::TimePoint now) {
-  const Membership* membership = table.Find(record.rank, record.comm, node);
+void SlownessDetector::AddRecord(Rank rank, const CollectiveRecord& record, Index node,
+                                 Table& table, Clock::TimePoint now) {
+  const Membership* membership = table.Find(rank, record.communicator, node);
   if (membership == nullptr || !IsPlausible(record)) {
     table.RefuseRecord();
     return;
   }
-  table.NoteCompleted(*membership, record.func, record.seq + 1, table.node(node).as_of);
+  table.NoteCompleted(*membership, record.kind, record.sequence + 1, table.node(node).as_of);
   const CommInfo& comm = table.comm(membership->comm);
   last_operation_ = now;
-  if (!IsComparable(record.func, comm) || comm.members.size() < 2) return;
+  if (!IsComparable(record.kind, comm) || comm.members.size() < 2) return;
   if (watches_.size() <= membership->comm) watches_.resize(membership->comm + 1);
   std::unique_ptr<Watch>& watch = watches_[membership->comm];
   if (!watch) {
@@ -161,10 +163,11 @@ void SlownessDetector::FinishOperation(const GatheredOperation& operation, Index
   for (const Sample& sample : operation.samples) {
     if (sample.present()) most = std::max(most, sample.duration_ns());
   }
-  const Role role = table.comm(comm).role;
+  const CommunicatorRole role = table.comm(comm).role;
   const std::vector<bool> excused = Excused(operation, table.comm(comm).members, table);
-  if (excused.empty()) table.NoteDuration(KindOf(role, operation.func, operation.bytes), most);
-  if (IsSynchronous(operation.func)) watch.transfers.Add(operation, pace_.iteration_ns());
+  if (excused.empty())
+    table.NoteDuration(DurationKeyOf(role, operation.kind, operation.bytes), most);
+  if (IsSynchronous(operation.kind)) watch.transfers.Add(operation, pace_.iteration_ns());
   if (watch.stages_known != table.pairwise_comms()) {
     watch.stages_known = table.pairwise_comms();
     watch.spans_stages = table.SpansStages(comm);
@@ -178,7 +181,7 @@ void SlownessDetector::FinishOperation(const GatheredOperation& operation, Index
 /// same work. The first and last stages of a pipeline send less than the stages between them.
 bool SlownessDetector::IsRing(Index comm, const Table& table) const {
   const CommInfo& info = table.comm(comm);
-  return table.comms().size() == 1 && info.pairwise && info.role != Role::kPipeline &&
+  return table.comms().size() == 1 && info.pairwise && info.role != CommunicatorRole::kPipeline &&
          info.members.size() >= kRingMin && !watches_[comm]->lateness.transfers_differ();
 }
 
@@ -220,28 +223,31 @@ void SlownessDetector::Observe(const Digest& digest, Index node, Table& table,
                                Clock::TimePoint now) {
   for (const RankState& state : digest.ranks) {
     if (state.rank.value >= table.world() || table.rank(state.rank.value).node != node) continue;
-    for (const StepTime& step : state.steps_done) {
+    for (const StepTime& step : state.steps) {
       pace_.Add(step.step, step.duration_ns);
       if (!steps_) StartSteps(table);
       steps_->Add(state.rank.value, step, now);
     }
   }
-  for (const Collective& record : digest.collectives) AddRecord(record, node, table, now);
-  for (const PeerSums& sums : digest.peer_sums) {
-    const Membership* membership = table.Find(sums.rank, sums.comm, node);
-    const bool plausible = membership != nullptr && sums.peer.value < table.world() &&
-                           sums.peer != sums.rank && static_cast<uint8_t>(sums.direction) <= 1 &&
-                           sums.bytes <= kBytesMax && sums.wait_ns <= kDurationNsMax &&
-                           sums.operations <= 1'000'000;
+  for (const RankRecord& ended : digest.ended)
+    AddRecord(ended.rank, ended.record, node, table, now);
+  for (const RankTransfers& transfers : digest.peers) {
+    const PeerTransfers& sums = transfers.sums;
+    const Membership* membership = table.Find(transfers.rank, sums.communicator, node);
+    const bool plausible = membership != nullptr && transfers.peer.value < table.world() &&
+                           transfers.peer != transfers.rank &&
+                           static_cast<uint8_t>(sums.direction) <= 1 && sums.bytes <= kBytesMax &&
+                           sums.transfer_ns <= kDurationNsMax &&
+                           sums.peer_wait_ns <= kDurationNsMax && sums.transfers <= 1'000'000;
     if (!plausible) {
       table.RefuseRecord();
       continue;
     }
-    AddPeerSums(sums, membership->comm, table);
+    AddTransfers(transfers, membership->comm, table);
   }
 }
 
-const SlownessDetector::Class SlownessDetector::kStepsClass = {Role::kUnknown, true, 0};
+const SlownessDetector::Class SlownessDetector::kStepsClass = {CommunicatorRole::kUnknown, true, 0};
 
 SlownessDetector::Class SlownessDetector::ClassOf(Index comm, const Table& table) const {
   return {table.comm(comm).role, !watches_[comm]->spans_stages, table.comm(comm).members.size()};
@@ -444,7 +450,7 @@ Verdict SlownessDetector::SlowTransferVerdict(const std::optional<TransferMonito
     verdict.evidence.push_back(fmt::format(
         "{} of {} bytes in communicator {:x} takes {} instead of {} (+{:.0f} %), for {:.0f} s, "
         "z = {:.0f}",
-        ToString(slow->func), slow->bytes, table.comm(comm).id.value,
+        NameOf(slow->kind), slow->bytes, table.comm(comm).id.value,
         InSeconds(static_cast<uint64_t>(slow->now_ns)),
         InSeconds(static_cast<uint64_t>(slow->usual_ns)), (slow->now_ns / slow->usual_ns - 1) * 100,
         slow->lasting_s, slow->z));
@@ -474,13 +480,14 @@ Verdict SlownessDetector::SlowTransferVerdict(const std::optional<TransferMonito
   return verdict;
 }
 
-void SlownessDetector::AddPeerSums(const PeerSums& sums, Index comm, const Table& table) {
+void SlownessDetector::AddTransfers(const RankTransfers& transfers, Index comm,
+                                    const Table& table) {
   const CommInfo& info = table.comm(comm);
   const bool watched = comm < watches_.size() && watches_[comm];
   const Class of = watched ? ClassOf(comm, table) : Class{info.role, false, info.members.size()};
-  if (const auto pool = pools_.find(of); pool != pools_.end()) pool->second.matrix.Add(sums);
+  if (const auto pool = pools_.find(of); pool != pools_.end()) pool->second.matrix.Add(transfers);
   if (scanned_at_ == Clock::TimePoint()) return;
-  scans_.try_emplace(of, kMatrixCellsPerMember * table.world()).first->second.matrix.Add(sums);
+  scans_.try_emplace(of, kMatrixCellsPerMember * table.world()).first->second.matrix.Add(transfers);
 }
 
 SlownessDetector::Pool& SlownessDetector::OpenPool(const Class& of, const Table& table,

@@ -40,7 +40,7 @@ class SlownessDetector {
   /// Returns the present stragglers and slow transfers.
   std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now);
   /// Communicators whose connections should be measured. Set by Evaluate.
-  const std::vector<CommId>& wanted() const { return wanted_; }
+  const std::vector<CommunicatorId>& wanted() const { return wanted_; }
 
  private:
   /// The measurements of one communicator.
@@ -62,9 +62,10 @@ class SlownessDetector {
     bool widespread = false;  // once set, stays set
   };
 
-  void AddRecord(const Collective& record, Index node, Table& table, Clock::TimePoint now);
+  void AddRecord(Rank rank, const CollectiveRecord& record, Index node, Table& table,
+                 Clock::TimePoint now);
   void FinishOperation(const GatheredOperation& operation, Index comm, Table& table);
-  static bool IsComparable(Func func, const CommInfo& comm);
+  static bool IsComparable(CollectiveKind kind, const CommInfo& comm);
   bool IsRing(Index comm, const Table& table) const;
   std::vector<bool> Excused(const GatheredOperation& operation, std::span<const uint32_t> members,
                             const Table& table) const;
@@ -78,7 +79,7 @@ class SlownessDetector {
     bool always = false;
   };
   /// Communicators whose members are comparable: same role, same size, and equal work or not.
-  using Class = std::tuple<Role, bool, size_t>;
+  using Class = std::tuple<CommunicatorRole, bool, size_t>;
   static const Class kStepsClass;
   Class ClassOf(Index comm, const Table& table) const;
   const std::vector<LastingExcess>& LastingExcesses(const Class& of, const Table& table) const;
@@ -93,7 +94,7 @@ class SlownessDetector {
                                      const DelayMatrix::Blame& blame, const Pool& pool,
                                      const Table& table, Index comm);
   void ScanConnections(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
-  void AddPeerSums(const PeerSums& sums, Index comm, const Table& table);
+  void AddTransfers(const RankTransfers& transfers, Index comm, const Table& table);
   Pool& OpenPool(const Class& of, const Table& table, Clock::TimePoint now);
   void AddPace(std::vector<Verdict>& verdicts) const;
 
@@ -114,7 +115,7 @@ class SlownessDetector {
   std::vector<uint32_t> all_ranks_;   // filled with the first step
   Clock::TimePoint last_operation_;   // when the last record of an operation arrived
   Pace pace_;
-  std::vector<CommId> wanted_;
+  std::vector<CommunicatorId> wanted_;
 };
 
 }  // namespace holdfast::detect

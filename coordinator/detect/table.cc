@@ -16,29 +16,28 @@ constexpr size_t kReachMax = 16;
 int64_t NanosOf(Clock::TimePoint time) { return time.time_since_epoch().count(); }
 
 bool IsPlausible(const RankState& state) {
-  return state.heartbeat_age_ns <= kDurationNsMax && state.since_step_ns <= kDurationNsMax &&
-         state.step <= kSeqMax;
+  return state.silent_ns <= kDurationNsMax && state.since_step_ns <= kDurationNsMax &&
+         state.step <= kSequenceMax;
 }
 
-bool IsPlausible(const InFlight& flight, uint32_t world) {
-  if (static_cast<uint8_t>(flight.func) > kFuncMax || flight.seq > kSeqMax ||
-      static_cast<uint8_t>(flight.state) > 1 || flight.bytes > kBytesMax ||
-      flight.age_ns > kDurationNsMax) {
+bool IsPlausible(const RankFlight& flight, uint32_t world) {
+  const CollectiveRecord& record = flight.record;
+  if (static_cast<uint8_t>(record.kind) >= kCollectiveKinds || record.sequence > kSequenceMax ||
+      record.bytes > kBytesMax || flight.age_ns > kDurationNsMax) {
     return false;
   }
   return !flight.edge || (flight.edge->peer.value < world && flight.edge->peer != flight.rank &&
                           static_cast<uint8_t>(flight.edge->direction) <= 1 &&
-                          static_cast<uint8_t>(flight.edge->state) <= kEdgeStateMax);
+                          static_cast<uint8_t>(flight.edge->state) < kEdgeStates);
+}
+
+/// Whether both are the same operation.
+bool AreSame(const Flight& a, const Flight& b) {
+  return a.comm == b.comm && a.record.kind == b.record.kind &&
+         a.record.sequence == b.record.sequence;
 }
 
 }  // namespace
-
-std::string_view ToString(Func func) {
-  static constexpr std::string_view kNames[] = {
-      "operation", "allreduce", "allgather", "reducescatter", "broadcast",
-      "reduce",    "alltoall",  "send",      "recv",          "barrier"};
-  return kNames[static_cast<size_t>(func)];
-}
 
 void DurationHistogram::Add(uint64_t ns) {
   const uint64_t units = std::max<uint64_t>(ns / (kBucketFloorNs / 4), 4);
@@ -57,8 +56,8 @@ uint64_t DurationHistogram::Quantile(double q) const {
   return (uint64_t{(bucket & 3U) + 5} << (bucket >> 2U)) * (kBucketFloorNs / 4);
 }
 
-uint32_t KindOf(Role role, Func func, uint64_t bytes) {
-  return static_cast<uint32_t>(role) << 16U | static_cast<uint32_t>(func) << 8U |
+uint32_t DurationKeyOf(CommunicatorRole role, CollectiveKind kind, uint64_t bytes) {
+  return static_cast<uint32_t>(role) << 16U | static_cast<uint32_t>(kind) << 8U |
          static_cast<uint32_t>(std::bit_width(bytes));
 }
 
@@ -162,20 +161,21 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
     TakeCommunicator(communicator, digest, admitted.node);
   }
   if (admitted.newest) {
-    for (const InFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
+    for (const RankFlight& flight : digest.in_flight) TakeFlight(flight, admitted.node);
     TakeReach(digest, admitted.node);
     for (const RankState& state : digest.ranks) {
       if (state.rank.value < ranks_.size()) NoteMoved(state.rank.value, admitted.node);
     }
   }
-  for (const Completed& completed : digest.completed) {
-    const Membership* membership = Find(completed.rank, completed.comm, admitted.node);
-    if (membership == nullptr || static_cast<uint8_t>(completed.func) > kFuncMax ||
-        completed.count > kSeqMax) {
+  for (const RankCompleted& completed : digest.completed) {
+    const CompletedCount& operations = completed.operations;
+    const Membership* membership = Find(completed.rank, operations.communicator, admitted.node);
+    if (membership == nullptr || static_cast<uint8_t>(operations.kind) >= kCollectiveKinds ||
+        operations.count > kSequenceMax) {
       RefuseRecord();
       continue;
     }
-    NoteCompleted(*membership, completed.func, completed.count, nodes_[admitted.node].as_of);
+    NoteCompleted(*membership, operations.kind, operations.count, nodes_[admitted.node].as_of);
   }
 }
 
@@ -190,13 +190,13 @@ void Table::TakeRank(const RankState& state, Index node) {
   } else if (info.stopped_since == Clock::TimePoint::min()) {
     info.stopped_since = as_of;
   }
-  for (const StepTime& step : state.steps_done) {
+  for (const StepTime& step : state.steps) {
     if (step.duration_ns <= kDurationNsMax) {
       info.steps_ns.Add(static_cast<float>(step.duration_ns));
     }
   }
   info.latest = state;
-  info.latest.steps_done.clear();
+  info.latest.steps.clear();
   info.flights_before.swap(info.flights);
   info.flights.clear();
   TakePhases(info, state.phases & kPhasesWithoutSteps, as_of);
@@ -226,8 +226,7 @@ void Table::NoteMoved(uint32_t rank, Index node) {
   const bool completed = std::any_of(
       info.flights_before.begin(), info.flights_before.end(), [&](const Flight& before) {
         return std::none_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
-          return flight.comm == before.comm && flight.func == before.func &&
-                 flight.seq == before.seq && flight.age_ns >= before.age_ns;
+          return AreSame(flight, before) && flight.age_ns >= before.age_ns;
         });
       });
   // Agents report operations from a certain age on.
@@ -239,10 +238,7 @@ void Table::NoteMoved(uint32_t rank, Index node) {
       std::any_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
         return flight.age_ns < static_cast<uint64_t>(new_below.count()) &&
                std::none_of(info.flights_before.begin(), info.flights_before.end(),
-                            [&](const Flight& before) {
-                              return before.comm == flight.comm && before.func == flight.func &&
-                                     before.seq == flight.seq;
-                            });
+                            [&](const Flight& before) { return AreSame(before, flight); });
       });
   if (completed || started) info.moved_at = nodes_[node].as_of;
 }
@@ -265,7 +261,7 @@ Index Table::Introduce(const Communicator& communicator, Index node) {
   if (size == 0 || size > ranks_.size() ||
       nodes_[node].introduced + size > uint64_t{options_.communicators_per_rank_max} * world() ||
       comms_.size() >= uint64_t{options_.communicators_per_rank_max} * world() ||
-      static_cast<uint8_t>(communicator.role) > kRoleMax) {
+      static_cast<uint32_t>(communicator.role) >= kCommunicatorRoles) {
     return kNone;
   }
   CommInfo info;
@@ -317,18 +313,17 @@ void Table::TakeCommunicator(const Communicator& communicator, const Digest& dig
   }
 }
 
-void Table::TakeFlight(const InFlight& flight, Index node) {
-  const Membership* membership = Find(flight.rank, flight.comm, node);
+void Table::TakeFlight(const RankFlight& flight, Index node) {
+  const Membership* membership = Find(flight.rank, flight.record.communicator, node);
   if (membership == nullptr || !IsPlausible(flight, world())) return RefuseRecord();
   any_flight_ = true;
-  const Flight added{membership->comm, flight.func,  flight.dtype,  flight.state,
-                     flight.seq,       flight.bytes, flight.age_ns, flight.edge};
+  const Flight added{membership->comm, flight.record, flight.started, flight.age_ns, flight.edge};
   std::vector<Flight>& flights = ranks_[flight.rank.value].flights;
   const auto in_same_state =
       static_cast<size_t>(std::count_if(flights.begin(), flights.end(), [&](const Flight& known) {
-        return known.state == added.state;
+        return known.started == added.started;
       }));
-  if (added.state == FlightState::kStarted) {
+  if (added.started) {
     if (in_same_state >= kStartedPerRankMax) return RefuseRecord();
     flights.push_back(added);
     return;
@@ -336,7 +331,7 @@ void Table::TakeFlight(const InFlight& flight, Index node) {
   // Keep the oldest enqueued operation of each communicator. It starts next, and the rest follows
   // it.
   const auto same = std::find_if(flights.begin(), flights.end(), [&](const Flight& known) {
-    return known.state == added.state && known.comm == added.comm;
+    return known.started == added.started && known.comm == added.comm;
   });
   if (same != flights.end()) {
     if (added.age_ns > same->age_ns) *same = added;
@@ -347,7 +342,7 @@ void Table::TakeFlight(const InFlight& flight, Index node) {
   }
 }
 
-const Membership* Table::Find(Rank rank, CommId comm, Index node) const {
+const Membership* Table::Find(Rank rank, CommunicatorId comm, Index node) const {
   if (rank.value >= ranks_.size() || ranks_[rank.value].node != node) return nullptr;
   for (const Membership& membership : ranks_[rank.value].memberships) {
     if (membership.id == comm)
@@ -356,30 +351,30 @@ const Membership* Table::Find(Rank rank, CommId comm, Index node) const {
   return nullptr;
 }
 
-void Table::NoteCompleted(const Membership& membership, Func func, uint64_t count,
+void Table::NoteCompleted(const Membership& membership, CollectiveKind kind, uint64_t count,
                           Clock::TimePoint as_of) {
   CommInfo& comm = comms_[membership.comm];
-  std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(func)];
+  std::vector<uint64_t>& row = comm.completed[static_cast<size_t>(kind)];
   if (row.empty()) row.resize(comm.members.size());
   if (count <= row[membership.position]) return;
   row[membership.position] = count;
   any_completed_ = true;
-  NotePairwise(comm, func);
+  NotePairwise(comm, kind);
   RankInfo& rank = ranks_[comm.members[membership.position]];
   rank.began = true;
   rank.moved_at = std::max(rank.moved_at, as_of);
   if (comm.members.size() > 1) rank.grace_ns = 0;
-  NoteAdvance(comm, func, count, as_of);
+  NoteAdvance(comm, kind, count, as_of);
 }
 
-void Table::NotePairwise(CommInfo& comm, Func func) {
-  if (!IsPairwise(func) || comm.pairwise) return;
+void Table::NotePairwise(CommInfo& comm, CollectiveKind kind) {
+  if (!IsPairwise(kind) || comm.pairwise) return;
   comm.pairwise = true;
   ++pairwise_comms_;
 }
 
 bool Table::SpansStages(Index comm) const {
-  if (comms_[comm].role == Role::kPipeline || comms_[comm].pairwise) return true;
+  if (comms_[comm].role == CommunicatorRole::kPipeline || comms_[comm].pairwise) return true;
   std::vector<bool> seen(pairwise_comms_ == 0 ? 0 : comms_.size());
   for (const uint32_t rank : comms_[comm].members) {
     if (seen.empty()) break;
@@ -394,9 +389,10 @@ bool Table::SpansStages(Index comm) const {
 
 /// Records the pause before an operation. Gaps of less than a second, and gaps during marked
 /// phases, do not count.
-void Table::NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePoint as_of) const {
+void Table::NoteAdvance(CommInfo& comm, CollectiveKind kind, uint64_t count,
+                        Clock::TimePoint as_of) const {
   constexpr auto kPauseLeast = std::chrono::seconds(1);
-  uint64_t& most = comm.completed_most[static_cast<size_t>(func)];
+  uint64_t& most = comm.completed_most[static_cast<size_t>(kind)];
   if (count <= most) return;
   most = count;
   if (comm.advanced_at != Clock::TimePoint::min() && as_of - comm.advanced_at >= kPauseLeast &&
@@ -406,8 +402,8 @@ void Table::NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePo
   comm.advanced_at = std::max(comm.advanced_at, as_of);
 }
 
-uint64_t Table::SlowestUsual(uint32_t kind) const {
-  const auto found = durations_.find(kind);
+uint64_t Table::SlowestUsual(uint32_t key) const {
+  const auto found = durations_.find(key);
   return found == durations_.end() ? 0 : found->second.Quantile(0.99);
 }
 

@@ -23,46 +23,37 @@ inline constexpr Index kNone = ~Index{0};
 /// Bounds on the operations in flight that are kept for one rank.
 inline constexpr size_t kStartedPerRankMax = 64;
 inline constexpr size_t kEnqueuedPerRankMax = 16;
-inline constexpr size_t kFuncs = kFuncMax + 1;
 /// Records with larger numbers are refused.
 inline constexpr uint64_t kDurationNsMax = uint64_t{30} * 24 * 3600 * 1'000'000'000;
 inline constexpr uint64_t kBytesMax = uint64_t{1} << 50;
-inline constexpr uint64_t kSeqMax = uint64_t{1} << 48;
+inline constexpr uint64_t kSequenceMax = uint64_t{1} << 48;
 
-/// Whether the operation is a send or a receive. These pair two ranks of a communicator, and the
-/// two sides number them independently.
-constexpr bool IsPairwise(Func func) { return func == Func::kSend || func == Func::kRecv; }
 /// Whether all members leave the operation together, and only after the last one has joined.
-constexpr bool IsSynchronous(Func func) {
-  return func == Func::kAllReduce || func == Func::kAllGather || func == Func::kReduceScatter ||
-         func == Func::kAllToAll || func == Func::kBarrier;
+constexpr bool IsSynchronous(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
+         kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll ||
+         kind == CollectiveKind::kBarrier;
 }
 
-/// Returns "allreduce", "barrier" and so on.
-std::string_view ToString(Func func);
-
-/// One operation in flight on a rank, as its agent last reported it (InFlight).
+/// One operation in flight on a rank, as its agent last reported it (RankFlight).
 struct Flight {
   Index comm = kNone;
-  Func func = Func::kOther;
-  uint8_t dtype = 0;
-  FlightState state = FlightState::kEnqueued;
-  uint64_t seq = 0;
-  uint64_t bytes = 0;
+  CollectiveRecord record;
+  bool started = false;
   uint64_t age_ns = 0;
   std::optional<PeerEdge> edge;
 };
 
 /// A rank's membership in a communicator, as its own agent reported it.
 struct Membership {
-  CommId id;
+  CommunicatorId id;
   Index comm = kNone;
   uint32_t position = 0;  // index of the rank in CommInfo::members
 };
 
 struct RankInfo {
   Index node = kNone;  // kNone: no report received yet
-  RankState latest;    // the newest report, without steps_done
+  RankState latest;    // the newest report, without steps
   /// Time of the last report that showed progress: an operation started or completed, a step, or
   /// the start or end of a phase.
   Clock::TimePoint moved_at = Clock::TimePoint::min();
@@ -101,14 +92,14 @@ struct NodeInfo {
 };
 
 struct CommInfo {
-  CommId id;
-  Role role = Role::kUnknown;
+  CommunicatorId id;
+  CommunicatorRole role = CommunicatorRole::kUnknown;
   std::vector<uint32_t> members;  // ranks, by position
   std::vector<uint32_t> by_rank;  // positions, sorted by rank
   uint32_t confirmed = 0;         // members whose own agents reported the communicator
-  /// Completed operations by (func, position). A func's row stays empty until its first record.
-  std::array<std::vector<uint64_t>, kFuncs> completed;
-  std::array<uint64_t, kFuncs> completed_most{};  // the largest count of any member
+  /// Completed operations by (kind, position). A kind's row stays empty until its first record.
+  std::array<std::vector<uint64_t>, kCollectiveKinds> completed;
+  std::array<uint64_t, kCollectiveKinds> completed_most{};  // the largest count of any member
   Clock::TimePoint advanced_at = Clock::TimePoint::min();
   Recent<float, 16> pauses_ns;  // gaps of at least a second between operations
   bool pairwise = false;        // it has sends or receives
@@ -131,9 +122,9 @@ class DurationHistogram {
   uint64_t count_ = 0;
 };
 
-/// Returns a key for operations that take about the same time: same role, function and power of two
+/// Returns a key for operations that take about the same time: same role, kind and power of two
 /// of the size.
-uint32_t KindOf(Role role, Func func, uint64_t bytes);
+uint32_t DurationKeyOf(CommunicatorRole role, CollectiveKind kind, uint64_t bytes);
 
 class Table {
  public:
@@ -151,12 +142,12 @@ class Table {
 
   /// Returns the membership of a rank of that node in a communicator that enough agents confirmed;
   /// nullptr if there is none.
-  const Membership* Find(Rank rank, CommId comm, Index node) const;
-  void NoteCompleted(const Membership& membership, Func func, uint64_t count,
+  const Membership* Find(Rank rank, CommunicatorId comm, Index node) const;
+  void NoteCompleted(const Membership& membership, CollectiveKind kind, uint64_t count,
                      Clock::TimePoint as_of);
-  void NoteDuration(uint32_t kind, uint64_t ns) { durations_[kind].Add(ns); }
-  /// Returns the 99th percentile of the durations of the kind, in ns; 0 if none completed.
-  uint64_t SlowestUsual(uint32_t kind) const;
+  void NoteDuration(uint32_t key, uint64_t ns) { durations_[key].Add(ns); }
+  /// Returns the 99th percentile of the durations with this DurationKeyOf, in ns; 0 if none.
+  uint64_t SlowestUsual(uint32_t key) const;
   void NotePause(uint64_t ns) { longest_pause_ns_ = std::max(longest_pause_ns_, ns); }
   uint64_t longest_pause_ns() const { return longest_pause_ns_; }
   const PhaseLengths& phase_lengths() const { return phase_lengths_; }
@@ -192,15 +183,16 @@ class Table {
 
  private:
   Index NodeOf(const Digest& digest);
-  void NotePairwise(CommInfo& comm, Func func);
+  void NotePairwise(CommInfo& comm, CollectiveKind kind);
   static void NoteOffset(NodeInfo& node, int64_t offset_ns);
   void TakeCommunicator(const Communicator& communicator, const Digest& digest, Index node);
   Index Introduce(const Communicator& communicator, Index node);
   void TakeRank(const RankState& state, Index node);
   void TakePhases(RankInfo& info, uint8_t phases, Clock::TimePoint as_of);
-  void TakeFlight(const InFlight& flight, Index node);
+  void TakeFlight(const RankFlight& flight, Index node);
   void NoteMoved(uint32_t rank, Index node);
-  void NoteAdvance(CommInfo& comm, Func func, uint64_t count, Clock::TimePoint as_of) const;
+  void NoteAdvance(CommInfo& comm, CollectiveKind kind, uint64_t count,
+                   Clock::TimePoint as_of) const;
   void TakeReach(const Digest& digest, Index node);
 
   const Incarnation incarnation_;
@@ -209,8 +201,8 @@ class Table {
   std::vector<NodeInfo> nodes_;
   std::unordered_map<std::string, Index> node_index_;
   std::vector<CommInfo> comms_;
-  std::unordered_map<CommId, Index> comm_index_;
-  std::map<uint32_t, DurationHistogram> durations_;  // by kind
+  std::unordered_map<CommunicatorId, Index> comm_index_;
+  std::map<uint32_t, DurationHistogram> durations_;  // by DurationKeyOf
   Clock::TimePoint excused_at_ = Clock::TimePoint::min();
   PhaseLengths phase_lengths_;
   Clock::TimePoint first_report_ = Clock::TimePoint::min();

@@ -6,7 +6,7 @@
 namespace holdfast::detect {
 namespace {
 
-constexpr size_t kKindsMax = 8;
+constexpr size_t kSeriesMax = 8;
 constexpr uint64_t kBytesLeast = uint64_t{64} << 10U;  // shorter transfers measure latency
 constexpr uint32_t kFirstIgnored = 3;
 constexpr size_t kHistoryMin = 6;          // stretches
@@ -28,85 +28,88 @@ void TransferMonitor::Add(const GatheredOperation& operation, double iteration_n
   for (const Sample& sample : operation.samples) {
     if (sample.present()) least = std::min(least, sample.duration_ns());
   }
-  const uint32_t key = static_cast<uint32_t>(operation.func) << 24U |
+  const uint32_t key = static_cast<uint32_t>(operation.kind) << 24U |
                        static_cast<uint32_t>(std::bit_width(operation.bytes)) << 16U |
-                       static_cast<uint32_t>(operation.algo) << 8U | operation.proto;
-  auto kind = std::find_if(kinds_.begin(), kinds_.end(),
-                           [&](const Kind& known) { return known.key == key; });
-  if (kind == kinds_.end()) {
-    if (kinds_.size() >= kKindsMax) return;
-    kind = kinds_.emplace(kinds_.end());
-    kind->key = key;
-    kind->func = operation.func;
+                       static_cast<uint32_t>(operation.algorithm) << 8U |
+                       static_cast<uint32_t>(operation.protocol);
+  auto series = std::find_if(series_.begin(), series_.end(),
+                             [&](const Series& known) { return known.key == key; });
+  if (series == series_.end()) {
+    if (series_.size() >= kSeriesMax) return;
+    series = series_.emplace(series_.end());
+    series->key = key;
+    series->kind = operation.kind;
   }
-  if (kind->seen++ < kFirstIgnored) return;
-  kind->bytes = operation.bytes;
+  if (series->seen++ < kFirstIgnored) return;
+  series->bytes = operation.bytes;
   // First stretches are shorter, since a fault may occur soon after the start.
-  const auto least_stretch = kind->usual.size() < kHistoryMin ? kFirstStretch : kStretch;
+  const auto least_stretch = series->usual.size() < kHistoryMin ? kFirstStretch : kStretch;
   const auto stretch = std::max(least_stretch, Clock::Duration(static_cast<int64_t>(iteration_ns)));
-  if (kind->costs.size() == 0) {
-    kind->begin = operation.since;
-  } else if (operation.since - kind->begin >= stretch) {
-    EndStretch(*kind);
-    kind->begin = operation.since;
+  if (series->costs.size() == 0) {
+    series->begin = operation.since;
+  } else if (operation.since - series->begin >= stretch) {
+    EndStretch(*series);
+    series->begin = operation.since;
   }
-  kind->last = operation.since;
-  kind->costs.Add(static_cast<double>(least) /
-                  static_cast<double>(std::max<uint64_t>(operation.bytes, 1)));
+  series->last = operation.since;
+  series->costs.Add(static_cast<double>(least) /
+                    static_cast<double>(std::max<uint64_t>(operation.bytes, 1)));
 }
 
 /// Ends a stretch with its mean cost. Outliers are clipped: packet loss delays few operations, but
 /// by much.
-void TransferMonitor::EndStretch(Kind& kind) {
-  const double most = kOutlierFactor * kind.costs.Median();
+void TransferMonitor::EndStretch(Series& series) {
+  const double most = kOutlierFactor * series.costs.Median();
   double sum = 0;
-  for (const double cost : kind.costs.values()) sum += std::min(cost, most);
-  const double cost = sum / static_cast<double>(kind.costs.size());
-  kind.costs = {};
-  const bool known = kind.usual.size() >= kHistoryMin;
-  kind.z = known ? RobustZ(cost, kind.centre, kCellSpreadMin * kind.centre.median) : 0;
-  const bool slow = known && cost > (1 + options_.slow_transfer_share) * kind.centre.median &&
-                    kind.z > options_.z_min;
-  kind.now.Add(cost);
-  kind.newest = cost;
+  for (const double cost : series.costs.values()) sum += std::min(cost, most);
+  const double cost = sum / static_cast<double>(series.costs.size());
+  series.costs = {};
+  const bool known = series.usual.size() >= kHistoryMin;
+  series.z = known ? RobustZ(cost, series.centre, kCellSpreadMin * series.centre.median) : 0;
+  const bool slow = known && cost > (1 + options_.slow_transfer_share) * series.centre.median &&
+                    series.z > options_.z_min;
+  series.now.Add(cost);
+  series.newest = cost;
   if (slow) {
-    if (kind.slow_stretches++ == 0) kind.slow_since = kind.begin;
+    if (series.slow_stretches++ == 0) series.slow_since = series.begin;
     return;
   }
-  if (kind.slow_stretches >= kSlowStretchesMin) {
-    longest_ended_ = std::max(longest_ended_, kind.begin - kind.slow_since);
+  if (series.slow_stretches >= kSlowStretchesMin) {
+    longest_ended_ = std::max(longest_ended_, series.begin - series.slow_since);
   }
-  kind.slow_stretches = 0;
-  kind.usual.Add(cost);
-  std::vector<double> values(kind.usual.values().begin(), kind.usual.values().end());
-  kind.centre = CentreOf(values);
+  series.slow_stretches = 0;
+  series.usual.Add(cost);
+  std::vector<double> values(series.usual.values().begin(), series.usual.values().end());
+  series.centre = CentreOf(values);
 }
 
 std::optional<TransferMonitor::Slow> TransferMonitor::slow(Clock::Duration min_duration) const {
   std::optional<Slow> worst;
-  for (const Kind& kind : kinds_) {
-    if (kind.slow_stretches < kSlowStretchesMin) continue;
-    if (kind.last - kind.slow_since < min_duration) continue;
-    if (worst && worst->z >= kind.z) continue;
-    const auto bytes = static_cast<double>(kind.bytes);
-    const auto lasting = std::chrono::duration<double>(kind.last - kind.slow_since);
-    worst = {kind.func, kind.bytes,     kind.centre.median * bytes, kind.now.Median() * bytes,
-             kind.z,    lasting.count()};
+  for (const Series& series : series_) {
+    if (series.slow_stretches < kSlowStretchesMin) continue;
+    if (series.last - series.slow_since < min_duration) continue;
+    if (worst && worst->z >= series.z) continue;
+    const auto bytes = static_cast<double>(series.bytes);
+    const auto lasting = std::chrono::duration<double>(series.last - series.slow_since);
+    worst = {series.kind, series.bytes,   series.centre.median * bytes, series.now.Median() * bytes,
+             series.z,    lasting.count()};
   }
   return worst;
 }
 
-void DelayMatrix::Add(const PeerSums& sums) {
+void DelayMatrix::Add(const RankTransfers& transfers) {
+  const PeerTransfers& sums = transfers.sums;
   if (sums.direction != Direction::kSend) return;  // a receiver waits for all ranks before it
   if (sums.bytes == 0) return;
-  const auto key = std::pair(sums.rank.value, sums.peer.value);
+  const auto key = std::pair(transfers.rank.value, transfers.peer.value);
   auto found = cells_.find(key);
   if (found == cells_.end()) {
     if (cells_.size() >= cells_max_) return;
     found = cells_.emplace(key, Cell{}).first;
   }
-  found->second.ns_per_byte.Add(static_cast<float>(sums.wait_ns) / static_cast<float>(sums.bytes));
-  found->second.operations += sums.operations;
+  found->second.ns_per_byte.Add(static_cast<float>(sums.transfer_ns) /
+                                static_cast<float>(sums.bytes));
+  found->second.operations += sums.transfers;
   operations_ = std::max(operations_, found->second.operations);
 }
 

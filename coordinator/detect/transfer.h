@@ -21,7 +21,7 @@ class TransferMonitor {
   void Add(const GatheredOperation& operation, double iteration_ns);
 
   struct Slow {
-    Func func = Func::kOther;
+    CollectiveKind kind = CollectiveKind::kOther;
     uint64_t bytes = 0;
     double usual_ns = 0;  // for the same number of bytes
     double now_ns = 0;
@@ -36,16 +36,17 @@ class TransferMonitor {
   /// Whether some kind took more than 1.5 times as long in the last stretch. Slow transfers can
   /// make ranks look late.
   bool much_slower() const {
-    return std::any_of(kinds_.begin(), kinds_.end(), [](const Kind& kind) {
-      return kind.slow_stretches > 0 && kind.newest > 1.5 * kind.centre.median;
+    return std::any_of(series_.begin(), series_.end(), [](const Series& series) {
+      return series.slow_stretches > 0 && series.newest > 1.5 * series.centre.median;
     });
   }
 
  private:
-  /// A stretch lasts some seconds and at least one iteration. Shorter congestion is normal.
-  struct Kind {
+  /// Operations of one kind, algorithm, protocol and power of two of the size. A stretch lasts some
+  /// seconds and at least one iteration. Shorter congestion is normal.
+  struct Series {
     uint32_t key = 0;
-    Func func = Func::kOther;
+    CollectiveKind kind = CollectiveKind::kOther;
     uint64_t bytes = 0;
     Recent<double, 64> costs;     // ns per byte, in this stretch
     Clock::TimePoint begin;       // of this stretch
@@ -59,10 +60,10 @@ class TransferMonitor {
     uint32_t seen = 0;
     Clock::TimePoint last;
   };
-  void EndStretch(Kind& kind);
+  void EndStretch(Series& series);
 
   DetectorOptions options_;
-  std::vector<Kind> kinds_;
+  std::vector<Series> series_;
   Clock::Duration longest_ended_{0};
 };
 
@@ -72,7 +73,7 @@ class DelayMatrix {
  public:
   explicit DelayMatrix(size_t cells_max) : cells_max_(cells_max) {}
 
-  void Add(const PeerSums& sums);
+  void Add(const RankTransfers& transfers);
   /// The largest number of operations measured on one connection.
   uint64_t operations() const { return operations_; }
 

@@ -11,12 +11,12 @@ namespace {
 /// ordinals.
 struct Started {
   Index comm = kNone;
-  Func func = Func::kOther;
-  uint64_t seq = 0;
+  CollectiveKind kind = CollectiveKind::kOther;
+  uint64_t sequence = 0;
   uint64_t pair = 0;
   uint32_t rank = 0;
   const Flight* flight = nullptr;
-  auto key() const { return std::tie(comm, func, pair, seq); }
+  auto key() const { return std::tie(comm, kind, pair, sequence); }
 };
 
 std::vector<Started> StartedFlights(const Table& table) {
@@ -27,25 +27,25 @@ std::vector<Started> StartedFlights(const Table& table) {
     const RankState& state = table.rank(rank).latest;
     if (state.process_state == 'T' || !state.alive) continue;
     for (const Flight& flight : table.rank(rank).flights) {
-      if (flight.state != FlightState::kStarted) continue;
+      if (!flight.started) continue;
       // A communicator of one rank has no peers to wait for.
       if (table.comm(flight.comm).members.size() < 2) continue;
-      Started entry{flight.comm, flight.func, flight.seq, 0, rank, &flight};
-      if (IsPairwise(flight.func)) {
+      Started entry{flight.comm, flight.record.kind, flight.record.sequence, 0, rank, &flight};
+      if (IsPairwise(flight.record.kind)) {
         if (!flight.edge) continue;  // the peer is unknown
         const uint64_t peer = flight.edge->peer.value;
-        entry.pair = flight.func == Func::kSend ? uint64_t{rank} << 32U | peer
-                                                : peer << 32U | uint64_t{rank};
-        entry.func = Func::kSend;
-        entry.seq = 0;
+        entry.pair = flight.record.kind == CollectiveKind::kSend ? uint64_t{rank} << 32U | peer
+                                                                 : peer << 32U | uint64_t{rank};
+        entry.kind = CollectiveKind::kSend;
+        entry.sequence = 0;
       }
       started.push_back(entry);
     }
   }
   std::sort(started.begin(), started.end(), [](const Started& a, const Started& b) {
     // Of several transfers of a rank with the same peer, the oldest comes first.
-    return std::tie(a.comm, a.func, a.pair, a.seq, a.rank, b.flight->age_ns) <
-           std::tie(b.comm, b.func, b.pair, b.seq, b.rank, a.flight->age_ns);
+    return std::tie(a.comm, a.kind, a.pair, a.sequence, a.rank, b.flight->age_ns) <
+           std::tie(b.comm, b.kind, b.pair, b.sequence, b.rank, a.flight->age_ns);
   });
   return started;
 }
@@ -66,12 +66,11 @@ class Marks {
 /// The number of operations of the kind that the member is known to have completed.
 uint64_t LeftCount(const Table& table, uint32_t position, const Operation& operation) {
   const CommInfo& comm = table.comm(operation.comm);
-  const auto& row = comm.completed[static_cast<size_t>(operation.func)];
+  const auto& row = comm.completed[static_cast<size_t>(operation.kind)];
   uint64_t left = row.empty() ? 0 : row[position];
   for (const Flight& flight : table.rank(comm.members[position]).flights) {
-    if (flight.comm == operation.comm && flight.func == operation.func &&
-        flight.state == FlightState::kStarted) {
-      left = std::max(left, flight.seq);
+    if (flight.comm == operation.comm && flight.record.kind == operation.kind && flight.started) {
+      left = std::max(left, flight.record.sequence);
     }
   }
   return left;
@@ -93,9 +92,9 @@ bool FindAbsent(const Table& table, uint64_t pair, Marks& marks, Operation& oper
   for (uint32_t position = 0; position < members.size(); ++position) {
     const uint32_t rank = members[position];
     const uint64_t left = LeftCount(table, position, operation);
-    if (left > operation.seq + 1 && IsSynchronous(operation.func)) {
+    if (left > operation.sequence + 1 && IsSynchronous(operation.kind)) {
       far_ahead.push_back(rank);
-    } else if (left > operation.seq) {
+    } else if (left > operation.sequence) {
       operation.left.push_back(rank);
     } else if (!marks.Has(rank)) {
       operation.absent.push_back(rank);
@@ -216,8 +215,8 @@ WaitsForGraph BuildWaitsFor(const Table& table) {
   for (size_t begin = 0, end = 0; begin < started.size(); begin = end) {
     const auto index = static_cast<uint32_t>(graph.operations.size());
     Operation operation{.comm = started[begin].comm,
-                        .func = started[begin].func,
-                        .seq = started[begin].seq,
+                        .kind = started[begin].kind,
+                        .sequence = started[begin].sequence,
                         .youngest_ns = started[begin].flight->age_ns,
                         .starters = {},
                         .absent = {},

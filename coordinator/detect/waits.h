@@ -12,8 +12,8 @@ namespace holdfast::detect {
 /// One operation that at least one rank has started.
 struct Operation {
   Index comm = kNone;
-  Func func = Func::kOther;
-  uint64_t seq = 0;
+  CollectiveKind kind = CollectiveKind::kOther;
+  uint64_t sequence = 0;
   uint64_t oldest_ns = 0;    // since the first rank started it
   uint64_t youngest_ns = 0;  // since the most recent rank started it
   struct Starter {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "coordinator/api/telemetry_convert.h"
 #include "storage/base/log.h"
 
 namespace holdfast::coord {
@@ -21,39 +22,14 @@ constexpr uint32_t kSampledOperations = 20;
 constexpr int64_t kSinceMsMax = 86'400'000;  // a day
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kCommunicatorsMax = 65'536;  // of one job
-constexpr uint32_t kUnknownRank = ~0U;
-
-template <typename Enum>
-Enum Bounded(uint32_t number, uint32_t most) {
-  return static_cast<Enum>(number <= most ? number : 0);
-}
+constexpr Rank kUnknownRank{~0U};
 
 /// Returns the rank at an index of a communicator, or kUnknownRank.
 template <typename Communicators>
-uint32_t RankAt(const Communicators& communicators, uint64_t id, uint32_t index) {
+Rank RankAt(const Communicators& communicators, CommunicatorId id, uint32_t index) {
   auto found = communicators.find(id);
   if (found == communicators.end() || index >= found->second.ranks.size()) return kUnknownRank;
   return found->second.ranks[index];
-}
-
-detect::Collective Operation(const pb::ObservedOperation& observed, Rank rank) {
-  detect::Collective out;
-  out.rank = rank;
-  out.comm = {observed.communicator()};
-  out.func = Bounded<detect::Func>(observed.kind(), detect::kFuncMax);
-  out.dtype = static_cast<uint8_t>(observed.dtype());
-  out.algo = static_cast<uint8_t>(observed.algorithm());
-  out.proto = static_cast<uint8_t>(observed.protocol());
-  out.seq = observed.sequence();
-  out.bytes = observed.bytes();
-  out.start_ns = observed.start_ns();
-  out.stop_ns = observed.start_ns() + observed.duration_ns();
-  if (observed.queued_ns() != 0 && observed.queued_ns() < observed.start_ns()) {
-    out.enqueue_ns = observed.start_ns() - observed.queued_ns();
-  }
-  out.blocked_ns = observed.blocked_ns();
-  out.moved_bytes = observed.moved_bytes();
-  return out;
 }
 
 /// Converts a mask of phases of holdfast.h into the detector's mask.
@@ -183,36 +159,34 @@ Watcher::Counts Watcher::counts() {
   return counts;
 }
 
-void Watcher::Learn(const pb::ObservedCommunicator& observed, uint32_t rank, Job& job,
-                    detect::Digest* out) {
-  if (observed.size() == 0 || observed.size() > job.world || observed.index() >= observed.size()) {
+void Watcher::Learn(const Communicator& communicator, Rank rank, Job& job, detect::Digest* out) {
+  if (communicator.size == 0 || communicator.size > job.world ||
+      communicator.index >= communicator.size) {
     return;
   }
-  auto found = job.communicators.find(observed.id());
+  auto found = job.communicators.find(communicator.id);
   if (found == job.communicators.end()) {
     if (job.communicators.size() >= kCommunicatorsMax) return;
-    found = job.communicators.try_emplace(observed.id()).first;
-    found->second.ranks.assign(observed.size(), kUnknownRank);
-    found->second.role = Bounded<detect::Role>(observed.role(), detect::kRoleMax);
+    found = job.communicators.try_emplace(communicator.id).first;
+    found->second.ranks.assign(communicator.size, kUnknownRank);
+    found->second.role = communicator.role;
   }
   Members& members = found->second;
-  const auto set = [&members, &job](uint32_t index, uint32_t member) {
-    if (index >= members.ranks.size() || member >= job.world) return;
+  const auto set = [&members, &job](size_t index, Rank member) {
+    if (index >= members.ranks.size() || member.value >= job.world) return;
     if (members.ranks[index] == kUnknownRank) ++members.known;
     members.ranks[index] = member;
   };
-  if (static_cast<uint32_t>(observed.members_size()) == observed.size()) {
-    for (int i = 0; i < observed.members_size(); ++i) {
-      set(static_cast<uint32_t>(i), observed.members(i));
-    }
+  if (communicator.members.size() == communicator.size) {
+    for (size_t i = 0; i < communicator.size; ++i) set(i, communicator.members[i]);
   } else {
-    set(observed.index(), rank);
+    set(communicator.index, rank);
   }
   if (members.known != members.ranks.size()) return;
-  detect::Communicator& complete = out->communicators.emplace_back();
-  complete.id = {observed.id()};
-  complete.role = members.role;
-  for (const uint32_t member : members.ranks) complete.members.push_back(Rank{member});
+  out->communicators.push_back({.id = communicator.id,
+                                .role = members.role,
+                                .size = static_cast<uint32_t>(members.ranks.size()),
+                                .members = members.ranks});
 }
 
 detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
@@ -235,49 +209,27 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
     state.phases = PhaseBits(observed.phases());
     state.step = observed.step();
     job.step = std::max(job.step, observed.step());
-    state.heartbeat_age_ns = observed.silent_ns();
+    state.silent_ns = observed.silent_ns();
     state.since_step_ns = observed.since_step_ns();
     freshest_ms = std::min(freshest_ms, static_cast<int64_t>(observed.since_step_ns() / 1'000'000));
-    for (const pb::ObservedStep& step : observed.steps()) {
-      state.steps_done.push_back({step.step(), step.duration_ns()});
+    for (const pb::StepTime& step : observed.steps()) state.steps.push_back(FromProto(step));
+    for (const auto& one : observed.communicators()) Learn(FromProto(one), rank, job, &out);
+    for (const auto& one : observed.ended()) out.ended.push_back({rank, FromProto(one)});
+    for (const auto& one : observed.completed()) out.completed.push_back({rank, FromProto(one)});
+    for (const auto& one : observed.in_flight()) {
+      const InFlight in_flight = FromProto(one);
+      detect::RankFlight& flight = out.in_flight.emplace_back(
+          detect::RankFlight{rank, in_flight.record, in_flight.started, in_flight.age_ns});
+      if (!in_flight.edge) continue;
+      // An idle edge names the peer of the send or receive that the program called.
+      const EdgeWait& edge = *in_flight.edge;
+      const Rank peer = RankAt(job.communicators, in_flight.record.communicator, edge.peer);
+      if (peer != kUnknownRank) flight.edge = detect::PeerEdge{peer, edge.direction, edge.state};
     }
-    for (const auto& one : observed.communicators()) Learn(one, observed.rank(), job, &out);
-    for (const auto& one : observed.operations()) out.collectives.push_back(Operation(one, rank));
-    for (const pb::ObservedCount& one : observed.completed()) {
-      out.completed.push_back({rank,
-                               {one.communicator()},
-                               Bounded<detect::Func>(one.kind(), detect::kFuncMax),
-                               one.count()});
-    }
-    for (const pb::ObservedFlight& one : observed.in_flight()) {
-      const detect::Collective operation = Operation(one.operation(), rank);
-      detect::InFlight& flight = out.in_flight.emplace_back();
-      flight.rank = rank;
-      flight.comm = operation.comm;
-      flight.func = operation.func;
-      flight.dtype = operation.dtype;
-      flight.state = one.started() ? detect::FlightState::kStarted : detect::FlightState::kEnqueued;
-      flight.seq = operation.seq;
-      flight.bytes = operation.bytes;
-      flight.age_ns = one.age_ns();
-      // An edge without a connection names the peer of the send or receive that the program called.
-      const uint32_t peer = RankAt(job.communicators, operation.comm.value, one.peer());
-      if (!one.has_edge() || peer == kUnknownRank) continue;
-      flight.edge = detect::PeerEdge{
-          Rank{peer}, one.direction() == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
-          Bounded<detect::EdgeState>(one.edge_state(), detect::kEdgeStateMax)};
-    }
-    for (const pb::ObservedPeer& one : observed.peers()) {
-      const uint32_t peer = RankAt(job.communicators, one.communicator(), one.peer());
-      if (peer == kUnknownRank) continue;
-      out.peer_sums.push_back(
-          {rank,
-           Rank{peer},
-           {one.communicator()},
-           one.direction() == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
-           one.bytes(),
-           one.wait_ns(),
-           one.transfers()});
+    for (const auto& one : observed.peers()) {
+      const PeerTransfers sums = FromProto(one);
+      const Rank peer = RankAt(job.communicators, sums.communicator, sums.peer);
+      if (peer != kUnknownRank) out.peers.push_back({rank, peer, sums});
     }
   }
   for (const pb::ObservedReach& one : digest.reach()) {
@@ -325,7 +277,7 @@ bool Watcher::IsSettling(Clock::TimePoint now) {
 void Watcher::Evaluate(const std::string& name, Job& job, std::vector<FaultDetected>* found) {
   const auto now = clock_.Now();
   const std::vector<detect::Verdict> verdicts = job.detector->Evaluate(now);
-  if (!job.detector->wanted_peer_sums().empty() && now - job.sampled_at >= kSampleInterval) {
+  if (!job.detector->wanted_transfers().empty() && now - job.sampled_at >= kSampleInterval) {
     job.sampled_at = now;
     ++job.sampling;
   }

@@ -14,6 +14,7 @@
 #include "coordinator/server/attendance.h"
 #include "storage/base/clock.h"
 #include "storage/base/mutex.h"
+#include "storage/collective/collective.h"
 
 namespace holdfast::coord {
 
@@ -50,15 +51,15 @@ class Watcher {
  private:
   /// Members of a communicator, collected from its ranks: each may report only its own index.
   struct Members {
-    detect::Role role = detect::Role::kUnknown;
-    std::vector<uint32_t> ranks;  // by index; kUnknownRank
+    CommunicatorRole role = CommunicatorRole::kUnknown;
+    std::vector<Rank> ranks;  // by index; kUnknownRank
     uint32_t known = 0;
   };
   struct Job {
     Incarnation incarnation;
     uint32_t world = 0;
     std::unique_ptr<detect::Detector> detector;
-    std::map<uint64_t, Members> communicators;
+    std::map<CommunicatorId, Members> communicators;
     std::map<std::string, int64_t> since_step_ms;  // by node: the smallest of its ranks
     std::set<std::string> published;
     uint64_t step = 0;              // the newest of any rank
@@ -81,8 +82,7 @@ class Watcher {
                                const Job& job);
   void Publish(const detect::Verdict& verdict, const std::string& name, bool publish_hangs,
                Job& job, std::vector<FaultDetected>* found) HOLDFAST_REQUIRES(mutex_);
-  static void Learn(const coordinator::ObservedCommunicator& observed, uint32_t rank, Job& job,
-                    detect::Digest* out);
+  static void Learn(const Communicator& communicator, Rank rank, Job& job, detect::Digest* out);
 
   const std::function<void(FaultDetected)> publish_;
   const Attendance& attendance_;

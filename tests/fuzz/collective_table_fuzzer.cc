@@ -45,15 +45,15 @@ void Fill(CollectiveTable& table) {
     entry.begun[1] = 3;
     entry.tag = 3;
   }
-  CollectiveValues values;
-  values.kind = CollectiveKind::kAllReduce;
-  values.enqueued_ns = values.started_ns = 1000;
-  StoreValues(table.in_flight[0], values);
+  CollectiveRecord record;
+  record.kind = CollectiveKind::kAllReduce;
+  record.enqueued_ns = record.started_ns = 1000;
+  StoreRecord(table.in_flight[0], record);
   table.in_flight[0].tag = 1;
-  values.ended_ns = 2000;
+  record.ended_ns = 2000;
   for (uint64_t ticket = 0; ticket < 3; ++ticket) {
-    values.sequence = ticket;
-    StoreValues(table.ring[ticket], values);
+    record.sequence = ticket;
+    StoreRecord(table.ring[ticket], record);
     table.ring[ticket].tag = 2 * ticket + 2;
   }
   table.ring_head = 3;

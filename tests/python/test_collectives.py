@@ -54,7 +54,7 @@ def test_a_rank_that_hangs_is_named(cluster, tmp_path):
         wait_until(hang, seconds=60, what="the incident")
         assert hang()[0]["kind"] == "non-communication hang", hang()
         assert hang()[0]["ranks"] == [1], hang()
-        assert "have been in allreduce" in json.dumps(hang()[0]["evidence"]), hang()
+        assert "have been in AllReduce" in json.dumps(hang()[0]["evidence"]), hang()
     finally:
         cluster.cli("stop", "hangs", "--now")
 

@@ -1,6 +1,8 @@
 """Tests of the binding of holdfast.h, without torch."""
 
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 import holdfast
 import numpy
 import pytest
+from holdfast import records
 
 
 def state(*names, size=1000):
@@ -176,3 +179,14 @@ def test_records_need_no_client():
     holdfast.records.forget_communicator(7)
     with pytest.raises(holdfast.InvalidArgumentError):
         holdfast.records.describe_communicator(0, [0, 1], 5)
+
+
+@pytest.mark.parametrize("cxx, python", [("CollectiveKind", records.Kind),
+                                         ("CommunicatorRole", records.Role)])
+def test_kinds_and_roles_have_the_numbers_of_the_library(cxx, python):
+    root = pathlib.Path(__file__).parents[2]
+    header = (root / "storage/collective/collective.h").read_text()
+    body = re.search(rf"enum class {cxx} : \w+ {{(.*?)}};", header, re.DOTALL).group(1)
+    numbers = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
+               for name, number in re.findall(r"k(\w+) = (\d+)", body)}
+    assert numbers == {one.name: one.value for one in python}

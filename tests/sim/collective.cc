@@ -7,11 +7,7 @@
 
 namespace holdfast::sim {
 
-using detect::Direction;
-using detect::EdgeState;
-using detect::FlightState;
-using detect::Func;
-using detect::InFlight;
+using detect::RankFlight;
 
 namespace {
 
@@ -43,38 +39,38 @@ double Trace::LinkFactor(const Part& part, uint32_t group) const {
   return family.group_of[truth_.ranks.front()] == group ? link_slowdown_ : 1;
 }
 
-void Trace::HangRank(uint32_t rank, const InFlight& flight, double at_s) {
+CollectiveRecord Trace::RecordOf(const Part& part, uint32_t group, uint64_t sequence) const {
+  return {.communicator = IdOf(part.family, group),
+          .sequence = sequence,
+          .bytes = part.bytes,
+          .kind = part.collective,
+          .dtype = 7};
+}
+
+void Trace::HangRank(uint32_t rank, const RankFlight& flight, double at_s) {
   RankState& state = ranks_[rank];
   state.stuck = true;
-  InFlight entry = flight;
+  RankFlight entry = flight;
   entry.rank = Rank{rank};
-  entry.state = FlightState::kStarted;
+  entry.started = true;
   nodes_[rank / job_.ranks_per_node].long_operations.push_back({entry, at_s, 1e18});
   state.t = at_s;
   last_moved_s_ = std::max(last_moved_s_, at_s);
 }
 
-void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s) {
+void Trace::Transferred(uint32_t rank, CollectiveRecord& record, double from_s, double to_s) {
   RankState& state = ranks_[rank];
   Node& node = nodes_[rank / job_.ranks_per_node];
-  record.rank = Rank{rank};
-  record.start_ns = LocalNs(node, from_s);
-  record.stop_ns = LocalNs(node, to_s);
-  record.enqueue_ns = record.start_ns;
+  record.started_ns = LocalNs(node, from_s);
+  record.ended_ns = LocalNs(node, to_s);
+  record.enqueued_ns = record.started_ns;
   record.blocked_ns = static_cast<uint64_t>(state.blocked_s * node.rate * 1e9) + 1;
   record.moved_bytes = static_cast<uint64_t>(state.moved) + 1;
-  node.done.push_back(record);
+  node.done.push_back({Rank{rank}, record});
   node.done_at_s.push_back(to_s);
   if (to_s - from_s > kReportedAgeS) {
-    InFlight flight{.rank = Rank{rank},
-                    .comm = record.comm,
-                    .func = record.func,
-                    .dtype = record.dtype,
-                    .state = FlightState::kStarted,
-                    .seq = record.seq,
-                    .bytes = record.bytes,
-                    .age_ns = 0,
-                    .edge = {}};
+    RankFlight flight{.rank = Rank{rank}, .record = record, .started = true};
+    flight.record.ended_ns = 0;
     node.long_operations.push_back({flight, from_s, to_s});
   }
   state.blocked_s += to_s - from_s;
@@ -84,7 +80,7 @@ void Trace::Transferred(uint32_t rank, detect::Collective& record, double from_s
 }
 
 void Trace::Collective(const Part& part) {
-  uint64_t& seq = seq_[part.family][static_cast<size_t>(part.func)];
+  uint64_t& seq = seq_[part.family][static_cast<size_t>(part.collective)];
   const auto groups = static_cast<uint32_t>(job_.families[part.family].groups.size());
   for (uint32_t group = 0; group < groups; ++group) CollectiveOf(part, group, seq);
   ++seq;
@@ -92,13 +88,7 @@ void Trace::Collective(const Part& part) {
 
 /// A member will not join: the others stay in the operation.
 void Trace::Block(const Part& part, uint32_t group, uint64_t seq) {
-  InFlight flight{.rank = {},
-                  .comm = IdOf(part.family, group),
-                  .func = part.func,
-                  .dtype = 7,
-                  .seq = seq,
-                  .bytes = part.bytes,
-                  .edge = {}};
+  RankFlight flight{.rank = {}, .record = RecordOf(part, group, seq)};
   for (uint32_t rank : job_.families[part.family].groups[group]) {
     if (!ranks_[rank].stuck) HangRank(rank, flight, ranks_[rank].t);
   }
@@ -108,7 +98,7 @@ void Trace::Mismatch(const Part& part, uint32_t group, uint64_t seq) {
   Block(part, group, seq);
   const uint32_t rank = truth_.ranks.front();
   for (auto& operation : nodes_[rank / job_.ranks_per_node].long_operations) {
-    if (operation.flight.rank.value == rank) operation.flight.bytes += 4096;
+    if (operation.flight.rank.value == rank) operation.flight.record.bytes += 4096;
   }
   truth_.onset_s = ranks_[rank].t;
 }
@@ -130,20 +120,14 @@ void Trace::DropEdge(const Part& part, uint32_t group, uint64_t seq) {
     const uint32_t rank = members[i];
     const uint32_t next = members[(i + stride) % n];
     const uint32_t previous = members[(i + n - stride) % n];
-    InFlight flight{.rank = {},
-                    .comm = IdOf(part.family, group),
-                    .func = part.func,
-                    .dtype = 7,
-                    .seq = seq,
-                    .bytes = part.bytes,
-                    .edge = {}};
+    RankFlight flight{.rank = {}, .record = RecordOf(part, group, seq)};
     detect::PeerEdge edge;
     if (rank == from) {
       edge = {Rank{truth_.peer}, Direction::kSend, EdgeState::kSendWait, stopped_at};
     } else if (rank == truth_.peer) {
-      edge = {Rank{from}, Direction::kRecv, EdgeState::kRecvWait, stopped_at};
+      edge = {Rank{from}, Direction::kReceive, EdgeState::kReceiveWait, stopped_at};
     } else if (noise_.Chance(0.5)) {
-      edge = {Rank{previous}, Direction::kRecv, EdgeState::kRecvWait,
+      edge = {Rank{previous}, Direction::kReceive, EdgeState::kReceiveWait,
               stopped_at + 1 + noise_.random().Below(4)};
     } else {
       edge = {Rank{next}, Direction::kSend, EdgeState::kSendPeerWait,
@@ -156,9 +140,9 @@ void Trace::DropEdge(const Part& part, uint32_t group, uint64_t seq) {
   truth_.onset_s = last;
 }
 
-void Trace::PeerSumsOf(const Part& part, uint32_t group, double transfer_s) {
+void Trace::TransfersOf(const Part& part, uint32_t group, double transfer_s) {
   const Family& family = job_.families[part.family];
-  const detect::CommId id = IdOf(part.family, group);
+  const CommunicatorId id = IdOf(part.family, group);
   if (!family.crosses_nodes || std::find(wanted_.begin(), wanted_.end(), id) == wanted_.end()) {
     return;
   }
@@ -170,13 +154,21 @@ void Trace::PeerSumsOf(const Part& part, uint32_t group, double transfer_s) {
       double wait_ns = kWaitNsPerByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
       if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
       if (HotEdge(members[i], members[to])) wait_ns *= link_slowdown_;
-      nodes_[members[i] / job_.ranks_per_node].sums.push_back({Rank{members[i]}, Rank{members[to]},
-                                                               id, Direction::kSend, bytes,
-                                                               static_cast<uint64_t>(wait_ns), 1});
+      PeerTransfers sent{.communicator = id,
+                         .direction = Direction::kSend,
+                         .transfers = 1,
+                         .bytes = bytes,
+                         .transfer_ns = static_cast<uint64_t>(wait_ns)};
+      nodes_[members[i] / job_.ranks_per_node].sums.push_back(
+          {Rank{members[i]}, Rank{members[to]}, sent});
       // The receiver waits for the complete operation, as all ranks behind a slow connection do.
+      PeerTransfers received{.communicator = id,
+                             .direction = Direction::kReceive,
+                             .transfers = 1,
+                             .bytes = bytes,
+                             .peer_wait_ns = static_cast<uint64_t>(transfer_s * 1e9)};
       nodes_[members[to] / job_.ranks_per_node].sums.push_back(
-          {Rank{members[to]}, Rank{members[i]}, id, Direction::kRecv, bytes,
-           static_cast<uint64_t>(transfer_s * 1e9), 1});
+          {Rank{members[to]}, Rank{members[i]}, received});
     }
   }
 }
@@ -218,7 +210,7 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
   if (absent) {
     const bool behind = truth_.kind == FaultKind::kSkipped && has_faulty && injected_ &&
                         part.family == job_.parts[fault_part_].family &&
-                        part.func == job_.parts[fault_part_].func;
+                        part.collective == job_.parts[fault_part_].collective;
     Block(part, group, behind ? seq - 1 : seq);
     return;
   }
@@ -226,9 +218,8 @@ void Trace::CollectiveOf(const Part& part, uint32_t group, uint64_t seq) {
   double transfer_s = part.share * nominal_s_ * tokens * LinkFactor(part, group) *
                       noise_.LogNormal(conditions_.transfer_sigma);
   if (noise_.Chance(conditions_.congestion_chance)) transfer_s *= noise_.Pareto(1.1, 1.5, 5);
-  PeerSumsOf(part, group, transfer_s);
-  const detect::CommId id = IdOf(part.family, group);
-  detect::Collective record{.rank = {}, .comm = id, .func = part.func, .dtype = 7, .seq = seq};
+  TransfersOf(part, group, transfer_s);
+  CollectiveRecord record = RecordOf(part, group, seq);
   for (uint32_t rank : members) {
     RankState& state = ranks_[rank];
     record.bytes = part.by_tokens
@@ -250,6 +241,17 @@ void Trace::Pipeline(const Part& part) {
   const double move_s = slot_s * 0.02;
   std::vector<double> ends(count);  // of the previous stage, by microbatch; 1e18: never
   for (uint32_t replica = 0; replica < replicas; ++replica) {
+    const auto waiting = [&](uint32_t rank, uint32_t from, uint64_t microbatch) {
+      return RankFlight{
+          .rank = Rank{rank},
+          .record = {.communicator = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
+                     .bytes = 1U << 20U,
+                     .kind = CollectiveKind::kReceive,
+                     .dtype = 7},
+          .started = true,
+          .edge = detect::PeerEdge{Rank{from}, Direction::kReceive, EdgeState::kReceiveWait,
+                                   microbatch}};
+    };
     for (const bool backward : {false, true}) {
       std::fill(ends.begin(), ends.end(), 0);
       for (uint32_t i = 0; i < job_.stages; ++i) {
@@ -265,15 +267,7 @@ void Trace::Pipeline(const Part& part) {
           const double ready = ends[m] + move_s;
           if (ends[m] > 1e17) {
             const uint32_t from = backward ? rank + replicas : rank - replicas;
-            HangRank(
-                rank,
-                {.rank = {},
-                 .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
-                 .func = Func::kRecv,
-                 .dtype = 7,
-                 .bytes = 1U << 20U,
-                 .edge = detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
-                state.t);
+            HangRank(rank, waiting(rank, from, m), state.t);
             ends[m] = 1e18;
             continue;
           }
@@ -281,16 +275,7 @@ void Trace::Pipeline(const Part& part) {
             const uint32_t from = backward ? rank + replicas : rank - replicas;
             if (ready - state.t > kReportedAgeS) {
               nodes_[rank / job_.ranks_per_node].long_operations.push_back(
-                  {{.rank = Rank{rank},
-                    .comm = IdOf(static_cast<uint32_t>(job_.families.size()), replica),
-                    .func = Func::kRecv,
-                    .dtype = 7,
-                    .state = FlightState::kStarted,
-                    .bytes = 1U << 20U,
-                    .edge =
-                        detect::PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kRecvWait, m}},
-                   state.t,
-                   ready});
+                  {waiting(rank, from, m), state.t, ready});
             }
             state.blocked_s += ready - state.t;
             state.t = ready;

@@ -18,7 +18,7 @@ inline constexpr Shape kShapes[] = {Shape::kData, Shape::kTensorData, Shape::kPi
 
 /// Communicators of one role: every rank is in exactly one of them.
 struct Family {
-  detect::Role role = detect::Role::kUnknown;
+  CommunicatorRole role = CommunicatorRole::kUnknown;
   std::vector<std::vector<uint32_t>> groups;  // of ranks
   std::vector<uint32_t> group_of;             // by rank
   bool crosses_nodes = false;                 // its transfers use connections that can be slow
@@ -33,7 +33,7 @@ struct Part {
   double share = 0;  // of the iteration's nominal time, for computing or for the transfer
   Load load = Load::kDense;
   uint32_t family = 0;
-  detect::Func func = detect::Func::kOther;
+  CollectiveKind collective = CollectiveKind::kOther;
   uint64_t bytes = 0;
   bool by_tokens = false;  // bytes and duration are proportional to the rank's tokens
 };

@@ -177,7 +177,7 @@ Outcome RunScenario(const Scenario& scenario, uint64_t seed, const RunLimits& li
         if (exact) found.insert(named.begin(), named.end());
         outcome.exact = found.size() == truth.ranks.size();
       }
-      trace.WantPeerSums(detector.wanted_peer_sums());
+      trace.WantTransfers(detector.wanted_transfers());
       if (outcome.exact && ticks_left-- == 0) done = true;
       if (IsHang(truth.kind) && tick_s > truth.onset_s + limits.seconds_after) done = true;
     }

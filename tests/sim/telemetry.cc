@@ -7,8 +7,7 @@
 namespace holdfast::sim {
 
 using detect::Digest;
-using detect::FlightState;
-using detect::InFlight;
+using detect::RankFlight;
 
 namespace {
 
@@ -54,7 +53,7 @@ void Trace::ReportRank(uint32_t rank, double at_s, Digest& digest) const {
   if (rank % job_.ranks_per_node == 0) {
     for (int i = std::max(1, newest - 1); i <= newest; ++i) {
       if (state.step_end[i] > at_s - kReportPeriodS && state.step_end[i - 1] > 0) {
-        report.steps_done.push_back(
+        report.steps.push_back(
             {state.step_of_end - 2 + static_cast<uint32_t>(i),
              static_cast<uint64_t>((state.step_end[i] - state.step_end[i - 1]) * 1e9)});
       }
@@ -66,7 +65,7 @@ void Trace::ReportRank(uint32_t rank, double at_s, Digest& digest) const {
       case FaultKind::kStopped:
       case FaultKind::kTwoStopped:
         report.process_state = 'T';
-        report.heartbeat_age_ns = static_cast<uint64_t>((at_s - state.t) * 1e9);
+        report.silent_ns = static_cast<uint64_t>((at_s - state.t) * 1e9);
         break;
       case FaultKind::kKilled:
         report.alive = false;
@@ -100,7 +99,7 @@ void Trace::ReportNode(uint32_t index, double at_s) {
   ReportDone(node, at_s, digest);
   for (uint32_t rank = first; rank < end; ++rank) ReportCompleted(rank, at_s, digest);
   ReportEnqueued(index, at_s, digest);
-  digest.peer_sums = std::move(node.sums);
+  digest.peers = std::move(node.sums);
   node.sums.clear();
   Send(at_s, std::move(digest));
 }
@@ -117,10 +116,8 @@ void Trace::ReportCommunicators(uint32_t first, uint32_t end, Digest& digest) co
   }
   for (uint32_t rank = first; job_.stages > 1 && rank < end; ++rank) {
     const uint32_t replicas = job_.world / job_.stages;
-    detect::Communicator pipeline{
-        IdOf(static_cast<uint32_t>(job_.families.size()), rank % replicas),
-        detect::Role::kPipeline,
-        {}};
+    Communicator pipeline{.id = IdOf(static_cast<uint32_t>(job_.families.size()), rank % replicas),
+                          .role = CommunicatorRole::kPipeline};
     for (uint32_t stage = 0; stage < job_.stages; ++stage) {
       pipeline.members.push_back(Rank{stage * replicas + rank % replicas});
     }
@@ -130,10 +127,10 @@ void Trace::ReportCommunicators(uint32_t first, uint32_t end, Digest& digest) co
 
 void Trace::ReportDone(Node& node, double at_s, Digest& digest) const {
   size_t kept = 0;
-  digest.collectives.reserve(node.done.size());
+  digest.ended.reserve(node.done.size());
   for (size_t i = 0; i < node.done.size(); ++i) {
     if (node.done_at_s[i] <= at_s) {
-      digest.collectives.push_back(node.done[i]);
+      digest.ended.push_back(node.done[i]);
     } else {
       node.done[kept] = node.done[i];
       node.done_at_s[kept++] = node.done_at_s[i];
@@ -145,7 +142,7 @@ void Trace::ReportDone(Node& node, double at_s, Digest& digest) const {
                 [&](const Node::LongOperation& operation) { return operation.stop_s <= at_s; });
   for (const Node::LongOperation& operation : node.long_operations) {
     if (operation.start_s > at_s - kReportedAgeS) continue;
-    InFlight flight = operation.flight;
+    RankFlight flight = operation.flight;
     flight.age_ns = static_cast<uint64_t>((at_s - operation.start_s) * node.rate * 1e9);
     digest.in_flight.push_back(flight);
   }
@@ -160,9 +157,9 @@ void Trace::ReportCompleted(uint32_t rank, double at_s, Digest& digest) const {
         count += left_s_[(parity * places_.size() + place) * job_.world + rank] <= at_s ? 1 : 0;
       }
     }
-    const auto [family, func] = places_[kind.front()];
+    const auto [family, collective] = places_[kind.front()];
     digest.completed.push_back(
-        {Rank{rank}, IdOf(family, job_.families[family].group_of[rank]), func, count});
+        {Rank{rank}, {IdOf(family, job_.families[family].group_of[rank]), collective, count}});
   }
 }
 
@@ -176,15 +173,10 @@ void Trace::ReportEnqueued(uint32_t index, double at_s, Digest& digest) const {
   uint32_t part = fault_part_;
   while (job_.parts[part].kind != Part::Kind::kCollective) ++part;
   const Part& next = job_.parts[part];
-  InFlight flight{.rank = Rank{rank},
-                  .comm = IdOf(next.family, job_.families[next.family].group_of[rank]),
-                  .func = next.func,
-                  .dtype = 7,
-                  .state = FlightState::kEnqueued,
-                  .seq = 0,
-                  .bytes = next.bytes,
-                  .age_ns = static_cast<uint64_t>((at_s - truth_.onset_s) * 1e9),
-                  .edge = {}};
+  const uint32_t group = job_.families[next.family].group_of[rank];
+  const RankFlight flight{.rank = Rank{rank},
+                          .record = RecordOf(next, group, 0),
+                          .age_ns = static_cast<uint64_t>((at_s - truth_.onset_s) * 1e9)};
   digest.in_flight.push_back(flight);
 }
 

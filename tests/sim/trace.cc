@@ -5,9 +5,6 @@
 
 namespace holdfast::sim {
 
-using detect::CommId;
-using detect::Func;
-
 namespace {
 
 constexpr double kNever = 1e18;
@@ -18,8 +15,9 @@ Clock::TimePoint DetectorTime(double true_s) {
   return Clock::TimePoint(std::chrono::nanoseconds(static_cast<int64_t>((true_s + 5000) * 1e9)));
 }
 
-CommId Trace::IdOf(uint32_t family, uint32_t group) const {
-  return CommId{(uint64_t{family} + 1) << 32U | (uint64_t{group} * 2654435761U & 0xffffffffU)};
+CommunicatorId Trace::IdOf(uint32_t family, uint32_t group) const {
+  return CommunicatorId{(uint64_t{family} + 1) << 32U |
+                        (uint64_t{group} * 2654435761U & 0xffffffffU)};
 }
 
 Trace::Trace(const Scenario& scenario, uint64_t seed)
@@ -29,7 +27,7 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
       noise_(Random(seed).Next()),  // makes neighbouring seeds independent
       ranks_(scenario.world),
       nodes_(job_.nodes()),
-      seq_(job_.families.size(), std::vector<uint64_t>(detect::kFuncMax + 1)) {
+      seq_(job_.families.size(), std::vector<uint64_t>(kCollectiveKinds)) {
   nominal_s_ = noise_.Uniform(0.5, 1.5);
   if (job_.stages > 1) {
     job_.stage_load.front() = conditions_.first_stage;
@@ -50,17 +48,17 @@ Trace::Trace(const Scenario& scenario, uint64_t seed)
     if (part.kind != Part::Kind::kCollective) continue;
     auto kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& known) {
       const Place& place = places_[known.front()];
-      return place.family == part.family && place.func == part.func;
+      return place.family == part.family && place.collective == part.collective;
     });
     if (kind == kinds_.end()) kind = kinds_.emplace(kinds_.end());
     kind->push_back(places_.size());
-    places_.push_back({part.family, part.func});
+    places_.push_back({part.family, part.collective});
   }
   for (uint32_t f = 0; f < job_.families.size(); ++f) {
-    std::vector<detect::Communicator>& communicators = communicators_.emplace_back();
+    std::vector<Communicator>& communicators = communicators_.emplace_back();
     for (const auto& group : job_.families[f].groups) {
-      detect::Communicator communicator{
-          IdOf(f, static_cast<uint32_t>(communicators.size())), job_.families[f].role, {}};
+      Communicator communicator{.id = IdOf(f, static_cast<uint32_t>(communicators.size())),
+                                .role = job_.families[f].role};
       for (const uint32_t member : group) communicator.members.push_back(Rank{member});
       communicators.push_back(std::move(communicator));
     }
@@ -100,7 +98,8 @@ void Trace::PlaceFault() {
     const bool transfer = part.kind == Part::Kind::kCollective;
     bool fits = !transfer;
     if (kind == FaultKind::kDroppedEdge) fits = transfer && part.family == job_.data_family;
-    if (kind == FaultKind::kMismatched) fits = transfer && part.func != Func::kAllToAll;
+    if (kind == FaultKind::kMismatched)
+      fits = transfer && part.collective != CollectiveKind::kAllToAll;
     if (kind == FaultKind::kSkipped) {
       // The communicator's next operation must differ. Otherwise it takes the place of the skipped
       // one.
@@ -109,8 +108,9 @@ void Trace::PlaceFault() {
              job_.parts[next].family != part.family) {
         next = (next + 1) % job_.parts.size();
       }
-      fits = transfer && part.func != Func::kAllToAll &&
-             (job_.parts[next].func != part.func || job_.parts[next].bytes != part.bytes);
+      fits =
+          transfer && part.collective != CollectiveKind::kAllToAll &&
+          (job_.parts[next].collective != part.collective || job_.parts[next].bytes != part.bytes);
     }
     if (fits) candidates.push_back(i);
   }
@@ -136,7 +136,7 @@ void Trace::BeginIteration() {
   }
   // The experts of one communicator share the tokens that its ranks sent.
   for (uint32_t f = 0; f < job_.families.size(); ++f) {
-    if (job_.families[f].role != detect::Role::kExpert) continue;
+    if (job_.families[f].role != CommunicatorRole::kExpert) continue;
     for (const auto& group : job_.families[f].groups) {
       double sum = 0;
       for (uint32_t rank : group) {

@@ -38,7 +38,7 @@ class Trace {
   /// Returns the next digest that arrives by `until_s`, in order of arrival.
   std::optional<Delivery> Next(double until_s);
   /// From now on, the agents of these communicators' members send PeerSums.
-  void WantPeerSums(const std::vector<detect::CommId>& comms) { wanted_ = comms; }
+  void WantTransfers(const std::vector<CommunicatorId>& comms) { wanted_ = comms; }
 
   const Truth& truth() const { return truth_; }
   const Job& job() const { return job_; }
@@ -46,7 +46,7 @@ class Trace {
   /// Returns the number of iterations between two times. While no rank makes progress, iterations
   /// count at the pace before.
   double IterationsBetween(double from_s, double to_s) const;
-  detect::CommId IdOf(uint32_t family, uint32_t group) const;
+  CommunicatorId IdOf(uint32_t family, uint32_t group) const;
 
  private:
   struct Node {
@@ -55,15 +55,15 @@ class Trace {
     double next_s = 0;
     double lost_at_s = 1e18;
     uint64_t number = 0;
-    std::vector<detect::Collective> done;  // completed and not yet reported
+    std::vector<detect::RankRecord> done;  // completed and not yet reported
     std::vector<double> done_at_s;         // their stop times on the global clock
     struct LongOperation {
-      detect::InFlight flight;
+      detect::RankFlight flight;
       double start_s = 0;
       double stop_s = 0;
     };
     std::vector<LongOperation> long_operations;
-    std::vector<detect::PeerSums> sums;
+    std::vector<detect::RankTransfers> sums;
   };
   struct RankState {
     double t = 0;  // when the rank is ready for its next part
@@ -97,11 +97,12 @@ class Trace {
   void DropEdge(const Part& part, uint32_t group, uint64_t seq);
   void Mismatch(const Part& part, uint32_t group, uint64_t seq);
   double LinkFactor(const Part& part, uint32_t group) const;
-  void PeerSumsOf(const Part& part, uint32_t group, double transfer_s);
+  void TransfersOf(const Part& part, uint32_t group, double transfer_s);
   bool HotEdge(uint32_t from, uint32_t to) const;
   void Pipeline(const Part& part);
-  void HangRank(uint32_t rank, const detect::InFlight& flight, double at_s);
-  void Transferred(uint32_t rank, detect::Collective& record, double from_s, double to_s);
+  void HangRank(uint32_t rank, const detect::RankFlight& flight, double at_s);
+  CollectiveRecord RecordOf(const Part& part, uint32_t group, uint64_t sequence) const;
+  void Transferred(uint32_t rank, CollectiveRecord& record, double from_s, double to_s);
   // telemetry.cc
   void ReportUntil(double until_s);
   void ReportNode(uint32_t index, double at_s);
@@ -122,17 +123,17 @@ class Trace {
   double nominal_s_ = 1;
   std::vector<RankState> ranks_;
   std::vector<Node> nodes_;
-  std::vector<std::vector<uint64_t>> seq_;  // by family and func
+  std::vector<std::vector<uint64_t>> seq_;  // by family and collective
   /// The collectives of an iteration, and when each rank left them in its last two.
   struct Place {
     uint32_t family = 0;
-    detect::Func func = detect::Func::kOther;
+    CollectiveKind collective = CollectiveKind::kOther;
   };
   std::vector<Place> places_;
   /// For each kind of collective, its indices in places_.
   std::vector<std::vector<size_t>> kinds_;
-  std::vector<std::vector<detect::Communicator>> communicators_;  // by family and group
-  std::vector<double> left_s_;  // by parity of the iteration, place, rank
+  std::vector<std::vector<Communicator>> communicators_;  // by family and group
+  std::vector<double> left_s_;                            // by parity of the iteration, place, rank
   double& LeftAt(uint32_t iteration, size_t place, uint32_t rank) {
     return left_s_[((iteration & 1U) * places_.size() + place) * job_.world + rank];
   }
@@ -146,7 +147,7 @@ class Trace {
   bool active_ = false;  // an intermittent fault is active in this iteration
   uint32_t active_left_ = 0;
   double link_slowdown_ = 1;
-  std::vector<detect::CommId> wanted_;
+  std::vector<CommunicatorId> wanted_;
   Truth truth_;
 
   struct Later {

@@ -9,19 +9,19 @@ namespace holdfast::agent {
 namespace {
 using ::testing::SizeIs;
 
-ObservedFlight FlightOf(CollectiveKind kind, uint64_t sequence, bool started, uint64_t age_ms,
-                        uint64_t communicator = 1, uint32_t peer = kNoPeer) {
-  ObservedFlight flight;
-  flight.values.kind = kind;
-  flight.values.communicator = communicator;
-  flight.values.sequence = sequence;
-  flight.values.peer = peer;
+InFlight FlightOf(CollectiveKind kind, uint64_t sequence, bool started, uint64_t age_ms,
+                  uint64_t communicator = 1, uint32_t peer = kNoPeer) {
+  InFlight flight;
+  flight.record.kind = kind;
+  flight.record.communicator = {communicator};
+  flight.record.sequence = sequence;
+  flight.record.peer = peer;
   flight.started = started;
   flight.age_ns = age_ms * 1'000'000;
   return flight;
 }
 
-coordinator::ObservedRank DigestOf(std::vector<ObservedFlight> in_flight) {
+coordinator::ObservedRank DigestOf(std::vector<InFlight> in_flight) {
   ObservedRank observed;
   observed.who = {"gpt", Rank{0}, 2, Incarnation{1}, {100, 7}};
   observed.alive = true;
@@ -32,7 +32,7 @@ coordinator::ObservedRank DigestOf(std::vector<ObservedFlight> in_flight) {
 }
 
 TEST(TelemetryDigestTest, ContainsStartedOperationsAndTheNextOfEachCommunicator) {
-  std::vector<ObservedFlight> in_flight;
+  std::vector<InFlight> in_flight;
   for (uint64_t i = 0; i < 60; ++i) {
     in_flight.push_back(FlightOf(CollectiveKind::kAllReduce, 100 + i, false, 5'000 - i));
     in_flight.push_back(FlightOf(CollectiveKind::kAllGather, 200 + i, false, 4'000 - i, 2));
@@ -42,9 +42,9 @@ TEST(TelemetryDigestTest, ContainsStartedOperationsAndTheNextOfEachCommunicator)
   const auto rank = DigestOf(in_flight);
   ASSERT_THAT(rank.in_flight(), SizeIs(3));
   EXPECT_TRUE(rank.in_flight(0).started());
-  EXPECT_EQ(rank.in_flight(0).operation().sequence(), 99U);
-  EXPECT_EQ(rank.in_flight(1).operation().sequence(), 100U);
-  EXPECT_EQ(rank.in_flight(2).operation().sequence(), 200U);
+  EXPECT_EQ(rank.in_flight(0).record().sequence(), 99U);
+  EXPECT_EQ(rank.in_flight(1).record().sequence(), 100U);
+  EXPECT_EQ(rank.in_flight(2).record().sequence(), 200U);
 }
 
 TEST(TelemetryDigestTest, ATransferHasItsOwnPeer) {
@@ -63,9 +63,9 @@ TEST(TelemetryDigestTest, ATransferHasItsOwnPeer) {
 
 TEST(TelemetryDigestTest, TheConnectionOfAnotherTransferIsIgnored) {
   // The known connection is that of the communicator's oldest transfer.
-  ObservedFlight receive = FlightOf(CollectiveKind::kReceive, 5, true, 2'000, 1, 3);
-  receive.edge = ObservedEdge{1, Direction::kSend, EdgeState::kSendWait, 1};
-  ObservedFlight send = FlightOf(CollectiveKind::kSend, 5, true, 2'000, 1, 1);
+  InFlight receive = FlightOf(CollectiveKind::kReceive, 5, true, 2'000, 1, 3);
+  receive.edge = EdgeWait{1, Direction::kSend, EdgeState::kSendWait, 1};
+  InFlight send = FlightOf(CollectiveKind::kSend, 5, true, 2'000, 1, 1);
   send.edge = receive.edge;
   const auto rank = DigestOf({receive, send});
   EXPECT_EQ(rank.in_flight(0).peer(), 3U);

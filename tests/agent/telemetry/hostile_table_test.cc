@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "tests/agent/telemetry/table_fixture.h"
@@ -67,7 +68,7 @@ TEST_F(HostileTableTest, ConcurrentGarbageGivesPlausibleNumbers) {
   threads.emplace_back([&] {  // the real writer writes concurrently
     while (!stop) {
       recorder_.Step(client::MonotonicNs(), false);
-      recorder_.Add({.communicator = kGroup, .peer = 1, .bytes = 1});
+      recorder_.Add({.communicator = kGroup, .peer = 1, .transfers = 1, .bytes = 1});
       recorder_.End(recorder_.Begin(AllReduce(1), {}));
     }
   });
@@ -99,9 +100,9 @@ TEST_F(HostileTableTest, ImplausibleTimesAreNonsense) {
   ASSERT_TRUE(DescribeGroup(recorder_).ok());
   recorder_.Begin(AllReduce(1), {});
   ASSERT_THAT(Read().in_flight, SizeIs(1));
-  CollectiveRecord& entry =
+  CollectiveEntry& entry =
       *std::find_if(std::begin(table().in_flight), std::end(table().in_flight),
-                    [](const CollectiveRecord& record) { return record.tag % 2 == 1; });
+                    [](const CollectiveEntry& one) { return one.tag % 2 == 1; });
   const uint64_t before = entry.started_ns;
   for (uint64_t wrong : {~0ULL, 1ULL, before + (1ULL << 50)}) {
     entry.started_ns = wrong;
@@ -130,8 +131,7 @@ TEST_F(HostileTableTest, AStepInTheFutureIsNonsense) {
 }
 
 TEST_F(HostileTableTest, ImplausibleCommunicatorsAreNonsense) {
-  const std::vector<uint32_t> members = {0, 1};
-  ASSERT_TRUE(recorder_.Describe({.id = 5, .size = 2, .index = 0, .members = members}).ok());
+  ASSERT_TRUE(recorder_.Describe({.id = {5}, .size = 2, .members = {Rank{0}, Rank{1}}}).ok());
   ASSERT_THAT(Read().communicators, SizeIs(1));
   CommunicatorEntry& entry = table().communicators[5];
   auto refused = [&] {

@@ -17,23 +17,23 @@ class TableFixture : public ::testing::Test {
  protected:
   using Recorder = client::CollectiveRecorder;
 
-  static constexpr uint64_t kGroup = 42;
+  static constexpr CommunicatorId kGroup{42};
 
   RankTelemetry Read() {
     auto read = reader_.Read(client::MonotonicNs());
     EXPECT_TRUE(read.has_value()) << read.error().ToString();
     return read ? *std::move(read) : RankTelemetry{};
   }
-  static Status DescribeGroup(Recorder& recorder, uint64_t id = kGroup, uint32_t size = 4,
+  static Status DescribeGroup(Recorder& recorder, CommunicatorId id = kGroup, uint32_t size = 4,
                               uint32_t index = 1) {
-    return recorder.Describe({.id = id, .size = size, .index = index, .members = {}});
+    return recorder.Describe({.id = id, .size = size, .index = index});
   }
-  static CollectiveValues AllReduce(uint64_t bytes, uint64_t communicator = kGroup) {
-    CollectiveValues values;
-    values.communicator = communicator;
-    values.kind = CollectiveKind::kAllReduce;
-    values.bytes = bytes;
-    return values;
+  static CollectiveRecord AllReduce(uint64_t bytes, CommunicatorId communicator = kGroup) {
+    CollectiveRecord record;
+    record.communicator = communicator;
+    record.kind = CollectiveKind::kAllReduce;
+    record.bytes = bytes;
+    return record;
   }
   CollectiveTable& table() { return control_->collectives; }
 

@@ -37,16 +37,16 @@ TEST_F(TableReaderTest, NothingIsPresentBeforeATrainerAttaches) {
 
 TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnds) {
   recorder_.Step(7, false);
-  CollectiveValues values = AllReduce(4096);
-  values.dtype = 11;
-  values.algorithm = CollectiveAlgorithm::kRing;
-  values.protocol = CollectiveProtocol::kLl128;
-  values.channels = 3;
-  values.peer = 2;
-  const uint64_t handle = recorder_.Begin(values, {});
+  CollectiveRecord record = AllReduce(4096);
+  record.dtype = 11;
+  record.algorithm = CollectiveAlgorithm::kRing;
+  record.protocol = CollectiveProtocol::kLl128;
+  record.channels = 3;
+  record.peer = 2;
+  const uint64_t handle = recorder_.Begin(record, {});
   RankTelemetry seen = Read();
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  const CollectiveValues flying = seen.in_flight[0].values;
+  const CollectiveRecord flying = seen.in_flight[0].record;
   EXPECT_TRUE(seen.in_flight[0].started);
   EXPECT_EQ(flying.bytes, 4096U);
   EXPECT_EQ(flying.step, 7U);
@@ -62,7 +62,7 @@ TEST_F(TableReaderTest, AnOperationIsInFlightAndThenEnds) {
   EXPECT_THAT(seen.in_flight, IsEmpty());
   ASSERT_THAT(seen.ended, SizeIs(1));
   EXPECT_GE(seen.ended[0].ended_ns, seen.ended[0].started_ns);
-  CollectiveValues expected = flying;
+  CollectiveRecord expected = flying;
   expected.ended_ns = seen.ended[0].ended_ns;
   EXPECT_EQ(seen.ended[0], expected);
   ASSERT_THAT(seen.completed, SizeIs(1));
@@ -75,11 +75,11 @@ TEST_F(TableReaderTest, EnqueuedIsNotStarted) {
   EXPECT_FALSE(Read().in_flight.at(0).started);
   recorder_.Started(handle);
   EXPECT_TRUE(Read().in_flight.at(0).started);
-  const uint64_t first = Read().in_flight.at(0).values.started_ns;
+  const uint64_t first = Read().in_flight.at(0).record.started_ns;
   recorder_.Started(handle);
   recorder_.DeviceTime(handle, 12'345);
   recorder_.End(handle);
-  const CollectiveValues ended = Read().ended.at(0);
+  const CollectiveRecord ended = Read().ended.at(0);
   EXPECT_EQ(ended.started_ns, first) << "the first start counts";
   EXPECT_EQ(ended.device_ns, 12'345U);
 }
@@ -87,12 +87,12 @@ TEST_F(TableReaderTest, EnqueuedIsNotStarted) {
 TEST_F(TableReaderTest, SequencesCountByKindAndCompletedEndsBeforeTheFirstInFlight) {
   const uint64_t first = recorder_.Begin(AllReduce(1), {});
   const uint64_t second = recorder_.Begin(AllReduce(2), {});
-  CollectiveValues other = AllReduce(3);
+  CollectiveRecord other = AllReduce(3);
   other.kind = CollectiveKind::kBarrier;
   recorder_.End(recorder_.Begin(other, {}));
   recorder_.End(second);
   RankTelemetry seen = Read();
-  EXPECT_EQ(seen.in_flight.at(0).values.sequence, 0U);
+  EXPECT_EQ(seen.in_flight.at(0).record.sequence, 0U);
   ASSERT_THAT(seen.ended, SizeIs(2));
   EXPECT_EQ(seen.ended[0].sequence, 0U) << "the barrier";
   EXPECT_EQ(seen.ended[1].sequence, 1U);
@@ -103,7 +103,7 @@ TEST_F(TableReaderTest, SequencesCountByKindAndCompletedEndsBeforeTheFirstInFlig
   ASSERT_THAT(seen.completed, SizeIs(2));
   EXPECT_EQ(seen.completed[0].count, 2U);
 
-  CollectiveValues numbered = AllReduce(4);
+  CollectiveRecord numbered = AllReduce(4);
   numbered.sequence = 10;
   recorder_.End(recorder_.Begin(numbered, {.numbered = true}));
   EXPECT_EQ(Read().completed.at(0).count, 11U);
@@ -125,14 +125,15 @@ TEST_F(TableReaderTest, TotalsCountOverlapOnce) {
 }
 
 TEST_F(TableReaderTest, PeersAreSumsSinceTheLastPoll) {
-  const client::Transfer transfer{.communicator = kGroup,
-                                  .peer = 2,
-                                  .direction = Direction::kReceive,
-                                  .bytes = 10,
-                                  .gpu_wait_ns = 1,
-                                  .peer_wait_ns = 2,
-                                  .transfer_ns = 3,
-                                  .flush_ns = 4};
+  const PeerTransfers transfer{.communicator = kGroup,
+                               .peer = 2,
+                               .direction = Direction::kReceive,
+                               .transfers = 1,
+                               .bytes = 10,
+                               .gpu_wait_ns = 1,
+                               .peer_wait_ns = 2,
+                               .transfer_ns = 3,
+                               .flush_ns = 4};
   recorder_.Add(transfer);
   recorder_.Add(transfer);
   RankTelemetry seen = Read();
@@ -155,13 +156,17 @@ TEST_F(TableReaderTest, TheTransferThatWaitsLongestIsTheEdge) {
   recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);  // of an earlier operation
   const uint64_t handle = recorder_.Begin(AllReduce(1), {});
   EXPECT_FALSE(Read().in_flight.at(0).edge.has_value());
-  recorder_.Edge(kGroup, 0, Direction::kReceive, EdgeState::kRecvWait);
+  recorder_.Edge(kGroup, 0, Direction::kReceive, EdgeState::kReceiveWait);
   recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);
-  const ObservedFlight flight = Read().in_flight.at(0);
+  const InFlight flight = Read().in_flight.at(0);
   ASSERT_TRUE(flight.edge.has_value());
   EXPECT_EQ(flight.edge->peer, 0U);
-  EXPECT_EQ(flight.edge->state, EdgeState::kRecvWait);
-  recorder_.Add({.communicator = kGroup, .peer = 0, .direction = Direction::kReceive, .bytes = 1});
+  EXPECT_EQ(flight.edge->state, EdgeState::kReceiveWait);
+  recorder_.Add({.communicator = kGroup,
+                 .peer = 0,
+                 .direction = Direction::kReceive,
+                 .transfers = 1,
+                 .bytes = 1});
   EXPECT_EQ(Read().in_flight.at(0).edge->peer, 3U);
   recorder_.End(handle);
 }
@@ -188,43 +193,41 @@ TEST_F(TableReaderTest, StepsAndTheirTimes) {
 }
 
 TEST_F(TableReaderTest, CommunicatorsAreAddedAndRemoved) {
-  const std::vector<uint32_t> members = {3, 1, 4};
-  ASSERT_TRUE(recorder_
-                  .Describe({.id = 7,
-                             .size = 3,
-                             .index = 2,
-                             .role = CommunicatorRole::kTensor,
-                             .members = members})
-                  .ok());
+  const Communicator communicator{.id = {7},
+                                  .role = CommunicatorRole::kTensor,
+                                  .size = 3,
+                                  .index = 2,
+                                  .members = {Rank{3}, Rank{1}, Rank{4}}};
+  ASSERT_TRUE(recorder_.Describe(communicator).ok());
   RankTelemetry seen = Read();
   ASSERT_THAT(seen.communicators, SizeIs(2));
-  EXPECT_EQ(seen.communicators[0].id, 7U);
+  EXPECT_EQ(seen.communicators[0].id, CommunicatorId{7});
   EXPECT_EQ(seen.communicators[0].role, CommunicatorRole::kTensor);
-  EXPECT_THAT(seen.communicators[0].members, ElementsAre(3, 1, 4));
+  EXPECT_THAT(seen.communicators[0].members, ElementsAre(Rank{3}, Rank{1}, Rank{4}));
   EXPECT_THAT(seen.communicators[1].members, IsEmpty());
   EXPECT_TRUE(seen.communicators_changed);
   EXPECT_FALSE(Read().communicators_changed);
-  recorder_.Add({.communicator = 7, .peer = 1, .bytes = 1});
-  recorder_.Forget(7);
+  recorder_.Add({.communicator = {7}, .peer = 1, .transfers = 1, .bytes = 1});
+  recorder_.Forget({7});
   seen = Read();
   EXPECT_THAT(seen.communicators, SizeIs(1));
   EXPECT_THAT(seen.peers, IsEmpty());
-  recorder_.Add({.communicator = 7, .peer = 1, .bytes = 1});
+  recorder_.Add({.communicator = {7}, .peer = 1, .transfers = 1, .bytes = 1});
   EXPECT_EQ(Read().gaps.dropped, 1U);
 
-  EXPECT_THAT(DescribeGroup(recorder_, 8, 2, 2).message(), HasSubstr("index 2"));
-  EXPECT_EQ(recorder_.Describe({.id = 8, .size = 2, .members = members}).code(),
+  EXPECT_THAT(DescribeGroup(recorder_, {8}, 2, 2).message(), HasSubstr("index 2"));
+  EXPECT_EQ(recorder_.Describe({.id = {8}, .size = 2, .members = communicator.members}).code(),
             ErrorCode::kInvalidArgument);
 }
 
 TEST_F(TableReaderTest, TooManyCommunicatorsAreRefused) {
   for (uint64_t id = 100; id < 100 + kCommunicatorsMax - 1; ++id) {
-    ASSERT_TRUE(DescribeGroup(recorder_, id).ok()) << id;
+    ASSERT_TRUE(DescribeGroup(recorder_, {id}).ok()) << id;
   }
-  EXPECT_EQ(DescribeGroup(recorder_, 999).code(), ErrorCode::kResourceExhausted);
-  EXPECT_TRUE(DescribeGroup(recorder_, 100, 9, 8).ok()) << "an existing one may change";
-  recorder_.Forget(101);
-  EXPECT_TRUE(DescribeGroup(recorder_, 999).ok());
+  EXPECT_EQ(DescribeGroup(recorder_, {999}).code(), ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(DescribeGroup(recorder_, {100}, 9, 8).ok()) << "an existing one may change";
+  recorder_.Forget({101});
+  EXPECT_TRUE(DescribeGroup(recorder_, {999}).ok());
   EXPECT_THAT(Read().communicators, SizeIs(kCommunicatorsMax));
 }
 
@@ -326,7 +329,7 @@ TEST_F(TableReaderTest, WithoutAnAgentOnlyOperationsInFlightAreKept) {
   const RankTelemetry seen = Read();
   EXPECT_THAT(seen.ended, IsEmpty());
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  EXPECT_EQ(seen.in_flight[0].values.sequence, 5000U);
+  EXPECT_EQ(seen.in_flight[0].record.sequence, 5000U);
   EXPECT_EQ(seen.completed.at(0).count, 5000U);
   recorder_.End(handle);
 }
@@ -353,9 +356,9 @@ TEST_F(TableReaderTest, ManyThreadsLoseNothing) {
     threads.emplace_back([&] {
       for (int turn = 0; turn < kTurns; ++turn) {
         // bytes, device time and peer are derived from one value, so a torn record is detected.
-        CollectiveValues values = AllReduce(static_cast<uint64_t>(turn));
-        values.peer = static_cast<uint32_t>(turn);
-        const uint64_t handle = recorder_.Begin(values, {});
+        CollectiveRecord record = AllReduce(static_cast<uint64_t>(turn));
+        record.peer = static_cast<uint32_t>(turn);
+        const uint64_t handle = recorder_.Begin(record, {});
         recorder_.DeviceTime(handle, static_cast<uint64_t>(turn));
         recorder_.End(handle);
       }
@@ -369,9 +372,9 @@ TEST_F(TableReaderTest, ManyThreadsLoseNothing) {
     last = running == 0;
     const RankTelemetry seen = Read();
     EXPECT_EQ(seen.gaps.nonsense, 0U);
-    for (const CollectiveValues& values : seen.ended) {
-      EXPECT_EQ(values.bytes, values.peer);
-      EXPECT_EQ(values.bytes, values.device_ns);
+    for (const CollectiveRecord& record : seen.ended) {
+      EXPECT_EQ(record.bytes, record.peer);
+      EXPECT_EQ(record.bytes, record.device_ns);
     }
     ended += seen.ended.size();
     lost += seen.gaps.lost;

@@ -17,31 +17,31 @@ inline std::string ImpossibleNumber(const RankTelemetry& seen) {
   if (seen.communicators.size() > kCommunicatorsMax) return "communicators";
   if (seen.peers.size() > kPeerCellsMax) return "sums over peers";
   if (seen.completed.size() > size_t{kCommunicatorsMax} * kCollectiveKinds) return "counts";
-  auto bad = [&](const CollectiveValues& values) {
-    return static_cast<uint8_t>(values.kind) >= kCollectiveKinds || values.bytes > kMost ||
-           values.sequence >= kMost || values.moved_bytes > kMost || values.device_ns > kMost ||
-           values.blocked_ns > kMost || (values.peer != kNoPeer && values.peer >= kRanks) ||
-           (values.started_ns != 0 && values.started_ns < values.enqueued_ns);
+  auto bad = [&](const CollectiveRecord& record) {
+    return static_cast<uint8_t>(record.kind) >= kCollectiveKinds || record.bytes > kMost ||
+           record.sequence >= kMost || record.moved_bytes > kMost || record.device_ns > kMost ||
+           record.blocked_ns > kMost || (record.peer != kNoPeer && record.peer >= kRanks) ||
+           (record.started_ns != 0 && record.started_ns < record.enqueued_ns);
   };
-  for (const CollectiveValues& values : seen.ended) {
-    if (bad(values) || values.ended_ns < values.started_ns) return "of a record";
+  for (const CollectiveRecord& record : seen.ended) {
+    if (bad(record) || record.ended_ns < record.started_ns) return "of a record";
   }
-  for (const ObservedFlight& flight : seen.in_flight) {
-    if (bad(flight.values) || flight.age_ns > kMost) return "of an operation in flight";
+  for (const InFlight& flight : seen.in_flight) {
+    if (bad(flight.record) || flight.age_ns > kMost) return "of an operation in flight";
     if (!flight.edge) continue;
     if (flight.edge->peer >= kRanks || flight.edge->age_ns > flight.age_ns) return "edge";
   }
-  for (const ObservedCommunicator& one : seen.communicators) {
+  for (const Communicator& one : seen.communicators) {
     if (one.size == 0 || one.size > kRanks || one.index >= one.size) return "of a communicator";
     if (!one.members.empty() && one.members.size() != one.size) return "of its members";
-    for (uint32_t member : one.members) {
-      if (member >= kRanks) return "of a member";
+    for (Rank member : one.members) {
+      if (member.value >= kRanks) return "of a member";
     }
   }
-  for (const ObservedPeer& sums : seen.peers) {
+  for (const PeerTransfers& sums : seen.peers) {
     if (sums.peer >= kRanks || sums.bytes > kMost || sums.transfer_ns > kMost) return "of sums";
   }
-  for (const ObservedStep& step : seen.steps) {
+  for (const StepTime& step : seen.steps) {
     if (step.step >= kMost || step.duration_ns > kMost) return "of a step";
   }
   for (const CompletedCount& count : seen.completed) {

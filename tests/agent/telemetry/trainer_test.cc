@@ -112,11 +112,11 @@ TEST_F(TrainerTest, RecordedOperationsReachTheReader) {
   EXPECT_EQ(seen.phases, 1U << HOLDFAST_PHASE_EVALUATION);
   EXPECT_EQ(seen.progress.step, 12U);
   ASSERT_THAT(seen.communicators, SizeIs(1));
-  EXPECT_EQ(seen.communicators[0].id, 0U);
+  EXPECT_EQ(seen.communicators[0].id, CommunicatorId{0});
   EXPECT_EQ(seen.communicators[0].index, 1U);
-  EXPECT_THAT(seen.communicators[0].members, ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(seen.communicators[0].members, ::testing::ElementsAre(Rank{0}, Rank{1}, Rank{2}));
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  EXPECT_EQ(seen.in_flight[0].values.bytes, 99U);
+  EXPECT_EQ(seen.in_flight[0].record.bytes, 99U);
   ASSERT_TRUE(seen.in_flight[0].edge.has_value());
   EXPECT_EQ(seen.in_flight[0].edge->peer, 2U);
   holdfast_collective_end(client_, operation);
@@ -259,8 +259,8 @@ TEST_F(TrainerTest, TheExampleTrainersCollectivesAreRead) {
   size_t steps = 0;
   const auto take = [&] {
     const RankTelemetry seen = Read();
-    for (const CollectiveValues& values : seen.ended) ++kinds[values.kind];
-    for (const ObservedPeer& sums : seen.peers) {
+    for (const CollectiveRecord& record : seen.ended) ++kinds[record.kind];
+    for (const PeerTransfers& sums : seen.peers) {
       EXPECT_EQ(sums.peer, 1U);
       bytes[sums.direction] += sums.bytes;
     }
@@ -287,12 +287,12 @@ TEST_F(TrainerTest, ARankWaitsForARankThatHangs) {
   const RankTelemetry seen = Read();
   EXPECT_EQ(seen.progress.step, 5U);
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  const ObservedFlight& stuck = seen.in_flight[0];
-  EXPECT_EQ(stuck.values.kind, CollectiveKind::kReduceScatter);
-  EXPECT_EQ(stuck.values.step, 5U);
+  const InFlight& stuck = seen.in_flight[0];
+  EXPECT_EQ(stuck.record.kind, CollectiveKind::kReduceScatter);
+  EXPECT_EQ(stuck.record.step, 5U);
   ASSERT_TRUE(stuck.edge.has_value());
   EXPECT_EQ(stuck.edge->peer, 1U);
-  EXPECT_EQ(stuck.edge->state, EdgeState::kRecvWait);
+  EXPECT_EQ(stuck.edge->state, EdgeState::kReceiveWait);
   EXPECT_GT(seen.silent_ns, 300'000'000U);
 }
 
@@ -302,7 +302,7 @@ TEST_F(TrainerTest, ARankWaitsForASlowRank) {
   uint64_t longest_wait_ns = 0;
   ASSERT_TRUE(Eventually([&] {
     const RankTelemetry seen = Read();
-    for (const ObservedPeer& sums : seen.peers) {
+    for (const PeerTransfers& sums : seen.peers) {
       if (sums.direction == Direction::kReceive) {
         longest_wait_ns = std::max(longest_wait_ns, sums.peer_wait_ns);
       }

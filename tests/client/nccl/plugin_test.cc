@@ -14,8 +14,6 @@
 
 namespace holdfast::nccl {
 namespace {
-using agent::CollectiveKind;
-using agent::CollectiveValues;
 using agent::RankTelemetry;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -172,7 +170,7 @@ TEST_F(PluginTest, ACommunicatorIsDescribedAndForgotten) {
   EXPECT_EQ(plugin_->mask, kDefaultMask);
   RankTelemetry seen = Read();
   ASSERT_THAT(seen.communicators, SizeIs(2)) << "in addition to that of all ranks of the job";
-  EXPECT_EQ(seen.communicators[1].id, 0xABCU);
+  EXPECT_EQ(seen.communicators[1].id, CommunicatorId{0xABC});
   EXPECT_EQ(seen.communicators[1].size, 4U);
   EXPECT_EQ(seen.communicators[1].index, 3U);
   plugin_->Close(context);
@@ -188,17 +186,17 @@ TEST_F(PluginTest, AnOperationEndsWithItsLastChannel) {
   RankTelemetry seen = Read();
   ASSERT_THAT(seen.in_flight, SizeIs(1));
   EXPECT_FALSE(seen.in_flight[0].started);
-  const CollectiveValues values = seen.in_flight[0].values;
-  EXPECT_EQ(values.communicator, 1U);
-  EXPECT_EQ(values.kind, CollectiveKind::kAllReduce);
-  EXPECT_EQ(values.sequence, 6U);
-  EXPECT_EQ(values.bytes, 2000U);
-  EXPECT_EQ(values.dtype, HOLDFAST_BF16);
-  EXPECT_EQ(values.algorithm, agent::CollectiveAlgorithm::kRing);
-  EXPECT_EQ(values.protocol, agent::CollectiveProtocol::kLl128);
-  EXPECT_EQ(values.channels, 2);
-  EXPECT_EQ(values.source, agent::CollectiveSource::kNccl);
-  EXPECT_EQ(values.peer, agent::kNoPeer);
+  const CollectiveRecord record = seen.in_flight[0].record;
+  EXPECT_EQ(record.communicator, CommunicatorId{1});
+  EXPECT_EQ(record.kind, CollectiveKind::kAllReduce);
+  EXPECT_EQ(record.sequence, 6U);
+  EXPECT_EQ(record.bytes, 2000U);
+  EXPECT_EQ(record.dtype, HOLDFAST_BF16);
+  EXPECT_EQ(record.algorithm, CollectiveAlgorithm::kRing);
+  EXPECT_EQ(record.protocol, CollectiveProtocol::kLl128);
+  EXPECT_EQ(record.channels, 2);
+  EXPECT_EQ(record.source, CollectiveSource::kNccl);
+  EXPECT_EQ(record.peer, kNoPeer);
 
   plugin_->Stop(operation);  // only enqueued
   EXPECT_THAT(Read().in_flight, SizeIs(1));
@@ -295,11 +293,11 @@ TEST_F(PluginTest, SendsAndReceivesNameThePeer) {
   void* receive = plugin_->Send(context, 2, "Recv");
   const RankTelemetry seen = Read();
   ASSERT_THAT(seen.in_flight, SizeIs(2));
-  EXPECT_EQ(seen.in_flight[0].values.kind, CollectiveKind::kSend);
-  EXPECT_EQ(seen.in_flight[0].values.peer, 3U);
-  EXPECT_EQ(seen.in_flight[0].values.bytes, 40U);
-  EXPECT_EQ(seen.in_flight[1].values.kind, CollectiveKind::kReceive);
-  EXPECT_EQ(seen.in_flight[1].values.peer, 2U);
+  EXPECT_EQ(seen.in_flight[0].record.kind, CollectiveKind::kSend);
+  EXPECT_EQ(seen.in_flight[0].record.peer, 3U);
+  EXPECT_EQ(seen.in_flight[0].record.bytes, 40U);
+  EXPECT_EQ(seen.in_flight[1].record.kind, CollectiveKind::kReceive);
+  EXPECT_EQ(seen.in_flight[1].record.peer, 2U);
   for (void* operation : {send, receive}) {
     plugin_->Stop(operation);
     plugin_->StopKernel(plugin_->Kernel(context, operation, 0, 1), 2);
@@ -327,7 +325,7 @@ TEST_F(PluginTest, ProxyStepsAreRecordedWhenTheAgentRequestsThem) {
   seen = Read();
   ASSERT_TRUE(seen.in_flight.at(0).edge.has_value());
   EXPECT_EQ(seen.in_flight[0].edge->peer, 2U);
-  EXPECT_EQ(seen.in_flight[0].edge->state, agent::EdgeState::kSendWait);
+  EXPECT_EQ(seen.in_flight[0].edge->state, EdgeState::kSendWait);
   ::usleep(2000);
   plugin_->Stop(step);
   void* receive = plugin_->ProxyOperation(context, operation, 0, false);
@@ -341,8 +339,8 @@ TEST_F(PluginTest, ProxyStepsAreRecordedWhenTheAgentRequestsThem) {
   plugin_->StopKernel(kernel, 2);
   seen = Read();
   ASSERT_THAT(seen.peers, SizeIs(2));
-  for (const agent::ObservedPeer& sums : seen.peers) {
-    const bool sent = sums.direction == agent::Direction::kSend;
+  for (const PeerTransfers& sums : seen.peers) {
+    const bool sent = sums.direction == Direction::kSend;
     EXPECT_EQ(sums.peer, sent ? 2U : 0U);
     EXPECT_EQ(sums.bytes, sent ? 4096U : 8192U);
     EXPECT_GE(sent ? sums.transfer_ns : sums.peer_wait_ns, 1'000'000U);
@@ -375,7 +373,7 @@ TEST_F(PluginTest, FinalizeEndsWhatIsInFlight) {
   plugin_->Close(context);
   const RankTelemetry seen = Read();
   ASSERT_THAT(seen.ended, SizeIs(1));
-  EXPECT_EQ(seen.ended[0].flags, agent::kEndInferred);
+  EXPECT_EQ(seen.ended[0].flags, kEndInferred);
   EXPECT_THAT(seen.in_flight, SizeIs(1));
   // Threads that have not noticed the end yet.
   for (void* late : {step, proxy, kernel, operation}) {
@@ -458,7 +456,7 @@ TEST_F(PluginTest, VersionFourRecordsTheSame) {
   EXPECT_EQ(seen.ended[0].kind, CollectiveKind::kAllGather);
   EXPECT_EQ(seen.ended[0].bytes, 77U) << "NCCL reports bytes for this kind";
   EXPECT_EQ(seen.ended[0].device_ns, 20U);
-  EXPECT_EQ(seen.ended[0].algorithm, agent::CollectiveAlgorithm::kNvls);
+  EXPECT_EQ(seen.ended[0].algorithm, CollectiveAlgorithm::kNvls);
   v4.finalize(context);
 }
 
@@ -471,9 +469,9 @@ TEST_F(PluginTest, AnOperationThatLaterOnesSupersededEnds) {
   for (uint64_t sequence = 2; sequence < 200; ++sequence) plugin_->Run(context, sequence);
   const RankTelemetry seen = Read();
   ASSERT_THAT(seen.in_flight, SizeIs(1));
-  EXPECT_EQ(seen.in_flight[0].values.sequence, 1U);
+  EXPECT_EQ(seen.in_flight[0].record.sequence, 1U);
   EXPECT_EQ(std::count_if(seen.ended.begin(), seen.ended.end(),
-                          [](const auto& values) { return values.flags == agent::kEndInferred; }),
+                          [](const auto& record) { return record.flags == kEndInferred; }),
             1);
   plugin_->Close(context);
 }
@@ -574,12 +572,12 @@ TEST_F(PluginTest, ThreadsOfManyCommunicators) {
     const RankTelemetry seen = Read();
     EXPECT_EQ(seen.gaps.nonsense, 0U);
     EXPECT_EQ(seen.gaps.dropped, 0U);
-    for (const CollectiveValues& values : seen.ended) {
-      EXPECT_EQ(values.flags, 0);
-      EXPECT_EQ(values.device_ns, 4U);
+    for (const CollectiveRecord& record : seen.ended) {
+      EXPECT_EQ(record.flags, 0);
+      EXPECT_EQ(record.device_ns, 4U);
     }
     ended += seen.ended.size() + seen.gaps.lost;
-    for (const agent::ObservedPeer& sums : seen.peers) transfers += sums.transfers;
+    for (const PeerTransfers& sums : seen.peers) transfers += sums.transfers;
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ended, uint64_t{kCommunicators} * kTurns);

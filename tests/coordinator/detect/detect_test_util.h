@@ -13,8 +13,21 @@
 
 namespace holdfast::detect {
 
-inline constexpr Func kReduce = Func::kAllReduce;
+inline constexpr CollectiveKind kReduce = CollectiveKind::kAllReduce;
 inline constexpr uint64_t kAll = 0xa;  // the communicator of all ranks
+
+/// An operation that a rank has started.
+inline RankFlight FlightOf(uint32_t rank, uint64_t communicator, CollectiveKind kind,
+                           uint64_t sequence, double age_s, uint64_t bytes = 1024) {
+  return {.rank = Rank{rank},
+          .record = {.communicator = {communicator},
+                     .sequence = sequence,
+                     .bytes = bytes,
+                     .kind = kind,
+                     .dtype = 7},
+          .started = true,
+          .age_ns = static_cast<uint64_t>(age_s * 1e9)};
+}
 
 class FakeJob {
  public:
@@ -28,28 +41,31 @@ class FakeJob {
     Grow();
     return states_[rank];
   }
-  void AddComm(uint64_t id, Role role, const std::vector<uint32_t>& members) {
-    Communicator comm{CommId{id}, role, {}};
-    for (uint32_t rank : members) comm.members.push_back(Rank{rank});
-    comms_.push_back(comm);
+  void AddComm(uint64_t id, CommunicatorRole role, const std::vector<uint32_t>& members) {
+    Communicator communicator{.id = {id}, .role = role};
+    for (uint32_t rank : members) communicator.members.push_back(Rank{rank});
+    communicators_.push_back(communicator);
   }
-  void AddFlight(uint32_t rank, uint64_t comm, Func func, uint64_t seq, double age_s,
-                 uint64_t bytes = 1024, std::optional<PeerEdge> edge = {},
-                 FlightState state = FlightState::kStarted) {
-    flights_.push_back({Rank{rank}, CommId{comm}, func, 7, state, seq, bytes,
-                        static_cast<uint64_t>(age_s * 1e9), edge});
+  void AddFlight(uint32_t rank, uint64_t communicator, CollectiveKind kind, uint64_t sequence,
+                 double age_s, uint64_t bytes = 1024, std::optional<PeerEdge> edge = {},
+                 bool started = true) {
+    flights_.push_back(FlightOf(rank, communicator, kind, sequence, age_s, bytes));
+    flights_.back().edge = edge;
+    flights_.back().started = started;
   }
   void ClearFlights() { flights_.clear(); }
   /// Completes operations 0 … count − 1 of the communicator on all its ranks.
-  void Complete(uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
-    for (const Communicator& known : comms_) {
-      if (known.id != CommId{comm}) continue;
-      for (Rank rank : known.members) completed_.push_back({rank, CommId{comm}, func, count});
+  void Complete(uint64_t communicator, uint64_t count,
+                CollectiveKind kind = CollectiveKind::kAllReduce) {
+    for (const Communicator& known : communicators_) {
+      if (known.id != CommunicatorId{communicator}) continue;
+      for (Rank rank : known.members) CompleteOf(rank.value, communicator, count, kind);
     }
   }
   /// Completes operations 0 … count − 1 of the communicator on one of its ranks.
-  void CompleteOf(uint32_t rank, uint64_t comm, uint64_t count, Func func = Func::kAllReduce) {
-    completed_.push_back({Rank{rank}, CommId{comm}, func, count});
+  void CompleteOf(uint32_t rank, uint64_t communicator, uint64_t count,
+                  CollectiveKind kind = CollectiveKind::kAllReduce) {
+    completed_.push_back({Rank{rank}, {{communicator}, kind, count}});
   }
   /// All nodes probe all others. `cut`: pairs of nodes whose link is cut. `faulty`: a node
   /// that reports no answers at all.
@@ -72,11 +88,11 @@ class FakeJob {
     for (uint32_t rank = 2 * node; rank < std::min(2 * node + 2, world_); ++rank) {
       digest.ranks.push_back(states_[rank]);
     }
-    digest.communicators = comms_;
-    for (const InFlight& flight : flights_) {
+    digest.communicators = communicators_;
+    for (const RankFlight& flight : flights_) {
       if (flight.rank.value / 2 == node) digest.in_flight.push_back(flight);
     }
-    for (const Completed& completed : completed_) {
+    for (const RankCompleted& completed : completed_) {
       if (completed.rank.value / 2 == node) digest.completed.push_back(completed);
     }
     for (uint32_t other = 0; probes_ && other < (world_ + 1) / 2; ++other) {
@@ -112,9 +128,9 @@ class FakeJob {
   Clock::Duration at_{0};
   std::vector<RankState> states_;
   std::vector<uint64_t> numbers_;
-  std::vector<Communicator> comms_;
-  std::vector<InFlight> flights_;
-  std::vector<Completed> completed_;
+  std::vector<Communicator> communicators_;
+  std::vector<RankFlight> flights_;
+  std::vector<RankCompleted> completed_;
   std::set<std::pair<uint32_t, uint32_t>> cut_;
   uint32_t faulty_ = ~0U;
   bool probes_ = false;

@@ -20,7 +20,7 @@ using std::chrono::seconds;
 /// Six ranks in one communicator. The given ranks have been in its operation 5 for `age_s`.
 FakeJob InOperation(const std::vector<uint32_t>& ranks, double age_s) {
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.Complete(kAll, 4);
   job.Evaluate();
   job.Evaluate();  // now all communicators are confirmed
@@ -38,7 +38,7 @@ TEST(HangTest, TheRankThatDoesNotJoinIsBlamed) {
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n1"));
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
-  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("5 of 6 ranks have been in allreduce 5"));
+  EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("5 of 6 ranks have been in AllReduce 5"));
   EXPECT_THAT(verdicts[0].evidence[0], HasSubstr("61.0 s"));
   EXPECT_EQ(verdicts[0].lasting_ns, 61'000'000'000U);
   EXPECT_THAT(job.detector.suspicions(), IsEmpty());
@@ -87,7 +87,7 @@ TEST(HangTest, ARankInADebuggerIsOnlyAnAlert) {
 TEST(HangTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
   // The other ranks compiled for two minutes.
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
   job.Advance(seconds(120 + 100));
   for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 100);
@@ -101,7 +101,7 @@ TEST(HangTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
 TEST(HangTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
   for (const double age_s : {100.0, 140.0}) {
     FakeJob job = InOperation({0, 1, 2, 4, 5}, age_s);
-    job.state(3).steps_done = {{99, 90'000'000'000}};
+    job.state(3).steps = {{99, 90'000'000'000}};
     job.Advance(seconds(80));
     EXPECT_EQ(job.Evaluate().size(), age_s < 135 ? 0U : 1U);
   }
@@ -109,7 +109,7 @@ TEST(HangTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
 
 TEST(HangTest, PatienceCoversTheLongestPauseSoFar) {
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.Complete(kAll, 5);
   auto stall = [&](uint64_t seq, double age_s) {
     job.Advance(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
@@ -154,7 +154,7 @@ TEST(HangTest, TheEvidenceDescribesTheStateOfTheRank) {
     EXPECT_THAT(job.detector.suspicions()[0].evidence[1], HasSubstr(c.words));
   }
   FakeJob job = InOperation({0, 1, 2, 4, 5}, kLongS);
-  job.AddFlight(3, kAll, kReduce, 5, kLongS, 1024, {}, FlightState::kEnqueued);
+  job.AddFlight(3, kAll, kReduce, 5, kLongS, 1024, {}, false);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("its GPU has not started it"));
@@ -221,7 +221,7 @@ TEST(HangTest, PatienceForASilentNodeDependsOnProbes) {
                         {{}, true, 61, true}};
   for (const Case& c : cases) {
     FakeJob job(6);
-    job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+    job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
     job.Complete(kAll, 20);
     for (int i = 0; i < 2; ++i) {
       job.Evaluate();
@@ -243,15 +243,15 @@ TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideCommunication) {
   // A pipeline of four: stage 2 hangs. Stage 3 waits to receive from it. Stage 1 has sent and waits
   // for the gradients. Stage 0 waits for stage 1. Only the peers are known, no connection states.
   FakeJob job(4);
-  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
-  job.AddComm(2, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
+  job.AddComm(2, CommunicatorRole::kData, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   job.Evaluate();
   job.Advance(milliseconds(100));
   auto receive = [&](uint32_t rank, uint32_t from) {
-    job.AddFlight(rank, kAll, Func::kRecv, 7, kLongS, 1024,
-                  PeerEdge{Rank{from}, Direction::kRecv, EdgeState::kUnknown, 0});
+    job.AddFlight(rank, kAll, CollectiveKind::kReceive, 7, kLongS, 1024,
+                  PeerEdge{Rank{from}, Direction::kReceive, EdgeState::kIdle, 0});
   };
   receive(3, 2);
   receive(1, 2);
@@ -265,14 +265,14 @@ TEST(HangTest, AReceiverWaitsForItsPeerAndIsNotOutsideCommunication) {
 
 TEST(HangTest, ARankInATransferWithAnUnknownPeerIsNotBlamed) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
-  job.AddComm(2, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
+  job.AddComm(2, CommunicatorRole::kData, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   job.Evaluate();
   job.Advance(milliseconds(100));
   for (uint32_t rank : {0U, 1U, 2U}) job.AddFlight(rank, 2, kReduce, 5, kLongS);
-  job.AddFlight(3, kAll, Func::kRecv, 7, kLongS);
+  job.AddFlight(3, kAll, CollectiveKind::kReceive, 7, kLongS);
   EXPECT_THAT(job.Evaluate(), IsEmpty());
   EXPECT_THAT(job.detector.suspicions(), IsEmpty());
 }
@@ -281,14 +281,14 @@ TEST(HangTest, ASendWithoutAReceiverMakesNoCycle) {
   // Rank 0 hangs in its kernel while its send is in flight. Rank 1, the receiver, waits for rank 0
   // in their all-reduce.
   FakeJob job(2);
-  job.AddComm(1, Role::kPipeline, {0, 1});
-  job.AddComm(2, Role::kData, {0, 1});
+  job.AddComm(1, CommunicatorRole::kPipeline, {0, 1});
+  job.AddComm(2, CommunicatorRole::kData, {0, 1});
   job.Evaluate();
   job.Advance(seconds(70));
   job.Evaluate();
   job.Advance(milliseconds(100));
-  job.AddFlight(0, 1, Func::kSend, 7, kLongS, 1024,
-                PeerEdge{Rank{1}, Direction::kSend, EdgeState::kUnknown, 0});
+  job.AddFlight(0, 1, CollectiveKind::kSend, 7, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kSend, EdgeState::kIdle, 0});
   job.AddFlight(1, 2, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
@@ -298,15 +298,15 @@ TEST(HangTest, ASendWithoutAReceiverMakesNoCycle) {
 
 TEST(HangTest, ATransferThatBothRanksStartedNamesItsConnection) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   job.Evaluate();
   job.Advance(milliseconds(100));
-  job.AddFlight(1, kAll, Func::kSend, 9, kLongS, 1024,
-                PeerEdge{Rank{2}, Direction::kSend, EdgeState::kUnknown, 0});
-  job.AddFlight(2, kAll, Func::kRecv, 4, kLongS, 1024,
-                PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kUnknown, 0});
+  job.AddFlight(1, kAll, CollectiveKind::kSend, 9, kLongS, 1024,
+                PeerEdge{Rank{2}, Direction::kSend, EdgeState::kIdle, 0});
+  job.AddFlight(2, kAll, CollectiveKind::kReceive, 4, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kReceive, EdgeState::kIdle, 0});
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
@@ -317,8 +317,7 @@ TEST(HangTest, AStartedOperationIsKeptAlongsideManyEnqueuedOnes) {
   // The CPU of rank 3 is sixty operations ahead. Its GPU waits for rank 4, as the other ranks do.
   FakeJob job = InOperation({0, 1, 2, 5}, kLongS);
   for (uint64_t seq = 6; seq < 66; ++seq) {
-    job.AddFlight(3, kAll, kReduce, seq, kLongS - 0.01 * static_cast<double>(seq), 1024, {},
-                  FlightState::kEnqueued);
+    job.AddFlight(3, kAll, kReduce, seq, kLongS - 0.01 * static_cast<double>(seq), 1024, {}, false);
   }
   job.AddFlight(3, kAll, kReduce, 5, kLongS);
   const auto verdicts = job.Evaluate();
@@ -341,9 +340,9 @@ TEST(HangTest, BlameFollowsTheWaitsToTheirRoot) {
   // Ranks 0 and 1, 2 and 3, and 1 and 3 form pairs. Rank 3 does not join its pair, so rank 2 waits.
   // Rank 1 waits for rank 3 in their operation, and rank 0 waits for rank 1.
   FakeJob job(4);
-  job.AddComm(1, Role::kTensor, {0, 1});
-  job.AddComm(2, Role::kTensor, {2, 3});
-  job.AddComm(3, Role::kData, {1, 3});
+  job.AddComm(1, CommunicatorRole::kTensor, {0, 1});
+  job.AddComm(2, CommunicatorRole::kTensor, {2, 3});
+  job.AddComm(3, CommunicatorRole::kData, {1, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   job.AddFlight(0, 1, kReduce, 5, kLongS);
@@ -373,7 +372,7 @@ TEST(HangTest, ManyFaultyNodesAtOnceAreAFabricFault) {
 
 TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   auto edge = [](uint32_t peer, Direction direction, EdgeState state, uint64_t steps) {
@@ -384,9 +383,9 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   job.AddFlight(1, kAll, kReduce, 5, kLongS, 1024,
                 edge(2, Direction::kSend, EdgeState::kSendWait, 7));
   job.AddFlight(2, kAll, kReduce, 5, kLongS, 1024,
-                edge(1, Direction::kRecv, EdgeState::kRecvWait, 7));
+                edge(1, Direction::kReceive, EdgeState::kReceiveWait, 7));
   job.AddFlight(3, kAll, kReduce, 5, kLongS, 1024,
-                edge(2, Direction::kRecv, EdgeState::kRecvWait, 8));
+                edge(2, Direction::kReceive, EdgeState::kReceiveWait, 8));
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
@@ -401,9 +400,9 @@ constexpr uint32_t kAllProbesReportedS = 61;
 /// off.
 FakeJob StuckRing(uint32_t for_s = 12) {
   FakeJob job(8);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5, 6, 7});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5, 6, 7});
   for (uint32_t rank = 0; rank < 8; ++rank) {
-    const PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kRecv, EdgeState::kRecvWait, 0};
+    const PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kReceive, EdgeState::kReceiveWait, 0};
     job.AddFlight(rank, kAll, kReduce, 5, for_s, 1024, edge);
   }
   return job;
@@ -505,7 +504,7 @@ TEST(HangTest, ARankStoppedInAnOperationIsTheRootAndNotItsConnection) {
 
 TEST(HangTest, AReceiverThatConsumesNothingIsBlamedAsARank) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   for (uint32_t rank = 0; rank < 4; ++rank) {
@@ -531,11 +530,11 @@ TEST(HangTest, DifferentSizesAreASoftwareMismatchAndEvictNoNode) {
 
 TEST(HangTest, DifferentSizesOfAnAllToAllAreNoMismatch) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kExpert, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kExpert, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   for (uint32_t rank : {0U, 1U, 2U}) {
-    job.AddFlight(rank, kAll, Func::kAllToAll, 5, kLongS, 1024 + rank);
+    job.AddFlight(rank, kAll, CollectiveKind::kAllToAll, 5, kLongS, 1024 + rank);
   }
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
@@ -544,11 +543,11 @@ TEST(HangTest, DifferentSizesOfAnAllToAllAreNoMismatch) {
 
 TEST(HangTest, DifferentOrderInOneCommunicatorIsASoftwareMismatch) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   for (uint32_t rank : {0U, 1U, 2U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
-  job.AddFlight(3, kAll, Func::kAllGather, 5, kLongS);
+  job.AddFlight(3, kAll, CollectiveKind::kAllGather, 5, kLongS);
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].fault, FaultClass::kSoftwareMismatch);
@@ -557,9 +556,9 @@ TEST(HangTest, DifferentOrderInOneCommunicatorIsASoftwareMismatch) {
 
 TEST(HangTest, ACycleOverCommunicatorsIsADeadlock) {
   FakeJob job(3);
-  job.AddComm(1, Role::kTensor, {0, 1});
-  job.AddComm(2, Role::kTensor, {1, 2});
-  job.AddComm(3, Role::kData, {0, 2});
+  job.AddComm(1, CommunicatorRole::kTensor, {0, 1});
+  job.AddComm(2, CommunicatorRole::kTensor, {1, 2});
+  job.AddComm(3, CommunicatorRole::kData, {0, 2});
   job.Evaluate();
   job.Advance(seconds(70));
   job.AddFlight(0, 1, kReduce, 5, kLongS);
@@ -576,13 +575,13 @@ TEST(HangTest, ReportsOfDifferentTimesMakeNoCycle) {
   // At first rank 2 waited for rank 0, and now rank 0 waits for rank 2. The report of rank 2 is the
   // older one.
   FakeJob job(4);
-  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
-  job.AddFlight(2, kAll, Func::kRecv, 0, 8, 1024,
-                PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
-  job.AddFlight(0, kAll, Func::kRecv, 0, 1, 1024,
-                PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.AddFlight(2, kAll, CollectiveKind::kReceive, 0, 8, 1024,
+                PeerEdge{Rank{0}, Direction::kReceive, EdgeState::kReceiveWait, 0});
+  job.AddFlight(0, kAll, CollectiveKind::kReceive, 0, 1, 1024,
+                PeerEdge{Rank{2}, Direction::kReceive, EdgeState::kReceiveWait, 0});
   EXPECT_THAT(job.Evaluate(), IsEmpty());
 }
 
@@ -592,7 +591,7 @@ TEST(HangTest, ARankThatCompletedAnOperationIsNotAbsent) {
     for (uint32_t node : {0U, 1U, 2U}) {
       Digest digest = job.DigestOf(node);
       for (const RankState& state : digest.ranks) {
-        if (node != 0) digest.completed.push_back({state.rank, CommId{kAll}, kReduce, 6});
+        if (node != 0) digest.completed.push_back({state.rank, {{kAll}, kReduce, 6}});
       }
       job.detector.Observe(digest, job.now());
     }
@@ -606,7 +605,7 @@ TEST(HangTest, ARankThatCompletedAnOperationIsNotAbsent) {
 
 TEST(HangTest, ARankWithoutReportedCommunicatorsIsNotAbsent) {
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   auto report = [&](bool all) {
     for (uint32_t node = 0; node < 3; ++node) {
       Digest digest = job.DigestOf(node);
@@ -629,7 +628,7 @@ TEST(HangTest, ARankWithoutReportedCommunicatorsIsNotAbsent) {
 TEST(HangTest, ARankThatProgressedRecentlyDoesNotHang) {
   FakeJob job = InOperation({0, 1, 2, 4, 5}, 200);
   Digest digest = job.DigestOf(1);
-  digest.completed.push_back({Rank{3}, CommId{kAll}, kReduce, 5});
+  digest.completed.push_back({Rank{3}, {{kAll}, kReduce, 5}});
   job.detector.Observe(digest, job.now());
   EXPECT_THAT(job.Evaluate(), IsEmpty());
   job.Advance(seconds(104));  // 1.5 times the previous pause
@@ -638,15 +637,15 @@ TEST(HangTest, ARankThatProgressedRecentlyDoesNotHang) {
 
 TEST(HangTest, AStalledPipelineStageIsBlamed) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
   job.Evaluate();
   job.Advance(seconds(70));
   for (uint32_t rank : {2U, 3U}) {
-    job.AddFlight(rank, kAll, Func::kRecv, 0, kLongS, 1024,
-                  PeerEdge{Rank{rank - 1}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.AddFlight(rank, kAll, CollectiveKind::kReceive, 0, kLongS, 1024,
+                  PeerEdge{Rank{rank - 1}, Direction::kReceive, EdgeState::kReceiveWait, 0});
   }
-  job.AddFlight(0, kAll, Func::kRecv, 0, kLongS, 1024,
-                PeerEdge{Rank{1}, Direction::kRecv, EdgeState::kRecvWait, 0});
+  job.AddFlight(0, kAll, CollectiveKind::kReceive, 0, kLongS, 1024,
+                PeerEdge{Rank{1}, Direction::kReceive, EdgeState::kReceiveWait, 0});
   const auto verdicts = job.Evaluate();
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{1}));
@@ -654,13 +653,15 @@ TEST(HangTest, AStalledPipelineStageIsBlamed) {
 
 TEST(HangTest, ClocksMayDriftForADay) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3});
   Detector detector(Incarnation{1}, 4);
   FakeJob fake(4);
   auto digest_at = [&](uint32_t node, double at_s, double rate) {
     Digest digest = fake.DigestOf(node);
-    digest.completed = {{Rank{2 * node}, CommId{kAll}, kReduce, 5}};
-    digest.communicators = {{CommId{kAll}, Role::kData, {Rank{0}, Rank{1}, Rank{2}, Rank{3}}}};
+    digest.completed = {{Rank{2 * node}, {{kAll}, kReduce, 5}}};
+    digest.communicators = {{.id = {kAll},
+                             .role = CommunicatorRole::kData,
+                             .members = {Rank{0}, Rank{1}, Rank{2}, Rank{3}}}};
     digest.taken_ns = static_cast<uint64_t>((at_s + 1000) * rate * 1e9);
     return digest;
   };
@@ -674,8 +675,7 @@ TEST(HangTest, ClocksMayDriftForADay) {
   }
   Digest last = digest_at(0, kDay, 1 + 200e-6);
   for (uint32_t rank : {0U, 1U}) {
-    last.in_flight.push_back(
-        {Rank{rank}, CommId{kAll}, kReduce, 7, FlightState::kStarted, 5, 1024, 61'000'000'000, {}});
+    last.in_flight.push_back(FlightOf(rank, kAll, kReduce, 5, 61));
   }
   Digest other = digest_at(1, kDay, 1 - 200e-6);
   other.in_flight = {last.in_flight[0]};
@@ -690,13 +690,13 @@ TEST(HangTest, ClocksMayDriftForADay) {
 TEST(HangTest, ACycleIsNotSuspectedBeforeAllOfItIsOld) {
   for (const double age_s : {1.0, 4.9, 8.0}) {
     FakeJob job(4);
-    job.AddComm(kAll, Role::kPipeline, {0, 1, 2, 3});
+    job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
     job.Evaluate();
     job.Advance(seconds(70));
-    job.AddFlight(2, kAll, Func::kRecv, 0, 8, 1024,
-                  PeerEdge{Rank{0}, Direction::kRecv, EdgeState::kRecvWait, 0});
-    job.AddFlight(0, kAll, Func::kRecv, 0, age_s, 1024,
-                  PeerEdge{Rank{2}, Direction::kRecv, EdgeState::kRecvWait, 0});
+    job.AddFlight(2, kAll, CollectiveKind::kReceive, 0, 8, 1024,
+                  PeerEdge{Rank{0}, Direction::kReceive, EdgeState::kReceiveWait, 0});
+    job.AddFlight(0, kAll, CollectiveKind::kReceive, 0, age_s, 1024,
+                  PeerEdge{Rank{2}, Direction::kReceive, EdgeState::kReceiveWait, 0});
     EXPECT_THAT(job.Evaluate(), IsEmpty());
     EXPECT_THAT(job.detector.suspicions(), SizeIs(age_s < 5 ? 0 : 1)) << age_s;
   }

@@ -48,9 +48,22 @@ Digest WildDigest(Random& random) {
   auto rank = [&] {
     return Rank{static_cast<uint32_t>(random.OneIn(8) ? random.Next() : random.Below(8))};
   };
-  auto comm = [&] { return CommId{random.OneIn(4) ? random.Next() : random.Below(6)}; };
+  auto communicator_id = [&] {
+    return CommunicatorId{random.OneIn(4) ? random.Next() : random.Below(6)};
+  };
+  auto record = [&] {
+    CollectiveRecord wild;
+    wild.communicator = communicator_id();
+    wild.kind = WildEnum<CollectiveKind>(random);
+    wild.dtype = static_cast<uint8_t>(random.Next());
+    for (uint64_t* number : {&wild.sequence, &wild.bytes, &wild.started_ns, &wild.ended_ns,
+                             &wild.enqueued_ns, &wild.blocked_ns, &wild.moved_bytes}) {
+      *number = Wild(random);
+    }
+    return wild;
+  };
   for (uint64_t i = random.Below(6); i > 0; --i) {
-    Communicator communicator{comm(), WildEnum<Role>(random), {}};
+    Communicator communicator{.id = communicator_id(), .role = WildEnum<CommunicatorRole>(random)};
     for (uint64_t n = random.Below(12); n > 0; --n) communicator.members.push_back(rank());
     digest.communicators.push_back(communicator);
   }
@@ -60,27 +73,27 @@ Digest WildDigest(Random& random) {
     state.process_state = static_cast<char>(random.Next());
     state.phases = static_cast<uint8_t>(random.Next());
     state.step = Wild(random);
-    state.heartbeat_age_ns = Wild(random);
+    state.silent_ns = Wild(random);
     state.since_step_ns = Wild(random);
-    state.steps_done = {{Wild(random), Wild(random)}, {Wild(random), Wild(random)}};
+    state.steps = {{Wild(random), Wild(random)}, {Wild(random), Wild(random)}};
     digest.ranks.push_back(state);
   }
   for (uint64_t i = random.Below(20); i > 0; --i) {
-    digest.collectives.push_back({rank(), comm(), WildEnum<Func>(random),
-                                  static_cast<uint8_t>(random.Next()), 0, 0, Wild(random),
-                                  Wild(random), Wild(random), Wild(random), Wild(random),
-                                  Wild(random), Wild(random)});
-    InFlight flight{
-        rank(),       comm(),       WildEnum<Func>(random), 0, WildEnum<FlightState>(random),
-        Wild(random), Wild(random), Wild(random),           {}};
+    digest.ended.push_back({rank(), record()});
+    RankFlight flight{rank(), record(), random.OneIn(2), Wild(random)};
     if (random.OneIn(2)) {
       flight.edge =
           PeerEdge{rank(), WildEnum<Direction>(random), WildEnum<EdgeState>(random), Wild(random)};
     }
     digest.in_flight.push_back(flight);
-    digest.completed.push_back({rank(), comm(), WildEnum<Func>(random), Wild(random)});
-    digest.peer_sums.push_back({rank(), rank(), comm(), WildEnum<Direction>(random), Wild(random),
-                                Wild(random), Wild(random)});
+    digest.completed.push_back(
+        {rank(), {communicator_id(), WildEnum<CollectiveKind>(random), Wild(random)}});
+    PeerTransfers sums{.communicator = communicator_id(),
+                       .direction = WildEnum<Direction>(random),
+                       .transfers = Wild(random),
+                       .bytes = Wild(random)};
+    (random.OneIn(2) ? sums.transfer_ns : sums.peer_wait_ns) = Wild(random);
+    digest.peers.push_back({rank(), rank(), sums});
   }
   return digest;
 }
@@ -103,13 +116,12 @@ TEST(HostileTest, RandomDigestsDoNotCrashTheDetector) {
 
 TEST(HostileTest, AnAgentCanReportOnlyItsOwnRanks) {
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
   Digest digest = job.DigestOf(0);
   digest.ranks.push_back(job.state(4));
   digest.ranks.back().alive = false;
-  digest.in_flight.push_back(
-      {Rank{5}, CommId{kAll}, kReduce, 7, FlightState::kStarted, 5, 1024, 60'000'000'000, {}});
+  digest.in_flight.push_back(FlightOf(5, kAll, kReduce, 5, 60));
   job.detector.Observe(digest, job.now());
   EXPECT_THAT(job.detector.Evaluate(job.now()), SizeIs(0));
   EXPECT_EQ(job.detector.counters().refused_records, 2U);
@@ -117,10 +129,10 @@ TEST(HostileTest, AnAgentCanReportOnlyItsOwnRanks) {
 
 TEST(HostileTest, ImpossibleOrdinalsOfOneRankDoNotHideTheHang) {
   FakeJob job(6);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.Evaluate();
   Digest faulty = job.DigestOf(1);
-  faulty.completed.push_back({Rank{2}, CommId{kAll}, kReduce, uint64_t{1} << 40});
+  faulty.completed.push_back({Rank{2}, {{kAll}, kReduce, uint64_t{1} << 40}});
   job.detector.Observe(faulty, job.now());
   job.Advance(std::chrono::seconds(70));
   for (uint32_t rank : {0U, 1U, 3U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, 70);
@@ -133,9 +145,10 @@ TEST(HostileTest, ACommunicatorCountsOnceHalfOfItsMembersConfirmIt) {
   FakeJob job(6);
   job.Evaluate();
   Digest faulty = job.DigestOf(0);
-  faulty.communicators = {{CommId{7}, Role::kData, {Rank{0}, Rank{2}, Rank{3}, Rank{4}, Rank{5}}}};
-  faulty.in_flight = {
-      {Rank{0}, CommId{7}, kReduce, 7, FlightState::kStarted, 5, 1024, 60'000'000'000, {}}};
+  faulty.communicators = {{.id = {7},
+                           .role = CommunicatorRole::kData,
+                           .members = {Rank{0}, Rank{2}, Rank{3}, Rank{4}, Rank{5}}}};
+  faulty.in_flight = {FlightOf(0, 7, kReduce, 5, 60)};
   job.Advance(std::chrono::seconds(8));
   job.detector.Observe(faulty, job.now());
   EXPECT_THAT(job.detector.Evaluate(job.now()), SizeIs(0));
@@ -143,7 +156,7 @@ TEST(HostileTest, ACommunicatorCountsOnceHalfOfItsMembersConfirmIt) {
 
 TEST(HostileTest, ALateOrRepeatedDigestDoesNotReplaceANewerOne) {
   FakeJob job(4);
-  job.AddComm(kAll, Role::kData, {0, 1, 2, 3});
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3});
   const Digest old = job.DigestOf(1);
   job.Evaluate();
   job.state(3).alive = false;
@@ -169,16 +182,16 @@ TEST(HostileTest, OneRankWithCorruptRecordsDoesNotBlindTheDetector) {
         Digest& digest = *delivery->digest;
         if (digest.ranks.front().rank.value == faulty / 8 * 8) {
           for (int i = 0; i < 100; ++i) {
-            Collective record = digest.collectives.empty() ? Collective{} : digest.collectives[0];
-            record.rank = Rank{faulty};
-            record.seq = random.Below(1000);
+            CollectiveRecord record;
+            if (!digest.ended.empty()) record = digest.ended[0].record;
+            record.sequence = random.Below(1000);
             record.bytes = Wild(random);
-            record.start_ns = Wild(random) / 4;
-            record.stop_ns = record.start_ns + Wild(random) / 4;
+            record.started_ns = Wild(random) / 4;
+            record.ended_ns = record.started_ns + Wild(random) / 4;
             record.blocked_ns = Wild(random);
-            digest.collectives.push_back(record);
+            digest.ended.push_back({Rank{faulty}, record});
           }
-          digest.ranks[faulty % 8].steps_done = {{Wild(random), Wild(random)}};
+          digest.ranks[faulty % 8].steps = {{Wild(random), Wild(random)}};
         }
         detector.Observe(digest, sim::DetectorTime(delivery->at_s));
       }

@@ -17,34 +17,35 @@ namespace {
 constexpr uint64_t kMs = 1'000'000;
 const Clock::TimePoint kNow(std::chrono::hours(1));
 
-Collective Record(Func func, uint64_t seq, uint64_t start_ns, uint64_t stop_ns) {
-  Collective record;
-  record.func = func;
-  record.seq = seq;
+CollectiveRecord Record(CollectiveKind kind, uint64_t sequence, uint64_t started_ns,
+                        uint64_t ended_ns) {
+  CollectiveRecord record;
+  record.kind = kind;
+  record.sequence = sequence;
   record.bytes = 1024;
-  record.start_ns = start_ns;
-  record.stop_ns = stop_ns;
+  record.started_ns = started_ns;
+  record.ended_ns = ended_ns;
   return record;
 }
 
 TEST(GathererTest, ReturnsOperationsInOrderOnceAllMembersReported) {
   Gatherer gatherer(2);
-  gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), 0, kNow);
-  gatherer.Add(Record(Func::kAllReduce, 1, 3, 4), 0, kNow);
-  gatherer.Add(Record(Func::kAllReduce, 1, 13, 14), 1, kNow);
+  gatherer.Add(Record(CollectiveKind::kAllReduce, 0, 1, 2), 0, kNow);
+  gatherer.Add(Record(CollectiveKind::kAllReduce, 1, 3, 4), 0, kNow);
+  gatherer.Add(Record(CollectiveKind::kAllReduce, 1, 13, 14), 1, kNow);
   EXPECT_FALSE(gatherer.Take(Clock::TimePoint::min())) << "operation 0 comes first";
-  gatherer.Add(Record(Func::kAllReduce, 0, 11, 12), 1, kNow);
-  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 0U);
-  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->seq, 1U);
+  gatherer.Add(Record(CollectiveKind::kAllReduce, 0, 11, 12), 1, kNow);
+  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->sequence, 0U);
+  EXPECT_EQ(gatherer.Take(Clock::TimePoint::min())->sequence, 1U);
   EXPECT_TRUE(gatherer.empty());
 }
 
 TEST(GathererTest, ReturnsAnOperationWithoutTheRecordsOfALostRank) {
   Gatherer gatherer(4);
   for (uint32_t position : {0U, 2U}) {
-    gatherer.Add(Record(Func::kAllReduce, 0, 1, 2), position, kNow);
+    gatherer.Add(Record(CollectiveKind::kAllReduce, 0, 1, 2), position, kNow);
   }
-  gatherer.Add(Record(Func::kAllReduce, 1, 3, 4), 0, kNow);
+  gatherer.Add(Record(CollectiveKind::kAllReduce, 1, 3, 4), 0, kNow);
   EXPECT_FALSE(gatherer.Take(kNow - std::chrono::seconds(1)));
   const auto taken = gatherer.Take(kNow);
   ASSERT_TRUE(taken);
@@ -57,11 +58,11 @@ TEST(GathererTest, LostRecordsDoNotDelayLaterOperations) {
   Gatherer gatherer(4);
   uint64_t complete = 0;
   uint64_t partial = 0;
-  for (uint64_t seq = 0; seq < 1'000; ++seq) {
+  for (uint64_t sequence = 0; sequence < 1'000; ++sequence) {
     for (uint32_t position = 0; position < 4; ++position) {
       // The first records of rank 3 are lost, and later one in a hundred.
-      if (position == 3 && (seq < 20 || seq % 100 == 0)) continue;
-      gatherer.Add(Record(Func::kAllReduce, seq, 1, 2), position, kNow);
+      if (position == 3 && (sequence < 20 || sequence % 100 == 0)) continue;
+      gatherer.Add(Record(CollectiveKind::kAllReduce, sequence, 1, 2), position, kNow);
       while (auto taken = gatherer.Take(Clock::TimePoint::min())) {
         ++(taken->count == 4 ? complete : partial);
       }
@@ -74,15 +75,15 @@ TEST(GathererTest, LostRecordsDoNotDelayLaterOperations) {
 
 TEST(GathererTest, IsBoundedAndOneRankCannotFillIt) {
   Gatherer gatherer(8);
-  for (uint64_t seq = 0; seq < 100'000; ++seq) {
-    gatherer.Add(Record(Func::kAllReduce, 1'000'000 + seq, 1, 2), 0, kNow);
+  for (uint64_t sequence = 0; sequence < 100'000; ++sequence) {
+    gatherer.Add(Record(CollectiveKind::kAllReduce, 1'000'000 + sequence, 1, 2), 0, kNow);
   }
   for (uint32_t position = 1; position < 8; ++position) {
-    gatherer.Add(Record(Func::kAllGather, 3, 1, 2), position, kNow);
+    gatherer.Add(Record(CollectiveKind::kAllGather, 3, 1, 2), position, kNow);
   }
-  gatherer.Add(Record(Func::kAllGather, 3, 1, 2), 0, kNow);
+  gatherer.Add(Record(CollectiveKind::kAllGather, 3, 1, 2), 0, kNow);
   bool found = false;
-  while (auto taken = gatherer.Take(kNow)) found |= taken->func == Func::kAllGather;
+  while (auto taken = gatherer.Take(kNow)) found |= taken->kind == CollectiveKind::kAllGather;
   EXPECT_TRUE(found);
 }
 
@@ -99,11 +100,11 @@ class Meeting {
   void Iterate(const std::vector<uint64_t>& own_ms, const std::vector<uint64_t>& bytes = {}) {
     const uint64_t slowest = *std::max_element(own_ms.begin(), own_ms.end());
     GatheredOperation operation;
-    operation.func = Func::kAllReduce;
-    operation.seq = seq_++;
+    operation.kind = CollectiveKind::kAllReduce;
+    operation.sequence = sequence_++;
     operation.bytes = 1024;
     operation.count = members_;
-    operation.since = kNow + std::chrono::seconds(seq_);
+    operation.since = kNow + std::chrono::seconds(sequence_);
     for (uint32_t i = 0; i < members_; ++i) {
       const uint64_t start = clock_[i] + own_ms[i] * kMs;
       const uint64_t stop = clock_[i] + (slowest + 100) * kMs;
@@ -125,7 +126,7 @@ class Meeting {
   std::vector<uint64_t> clock_;
   std::vector<uint64_t> blocked_;
   std::vector<uint64_t> moved_;
-  uint64_t seq_ = 0;
+  uint64_t sequence_ = 0;
 };
 
 TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
@@ -287,8 +288,8 @@ class Overlapping {
     std::vector<double> ended(members_);
     for (uint32_t k = 0; k < operations_; ++k) {
       GatheredOperation operation;
-      operation.func = Func::kAllReduce;
-      operation.seq = seq_++;
+      operation.kind = CollectiveKind::kAllReduce;
+      operation.sequence = sequence_++;
       operation.bytes = 1024;
       operation.count = members_;
       double last = 0;
@@ -300,7 +301,7 @@ class Overlapping {
       }
       AddOperation(operation, starts, ended, last + kTransferMs);
       if (kinds_ < 2) continue;
-      operation.func = Func::kAllGather;
+      operation.kind = CollectiveKind::kAllGather;
       operation.samples.clear();
       AddOperation(operation, ended, ended, last + 2 * kTransferMs);
     }
@@ -330,7 +331,7 @@ class Overlapping {
   RoleBaseline baseline_;
   std::vector<uint64_t> blocked_;
   double at_ms_ = 1000;
-  uint64_t seq_ = 0;
+  uint64_t sequence_ = 0;
 };
 
 TEST(LatenessTest, ALagInOverlappingOperationsCountsOnce) {
@@ -376,14 +377,14 @@ TEST(LatenessTest, ALagCountsOnceInBackToBackOperations) {
   RoleBaseline baseline;
   std::vector<uint64_t> blocked(8);
   uint64_t at_ms = 1000;
-  uint64_t seq = 0;
+  uint64_t sequence = 0;
   for (uint64_t window = 0; window < 40; ++window) {
     at_ms += 900 + window % 3;
     for (uint64_t k = 0; k < 3; ++k) {
       const uint64_t lead_ms = k == 0 ? 40 : 30;
       GatheredOperation operation;
-      operation.func = Func::kAllReduce;
-      operation.seq = seq++;
+      operation.kind = CollectiveKind::kAllReduce;
+      operation.sequence = sequence++;
       operation.bytes = 1 << 20;
       operation.count = 8;
       for (uint32_t i = 0; i < 8; ++i) {
@@ -404,27 +405,27 @@ TEST(LatenessTest, StagesAreComparedWithTheirOwnPast) {
   RoleBaseline baseline;
   uint64_t at = 1000 * kMs;
   std::vector<uint64_t> blocked(4);
-  auto iterate = [&](uint64_t last_stage_ms, uint64_t seq) {
+  auto iterate = [&](uint64_t last_stage_ms, uint64_t sequence) {
     GatheredOperation operation;
-    operation.func = Func::kAllReduce;
-    operation.seq = seq;
+    operation.kind = CollectiveKind::kAllReduce;
+    operation.sequence = sequence;
     operation.bytes = 1024;
     operation.count = 4;
     const uint64_t stop = at + (last_stage_ms + 5) * kMs;
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint64_t start = at + (i == 3 ? last_stage_ms : 900 + seq % 3) * kMs;
+      const uint64_t start = at + (i == 3 ? last_stage_ms : 900 + sequence % 3) * kMs;
       operation.samples.push_back({start, stop, blocked[i] + 1, 1});
       blocked[i] += stop - start;
     }
     at = stop;
     lateness.Add(operation, 1000.0 * kMs, {}, false, baseline);
   };
-  uint64_t seq = 0;
-  for (; seq < 60; ++seq) iterate(1000 + seq % 2, seq);
+  uint64_t sequence = 0;
+  for (; sequence < 60; ++sequence) iterate(1000 + sequence % 2, sequence);
   EXPECT_EQ(lateness.tracks()[3].late_count(20), 0U) << "its work differs";
   EXPECT_EQ(lateness.tracks()[3].very_late_count(), 0U);
   EXPECT_FALSE(lateness.suspicious());
-  for (; seq < 90; ++seq) iterate(1100 + seq % 2, seq);
+  for (; sequence < 90; ++sequence) iterate(1100 + sequence % 2, sequence);
   EXPECT_GE(lateness.tracks()[3].slower_count(20), 14U);
 }
 
@@ -435,12 +436,12 @@ TEST(LatenessTest, WindowsCoverTheLongPartsOfTheProgram) {
   RoleBaseline baseline;
   uint64_t at = 1000 * kMs;
   std::vector<uint64_t> blocked(4);
-  uint64_t seq = 0;
+  uint64_t sequence = 0;
   for (int i = 0; i < 60; ++i) {
     for (uint32_t k = 0; k < 4; ++k) {
       GatheredOperation operation;
-      operation.func = Func::kAllReduce;
-      operation.seq = seq++;
+      operation.kind = CollectiveKind::kAllReduce;
+      operation.sequence = sequence++;
       operation.bytes = 1024;
       operation.count = 4;
       const uint64_t own = k == 0 ? 14'000 : 250;
@@ -563,7 +564,7 @@ class Transferring {
   void For(double length_s, uint64_t transfer_ms) {
     for (double at_s = 0; at_s < length_s; at_s += 0.5) {
       GatheredOperation operation;
-      operation.func = Func::kAllReduce;
+      operation.kind = CollectiveKind::kAllReduce;
       operation.bytes = bytes_;
       operation.count = 2;
       operation.since = now_;
@@ -622,6 +623,17 @@ TEST(TransfersTest, ASlowdownMustLastThreeIterations) {
   EXPECT_TRUE(job.slow());
 }
 
+/// What one rank sent to another one in `count` transfers of 1 MiB together.
+RankTransfers Sent(uint32_t from, uint32_t to, uint64_t wait_ns, uint64_t count) {
+  return {Rank{from},
+          Rank{to},
+          {.communicator = {1},
+           .direction = Direction::kSend,
+           .transfers = count,
+           .bytes = 1 << 20,
+           .transfer_ns = wait_ns}};
+}
+
 /// All ranks send to all ranks. `slow`: factors on the waits of some connections.
 DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) {
   DelayMatrix matrix(1000);
@@ -632,7 +644,7 @@ DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) 
       const double ratio = found == slow.end() ? 1 : found->second;
       const auto wait = static_cast<uint64_t>(ratio * (10'000 + 37 * ((from * 5 + to) % 7)));
       for (int i = 0; i < 4; ++i) {
-        matrix.Add({Rank{from}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait, 5});
+        matrix.Add(Sent(from, to, wait, 5));
       }
     }
   }
@@ -675,8 +687,7 @@ TEST(DelayMatrixTest, NoConnectionIsNamedIfNoneWaits) {
   const auto all_wait = [&](uint64_t wait_ns) {
     for (uint32_t from = 0; from < 4; ++from) {
       for (int i = 0; i < 20; ++i) {
-        matrix.Add({Rank{from}, Rank{(from + 1) % 4}, CommId{1}, Direction::kSend, 1 << 20,
-                    from == 2 ? wait_ns : 0, 1});
+        matrix.Add(Sent(from, (from + 1) % 4, from == 2 ? wait_ns : 0, 1));
       }
     }
   };
@@ -689,9 +700,7 @@ TEST(DelayMatrixTest, NoConnectionIsNamedIfNoneWaits) {
 
 TEST(DelayMatrixTest, AFewLongWaitsDoNotBlameAConnection) {
   DelayMatrix matrix = Matrix({});
-  const auto wait = [&](uint64_t wait_ns) {
-    matrix.Add({Rank{1}, Rank{3}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 1});
-  };
+  const auto wait = [&](uint64_t wait_ns) { matrix.Add(Sent(1, 3, wait_ns, 1)); };
   for (int i = 0; i < 3; ++i) wait(5'000'000);  // 500 times as long as usual
   EXPECT_FALSE(matrix.Find({}));
   for (int i = 0; i < 8; ++i) wait(20'000);
@@ -703,7 +712,7 @@ TEST(DelayMatrixTest, OneMessageIsTooFewForACost) {
   DelayMatrix matrix(10);
   for (uint32_t to = 1; to < 5; ++to) {
     const uint64_t wait_ns = to == 2 ? 50'000 : 10'000;
-    matrix.Add({Rank{0}, Rank{to}, CommId{1}, Direction::kSend, 1 << 20, wait_ns, 20});
+    matrix.Add(Sent(0, to, wait_ns, 20));
   }
   EXPECT_FALSE(matrix.Find({}));
 }

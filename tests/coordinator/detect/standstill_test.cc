@@ -29,9 +29,9 @@ class Stepping {
       fake.Advance(milliseconds(static_cast<int>(1000 * kStepS)));
       for (uint32_t rank = 0; rank < world_; ++rank) {
         RankState& state = fake.state(rank);
-        state.steps_done.clear();
+        state.steps.clear();
         if (stalled.count(rank) != 0) continue;
-        state.steps_done = {{state.step++, static_cast<uint64_t>(kStepS * 1e9)}};
+        state.steps = {{state.step++, static_cast<uint64_t>(kStepS * 1e9)}};
       }
       verdicts = fake.Evaluate();
     }
@@ -161,7 +161,7 @@ TEST(StandstillTest, WithoutReportedStepsNothingIsFound) {
 
 TEST(StandstillTest, WithReportedOperationsTheWaitsForGraphDecides) {
   Stepping job;
-  job.fake.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.fake.AddComm(7, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.fake.Complete(7, 20);
   job.For(60);
   EXPECT_THAT(job.For(100, kAllRanks), IsEmpty()) << "the ranks may all evaluate";
@@ -169,7 +169,7 @@ TEST(StandstillTest, WithReportedOperationsTheWaitsForGraphDecides) {
 
 TEST(StandstillTest, CommunicatorsAloneDoNotCountAsOperations) {
   Stepping job;
-  job.fake.AddComm(7, Role::kData, {0, 1, 2, 3, 4, 5});
+  job.fake.AddComm(7, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
   job.For(60);
   job.fake.state(4).process_state = 'T';
   EXPECT_EQ(job.For(8, kAllRanks).size(), 1U);

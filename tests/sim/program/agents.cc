@@ -66,20 +66,21 @@ void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Dige
   report.alive = alive;
   report.process_state = StateOf(rank, at_s);
   report.phases = snapshot_.phases;
-  report.heartbeat_age_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.silent_s) * 1e9);
+  report.silent_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.silent_s) * 1e9);
   if (setting_.reports_steps) {
     report.step = snapshot_.step;
     report.since_step_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.since_step_s) * 1e9);
-    report.steps_done = std::move(snapshot_.steps);
+    report.steps = std::move(snapshot_.steps);
   }
   for (const Recorder::Ended& ended : snapshot_.ended) {
-    detect::Collective& record = digest.collectives.emplace_back(ended.record);
-    record.start_ns = Stamp(node, ended.start_s);
-    record.stop_ns = std::max(record.start_ns + 1, Stamp(node, ended.stop_s));
-    record.enqueue_ns = std::min(record.start_ns, LocalNs(node, ended.enqueue_s));
+    CollectiveRecord& record =
+        digest.ended.emplace_back(detect::RankRecord{Rank{rank}, ended.record}).record;
+    record.started_ns = Stamp(node, ended.start_s);
+    record.ended_ns = std::max(record.started_ns + 1, Stamp(node, ended.stop_s));
+    record.enqueued_ns = std::min(record.started_ns, LocalNs(node, ended.enqueue_s));
     record.blocked_ns = static_cast<uint64_t>(static_cast<double>(record.blocked_ns) * node.rate);
   }
-  for (detect::InFlight& flight : ReportedFlights(std::move(snapshot_.flights), rule_)) {
+  for (detect::RankFlight& flight : ReportedFlights(std::move(snapshot_.flights), rule_)) {
     digest.in_flight.push_back(flight);
   }
   digest.completed.insert(digest.completed.end(), snapshot_.completed.begin(),
@@ -88,11 +89,10 @@ void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Dige
 
 /// Agents whose ranks are stuck probe a few other nodes.
 void Agents::ReportProbes(uint32_t index, double at_s, detect::Digest& digest) const {
-  const bool stuck = std::any_of(digest.in_flight.begin(), digest.in_flight.end(),
-                                 [](const detect::InFlight& flight) {
-                                   return flight.state == detect::FlightState::kStarted &&
-                                          static_cast<double>(flight.age_ns) > (kStuckS + 1) * 1e9;
-                                 });
+  const bool stuck = std::any_of(
+      digest.in_flight.begin(), digest.in_flight.end(), [](const detect::RankFlight& flight) {
+        return flight.started && static_cast<double>(flight.age_ns) > (kStuckS + 1) * 1e9;
+      });
   if (!stuck) return;
   const Job& job = engine_.job();
   const Fault& fault = engine_.fault();
@@ -116,7 +116,7 @@ void Agents::Restart(uint32_t index, double at_s, detect::Digest& digest) {
   ++node.agent_start;
   node.number = 0;
   node.samples = 0;
-  digest.collectives = node.kept;
+  digest.ended = node.kept;
 }
 
 void Agents::Sample(uint32_t index, double at_s) {
@@ -143,26 +143,27 @@ void Agents::Sample(uint32_t index, double at_s) {
           continue;
         }
         added.push_back(comm);
-        detect::Communicator& one = digest.communicators.emplace_back();
+        Communicator& one = digest.communicators.emplace_back();
         one.id = job.comms[comm].id;
-        one.role = setting_.reports_roles ? job.comms[comm].role : detect::Role::kUnknown;
+        one.role = setting_.reports_roles ? job.comms[comm].role : CommunicatorRole::kUnknown;
         for (const uint32_t member : job.comms[comm].members) one.members.push_back(Rank{member});
       }
     }
   }
   for (uint32_t rank = first; rank < end; ++rank) ReportRank(index, rank, at_s, digest);
   if (setting_.restart_every_s > 0) {
-    node.kept.insert(node.kept.end(), digest.collectives.begin(), digest.collectives.end());
+    node.kept.insert(node.kept.end(), digest.ended.begin(), digest.ended.end());
     const size_t most = kKept * job.ranks_per_node;
     if (node.kept.size() > most) {
       node.kept.erase(node.kept.begin(), node.kept.end() - static_cast<ptrdiff_t>(most));
     }
   }
   for (const PeerWait& wait : engine_.peer_waits()) {
-    if (job.node_of(wait.sums.rank.value) == index) digest.peer_sums.push_back(wait.sums);
+    if (job.node_of(wait.transfers.rank.value) == index) digest.peers.push_back(wait.transfers);
   }
-  std::erase_if(engine_.peer_waits(),
-                [&](const PeerWait& wait) { return job.node_of(wait.sums.rank.value) == index; });
+  std::erase_if(engine_.peer_waits(), [&](const PeerWait& wait) {
+    return job.node_of(wait.transfers.rank.value) == index;
+  });
   ReportProbes(index, at_s, digest);
   if (setting_.restarted && at_s < 15) {
     detect::Digest stale = digest;

@@ -39,7 +39,7 @@ class Agents {
     uint64_t agent_start = 1;
     uint64_t number = 0;
     uint64_t samples = 0;
-    std::vector<detect::Collective> kept;  // recent records, repeated after an agent restart
+    std::vector<detect::RankRecord> kept;  // recent records, repeated after an agent restart
     std::vector<uint32_t> dead_reports;    // by rank of the node
   };
   void Sample(uint32_t index, double at_s);

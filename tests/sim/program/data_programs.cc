@@ -6,10 +6,7 @@
 
 namespace holdfast::sim::program {
 
-using detect::Func;
-using detect::Role;
-
-std::vector<uint32_t> Groups::Strided(Role role, uint32_t size, uint32_t stride) {
+std::vector<uint32_t> Groups::Strided(CommunicatorRole role, uint32_t size, uint32_t stride) {
   std::vector<uint32_t> channel_of(job_.world);
   for (uint32_t first = 0; first < job_.world; first += size * stride) {
     for (uint32_t offset = 0; offset < stride; ++offset) {
@@ -22,11 +19,11 @@ std::vector<uint32_t> Groups::Strided(Role role, uint32_t size, uint32_t stride)
   return channel_of;
 }
 
-uint32_t Groups::Group(Role role, const std::vector<uint32_t>& members, bool recorded) {
+uint32_t Groups::Group(CommunicatorRole role, const std::vector<uint32_t>& members, bool recorded) {
   const auto comm = static_cast<uint32_t>(job_.comms.size());
   // IDs without order, like hashes.
   const uint64_t id = (uint64_t{comm} + 1) * 0x9E37'79B9'7F4A'7C15 | 1;
-  job_.comms.push_back({detect::CommId{id}, role, members, recorded});
+  job_.comms.push_back({CommunicatorId{id}, role, members, recorded});
   job_.channels.push_back({comm, members, false, false});
   return static_cast<uint32_t>(job_.channels.size() - 1);
 }
@@ -48,8 +45,8 @@ std::vector<uint16_t> BackwardInBuckets(Writer& writer, uint32_t channel, uint8_
   std::vector<uint16_t> labels;
   for (uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
     writer.Compute(compute_s / kBuckets);
-    labels.push_back(
-        writer.Transfer(channel, Func::kAllReduce, stream, transfer_s / kBuckets, 25 * kMiB));
+    labels.push_back(writer.Transfer(channel, CollectiveKind::kAllReduce, stream,
+                                     transfer_s / kBuckets, 25 * kMiB));
   }
   return labels;
 }
@@ -59,7 +56,7 @@ std::vector<uint16_t> BackwardInBuckets(Writer& writer, uint32_t channel, uint8_
 void WriteData(Job& job, const JobOptions& options) {
   Groups groups(job);
   std::vector<uint32_t> all_ranks = job.replica_of;
-  const uint32_t channel = groups.Group(Role::kData, all_ranks);
+  const uint32_t channel = groups.Group(CommunicatorRole::kData, all_ranks);
   const bool local = job.family == Family::kLocalSgd;
   const uint32_t batches = job.family == Family::kAccumulation ? 8 : 1;
   for (Program& program : job.programs) {
@@ -72,7 +69,7 @@ void WriteData(Job& job, const JobOptions& options) {
       if (local) {
         writer.Compute(0.6);
         writer.Every(options.local_steps);
-        writer.Wait(writer.Transfer(channel, Func::kAllReduce, 1, 0.4, 400 * kMiB));
+        writer.Wait(writer.Transfer(channel, CollectiveKind::kAllReduce, 1, 0.4, 400 * kMiB));
         writer.Every(1);
       } else if (last) {
         for (const uint16_t label :
@@ -94,13 +91,13 @@ void WriteSharded(Job& job, const JobOptions& options) {
   constexpr double kGather = 0.2 / (2 * kLayers);
   constexpr double kScatter = 0.12 / kLayers;
   Groups groups(job);
-  const uint32_t channel = groups.Group(Role::kData, job.replica_of);
+  const uint32_t channel = groups.Group(CommunicatorRole::kData, job.replica_of);
   for (Program& program : job.programs) {
     Writer writer(program);
     writer.Load(0.004);
     writer.Host(0.01);
     const auto gather = [&] {
-      return writer.Transfer(channel, Func::kAllGather, 1, kGather, 64 * kMiB);
+      return writer.Transfer(channel, CollectiveKind::kAllGather, 1, kGather, 64 * kMiB);
     };
     for (const bool backward : {false, true}) {
       uint16_t next = gather();
@@ -110,12 +107,12 @@ void WriteSharded(Job& job, const JobOptions& options) {
         writer.Wait(label);
         writer.Compute((backward ? 0.54 : 0.27) / kLayers);
         if (backward) {
-          writer.Transfer(channel, Func::kReduceScatter, 1, kScatter, 64 * kMiB);
+          writer.Transfer(channel, CollectiveKind::kReduceScatter, 1, kScatter, 64 * kMiB);
         }
       }
     }
     // The norm of the gradients follows the last scatter on the communicator's stream.
-    writer.Wait(writer.Transfer(channel, Func::kAllReduce, 1, 0.0005, 4));
+    writer.Wait(writer.Transfer(channel, CollectiveKind::kAllReduce, 1, 0.0005, 4));
     writer.Compute(0.03, Work::kFixed);
     if (options.sync_each_step) writer.Sync();
     writer.Step();
@@ -126,10 +123,10 @@ void WriteTensor(Job& job, const JobOptions& options) {
   constexpr uint32_t kLayers = 4;
   const uint32_t tensor = job.world >= 16 ? 8 : job.world >= 8 ? 4 : 2;
   Groups groups(job);
-  const auto layers = groups.Strided(Role::kTensor, tensor, 1);
+  const auto layers = groups.Strided(CommunicatorRole::kTensor, tensor, 1);
   const bool replicas = job.world > tensor;
-  const auto data =
-      replicas ? groups.Strided(Role::kData, job.world / tensor, tensor) : std::vector<uint32_t>();
+  const auto data = replicas ? groups.Strided(CommunicatorRole::kData, job.world / tensor, tensor)
+                             : std::vector<uint32_t>();
   for (uint32_t rank = 0; rank < job.world; ++rank) {
     job.replica_of[rank] = rank / tensor;
     Writer writer(job.programs[rank]);
@@ -140,12 +137,12 @@ void WriteTensor(Job& job, const JobOptions& options) {
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
         for (int half = 0; half < 2; ++half) {
           writer.Compute((backward ? 0.48 : 0.24) / (2 * kLayers));
-          writer.Wait(
-              writer.Transfer(layers[rank], Func::kAllReduce, 1, 0.12 / (4 * kLayers), 32 * kMiB));
+          writer.Wait(writer.Transfer(layers[rank], CollectiveKind::kAllReduce, 1,
+                                      0.12 / (4 * kLayers), 32 * kMiB));
         }
         if (backward && replicas) {
-          labels.push_back(
-              writer.Transfer(data[rank], Func::kAllReduce, 2, 0.2 / kLayers, 128 * kMiB));
+          labels.push_back(writer.Transfer(data[rank], CollectiveKind::kAllReduce, 2, 0.2 / kLayers,
+                                           128 * kMiB));
         }
       }
     }
@@ -161,8 +158,8 @@ void WriteExperts(Job& job, const JobOptions& options) {
   const uint32_t experts = job.world >= 16 ? 8 : job.world >= 8 ? 4 : 2;
   job.experts = experts;
   Groups groups(job);
-  const auto exchange = groups.Strided(Role::kExpert, experts, 1);
-  const uint32_t data = groups.Group(Role::kData, job.replica_of);
+  const auto exchange = groups.Strided(CommunicatorRole::kExpert, experts, 1);
+  const uint32_t data = groups.Group(CommunicatorRole::kData, job.replica_of);
   for (uint32_t rank = 0; rank < job.world; ++rank) {
     Writer writer(job.programs[rank]);
     writer.Load(0.004);
@@ -172,13 +169,14 @@ void WriteExperts(Job& job, const JobOptions& options) {
       const double share = (backward ? 0.44 : 0.22) / kLayers;
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
         writer.Compute(share / 2, Work::kFixed);
-        writer.Wait(writer.Transfer(exchange[rank], Func::kAllToAll, 1, 0.14 / (4 * kLayers),
-                                    16 * kMiB, Work::kExperts));
+        writer.Wait(writer.Transfer(exchange[rank], CollectiveKind::kAllToAll, 1,
+                                    0.14 / (4 * kLayers), 16 * kMiB, Work::kExperts));
         writer.Compute(share / 2, Work::kExperts);
-        writer.Wait(writer.Transfer(exchange[rank], Func::kAllToAll, 1, 0.14 / (4 * kLayers),
-                                    16 * kMiB, Work::kExperts));
+        writer.Wait(writer.Transfer(exchange[rank], CollectiveKind::kAllToAll, 1,
+                                    0.14 / (4 * kLayers), 16 * kMiB, Work::kExperts));
         if (backward) {
-          labels.push_back(writer.Transfer(data, Func::kAllReduce, 2, 0.15 / kLayers, 64 * kMiB));
+          labels.push_back(
+              writer.Transfer(data, CollectiveKind::kAllReduce, 2, 0.15 / kLayers, 64 * kMiB));
         }
       }
     }
@@ -194,7 +192,7 @@ void WriteExperts(Job& job, const JobOptions& options) {
 void WriteWithoutCollectives(Job& job, const JobOptions& options) {
   Groups groups(job);
   const bool sends = job.family == Family::kSendReceive;
-  const uint32_t all = groups.Group(Role::kUnknown, job.replica_of, sends);
+  const uint32_t all = groups.Group(CommunicatorRole::kUnknown, job.replica_of, sends);
   const uint32_t comm = job.channels[all].comm;
   for (uint32_t rank = 0; rank < job.world; ++rank) {
     const uint32_t next = (rank + 1) % job.world;
@@ -205,12 +203,12 @@ void WriteWithoutCollectives(Job& job, const JobOptions& options) {
     for (int part = 0; part < 4; ++part) {
       writer.Compute(0.2);
       if (!sends) continue;
-      writer.Transfer(groups.Pair(comm, rank, next), Func::kSend, 1, 0.02, 16 * kMiB);
-      writer.Wait(
-          writer.Transfer(groups.Pair(comm, previous, rank), Func::kRecv, 2, 0.02, 16 * kMiB));
+      writer.Transfer(groups.Pair(comm, rank, next), CollectiveKind::kSend, 1, 0.02, 16 * kMiB);
+      writer.Wait(writer.Transfer(groups.Pair(comm, previous, rank), CollectiveKind::kReceive, 2,
+                                  0.02, 16 * kMiB));
     }
     if (!sends && options.hidden_barrier) {
-      writer.Wait(writer.Transfer(all, Func::kAllReduce, 1, 0.1, 64 * kMiB));
+      writer.Wait(writer.Transfer(all, CollectiveKind::kAllReduce, 1, 0.1, 64 * kMiB));
     }
     writer.Compute(0.03, Work::kFixed);
     writer.Sync();

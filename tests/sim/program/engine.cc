@@ -274,7 +274,10 @@ void Engine::EnqueueTransfer(uint32_t rank, const Instruction& one) {
   RankState& state = ranks_[rank];
   const Local& local = locals_[rank][state.pc];
   const Channel& channel = job_.channels[one.channel];
-  Op op{.kind = Op::Kind::kTransfer, .work = one.work, .func = one.func, .stream = one.stream};
+  Op op{.kind = Op::Kind::kTransfer,
+        .work = one.work,
+        .collective = one.collective,
+        .stream = one.stream};
   op.channel = one.channel;
   op.after = state.streams[0].last;
   op.seconds = one.seconds * setting_.step_s;
@@ -283,12 +286,12 @@ void Engine::EnqueueTransfer(uint32_t rank, const Instruction& one) {
     op.bytes =
         static_cast<uint64_t>(static_cast<double>(one.bytes) * pace_.Tokens(rank, state.iteration));
   }
-  op.sequence = state.sequences[local.comm][static_cast<size_t>(one.func)]++;
+  op.sequence = state.sequences[local.comm][static_cast<size_t>(one.collective)]++;
   op.ordinal = state.ordinals[local.channel]++;
   op.member = local.member;
   const bool hits = fault_.kind == FaultKind::kMismatched && rank == fault_.rank &&
                     !operation_hit_ && state.cpu_s >= fault_.onset_s && !channel.pair &&
-                    channel.members.size() > 1 && one.func != detect::Func::kAllToAll;
+                    channel.members.size() > 1 && one.collective != CollectiveKind::kAllToAll;
   if (hits) {
     operation_hit_ = true;
     op.bytes += 4096;
@@ -355,7 +358,7 @@ void Engine::Join(uint32_t rank, const Op& op, uint64_t number) {
   Rendezvous& rendezvous = place.rendezvous_queue[index];
   if (rendezvous.arrived == 0) {
     rendezvous.bytes = op.bytes;
-    rendezvous.func = op.func;
+    rendezvous.collective = op.collective;
   } else if (op.work != Work::kExperts && rendezvous.bytes != op.bytes) {
     rendezvous.broken = true;
   }
@@ -399,7 +402,7 @@ bool Engine::HasLink(uint32_t channel) const {
 /// Returns when an operation ends that all participants have joined; kNever if it hangs.
 double Engine::EndOf(uint32_t channel, const Rendezvous& rendezvous) {
   double length_s =
-      rendezvous.seconds * pace_.Transfer(channel, rendezvous.func, rendezvous.last_s);
+      rendezvous.seconds * pace_.Transfer(channel, rendezvous.collective, rendezvous.last_s);
   if (rendezvous.tokens > 0) length_s *= 0.1 + 0.9 * rendezvous.tokens;
   double end_s = pace_.LinksUpAt(channel, rendezvous.last_s) + length_s;
   if (end_s < fault_.onset_s || fault_.kind == FaultKind::kNone) return end_s;
@@ -439,7 +442,7 @@ double Engine::EndOf(uint32_t channel, const Rendezvous& rendezvous) {
 void Engine::Measure(uint32_t channel, const Rendezvous& rendezvous, double end_s) {
   constexpr double kWaitNsPerByte = 0.04;
   const Channel& where = job_.channels[channel];
-  const detect::CommId id = job_.comms[where.comm].id;
+  const CommunicatorId id = job_.comms[where.comm].id;
   if (std::find(wanted_.begin(), wanted_.end(), id) == wanted_.end()) return;
   const auto& links = pace_.links(channel);
   const uint64_t bytes =
@@ -447,21 +450,17 @@ void Engine::Measure(uint32_t channel, const Rendezvous& rendezvous, double end_
   for (const Pace::Link& link : links) {
     double wait_ns = kWaitNsPerByte * static_cast<double>(bytes) * noise_.LogNormal(0.06);
     if (noise_.Chance(0.02)) wait_ns *= noise_.Pareto(1.1, 2, 4);
-    wait_ns *= pace_.Connection(link.from, link.to, rendezvous.func, rendezvous.last_s);
-    const detect::PeerSums sums{Rank{link.from},
-                                Rank{link.to},
-                                id,
-                                detect::Direction::kSend,
-                                bytes,
-                                static_cast<uint64_t>(wait_ns),
-                                1};
-    peer_waits_.push_back({end_s, sums});
+    wait_ns *= pace_.Connection(link.from, link.to, rendezvous.collective, rendezvous.last_s);
+    const PeerTransfers sums{.communicator = id,
+                             .direction = Direction::kSend,
+                             .transfers = 1,
+                             .bytes = bytes,
+                             .transfer_ns = static_cast<uint64_t>(wait_ns)};
+    peer_waits_.push_back({end_s, {Rank{link.from}, Rank{link.to}, sums}});
   }
 }
 
 std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) const {
-  using detect::Direction;
-  using detect::EdgeState;
   const Channel& channel = job_.channels[op.channel];
   const Place& place = places_[op.channel];
   if (!channel.crosses_nodes || op.ordinal < place.first ||
@@ -477,10 +476,10 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
   };
   if (channel.pair) {
     const bool sends = op.member == 0;
-    const EdgeState state = !sends                  ? EdgeState::kRecvWait
+    const EdgeState state = !sends                  ? EdgeState::kReceiveWait
                             : absent(1 - op.member) ? EdgeState::kSendPeerWait
                                                     : EdgeState::kSendWait;
-    return detect::PeerEdge{Rank{next}, sends ? Direction::kSend : Direction::kRecv, state, 0};
+    return detect::PeerEdge{Rank{next}, sends ? Direction::kSend : Direction::kReceive, state, 0};
   }
   const uint64_t steps = op.ordinal % 29;
   bool missing = rendezvous.arrived < n;
@@ -493,16 +492,17 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
       return detect::PeerEdge{Rank{fault_.peer}, Direction::kSend, EdgeState::kSendWait, steps};
     }
     if (ours && rank == fault_.peer) {
-      return detect::PeerEdge{Rank{fault_.rank}, Direction::kRecv, EdgeState::kRecvWait, steps};
+      return detect::PeerEdge{Rank{fault_.rank}, Direction::kReceive, EdgeState::kReceiveWait,
+                              steps};
     }
-    return detect::PeerEdge{Rank{previous}, Direction::kRecv, EdgeState::kRecvWait,
+    return detect::PeerEdge{Rank{previous}, Direction::kReceive, EdgeState::kReceiveWait,
                             steps + 1 + op.member % 4};
   }
   // Some member is missing: its predecessor waits for credit, and all others wait for data.
   if (absent((op.member + 1) % n)) {
     return detect::PeerEdge{Rank{next}, Direction::kSend, EdgeState::kSendPeerWait, 0};
   }
-  return detect::PeerEdge{Rank{previous}, Direction::kRecv, EdgeState::kRecvWait, 0};
+  return detect::PeerEdge{Rank{previous}, Direction::kReceive, EdgeState::kReceiveWait, 0};
 }
 
 }  // namespace holdfast::sim::program

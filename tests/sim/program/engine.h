@@ -26,7 +26,7 @@ struct Op {
   enum class Kind : uint8_t { kCompute, kTransfer, kMarker };
   Kind kind = Kind::kCompute;
   Work work = Work::kFixed;
-  detect::Func func = detect::Func::kOther;
+  CollectiveKind collective = CollectiveKind::kOther;
   uint8_t stream = 0;
   uint32_t channel = 0;
   uint32_t iteration = 0;
@@ -63,7 +63,7 @@ struct PhaseMark {
 /// The wait on one connection in one operation, for the sums that the detector requests.
 struct PeerWait {
   double at_s = 0;
-  detect::PeerSums sums;
+  detect::RankTransfers transfers;
 };
 
 class Engine {
@@ -96,8 +96,8 @@ class Engine {
     std::vector<uint64_t> labels;
     std::vector<uint64_t> kernels;  // the last ones: as many as the CPU may be ahead
     uint64_t kernel_count = 0;
-    std::vector<uint64_t> ordinals;                                     // by own channel
-    std::vector<std::array<uint64_t, detect::kFuncMax + 1>> sequences;  // by own communicator
+    std::vector<uint64_t> ordinals;                                 // by own channel
+    std::vector<std::array<uint64_t, kCollectiveKinds>> sequences;  // by own communicator
     std::deque<StepMark> steps;
     std::deque<PhaseMark> phases;
     PhaseMark paused;  // the last pause, marked or not
@@ -119,7 +119,7 @@ class Engine {
   bool NodeLost(uint32_t node, double at_s) const;
 
   /// Measures the transfers of these communicators from now on.
-  void WantPeerSums(const std::vector<detect::CommId>& comms) { wanted_ = comms; }
+  void WantTransfers(const std::vector<CommunicatorId>& comms) { wanted_ = comms; }
   std::vector<PeerWait>& peer_waits() { return peer_waits_; }
 
   /// Returns the connection that a member of an operation waits for, as NCCL's proxy reports it;
@@ -136,7 +136,7 @@ class Engine {
     double last_s = 0;
     double seconds = 0;
     double tokens = 0;
-    detect::Func func = detect::Func::kOther;
+    CollectiveKind collective = CollectiveKind::kOther;
     std::vector<uint64_t> ops;  // by member; kNone: not arrived
   };
   struct Place {
@@ -190,7 +190,7 @@ class Engine {
   std::vector<Place> places_;               // by channel
   std::vector<uint32_t> queue_;
   std::vector<bool> queued_;
-  std::vector<detect::CommId> wanted_;
+  std::vector<CommunicatorId> wanted_;
   std::vector<PeerWait> peer_waits_;
 };
 

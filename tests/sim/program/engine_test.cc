@@ -281,40 +281,37 @@ TEST(RecorderTest, OnlyMarkedPausesAreReported) {
   }
 }
 
-TableFlight FlightOf(uint64_t seq, detect::FlightState state, uint64_t age_ns, uint64_t comm,
+TableFlight FlightOf(uint64_t sequence, bool started, uint64_t age_ns, uint64_t communicator,
                      uint32_t slot) {
   TableFlight seen;
-  seen.flight.comm = detect::CommId{comm};
-  seen.flight.func = detect::Func::kAllReduce;
-  seen.flight.seq = seq;
-  seen.flight.state = state;
+  seen.flight.record.communicator = {communicator};
+  seen.flight.record.kind = CollectiveKind::kAllReduce;
+  seen.flight.record.sequence = sequence;
+  seen.flight.started = started;
   seen.flight.age_ns = age_ns;
   seen.slot = slot;
   return seen;
 }
 
 TEST(FlightsTest, TableOrderFollowsTheSlots) {
-  using detect::FlightState;
-  const auto flights = ReportedFlights({FlightOf(1, FlightState::kStarted, 2'000'000'000, 1, 9),
-                                        FlightOf(2, FlightState::kEnqueued, 1'000'000'000, 1, 4),
-                                        FlightOf(3, FlightState::kEnqueued, 600'000'000, 1, 0)},
-                                       FlightRule::kTableOrder);
+  const auto flights = ReportedFlights(
+      {FlightOf(1, true, 2'000'000'000, 1, 9), FlightOf(2, false, 1'000'000'000, 1, 4),
+       FlightOf(3, false, 600'000'000, 1, 0)},
+      FlightRule::kTableOrder);
   ASSERT_EQ(flights.size(), 2U) << "young flights are not reported";
-  EXPECT_EQ(flights[0].seq, 2U);
-  EXPECT_EQ(flights[1].seq, 1U);
+  EXPECT_EQ(flights[0].record.sequence, 2U);
+  EXPECT_EQ(flights[1].record.sequence, 1U);
 }
 
 TEST(FlightsTest, StartedFlightsComeFirstThenOneEnqueuedPerCommunicator) {
-  using detect::FlightState;
-  const auto flights = ReportedFlights({FlightOf(5, FlightState::kEnqueued, 3'000'000'000, 1, 0),
-                                        FlightOf(6, FlightState::kEnqueued, 2'000'000'000, 1, 1),
-                                        FlightOf(7, FlightState::kEnqueued, 1'000'000'000, 2, 2),
-                                        FlightOf(4, FlightState::kStarted, 900'000'000, 1, 3)},
-                                       FlightRule::kStartedFirst);
+  const auto flights = ReportedFlights(
+      {FlightOf(5, false, 3'000'000'000, 1, 0), FlightOf(6, false, 2'000'000'000, 1, 1),
+       FlightOf(7, false, 1'000'000'000, 2, 2), FlightOf(4, true, 900'000'000, 1, 3)},
+      FlightRule::kStartedFirst);
   ASSERT_EQ(flights.size(), 3U);
-  EXPECT_EQ(flights[0].seq, 4U);
-  EXPECT_EQ(flights[1].seq, 5U);
-  EXPECT_EQ(flights[2].seq, 7U);
+  EXPECT_EQ(flights[0].record.sequence, 4U);
+  EXPECT_EQ(flights[1].record.sequence, 5U);
+  EXPECT_EQ(flights[2].record.sequence, 7U);
 }
 
 TEST(RunTest, ASeedDeterminesTheOutcome) {

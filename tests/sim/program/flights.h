@@ -11,7 +11,7 @@ namespace holdfast::sim::program {
 
 /// An operation in flight, as a rank's table in shared memory holds it.
 struct TableFlight {
-  detect::InFlight flight;
+  detect::RankFlight flight;
   uint32_t slot = 0;  // of the table
 };
 
@@ -27,6 +27,6 @@ enum class FlightRule : uint8_t {
 inline constexpr FlightRule kAgentsRule = FlightRule::kStartedFirst;
 
 /// Returns the flights of one rank that its agent reports, in the order of the report.
-std::vector<detect::InFlight> ReportedFlights(std::vector<TableFlight> flights, FlightRule rule);
+std::vector<detect::RankFlight> ReportedFlights(std::vector<TableFlight> flights, FlightRule rule);
 
 }  // namespace holdfast::sim::program

@@ -46,7 +46,7 @@ struct Instruction {
   };
   Kind kind = Kind::kHost;
   Work work = Work::kFixed;
-  detect::Func func = detect::Func::kOther;
+  CollectiveKind collective = CollectiveKind::kOther;
   uint8_t stream = 0;
   uint16_t label = 0;  // of a transfer, for kWait; 0: no instruction waits for it
   uint16_t every = 1;  // executed only if the iteration modulo `every` is every − 1
@@ -57,8 +57,8 @@ struct Instruction {
 using Program = std::vector<Instruction>;
 
 struct Comm {
-  detect::CommId id;
-  detect::Role role = detect::Role::kUnknown;
+  CommunicatorId id;
+  CommunicatorRole role = CommunicatorRole::kUnknown;
   std::vector<uint32_t> members;
   bool recorded = true;  // its operations are recorded
 };

@@ -163,7 +163,7 @@ bool Pace::InWave(const Interval& wave, uint32_t from, uint32_t to) const {
   return static_cast<double>(bits >> 11) * 0x1p-53 < setting_.wave_share;
 }
 
-double Pace::Connection(uint32_t from, uint32_t to, detect::Func func, double at_s) const {
+double Pace::Connection(uint32_t from, uint32_t to, CollectiveKind collective, double at_s) const {
   double factor = 1;
   if (!waves_.empty()) {
     const Interval* wave = At(waves_, at_s);
@@ -175,17 +175,17 @@ double Pace::Connection(uint32_t from, uint32_t to, detect::Func func, double at
     const bool link = fault.kind == FaultKind::kLossyLink && from == fault.rank && to == fault.peer;
     if (nic || link) factor *= fault.magnitude;
     // A network card that reads the GPU's memory over a slow bus sends slowly.
-    const bool gathers = fault.kind == FaultKind::kPcie && func == detect::Func::kAllGather;
+    const bool gathers = fault.kind == FaultKind::kPcie && collective == CollectiveKind::kAllGather;
     if (gathers && (from == fault.rank || to == fault.rank)) factor *= fault.magnitude;
   }
   return factor;
 }
 
-double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
+double Pace::Transfer(uint32_t channel, CollectiveKind collective, double at_s) {
   double worst = 1;
   for (size_t i = 0; slow_links_ && i < links_[channel].size(); ++i) {
     const Link& link = links_[channel][i];
-    double factor = Connection(link.from, link.to, func, at_s);
+    double factor = Connection(link.from, link.to, collective, at_s);
     // Losses come in bursts: most operations lose few packets, some lose many.
     for (const Fault& fault : faults_) {
       const bool lossy = fault.kind == FaultKind::kLossyLink && link.from == fault.rank &&
@@ -195,7 +195,7 @@ double Pace::Transfer(uint32_t channel, detect::Func func, double at_s) {
     worst = std::max(worst, factor);
   }
   for (const Fault& fault : faults_) {
-    if (fault.kind != FaultKind::kPcie || func != detect::Func::kAllGather) continue;
+    if (fault.kind != FaultKind::kPcie || collective != CollectiveKind::kAllGather) continue;
     // The bus is also slow for transfers inside the node.
     if (at_s < fault.onset_s || at_s >= fault.heals_s || job_.channels[channel].crosses_nodes) {
       continue;

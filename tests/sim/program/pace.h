@@ -22,9 +22,9 @@ class Pace {
   double Tokens(uint32_t rank, uint32_t iteration) const;
   /// Returns the duration of a transfer that starts at `at_s`, as a multiple of its nominal time.
   /// The channel's slowest connection counts.
-  double Transfer(uint32_t channel, detect::Func func, double at_s);
+  double Transfer(uint32_t channel, CollectiveKind collective, double at_s);
   /// Returns the factor by which a byte waits longer on one connection.
-  double Connection(uint32_t from, uint32_t to, detect::Func func, double at_s) const;
+  double Connection(uint32_t from, uint32_t to, CollectiveKind collective, double at_s) const;
   /// Returns when the channel's links are up again; `at_s` if they are up.
   double LinksUpAt(uint32_t channel, double at_s) const;
   /// The connections of a channel that cross nodes.

@@ -5,9 +5,6 @@
 
 namespace holdfast::sim::program {
 
-using detect::Func;
-using detect::Role;
-
 namespace {
 
 /// A forward or a backward pass of one microbatch through one chunk of a stage.
@@ -98,8 +95,9 @@ class PipelineWriter {
  private:
   void MakeGroups() {
     const uint32_t size = shape_.tensor;
-    if (size > 1) tensor_ = groups_.Strided(Role::kTensor, size, 1);
-    if (shape_.replicas > 1) data_ = groups_.Strided(Role::kData, shape_.replicas, size);
+    if (size > 1) tensor_ = groups_.Strided(CommunicatorRole::kTensor, size, 1);
+    if (shape_.replicas > 1)
+      data_ = groups_.Strided(CommunicatorRole::kData, shape_.replicas, size);
     pipes_.resize(job_.world);
     model_.resize(job_.world);
     tied_.resize(job_.world);
@@ -112,15 +110,15 @@ class PipelineWriter {
           job_.replica_of[pipe.back()] = replica;
         }
         model.insert(model.end(), pipe.begin(), pipe.end());
-        const uint32_t comm = job_.channels[groups_.Group(Role::kPipeline, pipe)].comm;
+        const uint32_t comm = job_.channels[groups_.Group(CommunicatorRole::kPipeline, pipe)].comm;
         for (const uint32_t rank : pipe) pipes_[rank] = comm;
         if (!options_.over_stages) continue;
         const std::vector<uint32_t> ends = {pipe.front(), pipe.back()};
-        const uint32_t tied = groups_.Group(Role::kUnknown, ends);
+        const uint32_t tied = groups_.Group(CommunicatorRole::kUnknown, ends);
         for (const uint32_t rank : ends) tied_[rank] = tied;
       }
       if (!options_.over_stages) continue;
-      const uint32_t norm = groups_.Group(Role::kUnknown, model);
+      const uint32_t norm = groups_.Group(CommunicatorRole::kUnknown, model);
       for (const uint32_t rank : model) model_[rank] = norm;
     }
   }
@@ -140,8 +138,8 @@ class PipelineWriter {
     if (!from_outside) {
       const uint32_t from = pass.backward ? above : below;
       writer.Wait(writer.Transfer(groups_.Pair(pipes_[rank], from, rank, pass.backward),
-                                  Func::kRecv, pass.backward ? kBackwardIn : kForwardIn, move_s,
-                                  bytes));
+                                  CollectiveKind::kReceive,
+                                  pass.backward ? kBackwardIn : kForwardIn, move_s, bytes));
     }
     double load = 1;
     if (stage == 0 && pass.chunk == 0) load = options_.first_stage;
@@ -151,14 +149,14 @@ class PipelineWriter {
     for (int part = 0; part < parts; ++part) {
       writer.Compute(seconds / parts * (shape_.tensor > 1 ? 0.9 : 1));
       if (shape_.tensor > 1) {
-        writer.Wait(writer.Transfer(tensor_[rank], Func::kAllReduce, kTensorStream,
+        writer.Wait(writer.Transfer(tensor_[rank], CollectiveKind::kAllReduce, kTensorStream,
                                     seconds / parts * 0.1, 16 * kMiB));
       }
     }
     if (to_outside) return;
     const uint32_t to = pass.backward ? below : above;
     const uint16_t label =
-        writer.Transfer(groups_.Pair(pipes_[rank], rank, to, pass.backward), Func::kSend,
+        writer.Transfer(groups_.Pair(pipes_[rank], rank, to, pass.backward), CollectiveKind::kSend,
                         pass.backward ? kBackwardOut : kForwardOut, move_s, bytes);
     if (options_.sends_wait) sends_.push_back(label);
   }
@@ -180,19 +178,22 @@ class PipelineWriter {
     }
     for (const uint16_t label : sends_) writer.Wait(label);
     if (!data_.empty()) {
-      writer.Wait(
-          writer.Transfer(data_[rank], Func::kReduceScatter, kDataStream, 0.08, 256 * kMiB));
+      writer.Wait(writer.Transfer(data_[rank], CollectiveKind::kReduceScatter, kDataStream, 0.08,
+                                  256 * kMiB));
     }
     if (options_.over_stages) {
       const bool end = stage == 0 || stage + 1 == shape_.stages;
       if (end) {
-        writer.Wait(writer.Transfer(tied_[rank], Func::kAllReduce, kTiedStream, 0.01, 64 * kMiB));
+        writer.Wait(
+            writer.Transfer(tied_[rank], CollectiveKind::kAllReduce, kTiedStream, 0.01, 64 * kMiB));
       }
-      writer.Wait(writer.Transfer(model_[rank], Func::kAllReduce, kModelStream, 0.0005, 4));
+      writer.Wait(
+          writer.Transfer(model_[rank], CollectiveKind::kAllReduce, kModelStream, 0.0005, 4));
     }
     writer.Compute(0.03, Work::kFixed);
     if (!data_.empty()) {
-      writer.Wait(writer.Transfer(data_[rank], Func::kAllGather, kDataStream, 0.06, 256 * kMiB));
+      writer.Wait(
+          writer.Transfer(data_[rank], CollectiveKind::kAllGather, kDataStream, 0.06, 256 * kMiB));
     }
     if (options_.sync_each_step) writer.Sync();
     writer.Step();

@@ -2,8 +2,6 @@
 
 namespace holdfast::sim::program {
 
-using detect::FlightState;
-
 Recorder::Recorder(Engine& engine, uint32_t rank)
     : engine_(engine), rank_(rank), begun_(engine.job().comms_of[rank].size()) {}
 
@@ -63,14 +61,13 @@ void Recorder::Replay(double until_s, Snapshot& snapshot) {
     if (--running_ == 0) blocked_s_ += event.at_s - running_since_s_;
     if (op.seen) slots_[op.slot] = false;
     Ended& ended = snapshot.ended.emplace_back();
-    ended.record = {.rank = Rank{rank_},
-                    .comm = engine_.job().comms[CommOf(op)].id,
-                    .func = op.func,
-                    .dtype = 7,
-                    .seq = op.sequence,
+    ended.record = {.communicator = engine_.job().comms[CommOf(op)].id,
+                    .sequence = op.sequence,
                     .bytes = op.bytes,
                     .blocked_ns = op.blocked_ns,
-                    .moved_bytes = op.moved_bytes};
+                    .moved_bytes = op.moved_bytes,
+                    .kind = op.collective,
+                    .dtype = 7};
     ended.start_s = op.start_s;
     ended.stop_s = op.end_s;
     ended.enqueue_s = op.enqueue_s;
@@ -88,43 +85,42 @@ void Recorder::ReadFlights(double at_s, double view_s, Snapshot& snapshot) {
     const auto& comms = job.comms_of[rank_];
     const auto comm =
         static_cast<size_t>(std::find(comms.begin(), comms.end(), CommOf(op)) - comms.begin());
-    const auto func = static_cast<size_t>(op.func);
-    begun_[comm][func] = std::max(begun_[comm][func], op.sequence + 1);
+    const auto collective = static_cast<size_t>(op.collective);
+    begun_[comm][collective] = std::max(begun_[comm][collective], op.sequence + 1);
     last_write_s_ = std::max(last_write_s_, op.enqueue_s);
     if (op.over) continue;
     if (!op.seen) {
       op.seen = true;
       op.slot = TakeSlot();
     }
-    open_[comm][func] = std::min(open_[comm][func], op.sequence);
+    open_[comm][collective] = std::min(open_[comm][collective], op.sequence);
     const bool started = op.start_s <= view_s;
     const double since_s = started ? op.start_s : op.enqueue_s;
     if (at_s - since_s < 0.6) continue;  // no rule reports it
     TableFlight& seen = snapshot.flights.emplace_back();
     seen.slot = op.slot;
     seen.flight = {.rank = Rank{rank_},
-                   .comm = job.comms[CommOf(op)].id,
-                   .func = op.func,
-                   .dtype = 7,
-                   .state = started ? FlightState::kStarted : FlightState::kEnqueued,
-                   .seq = op.sequence,
-                   .bytes = op.bytes,
-                   .age_ns = static_cast<uint64_t>((at_s - since_s) * 1e9),
-                   .edge = {}};
+                   .record = {.communicator = job.comms[CommOf(op)].id,
+                              .sequence = op.sequence,
+                              .bytes = op.bytes,
+                              .kind = op.collective,
+                              .dtype = 7},
+                   .started = started,
+                   .age_ns = static_cast<uint64_t>((at_s - since_s) * 1e9)};
     if (started && engine_.setting().reports_edges) seen.flight.edge = engine_.EdgeOf(rank_, op);
     if (!seen.flight.edge && job.channels[op.channel].pair) {
-      seen.flight.edge =
-          detect::PeerEdge{Rank{job.channels[op.channel].members[1 - op.member]},
-                           op.member == 0 ? detect::Direction::kSend : detect::Direction::kRecv,
-                           detect::EdgeState::kUnknown, 0};
+      seen.flight.edge = detect::PeerEdge{Rank{job.channels[op.channel].members[1 - op.member]},
+                                          op.member == 0 ? Direction::kSend : Direction::kReceive,
+                                          EdgeState::kIdle, 0};
     }
   }
   for (size_t comm = 0; comm < begun_.size(); ++comm) {
-    for (size_t func = 0; func < begun_[comm].size(); ++func) {
-      const uint64_t count = std::min(begun_[comm][func], open_[comm][func]);
+    for (size_t collective = 0; collective < begun_[comm].size(); ++collective) {
+      const uint64_t count = std::min(begun_[comm][collective], open_[comm][collective]);
       if (count == 0) continue;
-      snapshot.completed.push_back({Rank{rank_}, job.comms[job.comms_of[rank_][comm]].id,
-                                    static_cast<detect::Func>(func), count});
+      snapshot.completed.push_back({Rank{rank_},
+                                    {job.comms[job.comms_of[rank_][comm]].id,
+                                     static_cast<CollectiveKind>(collective), count}});
     }
   }
   // Drop operations that have ended and were reported.

@@ -15,7 +15,7 @@ class Recorder {
   Recorder(Engine& engine, uint32_t rank);
 
   struct Ended {
-    detect::Collective record;  // without stamps
+    CollectiveRecord record;  // without stamps
     double start_s = 0;
     double stop_s = 0;
     double enqueue_s = 0;
@@ -25,11 +25,11 @@ class Recorder {
   struct Snapshot {
     std::vector<Ended> ended;
     std::vector<TableFlight> flights;
-    std::vector<detect::Completed> completed;
+    std::vector<detect::RankCompleted> completed;
     double silent_s = 0;  // since the rank last wrote anything
     uint64_t step = 0;
     double since_step_s = 0;
-    std::vector<detect::StepTime> steps;
+    std::vector<StepTime> steps;
     uint8_t phases = 0;
   };
   void Read(double at_s, Snapshot& snapshot);
@@ -56,8 +56,8 @@ class Recorder {
   double blocked_s_ = 0;
   uint64_t moved_bytes_ = 0;
   std::vector<bool> slots_;
-  std::vector<std::array<uint64_t, detect::kFuncMax + 1>> begun_;  // by own communicator
-  std::vector<std::array<uint64_t, detect::kFuncMax + 1>> open_;
+  std::vector<std::array<uint64_t, kCollectiveKinds>> begun_;  // by own communicator
+  std::vector<std::array<uint64_t, kCollectiveKinds>> open_;
   uint64_t steps_ = 0;
   double step_at_s_ = 0;
   std::vector<Event> events_;

@@ -287,7 +287,7 @@ Outcome RunCase(const Case& what, uint64_t seed) {
       outcome.reported.push_back({at_s, wrong, verdict});
       if (wrong || unnamed) outcome.wrong.push_back({verdict.fault, names, restarts});
     }
-    engine.WantPeerSums(detector.wanted_peer_sums());
+    engine.WantTransfers(detector.wanted_transfers());
     outcome.found = !healthy && std::count(found.begin(), found.end(), false) == 0;
     outcome.exact = outcome.found && std::all_of(truths.begin(), truths.end(),
                                                  [](const Truth& truth) { return truth.exact(); });

@@ -22,11 +22,11 @@ class Writer {
     Push({.kind = Instruction::Kind::kCompute, .work = work, .seconds = seconds});
   }
   /// Returns the label for Wait().
-  uint16_t Transfer(uint32_t channel, detect::Func func, uint8_t stream, double seconds,
+  uint16_t Transfer(uint32_t channel, CollectiveKind collective, uint8_t stream, double seconds,
                     uint64_t bytes, Work work = Work::kFixed) {
     Push({.kind = Instruction::Kind::kTransfer,
           .work = work,
-          .func = func,
+          .collective = collective,
           .stream = stream,
           .label = ++label_,
           .every = every_,
@@ -58,9 +58,9 @@ class Groups {
 
   /// Creates groups of `size` ranks that are `stride` apart. Returns, by rank, the channel of its
   /// group.
-  std::vector<uint32_t> Strided(detect::Role role, uint32_t size, uint32_t stride);
+  std::vector<uint32_t> Strided(CommunicatorRole role, uint32_t size, uint32_t stride);
   /// Creates one group and returns its channel.
-  uint32_t Group(detect::Role role, const std::vector<uint32_t>& members, bool recorded = true);
+  uint32_t Group(CommunicatorRole role, const std::vector<uint32_t>& members, bool recorded = true);
   /// Returns the channel from one rank to another, whose transfers belong to `comm`. Each `lane`
   /// keeps its own order. Created on first use.
   uint32_t Pair(uint32_t comm, uint32_t from, uint32_t to, uint32_t lane = 0);
