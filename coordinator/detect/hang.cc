@@ -275,7 +275,7 @@ class HangFinder {
       verdict.ranks.clear();
       for (uint32_t other = 0; other < table_.world(); ++other) {
         const RankInfo& theirs = table_.rank(other);
-        if (theirs.node == info.node && !theirs.latest.finished)
+        if (theirs.node == info.node && !theirs.latest.ended_orderly)
           verdict.ranks.push_back(Rank{other});
       }
     }
@@ -595,7 +595,7 @@ std::vector<Verdict> FindDead(const Table& table) {
   std::vector<Verdict> verdicts;
   for (uint32_t rank = 0; rank < table.world(); ++rank) {
     const RankInfo& info = table.rank(rank);
-    if (info.node == kNone || info.latest.alive || info.latest.finished) continue;
+    if (info.node == kNone || info.latest.alive || info.latest.ended_orderly) continue;
     verdicts.push_back({.fault = FaultClass::kDead,
                         .ranks = {Rank{rank}},
                         .edge = {},

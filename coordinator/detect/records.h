@@ -68,10 +68,10 @@ enum class Phase : uint8_t {
 /// What the agent observes of one rank.
 struct RankState {
   Rank rank;
-  bool alive = true;         // by its pidfd
-  bool finished = false;     // it exited with code 0: not a fault
-  char process_state = 'R';  // from /proc/PID/stat: R S D T t Z X; 0: unknown
-  uint8_t phases = 0;        // bits of Phase: every phase since the previous digest
+  bool alive = true;           // by its pidfd
+  bool ended_orderly = false;  // exit code 0, SIGTERM or SIGINT: not a fault
+  char process_state = 'R';    // from /proc/PID/stat: R S D T t Z X; 0: unknown
+  uint8_t phases = 0;          // bits of Phase: every phase since the previous digest
   uint64_t step = 0;
   uint64_t silent_ns = 0;            // since the process last wrote anything
   uint64_t since_step_ns = 0;        // since `step` advanced

@@ -46,12 +46,12 @@ class StandstillFinder {
   void ClassifyRanks() {
     for (uint32_t rank = 0; rank < table_.world(); ++rank) {
       const RankInfo& info = table_.rank(rank);
-      if (info.node == kNone || info.latest.finished || !info.latest.alive) continue;
+      if (info.node == kNone || info.latest.ended_orderly || !info.latest.alive) continue;
       newest_step_ = std::max(newest_step_, info.latest.step);
     }
     for (uint32_t rank = 0; rank < table_.world(); ++rank) {
       const RankInfo& info = table_.rank(rank);
-      if (info.node == kNone || info.latest.finished || !info.latest.alive) continue;
+      if (info.node == kNone || info.latest.ended_orderly || !info.latest.alive) continue;
       if (now_ - table_.node(info.node).as_of > kReportMaxAge) {
         silent_[info.node].push_back(rank);
         continue;

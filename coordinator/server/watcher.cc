@@ -204,7 +204,7 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
     detect::RankState& state = out.ranks.emplace_back();
     state.rank = rank;
     state.alive = observed.alive();
-    state.finished = observed.ended_orderly();
+    state.ended_orderly = observed.ended_orderly();
     state.process_state = static_cast<char>(observed.process_state());
     state.phases = PhaseBits(observed.phases());
     state.step = observed.step();

@@ -107,8 +107,8 @@ struct Communicator {
   CommunicatorRole role = CommunicatorRole::kUnknown;
   uint32_t size = 0;
   uint32_t index = 0;  // of the rank that describes it
-  std::vector<Rank> members =
-      {};  // ranks of the job, by index; empty: that rank does not know them
+  /// Ranks of the job, by index; empty: the rank that describes it does not know them.
+  std::vector<Rank> members = {};
 
   bool operator==(const Communicator&) const = default;
 };

@@ -175,7 +175,7 @@ TEST(HangTest, ADeadProcessIsReportedAtOnceAndIsTheOnlyRoot) {
 TEST(HangTest, ARankThatFinishedIsNotDead) {
   FakeJob job = InOperation({}, 0);
   job.state(3).alive = false;
-  job.state(3).finished = true;
+  job.state(3).ended_orderly = true;
   EXPECT_THAT(job.Evaluate(), IsEmpty());
 }
 

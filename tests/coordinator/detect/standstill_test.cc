@@ -150,7 +150,7 @@ TEST(StandstillTest, ARankWithoutStepsIsMissedOnceOthersHaveMadeThree) {
 TEST(StandstillTest, ARankThatHasFinishedIsNotMissed) {
   Stepping job;
   job.For(60);
-  job.fake.state(4).finished = true;
+  job.fake.state(4).ended_orderly = true;
   EXPECT_THAT(job.For(100, {4}), IsEmpty());
 }
 
