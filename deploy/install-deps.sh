@@ -14,8 +14,14 @@ packages=(
 case "${1:-}" in
   "") ;;
   --bench) packages+=(fio iperf3) ;;
+  --ops)
+    packages+=(
+      libseccomp-dev
+      systemd
+    )
+    ;;
   --lint) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
-  *) echo "usage: deploy/install-deps.sh [--bench | --lint]" >&2; exit 64 ;;
+  *) echo "usage: deploy/install-deps.sh [--bench | --lint | --ops]" >&2; exit 64 ;;
 esac
 
 missing=()

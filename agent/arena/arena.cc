@@ -24,6 +24,10 @@
 namespace holdfast::agent {
 namespace {
 constexpr auto kPredecessorWait = std::chrono::seconds(2);
+// How long to wait for a keeper that another process starts: at the agent's start, and later when a
+// service manager replaces a keeper.
+constexpr auto kFirstKeeperWait = std::chrono::seconds(10);
+constexpr auto kNextKeeperWait = std::chrono::seconds(2);
 
 /// Job, rank, and the ID of a retained segment or 0.
 using RankKey = std::tuple<std::string, uint32_t, uint64_t>;
@@ -52,6 +56,12 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
     clock.SleepFor(std::chrono::milliseconds(5));
   }
   return fd;
+}
+
+/// Connects to the keeper. If none answers, starts one, or waits `patience` for it.
+Result<KeeperClient> ReachKeeper(const ArenaOptions& options, std::chrono::milliseconds patience) {
+  if (!options.start_keeper) return KeeperClient::Await(options.run_dir, patience);
+  return KeeperClient::ConnectOrStart(options.run_dir, options.keeper_binary);
 }
 
 class NodeArena : public Arena {
@@ -364,8 +374,7 @@ Status NodeArena::EnsureKeeper() {
 
 // Always opens a new connection: only that shows that the next agent, too, would find this keeper.
 Status NodeArena::ReconcileKeeper() {
-  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,
-                            KeeperClient::ConnectOrStart(options_.run_dir, options_.keeper_binary));
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(options_, kNextKeeperWait));
   keeper_ = std::move(keeper);
   std::set<std::string> kept;
   for (std::string last;;) {
@@ -398,12 +407,11 @@ Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
     return Fail(InvalidArgumentError(
         fmt::format("run_dir must be an absolute path, not \"{}\"", chosen.run_dir)));
   }
-  if (chosen.keeper_binary.empty()) {
+  if (chosen.start_keeper && chosen.keeper_binary.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, SiblingProgram("holdfast-keeper"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir));
-  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper,
-                            KeeperClient::ConnectOrStart(chosen.run_dir, chosen.keeper_binary));
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(chosen, kFirstKeeperWait));
   auto arena = std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper));
   HOLDFAST_RETURN_IF_ERROR(arena->AdoptAll());
   return arena;

@@ -80,6 +80,7 @@ class Segment {
 struct ArenaOptions {
   uint64_t budget_bytes = 0;  // over all segments, control blocks included
   std::string run_dir;        // the folder of keeper.sock
+  bool start_keeper = true;   // false: another process starts the keeper
   std::string keeper_binary;  // started when no keeper answers; empty: next to this executable
 };
 
@@ -94,9 +95,9 @@ struct ArenaUsage {
 /// until Release() or the arena's destruction, which unmaps them and leaves them with the keeper.
 class Arena {
  public:
-  /// Connects to the node's keeper (starts one if there is none) and adopts every segment of the
-  /// keeper whose ledger is intact: sealed slots stay as they are (their bytes are NOT yet
-  /// verified), leased ones become free. Segments that fail their checks are released and logged.
+  /// Connects to the node's keeper and adopts every segment of the keeper whose ledger is intact:
+  /// sealed slots stay as they are (their bytes are NOT yet verified), leased ones become free.
+  /// Segments that fail their checks are released and logged.
   static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options);
   virtual ~Arena() = default;
 
@@ -121,9 +122,10 @@ class Arena {
   /// Frees the segment's memory. No thread may use the segment any more.
   virtual Status Release(Segment* segment) = 0;
   virtual ArenaUsage usage() const = 0;
-  /// Ensures that a keeper holds every segment: starts a new keeper when the old one died and
-  /// passes the descriptors to it. Call it about every second: between a keeper's death and this
-  /// call only this process holds the memory.
+  /// Ensures that a keeper holds every segment: starts a new keeper when the old one died, or waits
+  /// a moment for it with ArenaOptions::start_keeper false, and passes the descriptors to it. Call
+  /// it about every second: between a keeper's death and this call only this process holds the
+  /// memory.
   virtual Status EnsureKeeper() = 0;
 };
 

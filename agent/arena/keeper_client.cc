@@ -138,6 +138,23 @@ Result<KeeperClient> KeeperClient::ConnectOrStart(const std::string& run_dir,
   }
 }
 
+Result<KeeperClient> KeeperClient::Await(const std::string& run_dir,
+                                         std::chrono::milliseconds patience) {
+  Clock& clock = Clock::Real();
+  const auto deadline = clock.Now() + patience;
+  for (;;) {
+    auto client = Connect(run_dir);
+    if (client || !NoKeeperRuns(client.error().code())) return client;
+    if (clock.Now() >= deadline) {
+      return Fail(UnavailableError(
+          fmt::format("no keeper answers at {}, and arena.start_keeper is false: start "
+                      "holdfast-keeper --run-dir {}",
+                      KeeperSocketPath(run_dir), run_dir)));
+    }
+    clock.SleepFor(std::chrono::milliseconds(20));
+  }
+}
+
 Result<KeeperClient::Answer> KeeperClient::Call(const KeeperRequest& request,
                                                 std::span<const int> fds) {
   if (!socket_.valid()) return Fail(UnavailableError("the connection to the keeper is closed"));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -36,6 +37,10 @@ class KeeperClient {
   /// keeper. The keeper is not a child of this process: it has its own session, inherits no
   /// descriptor, and logs to <run_dir>/keeper.log.
   static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary);
+
+  /// Connects to a keeper that another process starts. Returns Unavailable when none answers within
+  /// `patience`.
+  static Result<KeeperClient> Await(const std::string& run_dir, std::chrono::milliseconds patience);
 
   /// Stores an entry. The keeper gets duplicates of the descriptors; an entry of the same name is
   /// replaced.

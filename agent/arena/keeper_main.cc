@@ -14,18 +14,21 @@
 #include <string_view>
 
 #include "agent/arena/keeper.h"
+#include "agent/arena/keeper_client.h"
+#include "storage/base/service_manager.h"
 
-// holdfast-keeper: see keeper.h. Started by the agent; reads no configuration but its arguments.
+// holdfast-keeper: see keeper.h. Reads no configuration but its arguments.
 
 namespace {
 constexpr int kUsageError = 64;
 constexpr char kHelp[] =
     "usage: holdfast-keeper --run-dir DIR\n"
     "\n"
-    "Holds the memory of a node's checkpoints while the agent restarts. The agent starts it;\n"
-    "SIGTERM ends it and frees the memory.\n"
+    "Holds the memory of a node's checkpoints while the agent restarts. The agent or a service\n"
+    "manager starts it; SIGTERM ends it and frees the memory.\n"
     "\n"
     "  --run-dir DIR    where keeper.sock, keeper.lock (with the pid) and keeper.log are\n"
+    "  --ping           exit with 0 if a keeper answers in DIR, and with 1 otherwise\n"
     "  --version        print version, commit, compiler and features\n"
     "  --print-config   print the effective configuration as TOML\n"
     "  --check-config   check the arguments and exit\n"
@@ -37,6 +40,7 @@ struct Arguments {
   bool help = false;
   bool print_config = false;
   bool check_config = false;
+  bool ping = false;
 };
 
 /// Returns the first invalid argument, or an empty string.
@@ -51,6 +55,8 @@ std::string ParseArguments(int argc, char** argv, Arguments& arguments) {
       arguments.print_config = true;
     } else if (argument == "--check-config") {
       arguments.check_config = true;
+    } else if (argument == "--ping") {
+      arguments.ping = true;
     } else if (argument == "--run-dir" && i + 1 < argc) {
       arguments.run_dir = argv[++i];
     } else {
@@ -113,7 +119,15 @@ holdfast::UniqueFd StopSignals() {
   return holdfast::UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC));
 }
 
+int Ping(const std::string& run_dir) {
+  const auto keeper = holdfast::agent::KeeperClient::Connect(run_dir);
+  if (keeper) return 0;
+  std::fprintf(stderr, "holdfast-keeper: %s\n", keeper.error().message().c_str());
+  return 1;
+}
+
 int Serve(const std::string& run_dir) {
+  const auto manager = holdfast::ServiceManager::FromEnvironment();
   CloseInherited();
   RaiseLimits();
   ::setsid();  // fails when this process already leads a session
@@ -123,7 +137,9 @@ int Serve(const std::string& run_dir) {
     std::fprintf(stderr, "keeper: %s\n", keeper.error().ToString().c_str());
     return 1;
   }
+  manager.Ready();
   holdfast::Status status = (*keeper)->Run(stop.get());
+  manager.Stopping();
   if (status.ok()) return 0;
   std::fprintf(stderr, "keeper: %s\n", status.ToString().c_str());
   return 1;
@@ -148,5 +164,5 @@ int main(int argc, char** argv) {
     return std::printf("run_dir = \"%s\"\n", arguments.run_dir.c_str()) < 0;
   }
   if (arguments.check_config) return std::puts("configuration ok") < 0;
-  return Serve(arguments.run_dir);
+  return arguments.ping ? Ping(arguments.run_dir) : Serve(arguments.run_dir);
 }

@@ -20,6 +20,7 @@
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
+#include "agent/server/host_warnings.h"
 #include "agent/server/metrics.h"
 #include "agent/server/telemetry_sender.h"
 #include "agent/telemetry/gpu_watch.h"
@@ -108,13 +109,13 @@ uint32_t DiskFreePercent(const std::vector<std::string>& dirs) {
 
 class AgentApplication final : public Application {
  public:
-  AgentApplication(const AgentConfig& config, mode_t worker_umask)
-      : config_(config), worker_umask_(worker_umask) {}
+  AgentApplication(const AgentConfig& config, const ServiceManager& manager, mode_t worker_umask)
+      : config_(config), manager_(manager), worker_umask_(worker_umask) {}
   ~AgentApplication() override { Stop(); }
 
   Status Open();
   Status Serve();
-  void Tick() override;
+  bool Tick() override;
   const std::string& data_address() const override { return data_address_; }
   void Stop() override;
 
@@ -122,8 +123,11 @@ class AgentApplication final : public Application {
   Status OpenVolume();
   Status OpenWorkers();
   Status ServeMetrics();
+  /// Checks the keeper, and replaces the warnings about the host.
+  void WatchKeeper();
 
   const AgentConfig config_;
+  const ServiceManager manager_;
   const mode_t worker_umask_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
@@ -143,6 +147,9 @@ class AgentApplication final : public Application {
   std::unique_ptr<coord::MetricsServer> metrics_;
   std::string data_address_;
   bool keeper_failed_ = false;
+  uint64_t node_ticks_ = 0;  // at the last Tick()
+  std::string io_warning_;
+  std::vector<std::string> host_warnings_;
 };
 
 Status AgentApplication::OpenVolume() {
@@ -155,6 +162,7 @@ Status AgentApplication::OpenVolume() {
     HOLDFAST_ASSIGN_OR_RETURN(auto dir, OpenDirectory(path, io));
     dirs.push_back(std::move(dir));
   }
+  io_warning_ = IoWarning(dirs);
   VolumeOptions options{config_.cluster, config_.node, io};
   HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, Clock::Real()));
   for (const std::string& text : volume_->recovery().quarantined) {
@@ -186,6 +194,7 @@ Status AgentApplication::Open() {
   ArenaOptions arena;
   arena.budget_bytes = config_.arena_bytes;
   arena.run_dir = config_.run_dir;
+  arena.start_keeper = config_.start_keeper;
   HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena));
 
   GrpcLinkOptions link;
@@ -244,6 +253,7 @@ Status AgentApplication::Open() {
 Status AgentApplication::Serve() {
   if (config_.workers_enabled) HOLDFAST_RETURN_IF_ERROR(OpenWorkers());
   node_->Adopt();
+  WatchKeeper();
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
@@ -299,8 +309,14 @@ Status AgentApplication::ServeMetrics() {
   return Status::Ok();
 }
 
-void AgentApplication::Tick() {
+bool AgentApplication::Tick() {
   injector_->Reap();
+  WatchKeeper();
+  const uint64_t before = std::exchange(node_ticks_, link_->node_ticks());
+  return node_ticks_ != before;
+}
+
+void AgentApplication::WatchKeeper() {
   Status status = arena_->EnsureKeeper();
   if (status.ok() == keeper_failed_) {
     keeper_failed_ = !status.ok();
@@ -310,6 +326,20 @@ void AgentApplication::Tick() {
       Log(LogLevel::kInfo, "KeeperReconnected");
     }
   }
+  std::vector<std::string> warnings;
+  if (!io_warning_.empty()) warnings.push_back(io_warning_);
+  if (keeper_failed_) {
+    warnings.push_back("the keeper is lost, so the memory of checkpoints ends with this agent: " +
+                       status.message());
+  }
+  const std::string shared = SharedKeeperWarning(config_.run_dir, manager_);
+  if (!shared.empty()) warnings.push_back(shared);
+  if (warnings == host_warnings_) return;
+  for (const std::string& warning : warnings) {
+    Log(LogLevel::kWarn, "HostWarning", {Kv("warning", warning)});
+  }
+  host_warnings_ = warnings;
+  link_->SetHostWarnings(std::move(warnings));
 }
 
 void AgentApplication::Stop() {
@@ -343,14 +373,16 @@ void AgentApplication::Stop() {
 }  // namespace
 
 Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config,
+                                                        const ServiceManager& manager,
                                                         mode_t worker_umask) {
-  auto application = std::make_unique<AgentApplication>(config, worker_umask);
+  auto application = std::make_unique<AgentApplication>(config, manager, worker_umask);
   HOLDFAST_RETURN_IF_ERROR(application->Open());
   HOLDFAST_RETURN_IF_ERROR(application->Serve());
   return application;
 }
 
 int RunAgent(const AgentConfig& config) {
+  const ServiceManager manager = ServiceManager::FromEnvironment();
   sigset_t ends;
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
@@ -362,21 +394,24 @@ int RunAgent(const AgentConfig& config) {
   // Only this user may access the agent's files, except those opened explicitly, such as
   // agent.sock.
   const mode_t worker_umask = ::umask(077);
-  auto application = Application::Start(config, worker_umask);
+  auto application = Application::Start(config, manager, worker_umask);
   if (!application) {
     Log(LogLevel::kError, "AgentNotStarted", {Kv("error", application.error().ToString())});
     std::fprintf(stderr, "holdfast-agent: %s\n", application.error().message().c_str());
     return 1;
   }
-  const timespec tick{1, 0};
+  manager.Ready();
+  const auto interval = std::chrono::nanoseconds(manager.watch_interval());
+  const timespec tick{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
   for (;;) {
     const int signal = ::sigtimedwait(&ends, nullptr, &tick);
     if (signal > 0) {
       Log(LogLevel::kInfo, "AgentStopping", {Kv("signal", signal)});
       break;
     }
-    (*application)->Tick();
+    if ((*application)->Tick()) manager.Alive();
   }
+  manager.Stopping();
   (*application)->Stop();
   Log(LogLevel::kInfo, "AgentStopped");
   return 0;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "agent/server/config.h"
+#include "storage/base/service_manager.h"
 #include "storage/base/status.h"
 
 namespace holdfast::agent {
@@ -18,10 +19,12 @@ class Application {
   /// verifies what they hold, and serves trainers, readers and the coordinator. When it returns,
   /// everything runs, whether or not the coordinator is reachable. Workers get `worker_umask`.
   static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
+                                                    const ServiceManager& manager = {},
                                                     mode_t worker_umask = 022);
 
   /// Periodic work: replaces a dead keeper and reaps fault injectors. Call it about every second.
-  virtual void Tick() = 0;
+  /// Returns whether the node's loop has run since the last call.
+  virtual bool Tick() = 0;
   /// Returns the address of the data service, with the bound port.
   virtual const std::string& data_address() const = 0;
   /// Ends in order: flushes the newest versions (30 s at most), disconnects trainers and cancels

@@ -52,6 +52,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
       "Location of this node, as name=value; a parity group spans nodes of several rack=… values.");
   schema.AddBytes("arena.bytes", &arena_bytes,
                   "Memory for checkpoints on this node, for all slots of all ranks.");
+  schema.Add("arena.start_keeper", &start_keeper,
+             "Start a keeper when none answers; false: another unit or container runs "
+             "holdfast-keeper.");
   schema.Add("disk.every", &disk_every_steps,
              "Write every k-th step to disk; 0: as often as the disks keep up.", 0, 1'000'000'000);
   schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");

@@ -24,6 +24,7 @@ struct AgentConfig {
   std::vector<std::string> data_dirs = {"/var/lib/holdfast/data"};
   std::string log_level = "info";
   uint64_t arena_bytes = 4ULL << 30;
+  bool start_keeper = true;
   int64_t disk_every_steps = 0;
   bool io_uring = true;
   bool direct = true;

@@ -86,6 +86,24 @@ bool GrpcCoordinatorLink::attached() {
   return attached_;
 }
 
+void GrpcCoordinatorLink::SetWarnings(std::vector<std::string> warnings) {
+  MutexLock lock(warnings_mutex_);
+  node_warnings_ = std::move(warnings);
+  ReportWarnings();
+}
+
+void GrpcCoordinatorLink::SetHostWarnings(std::vector<std::string> warnings) {
+  MutexLock lock(warnings_mutex_);
+  host_warnings_ = std::move(warnings);
+  ReportWarnings();
+}
+
+void GrpcCoordinatorLink::ReportWarnings() {
+  std::vector<std::string> all = host_warnings_;
+  all.insert(all.end(), node_warnings_.begin(), node_warnings_.end());
+  reports_.SetWarnings(std::move(all));
+}
+
 bool GrpcCoordinatorLink::AwaitAttached(int64_t timeout_ms) {
   const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
   MutexLock lock(mutex_);

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,10 +68,15 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   void Report(FailedReplica failed) override { reports_.Add(std::move(failed)); }
   void Report(RemovedReplica removed) override { reports_.Add(std::move(removed)); }
   void Report(Prepared prepared) override { reports_.Add(std::move(prepared)); }
-  void SetWarnings(std::vector<std::string> warnings) override {
-    reports_.SetWarnings(std::move(warnings));
+  void SetWarnings(std::vector<std::string> warnings) override;
+  /// Replaces the warnings about the agent's process and host, which precede those of SetWarnings.
+  void SetHostWarnings(std::vector<std::string> warnings);
+  void SetRanks(std::vector<LocalRank> ranks) override {
+    node_ticks_.fetch_add(1, std::memory_order_relaxed);
+    reports_.SetRanks(std::move(ranks));
   }
-  void SetRanks(std::vector<LocalRank> ranks) override { reports_.SetRanks(std::move(ranks)); }
+  /// Returns how often the node's loop has ticked: it calls SetRanks at each tick.
+  uint64_t node_ticks() const { return node_ticks_.load(std::memory_order_relaxed); }
   void Report(TierWanted wanted) override { reports_.Add(std::move(wanted)); }
   void Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreRequest& request,
@@ -94,6 +100,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Fills the workers of an AttachRequest or a ReportRequest.
   template <typename Request>
   void AddWorkers(Request* request) const;
+  void ReportWarnings() HOLDFAST_REQUIRES(warnings_mutex_);
   bool Pause(int64_t ms);
   /// Registers a call, so that Stop() can cancel it. Returns false when stopping.
   bool BeginCall(grpc::ClientContext* context);
@@ -105,6 +112,11 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   ReportQueue reports_;
   DirectiveHandler* handler_ = nullptr;
   std::string data_address_;
+  std::atomic<uint64_t> node_ticks_{0};
+
+  Mutex warnings_mutex_;
+  std::vector<std::string> host_warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);
+  std::vector<std::string> node_warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);
 
   Mutex mutex_;
   CondVar changed_;

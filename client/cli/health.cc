@@ -36,8 +36,12 @@ bool ReportsDiskFull(const std::string& warning) {
 /// Returns the stable code of a condition that an agent reports.
 std::string CodeOf(const std::string& warning) {
   if (ReportsDiskFull(warning)) return "DISK_FULL";
-  if (warning.rfind("quarantined files", 0) == 0) return "QUARANTINED_FILES";
-  return warning.rfind("disk failed", 0) == 0 ? "DISK_FAILED" : "NODE_WARNING";
+  if (warning.starts_with("quarantined files")) return "QUARANTINED_FILES";
+  if (warning.starts_with("disk failed")) return "DISK_FAILED";
+  if (warning.starts_with("io_uring is refused")) return "IO_URING_REFUSED";
+  if (warning.starts_with("the keeper is lost")) return "KEEPER_LOST";
+  if (warning.starts_with("the keeper ")) return "KEEPER_SHARED";
+  return "NODE_WARNING";
 }
 
 void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vector<Finding>& out) {

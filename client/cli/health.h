@@ -49,6 +49,9 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus
 ///   NODE_REFUSED     the coordinator refuses an agent (an error)
 ///   OTHER_LIFE       a node has replicas of another life of the coordinator's store (an error)
 ///   NOTHING_COMMITS  ranks save, and every version is aborted (an error)
+///   IO_URING_REFUSED  the kernel refuses io_uring to an agent, which writes more slowly
+///   KEEPER_LOST      no keeper holds a node's memory
+///   KEEPER_SHARED    stopping a node's agent would end its keeper
 ///   NODE_WARNING     another condition that an agent reports
 ///   RANKS_MISSING    fewer ranks of a job have joined than its world has
 ///   NO_CHECKPOINT    ranks have joined and nothing of the job is committed yet

@@ -4,14 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "coordinator/server/coordinator_server.h"
 #include "storage/base/clock.h"
 #include "storage/base/fd.h"
 #include "storage/base/log.h"
+#include "storage/base/service_manager.h"
 
 namespace holdfast::coord {
 namespace {
@@ -29,7 +33,26 @@ Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoin
   return Status::Ok();
 }
 
-Status Serve(const CoordinatorConfig& config, const sigset_t& signals) {
+/// Waits for a signal and returns it. Meanwhile the applier reports after its batches that the
+/// process makes progress.
+int AwaitSignal(CoordinatorServer& server, const ServiceManager& manager, const sigset_t& signals) {
+  const auto interval = std::chrono::nanoseconds(manager.watch_interval());
+  const timespec pause{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
+  // Shared with a report that may still be queued when this function returns.
+  const auto reported = std::make_shared<std::atomic<bool>>(true);
+  for (;;) {
+    const int signal = ::sigtimedwait(&signals, nullptr, &pause);
+    if (signal > 0) return signal;
+    if (!reported->exchange(false)) continue;
+    server.AfterNextBatch([manager, reported] {
+      manager.Alive();
+      reported->store(true);
+    });
+  }
+}
+
+Status Serve(const CoordinatorConfig& config, const sigset_t& signals,
+             const ServiceManager& manager) {
   HOLDFAST_ASSIGN_OR_RETURN(LogLevel level, ParseLogLevel(config.log_level));
   ConfigureLog("coordinator", level);
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint wanted, ParseEndpoint(config.listen));
@@ -42,15 +65,17 @@ Status Serve(const CoordinatorConfig& config, const sigset_t& signals) {
   Log(LogLevel::kInfo, "CoordinatorListening",
       {Kv("endpoint", endpoint), Kv("epoch", server->epoch().value),
        Kv("cluster", config.cluster)});
-  int signal = 0;
-  ::sigwait(&signals, &signal);
+  manager.Ready();
+  const int signal = AwaitSignal(*server, manager, signals);
   Log(LogLevel::kInfo, "CoordinatorStopping", {Kv("signal", signal)});
+  manager.Stopping();
   return Status::Ok();
 }
 }  // namespace
 
 int Application::Run() {
-  // Block the signals before any thread starts: all threads inherit the mask, and sigwait gets
+  const ServiceManager manager = ServiceManager::FromEnvironment();
+  // Block the signals before any thread starts: all threads inherit the mask, and sigtimedwait gets
   // them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -59,7 +84,7 @@ int Application::Run() {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::umask(077);  // the store has the environments of runs, which may contain keys
-  Status status = Serve(config_, signals);
+  Status status = Serve(config_, signals, manager);
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-coordinator: %s\n", status.message().c_str());
   return 1;

@@ -90,6 +90,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   return Start(config, opener, clock);
 }
 
+void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
+  applier_->Query(
+      Applier::StateQuery([then = std::move(then)](const State* /*state*/, Epoch) { then(); }));
+}
+
 CoordinatorServer::~CoordinatorServer() {
   metrics_.reset();  // uses the objects that stop below
   if (watcher_) watcher_->Stop();

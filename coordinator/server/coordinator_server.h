@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 
 #include "coordinator/metrics/metrics_server.h"
@@ -30,6 +31,8 @@ class CoordinatorServer {
   /// Returns the address for metrics, with the port that was bound; empty if metrics are off.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
   Epoch epoch() const { return applier_->epoch(); }
+  /// Calls `then` once, on the applier's thread, after it has stored the effects of its next batch.
+  void AfterNextBatch(std::function<void()> then);
   Watcher::Counts watched() const { return watcher_->counts(); }
 
  private:

@@ -94,6 +94,9 @@ class Directory {
   virtual void UnregisterMemory(std::span<std::byte> memory) = 0;
   /// Returns "io_uring+O_DIRECT", "posix" or "simulated", for logs and reports.
   virtual std::string Describe() const = 0;
+  /// Returns why the kernel refuses io_uring; OK when it does not, or when the options do not ask
+  /// for io_uring.
+  virtual Status io_uring_refusal() const { return Status::Ok(); }
   /// Returns the absolute path, for messages.
   virtual const std::string& path() const = 0;
 };

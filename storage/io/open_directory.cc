@@ -12,17 +12,19 @@ Result<std::unique_ptr<Directory>> OpenBest(const std::string& path, const IoOpt
   std::string absolute;
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd root, OpenRoot(path, !read_only, absolute));
   Status reason = UnsupportedError("disabled by the configuration");
+  Status refusal;
   if (options.io_uring && options.direct) {
     std::string same;
     HOLDFAST_ASSIGN_OR_RETURN(UniqueFd again, OpenRoot(absolute, false, same));
     auto directory = UringDirectory::Create(std::move(again), absolute, options);
-    reason = !directory ? directory.error() : read_only ? Status::Ok() : (*directory)->Probe();
+    if (!directory) refusal = directory.error();
+    reason = !directory ? refusal : read_only ? Status::Ok() : (*directory)->Probe();
     if (reason.ok()) return std::unique_ptr<Directory>(*std::move(directory));
   }
   bool wanted = options.io_uring && options.direct;
   Log(wanted ? LogLevel::kWarn : LogLevel::kInfo, "IoFallback",
       {Kv("path", absolute), Kv("to", "posix"), Kv("reason", reason.ToString())});
-  return std::make_unique<PosixDirectory>(std::move(root), absolute);
+  return std::make_unique<PosixDirectory>(std::move(root), absolute, std::move(refusal));
 }
 
 }  // namespace

@@ -12,12 +12,18 @@ namespace holdfast {
 /// return. Writeback is started at once, so that Sync has less to wait for. Thread-safe.
 class PosixDirectory final : public FdDirectory {
  public:
-  PosixDirectory(UniqueFd root, std::string path) : FdDirectory(std::move(root), std::move(path)) {}
+  /// `refusal`: see io_uring_refusal().
+  PosixDirectory(UniqueFd root, std::string path, Status refusal)
+      : FdDirectory(std::move(root), std::move(path)), refusal_(std::move(refusal)) {}
 
   Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) override;
   void RegisterMemory(std::span<std::byte> /*memory*/) override {}
   void UnregisterMemory(std::span<std::byte> /*memory*/) override {}
   std::string Describe() const override { return "posix"; }
+  Status io_uring_refusal() const override { return refusal_; }
+
+ private:
+  const Status refusal_;
 };
 
 }  // namespace holdfast

@@ -87,8 +87,14 @@ TEST(HealthTest, DiskFindings) {
   snapshot.status.mutable_nodes(0)->add_warnings("disk full: no room for lm/1-21/rank-0");
   EXPECT_THAT(CodesOf(snapshot), ElementsAre("DISK_FULL"));
   snapshot.status.mutable_nodes(1)->add_warnings("disk failed: fsync: Input/output error");
-  snapshot.status.mutable_nodes(1)->add_warnings("io_uring is refused here");
+  snapshot.status.mutable_nodes(1)->add_warnings("no memory for parity");
   EXPECT_THAT(CodesOf(snapshot), ElementsAre("DISK_FULL", "DISK_FAILED", "NODE_WARNING"));
+  snapshot.status.mutable_nodes(1)->clear_warnings();
+  snapshot.status.mutable_nodes(1)->add_warnings("io_uring is refused (EPERM), so …");
+  snapshot.status.mutable_nodes(1)->add_warnings("the keeper is lost, so …");
+  snapshot.status.mutable_nodes(1)->add_warnings("the keeper (process 7) ends with this …");
+  EXPECT_THAT(CodesOf(snapshot),
+              ElementsAre("DISK_FULL", "IO_URING_REFUSED", "KEEPER_LOST", "KEEPER_SHARED"));
   snapshot.status.mutable_nodes(1)->clear_warnings();
   snapshot.status.mutable_nodes(1)->add_warnings("quarantined files: 2 in quarantine/");
   EXPECT_THAT(CodesOf(snapshot), ElementsAre("DISK_FULL", "QUARANTINED_FILES"));
