@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "agent/api/socket.h"
 #include "storage/base/process.h"
@@ -22,6 +24,12 @@ Status MakeDirectories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? ErrnoStatus(error.value(), "mkdir " + path) : Status::Ok();
+}
+
+std::vector<std::string> ServerCommand() {
+  const char* words = std::getenv("HOLDFAST_SERVER_COMMAND");
+  std::istringstream text(words == nullptr ? "" : words);
+  return {std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
 }
 
 std::map<std::string, std::string> CrashEnv(const std::string& crash) {
@@ -51,7 +59,8 @@ std::vector<std::string> Cluster::DataDirs(int node) const {
 
 Status Cluster::StartCoordinator(const std::string& crash) {
   ProcessOptions process;
-  process.argv = options_.coordinator_command;
+  process.argv =
+      options_.coordinator_command.empty() ? ServerCommand() : options_.coordinator_command;
   process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
   for (const std::string& setting :
        {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
@@ -76,6 +85,7 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   std::string dirs;
   for (const std::string& dir : DataDirs(node)) dirs += (dirs.empty() ? "\"" : ",\"") + dir + "\"";
   ProcessOptions process;
+  process.argv = ServerCommand();
   if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
     process.argv = it->second;
   }
