@@ -195,6 +195,7 @@ int RunAsFirstProcess(const Options& options) {
 }
 }  // namespace
 
+// An exception may end this program.  NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   const Options options = Parse(argc, argv);
   if (options.pids) return RunAsFirstProcess(options);
