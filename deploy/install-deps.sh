@@ -17,6 +17,8 @@ case "${1:-}" in
   --ops)
     packages+=(
       libseccomp-dev
+      munge
+      slurm-wlm
       systemd
     )
     ;;
