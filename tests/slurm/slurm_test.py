@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Tests deploy/slurm on a real Slurm of four nodes. `slurm_test.py CLASS.TEST` runs one test.
+
+Exit code 77: Slurm is not installed.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+import cluster
+from cluster import BIN, ROOT, Cluster, wait_until
+
+STEPS = 300
+# Enough time for a test to act while the job runs.
+STEP_MS = 15
+
+
+class SlurmTest(unittest.TestCase):
+    nodes = 4
+    keep_s = 600
+
+    def setUp(self):
+        self.cluster = Cluster(self.nodes, self.keep_s)
+        self.addCleanup(self.cluster.stop)
+        self.work = self.cluster.root / "work"
+
+    # ---- the job -------------------------------------------------------------------------------
+
+    def train(self, nodes, *more, **options):
+        """Submits the job of one rank per node. Returns its ID."""
+        return self.cluster.sbatch(nodes, "holdfast-charlm", *self.trainer_options(), "--rendezvous", self.work,
+                                   "--events", self.work / "events", "--final", self.work / "final", "--save-every",
+                                   "1", "--when-full", "wait", "--step-sleep-ms", STEP_MS, "--wait-at-end", "disk",
+                                   *more, **options)
+
+    def trainer_options(self):
+        return ["--steps", str(STEPS), "--log-every", "1"]
+
+    def events(self, kind, path="events"):
+        text = (self.work / path).read_text() if (self.work / path).exists() else ""
+        events = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        return [event for event in events if event["event"] == kind]
+
+    def await_step(self, step):
+        wait_until(lambda: any(event["step"] >= step for event in self.events("step")), 40,
+                   lambda: f"step {step}\n{self.cluster.describe('1')}")
+
+    def await_requeue(self, job):
+        """Returns when the job runs for the second time, with the same ID."""
+        wait_until(lambda: self.cluster.job(job)["Restarts"] == "1", 60, lambda: self.cluster.describe(job))
+        self.cluster.await_state(job, ("RUNNING", "COMPLETED"))
+
+    def expect_bits_of_an_uninterrupted_run(self, world):
+        """Compares each step's loss, and the weights at the end, with those of a job without Holdfast and Slurm."""
+        folder = self.work / "reference"
+        folder.mkdir()
+        ranks = [subprocess.Popen([BIN / "holdfast-charlm", *self.trainer_options(), "--rank", str(rank), "--world",
+                                   str(world), "--no-checkpoint", "--rendezvous", folder, "--final", folder / "final",
+                                   "--events", folder / "events"], stdout=subprocess.DEVNULL) for rank in range(world)]
+        self.assertEqual([rank.wait(60) for rank in ranks], [0] * world)
+        expected = {event["step"]: event["loss"] for event in self.events("step", "reference/events")}
+        seen = set()
+        for event in self.events("step"):
+            self.assertEqual(event["loss"], expected[event["step"]], event)
+            seen.add(event["step"])
+        # A rank that is killed between a save and its event never reports the step.
+        self.assertLessEqual(set(expected) - seen, {event["step"] for event in self.events("restored")})
+        self.assertEqual((self.work / "final").read_bytes(), (folder / "final").read_bytes())
+
+    def restored(self, world):
+        """Returns rank → event, of the newest start; all ranks must have restored one version of the first start."""
+        events = {event["rank"]: event for event in self.events("restored")}
+        self.assertEqual(set(events), set(range(world)), self.cluster.describe("1"))
+        self.assertEqual(len({event["version"] for event in events.values()}), 1, events)
+        self.assertTrue(events[0]["version"].startswith("1-"), events)
+        return events
+
+    def expect_complete(self, job, world):
+        """The job completes as incarnation 2, with the bits of an uninterrupted run."""
+        self.cluster.await_state(job, ("COMPLETED",))
+        self.expect_bits_of_an_uninterrupted_run(world)
+        versions = self.cluster.holdfast("versions", "charlm")["versions"]
+        self.assertEqual(versions[0]["version"], f"2-{STEPS}")
+
+    def verify_disks(self, nodes, codes=(0,)):
+        return self.cluster.run(BIN / "holdfast", "verify", "--deep", "--data-dir",
+                                *[self.cluster.data_dir(node) for node in nodes], codes=codes)
+
+
+class Allocation(SlurmTest):
+    keep_s = 3
+
+    def test_agents_come_and_go_with_the_allocation(self):
+        c = self.cluster
+        c.start()
+        self.assertEqual([c.agent_pid(node) for node in c.names], [None] * 4)
+        job = self.train(4)
+        self.await_step(20)
+        self.assertNotIn(None, [c.agent_pid(node) for node in c.names])
+        self.assertEqual({node["node"] for node in c.holdfast("nodes")["nodes"] if node["alive"]},
+                         set(c.names))
+        c.await_state(job, ("COMPLETED",))
+        wait_until(lambda: set(c.node_states().values()) == {"idle"}, 20, c.describe)
+        self.assertEqual([c.agent_pid(node) for node in c.names], [None] * 4)
+        keepers = [c.keeper_pid(node) for node in c.names]
+        self.assertNotIn(None, keepers)
+        report = self.verify_disks(c.names).stdout
+        self.assertIn(f"charlm  1-{STEPS}", report)
+        self.assertRegex(report, r"shards checked, every byte: \d+ ok")
+        wait_until(lambda: [c.keeper_pid(node) for node in c.names] == [None] * 4, 20, "the memory is freed")
+        # Any job on these nodes starts agents that serve the versions on their disks.
+        c.sbatch(4, "sleep", "100")
+        wait_until(lambda: c.holdfast("versions", "charlm")["versions"][0]["restorable"], 20, c.describe)
+        self.expect_bits_of_an_uninterrupted_run(4)
+
+    def test_an_agent_that_cannot_start_drains_its_node_and_holds_the_job(self):
+        c = self.cluster
+        c.start()
+        with open(c.scripts / "holdfast.conf", "a", encoding="utf-8") as file:
+            file.write('HOLDFAST_START_S=2\n[ "${SLURMD_NODENAME:-}" != n2 ] || HOLDFAST_AGENT_CONFIG=/nonexistent\n')
+        job = self.train(2)
+        fields = c.await_state(job, ("PENDING", "REQUEUE_HOLD"))
+        wait_until(lambda: c.node_states()["n2"] == "drained", 30, c.describe)
+        fields = c.await_state(job, ("PENDING",))
+        self.assertEqual(fields["Priority"], "0", "the job must be held")
+        self.assertIn("does not serve trainers", c.log("n2/agent.log"))
+        wait_until(lambda: c.agent_pid("n1") is None, 20, "the agent of the other node stops")
+        self.assertIsNone(c.agent_pid("n2"))
+
+
+class Requeue(SlurmTest):
+    def test_a_requeue_on_the_same_nodes_finds_its_memory(self):
+        c = self.cluster
+        c.start()
+        job = self.train(4)
+        self.await_step(40)
+        keepers = [c.keeper_pid(node) for node in c.names]
+        before = c.nodes_of(job)
+        os.kill(c.trainers("n3")[2], 9)
+        self.await_requeue(job)
+        self.assertEqual(c.nodes_of(job), before)
+        wait_until(lambda: len(self.events("restored")) == 4, 40, lambda: c.describe(job))
+        restored = self.restored(4)
+        self.assertEqual({event["tier"] for event in restored.values()}, {"memory"}, restored)
+        self.assertGreaterEqual(restored[0]["step"], 30)
+        self.assertEqual([c.keeper_pid(node) for node in c.names], keepers)
+        self.expect_complete(job, 4)
+        self.assertIn("exit code 137: requeued", c.log(f"work/{job}.out", 100000))
+
+    def test_exit_code_93_is_not_requeued_and_others_are_until_the_limit(self):
+        c = self.cluster
+        c.start()
+        # The other rank waits for rank 1 until srun kills it, with a higher exit code than 93.
+        fail = "[ $RANK != 1 ] || { sleep 0.5; exit $0; }; sleep 100"
+        never = c.sbatch(2, "bash", "-c", fail, "93")
+        once = c.sbatch(2, "bash", "-c", fail, "7", MAX_RESTARTS="1")
+        fields = c.await_state(never, ("FAILED",))
+        self.assertEqual((fields["ExitCode"], fields["Restarts"]), ("93:0", "0"))
+        fields = c.await_state(once, ("FAILED",))
+        self.assertEqual(fields["Restarts"], "1")
+        self.assertNotIn(fields["ExitCode"], ("0:0", "93:0"))
+        fields = c.job(never)
+        self.assertEqual((fields["JobState"], fields["Restarts"]), ("FAILED", "0"))
+        self.assertIn("exit code 93: not requeued", c.log(f"work/{never}.out"))
+        self.assertEqual(list(self.work.glob(".do-not-requeue*")), [])
+
+
+class LostNodes(SlurmTest):
+    def test_the_batch_host_is_lost(self):
+        c = self.cluster
+        c.start()
+        job = self.train(3)
+        self.await_step(40)
+        host = c.job(job)["BatchHost"]
+        self.assertEqual(host, "n1")
+        committed = int(c.holdfast("versions", "charlm")["versions"][0]["version"].split("-")[1])
+        c.lose_node(host)
+        shutil.rmtree(c.node_dir(host))
+        self.await_requeue(job)
+        self.assertEqual(c.nodes_of(job), ["n2", "n3", "n4"])
+        wait_until(lambda: len(self.events("restored")) == 3, 40, lambda: c.describe(job))
+        restored = self.restored(3)
+        self.assertGreaterEqual(restored[0]["step"], committed - 3)
+        self.assertEqual(restored[0]["tier"], "peer")
+        self.assertRegex("".join(c.log(f"{node}/agent.log", 1000) for node in c.nodes_of(job)),
+                         rf"ShardDecoded shard=charlm/{restored[0]['version']}/rank-0 ")
+        self.expect_complete(job, 3)
+
+
+class SharedNode(SlurmTest):
+    nodes = 1
+    keep_s = 2
+
+    def submit(self):
+        job = self.cluster.sbatch(1, "sleep", "100", options=["--partition=shared"])
+        self.cluster.await_state(job, ("RUNNING",))
+        return job
+
+    def cancel(self, job):
+        self.cluster.run("scancel", job)
+        self.cluster.await_state(job, ("CANCELLED",))
+        wait_until(lambda: not (self.cluster.node_dir("n1") / "state/jobs" / job).exists(), 20, "the epilog")
+
+    def test_jobs_that_share_a_node_share_its_agent(self):
+        c = self.cluster
+        c.start()
+        first = self.submit()
+        agent = wait_until(lambda: c.agent_pid("n1"), 20, c.describe)
+        keeper = wait_until(lambda: c.keeper_pid("n1"), 20, c.describe)
+        second = self.submit()
+        # The record of a job whose epilog did not run.
+        (c.node_dir("n1") / "state/jobs/999").touch()
+        self.cancel(first)
+        self.assertEqual(c.agent_pid("n1"), agent)
+
+        os.kill(agent, 9)
+        wait_until(lambda: c.agent_pid("n1") not in (None, agent), 20, "another agent")
+        self.assertEqual(c.keeper_pid("n1"), keeper)
+
+        self.cancel(second)
+        wait_until(lambda: c.agent_pid("n1") is None, 20, c.describe)
+        self.assertEqual(c.keeper_pid("n1"), keeper)
+        # A job that starts before the time limit keeps the memory for as long as it runs.
+        third = self.submit()
+        time.sleep(c.keep_s + 0.5)
+        self.assertEqual(c.keeper_pid("n1"), keeper)
+        self.cancel(third)
+        wait_until(lambda: c.keeper_pid("n1") is None, 20, "the memory is freed")
+
+
+def main():
+    reason = cluster.reason_to_skip()
+    if reason is not None:
+        print(f"SKIPPED: {reason}")
+        return 77
+    program = unittest.main(verbosity=2, exit=False)
+    return 0 if program.result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
