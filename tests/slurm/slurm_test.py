@@ -193,6 +193,41 @@ class LostNodes(SlurmTest):
                          rf"ShardDecoded shard=charlm/{restored[0]['version']}/rank-0 ")
         self.expect_complete(job, 3)
 
+    def drain_hook(self):
+        done = self.cluster.run(self.cluster.scripts / "drain-hook", "--holdfast", BIN / "holdfast", "--lost-steps",
+                                "20", codes=(0, 1, 2))
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_drained_node_can_be_taken_out_when_the_hook_reports_it(self):
+        c = self.cluster
+        c.start()
+        job = self.train(3)
+        self.await_step(40)
+        self.assertEqual(self.drain_hook(), (0, ""))
+        c.run("scontrol", "update", "nodename=n3", "state=drain", "reason=bad fan")
+        wait_until(lambda: self.drain_hook() == (0, "n3: can be taken out\n"), 20, "the hook")
+        self.assertEqual([(one["node"], one["why"]) for one in c.holdfast("quarantine")["nodes"]],
+                         [("n3", "drained by Slurm: bad fan")])
+        self.assertIn("Comment=holdfast: can be taken out\n", c.run("scontrol", "show", "node", "n3").stdout)
+        # A group of three survives one node, not two.
+        c.run("scontrol", "update", "nodename=n2", "state=drain", "reason=memory")
+        code, text = self.drain_hook()
+        self.assertEqual(code, 2)
+        self.assertIn("n2: can be taken out alone, and not together with n3", text)
+        c.run("scontrol", "update", "nodename=n2", "state=resume")
+        self.assertEqual(self.drain_hook(), (0, "n3: can be taken out\nn2: no longer drained\n"))
+        self.assertNotIn("Comment=holdfast", c.run("scontrol", "show", "node", "n2").stdout)
+
+        c.run("scontrol", "requeue", job)
+        wait_until(lambda: c.node_states()["n3"] == "drained", 20, c.describe)
+        os.kill(c.keeper_pid("n3"), 9)
+        shutil.rmtree(c.data_dir("n3"))
+        self.await_requeue(job)
+        self.assertEqual(c.nodes_of(job), ["n1", "n2", "n4"])
+        wait_until(lambda: len(self.events("restored")) == 3, 40, lambda: c.describe(job))
+        self.restored(3)
+        self.expect_complete(job, 3)
+
 
 class SharedNode(SlurmTest):
     nodes = 1
