@@ -172,6 +172,24 @@ class Requeue(SlurmTest):
         self.assertEqual(list(self.work.glob(".do-not-requeue*")), [])
 
 
+    def test_a_cancelled_job_is_not_requeued(self):
+        c = self.cluster
+        c.start()
+        # The batch script outlives its tasks until KillWait is over.
+        (self.work / "ignore").write_text('[ -n "${SLURM_STEP_ID:-}" ] || trap "" TERM\n')
+        job = c.sbatch(1, "sleep", "100", BASH_ENV=str(self.work / "ignore"))
+        # The prolog is over when the task runs.
+        wait_until(lambda: c.run("squeue", "--noheader", "--steps", "--format", "%i").stdout.count(f"{job}.0"), 20,
+                   c.describe)
+        time.sleep(0.5)
+        c.run("scancel", job)
+        wait_until(lambda: "of a job in the state" in c.log(f"work/{job}.out"), 20, lambda: c.describe(job))
+        fields = c.await_state(job, ("CANCELLED",))
+        self.assertEqual(fields["Restarts"], "0")
+        wait_until(lambda: set(c.node_states().values()) == {"idle"}, 20, c.describe)
+        self.assertEqual(c.job(job)["JobState"], "CANCELLED")
+
+
 class LostNodes(SlurmTest):
     def test_the_batch_host_is_lost(self):
         c = self.cluster
