@@ -113,6 +113,11 @@ stop() {
   rm -f "$jobs/$SLURM_JOB_ID"
   remove_ended_jobs
   no_jobs || return 0
+  # A job may start meanwhile.
+  flock --unlock 9
+  sleep "$HOLDFAST_SETTLE_S"
+  flock 9
+  no_jobs || return 0
   stop_agent
   if ((HOLDFAST_KEEP_S > 0)); then
     local since=$EPOCHREALTIME

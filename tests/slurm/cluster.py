@@ -96,10 +96,11 @@ def lock_holder(path):
 
 
 class Cluster:
-    def __init__(self, nodes=4, keep_s=600):
+    def __init__(self, nodes=4, keep_s=600, settle_s=0):
         self.names = [f"n{i}" for i in range(1, nodes + 1)]
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="hfs"))
         self.keep_s = keep_s
+        self.settle_s = settle_s
         self.processes = []
         self.slurmd = {}
         self.environment = dict(os.environ, SLURM_CONF=str(self.root / "slurm.conf"))
@@ -165,6 +166,7 @@ HOLDFAST_RUN_DIR={self.root}/${{SLURMD_NODENAME:-}}/run
 HOLDFAST_STATE_DIR={self.root}/${{SLURMD_NODENAME:-}}/state
 HOLDFAST_LOG={self.root}/${{SLURMD_NODENAME:-}}/agent.log
 HOLDFAST_KEEP_S={self.keep_s}
+HOLDFAST_SETTLE_S={self.settle_s}
 """)
 
     # ---- processes -----------------------------------------------------------------------------
