@@ -300,6 +300,34 @@ class SharedNode(SlurmTest):
         wait_until(lambda: c.keeper_pid("n1") is None, 20, "the memory is freed")
 
 
+class Scripts(SlurmTest):
+    """Slurm starts no job on a node whose epilog still runs; other configurations of Slurm may."""
+
+    nodes = 1
+    keep_s = 1
+    settle_s = 2
+
+    def script(self, name, job):
+        return subprocess.Popen([self.cluster.scripts / name], stdin=subprocess.DEVNULL, env={
+            **self.cluster.environment, "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": job})
+
+    def test_a_job_that_starts_while_the_agent_is_about_to_stop_keeps_it(self):
+        c = self.cluster
+        c.configure_holdfast("127.0.0.1:1")  # agents start without a coordinator
+        self.assertEqual(self.script("prolog.sh", "1").wait(60), 0)
+        agent = c.agent_pid("n1")
+        self.assertIsNotNone(agent)
+        epilog = self.script("epilog.sh", "1")
+        wait_until(lambda: not (c.node_dir("n1") / "state/jobs/1").exists(), 20, "the epilog")
+        self.assertEqual(self.script("prolog.sh", "2").wait(60), 0)
+        self.assertIsNone(epilog.poll())
+        self.assertEqual(epilog.wait(60), 0)
+        self.assertEqual(c.agent_pid("n1"), agent)
+        self.assertEqual(self.script("epilog.sh", "2").wait(60), 0)
+        self.assertIsNone(c.agent_pid("n1"))
+        wait_until(lambda: c.keeper_pid("n1") is None, 20, "the memory is freed")
+
+
 def main():
     reason = cluster.reason_to_skip()
     if reason is not None:
