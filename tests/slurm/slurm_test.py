@@ -162,7 +162,8 @@ class Requeue(SlurmTest):
         self.assertGreaterEqual(restored[0]["step"], 30)
         self.assertEqual([c.keeper_pid(node) for node in c.names], keepers)
         self.expect_complete(job, 4)
-        self.assertIn("exit code 137: requeued", c.log(f"work/{job}.out", 100000))
+        # The code is that of the killed rank, or of one that srun ended because of it.
+        self.assertRegex(c.log(f"work/{job}.out", 100000), r"exit code \d+: requeued")
 
     def test_exit_code_93_is_not_requeued_and_others_are_until_the_limit(self):
         c = self.cluster
