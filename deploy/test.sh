@@ -53,7 +53,6 @@ tsan() {
 
 case "${1:-}" in
   "")
-    deploy/install-deps.sh
     deploy/install-deps.sh --ops
     build asan sanitizer_quick_tests
     run asan -L quick --no-tests=error
