@@ -7,6 +7,7 @@
 #include "coordinator/state/groups.h"
 #include "coordinator/state/state.h"
 #include "storage/erasure/coding_tables.h"
+#include "storage/erasure/survivability.h"
 
 // Parity groups: when they are planned, and which shards they can decode.
 
@@ -71,23 +72,12 @@ uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, u
   const uint32_t first = job.group_indexes.at(version.id.incarnation).firsts[group];
   const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
   const auto n = static_cast<uint32_t>(planned.members.size());
-  std::vector<bool> no_data(n);
-  std::vector<bool> no_parity(n);
+  std::vector<NodeShards> nodes;
   for (uint32_t i = 0; i < n; ++i) {
-    no_data[i] = !HasData(job, version, first + i, tiers);
-    no_parity[i] = !HasParity(job, version, first + i, tiers);
+    nodes.push_back(
+        {HasData(job, version, first + i, tiers), HasParity(job, version, first + i, tiers)});
   }
-  // In stripe s, the `parity` members from position s on (cyclically) hold parity, the others data.
-  uint32_t most = 0;
-  for (uint32_t stripe = 0; stripe < n; ++stripe) {
-    uint32_t lost = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-      const bool keeps_parity = (i + n - stripe) % n < planned.parity;
-      if (keeps_parity ? no_parity[i] : no_data[i]) ++lost;
-    }
-    most = std::max(most, lost);
-  }
-  return most;
+  return ErasuresInWorstStripe(planned.parity, nodes);
 }
 
 bool MayDecode(const VersionState& version) {

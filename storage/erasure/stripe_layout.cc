@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "storage/erasure/coding_tables.h"
 
@@ -70,7 +69,7 @@ uint32_t StripeLayout::NodeOf(uint32_t stripe, uint32_t index) const {
 }
 
 uint32_t StripeLayout::IndexOf(uint32_t stripe, uint32_t node) const {
-  const uint32_t from_leader = (node + node_count() - stripe) % node_count();
+  const uint32_t from_leader = DistanceFromLeader(node_count(), stripe, node);
   return from_leader < parity_count_ ? data_count() + from_leader : from_leader - parity_count_;
 }
 
@@ -106,12 +105,6 @@ uint64_t StripeLayout::HeldParityBytes(uint32_t node) const {
     bytes += ParityBytes((node + node_count() - i) % node_count());
   }
   return bytes;
-}
-
-bool StripeLayout::Recoverable(std::span<const uint32_t> lost) const {
-  uint32_t set = 0;
-  for (uint32_t node : lost) set |= 1U << node;
-  return static_cast<uint32_t>(std::popcount(set)) <= parity_count_;
 }
 
 }  // namespace holdfast

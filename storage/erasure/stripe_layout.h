@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "storage/base/status.h"
+#include "storage/erasure/survivability.h"
 
 namespace holdfast {
 
@@ -87,9 +88,10 @@ class StripeLayout {
   /// Returns the bytes of parity that a node holds: m·S/(n − m).
   uint64_t HeldParityBytes(uint32_t node) const;
 
-  /// Returns whether every image can be decoded after the loss of these nodes: at most m different
-  /// ones. A node may be listed more than once.
-  bool Recoverable(std::span<const uint32_t> lost) const;
+  /// Whether every image and every parity can be decoded from what the nodes have, in ring order.
+  bool IsDecodable(std::span<const NodeShards> nodes) const {
+    return holdfast::IsDecodable(parity_count_, nodes);
+  }
 
   friend bool operator==(const StripeLayout&, const StripeLayout&) = default;
 

@@ -117,20 +117,15 @@ Status GroupDecoder::CheckDecodable(Rank rank) const {
   if (!position) return NotFoundError("the group does not contain " + ShardName(rank));
   if (auto seal = Seal(rank); !seal) return seal.error();
   const StripeLayout& layout = plan_.layout();
-  for (uint32_t stripe = 0; stripe < layout.node_count(); ++stripe) {
-    uint32_t present = 0;
-    for (uint32_t index = 0; index < layout.node_count(); ++index) {
-      const uint32_t at = layout.NodeOf(stripe, index);
-      const bool data = index < layout.data_count();
-      if (data ? HasAllShards(at) : Has(ParityRank(plan_.members()[at].number))) ++present;
-    }
-    if (present >= layout.data_count()) continue;
-    return DataLossError(fmt::format(
-        "{} cannot be decoded: its parity group of {} nodes survives the loss of {}, but {} are "
-        "missing",
-        ShardName(rank), layout.node_count(), layout.parity_count(), MissingText()));
+  std::vector<NodeShards> nodes;
+  for (uint32_t at = 0; at < layout.node_count(); ++at) {
+    nodes.push_back({HasAllShards(at), Has(ParityRank(plan_.members()[at].number))});
   }
-  return Status::Ok();
+  if (layout.IsDecodable(nodes)) return Status::Ok();
+  return DataLossError(fmt::format(
+      "{} cannot be decoded: its parity group of {} nodes survives the loss of {}, but {} are "
+      "missing",
+      ShardName(rank), layout.node_count(), layout.parity_count(), MissingText()));
 }
 
 Status GroupDecoder::Decode(Rank rank, uint64_t offset, std::span<std::byte> into) {

@@ -219,15 +219,14 @@ TEST(CostTest, MatchesTheBytesThatEachNodeSendsAndHolds) {
   });
 }
 
-TEST(RecoverableTest, UpToAsManyLostNodesAsParities) {
+TEST(IsDecodableTest, UpToAsManyLostNodesAsParities) {
   ForEveryGroup([](const StripeLayout& layout) {
-    std::vector<uint32_t> lost;
-    for (uint32_t node = layout.node_count(); node-- > 0;) {
-      EXPECT_EQ(layout.Recoverable(lost), lost.size() <= layout.parity_count());
-      lost.push_back(node);
+    std::vector<NodeShards> nodes(layout.node_count(), {true, true});
+    for (uint32_t lost = 0; lost < layout.node_count(); ++lost) {
+      EXPECT_EQ(layout.IsDecodable(nodes), lost <= layout.parity_count());
+      nodes[layout.node_count() - 1 - lost] = {};
     }
-    EXPECT_FALSE(layout.Recoverable(lost));
-    EXPECT_TRUE(layout.Recoverable(std::vector<uint32_t>(5, layout.node_count() - 1)));
+    EXPECT_FALSE(layout.IsDecodable(nodes));
   });
 }
 
