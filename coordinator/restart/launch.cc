@@ -1,0 +1,156 @@
+#include "coordinator/restart/launch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "coordinator/restart/gpus.h"
+#include "coordinator/restart/incidents.h"
+#include "coordinator/restart/placement.h"
+
+namespace holdfast::coord {
+namespace {
+constexpr uint32_t kPortFirst = 20'000;  // below the kernel's ephemeral ports
+constexpr uint32_t kPorts = 10'000;
+
+/// Returns a port for a launch: an FNV-1a hash, so that successive launches use different ports.
+uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed) {
+  uint32_t hash = 2166136261U ^ seed;
+  for (const std::string* text : {&job, &run_id}) {
+    for (const char c : *text) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619U;
+  }
+  return kPortFirst + hash % kPorts;
+}
+
+void Launch(RunContext& context, Run& run, const Placement& placement) {
+  const std::vector<std::string> before = run.record.nodes;
+  run.record.nodes = placement.nodes;
+  ++run.record.launches;
+  run.record.life = context.options.life;
+  ++run.record.fruitless;
+  run.record.phase = RunPhase::kStarting;
+  run.record.why.clear();
+  run.incarnation = Incarnation{0};
+  run.committed = false;
+  run.launched_at = context.at.now;
+  run.first_failure_at.reset();
+  run.ended.clear();
+  run.avoid.clear();
+  StoreRun(context, run);
+  for (auto& [id, incident] : context.table.incidents) {
+    if (incident.job != run.record.spec.job || incident.state != IncidentState::kOpen) continue;
+    if (incident.decide_ms >= 0) continue;
+    incident.plan = fmt::format("all ranks start again as {}", run.record.run_id());
+    if (!placement.in.empty()) {
+      incident.plan +=
+          fmt::format("; {} for {}", fmt::join(placement.in, ", "), fmt::join(placement.out, ", "));
+    }
+  }
+  MarkIncidents(context, run.record.spec.job, &IncidentRecord::decide_ms);
+  for (const std::string& node : before) {
+    const auto& now = run.record.nodes;
+    if (std::find(now.begin(), now.end(), node) == now.end()) {
+      SendWorkers(context, node, run.record.spec.job);
+    }
+  }
+  SendWorkersToNodes(context, run);
+}
+
+SetWorkers WorkersFor(const RunReadContext& context, const Run& run, const std::string& node) {
+  const RunRecord& record = run.record;
+  SetWorkers directive;
+  directive.job = record.spec.job;
+  directive.grace_ms = record.spec.grace_ms;
+  const auto place = std::find(record.nodes.begin(), record.nodes.end(), node);
+  const bool due = record.phase == RunPhase::kStarting || record.phase == RunPhase::kRunning ||
+                   record.phase == RunPhase::kStopping;
+  if (!due || place == record.nodes.end()) return directive;
+  directive.run_id = record.run_id();
+  directive.node_rank = static_cast<uint32_t>(place - record.nodes.begin());
+  directive.nodes = record.spec.nodes;
+  directive.ranks = record.spec.ranks_per_node;
+  directive.first_rank = Rank{directive.node_rank * directive.ranks};
+  directive.world = record.spec.world();
+  const auto master = context.table.nodes.find(record.nodes.front());
+  if (master != context.table.nodes.end()) directive.master_address = master->second.worker_address;
+  directive.master_port = PortOf(directive.job, directive.run_id, context.options.port_seed);
+  directive.restarts = record.restarts();
+  directive.restarts_max = record.spec.restarts_max;
+  directive.command = record.spec.command;
+  directive.environment = record.spec.environment;
+  directive.directory = record.spec.directory;
+  return directive;
+}
+
+std::set<std::string> NodesToAvoid(const RunReadContext& context, const Run& run) {
+  std::set<std::string> avoid = run.avoid;
+  for (const auto& [name, record] : context.table.suspects) {
+    if (IsSuspect(context, name)) avoid.insert(name);
+  }
+  return avoid;
+}
+}  // namespace
+
+void TryLaunch(RunContext& context, Run& run) {
+  PlacementRequest request;
+  request.nodes = run.record.spec.nodes;
+  request.before = run.record.nodes;
+  request.usable = UsableNodes(context, &run);
+  request.avoid = NodesToAvoid(context, run);
+  // The first launch also waits for the spares, since nothing waits for them later.
+  if (run.record.launches == 0) request.nodes += run.record.spec.spares;
+  Placement placement = Place(request);
+  if (!placement.nodes.empty()) {
+    if (run.record.launches == 0) {
+      request.nodes = run.record.spec.nodes;
+      placement = Place(request);
+    }
+    return Launch(context, run, placement);
+  }
+  std::string why = fmt::format("waits for {} more node{} that can launch workers",
+                                placement.lacking, placement.lacking == 1 ? "" : "s");
+  if (why == run.record.why) return;
+  run.record.why = std::move(why);
+  StoreRun(context, run);
+}
+
+void EndRun(RunContext& context, Run& run, RunPhase phase, std::string why) {
+  run.record.phase = phase;
+  run.record.why = std::move(why);
+  StoreRun(context, run);
+  SendWorkersToNodes(context, run);
+  CloseIncidents(
+      context, run.record.spec.job,
+      phase == RunPhase::kFinished ? IncidentState::kRecovered : IncidentState::kGivenUp);
+}
+
+std::set<std::string> UsableNodes(const RunReadContext& context, const Run* run) {
+  std::set<std::string> usable;
+  for (const auto& [name, node] : context.table.nodes) {
+    if (!node.attached || node.worker_address.empty() ||
+        context.table.quarantine.count(name) != 0) {
+      continue;
+    }
+    const Run* other = PlacedOn(context, name);
+    if (other != nullptr && other != run) continue;
+    usable.insert(name);
+  }
+  return usable;
+}
+
+void SendWorkers(RunContext& context, const std::string& name, const std::string& job) {
+  const WorkerNode& node = context.table.nodes[name];
+  if (!node.attached || node.worker_address.empty()) return;
+  const Run* run = FindRun(context, job);
+  if (run != nullptr) return SendDirective(context, node.attach, WorkersFor(context, *run, name));
+  SetWorkers none;
+  none.job = job;
+  SendDirective(context, node.attach, std::move(none));
+}
+
+void SendWorkersToNodes(RunContext& context, const Run& run) {
+  for (const std::string& node : run.record.nodes) SendWorkers(context, node, run.record.spec.job);
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "coordinator/restart/run_table.h"
+
+// Fills the table after a start of the coordinator.
+//
+// Runs, incidents, quarantined and suspect nodes come from their records. What a launch has reached
+// follows from the lineages and versions of its job. A requested stop is not stored: the operator
+// has to request it again. Nodes of a launch have one lease to attach before they count as lost.
+
+namespace holdfast::coord {
+
+/// Fills the empty table of `context` from `records`. Adds no effects.
+void LoadRuns(RunContext& context, const Records& records);
+
+}  // namespace holdfast::coord

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/restart/options.h"
+#include "coordinator/restart/run_events.h"
+#include "coordinator/restart/xid.h"
+#include "coordinator/state/events.h"
+#include "coordinator/state/records.h"
+
+// The data of all runs. Every rule of this room is a function of this table, the options and the
+// time, and the modules below keep nothing else. A restart of the coordinator rebuilds the table
+// from the stored records and from what the nodes report when they attach.
+
+namespace holdfast::coord {
+
+struct GpuError {
+  std::string what;
+  XidClass kind = XidClass::kOther;
+  Clock::TimePoint at;
+};
+
+struct WorkerNode {
+  bool attached = false;
+  bool stream_ended = false;   // while attached: the node is lost, or attaches again at once
+  bool silent = false;         // lost although its stream had not ended
+  bool lost_together = false;  // lost within a lease of another node
+  AttachId attach = 0;
+  uint64_t agent_start = 0;
+  std::string worker_address;
+  Clock::TimePoint last_contact;
+  Clock::TimePoint state_since;  // when `attached` last changed
+  std::vector<WorkerState> workers;
+  uint64_t newest_gpu_error = 0;  // highest sequence number of this agent
+  std::deque<GpuError> gpu_errors;
+};
+
+struct Run {
+  RunRecord record;
+  Incarnation incarnation;  // of the current launch; 0: no rank has joined
+  bool committed = false;   // the current launch has committed a version
+  Clock::TimePoint launched_at;
+  Clock::TimePoint not_before;  // back-off
+  std::optional<Clock::TimePoint> first_failure_at;
+  std::map<Rank, WorkerState> ended;  // of the current launch
+  std::map<std::string, uint32_t> strikes;
+  std::set<std::string> avoid;
+  /// Workers that exited on their own, in consecutive launches that committed nothing.
+  struct OwnExit {
+    std::string node;
+    std::string how;
+    bool joined = false;  // a rank of that launch had joined
+  };
+  std::vector<OwnExit> own_exits;
+  Clock::TimePoint stop_at;
+  VersionId stop_target;
+};
+
+/// History of a job's hangs.
+struct HangHistory {
+  Incarnation incarnation;
+  std::set<std::string> noted;  // hangs of that incarnation that have an incident
+  uint64_t restarted_step = 0;
+  Clock::Duration restarted_after{};  // patience at the last restart; 0: no restart
+};
+
+/// Runs of restart.command for one fault of a job that another launcher started.
+struct ExternalRestart {
+  Incarnation incarnation;  // that failed
+  uint64_t incident = 0;
+  uint32_t attempts = 0;
+  bool running = false;
+  bool over = false;  // it succeeded, was abandoned, or is no longer needed
+  Clock::TimePoint next_at;
+};
+
+struct JobProgress {
+  VersionId memory;  // newest committed
+  VersionId disk;
+  VersionId sealed;  // newest that any rank has sealed
+  Clock::TimePoint sealed_at;
+  Incarnation incarnation;  // the newest; reports of later ones are ignored
+};
+
+struct RunTable {
+  std::map<std::string, WorkerNode> nodes;
+  std::map<std::string, Run> runs;                           // by job
+  std::map<std::string, JobProgress> progress;               // by job
+  std::map<std::string, HangHistory> hangs;                  // by job
+  std::map<std::string, ExternalRestart> external_restarts;  // by job of another launcher
+  std::map<std::string, Clock::TimePoint> cooldown_until;    // of restart.command, by job
+  std::map<uint64_t, IncidentRecord> incidents;
+  std::map<std::string, QuarantineRecord> quarantine;
+  std::map<std::string, SuspectRecord> suspects;
+  uint64_t next_incident = 1;
+  /// The coordinator was paused. Until this time no node is blamed for its silence.
+  Clock::TimePoint grace_until;
+};
+
+/// What a rule sees.
+struct RunReadContext {
+  const SupervisorOptions& options;
+  Instant at;
+  const RunTable& table;
+};
+
+/// What a transition sees and changes while one event is applied. Effects are stored and sent in
+/// the order in which they were added.
+struct RunContext {
+  const SupervisorOptions& options;
+  Instant at;
+  RunTable& table;
+  std::vector<Effect>& effects;
+  operator RunReadContext() const { return {options, at, table}; }
+};
+
+/// Returns the newest run of the job; nullptr: it never had one.
+Run* FindRun(RunContext& context, const std::string& job);
+
+/// Adds the effect that stores the record of the run.
+void StoreRun(RunContext& context, const Run& run);
+
+/// Returns the launched run that has workers on the node, or nullptr.
+const Run* PlacedOn(const RunReadContext& context, const std::string& node);
+
+/// Whether a node still reports running workers of an earlier launch of the run.
+bool OldWorkersRun(const RunReadContext& context, const Run& run);
+
+/// Returns whether `lineage` belongs to the run's current launch. A rollback by the trainers opens
+/// an incarnation whose run ID is the launch's with a suffix "+…".
+bool IsStartOf(const RunRecord& run, const LineageRecord& lineage);
+
+/// Quarantines the node and adds the effect that stores it.
+void QuarantineNode(RunContext& context, const std::string& node, const std::string& why);
+
+/// Adds the reply to a call; request 0: nothing waits for one.
+void Answer(RunContext& context, RequestId request, Status outcome);
+
+/// Adds the effect that sends the directive on the Attach stream.
+void SendDirective(RunContext& context, AttachId attach, Directive directive);
+
+}  // namespace holdfast::coord
