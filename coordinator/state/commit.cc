@@ -1,167 +1,41 @@
+#include "coordinator/state/commit.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "coordinator/state/peers.h"
-#include "coordinator/state/state.h"
-
-// Replica reports from agents, and the commits and aborts that follow from them.
+#include "coordinator/state/forgotten.h"
+#include "coordinator/state/lives.h"
+#include "coordinator/state/survivability.h"
+#include "coordinator/state/targets.h"
+#include "coordinator/state/tensor_replicas.h"
+#include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
-constexpr size_t kDamageTextsMax = 16;
 // Far above any real incarnation. A reported number from here on is not a valid incarnation.
 constexpr uint64_t kIncarnationMax = uint64_t{1} << 48;
-}  // namespace
-
-VersionState& State::Create(Job& job, VersionId id, uint32_t world, Phase phase) {
-  VersionState& version = job.versions[id];
-  version.id = id;
-  version.world = world;
-  version.phase = phase;
-  version.ranks.resize(world);
-  if (const GroupIndex* groups = job.groups_of(id.incarnation)) {
-    version.parity.resize(groups->members.size());
-  }
-  return version;
-}
-
-bool State::IsDead(const Job& job, VersionId version) {
-  if (version.incarnation < job.incarnation) return true;
-  if (version.step <= job.abort_floor && job.abort_floor.value != 0) return true;
-  for (auto it = job.versions.rbegin(); it != job.versions.rend() && it->first > version; ++it) {
-    if (it->second.tiers != 0) return true;
-  }
-  return false;
-}
-
-bool State::IsAbandoned(const Job& job, VersionId version) {
-  for (auto it = job.lineages.upper_bound(version.incarnation); it != job.lineages.end(); ++it) {
-    const LineageRecord& later = it->second;
-    if (later.decision != Decision::kVersion || version.step <= later.restored.step) continue;
-    // A start in another life of the store did not know the version, so it did not roll back.
-    const Incarnation restored = later.restored.incarnation;
-    if (restored > version.incarnation && AreOfDifferentLives(job, version.incarnation, restored)) {
-      continue;
-    }
-    return true;
-  }
-  return false;
-}
-
-bool State::IsRestorable(const Job& job, const VersionState& version) {
-  return version.committed() && !IsAbandoned(job, version.id) && IsFullyAvailable(job, version);
-}
-
-bool State::MayBeRestorable(const Job& job, const VersionState& version) {
-  return version.committed() && !IsAbandoned(job, version.id) && MayBeFullyAvailable(job, version);
-}
-
-VersionId State::NewestCommitted(const Job& job, Tier tier) {
-  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    if (it->second.committed_at(tier) && !IsAbandoned(job, it->first)) return it->first;
-  }
-  return {};
-}
-
-VersionId State::NewestRestorable(const Job& job) {
-  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    if (IsRestorable(job, it->second)) return it->first;
-  }
-  return {};
-}
-
-void State::OnReplicasStored(NodeIndex node, std::vector<StoredReplica> replicas, bool inventory) {
-  // In version order, so that a late report commits an older version before a newer one supersedes
-  // it.
-  std::stable_sort(replicas.begin(), replicas.end(),
-                   [](const StoredReplica& a, const StoredReplica& b) {
-                     return a.identity.version < b.identity.version;
-                   });
-  for (const StoredReplica& report : replicas) OnReplicaStored(node, report, inventory);
-}
-
-/// Returns the version that `report` belongs to. Returns nullptr if the report is refused. A
-/// finding states why, except for memory replicas of superseded versions and removed parity.
-VersionState* State::Admit(NodeIndex node, const StoredReplica& report, Job& job) {
-  const std::string shard =
-      ToString(ShardKey{job.name, report.identity.version, report.identity.rank});
-  auto lineage = job.lineages.find(report.identity.version.incarnation);
-  if (lineage == job.lineages.end()) {
-    RecordFinding(
-        job.name, node,
-        FailedPreconditionError(fmt::format(
-            "{}: the job is at incarnation {} and never had this one; the replica is kept and does "
-            "not count",
-            shard, job.incarnation.value)));
-    QuarantineReplica(node, report);
-    return nullptr;
-  }
-  if (lineage->second.world != report.identity.world) {
-    RecordFinding(
-        job.name, node,
-        InvalidArgumentError(fmt::format("{}: saved in a world of {}, that incarnation has {}",
-                                         shard, report.identity.world, lineage->second.world)));
-    return nullptr;
-  }
-  if (IsParity(report.identity.rank) && !AdmitParity(node, report, job)) return nullptr;
-  auto found = job.versions.find(report.identity.version);
-  if (found == job.versions.end()) return AdmitNew(report, job);
-  const RankShard& known = *found->second.Shard(report.identity.rank);
-  if (known.known && known.digest != report.digest) {
-    RecordFinding(
-        job.name, node,
-        DataLossError(fmt::format("{} at {}: digest {:016x} differs from the known {:016x}; this "
-                                  "replica does not count",
-                                  shard, ToString(report.tier), report.digest, known.digest)));
-    return nullptr;
-  }
-  return &found->second;
-}
 
 /// Creates the version that `report` is the first report of. A version that can never be committed
 /// is created as aborted, or as removing if the replica is on disk. Returns nullptr for a memory
 /// replica that a newer commit frees anyway.
-VersionState* State::AdmitNew(const StoredReplica& report, Job& job) {
+VersionState* AdmitNew(const StoredReplica& report, Job& job) {
   if (!IsDead(job, report.identity.version)) {
-    return &Create(job, report.identity.version, report.identity.world, Phase::kPending);
+    return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kPending);
   }
   // The version has no record any more, although it may have been committed once. A replica on disk
   // is removed. A replica in memory is freed by its agent after a newer commit.
   if (report.tier == Tier::kDisk) {
-    return &Create(job, report.identity.version, report.identity.world, Phase::kRemoving);
+    return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kRemoving);
   }
   if (report.identity.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
-  return &Create(job, report.identity.version, report.identity.world, Phase::kAborted);
-}
-
-/// Whether `report`, of a parity shard, comes from the planned node.
-bool State::AdmitParity(NodeIndex node, const StoredReplica& report, Job& job) {
-  const Incarnation incarnation = report.identity.version.incarnation;
-  auto known = job.versions.find(report.identity.version);
-  const bool removed = known == job.versions.end() || known->second.phase == Phase::kRemoving;
-  // A plan is erased with the last version of its incarnation. Parity that is still on a disk is
-  // removed.
-  if (removed && incarnation < job.incarnation && job.groups_of(incarnation) == nullptr &&
-      report.tier == Tier::kDisk) {
-    job.remove_disk.insert({node, report.identity.version});
-    job.changed = true;
-    return false;
-  }
-  if (!IsPlannedNode(node, {job.name, report.identity.version, report.identity.rank}, job))
-    return false;
-  if (incarnation == job.incarnation && report.tier == Tier::kMemory) {
-    // Also for a version without a record: the target may have selected it.
-    job.peer_target.Acknowledge(report.identity.rank, report.identity.version.step);
-    job.changed = true;
-  }
-  return true;
+  return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kAborted);
 }
 
 /// Whether `node` is planned to keep the parity shard `shard`. Records a finding if not.
-bool State::IsPlannedNode(NodeIndex node, const ShardKey& shard, Job& job) {
+bool IsPlannedNode(Context& context, NodeIndex node, const ShardKey& shard, Job& job) {
   auto refuse = [&](const std::string& why) {
-    RecordFinding(job.name, node,
+    RecordFinding(context, job.name, node,
                   FailedPreconditionError(
                       fmt::format("{}: {}; the report does not count", ToString(shard), why)));
     return false;
@@ -177,30 +51,178 @@ bool State::IsPlannedNode(NodeIndex node, const ShardKey& shard, Job& job) {
   }
   const NodeIndex planned = groups->members[number].node;
   if (planned == node) return true;
-  return refuse(fmt::format("number {} is node {}", number, nodes_[planned].name));
+  return refuse(fmt::format("number {} is node {}", number, context.cluster.nodes[planned].name));
 }
 
-void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool inventory) {
-  if (RejectForgotten(node, report)) return;
+/// Whether `report`, of a parity shard, comes from the planned node.
+bool AdmitParity(Context& context, NodeIndex node, const StoredReplica& report, Job& job) {
+  const Incarnation incarnation = report.identity.version.incarnation;
+  auto known = job.versions.find(report.identity.version);
+  const bool removed = known == job.versions.end() || known->second.phase == Phase::kRemoving;
+  // A plan is erased with the last version of its incarnation. Parity that is still on a disk is
+  // removed.
+  if (removed && incarnation < job.incarnation && job.groups_of(incarnation) == nullptr &&
+      report.tier == Tier::kDisk) {
+    job.remove_disk.insert({node, report.identity.version});
+    job.changed = true;
+    return false;
+  }
+  if (!IsPlannedNode(context, node, {job.name, report.identity.version, report.identity.rank},
+                     job)) {
+    return false;
+  }
+  if (incarnation == job.incarnation && report.tier == Tier::kMemory) {
+    // Also for a version without a record: the target may have selected it.
+    job.peer_target.Acknowledge(report.identity.rank, report.identity.version.step);
+    job.changed = true;
+  }
+  return true;
+}
+
+/// Returns the version that `report` belongs to. Returns nullptr if the report is refused. A
+/// finding states why, except for memory replicas of superseded versions and removed parity.
+VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica& report,
+                           Job& job) {
+  const std::string shard =
+      ToString(ShardKey{job.name, report.identity.version, report.identity.rank});
+  auto lineage = job.lineages.find(report.identity.version.incarnation);
+  if (lineage == job.lineages.end()) {
+    RecordFinding(
+        context, job.name, node,
+        FailedPreconditionError(fmt::format(
+            "{}: the job is at incarnation {} and never had this one; the replica is kept and does "
+            "not count",
+            shard, job.incarnation.value)));
+    QuarantineReplica(context, node, report);
+    return nullptr;
+  }
+  if (lineage->second.world != report.identity.world) {
+    RecordFinding(
+        context, job.name, node,
+        InvalidArgumentError(fmt::format("{}: saved in a world of {}, that incarnation has {}",
+                                         shard, report.identity.world, lineage->second.world)));
+    return nullptr;
+  }
+  if (IsParity(report.identity.rank) && !AdmitParity(context, node, report, job)) return nullptr;
+  auto found = job.versions.find(report.identity.version);
+  if (found == job.versions.end()) return AdmitNew(report, job);
+  const RankShard& known = *found->second.Shard(report.identity.rank);
+  if (known.known && known.digest != report.digest) {
+    RecordFinding(
+        context, job.name, node,
+        DataLossError(fmt::format("{} at {}: digest {:016x} differs from the known {:016x}; this "
+                                  "replica does not count",
+                                  shard, ToString(report.tier), report.digest, known.digest)));
+    return nullptr;
+  }
+  return &found->second;
+}
+
+/// Adds a replica with bad chunks. It does not count as a replica, but its group can decode from
+/// its good chunks until it is repaired.
+void AddDamagedReplica(Context& context, NodeIndex node, const StoredReplica& report, Job& job,
+                       VersionState& version) {
+  const Replica replica{node, report.tier};
+  version.RemoveReplica(report.identity.rank, replica);
+  RecordDamage(context, job, version, report.identity.rank, replica, report.damage).readable = true;
+  if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
+  job.changed = true;
+  if (version.phase != Phase::kAborted && version.phase != Phase::kRemoving) return;
+  job.job_state_to.insert(node);
+  if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version.id});
+}
+
+/// Aborts older pending versions that the rank of `newer` has not reported. A rank seals its steps
+/// in order, so it will never report them: its trainer was cut off from its agent meanwhile. The
+/// other ranks' slots must not wait for them.
+void AbortSuperseded(Context& context, Job& job, const StoredReplica& newer) {
+  auto it = job.versions.lower_bound(newer.identity.version);
+  while (it != job.versions.begin()) {
+    VersionState& version = (--it)->second;
+    // Pending versions below a commit were aborted by that commit.
+    if (version.id.incarnation != job.incarnation || version.committed()) return;
+    const bool skipped = !version.ranks[newer.identity.rank.value].known;
+    if (version.phase == Phase::kPending && skipped) AbortVersion(context, job, version, true);
+  }
+}
+
+/// Updates the job's newest step, the rank's node and the disk target from a report of a rank's
+/// shard.
+void UpdateRankProgress(Context& context, NodeIndex node, const StoredReplica& report,
+                        bool inventory, Job& job) {
+  if (report.identity.version.incarnation != job.incarnation) return;
+  if (report.identity.version.step > job.newest_seen) job.newest_at = context.at.now;
+  job.newest_seen = std::max(job.newest_seen, report.identity.version.step);
+  NodeIndex& place = job.rank_nodes[report.identity.rank.value];
+  if (place == kNoNode && report.tier == Tier::kMemory) {
+    place = node;
+    ++job.ranks_joined;
+  }
+  if (report.tier == Tier::kDisk) {
+    job.disk_target.Acknowledge(report.identity.rank, report.identity.version.step);
+  }
+  if (report.tier == Tier::kMemory && !inventory) AbortSuperseded(context, job, report);
+}
+
+void TryCommit(Context& context, Job& job, VersionState& version, Tier tier) {
+  if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
+  if (version.committed_at(tier)) return;
+  // If parity could not be built in memory, it may have been built on disk since.
+  if ((version.failed_tiers & TierBit(tier)) != 0 && tier != Tier::kPeer) return;
+  const bool complete =
+      tier == Tier::kPeer ? IsCompleteAtPeer(job, version) : version.held_at(tier) == version.world;
+  if (!complete) return;
+  // Only the current incarnation commits new versions; a committed one may reach more tiers later.
+  if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
+  if (version.tiers == 0) {
+    CompareTensorReplicas(context, job, version);
+    version.wall_nanos = context.at.wall_nanos;
+    ++job.committed_total;
+  }
+  version.phase = Phase::kCommitted;
+  version.tiers |= TierBit(tier);
+  version.failed_tiers &= ~TierBit(tier);
+  version.fully_available.reset();
+  version.bytes = 0;
+  for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;
+  StoreVersion(context, job, version, TierBit(tier));
+  if (version.id.incarnation == job.incarnation) {
+    for (auto& [id, older] : job.versions) {
+      if (id >= version.id) break;
+      // No abort record is needed: this commit makes older pending versions dead.
+      if (older.phase == Phase::kPending) AbortVersion(context, job, older, false);
+    }
+    if (TierTarget* target = job.target(tier)) target->Resolve(version.id.step);
+  }
+  job.changed = true;
+  job.job_state_changed = true;
+  job.retention_due = true;
+  if (tier != Tier::kMemory) job.repair_due = true;
+}
+
+void OnReplicaStored(Context& context, NodeIndex node, const StoredReplica& report,
+                     bool inventory) {
+  if (RejectForgotten(context, node, report)) return;
   if (report.identity.version.incarnation.value < kIncarnationMax) {
-    Incarnation& highest = nodes_[node].reported[report.identity.job];
+    Incarnation& highest = context.cluster.nodes[node].reported[report.identity.job];
     highest = std::max(highest, report.identity.version.incarnation);
   }
-  if (!CountsInThisLife(report)) return QuarantineReplica(node, report);
-  auto found = jobs_.find(report.identity.job);
-  if (found == jobs_.end() || (report.tier != Tier::kMemory && report.tier != Tier::kDisk)) {
-    RecordFinding(report.identity.job, node,
+  if (!CountsInThisLife(context, report)) return QuarantineReplica(context, node, report);
+  auto found = context.cluster.jobs.find(report.identity.job);
+  if (found == context.cluster.jobs.end() ||
+      (report.tier != Tier::kMemory && report.tier != Tier::kDisk)) {
+    RecordFinding(context, report.identity.job, node,
                   FailedPreconditionError(
                       fmt::format("{} at {}: unknown job or tier; the replica does not count",
                                   ToString(report.identity.key()), ToString(report.tier))));
-    if (found == jobs_.end()) QuarantineReplica(node, report);
+    if (found == context.cluster.jobs.end()) QuarantineReplica(context, node, report);
     return;
   }
   Job& job = found->second;
-  VersionState* version = Admit(node, report, job);
+  VersionState* version = AdmitReplica(context, node, report, job);
   if (version == nullptr) return;
   Replica replica{node, report.tier};
-  if (!report.damage.empty()) return AddDamagedReplica(node, report, job, *version);
+  if (!report.damage.empty()) return AddDamagedReplica(context, node, report, job, *version);
   if (DamagedReplica* damaged = version->Damaged(report.identity.rank, replica)) {
     if (inventory) {  // the known damaged replica, listed again
       damaged->readable = true;
@@ -215,7 +237,7 @@ void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool in
   shard.image_bytes = report.image_bytes;
   bool added = version->AddReplica(report.identity.rank, replica);
   if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-  if (!IsParity(report.identity.rank)) UpdateRankProgress(node, report, inventory, job);
+  if (!IsParity(report.identity.rank)) UpdateRankProgress(context, node, report, inventory, job);
   if (!IsParity(report.identity.rank) && version->phase == Phase::kPending) {
     for (const ReplicaSample& sample : report.samples) {
       const TensorBytes bytes{sample.tensor, sample.first, sample.first + sample.bytes};
@@ -226,134 +248,50 @@ void State::OnReplicaStored(NodeIndex node, const StoredReplica& report, bool in
     job.job_state_to.insert(node);
     if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
   } else {
-    if (!IsParity(report.identity.rank)) TryCommit(job, *version, report.tier);
-    TryCommit(job, *version, Tier::kPeer);
+    if (!IsParity(report.identity.rank)) TryCommit(context, job, *version, report.tier);
+    TryCommit(context, job, *version, Tier::kPeer);
   }
   job.changed = job.changed || added;
 }
 
-/// Adds a replica with bad chunks. It does not count as a replica, but its group can decode from
-/// its good chunks until it is repaired.
-void State::AddDamagedReplica(NodeIndex node, const StoredReplica& report, Job& job,
-                              VersionState& version) {
-  const Replica replica{node, report.tier};
-  version.RemoveReplica(report.identity.rank, replica);
-  RecordDamage(job, version, report.identity.rank, replica, report.damage).readable = true;
-  if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-  job.changed = true;
-  if (version.phase != Phase::kAborted && version.phase != Phase::kRemoving) return;
-  job.job_state_to.insert(node);
-  if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version.id});
-}
-
-/// Returns the record of the damage. Records a finding if the damage is new.
-DamagedReplica& State::RecordDamage(Job& job, VersionState& version, Rank rank, Replica replica,
-                                    const std::string& what) {
-  job.repair_due = true;
-  if (DamagedReplica* known = version.Damaged(rank, replica)) return *known;
-  const std::string text =
-      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, version.id, rank}),
-                  ToString(replica.tier), nodes_[replica.node].name, what);
-  if (version.damage_texts.size() < kDamageTextsMax) version.damage_texts.push_back(text);
-  RecordFinding(job.name, replica.node, DataLossError(text));
-  return version.damaged.emplace_back(DamagedReplica{rank, replica});
-}
-
-/// Updates the job's newest step, the rank's node and the disk target from a report of a rank's
-/// shard.
-void State::UpdateRankProgress(NodeIndex node, const StoredReplica& report, bool inventory,
-                               Job& job) {
-  if (report.identity.version.incarnation != job.incarnation) return;
-  if (report.identity.version.step > job.newest_seen) job.newest_at = at_.now;
-  job.newest_seen = std::max(job.newest_seen, report.identity.version.step);
-  NodeIndex& place = job.rank_nodes[report.identity.rank.value];
-  if (place == kNoNode && report.tier == Tier::kMemory) {
-    place = node;
-    ++job.ranks_joined;
-  }
-  if (report.tier == Tier::kDisk)
-    job.disk_target.Acknowledge(report.identity.rank, report.identity.version.step);
-  if (report.tier == Tier::kMemory && !inventory) AbortSuperseded(job, report);
-}
-
-/// Aborts older pending versions that the rank of `newer` has not reported. A rank seals its steps
-/// in order, so it will never report them: its trainer was cut off from its agent meanwhile. The
-/// other ranks' slots must not wait for them.
-void State::AbortSuperseded(Job& job, const StoredReplica& newer) {
-  auto it = job.versions.lower_bound(newer.identity.version);
-  while (it != job.versions.begin()) {
-    VersionState& version = (--it)->second;
-    // Pending versions below a commit were aborted by that commit.
-    if (version.id.incarnation != job.incarnation || version.committed()) return;
-    const bool skipped = !version.ranks[newer.identity.rank.value].known;
-    if (version.phase == Phase::kPending && skipped) Abort(job, version, true);
-  }
-}
-
-void State::TryCommit(Job& job, VersionState& version, Tier tier) {
+/// Records that the version will not be committed at `tier`. Other tiers are not affected.
+void FailTier(Context& context, Job& job, VersionState& version, Tier tier) {
   if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
-  if (version.committed_at(tier)) return;
-  // If parity could not be built in memory, it may have been built on disk since.
-  if ((version.failed_tiers & TierBit(tier)) != 0 && tier != Tier::kPeer) return;
-  const bool complete =
-      tier == Tier::kPeer ? IsCompleteAtPeer(job, version) : version.held_at(tier) == version.world;
-  if (!complete) return;
-  // Only the current incarnation commits new versions; a committed one may reach more tiers later.
-  if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
-  if (version.tiers == 0) {
-    CompareTensorReplicas(job, version);
-    version.wall_nanos = at_.wall_nanos;
-    ++job.committed_total;
+  if (((version.tiers | version.failed_tiers) & TierBit(tier)) != 0) return;
+  version.failed_tiers |= TierBit(tier);
+  if (version.recorded) StoreVersion(context, job, version, 0);
+  TierTarget* target = job.target(tier);
+  if (target != nullptr && version.id.incarnation == job.incarnation) {
+    target->Resolve(version.id.step);
   }
-  version.phase = Phase::kCommitted;
-  version.tiers |= TierBit(tier);
-  version.failed_tiers &= ~TierBit(tier);
-  version.fully_available.reset();
-  version.bytes = 0;
-  for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;
-  Store(job, version, TierBit(tier));
-  if (version.id.incarnation == job.incarnation) {
-    for (auto& [id, older] : job.versions) {
-      if (id >= version.id) break;
-      // No abort record is needed: this commit makes older pending versions dead.
-      if (older.phase == Phase::kPending) Abort(job, older, false);
-    }
-    if (TierTarget* target = job.target(tier)) target->Resolve(version.id.step);
-  }
-  job.changed = true;
-  job.job_state_changed = true;
   job.retention_due = true;
-  if (tier != Tier::kMemory) job.repair_due = true;
+}
+}  // namespace
+
+void OnReplicasStored(Context& context, NodeIndex node, std::vector<StoredReplica> replicas,
+                      bool inventory) {
+  // In version order, so that a late report commits an older version before a newer one supersedes
+  // it.
+  std::stable_sort(replicas.begin(), replicas.end(),
+                   [](const StoredReplica& a, const StoredReplica& b) {
+                     return a.identity.version < b.identity.version;
+                   });
+  for (const StoredReplica& report : replicas) OnReplicaStored(context, node, report, inventory);
 }
 
-void State::Abort(Job& job, VersionState& version, bool store) {
-  if (version.phase != Phase::kPending) return;
-  for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
-    if (SelectsVersion(job, *target, version.id)) target->Resolve(version.id.step);
-  }
-  version.phase = Phase::kAborted;
-  version.samples.clear();
-  ++job.aborted_total;
-  if (store) Store(job, version, 0);
-  version.ForEachReplica([&](const Replica& replica) {
-    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
-  });
-  job.changed = true;
-  job.job_state_changed = true;
-}
-
-void State::OnReplicaFailed(NodeIndex node, const FailedReplica& failed) {
-  auto found = jobs_.find(failed.key.job);
-  if (found == jobs_.end()) return;
+void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& failed) {
+  auto found = context.cluster.jobs.find(failed.key.job);
+  if (found == context.cluster.jobs.end()) return;
   Job& job = found->second;
   const ShardKey key{job.name, failed.key.version, failed.key.rank};
   auto lineage = job.lineages.find(failed.key.version.incarnation);
   if (lineage == job.lineages.end()) return;
   const bool parity = IsParity(failed.key.rank);
-  if (parity ? !IsPlannedNode(node, key, job) : failed.key.rank.value >= lineage->second.world)
+  if (parity ? !IsPlannedNode(context, node, key, job)
+             : failed.key.rank.value >= lineage->second.world)
     return;
   const bool current = failed.key.version.incarnation == job.incarnation;
-  if (current && failed.key.version.step > job.newest_seen) job.newest_at = at_.now;
+  if (current && failed.key.version.step > job.newest_seen) job.newest_at = context.at.now;
   if (current) job.newest_seen = std::max(job.newest_seen, failed.key.version.step);
   if (current && parity && failed.tier != Tier::kDisk) {
     // Also for a version without a record: the target may have selected it.
@@ -363,43 +301,30 @@ void State::OnReplicaFailed(NodeIndex node, const FailedReplica& failed) {
   auto known = job.versions.find(failed.key.version);
   if (known == job.versions.end()) {
     if (IsDead(job, failed.key.version)) return;
-    Create(job, failed.key.version, lineage->second.world, Phase::kPending);
+    CreateVersion(job, failed.key.version, lineage->second.world, Phase::kPending);
     known = job.versions.find(failed.key.version);
   }
   VersionState& version = known->second;
-  RecordFinding(job.name, node,
+  RecordFinding(context, job.name, node,
                 AbortedError(fmt::format("{} will not reach {}: {}", ToString(key),
                                          ToString(failed.tier), failed.why)));
   job.changed = true;
   if (!parity) {
     version.RemoveReplica(failed.key.rank, {node, failed.tier});
-    return failed.tier == Tier::kMemory ? Abort(job, version, true)
-                                        : FailTier(job, version, failed.tier);
+    return failed.tier == Tier::kMemory ? AbortVersion(context, job, version, true)
+                                        : FailTier(context, job, version, failed.tier);
   }
   // Parity counts for tier peer and is built in memory, so its failure on disk fails no tier.
   const bool on_disk = failed.tier == Tier::kDisk;
   version.RemoveReplica(failed.key.rank, {node, on_disk ? Tier::kDisk : Tier::kMemory});
-  if (!on_disk) FailTier(job, version, Tier::kPeer);
+  if (!on_disk) FailTier(context, job, version, Tier::kPeer);
 }
 
-/// Records that the version will not be committed at `tier`. Other tiers are not affected.
-void State::FailTier(Job& job, VersionState& version, Tier tier) {
-  if (version.phase != Phase::kPending && version.phase != Phase::kCommitted) return;
-  if (((version.tiers | version.failed_tiers) & TierBit(tier)) != 0) return;
-  version.failed_tiers |= TierBit(tier);
-  if (version.recorded) Store(job, version, 0);
-  TierTarget* target = job.target(tier);
-  if (target != nullptr && version.id.incarnation == job.incarnation) {
-    target->Resolve(version.id.step);
-  }
-  job.retention_due = true;
-}
-
-void State::OnReplicaRemoved(NodeIndex node, const RemovedReplica& removed) {
-  OnForgottenRemoved(node, removed);
-  DropQuarantined(node, removed);
-  auto found = jobs_.find(removed.key.job);
-  if (found == jobs_.end()) return;
+void OnReplicaRemoved(Context& context, NodeIndex node, const RemovedReplica& removed) {
+  OnForgottenRemoved(context, node, removed);
+  DropQuarantined(context, node, removed);
+  auto found = context.cluster.jobs.find(removed.key.job);
+  if (found == context.cluster.jobs.end()) return;
   auto version = found->second.versions.find(removed.key.version);
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
@@ -412,60 +337,7 @@ void State::OnReplicaRemoved(NodeIndex node, const RemovedReplica& removed) {
     damaged->readable = false;
   }
   if (removed.damage.empty() || version->second.Shard(removed.key.rank) == nullptr) return;
-  RecordDamage(job, version->second, removed.key.rank, replica, removed.damage);
-}
-
-void State::Store(const Job& job, VersionState& version, uint32_t committed_tier_bit) {
-  version.recorded = true;
-  VersionRecord record;
-  record.job = job.name;
-  record.version = version.id;
-  record.world = version.world;
-  record.phase = version.phase;
-  record.tiers = version.tiers;
-  record.failed_tiers = version.failed_tiers;
-  record.pinned = version.pinned;
-  record.wall_nanos = version.wall_nanos;
-  record.bytes = version.bytes;
-  record.disputes = version.disputes;
-  record.adopted_from = version.adopted_from;
-  if (version.tiers != 0) {
-    record.digests.reserve(version.ranks.size());
-    for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);
-  }
-  if (version.committed_at(Tier::kPeer)) {
-    for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
-  }
-  effects_.emplace_back(PutVersion{std::move(record), committed_tier_bit});
-}
-
-/// Whether `target` selects the version: it is the first at or after the target that is pending or
-/// committed.
-bool State::SelectsVersion(const Job& job, const TierTarget& target, VersionId version) {
-  if (version.incarnation != job.incarnation || version.step < target.step()) return false;
-  auto it = job.versions.lower_bound({job.incarnation, target.step()});
-  for (; it != job.versions.end() && it->first < version; ++it) {
-    if (it->second.phase == Phase::kPending || it->second.committed()) return false;
-  }
-  return true;
-}
-
-void State::AdvanceTargets(Job& job) {
-  if (job.disk_target.AllAcknowledged(job.lineage().world)) job.disk_target.Abandon();
-  const Step next{job.newest_seen.value + 1};
-  if (job.disk_target.Advance(next)) job.job_state_changed = true;
-  const GroupIndex* groups = job.groups_of(job.incarnation);
-  if (groups == nullptr) return;
-  if (job.peer_target.AllAcknowledged(groups->members.size()) && !ParityAwaitsMemory(job)) {
-    job.peer_target.Abandon();
-  }
-  // The peers take the version that is being written to disk, so that the disks alone survive lost
-  // nodes too. Otherwise they take the next step.
-  const Step to_disk = job.disk_target.step();
-  const bool follow_disk = to_disk > job.peer_target.reached() && to_disk < next;
-  if (!job.peer_target.Advance(follow_disk ? to_disk : next)) return;
-  job.job_state_changed = true;
-  job.retention_due = true;  // versions that could still reach tier peer were kept until now
+  RecordDamage(context, job, version->second, removed.key.rank, replica, removed.damage);
 }
 
 }  // namespace holdfast::coord

@@ -13,7 +13,7 @@
 #include "coordinator/state/records.h"
 #include "coordinator/state/tier_target.h"
 
-// The parts of State. Plain data; the rules are in state.h and its sources.
+// A job, its versions and their replicas, and the nodes: plain data. The modules have the rules.
 
 namespace holdfast::coord {
 
@@ -72,6 +72,14 @@ struct RankShard {
   uint64_t image_bytes = 0;
   std::vector<Replica> replicas;  // on attached nodes
   NodeIndex last_node = kNoNode;
+
+  bool IsAt(NodeIndex node, Tier tier) const {
+    return std::find(replicas.begin(), replicas.end(), Replica{node, tier}) != replicas.end();
+  }
+  bool IsAtTier(Tier tier) const {
+    return std::any_of(replicas.begin(), replicas.end(),
+                       [tier](const Replica& replica) { return replica.tier == tier; });
+  }
 };
 
 struct VersionState {
@@ -267,7 +275,7 @@ struct Job {
   Clock::TimePoint under_protected_counted_at{};
   Clock::TimePoint joined_at{};  // when a rank joined last, or the state was loaded
 
-  // Running, ended, finished, released; see lifecycle.cc.
+  // Running, ended, finished, released; see lifecycle.h.
   JobPhase phase = JobPhase::kRunning;
   std::map<Rank, NodeIndex> connected;  // trainers of the current incarnation
   std::set<Rank> goodbyes;              // ranks of it that ended with a goodbye

@@ -1,10 +1,13 @@
+#include "coordinator/state/join.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "coordinator/state/state.h"
-
-// Joins: which incarnation a rank belongs to, and whether it may join.
+#include "coordinator/state/lifecycle.h"
+#include "coordinator/state/parity_plan.h"
+#include "coordinator/state/restore_plan.h"
+#include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
@@ -14,10 +17,9 @@ bool IsPartOfRun(const Job& job, const RankJoined& event) {
   auto before = job.lineages.find(event.incarnation_before);
   return before == job.lineages.end() || before->second.run_id == event.run_id;
 }
-}  // namespace
 
-Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
-  Node* node = FindNode(event.node);
+Status CheckJoin(Context& context, const RankJoined& event, NodeIndex& index) {
+  Node* node = FindNode(context, event.node);
   if (node == nullptr || !node->attached) {
     return UnavailableError(fmt::format("node {} is not attached yet; try again", event.node));
   }
@@ -25,7 +27,7 @@ Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
     return UnavailableError(
         fmt::format("another agent of node {} is attached; try again", event.node));
   }
-  index = node_names_.at(event.node);
+  index = context.cluster.node_names.at(event.node);
   if (event.world == 0 || event.world > kWorldMax || event.rank.value >= event.world) {
     return InvalidArgumentError(fmt::format(
         "rank {} in a world of {}: ranks go from 0 to world - 1, the world from 1 to {}",
@@ -34,7 +36,25 @@ Status State::CheckJoin(const RankJoined& event, NodeIndex& index) {
   return Status::Ok();
 }
 
-Status State::CheckRun(const Job& job, const RankJoined& event) const {
+/// Whether the join belongs to a new start that uses the run ID of the current incarnation, from a
+/// launcher that reuses run IDs for restarts. This is so if the process is new, its rank has joined
+/// before, and steps were saved. Without saved steps no new incarnation is needed.
+bool IsNewStart(const Job& job, const RankJoined& event) {
+  if (job.lineage().run_id != event.run_id) return false;
+  if (event.start == JoinStart::kUnknown) return false;
+  // A higher incarnation: the process joined it before in a start that this store does not have.
+  if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
+  if (job.newest_seen.value == 0) return false;
+  if (event.world != job.lineage().world) return true;
+  if (job.rank_nodes[event.rank.value] != kNoNode) return true;
+  // After a restart of the coordinator, the rank's shards show that it has joined before.
+  return std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
+    return entry.first.incarnation == job.incarnation &&
+           (entry.second.tiers != 0 || entry.second.ranks[event.rank.value].known);
+  });
+}
+
+Status CheckRun(const Job& job, const RankJoined& event) {
   if (job.uid != event.uid) {
     return PermissionDeniedError(
         fmt::format("job '{}' belongs to uid {}, this process runs as uid {}; choose another job "
@@ -64,61 +84,14 @@ Status State::CheckRun(const Job& job, const RankJoined& event) const {
   return Status::Ok();
 }
 
-void State::On(const RankJoined& event) {
-  NodeIndex node = kNoNode;
-  Status status = CheckJoin(event, node);
-  if (!status.ok()) return Answer(event.request, std::move(status));
-  auto found = jobs_.find(event.job);
-  if (found == jobs_.end()) {
-    found = jobs_.try_emplace(event.job).first;
-    found->second.name = event.job;
-    found->second.uid = event.uid;
-    if (auto forgotten = forgotten_.find(event.job); forgotten != forgotten_.end()) {
-      // Replicas that remain on nodes are recognized by their incarnation.
-      found->second.incarnation = found->second.forgotten_upto = forgotten->second.upto;
-      forgotten_.erase(forgotten);
-    }
-    OpenIncarnation(found->second, event);
-  } else {
-    Job& job = found->second;
-    if (job.uid == kNoOwner) job.uid = event.uid;
-    status = CheckRun(job, event);
-    if (!status.ok()) return Answer(event.request, std::move(status));
-    if (IsNewStart(job, event) && !RunningRanksText(job, event).empty()) {
-      job.waiting_joins.push_back({event, at_.now + options_.rejoin_wait});
-      return;
-    }
-    if (job.lineage().run_id != event.run_id || IsNewStart(job, event)) OpenIncarnation(job, event);
-  }
-  AdmitRank(found->second, event, node);
-}
-
-/// Whether the join belongs to a new start that uses the run ID of the current incarnation, from a
-/// launcher that reuses run IDs for restarts. This is so if the process is new, its rank has joined
-/// before, and steps were saved. Without saved steps no new incarnation is needed.
-bool State::IsNewStart(const Job& job, const RankJoined& event) const {
-  if (job.lineage().run_id != event.run_id) return false;
-  if (event.start == JoinStart::kUnknown) return false;
-  // A higher incarnation: the process joined it before in a start that this store does not have.
-  if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
-  if (job.newest_seen.value == 0) return false;
-  if (event.world != job.lineage().world) return true;
-  if (job.rank_nodes[event.rank.value] != kNoNode) return true;
-  // After a restart of the coordinator, the rank's shards show that it has joined before.
-  return std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
-    return entry.first.incarnation == job.incarnation &&
-           (entry.second.tiers != 0 || entry.second.ranks[event.rank.value].known);
-  });
-}
-
 /// Returns the names of the other ranks of the current incarnation that are connected to their
 /// agents; empty if there are none.
-std::string State::RunningRanksText(const Job& job, const RankJoined& event) const {
+std::string RunningRanksText(const ReadContext& context, const Job& job, const RankJoined& event) {
   constexpr size_t kRunningNamed = 8;
   std::string text;
   size_t count = 0;
   for (const auto& [rank, index] : job.connected) {
-    const Node& node = nodes_[index];
+    const Node& node = context.cluster.nodes[index];
     // Before a process joins, its agent makes sure that the rank's previous process has ended.
     if (!node.attached || (rank == event.rank && node.name == event.node)) continue;
     if (++count > kRunningNamed) continue;
@@ -128,53 +101,7 @@ std::string State::RunningRanksText(const Job& job, const RankJoined& event) con
   return text;
 }
 
-/// Handles the joins that wait for the end of the previous start. The first one opens an
-/// incarnation, and the others join it.
-void State::AdvanceJoins(Job& job) {
-  if (job.waiting_joins.empty()) return;
-  std::vector<RankJoined> ready;
-  std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
-    const RankJoined& event = waiting.event;
-    const std::string running = IsNewStart(job, event) ? RunningRanksText(job, event) : "";
-    if (running.empty()) {
-      ready.push_back(event);
-      return true;
-    }
-    if (at_.now < waiting.deadline) return false;
-    Answer(event.request,
-           FailedPreconditionError(fmt::format(
-               "run '{}' of job '{}' has trained to step {} and still runs: {}; end it, or give "
-               "this start another run ID (HOLDFAST_RUN_ID)",
-               event.run_id, job.name, job.newest_seen.value, running)));
-    return true;
-  });
-  for (const RankJoined& event : ready) On(event);
-}
-
-void State::AdmitRank(Job& job, const RankJoined& event, NodeIndex node) {
-  job.joined_at = at_.now;
-  job.alive_at = at_.now;
-  job.goodbyes.erase(event.rank);
-  SetPhase(job, JobPhase::kRunning);
-  Place(job, event.rank, node);
-  if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
-  PlanPeers(job);
-  Reply reply;
-  reply.request = event.request;
-  reply.incarnation = job.incarnation;
-  if (event.request != 0) effects_.emplace_back(std::move(reply));
-}
-
-Incarnation State::HighestReported(const std::string& job) const {
-  Incarnation highest;
-  for (const Node& node : nodes_) {
-    auto found = node.reported.find(job);
-    if (found != node.reported.end()) highest = std::max(highest, found->second);
-  }
-  return highest;
-}
-
-void State::OpenIncarnation(Job& job, const RankJoined& event) {
+void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   // If the newest version at peer is of an earlier incarnation, its nodes stay in `nodes_before`:
   // restores wait for them until the current incarnation has replaced that version.
   bool earlier_floor = false;
@@ -183,8 +110,8 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
     earlier_floor = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
     const Status fenced = FencedError(
         fmt::format("incarnation {} of job '{}' started", job.incarnation.value + 1, job.name));
-    RefuseWaiters(job, fenced);
-    for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(waiter.request, fenced);
+    RefuseWaiters(context, job, fenced);
+    for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(context, waiter.request, fenced);
   }
   // An incarnation that committed nothing replaced no earlier replicas: earlier nodes stay listed.
   bool committed_any = false;
@@ -197,7 +124,7 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   // The new incarnation is above all that any node reported of the job. A store that was lost or
   // replaced by an older copy of itself must not use a number twice: older versions would be taken
   // for versions of this start.
-  job.incarnation = std::max(job.incarnation, HighestReported(job.name));
+  job.incarnation = std::max(job.incarnation, HighestReported(context, job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};
   job.disputes.clear();  // all ranks begin with the values that they restore
@@ -207,14 +134,14 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   job.connected.clear();
   job.goodbyes.clear();
   job.wanted = {};
-  job.newest_at = at_.now;
+  job.newest_at = context.at.now;
 
   LineageRecord lineage;
   lineage.job = job.name;
   lineage.incarnation = job.incarnation;
   lineage.run_id = event.run_id;
   lineage.world = event.world;
-  lineage.life = options_.life;
+  lineage.life = context.options.life;
   job.lineages[job.incarnation] = lineage;
   job.rank_nodes.assign(event.world, kNoNode);
   job.slot_bytes.assign(event.world, 0);
@@ -224,25 +151,81 @@ void State::OpenIncarnation(Job& job, const RankJoined& event) {
   job.plan.open = true;
   // Pending versions are aborted: an older incarnation never commits a new version.
   for (auto& [id, version] : job.versions) {
-    if (version.phase == Phase::kPending) Abort(job, version, false);
+    if (version.phase == Phase::kPending) AbortVersion(context, job, version, false);
   }
-  effects_.emplace_back(PutLineage{lineage});
-  PrunePlans(job);
-  effects_.emplace_back(PutJob{RecordOf(job)});
+  context.effects.emplace_back(PutLineage{lineage});
+  PrunePlans(context, job);
+  StoreJob(context, job);
   job.changed = true;
   job.job_state_changed = true;
 }
 
-void State::Place(Job& job, Rank rank, NodeIndex node) {
-  NodeIndex& place = job.rank_nodes[rank.value];
-  if (place == kNoNode) ++job.ranks_joined;
-  if (place != node && rank.value < job.plan.tasks.size()) {
-    ResetRestoreTask(job, job.plan.tasks[rank.value]);
+void AdmitRank(Context& context, Job& job, const RankJoined& event, NodeIndex node) {
+  job.joined_at = context.at.now;
+  job.alive_at = context.at.now;
+  job.goodbyes.erase(event.rank);
+  SetPhase(context, job, JobPhase::kRunning);
+  PlaceRank(context, job, event.rank, node);
+  if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
+  PlanPeers(context, job);
+  Reply reply;
+  reply.request = event.request;
+  reply.incarnation = job.incarnation;
+  if (event.request != 0) context.effects.emplace_back(std::move(reply));
+}
+}  // namespace
+
+void OnRankJoined(Context& context, const RankJoined& event) {
+  NodeIndex node = kNoNode;
+  Status status = CheckJoin(context, event, node);
+  if (!status.ok()) return Answer(context, event.request, std::move(status));
+  auto found = context.cluster.jobs.find(event.job);
+  if (found == context.cluster.jobs.end()) {
+    found = context.cluster.jobs.try_emplace(event.job).first;
+    found->second.name = event.job;
+    found->second.uid = event.uid;
+    if (auto forgotten = context.cluster.forgotten.find(event.job);
+        forgotten != context.cluster.forgotten.end()) {
+      // Replicas that remain on nodes are recognized by their incarnation.
+      found->second.incarnation = found->second.forgotten_upto = forgotten->second.upto;
+      context.cluster.forgotten.erase(forgotten);
+    }
+    OpenIncarnation(context, found->second, event);
+  } else {
+    Job& job = found->second;
+    if (job.uid == kNoOwner) job.uid = event.uid;
+    status = CheckRun(job, event);
+    if (!status.ok()) return Answer(context, event.request, std::move(status));
+    if (IsNewStart(job, event) && !RunningRanksText(context, job, event).empty()) {
+      job.waiting_joins.push_back({event, context.at.now + context.options.rejoin_wait});
+      return;
+    }
+    if (job.lineage().run_id != event.run_id || IsNewStart(job, event)) {
+      OpenIncarnation(context, job, event);
+    }
   }
-  place = node;
-  if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-  if (job.nodes_now.insert(node).second) effects_.emplace_back(PutJob{RecordOf(job)});
-  job.changed = true;
+  AdmitRank(context, found->second, event, node);
+}
+
+void AdvanceJoins(Context& context, Job& job) {
+  if (job.waiting_joins.empty()) return;
+  std::vector<RankJoined> ready;
+  std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
+    const RankJoined& event = waiting.event;
+    const std::string running = IsNewStart(job, event) ? RunningRanksText(context, job, event) : "";
+    if (running.empty()) {
+      ready.push_back(event);
+      return true;
+    }
+    if (context.at.now < waiting.deadline) return false;
+    Answer(context, event.request,
+           FailedPreconditionError(fmt::format(
+               "run '{}' of job '{}' has trained to step {} and still runs: {}; end it, or give "
+               "this start another run ID (HOLDFAST_RUN_ID)",
+               event.run_id, job.name, job.newest_seen.value, running)));
+    return true;
+  });
+  for (const RankJoined& event : ready) OnRankJoined(context, event);
 }
 
 }  // namespace holdfast::coord

@@ -1,16 +1,17 @@
+#include "coordinator/state/node_loss.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
-#include "coordinator/state/peers.h"
-#include "coordinator/state/state.h"
-
-// The impact of a node loss: applies the rules of a restore to a copy of the state without the
-// replicas of these nodes.
+#include "coordinator/state/restore_texts.h"
+#include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
-
-NodeLossImpact State::ImpactOn(const Job& job, const std::set<NodeIndex>& lost) const {
+namespace {
+NodeLossImpact ImpactOn(const ReadContext& context, const Job& job,
+                        const std::set<NodeIndex>& lost) {
   const auto is_lost = [&lost](NodeIndex node) { return lost.count(node) != 0; };
   NodeLossImpact impact;
   impact.job = job.name;
@@ -28,7 +29,7 @@ NodeLossImpact State::ImpactOn(const Job& job, const std::set<NodeIndex>& lost) 
       return impact;
     }
     if (newest) {
-      impact.why_not = MissingText(job, left);
+      impact.why_not = MissingText(context, job, left);
       if (!IsRestorable(job, version)) {
         impact.why_not += "; it cannot be restored with these nodes either";
       }
@@ -42,23 +43,25 @@ NodeLossImpact State::ImpactOn(const Job& job, const std::set<NodeIndex>& lost) 
   }
   return impact;
 }
+}  // namespace
 
-Result<std::vector<NodeLossImpact>> State::ImpactOfLosing(
-    const std::string& only, const std::vector<std::string>& nodes) const {
-  if (!only.empty() && jobs_.count(only) == 0) {
+Result<std::vector<NodeLossImpact>> ImpactOfLosing(const ReadContext& context,
+                                                   const std::string& only,
+                                                   const std::vector<std::string>& nodes) {
+  if (!only.empty() && context.cluster.jobs.count(only) == 0) {
     return Fail(NotFoundError(fmt::format("no job '{}'", only)));
   }
   std::set<NodeIndex> lost;
   for (const std::string& name : nodes) {
-    auto found = node_names_.find(name);
-    if (found == node_names_.end()) {
+    auto found = context.cluster.node_names.find(name);
+    if (found == context.cluster.node_names.end()) {
       return Fail(NotFoundError(fmt::format("no node '{}'; `holdfast nodes` lists them", name)));
     }
     lost.insert(found->second);
   }
   std::vector<NodeLossImpact> impacts;
-  for (const auto& [name, job] : jobs_) {
-    if (only.empty() || name == only) impacts.push_back(ImpactOn(job, lost));
+  for (const auto& [name, job] : context.cluster.jobs) {
+    if (only.empty() || name == only) impacts.push_back(ImpactOn(context, job, lost));
   }
   return impacts;
 }

@@ -4,9 +4,15 @@
 
 #include <algorithm>
 
-#include "coordinator/state/peers.h"
-#include "coordinator/state/state.h"
+#include "coordinator/state/flush.h"
+#include "coordinator/state/lives.h"
+#include "coordinator/state/parity_plan.h"
+#include "coordinator/state/restore_texts.h"
+#include "coordinator/state/survivability.h"
 #include "coordinator/state/survival.h"
+#include "coordinator/state/targets.h"
+#include "coordinator/state/under_protected.h"
+#include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
@@ -71,67 +77,8 @@ const VersionState* PeerTarget(const Job& job) {
   }
   return best;
 }
-}  // namespace
 
-std::vector<NodeStatus> State::Nodes() const {
-  std::vector<NodeStatus> statuses(nodes_.size());
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    NodeStatus& status = statuses[i];
-    status.name = node.name;
-    status.alive = node.attached;
-    status.data_address = node.data_address;
-    status.health = node.health;
-    status.seen_wall_nanos = node.seen_wall_nanos;
-    status.peer_address = node.peer_address;
-    status.labels = node.labels;
-    status.other_lives = OtherLivesOf(node);
-    if (!node.rival.empty() && at_.now - node.rival_seen < kRivalShown) {
-      status.health.warnings.push_back(fmt::format(
-          "a second agent, from {}, uses the name of this node and is refused: give each agent its "
-          "own `node`",
-          node.rival));
-    }
-  }
-  auto count = [&](const RankShard& shard, uint64_t NodeStatus::*in_memory) {
-    for (const Replica& replica : shard.replicas) {
-      NodeStatus& status = statuses[replica.node];
-      (replica.tier == Tier::kMemory ? status.*in_memory : status.held_disk_bytes) +=
-          shard.image_bytes;
-    }
-  };
-  for (const auto& [name, job] : jobs_) {
-    for (const auto& [id, version] : job.versions) {
-      for (const RankShard& shard : version.ranks) count(shard, &NodeStatus::held_memory_bytes);
-      for (const RankShard& shard : version.parity) count(shard, &NodeStatus::held_parity_bytes);
-    }
-    const GroupIndex* groups = job.groups_of(job.incarnation);
-    if (groups == nullptr) continue;
-    for (uint32_t number = 0; number < groups->members.size(); ++number) {
-      const GroupIndex::Member& member = groups->members[number];
-      const PlannedGroup& group = job.lineage().peers[member.group];
-      statuses[member.node].memberships.push_back({name, member.group, number, member.position,
-                                                   static_cast<uint32_t>(group.members.size()),
-                                                   group.parity});
-    }
-  }
-  std::sort(statuses.begin(), statuses.end(),
-            [](const NodeStatus& a, const NodeStatus& b) { return a.name < b.name; });
-  return statuses;
-}
-
-Result<std::vector<JobStatus>> State::Jobs(const std::string& only) const {
-  if (!only.empty() && jobs_.count(only) == 0) {
-    return Fail(NotFoundError(fmt::format("no job '{}'", only)));
-  }
-  std::vector<JobStatus> statuses;
-  for (const auto& [name, job] : jobs_) {
-    if (only.empty() || name == only) statuses.push_back(StatusOf(job));
-  }
-  return statuses;
-}
-
-JobStatus State::StatusOf(const Job& job) const {
+JobStatus StatusOf(const ReadContext& context, const Job& job) {
   JobStatus status;
   status.name = job.name;
   status.uid = job.uid;
@@ -151,7 +98,7 @@ JobStatus State::StatusOf(const Job& job) const {
   if (newest.incarnation.value != 0) {
     const VersionState& version = job.versions.at(newest);
     status.committed_wall_nanos = version.wall_nanos;
-    if (newest != status.restorable) status.not_restorable_why = MissingText(job, version);
+    if (newest != status.restorable) status.not_restorable_why = MissingText(context, job, version);
   }
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kPending) ++status.pending_versions;
@@ -163,10 +110,10 @@ JobStatus State::StatusOf(const Job& job) const {
   status.memory_wall_nanos = wall_nanos(status.memory_committed);
   status.peer_wall_nanos = wall_nanos(status.peer_committed);
   status.disk_wall_nanos = wall_nanos(status.disk_committed);
-  status.not_protected_why = WhyNoPeers(job);
-  status.under_protected = UnderProtectedOf(job);
+  status.not_protected_why = WhyNoPeers(context, job);
+  status.under_protected = UnderProtectedOf(context, job);
   status.phase = job.phase;
-  status.not_durable_why = WhyNotDurable(job);
+  status.not_durable_why = WhyNotDurable(context, job);
   status.ended_wall_nanos = job.ended_wall_nanos;
   status.keep_last = job.keep_last;
   status.keep_every = job.keep_every;
@@ -180,10 +127,72 @@ JobStatus State::StatusOf(const Job& job) const {
   }
   return status;
 }
+}  // namespace
 
-Result<std::vector<VersionStatus>> State::Versions(const std::string& name) const {
-  auto found = jobs_.find(name);
-  if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+std::vector<NodeStatus> NodeStatuses(const ReadContext& context) {
+  std::vector<NodeStatus> statuses(context.cluster.nodes.size());
+  for (size_t i = 0; i < context.cluster.nodes.size(); ++i) {
+    const Node& node = context.cluster.nodes[i];
+    NodeStatus& status = statuses[i];
+    status.name = node.name;
+    status.alive = node.attached;
+    status.data_address = node.data_address;
+    status.health = node.health;
+    status.seen_wall_nanos = node.seen_wall_nanos;
+    status.peer_address = node.peer_address;
+    status.labels = node.labels;
+    status.other_lives = OtherLivesOf(context, node);
+    if (!node.rival.empty() && context.at.now - node.rival_seen < kRivalShown) {
+      status.health.warnings.push_back(fmt::format(
+          "a second agent, from {}, uses the name of this node and is refused: give each agent its "
+          "own `node`",
+          node.rival));
+    }
+  }
+  auto count = [&](const RankShard& shard, uint64_t NodeStatus::*in_memory) {
+    for (const Replica& replica : shard.replicas) {
+      NodeStatus& status = statuses[replica.node];
+      (replica.tier == Tier::kMemory ? status.*in_memory : status.held_disk_bytes) +=
+          shard.image_bytes;
+    }
+  };
+  for (const auto& [name, job] : context.cluster.jobs) {
+    for (const auto& [id, version] : job.versions) {
+      for (const RankShard& shard : version.ranks) count(shard, &NodeStatus::held_memory_bytes);
+      for (const RankShard& shard : version.parity) count(shard, &NodeStatus::held_parity_bytes);
+    }
+    const GroupIndex* groups = job.groups_of(job.incarnation);
+    if (groups == nullptr) continue;
+    for (uint32_t number = 0; number < groups->members.size(); ++number) {
+      const GroupIndex::Member& member = groups->members[number];
+      const PlannedGroup& group = job.lineage().peers[member.group];
+      statuses[member.node].memberships.push_back({name, member.group, number, member.position,
+                                                   static_cast<uint32_t>(group.members.size()),
+                                                   group.parity});
+    }
+  }
+  std::sort(statuses.begin(), statuses.end(),
+            [](const NodeStatus& a, const NodeStatus& b) { return a.name < b.name; });
+  return statuses;
+}
+
+Result<std::vector<JobStatus>> JobStatuses(const ReadContext& context, const std::string& only) {
+  if (!only.empty() && context.cluster.jobs.count(only) == 0) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", only)));
+  }
+  std::vector<JobStatus> statuses;
+  for (const auto& [name, job] : context.cluster.jobs) {
+    if (only.empty() || name == only) statuses.push_back(StatusOf(context, job));
+  }
+  return statuses;
+}
+
+Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
+                                                   const std::string& name) {
+  auto found = context.cluster.jobs.find(name);
+  if (found == context.cluster.jobs.end()) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+  }
   const Job& job = found->second;
   const VersionId newest_memory = NewestCommitted(job, Tier::kMemory);
   const VersionId newest_peer = PeerFloor(job);
@@ -218,7 +227,7 @@ Result<std::vector<VersionStatus>> State::Versions(const std::string& name) cons
     } else if (status.abandoned) {
       status.why_not = "a later incarnation restored an older version";
     } else if (!available) {
-      status.why_not = MissingText(job, version);
+      status.why_not = MissingText(context, job, version);
     } else if (version.phase == Phase::kPending) {
       status.why_not = "not committed yet";
     }
@@ -227,19 +236,21 @@ Result<std::vector<VersionStatus>> State::Versions(const std::string& name) cons
   return statuses;
 }
 
-Result<RestorePlanStatus> State::PlanRestore(const std::string& name, VersionId wanted,
-                                             std::optional<Tier> tier) const {
-  auto found = jobs_.find(name);
-  if (found == jobs_.end()) return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::string& name,
+                                      VersionId wanted, std::optional<Tier> tier) {
+  auto found = context.cluster.jobs.find(name);
+  if (found == context.cluster.jobs.end()) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+  }
   const Job& job = found->second;
   const bool named = wanted.incarnation.value != 0;
   if (!named) wanted = NewestRestorable(job);
   auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
-    if (named) return Fail(WhyNotRestorable(job, wanted));
+    if (named) return Fail(WhyNotRestorable(context, job, wanted));
     const bool any = std::any_of(job.versions.begin(), job.versions.end(),
                                  [](const auto& entry) { return entry.second.tiers != 0; });
-    if (any) return Fail(WhyNothingRestorable(job));
+    if (any) return Fail(WhyNothingRestorable(context, job));
     return Fail(NotFoundError(fmt::format("job '{}' has no committed version", name)));
   }
   RestorePlanStatus plan;
@@ -250,7 +261,7 @@ Result<RestorePlanStatus> State::PlanRestore(const std::string& name, VersionId 
     const Replica* replica = Nearest(shard, tier);
     if (replica == nullptr) {
       // The shard may be missing everywhere, exist at another tier only, or need a decode.
-      std::string text = MissingText(job, version->second);
+      std::string text = MissingText(context, job, version->second);
       if (tier && !shard.replicas.empty()) {
         text = fmt::format("version {} has no replica of rank {} at {}", ToString(wanted), rank,
                            ToString(*tier));
@@ -262,7 +273,7 @@ Result<RestorePlanStatus> State::PlanRestore(const std::string& name, VersionId 
       }
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
     }
-    const Node& node = nodes_[replica->node];
+    const Node& node = context.cluster.nodes[replica->node];
     plan.sources.push_back(
         {Rank{rank}, node.name, node.data_address, replica->tier, shard.image_bytes, shard.digest});
   }
@@ -270,10 +281,53 @@ Result<RestorePlanStatus> State::PlanRestore(const std::string& name, VersionId 
     const RankShard& shard = version->second.parity[number];
     for (const Replica& replica : shard.replicas) {
       if (replica.tier != *tier) continue;
-      const Node& node = nodes_[replica.node];
+      const Node& node = context.cluster.nodes[replica.node];
       plan.parity.push_back({ParityRank(number), node.name, node.data_address, replica.tier,
                              shard.image_bytes, shard.digest});
     }
+  }
+  return plan;
+}
+
+Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std::string& name,
+                                          VersionId id, bool as_is) {
+  auto found = context.cluster.jobs.find(name);
+  if (found == context.cluster.jobs.end()) {
+    return Fail(NotFoundError(fmt::format("no job '{}'", name)));
+  }
+  const Job& job = found->second;
+  if (id.incarnation.value == 0) id = NewestRestorable(job);
+  auto known = job.versions.find(id);
+  if (known == job.versions.end() || !known->second.committed()) {
+    return Fail(WhyNotRestorable(context, job, id));
+  }
+  const VersionState& version = known->second;
+  if (!as_is && !IsFullyAvailable(job, version)) {
+    return Fail(FailedPreconditionError(
+        fmt::format("job '{}': {}", job.name, MissingText(context, job, version))));
+  }
+  RestorePlanStatus plan;
+  plan.version = id;
+  plan.world = version.world;
+  const auto add = [&context](Rank rank, const RankShard& shard,
+                              std::vector<ReplicaLocation>& sources) {
+    for (const Replica& replica : shard.replicas) {
+      const Node& node = context.cluster.nodes[replica.node];
+      sources.push_back(
+          {rank, node.name, node.data_address, replica.tier, shard.image_bytes, shard.digest});
+    }
+  };
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    add(Rank{rank}, version.ranks[rank], plan.sources);
+  }
+  for (uint32_t number = 0; number < version.parity.size(); ++number) {
+    add(ParityRank(number), version.parity[number], plan.parity);
+  }
+  const GroupIndex* groups = job.groups_of(id.incarnation);
+  if (groups == nullptr || !MayDecode(version)) return plan;
+  for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
+    auto members = GroupOf(context, job, id.incarnation, group, &version);
+    if (members) plan.groups.push_back(*std::move(members));
   }
   return plan;
 }

@@ -1,144 +1,32 @@
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "coordinator/contract/directives.h"
-#include "coordinator/contract/reports.h"
-#include "coordinator/state/records.h"
-#include "storage/base/clock.h"
+#include "coordinator/state/cluster.h"
+#include "coordinator/state/statuses.h"
 
-// The state as operators see it, as plain values.
+// Answers to operators: nodes, jobs, versions, and where the shards of a version can be read.
 
 namespace holdfast::coord {
 
-/// A node's place in the parity groups of a job's current incarnation.
-struct GroupMembershipStatus {
-  std::string job;
-  uint32_t group = 0;
-  uint32_t number = 0;    // over all groups
-  uint32_t position = 0;  // in its group
-  uint32_t members = 0;   // of the group
-  uint32_t parity = 0;    // members that may be lost
-};
+/// Returns all nodes, by name.
+std::vector<NodeStatus> NodeStatuses(const ReadContext& context);
 
-/// The quarantined replicas that a node keeps of another life of the store.
-struct OtherLifeStatus {
-  LifeId life;
-  std::string job;
-  uint32_t shards = 0;
-  VersionId newest;
-};
+/// Returns all jobs, or only the named one. NotFound: no such job.
+Result<std::vector<JobStatus>> JobStatuses(const ReadContext& context, const std::string& only);
 
-/// An agent whose attach was refused.
-struct RefusedNode {
-  std::string node;
-  std::string why;
-  int64_t wall_nanos = 0;
-  Clock::TimePoint at;
-};
+/// Returns the versions of a job, newest first. NotFound: no such job.
+Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
+                                                   const std::string& name);
 
-struct NodeStatus {
-  std::string name;
-  bool alive = false;
-  std::string data_address;
-  uint64_t held_memory_bytes = 0;
-  uint64_t held_disk_bytes = 0;
-  uint64_t held_parity_bytes = 0;  // in memory; parity on disk is part of held_disk_bytes
-  NodeHealth health;
-  int64_t seen_wall_nanos = 0;
-  std::string peer_address;
-  Labels labels;
-  std::vector<GroupMembershipStatus> memberships;
-  std::vector<OtherLifeStatus> other_lives;
-};
+/// Returns the nearest source of each shard; see State::PlanRestore.
+Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::string& name,
+                                      VersionId wanted, std::optional<Tier> tier);
 
-/// A version on disk that lacks shards which its parity groups should keep there.
-struct UnderProtectedStatus {
-  VersionId version;
-  uint32_t shards = 0;  // that should be there
-  uint32_t present = 0;
-  uint32_t ordered = 0;  // repairs in progress
-  std::string why;
-};
-
-struct JobStatus {
-  std::string name;
-  uint32_t uid = 0;
-  Incarnation incarnation;
-  uint32_t world = 0;
-  uint32_t ranks_joined = 0;
-  VersionId memory_committed;
-  VersionId disk_committed;
-  VersionId restorable;
-  Tier restorable_tier = Tier::kMemory;  // the slowest tier that a rank reads from
-  std::string not_restorable_why;        // empty when the newest committed version is restorable
-  int64_t committed_wall_nanos = 0;
-  int64_t memory_wall_nanos = 0;  // of the newest version committed at the tier; 0: none
-  int64_t peer_wall_nanos = 0;
-  int64_t disk_wall_nanos = 0;
-  uint64_t committed_total = 0;
-  uint64_t aborted_total = 0;
-  uint64_t pending_versions = 0;
-  Step newest_seen;
-  VersionId peer_committed;
-  Step peer_target_step;
-  VersionId peer_target;  // the version whose parity is being built; incarnation 0: none yet
-  uint32_t peer_target_held = 0;  // members that have their parity of peer_target
-  uint32_t peer_members = 0;      // 0: the current incarnation has no parity groups
-  std::string not_protected_why;  // with peer_members 0
-  std::vector<UnderProtectedStatus> under_protected;  // newest first
-  JobPhase phase = JobPhase::kRunning;
-  /// Which tiers the newest committed version lacks although no newer version follows; empty: none.
-  std::string not_durable_why;
-  int64_t ended_wall_nanos = 0;
-  uint64_t keep_last = 0;  // of this job; 0: the coordinator's values apply
-  uint64_t keep_every = 0;
-};
-
-struct VersionStatus {
-  VersionId version;
-  Phase phase = Phase::kPending;
-  uint32_t committed_tiers = 0;
-  uint32_t available_tiers = 0;
-  uint32_t world = 0;
-  uint64_t bytes = 0;
-  int64_t wall_nanos = 0;
-  bool pinned = false;
-  bool restorable = false;
-  std::string why_not;
-  bool abandoned = false;
-  /// Which losses the version survives now, see survival.h; empty: it is not restorable.
-  std::string survives;
-  std::vector<std::string> disputed;  // one sentence for each dispute
-};
-
-struct ReplicaLocation {
-  Rank rank;
-  std::string node;
-  std::string address;
-  Tier tier = Tier::kMemory;
-  uint64_t image_bytes = 0;
-  uint64_t digest = 0;
-};
-
-struct RestorePlanStatus {
-  VersionId version;
-  uint32_t world = 0;
-  std::vector<ReplicaLocation> sources;  // one per rank; from PlanAllReplicas: all replicas
-  std::vector<ReplicaLocation> parity;   // only with a named tier or from PlanAllReplicas
-  std::vector<GroupPlan> groups;         // only from PlanAllReplicas
-};
-
-/// The impact on a job if some nodes and all their replicas were lost.
-struct NodeLossImpact {
-  std::string job;
-  VersionId newest;     // committed and not abandoned; incarnation 0: none
-  bool keeps = false;   // `newest` would still be restorable
-  std::string why_not;  // empty if `keeps`
-  VersionId fallback;   // the version that a restart would restore; incarnation 0: none
-  bool stops = false;   // ranks of the job run on these nodes
-};
+/// Returns every replica of each shard; see State::PlanAllReplicas.
+Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std::string& name,
+                                          VersionId id, bool as_is = false);
 
 }  // namespace holdfast::coord

@@ -1,11 +1,9 @@
+#include "coordinator/state/rehome.h"
+
 #include <algorithm>
 #include <tuple>
 
-#include "coordinator/state/peers.h"
-#include "coordinator/state/state.h"
-
-// Rehoming: another node takes the place of a permanently lost node in the parity groups, so that
-// its shards of the versions on disk can be rebuilt there.
+#include "coordinator/state/survivability.h"
 
 namespace holdfast::coord {
 namespace {
@@ -31,11 +29,65 @@ bool HasVersionOnDisk(const Job& job, Incarnation incarnation) {
   }
   return false;
 }
+
+/// Returns the slot bytes of the members that the node has already replaced, so that further places
+/// go to other nodes.
+uint64_t RehomedBytes(const ReadContext& context, NodeIndex node) {
+  uint64_t bytes = 0;
+  for (const auto& [name, job] : context.cluster.jobs) {
+    for (const auto& [incarnation, lineage] : job.lineages) {
+      for (const PlannedGroup& group : lineage.peers) {
+        for (const PlannedMember& member : group.members) {
+          if (member.home != context.cluster.nodes[node].name) continue;
+          for (const PlanRank& rank : member.ranks) bytes += rank.slot_bytes;
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+/// Returns the best attached node outside the group, or kNoNode. Preferred, in this order: few
+/// members of its failure domain in the group, the lost node's domain, no place in the plan yet,
+/// more free disk space, less data to take over for other places.
+NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation incarnation,
+                     uint32_t number) {
+  const GroupIndex& groups = job.group_indexes.at(incarnation);
+  const uint32_t group = groups.members[number].group;
+  const std::vector<PlannedMember>& members = job.lineages.at(incarnation).peers[group].members;
+  const std::string& lost = MemberAt(job, incarnation, number).domain;
+  NodeIndex best = kNoNode;
+  std::tuple<size_t, bool, bool, int64_t, uint64_t, std::string> best_cost;
+  for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
+    const Node& node = context.cluster.nodes[index];
+    const bool in_group = std::any_of(groups.members.begin(), groups.members.end(),
+                                      [&](const GroupIndex::Member& member) {
+                                        return member.group == group && member.node == index;
+                                      });
+    if (!node.attached || node.peer_address.empty() || in_group ||
+        node.health.disk_free_percent < kFreePercentMin) {
+      continue;
+    }
+    auto label = node.labels.find(context.options.peers.domain_label);
+    const std::string domain = label == node.labels.end() ? "" : label->second;
+    size_t same_domain = 0;
+    for (uint32_t i = 0; i < members.size(); ++i) {
+      const bool is_lost = groups.firsts[group] + i == number;
+      if (!is_lost && !domain.empty() && members[i].domain == domain) ++same_domain;
+    }
+    // The order of preference; the name makes the choice deterministic.
+    const auto cost = std::tuple(same_domain, domain != lost, groups.by_node.count(index) != 0,
+                                 -static_cast<int64_t>(node.health.disk_free_percent),
+                                 RehomedBytes(context, index), node.name);
+    if (best != kNoNode && cost >= best_cost) continue;
+    best = index;
+    best_cost = cost;
+  }
+  return best;
+}
 }  // namespace
 
-/// Gives the place of each node that has been away for `rehome_after` to another node. A node that
-/// returns gets its place back if its replacement has no shards yet or is away too long itself.
-void State::RehomeLost(Job& job) {
+void RehomeLost(Context& context, Job& job) {
   for (auto& [incarnation, groups] : job.group_indexes) {
     LineageRecord& lineage = job.lineages.at(incarnation);
     if (!HasVersionOnDisk(job, incarnation)) continue;
@@ -45,23 +97,26 @@ void State::RehomeLost(Job& job) {
       PlannedMember& member = lineage.peers[place.group].members[place.position];
       NodeIndex home = place.node;
       const auto away_too_long = [&](NodeIndex index) {
-        const Node& node = nodes_[index];
-        return !node.attached && at_.now - node.lost_at >= options_.rehome_after;
+        const Node& node = context.cluster.nodes[index];
+        return !node.attached && context.at.now - node.lost_at >= context.options.rehome_after;
       };
-      auto original = node_names_.find(member.node);
-      const bool returned = !member.home.empty() && original != node_names_.end() &&
-                            nodes_[original->second].attached;
+      auto original = context.cluster.node_names.find(member.node);
+      const bool returned = !member.home.empty() && original != context.cluster.node_names.end() &&
+                            context.cluster.nodes[original->second].attached;
       // Only an attached node is known to have no shards.
-      const bool empty = nodes_[home].attached && !HasShardsOnDisk(job, incarnation, number);
+      const bool empty =
+          context.cluster.nodes[home].attached && !HasShardsOnDisk(job, incarnation, number);
       if (returned && (empty || away_too_long(home))) home = original->second;
-      if (away_too_long(home)) home = ChooseHome(job, incarnation, number);
+      if (away_too_long(home)) home = ChooseHome(context, job, incarnation, number);
       if (home == kNoNode || home == place.node) continue;
-      RecordFinding(job.name, home,
-                    UnavailableError("takes the place of node " + nodes_[place.node].name +
-                                     " in a parity group, which is away"));
-      auto domain = nodes_[home].labels.find(options_.peers.domain_label);
-      member.domain = domain == nodes_[home].labels.end() ? "" : domain->second;
-      member.home = nodes_[home].name == member.node ? "" : nodes_[home].name;
+      RecordFinding(
+          context, job.name, home,
+          UnavailableError("takes the place of node " + context.cluster.nodes[place.node].name +
+                           " in a parity group, which is away"));
+      auto domain = context.cluster.nodes[home].labels.find(context.options.peers.domain_label);
+      member.domain = domain == context.cluster.nodes[home].labels.end() ? "" : domain->second;
+      member.home =
+          context.cluster.nodes[home].name == member.node ? "" : context.cluster.nodes[home].name;
       place.node = home;
       moved = true;
     }
@@ -77,64 +132,9 @@ void State::RehomeLost(Job& job) {
          it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
       it->second.fully_available.reset();
     }
-    effects_.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
+    context.effects.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
     if (incarnation == job.incarnation) job.job_state_changed = true;
   }
-}
-
-/// Returns the best attached node outside the group, or kNoNode. Preferred, in this order: few
-/// members of its failure domain in the group, the lost node's domain, no place in the plan yet,
-/// more free disk space, less data to take over for other places.
-NodeIndex State::ChooseHome(const Job& job, Incarnation incarnation, uint32_t number) const {
-  const GroupIndex& groups = job.group_indexes.at(incarnation);
-  const uint32_t group = groups.members[number].group;
-  const std::vector<PlannedMember>& members = job.lineages.at(incarnation).peers[group].members;
-  const std::string& lost = MemberAt(job, incarnation, number).domain;
-  NodeIndex best = kNoNode;
-  std::tuple<size_t, bool, bool, int64_t, uint64_t, std::string> best_cost;
-  for (NodeIndex index = 0; index < nodes_.size(); ++index) {
-    const Node& node = nodes_[index];
-    const bool in_group = std::any_of(groups.members.begin(), groups.members.end(),
-                                      [&](const GroupIndex::Member& member) {
-                                        return member.group == group && member.node == index;
-                                      });
-    if (!node.attached || node.peer_address.empty() || in_group ||
-        node.health.disk_free_percent < kFreePercentMin) {
-      continue;
-    }
-    auto label = node.labels.find(options_.peers.domain_label);
-    const std::string domain = label == node.labels.end() ? "" : label->second;
-    size_t same_domain = 0;
-    for (uint32_t i = 0; i < members.size(); ++i) {
-      const bool is_lost = groups.firsts[group] + i == number;
-      if (!is_lost && !domain.empty() && members[i].domain == domain) ++same_domain;
-    }
-    // The order of preference; the name makes the choice deterministic.
-    const auto cost = std::tuple(same_domain, domain != lost, groups.by_node.count(index) != 0,
-                                 -static_cast<int64_t>(node.health.disk_free_percent),
-                                 RehomedBytes(index), node.name);
-    if (best != kNoNode && cost >= best_cost) continue;
-    best = index;
-    best_cost = cost;
-  }
-  return best;
-}
-
-/// Returns the slot bytes of the members that the node has already replaced, so that further places
-/// go to other nodes.
-uint64_t State::RehomedBytes(NodeIndex node) const {
-  uint64_t bytes = 0;
-  for (const auto& [name, job] : jobs_) {
-    for (const auto& [incarnation, lineage] : job.lineages) {
-      for (const PlannedGroup& group : lineage.peers) {
-        for (const PlannedMember& member : group.members) {
-          if (member.home != nodes_[node].name) continue;
-          for (const PlanRank& rank : member.ranks) bytes += rank.slot_bytes;
-        }
-      }
-    }
-  }
-  return bytes;
 }
 
 }  // namespace holdfast::coord

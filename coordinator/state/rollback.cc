@@ -1,17 +1,75 @@
+#include "coordinator/state/rollback.h"
+
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
-#include "coordinator/state/peers.h"
-#include "coordinator/state/state.h"
-
-// Rollback: ranks of an incarnation that has committed versions restore one of them, or an older
-// one, while the job runs. The restore decision of the incarnation does not change. If it has none,
-// a rollback to a version of an earlier incarnation becomes its restore decision.
+#include "coordinator/state/reshard.h"
+#include "coordinator/state/restore_plan.h"
+#include "coordinator/state/restore_texts.h"
+#include "coordinator/state/survivability.h"
+#include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
+namespace {
+/// Returns the nearest replica of the rank's shard on the rank's own node, or nullptr.
+const Replica* LocalReplica(const Job& job, const VersionState& version, Rank rank) {
+  const Replica* best = nullptr;
+  for (const Replica& replica : version.ranks[rank.value].replicas) {
+    if (replica.node != job.rank_nodes[rank.value]) continue;
+    if (best == nullptr || replica.tier < best->tier) best = &replica;
+  }
+  return best;
+}
 
-void State::AdvanceRollback(Job& job) {
+/// Returns false if a shard is missing and nodes that may have it can still return.
+bool AnswerRollback(Context& context, Job& job, const RestoreWaiter& waiter, VersionId wanted) {
+  auto found = job.versions.find(wanted);
+  if (found == job.versions.end() || !found->second.committed() || IsAbandoned(job, wanted)) {
+    Answer(context, waiter.request, WhyNotRestorable(context, job, wanted));
+    return true;
+  }
+  const VersionState& version = found->second;
+  const auto decide = [&] {
+    LineageRecord& lineage = job.lineage();
+    if (lineage.decision != Decision::kNone || wanted.incarnation == job.incarnation) return;
+    lineage.decision = Decision::kVersion;
+    lineage.restored = wanted;
+    context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
+    job.job_state_changed = true;
+  };
+  if (waiter.reshard) {
+    if (waiter.wanted.incarnation.value == 0 && IsFullyAvailable(job, version)) decide();
+    if (!AnswerReshard(context, job, version, waiter)) return false;
+  } else if (version.world != job.lineage().world) {
+    Answer(context, waiter.request, WorldMismatch(job, version));
+    return true;
+  } else if (const Replica* own = LocalReplica(job, version, waiter.rank)) {
+    // The rank's agent has the shard in memory, or loads it from its disk.
+    decide();
+    context.effects.emplace_back(
+        Reply{waiter.request, {}, job.incarnation, wanted, own->tier, version.world});
+  } else {
+    Answer(context, waiter.request,
+           FailedPreconditionError(fmt::format(
+               "version {} of job '{}': the node of rank {} has no replica of the rank's shard; "
+               "read the version with a reader (holdfast_reader_open), which reads from any node",
+               ToString(wanted), job.name, waiter.rank.value)));
+    return true;
+  }
+  job.plan.rolled_back_to = wanted;
+  // A newer pending version was saved by some ranks before the rollback. The other ranks must not
+  // complete it with shards that they save after the rollback.
+  for (auto& [id, pending] : job.versions) {
+    const bool newer = id > wanted && id.incarnation == job.incarnation;
+    if (newer && pending.phase == Phase::kPending) AbortVersion(context, job, pending, true);
+  }
+  return true;
+}
+}  // namespace
+
+void AdvanceRollback(Context& context, Job& job) {
   RestorePlan& plan = job.plan;
   if (plan.rollbacks.empty()) return;
   std::set<Rank> to_newest;  // ranks that request the newest: all must get the same version
@@ -26,72 +84,17 @@ void State::AdvanceRollback(Job& job) {
     if (!named && !all) {
       waiting.push_back(std::move(waiter));
     } else if (!named && newest.incarnation.value == 0) {
-      if (BarrierOpen(job)) {
-        Answer(waiter.request, WhyNothingRestorable(job));
+      if (BarrierOpen(context, job)) {
+        Answer(context, waiter.request, WhyNothingRestorable(context, job));
       } else {
         waiting.push_back(std::move(waiter));
       }
-    } else if (!AnswerRollback(job, waiter, named ? waiter.wanted : newest)) {
+    } else if (!AnswerRollback(context, job, waiter, named ? waiter.wanted : newest)) {
       waiting.push_back(std::move(waiter));
     }
   }
   plan.rollbacks = std::move(waiting);
   if (plan.rollbacks.empty()) plan.open = job.lineage().decision != Decision::kFresh;
-}
-
-/// Returns false if a shard is missing and nodes that may have it can still return.
-bool State::AnswerRollback(Job& job, const RestoreWaiter& waiter, VersionId wanted) {
-  auto found = job.versions.find(wanted);
-  if (found == job.versions.end() || !found->second.committed() || IsAbandoned(job, wanted)) {
-    Answer(waiter.request, WhyNotRestorable(job, wanted));
-    return true;
-  }
-  const VersionState& version = found->second;
-  const auto decide = [&] {
-    LineageRecord& lineage = job.lineage();
-    if (lineage.decision != Decision::kNone || wanted.incarnation == job.incarnation) return;
-    lineage.decision = Decision::kVersion;
-    lineage.restored = wanted;
-    effects_.emplace_back(PutLineage{lineage, LineageChange::kDecided});
-    job.job_state_changed = true;
-  };
-  if (waiter.reshard) {
-    if (waiter.wanted.incarnation.value == 0 && IsFullyAvailable(job, version)) decide();
-    if (!AnswerReshard(job, version, waiter)) return false;
-  } else if (version.world != job.lineage().world) {
-    Answer(waiter.request, WorldMismatch(job, version));
-    return true;
-  } else if (const Replica* own = LocalReplica(job, version, waiter.rank)) {
-    // The rank's agent has the shard in memory, or loads it from its disk.
-    decide();
-    effects_.emplace_back(
-        Reply{waiter.request, {}, job.incarnation, wanted, own->tier, version.world});
-  } else {
-    Answer(waiter.request,
-           FailedPreconditionError(fmt::format(
-               "version {} of job '{}': the node of rank {} has no replica of the rank's shard; "
-               "read the version with a reader (holdfast_reader_open), which reads from any node",
-               ToString(wanted), job.name, waiter.rank.value)));
-    return true;
-  }
-  job.plan.rolled_back_to = wanted;
-  // A newer pending version was saved by some ranks before the rollback. The other ranks must not
-  // complete it with shards that they save after the rollback.
-  for (auto& [id, pending] : job.versions) {
-    const bool newer = id > wanted && id.incarnation == job.incarnation;
-    if (newer && pending.phase == Phase::kPending) Abort(job, pending, true);
-  }
-  return true;
-}
-
-/// Returns the nearest replica of the rank's shard on the rank's own node, or nullptr.
-const Replica* State::LocalReplica(const Job& job, const VersionState& version, Rank rank) {
-  const Replica* best = nullptr;
-  for (const Replica& replica : version.ranks[rank.value].replicas) {
-    if (replica.node != job.rank_nodes[rank.value]) continue;
-    if (best == nullptr || replica.tier < best->tier) best = &replica;
-  }
-  return best;
 }
 
 }  // namespace holdfast::coord

@@ -1,3 +1,5 @@
+#include "coordinator/state/tensor_replicas.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,17 +9,11 @@
 #include <set>
 #include <span>
 
-#include "coordinator/state/state.h"
-
-// Compares tensor replicas: each rank also saves samples of tensors that other ranks save, and the
-// checksums of the same bytes are compared when a version is committed.
-
 namespace holdfast::coord {
 namespace {
 /// Maximum number of disputes of one version; further ones are dropped.
 constexpr size_t kDisputesMax = 16;
 constexpr size_t kNamedInFinding = 4;
-
 using ByRank = std::map<uint32_t, uint32_t>;
 
 /// Returns nothing if all ranks have the same checksum.
@@ -90,19 +86,7 @@ std::string RanksText(const std::vector<uint32_t>& ranks) {
 }
 }  // namespace
 
-std::string ToString(const Dispute& dispute) {
-  const std::string where = fmt::format("{}, bytes {} to {}", dispute.bytes.tensor,
-                                        dispute.bytes.first, dispute.bytes.last);
-  if (dispute.others.empty()) {
-    return fmt::format("{}: {} differ from each other", where, RanksText(dispute.odd));
-  }
-  return fmt::format("{}: {} {} from {}", where, RanksText(dispute.odd),
-                     dispute.odd.size() == 1 ? "differs" : "differ", RanksText(dispute.others));
-}
-
-/// Compares the samples of the version. A dispute stays with the versions that follow until the
-/// same bytes are equal again.
-void State::CompareTensorReplicas(Job& job, VersionState& version) {
+void CompareTensorReplicas(Context& context, Job& job, VersionState& version) {
   std::set<uint32_t> known;
   for (const Dispute& dispute : job.disputes) {
     known.insert(dispute.odd.begin(), dispute.odd.end());
@@ -131,11 +115,10 @@ void State::CompareTensorReplicas(Job& job, VersionState& version) {
       fmt::format("version {} is disputed: {}{}", ToString(version.id), fmt::join(texts, "; "),
                   found > texts.size() ? fmt::format("; and {} more", found - texts.size()) : ""));
   for (uint32_t rank : ranks) finding.ranks.push_back(Rank{rank});
-  effects_.emplace_back(std::move(finding));
+  context.effects.emplace_back(std::move(finding));
 }
 
-/// Records a finding: the restored version is disputed.
-void State::ReportDisputedRestore(const Job& job, const VersionState& version) {
+void ReportDisputedRestore(Context& context, const Job& job, const VersionState& version) {
   Finding finding;
   finding.job = job.name;
   finding.kind = "disputed version restored";
@@ -145,7 +128,17 @@ void State::ReportDisputedRestore(const Job& job, const VersionState& version) {
       ToString(version.id), ToString(version.disputes.front()),
       version.disputes.size() > 1 ? fmt::format(" and {} more", version.disputes.size() - 1) : "",
       job.name));
-  effects_.emplace_back(std::move(finding));
+  context.effects.emplace_back(std::move(finding));
+}
+
+std::string ToString(const Dispute& dispute) {
+  const std::string where = fmt::format("{}, bytes {} to {}", dispute.bytes.tensor,
+                                        dispute.bytes.first, dispute.bytes.last);
+  if (dispute.others.empty()) {
+    return fmt::format("{}: {} differ from each other", where, RanksText(dispute.odd));
+  }
+  return fmt::format("{}: {} {} from {}", where, RanksText(dispute.odd),
+                     dispute.odd.size() == 1 ? "differs" : "differ", RanksText(dispute.others));
 }
 
 }  // namespace holdfast::coord

@@ -5,8 +5,13 @@
 
 #include "coordinator/state/job.h"
 
-// Which shards parity groups can decode, by counting replicas; no bytes are read. A group can
-// decode a version as long as no stripe has more than `parity` erasures.
+// Which shards of a version exist or can be decoded, by counting replicas; no bytes are read.
+//
+// A member of a parity group has its data if it has a replica of each of its ranks' shards, and its
+// parity if it has its parity shard, each on its own node: replicas elsewhere do not help its
+// group. storage/erasure/survivability.h decides from that what the group can decode. A shard is
+// available if an attached node has a replica of it or its group can decode it. Damaged replicas
+// count only where a caller asks for them.
 
 namespace holdfast::coord {
 
@@ -49,13 +54,5 @@ bool MayBeFullyAvailable(const Job& job, const VersionState& version);
 /// Returns how many further members each group may lose with all their replicas, counting only
 /// replicas at `tiers`. Returns nothing if there are no groups or one of them cannot decode.
 std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers);
-
-/// Whether parity of the version, of the current incarnation, may still be built. Its replicas in
-/// memory count although newer versions are committed there.
-bool MayReachPeer(const Job& job, const VersionState& version);
-
-/// Whether a pending version from the peer target on has all its parity, and only lacks the report
-/// that a rank's shard is in memory.
-bool ParityAwaitsMemory(const Job& job);
 
 }  // namespace holdfast::coord

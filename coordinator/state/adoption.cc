@@ -1,0 +1,201 @@
+#include "coordinator/state/adoption.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "coordinator/state/versions.h"
+
+namespace holdfast::coord {
+namespace {
+/// A version of another life with the replicas that attached nodes have of it.
+struct Adoption {
+  std::string job;
+  LifeId life;
+  VersionId version;
+  uint32_t world = 0;
+  std::map<uint32_t, std::vector<std::pair<NodeIndex, StoredReplica>>> replicas;  // by rank
+
+  /// The number of ranks that have a replica at the tier.
+  uint32_t held_at(Tier tier) const {
+    return static_cast<uint32_t>(
+        std::count_if(replicas.begin(), replicas.end(), [tier](const auto& rank) {
+          return std::any_of(rank.second.begin(), rank.second.end(),
+                             [tier](const auto& replica) { return replica.second.tier == tier; });
+        }));
+  }
+};
+
+/// Returns the quarantined versions that `event` names, complete or not, by job, newest first.
+std::vector<Adoption> FindAdoptable(const ReadContext& context, const AdoptRequested& event) {
+  std::map<std::tuple<std::string, VersionId, LifeId, uint32_t>, Adoption> found;
+  for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
+    for (const auto& [place, report] : context.cluster.nodes[index].other_lives) {
+      const bool wanted = (event.job.empty() || report.identity.job == event.job) &&
+                          (event.life.value == 0 || report.life == event.life);
+      if (!wanted || IsParity(report.identity.rank) || !report.damage.empty()) continue;
+      Adoption& one =
+          found[{report.identity.job, report.identity.version, report.life, report.identity.world}];
+      one.job = report.identity.job;
+      one.life = report.life;
+      one.version = report.identity.version;
+      one.world = report.identity.world;
+      one.replicas[report.identity.rank.value].emplace_back(index, report);
+    }
+  }
+  std::vector<Adoption> all;
+  for (auto& [key, one] : found) all.push_back(std::move(one));
+  std::stable_sort(all.begin(), all.end(), [](const Adoption& a, const Adoption& b) {
+    return std::tie(a.job, b.version) < std::tie(b.job, a.version);
+  });
+  return all;
+}
+
+/// Returns why the version cannot be adopted: it is incomplete, or its number is not free here.
+/// Empty if it can be adopted.
+std::string WhyNotAdopted(const ReadContext& context, const Adoption& adoption) {
+  if (adoption.life.value == 0) return "its seals name no life: an older Holdfast wrote them";
+  for (uint32_t rank = 0; rank < adoption.world; ++rank) {
+    auto held = adoption.replicas.find(rank);
+    if (held == adoption.replicas.end()) {
+      return fmt::format("{} of {} ranks have a replica on an attached node; rank {} has none",
+                         adoption.replicas.size(), adoption.world, rank);
+    }
+    const auto& [first, one] = held->second.front();
+    for (const auto& [node, other] : held->second) {
+      if (other.digest == one.digest) continue;
+      return fmt::format("rank {}'s shard is not the same on nodes {} and {}", rank,
+                         context.cluster.nodes[first].name, context.cluster.nodes[node].name);
+    }
+  }
+  auto found = context.cluster.jobs.find(adoption.job);
+  if (found == context.cluster.jobs.end()) return "";
+  const Job& job = found->second;
+  const Incarnation incarnation = adoption.version.incarnation;
+  auto lineage = job.lineages.find(incarnation);
+  if (lineage != job.lineages.end()) {
+    const bool same = lineage->second.life == adoption.life &&
+                      adoption.life != context.options.life &&
+                      lineage->second.world == adoption.world;
+    if (!same) {
+      return fmt::format("this life of the store has its own incarnation {}", incarnation.value);
+    }
+  }
+  if (auto known = job.versions.find(adoption.version); known != job.versions.end()) {
+    if (known->second.phase == Phase::kAborted) return "it was aborted";
+    return "the store has this version with other bytes";
+  }
+  const LifeId current = job.lineage().life;
+  if (incarnation > job.incarnation && (current == context.options.life || current.value == 0)) {
+    return fmt::format("the job is at incarnation {} here: start it once more, then adopt",
+                       job.incarnation.value);
+  }
+  if (IsAbandoned(job, adoption.version)) return "a later incarnation restored an older version";
+  return "";
+}
+
+void AdoptVersion(Context& context, const Adoption& adoption) {
+  auto [found, made] = context.cluster.jobs.try_emplace(adoption.job);
+  Job& job = found->second;
+  if (made) {
+    job.name = adoption.job;
+    job.uid = kNoOwner;
+    job.joined_at = job.alive_at = job.newest_at = context.at.now;
+    if (auto forgotten = context.cluster.forgotten.find(job.name);
+        forgotten != context.cluster.forgotten.end()) {
+      job.forgotten_upto = forgotten->second.upto;
+      context.cluster.forgotten.erase(forgotten);
+    }
+  }
+  const Incarnation incarnation = adoption.version.incarnation;
+  if (job.lineages.count(incarnation) == 0) {
+    LineageRecord lineage;
+    lineage.job = job.name;
+    lineage.incarnation = incarnation;
+    // The space keeps it different from all run IDs of trainers.
+    lineage.run_id = fmt::format("adopted {}-{}", ToString(adoption.life), incarnation.value);
+    lineage.world = adoption.world;
+    lineage.decision = Decision::kFresh;  // this incarnation never restores a version here
+    lineage.life = adoption.life;
+    job.lineages[incarnation] = lineage;
+    context.effects.emplace_back(PutLineage{lineage});
+  }
+  if (incarnation > job.incarnation) {
+    job.incarnation = incarnation;
+    job.rank_nodes.assign(adoption.world, kNoNode);
+    job.slot_bytes.assign(adoption.world, 0);
+  }
+  VersionState& version = CreateVersion(job, adoption.version, adoption.world, Phase::kCommitted);
+  version.adopted_from = adoption.life;
+  version.wall_nanos = context.at.wall_nanos;
+  for (const auto& [rank, held] : adoption.replicas) {
+    RankShard& shard = version.ranks[rank];
+    shard.known = true;
+    shard.digest = held.front().second.digest;
+    shard.image_bytes = held.front().second.image_bytes;
+    version.bytes += shard.image_bytes;
+    for (const auto& [node, report] : held) {
+      version.AddReplica(Rank{rank}, {node, report.tier});
+      job.nodes_before.insert(node);
+      if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
+      context.cluster.nodes[node].other_lives.erase({report.identity.key(), report.tier});
+    }
+  }
+  if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);
+  // If some ranks' shards are only in memory, the others' only on disk, the version counts as
+  // committed on disk, and repairs write the missing shards there.
+  const bool on_disk = version.held_at(Tier::kDisk) == version.world || version.tiers == 0;
+  if (on_disk) version.tiers |= TierBit(Tier::kDisk);
+  // If the job has started again since, its retention must not remove all adopted versions.
+  version.pinned = on_disk && job.lineage().life == context.options.life &&
+                   job.adopted_lives.count(adoption.life) == 0;
+  job.adopted_lives.insert(adoption.life);
+  StoreVersion(context, job, version, 0);
+  StoreJob(context, job);
+  ++job.committed_total;
+  job.changed = true;
+  job.job_state_changed = true;
+  job.repair_due = true;
+  RecordFinding(context, job.name, kNoNode,
+                Status(ErrorCode::kAborted,
+                       fmt::format("version {} of life {} was adopted", ToString(adoption.version),
+                                   ToString(adoption.life))));
+}
+}  // namespace
+
+void OnAdoptRequested(Context& context, const AdoptRequested& event) {
+  Reply reply;
+  reply.request = event.request;
+  // One call adopts an incarnation from one life only: the life of its newest adoptable version.
+  std::map<std::pair<std::string, Incarnation>, LifeId> first;
+  for (const Adoption& one : FindAdoptable(context, event)) {
+    AdoptedVersion adopted;
+    adopted.job = one.job;
+    adopted.life = one.life;
+    adopted.version = one.version;
+    adopted.world = one.world;
+    adopted.ranks = static_cast<uint32_t>(one.replicas.size());
+    for (const auto& [rank, replicas] : one.replicas) {
+      adopted.bytes += replicas.front().second.image_bytes;
+    }
+    const bool in_memory = one.held_at(Tier::kMemory) == one.world;
+    if (in_memory) adopted.tiers |= TierBit(Tier::kMemory);
+    if (!in_memory || one.held_at(Tier::kDisk) == one.world) adopted.tiers |= TierBit(Tier::kDisk);
+    adopted.why_not = WhyNotAdopted(context, one);
+    if (adopted.why_not.empty()) {
+      const auto life = first.try_emplace({one.job, one.version.incarnation}, one.life).first;
+      if (life->second != one.life) {
+        adopted.why_not = fmt::format("life {} has the same incarnation: name one with --life",
+                                      ToString(life->second));
+      } else if (!event.dry_run) {
+        AdoptVersion(context, one);
+      }
+    }
+    reply.adopted.push_back(std::move(adopted));
+  }
+  if (event.request != 0) context.effects.emplace_back(std::move(reply));
+}
+
+}  // namespace holdfast::coord

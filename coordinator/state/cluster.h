@@ -1,0 +1,89 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/state/events.h"
+#include "coordinator/state/job.h"
+#include "coordinator/state/options.h"
+#include "coordinator/state/statuses.h"
+
+// The state of the coordinator: nodes, jobs and what is pending. Plain data, without rules.
+//
+// Each module of this room has one rule. Its functions get everything that they see or change as a
+// context: the options, the time, this data, and the effects of the event so far. Nothing else has
+// state. A module calls only modules above it in the list of README.md.
+
+namespace holdfast::coord {
+
+/// A PrepareShard without a reply yet. It outlives its restore task: a damaged source counts even
+/// if no rank waits for the shard any more.
+struct PendingPrepare {
+  std::string job;
+  VersionId version;
+  Rank rank;
+  Replica source;
+  NodeIndex target = kNoNode;
+  Tier into = Tier::kMemory;
+  bool repair = false;
+};
+
+struct Cluster {
+  std::vector<Node> nodes;
+  std::map<std::string, NodeIndex> node_names;
+  std::map<std::string, Job> jobs;
+  std::map<std::string, ForgottenJob> forgotten;
+  std::set<std::string> active_runs;
+  /// Nodes that must remove replicas of a forgotten job, with the last forgotten incarnation. Sent
+  /// after the event.
+  std::map<std::pair<NodeIndex, std::string>, Incarnation> forget_due;
+  std::map<std::string, RefusedNode> refused;           // by node; bounded
+  std::map<uint64_t, PendingPrepare> pending_prepares;  // by request
+  uint64_t next_prepare = 0;
+  Clock::TimePoint no_loss_until;  // no node is declared lost before
+};
+
+/// What a rule or a query sees.
+struct ReadContext {
+  const StateOptions& options;
+  Instant at;
+  const Cluster& cluster;
+};
+
+/// What a transition sees and changes while one event is applied.
+struct Context {
+  const StateOptions& options;
+  Instant at;
+  Cluster& cluster;
+  /// Stored and sent by the caller in the order in which they were added.
+  std::vector<Effect>& effects;
+  operator ReadContext() const { return {options, at, cluster}; }
+};
+
+/// Returns the index of the node with this name, which is created if it is new.
+NodeIndex InternNode(Context& context, const std::string& name);
+
+/// Returns nullptr if no node has ever had this name.
+Node* FindNode(Context& context, const std::string& name);
+
+/// Adds the effect that sends the directive, if the node is attached.
+void SendDirective(Context& context, NodeIndex node, Directive directive);
+
+/// Adds the reply to a call; request 0: nothing waits for one.
+void Answer(Context& context, RequestId request, Status outcome);
+
+/// Adds a finding about a node, or about none with kNoNode.
+void RecordFinding(Context& context, const std::string& job, NodeIndex node, Status what);
+
+/// Returns the record of the job as it is now.
+JobRecord JobRecordOf(const ReadContext& context, const Job& job);
+
+/// Returns the highest incarnation of the job that any node ever reported.
+Incarnation HighestReported(const ReadContext& context, const std::string& job);
+
+/// Adds the effect that stores the record of the job.
+void StoreJob(Context& context, const Job& job);
+
+}  // namespace holdfast::coord

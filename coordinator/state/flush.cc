@@ -1,0 +1,128 @@
+#include "coordinator/state/flush.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/survivability.h"
+#include "coordinator/state/versions.h"
+
+namespace holdfast::coord {
+namespace {
+// A running job is always a little behind: operators see a version that is not durable only after
+// this many times `flush_after`.
+constexpr int kBehindFactor = 10;
+// A target that makes no progress for this many times `flush_after` no longer delays a flush.
+constexpr int kStuckFactor = 30;
+
+/// Whether the writers of `target` have a version from the target on that is not resolved on disk.
+bool IsDiskTargetInProgress(const Job& job) {
+  auto it = job.versions.lower_bound({job.incarnation, job.disk_target.step()});
+  return std::any_of(it, job.versions.end(), [](const auto& entry) {
+    const VersionState& version = entry.second;
+    const bool open = ((version.tiers | version.failed_tiers) & TierBit(Tier::kDisk)) == 0;
+    return open && (version.phase == Phase::kPending || version.committed());
+  });
+}
+
+/// Whether no version newer than `newest` is expected, so that `newest` must be flushed.
+bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest) {
+  if (job.phase != JobPhase::kRunning || job.wanted == newest) return true;
+  const auto idle = context.at.now - job.newest_at;
+  if (idle < context.options.flush_after) return false;
+  // While the disks write a version, the next one is selected when they have finished.
+  const bool stuck = idle >= kStuckFactor * context.options.flush_after;
+  if (IsDiskTargetInProgress(job) && !stuck) return false;
+  // While a job runs, nodes write only the steps that they are configured to write.
+  return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), [&](NodeIndex index) {
+    const uint64_t every = context.cluster.nodes[index].disk_every;
+    return every == 0 || newest.step.value % every == 0;
+  });
+}
+
+/// Whether the version could be committed at peer, since its groups can build its parity in memory,
+/// and is not.
+bool LacksPeerTier(const Job& job, const VersionState& version) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr || version.committed_at(Tier::kPeer)) return false;
+  if (!version.committed_at(Tier::kMemory) || job.released) return false;
+  // While a job runs, its memory is for versions of the current incarnation.
+  if (job.phase == JobPhase::kRunning && version.id.incarnation != job.incarnation) return false;
+  for (uint32_t number = 0; number < groups->members.size(); ++number) {
+    if (!HasData(job, version, number, TierBit(Tier::kMemory))) return false;
+  }
+  return true;
+}
+}  // namespace
+
+VersionState* VersionToFlush(const ReadContext& context, Job& job) {
+  const VersionId newest =
+      std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
+  if (newest.incarnation.value == 0) return nullptr;
+  VersionState& version = job.versions.at(newest);
+  if (version.committed_at(Tier::kDisk) && !LacksPeerTier(job, version)) return nullptr;
+  return IsQuiet(context, job, newest) ? &version : nullptr;
+}
+
+void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing) {
+  VersionState* version = VersionToFlush(context, job);
+  if (version == nullptr) return;
+  // The node may already be writing the shard.
+  const auto not_before = context.at.now + context.options.flush_after;
+  const auto want = [&](NodeIndex node, Rank rank, Tier tier) {
+    Repair repair;
+    repair.target = node;
+    repair.not_before = not_before;
+    missing.emplace(RepairKey{version->id, rank, tier}, repair);
+  };
+  // A tier that failed is tried again: the disk may have been full, or a member away.
+  const auto retry = [&](Tier tier) {
+    if ((version->failed_tiers & TierBit(tier)) == 0) return;
+    version->failed_tiers &= ~TierBit(tier);
+    StoreVersion(context, job, *version, 0);
+  };
+  if (!version->committed_at(Tier::kDisk)) {
+    retry(Tier::kDisk);
+    for (uint32_t rank = 0; rank < version->world; ++rank) {
+      const RankShard& shard = version->ranks[rank];
+      if (shard.IsAtTier(Tier::kDisk)) continue;
+      auto replica = std::find_if(shard.replicas.begin(), shard.replicas.end(),
+                                  [](const Replica& one) { return one.tier == Tier::kMemory; });
+      if (replica != shard.replicas.end()) {
+        want(replica->node, Rank{rank}, Tier::kDisk);
+      } else if (CanDecode(job, *version, Rank{rank})) {
+        const GroupIndex& groups = *job.groups_of(version->id.incarnation);
+        const NodeIndex node = groups.members[groups.by_rank[rank]].node;
+        if (context.cluster.nodes[node].attached) want(node, Rank{rank}, Tier::kDisk);
+      }
+    }
+  }
+  if (!LacksPeerTier(job, *version)) return;
+  retry(Tier::kPeer);
+  const GroupIndex& groups = *job.groups_of(version->id.incarnation);
+  for (uint32_t number = 0; number < groups.members.size(); ++number) {
+    if (HasParity(job, *version, number, TierBit(Tier::kMemory))) continue;
+    const NodeIndex node = groups.members[number].node;
+    if (context.cluster.nodes[node].attached) want(node, ParityRank(number), Tier::kMemory);
+  }
+}
+
+std::string WhyNotDurable(const ReadContext& context, const Job& job) {
+  const VersionId newest =
+      std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
+  if (newest.incarnation.value == 0 || !IsQuiet(context, job, newest)) return "";
+  const bool runs = job.phase == JobPhase::kRunning;
+  if (runs && context.at.now - job.newest_at < kBehindFactor * context.options.flush_after) {
+    return "";
+  }
+  const VersionState& version = job.versions.at(newest);
+  std::string lacks;
+  if (!version.committed_at(Tier::kDisk)) lacks = "on disk";
+  if (job.groups_of(newest.incarnation) != nullptr && !version.committed_at(Tier::kPeer)) {
+    lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
+  }
+  if (lacks.empty()) return "";
+  return fmt::format("version {} is the newest and not {}", ToString(newest), lacks);
+}
+
+}  // namespace holdfast::coord

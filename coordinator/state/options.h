@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "coordinator/state/groups.h"
+#include "storage/base/ids.h"
+#include "storage/base/life.h"
+
+namespace holdfast::coord {
+
+struct PeerOptions {
+  bool enabled = true;
+  GroupOptions groups;
+  std::string domain_label = "rack";  // nodes with the same value are one failure domain
+};
+
+struct StateOptions {
+  Epoch epoch;
+  LifeId life;  // of the store; 0 (tests): every replica counts as of this life
+  std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
+  /// How long after the end of its stream a node may attach again before it counts as lost.
+  std::chrono::nanoseconds detach_grace = std::chrono::milliseconds(500);
+  uint32_t keep_last = 3;   // newest versions on disk, at least 1
+  uint64_t keep_every = 0;  // also keep every K-th step; 0: none
+  PeerOptions peers;
+  /// How long to wait before the repair of a missing shard, which its node may still be writing.
+  std::chrono::nanoseconds repair_grace = std::chrono::seconds(2);
+  /// How long a node may be away before another node takes its place in the parity groups and gets
+  /// its shards of the versions on disk.
+  std::chrono::nanoseconds rehome_after = std::chrono::minutes(10);
+  /// How long after the newest version it is flushed to every tier.
+  std::chrono::nanoseconds flush_after = std::chrono::seconds(1);
+  /// How long a job may have no trainers before it counts as ended.
+  std::chrono::nanoseconds end_grace = std::chrono::seconds(2);
+  /// How long after its end a finished job's memory is released. For a job that ended without
+  /// goodbyes the time is `release_dead_after`.
+  std::chrono::nanoseconds release_after = std::chrono::seconds(5);
+  std::chrono::nanoseconds release_dead_after = std::chrono::hours(1);
+  /// How long after its end a job is forgotten; 0: never.
+  std::chrono::nanoseconds forget_after{};
+  /// How long a join with the run ID of ranks that still run waits for their end.
+  std::chrono::nanoseconds rejoin_wait = std::chrono::seconds(4);
+};
+
+}  // namespace holdfast::coord

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "coordinator/state/cluster.h"
+
+// Reshards: ranks read what they need from all ranks' shards, on whichever nodes these are. The
+// version is decided as for every restore (restore.h), but no shard is prepared, and its world may
+// differ from that of the run. Only good replicas and decodes count.
+
+namespace holdfast::coord {
+
+/// Returns the slowest tier that any rank's shard is read from. A shard is read from its nearest
+/// replica, or decoded at tier peer if it has none.
+Tier ReshardTier(const VersionState& version);
+
+/// Answers a waiter after the decision. Returns false if a shard is missing and nodes that may have
+/// it can still return.
+bool AnswerReshard(Context& context, Job& job, const VersionState& version,
+                   const RestoreWaiter& waiter);
+
+}  // namespace holdfast::coord

@@ -1,0 +1,137 @@
+#include "coordinator/state/survivability.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "storage/erasure/coding_tables.h"
+#include "storage/erasure/survivability.h"
+
+namespace holdfast::coord {
+namespace {
+bool IsHeld(const VersionState& version, Rank rank, const RankShard& shard, NodeIndex node,
+            uint32_t tiers) {
+  const auto counts = [&](const Replica& replica) {
+    return replica.node == node && (TierBit(replica.tier) & tiers) != 0;
+  };
+  if (std::any_of(shard.replicas.begin(), shard.replicas.end(), counts)) return true;
+  return (tiers & kIncludeDamaged) != 0 &&
+         std::any_of(version.damaged.begin(), version.damaged.end(),
+                     [&](const DamagedReplica& bad) {
+                       return bad.readable && bad.rank == rank && counts(bad.replica);
+                     });
+}
+
+uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
+  return job.lineages.at(incarnation).peers[group].parity;
+}
+
+bool Survives(const Job& job, const VersionState& version, uint32_t group,
+              uint32_t tiers = kAnyTier) {
+  return Erasures(job, version, group, tiers) <= ParityOf(job, version.id.incarnation, group);
+}
+
+bool EveryRankIsAvailable(const Job& job, const VersionState& version, uint32_t tiers) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr) return false;
+  std::vector<bool> survives(groups->firsts.size());
+  for (uint32_t group = 0; group < survives.size(); ++group) {
+    survives[group] = Survives(job, version, group, tiers);
+  }
+  for (uint32_t rank = 0; rank < version.world; ++rank) {
+    const bool held = !version.ranks[rank].replicas.empty();
+    if (!held && !survives[groups->members[groups->by_rank[rank]].group]) return false;
+  }
+  return true;
+}
+}  // namespace
+
+const PlannedMember& MemberAt(const Job& job, Incarnation incarnation, uint32_t number) {
+  const GroupIndex::Member& member = job.group_indexes.at(incarnation).members[number];
+  return job.lineages.at(incarnation).peers[member.group].members[member.position];
+}
+
+bool HasData(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
+  const NodeIndex node = job.group_indexes.at(version.id.incarnation).members[number].node;
+  const std::vector<PlanRank>& ranks = MemberAt(job, version.id.incarnation, number).ranks;
+  return std::all_of(ranks.begin(), ranks.end(), [&](const PlanRank& rank) {
+    return IsHeld(version, rank.rank, version.ranks[rank.rank.value], node, tiers);
+  });
+}
+
+bool HasParity(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
+  const NodeIndex node = job.group_indexes.at(version.id.incarnation).members[number].node;
+  return IsHeld(version, ParityRank(number), version.parity[number], node, tiers);
+}
+
+uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers) {
+  const uint32_t first = job.group_indexes.at(version.id.incarnation).firsts[group];
+  const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
+  const auto n = static_cast<uint32_t>(planned.members.size());
+  std::vector<NodeShards> nodes;
+  for (uint32_t i = 0; i < n; ++i) {
+    nodes.push_back(
+        {HasData(job, version, first + i, tiers), HasParity(job, version, first + i, tiers)});
+  }
+  return ErasuresInWorstStripe(planned.parity, nodes);
+}
+
+bool MayDecode(const VersionState& version) {
+  return version.committed_at(Tier::kPeer) || version.committed_at(Tier::kDisk);
+}
+
+bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr) return false;
+  const auto complete = [&](Tier tier) {
+    if (!version.committed_at(tier)) return false;
+    if (version.parity_held_at(tier) != groups->members.size()) return false;
+    if (version.held_at(tier) != version.world) return false;
+    for (uint32_t number = 0; number < groups->members.size(); ++number) {
+      if (!HasData(job, version, number, TierBit(tier))) return false;
+      if (!HasParity(job, version, number, TierBit(tier))) return false;
+    }
+    return true;
+  };
+  return complete(Tier::kMemory) || complete(Tier::kDisk);
+}
+
+bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr || !MayDecode(version)) return false;
+  return Survives(job, version, groups->members[groups->by_rank[rank.value]].group, tiers);
+}
+
+bool IsAvailable(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {
+  return !version.ranks[rank.value].replicas.empty() || CanDecode(job, version, rank, tiers);
+}
+
+bool IsFullyAvailable(const Job& job, const VersionState& version) {
+  if (version.held_any == version.world) return true;
+  if (!MayDecode(version)) return false;
+  // Cached: called for every event of a restore, and the cost grows with the world.
+  if (!version.fully_available) {
+    version.fully_available = EveryRankIsAvailable(job, version, kAnyTier);
+  }
+  return *version.fully_available;
+}
+
+bool MayBeFullyAvailable(const Job& job, const VersionState& version) {
+  if (IsFullyAvailable(job, version)) return true;
+  if (version.damaged.empty() || !MayDecode(version)) return false;
+  return EveryRankIsAvailable(job, version, kAnyTier | kIncludeDamaged);
+}
+
+std::optional<uint32_t> PeerMargin(const Job& job, const VersionState& version, uint32_t tiers) {
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr) return std::nullopt;
+  uint32_t least = kCodeParityMax;
+  for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
+    const uint32_t parity = ParityOf(job, version.id.incarnation, group);
+    const uint32_t erasures = Erasures(job, version, group, tiers);
+    if (erasures > parity) return std::nullopt;
+    least = std::min(least, parity - erasures);
+  }
+  return least;
+}
+
+}  // namespace holdfast::coord

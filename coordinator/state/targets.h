@@ -1,0 +1,29 @@
+#pragma once
+
+#include "coordinator/state/job.h"
+
+// Which version the writers of a tier take next (tier_target.h).
+//
+// A target selects the first version at or after its step that is pending or committed. It advances
+// past the newest step when that version is committed at the tier or can no longer be, or when all
+// writers have written different ones. The target of tier peer then goes to the version that is
+// being written to disk, if the peers can still take it: then the disks alone survive lost nodes
+// too. Versions before the target of tier peer are no longer built there.
+
+namespace holdfast::coord {
+
+/// Advances the targets of the tiers that are due.
+void AdvanceTargets(Job& job);
+
+/// Whether `target` selects the version.
+bool SelectsVersion(const Job& job, const TierTarget& target, VersionId version);
+
+/// Whether parity of the version, of the current incarnation, may still be built. Its replicas in
+/// memory count although newer versions are committed there.
+bool MayReachPeer(const Job& job, const VersionState& version);
+
+/// Whether a pending version from the peer target on has all its parity, and only lacks the report
+/// that a rank's shard is in memory.
+bool ParityAwaitsMemory(const Job& job);
+
+}  // namespace holdfast::coord

@@ -1,0 +1,143 @@
+#include "coordinator/state/versions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state/survivability.h"
+#include "coordinator/state/targets.h"
+
+namespace holdfast::coord {
+namespace {
+constexpr size_t kDamageTextsMax = 16;
+
+LifeId LifeOf(const Job& job, Incarnation incarnation) {
+  auto lineage = job.lineages.find(incarnation);
+  return lineage == job.lineages.end() ? LifeId{} : lineage->second.life;
+}
+
+/// Whether the two incarnations were opened in different, known lives of the store.
+bool AreOfDifferentLives(const Job& job, Incarnation a, Incarnation b) {
+  const LifeId life_a = LifeOf(job, a);
+  const LifeId life_b = LifeOf(job, b);
+  return life_a.value != 0 && life_b.value != 0 && life_a != life_b;
+}
+}  // namespace
+
+VersionState& CreateVersion(Job& job, VersionId id, uint32_t world, Phase phase) {
+  VersionState& version = job.versions[id];
+  version.id = id;
+  version.world = world;
+  version.phase = phase;
+  version.ranks.resize(world);
+  if (const GroupIndex* groups = job.groups_of(id.incarnation)) {
+    version.parity.resize(groups->members.size());
+  }
+  return version;
+}
+
+void StoreVersion(Context& context, const Job& job, VersionState& version,
+                  uint32_t committed_tier_bit) {
+  version.recorded = true;
+  VersionRecord record;
+  record.job = job.name;
+  record.version = version.id;
+  record.world = version.world;
+  record.phase = version.phase;
+  record.tiers = version.tiers;
+  record.failed_tiers = version.failed_tiers;
+  record.pinned = version.pinned;
+  record.wall_nanos = version.wall_nanos;
+  record.bytes = version.bytes;
+  record.disputes = version.disputes;
+  record.adopted_from = version.adopted_from;
+  if (version.tiers != 0) {
+    record.digests.reserve(version.ranks.size());
+    for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);
+  }
+  if (version.committed_at(Tier::kPeer)) {
+    for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
+  }
+  context.effects.emplace_back(PutVersion{std::move(record), committed_tier_bit});
+}
+
+void AbortVersion(Context& context, Job& job, VersionState& version, bool store) {
+  if (version.phase != Phase::kPending) return;
+  for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
+    if (SelectsVersion(job, *target, version.id)) target->Resolve(version.id.step);
+  }
+  version.phase = Phase::kAborted;
+  version.samples.clear();
+  ++job.aborted_total;
+  if (store) StoreVersion(context, job, version, 0);
+  version.ForEachReplica([&](const Replica& replica) {
+    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
+  });
+  job.changed = true;
+  job.job_state_changed = true;
+}
+
+bool IsDead(const Job& job, VersionId version) {
+  if (version.incarnation < job.incarnation) return true;
+  if (version.step <= job.abort_floor && job.abort_floor.value != 0) return true;
+  for (auto it = job.versions.rbegin(); it != job.versions.rend() && it->first > version; ++it) {
+    if (it->second.tiers != 0) return true;
+  }
+  return false;
+}
+
+bool IsAbandoned(const Job& job, VersionId version) {
+  for (auto it = job.lineages.upper_bound(version.incarnation); it != job.lineages.end(); ++it) {
+    const LineageRecord& later = it->second;
+    if (later.decision != Decision::kVersion || version.step <= later.restored.step) continue;
+    // A start in another life of the store did not know the version, so it did not roll back.
+    const Incarnation restored = later.restored.incarnation;
+    if (restored > version.incarnation && AreOfDifferentLives(job, version.incarnation, restored)) {
+      continue;
+    }
+    return true;
+  }
+  return false;
+}
+
+bool IsRestorable(const Job& job, const VersionState& version) {
+  return version.committed() && !IsAbandoned(job, version.id) && IsFullyAvailable(job, version);
+}
+
+bool MayBeRestorable(const Job& job, const VersionState& version) {
+  return version.committed() && !IsAbandoned(job, version.id) && MayBeFullyAvailable(job, version);
+}
+
+VersionId NewestCommitted(const Job& job, Tier tier) {
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    if (it->second.committed_at(tier) && !IsAbandoned(job, it->first)) return it->first;
+  }
+  return {};
+}
+
+VersionId NewestRestorable(const Job& job) {
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    if (IsRestorable(job, it->second)) return it->first;
+  }
+  return {};
+}
+
+VersionId PeerFloor(const Job& job) {
+  const bool unprotected = job.lineage().peers.empty() && job.ranks_joined == job.lineage().world;
+  if (unprotected && NewestCommitted(job, Tier::kMemory).incarnation == job.incarnation) return {};
+  return NewestCommitted(job, Tier::kPeer);
+}
+
+DamagedReplica& RecordDamage(Context& context, Job& job, VersionState& version, Rank rank,
+                             Replica replica, const std::string& what) {
+  job.repair_due = true;
+  if (DamagedReplica* known = version.Damaged(rank, replica)) return *known;
+  const std::string text =
+      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, version.id, rank}),
+                  ToString(replica.tier), context.cluster.nodes[replica.node].name, what);
+  if (version.damage_texts.size() < kDamageTextsMax) version.damage_texts.push_back(text);
+  RecordFinding(context, job.name, replica.node, DataLossError(text));
+  return version.damaged.emplace_back(DamagedReplica{rank, replica});
+}
+
+}  // namespace holdfast::coord
