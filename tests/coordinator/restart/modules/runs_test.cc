@@ -1,0 +1,65 @@
+#include "coordinator/restart/runs.h"
+#include "tests/coordinator/restart/modules/run_module_test.h"
+
+namespace holdfast::coord {
+namespace {
+using RunsModule = RunModuleTest;
+
+TEST_F(RunsModule, ARunFinishesWhenEveryWorkerEndsWell) {
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    AdvanceRun(context, run());
+    EXPECT_EQ(run().record.phase, RunPhase::kRunning);
+    node(rank).workers[0].phase = WorkerPhase::kEnded;
+  }
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kFinished);
+}
+
+TEST_F(RunsModule, ALaunchRunsWhenAllWorkersDoAndStrayOnesDoNotCount) {
+  run().record.phase = RunPhase::kStarting;
+  node(1).workers.push_back(node(2).workers[0]);  // not placed there
+  node(2).workers.clear();
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kStarting);
+  node(2).workers.push_back(node(1).workers[1]);
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kRunning);
+}
+
+TEST_F(RunsModule, AFailedLaunchIsHandled) {
+  node(1).workers[0].phase = WorkerPhase::kEnded;
+  node(1).workers[0].signal = SIGKILL;
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.launches, 2U);
+  EXPECT_EQ(table.incidents.size(), 1U);
+}
+
+TEST_F(RunsModule, AStopEndsWithTheVersionOnDiskOrAtItsDeadline) {
+  run().record.phase = RunPhase::kStopping;
+  run().stop_target = {Incarnation{2}, Step{10}};
+  run().stop_at = context.at.now + seconds(5);
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kStopping);
+  coord::Run other = run();
+  table.progress["gpt"].disk = {Incarnation{2}, Step{10}};
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.why, "stopped; version 2-10 is on disk");
+  run() = other;
+  table.progress["gpt"].disk = {};
+  Pass(seconds(5));
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kStopped);
+}
+
+TEST_F(RunsModule, AWaitingRunLaunchesAfterItsPause) {
+  run().record.phase = RunPhase::kWaiting;
+  run().not_before = context.at.now + seconds(1);
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kWaiting);
+  Pass(seconds(1));
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kStarting);
+}
+
+}  // namespace
+}  // namespace holdfast::coord

@@ -1,0 +1,45 @@
+#include "coordinator/state/passes.h"
+#include "tests/coordinator/state/modules/module_test.h"
+
+namespace holdfast::coord {
+namespace {
+using PassesModule = ModuleTest;
+
+TEST_F(PassesModule, MarksAreClearedAndNothingIsSentTwice) {
+  AddCommitted(V(2, 10), {Tier::kDisk});
+  job().changed = job().job_state_changed = true;
+  job().remove_disk.insert({0, V(2, 5)});
+  ApplyChanges(context);
+  EXPECT_EQ(SentTo<JobState>(0).size(), 1U);
+  EXPECT_EQ(SentTo<RemoveVersion>(0).size(), 1U);
+  EXPECT_FALSE(job().changed || job().job_state_changed);
+  const size_t before = effects.size();
+  ApplyChanges(context);
+  EXPECT_EQ(effects.size(), before);
+}
+
+TEST_F(PassesModule, TheJobStateComesBeforeTheRemoval) {
+  job().job_state_changed = true;
+  job().remove_disk.insert({0, V(2, 5)});
+  ApplyChanges(context);
+  const std::vector<Send> sent = Added<Send>();
+  ASSERT_GE(sent.size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<JobState>(sent.front().directive));
+  EXPECT_TRUE(std::holds_alternative<RemoveVersion>(sent.back().directive));
+}
+
+TEST_F(PassesModule, AJobThatEndedLongAgoIsForgotten) {
+  options.forget_after = std::chrono::hours(1);
+  job().phase = JobPhase::kEnded;
+  job().ended_at = context.at.now;
+  for (Node& node : cluster.nodes) node.seen = context.at.now + std::chrono::hours(2);
+  Pass(std::chrono::minutes(59));
+  OnTick(context, {});
+  EXPECT_EQ(cluster.jobs.size(), 1U);
+  Pass(std::chrono::minutes(1));
+  OnTick(context, {});
+  EXPECT_TRUE(cluster.jobs.empty());
+}
+
+}  // namespace
+}  // namespace holdfast::coord

@@ -1,0 +1,72 @@
+#include "coordinator/state/targets.h"
+#include "tests/coordinator/state/modules/module_test.h"
+
+namespace holdfast::coord {
+namespace {
+using TargetsModule = ModuleTest;
+
+TEST_F(TargetsModule, ATargetSelectsItsFirstVersionThatIsNotOver) {
+  job().disk_target.Restart(Step{10});
+  Add(V(2, 9));
+  Add(V(2, 11)).phase = Phase::kAborted;
+  Add(V(2, 12));
+  Add(V(2, 13));
+  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(2, 9)));
+  EXPECT_TRUE(SelectsVersion(job(), job().disk_target, V(2, 12)));
+  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(2, 13)));
+  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(1, 12)));
+}
+
+TEST_F(TargetsModule, AResolvedTargetGoesPastTheNewestStep) {
+  job().disk_target.Restart(Step{10});
+  job().newest_seen = Step{14};
+  AdvanceTargets(job());
+  EXPECT_EQ(job().disk_target.step(), Step{10});
+  job().disk_target.Resolve(Step{10});
+  AdvanceTargets(job());
+  EXPECT_EQ(job().disk_target.step(), Step{15});
+  EXPECT_TRUE(job().job_state_changed);
+}
+
+TEST_F(TargetsModule, WritersThatTookDifferentStepsGiveTheTargetUp) {
+  job().disk_target.Restart(Step{10});
+  job().newest_seen = Step{11};
+  job().disk_target.Acknowledge(Rank{0}, Step{10});
+  AdvanceTargets(job());
+  EXPECT_EQ(job().disk_target.step(), Step{10});
+  job().disk_target.Acknowledge(Rank{1}, Step{11});
+  AdvanceTargets(job());
+  EXPECT_EQ(job().disk_target.step(), Step{12});
+}
+
+TEST_F(TargetsModule, PeersFollowTheVersionThatIsWrittenToDisk) {
+  MakeGroup(1);
+  job().newest_seen = Step{20};
+  job().disk_target.Restart(Step{15});
+  job().peer_target.Restart(Step{10});
+  job().peer_target.Resolve(Step{10});
+  AdvanceTargets(job());
+  EXPECT_EQ(job().peer_target.step(), Step{15});
+  // They have passed the disk's version already.
+  job().peer_target.Resolve(Step{16});
+  AdvanceTargets(job());
+  EXPECT_EQ(job().peer_target.step(), Step{21});
+}
+
+TEST_F(TargetsModule, VersionsBeforeThePeerTargetAreNotBuilt) {
+  VersionState& version = Add(V(2, 10));
+  EXPECT_FALSE(MayReachPeer(job(), version));  // no groups
+  MakeGroup(1);
+  EXPECT_TRUE(MayReachPeer(job(), version));
+  EXPECT_FALSE(ParityAwaitsMemory(job()));
+  AddParity(version, Tier::kMemory);
+  EXPECT_TRUE(ParityAwaitsMemory(job()));
+  version.failed_tiers = TierBit(Tier::kPeer);
+  EXPECT_FALSE(MayReachPeer(job(), version));
+  version.failed_tiers = 0;
+  job().peer_target.Restart(Step{11});
+  EXPECT_FALSE(MayReachPeer(job(), version));
+}
+
+}  // namespace
+}  // namespace holdfast::coord
