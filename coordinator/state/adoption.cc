@@ -96,7 +96,8 @@ std::string WhyNotAdopted(const ReadContext& context, const Adoption& adoption) 
   return "";
 }
 
-void AdoptVersion(Context& context, const Adoption& adoption) {
+/// Returns the job of the version, which is created if this life of the store does not have it.
+Job& JobOf(Context& context, const Adoption& adoption) {
   auto [found, made] = context.cluster.jobs.try_emplace(adoption.job);
   Job& job = found->second;
   if (made) {
@@ -109,6 +110,11 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
       context.cluster.forgotten.erase(forgotten);
     }
   }
+  return job;
+}
+
+/// Opens the incarnation of the version, unless the store has it already.
+void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
   const Incarnation incarnation = adoption.version.incarnation;
   if (job.lineages.count(incarnation) == 0) {
     LineageRecord lineage;
@@ -127,9 +133,10 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
     job.rank_nodes.assign(adoption.world, kNoNode);
     job.slot_bytes.assign(adoption.world, 0);
   }
-  VersionState& version = CreateVersion(job, adoption.version, adoption.world, Phase::kCommitted);
-  version.adopted_from = adoption.life;
-  version.wall_nanos = context.at.wall_nanos;
+}
+
+/// Makes the replicas count that nodes kept in quarantine.
+void AdoptReplicas(Context& context, const Adoption& adoption, Job& job, VersionState& version) {
   for (const auto& [rank, held] : adoption.replicas) {
     RankShard& shard = version.ranks[rank];
     shard.known = true;
@@ -143,6 +150,15 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
       context.cluster.nodes[node].other_lives.erase({report.identity.key(), report.tier});
     }
   }
+}
+
+void AdoptVersion(Context& context, const Adoption& adoption) {
+  Job& job = JobOf(context, adoption);
+  AdoptIncarnation(context, adoption, job);
+  VersionState& version = CreateVersion(job, adoption.version, adoption.world, Phase::kCommitted);
+  version.adopted_from = adoption.life;
+  version.wall_nanos = context.at.wall_nanos;
+  AdoptReplicas(context, adoption, job, version);
   if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);
   // If some ranks' shards are only in memory, the others' only on disk, the version counts as
   // committed on disk, and repairs write the missing shards there.

@@ -77,21 +77,42 @@ void OnPrepared(Context& context, NodeIndex node, const Prepared& prepared) {
   if (pending->repair) return OnRepaired(context, job, *pending, prepared);
   OnShardPrepared(context, job, *pending, prepared);
 }
+
+/// Refuses an agent that has seen a later epoch of this life of the store.
+Status CheckEpoch(const ReadContext& context, const NodeAttached& event) {
+  const bool same_life = event.life_seen.value == 0 || event.life_seen == context.options.life ||
+                         context.options.life.value == 0;
+  if (!same_life || event.epoch_seen <= context.options.epoch) return Status::Ok();
+  return FencedError(fmt::format(
+      "agent of node {} has seen epoch {}, this coordinator is at {}: the coordinator's data_dir "
+      "is an older copy, or a newer coordinator runs elsewhere; see docs/backup.md",
+      event.node, event.epoch_seen.value, context.options.epoch.value));
+}
+
+/// Records what the agent that attaches reported of itself.
+void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
+  node.attached = true;
+  node.attach = event.attach;
+  node.agent_start = event.agent_start;
+  node.agent_id = event.agent_id;
+  node.data_address = event.data_address;
+  node.peer_address = event.peer_address;
+  node.labels = event.labels;
+  node.health = event.health;
+  node.seen = at.now;
+  node.seen_wall_nanos = at.wall_nanos;
+  node.stream_ended.reset();
+  node.disk_every = event.disk_every;
+}
 }  // namespace
 
 void OnNodeAttached(Context& context, const NodeAttached& event) {
   auto refuse = [&](Status why) {
     context.effects.emplace_back(CloseAttach{event.attach, std::move(why)});
   };
-  const bool same_life = event.life_seen.value == 0 || event.life_seen == context.options.life ||
-                         context.options.life.value == 0;
-  if (same_life && event.epoch_seen > context.options.epoch) {
-    const Status why = FencedError(fmt::format(
-        "agent of node {} has seen epoch {}, this coordinator is at {}: the coordinator's data_dir "
-        "is an older copy, or a newer coordinator runs elsewhere; see docs/backup.md",
-        event.node, event.epoch_seen.value, context.options.epoch.value));
+  if (Status why = CheckEpoch(context, event); !why.ok()) {
     RecordRefused(context, event, why);
-    return refuse(why);
+    return refuse(std::move(why));
   }
   NodeIndex index = InternNode(context, event.node);
   Node& node = context.cluster.nodes[index];
@@ -107,18 +128,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   const bool group_changed = !node.attached || node.peer_address != event.peer_address;
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
-  node.attached = true;
-  node.attach = event.attach;
-  node.agent_start = event.agent_start;
-  node.agent_id = event.agent_id;
-  node.data_address = event.data_address;
-  node.peer_address = event.peer_address;
-  node.labels = event.labels;
-  node.health = event.health;
-  node.seen = context.at.now;
-  node.seen_wall_nanos = context.at.wall_nanos;
-  node.stream_ended.reset();
-  node.disk_every = event.disk_every;
+  SetAgent(context.at, event, node);
   SendDirective(context, index, Welcome{context.options.life});
   // Before its replicas are counted: parity counts only for the node that is the member now.
   for (auto& [name, job] : context.cluster.jobs) RehomeLost(context, job);

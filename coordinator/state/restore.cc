@@ -239,6 +239,25 @@ bool AdvanceCandidate(Context& context, Job& job) {
   if (!plan.waiters.empty() && barrier_open && as_wanted && ready) DecideRestore(context, job);
   return false;
 }
+
+/// Whether the request is of a rank of the running incarnation, on an attached node.
+Status CheckRequest(Context& context, const Job& job, const RestoreRequested& event) {
+  if (event.incarnation != job.incarnation) {
+    std::string text =
+        fmt::format("the restore request is of incarnation {} of job '{}', incarnation {} runs",
+                    event.incarnation.value, job.name, job.incarnation.value);
+    return event.incarnation < job.incarnation ? FencedError(text) : FailedPreconditionError(text);
+  }
+  if (event.rank.value >= job.lineage().world) {
+    return InvalidArgumentError(
+        fmt::format("rank {} in a world of {}", event.rank.value, job.lineage().world));
+  }
+  Node* node = FindNode(context, event.node);
+  if (node == nullptr || !node->attached) {
+    return UnavailableError(fmt::format("node {} is not attached yet", event.node));
+  }
+  return Status::Ok();
+}
 }  // namespace
 
 void OnRestoreRequested(Context& context, const RestoreRequested& event) {
@@ -248,21 +267,7 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
     return refuse(FailedPreconditionError(fmt::format("job '{}' never started", event.job)));
   }
   Job& job = found->second;
-  if (event.incarnation != job.incarnation) {
-    std::string text =
-        fmt::format("the restore request is of incarnation {} of job '{}', incarnation {} runs",
-                    event.incarnation.value, job.name, job.incarnation.value);
-    return refuse(event.incarnation < job.incarnation ? FencedError(text)
-                                                      : FailedPreconditionError(text));
-  }
-  if (event.rank.value >= job.lineage().world) {
-    return refuse(InvalidArgumentError(
-        fmt::format("rank {} in a world of {}", event.rank.value, job.lineage().world)));
-  }
-  Node* node = FindNode(context, event.node);
-  if (node == nullptr || !node->attached) {
-    return refuse(UnavailableError(fmt::format("node {} is not attached yet", event.node)));
-  }
+  if (Status why = CheckRequest(context, job, event); !why.ok()) return refuse(std::move(why));
   const LineageRecord& lineage = job.lineage();
   bool named = event.wanted.incarnation.value != 0;
   if (IsRollback(job, event)) {
