@@ -114,9 +114,8 @@ class ChunkFinder {
     }
     const ShardIdentity& identity = prepare_.identity;
     Cancellation cancellation;
-    const GroupAccess access{*prepare_.group,  tools_.node,          identity.job,
-                             identity.version, prepare_.incarnation, tools_.peer_source,
-                             tools_.peers,     cancellation};
+    const GroupAccess access = tools_.Group(*prepare_.group, identity.job, identity.version,
+                                            prepare_.incarnation, cancellation);
     const Status status = DecodeRanges(
         access, identity, ranges,
         [this](uint64_t bytes) {
@@ -204,7 +203,7 @@ Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
       }));
   slots.Verified(slot, /*on_disk=*/false);
   LogRepaired(seal, Tier::kMemory, bad.size(), finder.decoded_bytes());
-  tools.verified(prepare.identity, Tier::kMemory, seal);
+  tools.damage.OnVerified(prepare.identity, Tier::kMemory, seal);
   return Status::Ok();
 }
 
@@ -225,7 +224,7 @@ Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareSh
   if (structure.code() == ErrorCode::kDataLoss) return IoErrorError(structure.message());
   HOLDFAST_RETURN_IF_ERROR(structure);
   LogRepaired(seal, Tier::kDisk, bad.size(), finder.decoded_bytes());
-  tools.verified(prepare.identity, Tier::kDisk, seal);
+  tools.damage.OnVerified(prepare.identity, Tier::kDisk, seal);
   return Status::Ok();
 }
 

@@ -133,8 +133,8 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
   }
   const ShardIdentity& identity = prepare.identity;
   Cancellation cancellation;
-  const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
-                           prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
+  const GroupAccess access = tools.Group(*prepare.group, identity.job, identity.version,
+                                         prepare.incarnation, cancellation);
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(access, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   // The coordinator repeats the directive: do not make peers decode a shard for which

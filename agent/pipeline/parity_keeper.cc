@@ -7,20 +7,11 @@
 #include <utility>
 
 #include "agent/parity/builder.h"
-#include "agent/pipeline/node.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/log.h"
 #include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
-namespace {
-// Interval at which a waiting keeper checks whether a rank has begun to save an eligible version.
-// It is far shorter than the steps of any job that needs protection.
-constexpr std::chrono::milliseconds kPollInterval(5);
-// The interval while the node has no trainers of the job. A new trainer takes longer than this to
-// reach its first save.
-constexpr std::chrono::milliseconds kIdlePollInterval(250);
-}  // namespace
 
 JobState ForParity(JobState job) {
   job.for_parity = true;
@@ -29,33 +20,40 @@ JobState ForParity(JobState job) {
   return job;
 }
 
-ParityKeeper::ParityKeeper(ParityTools tools, std::string job)
-    : tools_(std::move(tools)), job_name_(std::move(job)), thread_([this] { Run(); }) {}
+ParityKeeper::ParityKeeper(const ParityTools& tools, std::string job)
+    : tools_(tools),
+      job_name_(std::move(job)),
+      changed_(tools.ranks.peer_versions()),
+      thread_([this] { Run(); }) {}
 
 ParityKeeper::~ParityKeeper() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     if (current_) current_->cancellation->Cancel(CancelledError("the agent is stopping"));
-    changed_.NotifyAll();
   }
+  changed_.Raise();
   thread_.join();
 }
 
 void ParityKeeper::SetJobState(const JobState& job) {
-  MutexLock lock(mutex_);
-  job_ = job;
-  if (current_ && IsObsolete(*current_)) {
-    current_->cancellation->Cancel(
-        AbortedError(ToString(current_->identity.version) + " no longer needs parity"));
+  {
+    MutexLock lock(mutex_);
+    job_ = job;
+    if (current_ && IsObsolete(*current_)) {
+      current_->cancellation->Cancel(
+          AbortedError(ToString(current_->identity.version) + " no longer needs parity"));
+    }
   }
-  changed_.NotifyAll();
+  changed_.Raise();
 }
 
 void ParityKeeper::Post(std::function<void()> task) {
-  MutexLock lock(mutex_);
-  tasks_.push_back(std::move(task));
-  changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.Raise();
 }
 
 bool ParityKeeper::IsObsolete(const Work& work) const {
@@ -87,49 +85,61 @@ void ParityKeeper::Run() {
 }
 
 std::optional<ParityKeeper::Work> ParityKeeper::Await() {
-  MutexLock lock(mutex_);
   for (;;) {
-    if (stopping_) return std::nullopt;
-    if (!tasks_.empty()) {
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      mutex_.Unlock();
-      task();
-      mutex_.Lock();
-      continue;
+    // A change after this line ends the wait below.
+    const uint64_t seen = changed_.count();
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return std::nullopt;
     }
-    const auto position = job_ && job_->group ? job_->group->PositionOf(tools_.node) : std::nullopt;
-    if (!position) {
-      changed_.Wait(mutex_);
-      continue;
-    }
-    const PlanMember& self = job_->group->members()[*position];
-    bool trained_here = false;
-    for (const PlanRank& rank : self.ranks) {
-      const std::shared_ptr<RankPipeline> pipeline = tools_.find_rank(job_name_, rank.rank);
-      trained_here = trained_here || (pipeline != nullptr && pipeline->connected.load());
-      const auto due = pipeline == nullptr ? std::nullopt : pipeline->slots.NextForPeers();
-      if (!due || due->version == done_) continue;
-      Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
-      work.identity.rank = ParityRank(self.number);
-      if (IsObsolete(work)) continue;
-      // Members that have not read their rows of the last version yet get Aborted.
-      if (done_) {
-        tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
-      }
-      current_ = work;
-      return work;
-    }
-    changed_.WaitFor(mutex_, trained_here ? kPollInterval : kIdlePollInterval);
+    if (RunTask()) continue;
+    if (std::optional<Work> work = TakeWork()) return work;
+    changed_.AwaitMore(seen);
   }
+}
+
+bool ParityKeeper::RunTask() {
+  std::function<void()> task;
+  {
+    MutexLock lock(mutex_);
+    if (tasks_.empty()) return false;
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+  }
+  task();
+  return true;
+}
+
+std::optional<ParityKeeper::Work> ParityKeeper::TakeWork() {
+  MutexLock lock(mutex_);
+  const auto position = job_ && job_->group ? job_->group->PositionOf(tools_.node) : std::nullopt;
+  if (!position) return std::nullopt;
+  const PlanMember& self = job_->group->members()[*position];
+  for (const PlanRank& rank : self.ranks) {
+    const RankLease pipeline = tools_.ranks.Find(job_name_, rank.rank);
+    const auto due = pipeline ? pipeline->slots.NextForPeers() : std::nullopt;
+    if (!due || due->version == done_) continue;
+    Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
+    work.identity.rank = ParityRank(self.number);
+    if (IsObsolete(work)) continue;
+    // Members that have not read their rows of the last version yet get Aborted.
+    if (done_) {
+      tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
+    }
+    current_ = work;
+    return work;
+  }
+  return std::nullopt;
 }
 
 Status ParityKeeper::Protect(const Work& work) {
   const ShardIdentity& identity = work.identity;
   HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
                             ParityImage::Make(work.plan, work.position, identity));
-  auto memory = tools_.reserve(job_name_, identity.rank, image.image_bytes());
-  tools_.warn(memory ? "" : "no memory for parity: " + memory.error().message());
+  auto memory = tools_.memory.ReserveParity(job_name_, identity.rank, image.image_bytes());
+  tools_.warnings.Set(
+      "parity/" + job_name_,
+      memory ? "" : job_name_ + ": no memory for parity: " + memory.error().message());
   if (!memory) return memory.error();
   RankSlots& slots = (*memory)->slots;
   {
@@ -148,14 +158,14 @@ Status ParityKeeper::Protect(const Work& work) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
   if (!slot) return slot.error();
-  const GroupAccess access{work.plan,
-                           tools_.node,
-                           job_name_,
-                           identity.version,
-                           identity.version.incarnation,
-                           tools_.source,
-                           tools_.transport,
-                           *work.cancellation};
+  const GroupAccess access{.plan = work.plan,
+                           .self = tools_.node,
+                           .job = job_name_,
+                           .version = identity.version,
+                           .incarnation = identity.version.incarnation,
+                           .local = tools_.source,
+                           .transport = tools_.transport,
+                           .cancellation = *work.cancellation};
   const Clock::TimePoint deadline =
       Clock::Real().Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
   auto seal = BuildParity(access, identity.world, tools_.source.rows(),

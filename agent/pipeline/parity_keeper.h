@@ -11,27 +11,24 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/parity_log.h"
 #include "agent/pipeline/peer_source.h"
+#include "agent/pipeline/rank_memory.h"
+#include "agent/pipeline/rank_registry.h"
+#include "agent/pipeline/warnings.h"
 #include "storage/base/mutex.h"
 
 namespace holdfast::agent {
 
-struct RankPipeline;
-
-/// The node's facilities that building parity needs. All outlive the keeper.
+/// The parts of the node that building parity uses. All outlive the keepers and are thread-safe.
 struct ParityTools {
+  std::string node;  // this node's name
+  int64_t build_timeout_ms = 0;
+  RankRegistry& ranks;
+  RankMemory& memory;
   NodePeerSource& source;
   PeerTransport& transport;
   CoordinatorLink& link;
+  Warnings& warnings;
   Clock& clock;
-  std::string node;
-  int64_t build_timeout_ms = 0;
-  /// Reserves memory for the parity shards of a job: two slots of `slot_bytes`. Blocks.
-  std::function<Result<std::shared_ptr<RankPipeline>>(const std::string& job, Rank parity,
-                                                      uint64_t slot_bytes)>
-      reserve;
-  std::function<std::shared_ptr<RankPipeline>(const std::string& job, Rank rank)> find_rank;
-  /// Sets a warning that an operator should see; an empty text clears it.
-  std::function<void(const std::string& text)> warn;
 };
 
 /// Returns the job state as parity shards need it: their commits are those of the peer tier.
@@ -40,10 +37,14 @@ JobState ForParity(JobState job);
 /// A job's thread that builds this node's parity shards, one version after the other. It waits
 /// until a rank of the node saves the next eligible version, then builds, seals and reports the
 /// parity shard. A version that fails is reported as FailedReplica, and the coordinator moves on to
-/// the next one. Thread-safe.
+/// the next one.
+///
+/// Thread-safe. Its mutex is taken before those of RankRegistry and RankSlots; ChangeSignal is a
+/// leaf.
 class ParityKeeper {
  public:
-  ParityKeeper(ParityTools tools, std::string job);
+  /// Starts the thread. `tools` outlives the keeper.
+  ParityKeeper(const ParityTools& tools, std::string job);
   ~ParityKeeper();
 
   /// Sets the coordinator's latest job state. Cancels a build that it makes obsolete.
@@ -63,15 +64,20 @@ class ParityKeeper {
   /// Waits for the next version to protect; returns nothing when stopping. Runs posted tasks while
   /// it waits.
   std::optional<Work> Await();
+  /// Returns the next version to protect if a rank of this node saves or has it, and makes it the
+  /// current one.
+  std::optional<Work> TakeWork();
+  /// Runs one posted task. Returns false when there is none.
+  bool RunTask();
   Status Protect(const Work& work);
   /// Returns whether the coordinator no longer needs the parity of this version.
   bool IsObsolete(const Work& work) const HOLDFAST_REQUIRES(mutex_);
 
-  const ParityTools tools_;
+  const ParityTools& tools_;
   const std::string job_name_;
-  ParityLog log_;  // used by thread_ only
+  ParityLog log_;          // used by thread_ only
+  ChangeSignal& changed_;  // that of the ranks' versions; this object's changes raise it as well
   Mutex mutex_;
-  CondVar changed_;
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> done_ HOLDFAST_GUARDED_BY(mutex_);  // protected, or given up
   std::optional<Work> current_ HOLDFAST_GUARDED_BY(mutex_);

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "agent/parity/decoder.h"
-#include "agent/pipeline/node.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {
@@ -19,8 +18,7 @@ namespace {
 /// be sealed when the object is made.
 class FollowedSlot {
  public:
-  FollowedSlot(std::shared_ptr<RankPipeline> rank, VersionId version)
-      : rank_(std::move(rank)), version_(version) {}
+  FollowedSlot(RankLease rank, VersionId version) : rank_(std::move(rank)), version_(version) {}
   ~FollowedSlot() {
     if (slot_) rank_->slots.Unpin(*slot_);
   }
@@ -45,7 +43,7 @@ class FollowedSlot {
   const std::atomic<bool>& cancelled() const { return cancelled_; }
 
  private:
-  const std::shared_ptr<RankPipeline> rank_;
+  const RankLease rank_;
   const VersionId version_;
   std::atomic<bool> cancelled_{false};
   std::optional<uint32_t> slot_;
@@ -53,9 +51,8 @@ class FollowedSlot {
 
 class ImageReader final : public PeerReader {
  public:
-  ImageReader(std::shared_ptr<RankPipeline> rank, VersionId version,
-              const NodePeerSource::OnDamage& on_damage)
-      : followed_(std::move(rank), version), on_damage_(on_damage) {}
+  ImageReader(RankLease rank, VersionId version, DamageTracker& damage)
+      : followed_(std::move(rank), version), damage_(damage) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
@@ -92,7 +89,7 @@ class ImageReader final : public PeerReader {
         Status damage =
             DataLossError(fmt::format("{} in memory: chunk {} does not match its checksum",
                                       ToString(seal_->identity.key()), chunk));
-        on_damage_(seal_->identity.key(), Tier::kMemory, damage);
+        damage_.OnDamaged(seal_->identity.key(), Tier::kMemory, damage);
         return damage;
       }
       checked_ = chunk + 1;
@@ -101,7 +98,7 @@ class ImageReader final : public PeerReader {
   }
 
   FollowedSlot followed_;
-  const NodePeerSource::OnDamage& on_damage_;
+  DamageTracker& damage_;
   std::optional<ShardSeal> seal_;
   uint64_t checked_ = 0;  // chunks below were verified or not requested
 };
@@ -109,8 +106,8 @@ class ImageReader final : public PeerReader {
 /// Reads a shard from disk.
 class DiskReader final : public PeerReader {
  public:
-  DiskReader(std::unique_ptr<ShardChunks> chunks, const NodePeerSource::OnDamage& on_damage)
-      : chunks_(std::move(chunks)), on_damage_(on_damage) {}
+  DiskReader(std::unique_ptr<ShardChunks> chunks, DamageTracker& damage)
+      : chunks_(std::move(chunks)), damage_(damage) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint /*deadline*/) override {
@@ -135,7 +132,7 @@ class DiskReader final : public PeerReader {
     auto loaded = chunks_->Read(chunk);
     if (!loaded) {
       if (loaded.error().code() == ErrorCode::kDataLoss) {
-        on_damage_(chunks_->seal().identity.key(), Tier::kDisk, loaded.error());
+        damage_.OnDamaged(chunks_->seal().identity.key(), Tier::kDisk, loaded.error());
       }
       return loaded.error();
     }
@@ -145,7 +142,7 @@ class DiskReader final : public PeerReader {
   }
 
   const std::unique_ptr<ShardChunks> chunks_;
-  const NodePeerSource::OnDamage& on_damage_;
+  DamageTracker& damage_;
   std::optional<uint64_t> chunk_;
   std::span<const std::byte> loaded_;
   std::vector<std::byte> unit_;
@@ -186,8 +183,7 @@ class RecordReader final : public PeerReader {
 
 class SealReader final : public PeerReader {
  public:
-  SealReader(std::shared_ptr<RankPipeline> rank, VersionId version)
-      : followed_(std::move(rank), version) {}
+  SealReader(RankLease rank, VersionId version) : followed_(std::move(rank), version) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint deadline) override {
@@ -233,9 +229,8 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
 /// combined with the replica on disk.
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
-  std::shared_ptr<RankPipeline> rank = find_rank_({request.job, request.version, request.rank});
-  const bool intact =
-      rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kIntact);
+  RankLease rank = ranks_.FindHolder({request.job, request.version, request.rank});
+  const bool intact = rank && IsInMemory(*rank, request.version, RankSlots::Find::kIntact);
   std::unique_ptr<PeerReader> on_disk;
   if (!intact) {
     auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
@@ -247,19 +242,19 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
       return std::make_unique<RecordReader>(EncodeSeal(seal));
     }
     const bool damaged =
-        rank != nullptr && IsInMemory(*rank, request.version, RankSlots::Find::kIncludeDamaged);
+        rank && IsInMemory(*rank, request.version, RankSlots::Find::kIncludeDamaged);
     if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
       return Fail(chunks.error());
     }
-    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), on_damage_);
+    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), damage_);
     if (on_disk != nullptr && !damaged) return on_disk;
   }
-  if (rank == nullptr) {
+  if (!rank) {
     return Fail(NotFoundError(fmt::format("node {} has no replica of {} of {}", node_,
                                           ShardName(request.rank), request.job)));
   }
   if (seal_only) return std::make_unique<SealReader>(std::move(rank), request.version);
-  auto in_memory = std::make_unique<ImageReader>(std::move(rank), request.version, on_damage_);
+  auto in_memory = std::make_unique<ImageReader>(std::move(rank), request.version, damage_);
   if (on_disk == nullptr) return in_memory;
   return std::make_unique<FallbackReader>(std::move(in_memory), std::move(on_disk));
 }

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "agent/parity/row_exchange.h"
 #include "agent/peers/transport.h"
+#include "agent/pipeline/damage_tracker.h"
+#include "agent/pipeline/rank_registry.h"
 #include "storage/base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
-
-struct RankPipeline;
 
 /// Serves this node's data to its peers: shards while they are being saved and afterwards, from
 /// memory or else from disk; seals; parity rows that the node encodes; segments that it decodes.
@@ -20,19 +19,12 @@ struct RankPipeline;
 /// Requests of older incarnations are refused. Thread-safe.
 class NodePeerSource final : public PeerSource {
  public:
-  /// Returns the rank's memory that has the version; without one, the rank's current memory.
-  using FindRank = std::function<std::shared_ptr<RankPipeline>(const ShardKey& key)>;
-
-  /// Called, from any thread, for a replica that does not match its seal.
-  using OnDamage = std::function<void(const ShardKey& key, Tier tier, const Status& how)>;
-
-  /// `transport` connects to the peers that a decode needs. `transport` and `volume` outlive the
-  /// source.
-  NodePeerSource(std::string node, FindRank find_rank, OnDamage on_damage, const Volume& volume,
+  /// `transport` connects to the peers that a decode needs. All arguments outlive the source.
+  NodePeerSource(std::string node, RankRegistry& ranks, DamageTracker& damage, const Volume& volume,
                  PeerTransport& transport)
       : node_(std::move(node)),
-        find_rank_(std::move(find_rank)),
-        on_damage_(std::move(on_damage)),
+        ranks_(ranks),
+        damage_(damage),
         volume_(volume),
         transport_(transport) {}
 
@@ -46,8 +38,8 @@ class NodePeerSource final : public PeerSource {
   Result<std::unique_ptr<PeerReader>> OpenShard(const PeerRequest& request);
 
   const std::string node_;
-  const FindRank find_rank_;
-  const OnDamage on_damage_;
+  RankRegistry& ranks_;
+  DamageTracker& damage_;
   const Volume& volume_;
   PeerTransport& transport_;
   RowExchange rows_;

@@ -8,11 +8,13 @@
 
 namespace holdfast::agent {
 
-RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps)
+RankSlots::RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps,
+                     ChangeSignal& peer_versions)
     : segment_(segment),
       entries_(segment.slot_count()),
       pace_(disk_every_steps),
-      peer_every_(std::max<uint64_t>(peer_every_steps, 1)) {
+      peer_every_(std::max<uint64_t>(peer_every_steps, 1)),
+      peer_versions_(peer_versions) {
   for (uint32_t slot = 0; slot < segment.slot_count(); ++slot) {
     const SlotRecord record = segment.record(slot);
     if (record.state != SlotState::kSealed) continue;
@@ -400,8 +402,16 @@ void RankSlots::StartFlush() {
   changed_.NotifyAll();
 }
 
-bool RankSlots::Flushed() {
+bool RankSlots::AwaitFlushed(Clock::TimePoint deadline) {
   MutexLock lock(mutex_);
+  while (!IsFlushed()) {
+    if (Clock::Real().Now() >= deadline) return false;
+    changed_.WaitUntil(mutex_, deadline);
+  }
+  return true;
+}
+
+bool RankSlots::IsFlushed() const {
   if (ToFlush()) return false;
   if (!job_) return true;
   const std::optional<VersionId> newest = job_->memory_committed;
@@ -462,7 +472,9 @@ void RankSlots::ChoosePeerVersion() {
     if ((!sealed && !copying) || !IsEligibleForPeers(entry.version)) continue;
     if (!first || entry.version < *first) first = entry.version;
   }
+  if (first == peer_version_) return;
   peer_version_ = first;
+  if (first) peer_versions_.Raise();
 }
 
 std::optional<ShardIdentity> RankSlots::NextForPeers() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/arena/arena.h"
+#include "agent/pipeline/change_signal.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/disk_pace.h"
 #include "agent/pipeline/slot_policy.h"
@@ -37,8 +38,10 @@ struct SaveJob {
 class RankSlots {
  public:
   /// Takes over the sealed slots of an adopted segment as unverified: they are not offered until
-  /// Verified() is called for them. `segment` outlives the object.
-  RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps);
+  /// Verified() is called for them. Raises `peer_versions` whenever NextForPeers() has another
+  /// shard. `segment` and `peer_versions` outlive the object.
+  RankSlots(Segment& segment, uint64_t disk_every_steps, uint64_t peer_every_steps,
+            ChangeSignal& peer_versions);
 
   Segment& segment() { return segment_; }
   void SetJobState(const JobState& job);
@@ -178,8 +181,9 @@ class RankSlots {
   /// From now on the persister also writes the version committed at memory, regardless of the
   /// target.
   void StartFlush();
-  /// Returns whether the flush has ended: the version is on disk, or its write failed.
-  bool Flushed();
+  /// Waits until the flush has ended: the version is on disk, or its write failed. Returns false
+  /// when the deadline passed first.
+  bool AwaitFlushed(Clock::TimePoint deadline);
   /// Returns the intact sealed versions that the policy does not allow to be freed.
   std::vector<VersionId> Kept();
   /// Returns the sealed versions, newest first, with whether each is verified.
@@ -212,6 +216,7 @@ class RankSlots {
                          std::vector<FreedSlot>* freed, bool restore) HOLDFAST_REQUIRES(mutex_);
   std::vector<uint32_t> Freeable(VersionId for_restore) const HOLDFAST_REQUIRES(mutex_);
   std::optional<uint32_t> ToFlush() const HOLDFAST_REQUIRES(mutex_);
+  bool IsFlushed() const HOLDFAST_REQUIRES(mutex_);
   Status CheckNewer(VersionId version) const HOLDFAST_REQUIRES(mutex_);
   std::vector<SlotInfo> Slots() const HOLDFAST_REQUIRES(mutex_);
   void GiveUp(uint32_t slot, const Status& why) HOLDFAST_REQUIRES(mutex_);
@@ -238,6 +243,7 @@ class RankSlots {
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);
   DiskPace pace_ HOLDFAST_GUARDED_BY(mutex_);
   const uint64_t peer_every_;
+  ChangeSignal& peer_versions_;
   std::optional<VersionId> peer_version_ HOLDFAST_GUARDED_BY(mutex_);
   VersionId newest_sealed_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> held_ HOLDFAST_GUARDED_BY(mutex_);

@@ -43,17 +43,18 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
   Status status;
   if (auto seal = slots.segment().seal(*slot); !seal) {
     status = seal.error();
-    tools.lost(key, Tier::kMemory, status);
+    tools.damage.OnLost(key, Tier::kMemory, status);
   } else {
     status = CheckDigest(prepare, *seal);
     if (!status.ok()) {
-      tools.lost(key, Tier::kMemory, status);
+      tools.damage.OnLost(key, Tier::kMemory, status);
     } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
-      tools.damaged(key, Tier::kMemory, status);
+      tools.damage.OnDamaged(key, Tier::kMemory, status);
       if (slots.KeepsAfterUnpin(*slot)) {
         const Status repaired = RepairInMemory(tools, slots, prepare, *slot);
         if (repaired.ok() || prepare.tier == Tier::kPeer) status = repaired;
-        if (repaired.code() == ErrorCode::kIoError) tools.lost(key, Tier::kMemory, repaired);
+        if (repaired.code() == ErrorCode::kIoError)
+          tools.damage.OnLost(key, Tier::kMemory, repaired);
       }
     } else {
       slots.Verified(*slot, /*on_disk=*/false);
@@ -146,6 +147,16 @@ std::function<void(uint64_t)> Progress() {
   return [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); };
 }
 
+// Reports a replica on disk that is not the committed image, or has bad chunks of it.
+void ReportBadOnDisk(const RestoreTools& tools, const ShardKey& key, const Status& how,
+                     bool wrong_digest) {
+  if (wrong_digest) {
+    tools.damage.OnLost(key, Tier::kDisk, how);
+  } else {
+    tools.damage.OnDamaged(key, Tier::kDisk, how);
+  }
+}
+
 Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
   Status status;
@@ -171,7 +182,7 @@ Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSh
     return Status(ErrorCode::kDataLoss, status.message());
   }
   if (status.code() == ErrorCode::kDataLoss) {
-    (wrong_digest ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+    ReportBadOnDisk(tools, key, status, wrong_digest);
   }
   return status;
 }
@@ -203,8 +214,8 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
                                      " names no parity group"));
   }
   Cancellation cancellation;
-  const GroupAccess access{*prepare.group,      tools.node,        identity.job, identity.version,
-                           prepare.incarnation, tools.peer_source, tools.peers,  cancellation};
+  const GroupAccess access = tools.Group(*prepare.group, identity.job, identity.version,
+                                         prepare.incarnation, cancellation);
   const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
   ShardSeal seal;
   // A parity shard's length follows from the plan; a rank's shard needs the seal first.
@@ -251,7 +262,7 @@ Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
     const Status status =
         reader.CopyChunk(chunk, image.subspan(at, std::min(kChunkBytes, image.size() - at)));
     if (status.code() == ErrorCode::kDataLoss) {
-      tools.damaged(prepare.identity.key(), Tier::kMemory, status);
+      tools.damage.OnDamaged(prepare.identity.key(), Tier::kMemory, status);
     }
     HOLDFAST_RETURN_IF_ERROR(status);
   }
@@ -294,17 +305,17 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const Prepare
   const bool wrong_digest = !status.ok();
   if (status.ok()) status = tools.volume.VerifyShard(key, /*deep=*/true);
   if (status.ok()) {
-    tools.verified(stored.identity, Tier::kDisk, stored);
+    tools.damage.OnVerified(stored.identity, Tier::kDisk, stored);
     return status;
   }
   if (status.code() != ErrorCode::kDataLoss && status.code() != ErrorCode::kIoError) return status;
-  (wrong_digest ? tools.lost : tools.damaged)(key, Tier::kDisk, status);
+  ReportBadOnDisk(tools, key, status, wrong_digest);
   if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
   Status repaired = RepairOnDisk(tools, slots, prepare);
   // A later directive may find more good chunks. The replica counts as lost only if the disk does
   // not keep the bytes.
   if (repaired.code() != ErrorCode::kIoError) return repaired;
-  tools.lost(key, Tier::kDisk, repaired);
+  tools.damage.OnLost(key, Tier::kDisk, repaired);
   return NotFoundError(repaired.message());
 }
 
@@ -316,12 +327,12 @@ Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const Prep
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
     Status status = CheckDigest(prepare, seal);
     if (!status.ok()) {
-      tools.lost(key, Tier::kMemory, status);
+      tools.damage.OnLost(key, Tier::kMemory, status);
       return NotFoundError(status.message());
     }
     status = VerifySlot(slots.segment(), slot);
     if (!status.ok()) {
-      tools.damaged(key, Tier::kMemory, status);
+      tools.damage.OnDamaged(key, Tier::kMemory, status);
       return NotFoundError(status.message());
     }
     return Publish(tools, slots.segment().slot(slot).first(seal.image_bytes), seal);
@@ -347,7 +358,7 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
   if (prepare.tier == Tier::kPeer) return RebuildFromGroup(tools, slots, prepare);
   if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
   if (prepare.tier == Tier::kDisk) return ReadFromDisk(tools, slots, prepare);
-  if (auto reader = tools.in_memory(prepare.identity.key())) {
+  if (auto reader = tools.memory.Open(prepare.identity.key())) {
     return ReadFromMemory(tools, slots, prepare, **reader);
   }
   tools.link.Report(RemovedReplica{prepare.identity.key(), Tier::kMemory});

@@ -7,8 +7,9 @@
 
 namespace holdfast::agent {
 
-Scrubber::Scrubber(ScrubOptions options, ScrubTools tools)
-    : options_(options), tools_(std::move(tools)) {
+Scrubber::Scrubber(const ScrubOptions& options, MemoryShards& memory, const Volume& volume,
+                   DamageTracker& damage)
+    : options_(options), memory_(memory), volume_(volume), damage_(damage) {
   if (options_.bytes_per_s != 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -52,20 +53,20 @@ void Scrubber::Run() {
 }
 
 void Scrubber::Pass() {
-  for (const ShardKey& key : tools_.in_memory()) CheckMemory(key);
-  for (const StoredShard& shard : tools_.volume.List()) CheckDisk(shard.identity.key());
+  for (const ShardKey& key : memory_.Kept()) CheckMemory(key);
+  for (const StoredShard& shard : volume_.List()) CheckDisk(shard.identity.key());
 }
 
 void Scrubber::CheckMemory(const ShardKey& key) {
   for (uint64_t chunk = 0;; ++chunk) {
-    const auto checked = tools_.check_in_memory(key, chunk);
+    const auto checked = memory_.CheckChunk(key, chunk);
     if (!checked) return Report(key, Tier::kMemory, checked.error());
     if (*checked == 0 || !Pace(*checked)) return;
   }
 }
 
 void Scrubber::CheckDisk(const ShardKey& key) {
-  auto chunks = tools_.volume.OpenChunks(key);
+  auto chunks = volume_.OpenChunks(key);
   if (!chunks) return Report(key, Tier::kDisk, chunks.error());
   for (uint64_t i = 0; i < (*chunks)->seal().chunk_crcs.size(); ++i) {
     const auto chunk = (*chunks)->Read(i);
@@ -77,7 +78,7 @@ void Scrubber::CheckDisk(const ShardKey& key) {
 void Scrubber::Report(const ShardKey& key, Tier tier, const Status& how) {
   // Other errors, such as a shard removed meanwhile, are not damage.
   if (how.code() != ErrorCode::kDataLoss && how.code() != ErrorCode::kIoError) return;
-  if (tools_.damaged(key, tier, how)) ++damaged_;
+  if (damage_.OnDamaged(key, tier, how)) ++damaged_;
 }
 
 }  // namespace holdfast::agent

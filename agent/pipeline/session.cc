@@ -10,13 +10,18 @@ namespace {
 // Packets kept for a trainer that does not read. A trainer that is stopped for a while needs far
 // fewer.
 constexpr size_t kBacklogMax = 512;
+constexpr std::string_view kDoesNotRead = "the trainer does not read its packets";
 
 // A hang-up does not end the session here: the trainer's last packets, possibly a Goodbye, may
 // still be unread. The read path ends it.
 bool IsHangUp(const Status& status) { return status.code() == ErrorCode::kUnavailable; }
 }  // namespace
 
-bool Session::Send(std::span<const std::byte> packet, std::span<const int> fds) {
+void Session::Send(std::span<const std::byte> packet, std::span<const int> fds) {
+  if (!TrySend(packet, fds)) Close(kDoesNotRead);
+}
+
+bool Session::TrySend(std::span<const std::byte> packet, std::span<const int> fds) {
   if (backlog_.empty()) {
     Status status = SendPacket(socket_.get(), packet, fds);
     if (status.ok() || IsHangUp(status)) return true;
@@ -27,14 +32,39 @@ bool Session::Send(std::span<const std::byte> packet, std::span<const int> fds) 
   return true;
 }
 
-bool Session::FlushBacklog() {
+void Session::FlushBacklog() {
   while (!backlog_.empty()) {
     Status status = SendPacket(socket_.get(), backlog_.front());
-    if (status.code() == ErrorCode::kResourceExhausted) return true;
-    if (!status.ok() && !IsHangUp(status)) return false;
+    if (status.code() == ErrorCode::kResourceExhausted) return;
+    if (!status.ok() && !IsHangUp(status)) return Close(kDoesNotRead);
     backlog_.pop_front();
   }
-  return true;
+}
+
+void Session::Reply(uint64_t ticket, const Status& status) {
+  ReplyMessage reply;
+  reply.header.ticket = ticket;
+  reply.code = static_cast<uint32_t>(status.code());
+  reply.incarnation = incarnation.value;
+  PutText(reply.text, status.message());
+  SendMessage(reply);
+}
+
+void Session::Notify(NoticeKind kind, VersionId version, Tier tier, const Status& status) {
+  NoticeMessage notice;
+  notice.kind = kind;
+  notice.tier = static_cast<uint32_t>(tier);
+  notice.incarnation = version.incarnation.value;
+  notice.step = version.step.value;
+  notice.code = static_cast<uint32_t>(status.code());
+  PutText(notice.text, status.message());
+  SendMessage(notice);
+}
+
+void Session::Close(std::string_view why) {
+  if (state == State::kClosing) return;
+  state = State::kClosing;
+  closed_because_ = why;
 }
 
 Result<UniqueFd> Session::DuplicatePidFd() const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <bitset>
 #include <deque>
 #include <map>
@@ -11,26 +10,13 @@
 
 #include "agent/api/messages.h"
 #include "agent/api/socket.h"
-#include "agent/arena/memory_file.h"
-#include "agent/pipeline/rank_slots.h"
+#include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/rank_pipeline.h"
 #include "storage/base/clock.h"
 
 namespace holdfast::agent {
 
-struct RankPipeline;
-class VersionReader;
-
-/// A version reader that a trainer has open, with the memory that both share. Each read in progress
-/// keeps both alive.
-struct OpenReader {
-  /// Reads bytes of a shard into a place, which no other read uses at the same time. A place gets
-  /// its memory at the first read, since most trainers need few of the places or none.
-  Status Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes);
-
-  std::shared_ptr<VersionReader> reader;
-  MemoryFile memory;
-  std::array<uint64_t, kReadPlaces> allocated{};  // bytes of each place
-};
+struct OpenReader;
 
 /// A BeginSave that waits for a slot.
 struct WaitingSave {
@@ -64,19 +50,19 @@ struct PendingRestore {
   Clock::TimePoint retry_at;
 };
 
-/// One connected trainer: its socket, its identity from the Hello and its waiting requests. Only
-/// the node's loop thread uses it.
+/// One connected trainer: its socket, its identity from the Hello and its requests that wait.
+/// Each of the services that serve trainers has its own part. Only the node's loop thread uses it.
 class Session {
  public:
   enum class State { kHello, kJoining, kReady, kClosing };
 
   Session(uint64_t id, UniqueFd socket, UniqueFd pid_fd, const PeerCredentials& peer,
           Clock::TimePoint hello_deadline)
-      : id_(id),
+      : deadline(hello_deadline),
+        id_(id),
         socket_(std::move(socket)),
         pid_fd_(std::move(pid_fd)),
-        peer_(peer),
-        deadline(hello_deadline) {}
+        peer_(peer) {}
 
   uint64_t id() const { return id_; }
   int socket() const { return socket_.get(); }
@@ -85,24 +71,29 @@ class Session {
   const PeerCredentials& peer() const { return peer_; }
 
   /// Sends a packet now, or as soon as the trainer reads. Does nothing after the trainer has closed
-  /// the connection. Returns false when the backlog is full and the session must end.
-  [[nodiscard]] bool Send(std::span<const std::byte> packet, std::span<const int> fds = {});
+  /// the connection. Closes the session when the backlog is full.
+  void Send(std::span<const std::byte> packet, std::span<const int> fds = {});
   template <typename Message>
-  [[nodiscard]] bool SendMessage(const Message& message, std::span<const int> fds = {}) {
-    return Send(std::as_bytes(std::span(&message, 1)), fds);
+  void SendMessage(const Message& message, std::span<const int> fds = {}) {
+    Send(std::as_bytes(std::span(&message, 1)), fds);
   }
+  /// Answers the request of `ticket` with a status only.
+  void Reply(uint64_t ticket, const Status& status);
+  void Notify(NoticeKind kind, VersionId version, Tier tier, const Status& status = Status::Ok());
   bool has_backlog() const { return !backlog_.empty(); }
-  [[nodiscard]] bool FlushBacklog();
+  void FlushBacklog();
 
- private:
-  uint64_t id_;
-  UniqueFd socket_;
-  UniqueFd pid_fd_;
-  PeerCredentials peer_;
-  std::deque<std::vector<std::byte>> backlog_;
+  /// Ends the session. The trainer server sweeps it at the end of the loop's turn. The first reason
+  /// counts.
+  void Close(std::string_view why);
+  const std::string& closed_because() const { return closed_because_; }
 
- public:
   State state = State::kHello;
+  /// Set by anything that may allow a waiting request to be answered. The trainer server then
+  /// retries the session's requests at the end of the loop's turn.
+  bool retry_due = false;
+
+  // From the Hello and the join.
   Clock::TimePoint deadline;  // of the Hello
   std::string job;
   std::string run_id;
@@ -113,24 +104,46 @@ class Session {
   Clock::TimePoint joins_since;    // start of kJoining
   Clock::TimePoint next_progress;  // of the next kReserving notice
   Incarnation incarnation;
-  // Shared with data readers and workers, which may use it after the node has dropped the rank.
-  std::shared_ptr<RankPipeline> pipeline;
+  RankLease pipeline;  // from kReady on
   bool fenced = false;
   bool goodbye = false;
-  bool starved = false;  // a save was refused because no slot was free
-  std::deque<WaitingSave> waiting_saves;
-  std::vector<WaitingRestore> waiting_restores;
-  std::optional<WaitingReader> waiting_reader;
-  std::optional<PendingRestore> pending_restore;
-  std::optional<VersionId> prepared;  // this rank's shard of it was verified since the join
-  std::vector<uint32_t> pins;         // slots that the trainer restores from
+  bool left = false;  // its end has been handled
+
+  struct Saves {
+    std::deque<WaitingSave> waiting;
+    bool starved = false;  // a save was refused because no slot was free
+  };
+  Saves saves;
+
+  struct Restores {
+    std::optional<PendingRestore> pending;
+    std::vector<WaitingRestore> waiting;
+    std::vector<uint32_t> pins;         // slots that the trainer restores from
+    std::optional<VersionId> prepared;  // this rank's shard of it was verified since the join
+  };
+  Restores restores;
+
   struct Reader {
     std::shared_ptr<OpenReader> open;
     std::bitset<kReadPlaces> busy;     // places with a read in progress
     std::optional<uint32_t> own_slot;  // pinned
   };
-  std::map<uint32_t, Reader> readers;
-  uint32_t next_reader = 1;
+  struct Readers {
+    std::optional<WaitingReader> waiting;
+    std::map<uint32_t, Reader> open;
+    uint32_t next_number = 1;
+  };
+  Readers readers;
+
+ private:
+  bool TrySend(std::span<const std::byte> packet, std::span<const int> fds);
+
+  const uint64_t id_;
+  const UniqueFd socket_;
+  const UniqueFd pid_fd_;
+  const PeerCredentials peer_;
+  std::deque<std::vector<std::byte>> backlog_;
+  std::string closed_because_;
 };
 
 /// Returns true once the process of a pidfd has ended.

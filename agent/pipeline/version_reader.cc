@@ -78,11 +78,12 @@ class VersionReader::Source {
 
 VersionReader::~VersionReader() = default;
 
-Result<std::shared_ptr<VersionReader>> VersionReader::Open(const ReaderTools& tools,
+Result<std::shared_ptr<VersionReader>> VersionReader::Open(const RestoreTools& tools,
+                                                           PlaceFinder& finder,
                                                            const std::string& job,
                                                            VersionId version,
                                                            Incarnation incarnation) {
-  auto reader = std::make_shared<VersionReader>(tools, job, version, incarnation);
+  auto reader = std::make_shared<VersionReader>(tools, finder, job, version, incarnation);
   HOLDFAST_RETURN_IF_ERROR(reader->FindPlaces());
   HOLDFAST_RETURN_IF_ERROR(reader->LoadShards());
   return reader;
@@ -94,7 +95,7 @@ std::shared_ptr<const VersionPlaces> VersionReader::places() {
 }
 
 Status VersionReader::FindPlaces() {
-  HOLDFAST_ASSIGN_OR_RETURN(VersionPlaces found, tools_.find_places(job_, version_));
+  HOLDFAST_ASSIGN_OR_RETURN(VersionPlaces found, finder_.FindPlaces(job_, version_));
   if (found.shards.empty() || (!shards_.empty() && shards_.size() != found.shards.size())) {
     return InternalError(fmt::format(
         "the coordinator names {} shards of version {}, expected {}", found.shards.size(),
@@ -179,8 +180,8 @@ std::vector<ListedShard> VersionReader::Listing() const {
   for (uint32_t rank = 0; rank < shards_.size(); ++rank) {
     const Shard& shard = shards_[rank];
     const ShardKey key{job_, version_, Rank{rank}};
-    const bool near = tools_.restore.in_memory(key).has_value() ||
-                      tools_.restore.volume.ReadSeal(key).has_value();
+    const bool near =
+        tools_.memory.Open(key).has_value() || tools_.volume.ReadSeal(key).has_value();
     listing.push_back({rank, near, shard.seal.image_bytes, shard.header, shard.extras});
   }
   return listing;
@@ -190,7 +191,7 @@ std::vector<VersionReader::Source> VersionReader::SourcesOf(Rank rank,
                                                             const VersionPlaces& places) const {
   std::vector<Source> sources;
   for (const ShardPlace& place : places.shards[rank.value].places) {
-    const bool local = place.node == tools_.restore.node;
+    const bool local = place.node == tools_.node;
     const bool in_memory = place.tier == Tier::kMemory;
     Source source;
     source.kind = !local      ? Source::Kind::kOther
@@ -232,11 +233,11 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(const Sou
       const ShardKey key{job_, version_, rank};
       const bool bad = status.code() == ErrorCode::kDataLoss;
       if (bad && source.kind == Source::Kind::kMemory) {
-        tools_.restore.damaged(key, Tier::kMemory, status);
+        tools_.damage.OnDamaged(key, Tier::kMemory, status);
       } else if (bad && source.kind == Source::Kind::kDisk) {
-        tools_.restore.damaged(key, Tier::kDisk, status);
+        tools_.damage.OnDamaged(key, Tier::kDisk, status);
       }
-      if (tools_.stopping()) return CancelledError("the agent is stopping");
+      if (finder_.stopping()) return CancelledError("the agent is stopping");
     }
     // After a few rounds with damage only, do not wait for a repair.
     const bool damaged = last.code() == ErrorCode::kDataLoss && ++losses > kLossesMax;
@@ -247,27 +248,26 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(const Sou
     Status found = FindPlaces();
     // Of all errors, only Unavailable is worth another round.
     if (!found.ok() && found.code() != ErrorCode::kUnavailable) return found;
-    if (tools_.stopping()) return CancelledError("the agent is stopping");
+    if (finder_.stopping()) return CancelledError("the agent is stopping");
   }
 }
 
 Status VersionReader::ReadSeal(const Source& source, const ShardKey& key, uint64_t digest,
                                ShardSeal* seal) {
-  const RestoreTools& restore = tools_.restore;
   const auto read = [&]() -> Result<ShardSeal> {
     switch (source.kind) {
       case Source::Kind::kMemory: {
-        HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.restore.in_memory(key));
+        HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.memory.Open(key));
         return reader->seal();
       }
       case Source::Kind::kDisk:
-        return restore.volume.ReadSeal(key);
+        return tools_.volume.ReadSeal(key);
       case Source::Kind::kOther:
-        return restore.fetcher.ReadRange(source.place.address, key, source.place.tier, 0, {});
+        return tools_.fetcher.ReadRange(source.place.address, key, source.place.tier, 0, {});
       case Source::Kind::kGroup: {
         Cancellation cancellation;
-        const GroupAccess access{*source.group, restore.node,        job_,          version_,
-                                 incarnation_,  restore.peer_source, restore.peers, cancellation};
+        const GroupAccess access =
+            tools_.Group(*source.group, job_, version_, incarnation_, cancellation);
         return FetchSeal(access, key.rank, Clock::Real().Now() + kReadTime);
       }
     }
@@ -304,7 +304,7 @@ Status VersionReader::ReadFrom(const Source& source, const ShardSeal& seal, uint
   const ShardKey key = seal.identity.key();
   switch (source.kind) {
     case Source::Kind::kMemory: {
-      HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.restore.in_memory(key));
+      HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.memory.Open(key));
       if (reader->seal().digest() != seal.digest()) return DigestMismatch();
       for (uint64_t at = 0; at < into.size(); at += kChunkBytes) {
         const auto piece = into.subspan(at, std::min<uint64_t>(kChunkBytes, into.size() - at));
@@ -315,9 +315,9 @@ Status VersionReader::ReadFrom(const Source& source, const ShardSeal& seal, uint
     case Source::Kind::kDisk:
       return ReadFromDisk(seal, offset, into);
     case Source::Kind::kOther: {
-      HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal sent,
-                                tools_.restore.fetcher.ReadRange(source.place.address, key,
-                                                                 source.place.tier, offset, into));
+      HOLDFAST_ASSIGN_OR_RETURN(
+          const ShardSeal sent,
+          tools_.fetcher.ReadRange(source.place.address, key, source.place.tier, offset, into));
       return sent.digest() == seal.digest() ? Status::Ok() : DigestMismatch();
     }
     case Source::Kind::kGroup:
@@ -339,7 +339,7 @@ Status VersionReader::ReadFromDisk(const ShardSeal& seal, uint64_t offset,
     }
   }
   if (file == nullptr) {
-    HOLDFAST_ASSIGN_OR_RETURN(file, tools_.restore.volume.OpenChunks(seal.identity.key()));
+    HOLDFAST_ASSIGN_OR_RETURN(file, tools_.volume.OpenChunks(seal.identity.key()));
     if (file->seal().digest() != seal.digest()) return DigestMismatch();
   }
   for (uint64_t at = 0; at < into.size(); at += kChunkBytes) {
@@ -358,10 +358,9 @@ Status VersionReader::ReadFromDisk(const ShardSeal& seal, uint64_t offset,
 
 Status VersionReader::Decode(const Source& source, const ShardSeal& seal, uint64_t offset,
                              std::span<std::byte> into) {
-  const RestoreTools& restore = tools_.restore;
   Cancellation cancellation;
-  const GroupAccess access{*source.group, restore.node,        job_,          version_,
-                           incarnation_,  restore.peer_source, restore.peers, cancellation};
+  const GroupAccess access =
+      tools_.Group(*source.group, job_, version_, incarnation_, cancellation);
   const ImageRange range{offset, into};
   HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
       access, seal.identity, {&range, 1}, [](uint64_t) {}, Clock::Real().Now() + kReadTime));

@@ -9,17 +9,19 @@
 #include <vector>
 
 #include "agent/api/version_listing.h"
-#include "agent/pipeline/restore.h"
+#include "agent/pipeline/restore_tools.h"
 #include "storage/base/mutex.h"
 
 namespace holdfast::agent {
 
-/// The node's facilities that a version reader needs. All outlive the reader and are thread-safe.
-struct ReaderTools {
-  const RestoreTools& restore;
+/// Locates the replicas of a version. Thread-safe.
+class PlaceFinder {
+ public:
+  virtual ~PlaceFinder() = default;
   /// Requests the current locations of the shards from the coordinator. Blocks.
-  std::function<Result<VersionPlaces>(const std::string& job, VersionId version)> find_places;
-  std::function<bool()> stopping;
+  virtual Result<VersionPlaces> FindPlaces(const std::string& job, VersionId version) = 0;
+  /// Returns true when readers must give up.
+  virtual bool stopping() = 0;
 };
 
 /// Reads all shards of one committed version, chunk by chunk and from any source: this node's
@@ -29,14 +31,18 @@ struct ReaderTools {
 class VersionReader {
  public:
   /// Reads the seals, headers and extra state of all shards. `incarnation` is the job's current
-  /// one.
-  static Result<std::shared_ptr<VersionReader>> Open(const ReaderTools& tools,
+  /// one. `tools` and `finder` outlive the reader.
+  static Result<std::shared_ptr<VersionReader>> Open(const RestoreTools& tools, PlaceFinder& finder,
                                                      const std::string& job, VersionId version,
                                                      Incarnation incarnation);
   /// For Open() only.
-  VersionReader(const ReaderTools& tools, std::string job, VersionId version,
+  VersionReader(const RestoreTools& tools, PlaceFinder& finder, std::string job, VersionId version,
                 Incarnation incarnation)
-      : tools_(tools), job_(std::move(job)), version_(version), incarnation_(incarnation) {}
+      : tools_(tools),
+        finder_(finder),
+        job_(std::move(job)),
+        version_(version),
+        incarnation_(incarnation) {}
   ~VersionReader();
 
   /// Returns the kept data of all shards, as spans into memory that lives as long as the reader.
@@ -71,7 +77,8 @@ class VersionReader {
   Status Decode(const Source& source, const ShardSeal& seal, uint64_t offset,
                 std::span<std::byte> into);
 
-  const ReaderTools tools_;
+  const RestoreTools& tools_;
+  PlaceFinder& finder_;
   const std::string job_;
   const VersionId version_;
   const Incarnation incarnation_;

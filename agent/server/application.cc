@@ -276,7 +276,7 @@ Status AgentApplication::Serve() {
   if (config_.peers_enabled) {
     const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
     TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
-    options.is_busy = [this] { return node_->InCollective(); };
+    options.is_busy = [this] { return node_->ranks().InCollective(); };
     HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
     data_->ShowPeers(*peer_server_);
   }

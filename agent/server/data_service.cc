@@ -133,7 +133,7 @@ grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
 }
 
 Status DataService::SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer) {
-  HOLDFAST_ASSIGN_OR_RETURN(auto reader, node_.OpenInMemory(key));
+  HOLDFAST_ASSIGN_OR_RETURN(auto reader, node_.memory_shards().Open(key));
   HOLDFAST_RETURN_IF_ERROR(SendSeal(reader->seal(), writer));
   std::vector<std::byte> chunk;
   for (uint64_t index = 0; index < reader->seal().chunk_crcs.size(); ++index) {
@@ -178,7 +178,7 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
     std::unique_ptr<ShardReader> in_memory;
     std::unique_ptr<ShardChunks> on_disk;
     if (tier == Tier::kMemory) {
-      HOLDFAST_ASSIGN_OR_RETURN(in_memory, node_.OpenInMemory(key));
+      HOLDFAST_ASSIGN_OR_RETURN(in_memory, node_.memory_shards().Open(key));
     } else {
       HOLDFAST_ASSIGN_OR_RETURN(on_disk, volume_.OpenChunks(key));
     }
@@ -207,7 +207,7 @@ Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequ
   };
   Status status = send();
   // A damaged replica must be reported, since it no longer counts.
-  if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, tier, status);
+  if (status.code() == ErrorCode::kDataLoss) node_.damage().OnDamaged(key, tier, status);
   MutexLock lock(parts_mutex_);
   --parts_;
   part_ended_.NotifyOne();
@@ -223,11 +223,11 @@ grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
     HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, LocalTier(request->tier()));
     ShardSeal seal;
     if (tier == Tier::kMemory) {
-      HOLDFAST_RETURN_IF_ERROR(node_.VerifyInMemory(key, request->deep(), &seal));
+      HOLDFAST_RETURN_IF_ERROR(node_.memory_shards().Verify(key, request->deep(), &seal));
     } else {
       HOLDFAST_ASSIGN_OR_RETURN(seal, volume_.ReadSeal(key));
       const Status status = volume_.VerifyShard(key, request->deep());
-      if (status.code() == ErrorCode::kDataLoss) node_.OnDamaged(key, Tier::kDisk, status);
+      if (status.code() == ErrorCode::kDataLoss) node_.damage().OnDamaged(key, Tier::kDisk, status);
       HOLDFAST_RETURN_IF_ERROR(status);
     }
     reply->set_image_bytes(seal.image_bytes);
@@ -290,7 +290,7 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
   const ArenaUsage usage = arena_.usage();
   const Scrubber::Counts scrub = node_.scrub_counts();
   json ranks = json::array();
-  for (const Node::RankStatus& rank : node_.Snapshot()) {
+  for (const RankStatus& rank : node_.ranks().Snapshot()) {
     json slots = json::array();
     for (const RankSlots::SlotStatus& slot : rank.slots) {
       slots.push_back({{"slot", slot.info.slot},

@@ -91,7 +91,7 @@ void ShowSlots(Node& node, MetricsPage& page) {
     VersionId newest;
   };
   std::map<std::string, Slots> jobs;
-  for (const Node::RankStatus& rank : node.Snapshot()) {
+  for (const RankStatus& rank : node.ranks().Snapshot()) {
     Slots& slots = jobs[rank.owner.job];
     for (const RankSlots::SlotStatus& slot : rank.slots) {
       ++slots.by_state[static_cast<size_t>(slot.info.state)];

@@ -535,8 +535,10 @@ TestNode::~TestNode() {
   RemoveTree(dir_);
 }
 
-void TestNode::KillKeeper() {
-  auto keeper = KeeperClient::Connect(dir_);
+void TestNode::KillKeeper() { KillKeeperIn(dir_); }
+
+void KillKeeperIn(const std::string& run_dir) {
+  auto keeper = KeeperClient::Connect(run_dir);
   if (!keeper) return;
   auto usage = keeper->Usage();
   if (!usage || usage->pid <= 1) return;

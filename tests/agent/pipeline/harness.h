@@ -25,6 +25,8 @@ namespace holdfast::agent {
 
 std::string MakeTempDir();
 void RemoveTree(const std::string& path);
+/// Ends the keeper of a run directory, and so loses the arena's memory.
+void KillKeeperIn(const std::string& run_dir);
 bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000);
 
 /// Returns the image of one test shard: a header and `tensor_bytes` bytes that depend on its rank
@@ -209,7 +211,7 @@ class TestNode {
   void KillKeeper();
   std::string socket() const { return dir_ + "/agent.sock"; }
   /// Returns the slots of the first rank.
-  std::vector<RankSlots::SlotStatus> Slots() const { return node->Snapshot().at(0).slots; }
+  std::vector<RankSlots::SlotStatus> Slots() const { return node->ranks().Snapshot().at(0).slots; }
   std::string data_dir() const { return dir_ + "/data"; }
   /// Returns the paths of all files under data_dir().
   std::vector<std::string> DataFiles() const;

@@ -351,7 +351,7 @@ TEST_F(RestoreTest, AnAdoptedVersionThatWasDueForDiskIsWritten) {
 TEST_F(RestoreTest, ReadersOfMemoryGetVerifiedChunks) {
   Start();
   TrainAndLeave(1);
-  auto reader = node_->node->OpenInMemory(Shard(1).key());
+  auto reader = node_->node->memory_shards().Open(Shard(1).key());
   ASSERT_TRUE(reader) << reader.error().ToString();
   const auto image = MakeImage(Shard(1), kTensorBytes);
   std::vector<std::byte> all;
@@ -364,7 +364,7 @@ TEST_F(RestoreTest, ReadersOfMemoryGetVerifiedChunks) {
   EXPECT_EQ((*reader)->ReadChunk(99, &chunk).code(), ErrorCode::kInvalidArgument);
   ShardKey other = Shard(1).key();
   other.rank = Rank{5};
-  EXPECT_EQ(node_->node->OpenInMemory(other).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(node_->node->memory_shards().Open(other).error().code(), ErrorCode::kNotFound);
 }
 
 }  // namespace

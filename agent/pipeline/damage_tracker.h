@@ -1,0 +1,50 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/rank_registry.h"
+#include "storage/base/mutex.h"
+#include "storage/volume/volume.h"
+
+namespace holdfast::agent {
+
+/// Decides what becomes of the damaged replicas of this node and reports them. Every detector of
+/// damage calls it: restores, version readers, peers, the scrubber, the data service.
+///
+/// Thread-safe. Its mutex is a leaf.
+class DamageTracker {
+ public:
+  /// The arguments outlive the object.
+  DamageTracker(RankRegistry& ranks, Volume& volume, CoordinatorLink& link)
+      : ranks_(ranks), volume_(volume), link_(link) {}
+
+  /// Handles a replica that does not match its seal: reports it and stops offering it as an intact
+  /// replica. While a parity group protects the version, the replica stays, and its good chunks
+  /// remain readable, until it is repaired. Otherwise as OnLost(). Returns false when the damage
+  /// was known already.
+  bool OnDamaged(const ShardKey& key, Tier tier, const Status& how);
+  /// Takes a replica of no further use out of service, and reports it as removed: frees its slot,
+  /// or moves its files to quarantine.
+  void OnLost(const ShardKey& key, Tier tier, const Status& how);
+  /// Reports a replica that matches its seal, possibly after a repair.
+  void OnVerified(const ShardIdentity& identity, Tier tier, const ShardSeal& seal);
+  /// Forgets the damage of shards that were removed from disk.
+  void ForgetOnDisk(const std::vector<ShardKey>& keys);
+
+ private:
+  /// Returns the seal of a replica on this node. Fails when no parity group protects the version or
+  /// the seal cannot be read.
+  Result<ShardSeal> SealOfProtected(const ShardKey& key, Tier tier);
+  bool IsProtected(const ShardKey& key);
+
+  RankRegistry& ranks_;
+  Volume& volume_;
+  CoordinatorLink& link_;
+  Mutex mutex_;
+  std::set<ShardKey> damaged_on_disk_ HOLDFAST_GUARDED_BY(mutex_);  // have bad chunks
+};
+
+}  // namespace holdfast::agent

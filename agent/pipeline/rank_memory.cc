@@ -1,0 +1,136 @@
+#include "agent/pipeline/rank_memory.h"
+
+#include <utility>
+#include <vector>
+
+#include "storage/base/log.h"
+
+namespace holdfast::agent {
+namespace {
+constexpr uint32_t kParitySlots = 2;  // the committed version and the one being built
+}  // namespace
+
+RankMemory::RankMemory(RankRegistry& ranks, Arena& arena, CoordinatorLink& link,
+                       std::function<void(const SegmentOwner&)> before_reserve)
+    : ranks_(ranks), arena_(arena), link_(link), before_reserve_(std::move(before_reserve)) {}
+
+Result<Segment*> RankMemory::FromArena(const SegmentOwner& owner, uint32_t slots,
+                                       uint64_t slot_bytes) {
+  if (before_reserve_) before_reserve_(owner);
+  return arena_.Reserve(owner, slots, slot_bytes);
+}
+
+Result<RankLease> RankMemory::Reserve(const SegmentOwner& owner, uint32_t slots,
+                                      uint64_t slot_bytes, uint32_t world) {
+  const RankKey key{owner.job, owner.rank};
+  {
+    MutexLock lock(mutex_);
+    while (reserving_.contains(key)) reserved_.Wait(mutex_);
+    reserving_.insert(key);
+  }
+  Result<RankLease> rank = ReserveInTurn(owner, slots, slot_bytes, world);
+  MutexLock lock(mutex_);
+  reserving_.erase(key);
+  reserved_.NotifyAll();
+  return rank;
+}
+
+Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t slots,
+                                            uint64_t slot_bytes, uint32_t world) {
+  RankLease too_small;
+  {
+    MutexLock lock(mutex_);
+    if (RankLease rank = ranks_.Find(owner.job, owner.rank)) {
+      if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
+        return rank;
+      }
+      // A start with fewer ranks has larger shards, which it reads from the shards in this memory.
+      if (!Retire(rank, /*on_disk_too=*/false).ok()) {
+        HOLDFAST_RETURN_IF_ERROR(ranks_.Retain(rank));
+        too_small = std::move(rank);
+      }
+    }
+  }
+  // Reserve without the lock: large memory takes minutes, and ranks reserve in parallel.
+  Result<Segment*> segment = FromArena(owner, slots, slot_bytes);
+  const auto full = [&] {
+    return !segment && segment.error().code() == ErrorCode::kResourceExhausted;
+  };
+  MutexLock lock(mutex_);
+  // Reassign memory of ranks and jobs that have ended and whose versions are safe on disk.
+  std::vector<RankLease> idle;
+  if (full()) idle = ranks_.Idle(owner.job, world);
+  while (full() && !idle.empty()) {
+    RankLease rank = std::move(idle.back());
+    idle.pop_back();
+    Segment* memory = &rank->segment;
+    const SegmentOwner old = memory->owner();
+    if (!Retire(rank, /*on_disk_too=*/true).ok()) continue;
+    rank = RankLease();
+    Log(LogLevel::kInfo, "IdleMemoryReassigned",
+        {Kv("from", old.job), Kv("from_shard", ShardName(old.rank)), Kv("to", owner.job)});
+    HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
+    segment = FromArena(owner, slots, slot_bytes);
+  }
+  if (segment) return ranks_.Add(**segment);
+  if (too_small) ranks_.Reinstate(too_small);  // a later start with smaller slots can use it
+  return Fail(segment.error());
+}
+
+Result<RankLease> RankMemory::ReserveParity(const std::string& job, Rank parity,
+                                            uint64_t slot_bytes) {
+  SegmentOwner owner{job, parity, 0};
+  for (const RankLease& rank : ranks_.OfJob(job)) owner.uid = rank->segment.owner().uid;
+  HOLDFAST_ASSIGN_OR_RETURN(RankLease rank, Reserve(owner, kParitySlots, slot_bytes, /*world=*/0));
+  rank->connected.store(true);
+  return rank;
+}
+
+Status RankMemory::Retire(const RankLease& rank, bool on_disk_too) {
+  const SegmentOwner owner = rank->segment.owner();
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<VersionId> freed, ranks_.Remove(rank, on_disk_too));
+  for (VersionId version : freed) {
+    const ShardKey key{owner.job, version, owner.rank};
+    // Another segment of the rank may have the version as well.
+    const RankLease holder = ranks_.FindHolder(key);
+    if (!holder || !holder->slots.Has(version)) {
+      link_.Report(RemovedReplica{key, Tier::kMemory});
+    }
+  }
+  return Status::Ok();
+}
+
+void RankMemory::ReleaseJob(const std::string& job) {
+  MutexLock lock(mutex_);
+  std::vector<RankLease> all = ranks_.OfJob(job);
+  while (!all.empty()) {
+    RankLease rank = std::move(all.back());
+    all.pop_back();
+    Segment* memory = &rank->segment;
+    const SegmentOwner owner = memory->owner();
+    if (rank->connected.load() || reserving_.contains({owner.job, owner.rank})) continue;
+    if (!Retire(rank, /*on_disk_too=*/true).ok()) continue;
+    rank = RankLease();
+    Log(LogLevel::kInfo, "MemoryReleased",
+        {Kv("job", owner.job), Kv("shard", ShardName(owner.rank))});
+    if (Status status = arena_.Release(memory); !status.ok()) {
+      Log(LogLevel::kWarn, "MemoryNotReleased", {Kv("error", status.ToString())});
+    }
+  }
+}
+
+void RankMemory::ReleaseRetained() {
+  std::vector<RankLease> all = ranks_.Retained();
+  while (!all.empty()) {
+    RankLease rank = std::move(all.back());
+    all.pop_back();
+    Segment* memory = &rank->segment;
+    if (!Retire(rank, /*on_disk_too=*/false).ok()) continue;
+    rank = RankLease();
+    if (Status status = arena_.Release(memory); !status.ok()) {
+      Log(LogLevel::kWarn, "MemoryNotReleased", {Kv("error", status.ToString())});
+    }
+  }
+}
+
+}  // namespace holdfast::agent

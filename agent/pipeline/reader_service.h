@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "agent/arena/memory_file.h"
+#include "agent/pipeline/executor.h"
+#include "agent/pipeline/loop_queue.h"
+#include "agent/pipeline/restore_tools.h"
+#include "agent/pipeline/session_table.h"
+#include "agent/pipeline/shard_preparer.h"
+#include "agent/pipeline/shared_readers.h"
+
+namespace holdfast::agent {
+
+/// A version reader that a trainer has open, with the memory that both share. Each read in progress
+/// keeps both alive.
+struct OpenReader {
+  /// Reads bytes of a shard into a place, which no other read uses at the same time. A place gets
+  /// its memory at the first read, since most trainers need few of the places or none.
+  Status Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes);
+
+  std::shared_ptr<VersionReader> reader;
+  MemoryFile memory;
+  std::array<uint64_t, kReadPlaces> allocated{};  // bytes of each place
+};
+
+/// The version readers of this node's trainers, through which ranks of a resharded job read parts
+/// of all shards. Separate threads open and read them. The trainer gets the data through shared
+/// memory; each reader has its own. Only the node's loop thread uses the object, except for Stop().
+class ReaderService {
+ public:
+  /// The references outlive the object.
+  ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,
+                ShardPreparer& preparer);
+
+  /// Opens a reader of the decided version for the trainer, and replies. Waits first, at most until
+  /// `deadline`, for a shard that is being brought into this rank's memory: the trainer then reads
+  /// it in place.
+  void Open(Session& session, uint64_t ticket, const RestoreDecision& decision,
+            Clock::TimePoint deadline);
+  /// Handles a ReadRange.
+  void Read(Session& session, const ReadRangeMessage& message);
+  /// Handles a CloseReader.
+  void Close(Session& session, uint32_t number);
+  /// Retries the session's waiting request.
+  void Retry(Session& session);
+  /// Closes the readers of a session that has ended.
+  void CloseAll(Session& session);
+  /// Ends the threads. Threads: any.
+  void Stop() { threads_.Stop(); }
+
+ private:
+  struct Made {
+    std::shared_ptr<OpenReader> open;
+    uint64_t listing_bytes = 0;
+  };
+
+  /// Verifies a shard that is in this rank's memory, so that the trainer can read it in place. The
+  /// coordinator may have directed the check before the rank joined, or not at all.
+  void CheckOwnShard(Session& session, const RestoreDecision& decision);
+  void StartOpen(Session& session, uint64_t ticket, const RestoreDecision& decision);
+  /// Threads: any. Blocks.
+  Result<Made> Make(const std::string& job, VersionId version, Incarnation incarnation);
+  void OnMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
+              const Result<Made>& made);
+
+  const RestoreTools& tools_;
+  LoopQueue& loop_;
+  SessionTable& sessions_;
+  ShardPreparer& preparer_;
+  Executor threads_;
+  SharedReaders shared_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,146 @@
+#include "agent/pipeline/shard_preparer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+
+#include "agent/pipeline/restore.h"
+#include "storage/base/log.h"
+#include "storage/parity/parity_image.h"
+
+namespace holdfast::agent {
+namespace {
+constexpr size_t kParkedMax = 4096;
+constexpr uint32_t kRepairs = 2;
+}  // namespace
+
+ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop,
+                             RankRegistry& ranks, RankMemory& memory, ParityService& parity,
+                             const JobTable& jobs, SessionTable& sessions)
+    : tools_(tools),
+      wait_ms_(wait_ms),
+      loop_(loop),
+      ranks_(ranks),
+      memory_(memory),
+      parity_(parity),
+      jobs_(jobs),
+      sessions_(sessions),
+      repairs_(kRepairs) {}
+
+void ShardPreparer::Apply(PrepareShard prepare) {
+  const ShardKey key = prepare.identity.key();
+  if (auto running = running_.find({key, prepare.into}); running != running_.end()) {
+    running->second.push_back(prepare.request);
+    return;
+  }
+  // A shard can go to disk without memory on this node.
+  if (prepare.into != Tier::kDisk && IsParity(key.rank)) return StartParity(std::move(prepare));
+  RankLease rank = ranks_.Find(key.job, key.rank);
+  if (rank || prepare.into == Tier::kDisk) return Start(std::move(prepare), std::move(rank));
+  if (parked_.size() >= kParkedMax) parked_.erase(parked_.begin());
+  parked_.push_back({std::move(prepare), tools_.clock.Now() + std::chrono::milliseconds(wait_ms_)});
+}
+
+void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
+  const ShardKey key = prepare.identity.key();
+  const Tier into = prepare.into;
+  if (const JobState* job = jobs_.Find(key.job)) prepare.incarnation = job->incarnation;
+  running_[{key, into}].push_back(prepare.request);
+  // Restores to disk take long and are not urgent: they must not delay restores to memory.
+  Executor& executor = into == Tier::kDisk ? repairs_ : tools_.workers;
+  const bool posted = executor.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
+    const Status status = Run(prepare, rank.get());
+    loop_.Post([this, key = prepare.identity.key(), into = prepare.into, status] {
+      Finish(key, into, status);
+    });
+  });
+  if (!posted) Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
+}
+
+void ShardPreparer::StartParity(PrepareShard prepare) {
+  const ShardKey key = prepare.identity.key();
+  const Tier into = prepare.into;
+  const auto refuse = [&](const Status& why) {
+    tools_.link.Report(Prepared{prepare.request, why});
+  };
+  const auto position =
+      prepare.group ? prepare.group->PositionOf(tools_.node) : std::optional<uint32_t>();
+  if (!position) {
+    return refuse(InvalidArgumentError(
+        fmt::format("the directive names no parity group with node {}", tools_.node)));
+  }
+  const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
+  if (!image) return refuse(image.error());
+  const JobState* known = jobs_.Find(key.job);
+  const JobState job = known == nullptr ? JobState{} : *known;
+  prepare.incarnation = job.incarnation;
+  running_[{key, into}].push_back(prepare.request);
+  auto task = [this, prepare = std::move(prepare), job = ForParity(job),
+               bytes = image->image_bytes()] {
+    const ShardKey shard = prepare.identity.key();
+    auto rank = memory_.ReserveParity(shard.job, shard.rank, bytes);
+    Status status = rank ? Status::Ok() : rank.error();
+    if (status.ok()) {
+      (*rank)->slots.SetJobState(job);
+      status = Run(prepare, rank->get());
+    }
+    loop_.Post([this, shard, into = prepare.into, status] { Finish(shard, into, status); });
+  };
+  // The job's parity keeper runs the task between two versions, since both need the free slot.
+  if (parity_.Post(key.job, task) || tools_.workers.Post(task)) return;
+  Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
+}
+
+Status ShardPreparer::Run(const PrepareShard& prepare, RankPipeline* rank) const {
+  RankSlots* slots = rank == nullptr ? nullptr : &rank->slots;
+  return prepare.into == Tier::kDisk ? BringToDisk(tools_, slots, prepare)
+                                     : BringIntoMemory(tools_, *slots, prepare);
+}
+
+void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status) {
+  auto waiting = running_.extract({key, into});
+  if (waiting.empty()) return;
+  Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarn, "ShardPrepared",
+      {Kv("shard", ToString(key)), Kv("tier", ToString(into)), Kv("outcome", status.ToString())});
+  for (uint64_t request : waiting.mapped()) {
+    if (request != 0) tools_.link.Report(Prepared{request, status});
+  }
+  if (Session* session = sessions_.FindReady(key.job, key.rank)) {
+    if (status.ok() && into == Tier::kMemory) session->restores.prepared = key.version;
+    session->retry_due = true;
+  }
+}
+
+void ShardPreparer::StartParked(const std::string& job, Rank rank, const RankLease& memory) {
+  std::vector<Parked> parked;
+  parked.swap(parked_);
+  for (Parked& one : parked) {
+    const ShardIdentity& identity = one.prepare.identity;
+    if (identity.job == job && identity.rank == rank) {
+      Start(std::move(one.prepare), memory);
+    } else {
+      parked_.push_back(std::move(one));
+    }
+  }
+}
+
+void ShardPreparer::ExpireParked() {
+  const Clock::TimePoint now = tools_.clock.Now();
+  std::vector<Parked> parked;
+  parked.swap(parked_);
+  for (Parked& one : parked) {
+    if (now < one.deadline) {
+      parked_.push_back(std::move(one));
+      continue;
+    }
+    // The coordinator waits for the outcome of each request.
+    const ShardIdentity& identity = one.prepare.identity;
+    tools_.link.Report(
+        Prepared{one.prepare.request,
+                 UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
+                                              identity.rank.value, identity.job, tools_.node))});
+  }
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/pipeline/executor.h"
+#include "agent/pipeline/job_table.h"
+#include "agent/pipeline/loop_queue.h"
+#include "agent/pipeline/parity_service.h"
+#include "agent/pipeline/rank_memory.h"
+#include "agent/pipeline/restore_tools.h"
+#include "agent/pipeline/session_table.h"
+
+namespace holdfast::agent {
+
+/// Executes the coordinator's PrepareShard directives: brings shards into memory or onto the disks
+/// of this node. A directive for a rank that has not connected yet is parked. Only the node's loop
+/// thread uses it; the restores themselves run on workers and on the threads of parity keepers.
+class ShardPreparer {
+ public:
+  /// The references outlive the object. A parked directive waits `wait_ms` for its rank.
+  ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop, RankRegistry& ranks,
+                RankMemory& memory, ParityService& parity, const JobTable& jobs,
+                SessionTable& sessions);
+
+  /// Executes a directive and reports its outcome.
+  void Apply(PrepareShard prepare);
+  /// Brings the shard to its tier with the rank's memory. `rank` may be empty for a restore to
+  /// disk.
+  void Start(PrepareShard prepare, RankLease rank);
+  /// Starts the parked directives of a rank that has connected.
+  void StartParked(const std::string& job, Rank rank, const RankLease& memory);
+  /// Reports the parked directives whose rank did not connect in time as failed.
+  void ExpireParked();
+  /// Returns whether the shard is being brought to the tier.
+  bool IsPreparing(const ShardKey& key, Tier into) const { return running_.contains({key, into}); }
+  /// Waits for the restores to disk that have begun. Threads: any.
+  void Stop() { repairs_.Stop(); }
+
+ private:
+  /// A directive whose rank has not connected yet.
+  struct Parked {
+    PrepareShard prepare;
+    Clock::TimePoint deadline;
+  };
+
+  /// No trainer has reserved memory for a parity shard, so the task reserves it first.
+  void StartParity(PrepareShard prepare);
+  /// Threads: any. `rank` may be nullptr only for a restore to disk.
+  Status Run(const PrepareShard& prepare, RankPipeline* rank) const;
+  void Finish(const ShardKey& key, Tier into, const Status& status);
+
+  const RestoreTools& tools_;
+  const int64_t wait_ms_;
+  LoopQueue& loop_;
+  RankRegistry& ranks_;
+  RankMemory& memory_;
+  ParityService& parity_;
+  const JobTable& jobs_;
+  SessionTable& sessions_;
+  /// Shards that are being brought to a tier, with the requests that wait for each.
+  std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> running_;
+  std::vector<Parked> parked_;
+  Executor repairs_;  // restores to disk
+};
+
+}  // namespace holdfast::agent

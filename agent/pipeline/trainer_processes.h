@@ -1,0 +1,67 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "agent/pipeline/rank_registry.h"
+#include "storage/base/fd.h"
+#include "storage/base/ids.h"
+
+namespace holdfast::agent {
+
+/// The processes that last had the memory of this node's ranks mapped. The record survives a
+/// restart of the agent (see trainer_record.h). Only the node's loop thread uses it.
+class TrainerProcesses {
+ public:
+  /// `file` empty: the record is not kept.
+  explicit TrainerProcesses(std::string file) : file_(std::move(file)) {}
+
+  /// Reads the record. Processes that have ended since are left out.
+  void Load();
+  /// Records that a process has joined as a rank.
+  void OnJoined(const RankKey& rank, pid_t pid, UniqueFd pid_fd, Incarnation incarnation);
+  /// Records that the rank's trainer has sent a Goodbye. If its process connects again, it must
+  /// join as the same start of the job.
+  void OnGoodbye(const RankKey& rank, Incarnation incarnation);
+
+  /// Returns the running process of a rank if it is not `pid`.
+  std::optional<pid_t> OtherProcessOf(const RankKey& rank, pid_t pid) const;
+  /// Returns whether there is any record of the rank.
+  bool Knows(const RankKey& rank) const {
+    return processes_.contains(rank) || departed_.contains(rank);
+  }
+  /// Returns whether the rank's process runs and has sent no Goodbye.
+  bool Runs(const RankKey& rank) const { return processes_.contains(rank); }
+  /// Returns the incarnation that this process joined before as the rank; 0: none.
+  Incarnation JoinedBefore(const RankKey& rank, pid_t pid) const;
+  /// The ranks whose latest trainer sent a Goodbye, with its incarnation.
+  const std::map<RankKey, Incarnation>& goodbyes() const { return goodbyes_; }
+
+  /// Drops the processes that have ended.
+  void Sweep();
+  /// Drops all incarnations: in another life of the coordinator's store they mean nothing.
+  void ForgetIncarnations();
+  /// Drops the goodbyes of a job without memory on this node.
+  void ForgetGoodbyes(const std::string& job);
+
+ private:
+  struct Process {
+    pid_t pid = 0;
+    uint64_t start_ticks = 0;  // distinguishes processes of the same PID
+    Incarnation incarnation;   // the one it joined
+    UniqueFd pid_fd;           // not set after a Goodbye
+  };
+
+  void Store() const;
+
+  const std::string file_;
+  std::map<RankKey, Process> processes_;
+  std::map<RankKey, Process> departed_;  // sent a Goodbye
+  std::map<RankKey, Incarnation> goodbyes_;
+};
+
+}  // namespace holdfast::agent

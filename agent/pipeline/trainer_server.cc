@@ -1,0 +1,331 @@
+#include "agent/pipeline/trainer_server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "storage/base/log.h"
+#include "storage/base/process.h"
+
+namespace holdfast::agent {
+namespace {
+
+constexpr size_t kSessionsMax = 512;
+/// Limit of one user's connections without a Hello. A trainer sends its Hello at once; silent
+/// connections must not use up the places of trainers.
+constexpr size_t kSilentMax = 64;
+// Packets handled for one trainer before the other trainers are served.
+constexpr int kPacketsPerTurn = 16;
+
+template <typename Message>
+Message Decode(std::span<const std::byte> packet) {
+  Message message;
+  std::memcpy(&message, packet.data(), sizeof(message));
+  return message;
+}
+
+}  // namespace
+
+TrainerServer::TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services,
+                             CoordinatorLink& link, Clock& clock, LoopQueue& loop,
+                             SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
+                             WatchedRanks& watched, TrainerProcesses& processes)
+    : hello_timeout_ms_(hello_timeout_ms),
+      services_(services),
+      link_(link),
+      clock_(clock),
+      loop_(loop),
+      sessions_(sessions),
+      ranks_(ranks),
+      jobs_(jobs),
+      watched_(watched),
+      processes_(processes) {
+  services_.joins.SetControl(*this);
+}
+
+void TrainerServer::Poll(int timeout_ms) {
+  std::vector<pollfd> polled;
+  std::vector<uint64_t> ids;
+  polled.push_back({loop_.fd(), POLLIN, 0});
+  polled.push_back({sessions_.all().size() < kSessionsMax ? listener_.get() : -1, POLLIN, 0});
+  for (const auto& [id, session] : sessions_.all()) {
+    // The loop does not read packets of a trainer that is joining. It only detects the trainer's
+    // end.
+    const bool reads = session->state != Session::State::kJoining;
+    const int events = (reads ? POLLIN : 0) | (session->has_backlog() ? POLLOUT : 0);
+    ids.push_back(id);
+    polled.push_back({session->socket(), static_cast<int16_t>(events), 0});
+    polled.push_back({session->pid_fd(), POLLIN, 0});
+  }
+  ::poll(polled.data(), polled.size(), timeout_ms);
+  loop_.Run();
+  if (polled[1].revents != 0) Accept();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Session* session = sessions_.Find(ids[i]);
+    if (session == nullptr || session->state == Session::State::kClosing) continue;
+    Serve(*session, polled[2 + 2 * i].revents, (polled[3 + 2 * i].revents & POLLIN) != 0);
+  }
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->retry_due) Retry(*session);
+  }
+  SweepClosed();
+}
+
+void TrainerServer::Serve(Session& session, int socket_events, bool dead) {
+  if ((socket_events & POLLOUT) != 0) {
+    session.FlushBacklog();
+    if (session.state == Session::State::kClosing) return;
+  }
+  const bool hung_up = (socket_events & (POLLHUP | POLLERR)) != 0;
+  // Packets sent before the end still count.
+  if ((socket_events & POLLIN) != 0 || dead || hung_up) ReadPackets(session);
+  if (dead || hung_up) {
+    EndSession(session, dead ? "its process has ended" : "it closed the connection");
+  }
+}
+
+void TrainerServer::Accept() {
+  while (sessions_.all().size() < kSessionsMax) {
+    auto accepted = AcceptUnix(listener_.get());
+    if (!accepted) {
+      Log(LogLevel::kWarn, "AcceptFailed", {Kv("error", accepted.error().ToString())});
+      return;
+    }
+    if (!accepted->has_value()) return;
+    UniqueFd socket = std::move(**accepted);
+    auto peer = CredentialsOf(socket.get());
+    if (!peer) continue;
+    auto pid_fd = PidFdOfPeer(socket.get());
+    // A process that the agent cannot see is refused after its Hello: it can neither be identified
+    // nor watched.
+    const bool visible = peer->pid > 0;
+    if (!pid_fd && visible) continue;  // the process has ended already
+    DropSilent(peer->uid);
+    sessions_.Add(std::move(socket), pid_fd ? std::move(*pid_fd) : UniqueFd(), *peer,
+                  clock_.Now() + std::chrono::milliseconds(hello_timeout_ms_));
+  }
+}
+
+/// Makes room for one more connection of this user: ends the oldest one without a Hello.
+void TrainerServer::DropSilent(uid_t uid) {
+  size_t silent = 0;
+  Session* oldest = nullptr;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->state != Session::State::kHello || session->peer().uid != uid) continue;
+    if (oldest == nullptr) oldest = session.get();
+    ++silent;
+  }
+  if (silent < kSilentMax) return;
+  ReadPackets(*oldest);  // many ranks start at once: its Hello may be waiting to be read
+  if (oldest->state != Session::State::kHello) return;
+  Log(LogLevel::kDebug, "IdleConnectionDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
+  EndSession(*oldest,
+             fmt::format("its user has more than {} connections without a Hello", kSilentMax));
+  sessions_.Erase(oldest->id());
+}
+
+void TrainerServer::ReadPackets(Session& session) {
+  const bool ending = ProcessGone(session.pid_fd());
+  for (int i = 0; ending || i < kPacketsPerTurn; ++i) {
+    if (session.state == Session::State::kJoining || session.state == Session::State::kClosing) {
+      return;
+    }
+    auto packet = ReceivePacket(session.socket(), kMessageBytesMax, 0);
+    if (!packet) {
+      if (packet.error().code() == ErrorCode::kDeadlineExceeded) return;
+      if (packet.error().code() == ErrorCode::kInvalidArgument) {
+        return services_.joins.Refuse(session, packet.error());
+      }
+      return EndSession(session, packet.error().message());
+    }
+    if (packet->bytes.empty()) return EndSession(session, "it closed the connection");
+    Handle(session, packet->bytes);
+  }
+}
+
+void TrainerServer::Handle(Session& session, std::span<const std::byte> packet) {
+  auto header = CheckPacket(packet);
+  if (!header) return services_.joins.Refuse(session, header.error());
+  // Handlers rely on the identity that the Hello establishes.
+  const bool is_hello = header->type == MessageType::kHello;
+  if (is_hello != (session.state == Session::State::kHello)) {
+    return services_.joins.Refuse(
+        session, InvalidArgumentError(fmt::format(
+                     "{} is out of order: the first packet, and no other, must be Hello",
+                     NameOf(header->type))));
+  }
+  Dispatch(session, header->type, packet);
+}
+
+void TrainerServer::Dispatch(Session& session, MessageType type,
+                             std::span<const std::byte> packet) {
+  switch (type) {
+    case MessageType::kHello:
+      return services_.joins.Hello(session, Decode<HelloMessage>(packet));
+    case MessageType::kBeginSave:
+      return services_.saves.Begin(session, Decode<BeginSaveMessage>(packet));
+    case MessageType::kEndSave:
+    case MessageType::kAbandonSave:
+      return services_.saves.End(session, Decode<EndSaveMessage>(packet));
+    case MessageType::kFindRestore:
+    case MessageType::kOpenReader:
+      return services_.restores.Find(session, Decode<FindRestoreMessage>(packet));
+    case MessageType::kEndRestore:
+      return services_.restores.End(session, Decode<EndSaveMessage>(packet));
+    case MessageType::kReadRange:
+      return services_.readers.Read(session, Decode<ReadRangeMessage>(packet));
+    case MessageType::kCloseReader:
+      return services_.readers.Close(session, Decode<CloseReaderMessage>(packet).reader);
+    case MessageType::kWantTier:
+      return HandleWantTier(session, Decode<EndSaveMessage>(packet));
+    case MessageType::kGoodbye:
+      session.goodbye = true;
+      return EndSession(session, "goodbye");
+    case MessageType::kWelcome:
+    case MessageType::kReply:
+    case MessageType::kNotice:
+      return services_.joins.Refuse(
+          session, InvalidArgumentError(fmt::format("only the agent sends {}", NameOf(type))));
+  }
+}
+
+/// A trainer waits for a version at a tier. The coordinator then brings the version there, even if
+/// it would be superseded otherwise.
+void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& message) {
+  if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
+    return services_.joins.Refuse(
+        session, InvalidArgumentError(fmt::format("tier {} does not exist", message.slot)));
+  }
+  link_.Report(TierWanted{
+      session.job, {session.incarnation, Step{message.step}}, static_cast<Tier>(message.slot)});
+}
+
+void TrainerServer::OnReady(Session& session) {
+  if (const JobState* job = jobs_.Find(session.job)) {
+    session.pipeline->slots.SetJobState(*job);
+    NotifyCommitted(session, nullptr, *job);
+  }
+  services_.preparer.StartParked(session.job, session.rank, session.pipeline);
+}
+
+void TrainerServer::OnJobState(const JobState* before, const JobState& now) {
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->state != Session::State::kReady || session->job != now.job) continue;
+    if (session->incarnation < now.incarnation && !session->fenced) {
+      session->fenced = true;
+      session->Notify(NoticeKind::kFenced, {now.incarnation, Step{}}, Tier::kMemory,
+                      FencedError(fmt::format("incarnation {} of {} has started",
+                                              now.incarnation.value, now.job)));
+    }
+    NotifyCommitted(*session, before, now);
+    session->retry_due = true;
+  }
+}
+
+void TrainerServer::NotifyCommitted(Session& session, const JobState* before, const JobState& now) {
+  const auto notify = [&](Tier tier, const std::optional<VersionId> JobState::*committed) {
+    const std::optional<VersionId> version = now.*committed;
+    if (!version || (before != nullptr && before->*committed == version)) return;
+    session.Notify(NoticeKind::kCommitted, *version, tier);
+  };
+  notify(Tier::kMemory, &JobState::memory_committed);
+  notify(Tier::kPeer, &JobState::peer_committed);
+  notify(Tier::kDisk, &JobState::disk_committed);
+}
+
+void TrainerServer::Retry(Session& session) {
+  session.retry_due = false;
+  if (session.state != Session::State::kReady) return;
+  services_.restores.Retry(session);
+  services_.readers.Retry(session);
+  services_.saves.Retry(session);
+}
+
+void TrainerServer::Tick() {
+  const Clock::TimePoint now = clock_.Now();
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->state == Session::State::kHello && now >= session->deadline) {
+      EndSession(*session, "it sent no Hello in time");
+    }
+    if (session->state == Session::State::kReady) Retry(*session);
+    if (session->state == Session::State::kJoining) services_.joins.SendProgress(*session);
+  }
+  SweepClosed();
+  ReportRanks();
+  processes_.Sweep();
+}
+
+void TrainerServer::EndAll(std::string_view why) {
+  for (const auto& [id, session] : sessions_.all()) EndSession(*session, why);
+}
+
+void TrainerServer::EndSession(Session& session, std::string_view why) {
+  session.Close(why);
+  if (session.job.empty() || std::exchange(session.left, true)) return;
+  const std::string& job = session.job;
+  const std::string& reason = session.closed_because();
+  Log(LogLevel::kInfo, "TrainerLeft",
+      {Kv("job", job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
+       Kv("why", reason)});
+  if (session.goodbye) processes_.OnGoodbye({job, session.rank}, session.incarnation);
+  if (!session.pipeline) return;
+  session.pipeline->connected.store(false);
+  watched_.Leave(job, session.rank, session.goodbye);
+  services_.restores.UnpinAll(session);
+  services_.readers.CloseAll(session);
+  services_.saves.GiveUpUnended(
+      session, fmt::format("the trainer left before its copy was complete: {}", reason));
+  session.pipeline = RankLease();
+}
+
+void TrainerServer::SweepClosed() {
+  std::vector<uint64_t> closed;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->state == Session::State::kClosing) closed.push_back(id);
+  }
+  for (uint64_t id : closed) {
+    Session& session = *sessions_.Find(id);
+    EndSession(session, session.closed_because());
+    sessions_.Erase(id);
+  }
+  session_count_.store(static_cast<uint32_t>(sessions_.all().size()), std::memory_order_relaxed);
+}
+
+/// Reports the trainers of this node to the coordinator. A rank counts as connected until its saves
+/// are sealed, or verified after a restart of the agent: until then its job is not over.
+void TrainerServer::ReportRanks() {
+  std::map<RankKey, LocalRank> ranks;
+  for (const auto& [key, incarnation] : processes_.goodbyes()) {
+    ranks[key] = {key.first, incarnation, key.second, /*goodbye=*/true};
+  }
+  for (const RankLease& rank : ranks_.All()) {
+    const SegmentOwner& owner = rank->segment.owner();
+    if (IsParity(owner.rank)) continue;
+    const RankKey key{owner.job, owner.rank};
+    const auto busy = rank->slots.Unsealed();
+    if (busy) {
+      ranks[key] = {owner.job, *busy, owner.rank};
+    } else if (processes_.Runs(key) && sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
+      // The process is alive and has not connected to the restarted agent yet.
+      const auto newest = rank->slots.SealedVersions();
+      if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};
+    }
+  }
+  for (const auto& [id, session] : sessions_.all()) {
+    const bool joins =
+        session->state == Session::State::kJoining || session->state == Session::State::kReady;
+    if (!joins || session->incarnation.value == 0) continue;
+    ranks[{session->job, session->rank}] = {session->job, session->incarnation, session->rank};
+  }
+  std::vector<LocalRank> all;
+  for (auto& [key, rank] : ranks) all.push_back(std::move(rank));
+  link_.SetRanks(std::move(all));
+}
+
+}  // namespace holdfast::agent

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "agent/pipeline/job_table.h"
+#include "agent/pipeline/join_service.h"
+#include "agent/pipeline/reader_service.h"
+#include "agent/pipeline/restore_service.h"
+#include "agent/pipeline/save_service.h"
+#include "agent/pipeline/shard_preparer.h"
+
+namespace holdfast::agent {
+
+/// The services that a trainer's packets go to. All outlive the server.
+struct TrainerServices {
+  JoinService& joins;
+  SaveService& saves;
+  RestoreService& restores;
+  ReaderService& readers;
+  ShardPreparer& preparer;
+};
+
+/// Serves the trainers that connect to this node: accepts connections, reads and dispatches
+/// packets, ends sessions, and reports the trainers to the coordinator. Every number in a packet is
+/// checked here or by the service that the packet goes to. Only the node's loop thread uses it,
+/// except for session_count().
+class TrainerServer final : private SessionControl {
+ public:
+  /// The references outlive the server.
+  TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services, CoordinatorLink& link,
+                Clock& clock, LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
+                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes);
+
+  /// Serves connections to `listener` from the next Poll() on.
+  void Listen(UniqueFd listener) { listener_ = std::move(listener); }
+  /// One turn of the loop: waits for packets or posted tasks, at most `timeout_ms`, and handles
+  /// them. Then retries the requests that may be answered now, and sweeps the sessions that ended.
+  void Poll(int timeout_ms);
+  /// Ends silent connections, reports progress to joining trainers, and the trainers to the
+  /// coordinator. Call it about ten times a second.
+  void Tick();
+
+  /// Notifies the job's trainers of what has changed between two job states. `before` is nullptr
+  /// for the first state.
+  void OnJobState(const JobState* before, const JobState& now);
+  /// Ends all sessions, whose trainers must join again.
+  void EndAll(std::string_view why);
+
+  uint32_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
+
+ private:
+  // SessionControl
+  void ReadPackets(Session& session) override;
+  void EndSession(Session& session, std::string_view why) override;
+  void OnReady(Session& session) override;
+
+  void Accept();
+  void DropSilent(uid_t uid);
+  void Serve(Session& session, int socket_events, bool dead);
+  void Handle(Session& session, std::span<const std::byte> packet);
+  void Dispatch(Session& session, MessageType type, std::span<const std::byte> packet);
+  void HandleWantTier(Session& session, const EndSaveMessage& message);
+  void NotifyCommitted(Session& session, const JobState* before, const JobState& now);
+  void Retry(Session& session);
+  void SweepClosed();
+  void ReportRanks();
+
+  const int64_t hello_timeout_ms_;
+  const TrainerServices services_;
+  CoordinatorLink& link_;
+  Clock& clock_;
+  LoopQueue& loop_;
+  SessionTable& sessions_;
+  RankRegistry& ranks_;
+  const JobTable& jobs_;
+  WatchedRanks& watched_;
+  TrainerProcesses& processes_;
+  UniqueFd listener_;
+  std::atomic<uint32_t> session_count_{0};
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,89 @@
+#include "agent/pipeline/damage_tracker.h"
+
+#include <gmock/gmock.h>
+
+#include "agent/pipeline/memory_shards.h"
+#include "tests/agent/pipeline/parts.h"
+
+namespace holdfast::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr VersionId kVersion{Incarnation{1}, Step{4}};
+
+class DamageTrackerTest : public PartsTest {
+ protected:
+  void SetUp() override {
+    PartsTest::SetUp();
+    damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
+    shards_ = std::make_unique<MemoryShards>("node-0", *ranks_, *damage_);
+    const auto rank = Reserve("job", Rank{0});
+    ASSERT_TRUE(rank) << rank.error().ToString();
+    key_ = Put(*rank, kVersion);
+  }
+
+  const Status how_ = DataLossError("chunk 0 does not match its checksum");
+  ShardKey key_;
+  std::unique_ptr<DamageTracker> damage_;
+  std::unique_ptr<MemoryShards> shards_;
+};
+
+TEST_F(DamageTrackerTest, AReplicaWithoutAGroupIsRemoved) {
+  ASSERT_TRUE(shards_->Open(key_));
+  EXPECT_TRUE(damage_->OnDamaged(key_, Tier::kMemory, how_));
+  EXPECT_TRUE(link_.WasRemoved(key_, Tier::kMemory));
+  EXPECT_EQ(shards_->Open(key_).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(DamageTrackerTest, AReplicaOfAProtectedVersionStaysUntilItIsRepaired) {
+  const auto parity = Reserve("job", ParityRank(0));
+  ASSERT_TRUE(parity);
+  Put(*parity, kVersion);
+  EXPECT_TRUE(damage_->OnDamaged(key_, Tier::kMemory, how_));
+  ASSERT_TRUE(link_.report(key_, Tier::kMemory));
+  EXPECT_EQ(link_.report(key_, Tier::kMemory)->damage, how_.message());
+  EXPECT_FALSE(link_.WasRemoved(key_, Tier::kMemory));
+  EXPECT_FALSE(shards_->Open(key_));
+  EXPECT_FALSE(damage_->OnDamaged(key_, Tier::kMemory, how_));  // known already
+
+  const RankLease rank = ranks_->Find("job", Rank{0});
+  const auto slot = rank->slots.Pin(kVersion, RankSlots::Find::kIncludeDamaged);
+  ASSERT_TRUE(slot);
+  rank->slots.Verified(*slot, /*on_disk=*/false);
+  damage_->OnVerified({"job", kVersion, Rank{0}, 1}, Tier::kMemory, *rank->segment.seal(*slot));
+  rank->slots.Unpin(*slot);
+  EXPECT_EQ(link_.report(key_, Tier::kMemory)->damage, "");
+  EXPECT_TRUE(shards_->Open(key_));
+}
+
+TEST_F(DamageTrackerTest, VerifyReportsTheDamageThatItFinds) {
+  ShardSeal seal;
+  EXPECT_TRUE(shards_->Verify(key_, /*deep=*/true, &seal).ok());
+  {
+    const RankLease rank = ranks_->Find("job", Rank{0});
+    const auto slot = rank->slots.Pin(kVersion);
+    rank->segment.slot(*slot)[seal.image_bytes - 1] ^= std::byte{1};
+    rank->slots.Unpin(*slot);
+  }
+  EXPECT_TRUE(shards_->Verify(key_, /*deep=*/false, &seal).ok());
+  EXPECT_EQ(shards_->Verify(key_, /*deep=*/true, &seal).code(), ErrorCode::kDataLoss);
+  EXPECT_TRUE(link_.WasRemoved(key_, Tier::kMemory));
+}
+
+TEST(Warnings, EachTopicHasOneWarning) {
+  FakeCoordinator link;
+  Warnings warnings(link);
+  warnings.Set("disk", "disk full");
+  warnings.Set("parity/job", "no memory");
+  warnings.Set("disk", "disk failed");
+  EXPECT_THAT(link.warnings(), ElementsAre("disk failed", "no memory"));
+  warnings.Set("disk", "");
+  EXPECT_THAT(link.warnings(), ElementsAre("no memory"));
+  warnings.Set("parity/job", "");
+  EXPECT_THAT(link.warnings(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace holdfast::agent

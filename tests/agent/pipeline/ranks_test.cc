@@ -1,0 +1,134 @@
+#include "agent/pipeline/rank_registry.h"
+
+#include <gmock/gmock.h>
+
+#include <optional>
+
+#include "tests/agent/pipeline/parts.h"
+
+namespace holdfast::agent {
+namespace {
+
+using ::testing::SizeIs;
+
+constexpr VersionId kFirst{Incarnation{1}, Step{1}};
+
+class RankRegistryTest : public PartsTest {};
+class RankMemoryTest : public PartsTest {};
+
+TEST_F(RankRegistryTest, ARankWithASecondLeaseIsNotRemoved) {
+  const auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank) << rank.error().ToString();
+  std::optional<RankLease> reader = ranks_->Find("job", Rank{0});
+  EXPECT_EQ(ranks_->Remove(*rank, true).error().code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(ranks_->Find("job", Rank{0}));
+  reader.reset();
+  EXPECT_TRUE(ranks_->Remove(*rank, true));
+  EXPECT_FALSE(ranks_->Find("job", Rank{0}));
+}
+
+TEST_F(RankRegistryTest, ACopiedLeaseCountsAndAMovedOneDoesNot) {
+  auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank);
+  RankLease lease = *std::move(rank);
+  EXPECT_TRUE(lease.IsOnly());
+  {
+    const RankLease copy = lease;
+    EXPECT_FALSE(lease.IsOnly());
+  }
+  EXPECT_TRUE(lease.IsOnly());
+  const RankLease moved = std::move(lease);
+  EXPECT_TRUE(moved.IsOnly());
+}
+
+TEST_F(RankRegistryTest, ARankWithAVersionThatIsOnlyInMemoryIsNotRemoved) {
+  const auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank);
+  Put(*rank, kFirst);
+  EXPECT_EQ(ranks_->Remove(*rank, true).error().code(), ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(RankRegistryTest, AVersionInARetainedSegmentIsFound) {
+  ShardKey key;
+  uint64_t small = 0;
+  {
+    const auto rank = Reserve("job", Rank{0});
+    ASSERT_TRUE(rank);
+    key = Put(*rank, kFirst);
+    small = (*rank)->segment.id();
+  }
+  const auto large = Reserve("job", Rank{0}, 2 * kSlotBytes);
+  ASSERT_TRUE(large) << large.error().ToString();
+  EXPECT_NE((*large)->segment.id(), small);
+  EXPECT_EQ(ranks_->FindHolder(key)->segment.id(), small);
+  EXPECT_EQ(ranks_->FindHolder({"job", {Incarnation{9}, Step{9}}, Rank{0}})->segment.id(),
+            (*large)->segment.id());
+  EXPECT_THAT(ranks_->Retained(), SizeIs(1));
+  EXPECT_THAT(ranks_->OfJob("job"), SizeIs(2));
+}
+
+TEST_F(RankRegistryTest, IdleRanksHaveNoTrainerAndNoPlaceInTheStart) {
+  ASSERT_TRUE(Reserve("job", Rank{0}));
+  ASSERT_TRUE(Reserve("job", Rank{1}));
+  ASSERT_TRUE(Reserve("other", Rank{0}));
+  EXPECT_THAT(ranks_->Idle("job", 2), SizeIs(1));
+  EXPECT_THAT(ranks_->Idle("job", 1), SizeIs(2));
+  ranks_->Find("other", Rank{0})->connected.store(true);
+  EXPECT_THAT(ranks_->Idle("job", 2), SizeIs(0));
+}
+
+TEST_F(RankRegistryTest, ALaterRankGetsTheLifeToo) {
+  EXPECT_EQ(ranks_->SetLife(LifeId{7}, LifeId{7}), LifeId{0});
+  const auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank);
+  EXPECT_EQ((*rank)->slots.life(), LifeId{7});
+  EXPECT_EQ(ranks_->SetLife(LifeId{8}, LifeId{7}), LifeId{7});
+  EXPECT_EQ((*rank)->slots.life(), LifeId{8});
+}
+
+TEST_F(RankMemoryTest, MemoryOfAnotherJobIsReassignedUnlessItIsInUse) {
+  std::optional<RankLease> used;
+  {
+    auto rank = Reserve("old", Rank{0}, 12 << 20);
+    ASSERT_TRUE(rank) << rank.error().ToString();
+    used = *std::move(rank);
+  }
+  EXPECT_EQ(Reserve("new", Rank{0}, 12 << 20).error().code(), ErrorCode::kResourceExhausted);
+  used.reset();
+  EXPECT_TRUE(Reserve("new", Rank{0}, 12 << 20));
+  EXPECT_FALSE(ranks_->Find("old", Rank{0}));
+}
+
+TEST_F(RankMemoryTest, ReleasedRetainedMemoryIsReportedAsRemoved) {
+  ShardKey key;
+  {
+    const auto rank = Reserve("job", Rank{0});
+    ASSERT_TRUE(rank);
+    key = Put(*rank, kFirst);
+  }
+  ASSERT_TRUE(Reserve("job", Rank{0}, 2 * kSlotBytes));
+  memory_->ReleaseRetained();
+  EXPECT_THAT(ranks_->Retained(), SizeIs(1));  // no newer version is committed
+  JobState job;
+  job.job = "job";
+  job.incarnation = Incarnation{1};
+  job.memory_committed = VersionId{Incarnation{1}, Step{2}};
+  for (const RankLease& rank : ranks_->OfJob("job")) rank->slots.SetJobState(job);
+  memory_->ReleaseRetained();
+  EXPECT_THAT(ranks_->Retained(), SizeIs(0));
+  EXPECT_TRUE(link_.WasRemoved(key, Tier::kMemory));
+}
+
+TEST_F(RankMemoryTest, AJobIsReleasedOnceItsTrainersHaveLeft) {
+  ASSERT_TRUE(Reserve("job", Rank{0}));
+  ranks_->Find("job", Rank{0})->connected.store(true);
+  memory_->ReleaseJob("job");
+  EXPECT_TRUE(ranks_->Find("job", Rank{0}));
+  ranks_->Find("job", Rank{0})->connected.store(false);
+  memory_->ReleaseJob("job");
+  EXPECT_FALSE(ranks_->Find("job", Rank{0}));
+  EXPECT_EQ(arena_->usage().segments, 0U);
+}
+
+}  // namespace
+}  // namespace holdfast::agent
