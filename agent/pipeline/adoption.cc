@@ -21,7 +21,7 @@ void Adoption::Start() {
   std::vector<Found> found;
   for (Segment* segment : arena_.segments()) {
     const RankLease rank = ranks_.Add(*segment);
-    for (const auto& [version, verified] : rank->slots.SealedVersions()) {
+    for (const auto& [version, verified] : rank->slots.view().SealedVersions()) {
       found.push_back({version, rank});
     }
   }
@@ -40,13 +40,13 @@ void Adoption::Start() {
 void Adoption::Verify(const RankLease& rank, VersionId version) {
   const SegmentOwner& owner = rank->segment.owner();
   const ShardKey key{owner.job, version, owner.rank};
-  auto slot = rank->slots.Pin(version, RankSlots::Find::kIncludeUnchecked);
+  auto slot = rank->slots.pins().Pin(version, SlotPins::Find::kIncludeUnchecked);
   if (slot) {
     Status status = VerifySlot(rank->segment, *slot);
     auto seal = rank->segment.seal(*slot);
     if (status.ok() && seal) {
       auto stored = volume_.ReadSeal(key);
-      rank->slots.Verified(*slot, stored && stored->digest() == seal->digest());
+      rank->slots.pins().Verified(*slot, stored && stored->digest() == seal->digest());
       link_.Report(StoredReplica{seal->identity, Tier::kMemory, seal->digest(), seal->image_bytes,
                                  "", seal->life});
       Log(LogLevel::kInfo, "SlotAdopted",
@@ -54,7 +54,7 @@ void Adoption::Verify(const RankLease& rank, VersionId version) {
     } else {
       damage_.OnDamaged(key, Tier::kMemory, status.ok() ? seal.error() : status);
     }
-    rank->slots.Unpin(*slot);
+    rank->slots.pins().Unpin(*slot);
     ranks_.NotifySlotsChanged(owner.job, owner.rank);
   }
   MutexLock lock(mutex_);

@@ -79,7 +79,8 @@ class ChunkFinder {
 
   bool CopyFromMemory(uint64_t chunk, std::span<std::byte> into) {
     if (slots_ == nullptr) return false;
-    const auto slot = slots_->Pin(prepare_.identity.version, RankSlots::Find::kIncludeDamaged);
+    const auto slot =
+        slots_->pins().Pin(prepare_.identity.version, SlotPins::Find::kIncludeDamaged);
     if (!slot) return false;
     const auto seal = slots_->segment().seal(*slot);
     const bool same = seal && seal->digest() == seal_.digest();
@@ -87,7 +88,7 @@ class ChunkFinder {
       std::memcpy(into.data(), slots_->segment().slot(*slot).data() + chunk * kChunkBytes,
                   into.size());
     }
-    slots_->Unpin(*slot);
+    slots_->pins().Unpin(*slot);
     return same && IsGood(seal_, chunk, into);
   }
 
@@ -201,7 +202,7 @@ Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
         return IoErrorError(
             fmt::format("slot {}: chunk {} reads differently after it was written", slot, chunk));
       }));
-  slots.Verified(slot, /*on_disk=*/false);
+  slots.pins().Verified(slot, /*on_disk=*/false);
   LogRepaired(seal, Tier::kMemory, bad.size(), finder.decoded_bytes());
   tools.damage.OnVerified(prepare.identity, Tier::kMemory, seal);
   return Status::Ok();

@@ -5,7 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "agent/pipeline/restore.h"
+#include "agent/pipeline/rank_slots.h"
+#include "agent/pipeline/restore_tools.h"
 
 namespace holdfast::agent {
 

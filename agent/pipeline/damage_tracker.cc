@@ -10,7 +10,7 @@ namespace holdfast::agent {
 bool DamageTracker::IsProtected(const ShardKey& key) {
   for (const RankLease& rank : ranks_.OfJob(key.job)) {
     if (!IsParity(rank->segment.owner().rank)) continue;
-    for (const auto& [version, verified] : rank->slots.SealedVersions()) {
+    for (const auto& [version, verified] : rank->slots.view().SealedVersions()) {
       if (version == key.version) return true;
     }
   }
@@ -32,9 +32,9 @@ Result<ShardSeal> DamageTracker::SealOfProtected(const ShardKey& key, Tier tier)
   const RankLease rank = ranks_.FindHolder(key);
   if (!rank) return Fail(NotFoundError(ToString(key) + " is not in memory"));
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot,
-                            rank->slots.Pin(key.version, RankSlots::Find::kIncludeUnchecked));
+                            rank->slots.pins().Pin(key.version, SlotPins::Find::kIncludeUnchecked));
   auto seal = rank->segment.seal(slot);
-  rank->slots.Unpin(slot);
+  rank->slots.pins().Unpin(slot);
   return seal;
 }
 
@@ -46,7 +46,7 @@ bool DamageTracker::OnDamaged(const ShardKey& key, Tier tier, const Status& how)
   }
   if (tier == Tier::kMemory) {
     const RankLease rank = ranks_.FindHolder(key);
-    if (!rank || !rank->slots.MarkDamaged(key.version).ok()) return false;
+    if (!rank || !rank->slots.pins().MarkDamaged(key.version).ok()) return false;
   } else {
     MutexLock lock(mutex_);
     if (!damaged_on_disk_.insert(key).second) return false;
@@ -61,7 +61,7 @@ bool DamageTracker::OnDamaged(const ShardKey& key, Tier tier, const Status& how)
 void DamageTracker::OnLost(const ShardKey& key, Tier tier, const Status& how) {
   if (tier == Tier::kMemory) {
     const RankLease rank = ranks_.FindHolder(key);
-    if (!rank || !rank->slots.Discard(key.version).ok()) return;  // known already
+    if (!rank || !rank->slots.pins().Discard(key.version).ok()) return;  // known already
   } else {
     const Status moved = volume_.Quarantine(key, how.message());
     ForgetOnDisk({key});

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "agent/pipeline/restore.h"
+#include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/restore_tools.h"
 
 namespace holdfast::agent {
 

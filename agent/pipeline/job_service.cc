@@ -44,7 +44,7 @@ void JobService::ApplyToRanks(const JobState& job) {
     const Rank number = rank->segment.owner().rank;
     rank->slots.SetJobState(IsParity(number) ? ForParity(job) : job);
     for (VersionId version :
-         rank->slots.AbortOlder(job.incarnation, {ErrorCode::kFenced, fenced})) {
+         rank->slots.saves().AbortOlder(job.incarnation, {ErrorCode::kFenced, fenced})) {
       parts_.saves.ReportNotSaved({job.job, version, number}, fenced);
     }
   }
@@ -92,7 +92,7 @@ void JobService::Remove(const RemoveVersion& remove) {
   if (remove.tier == Tier::kDisk) parts_.disks.RemoveVersion(remove.job, remove.version);
   if (remove.tier != Tier::kMemory) return;
   for (const RankLease& rank : parts_.ranks.OfJob(remove.job)) {
-    if (!rank->slots.Discard(remove.version).ok()) continue;
+    if (!rank->slots.pins().Discard(remove.version).ok()) continue;
     const Rank number = rank->segment.owner().rank;
     parts_.link.Report(RemovedReplica{{remove.job, remove.version, number}, Tier::kMemory});
     parts_.ranks.NotifySlotsChanged(remove.job, number);
@@ -104,8 +104,9 @@ void JobService::Forget(const JobState& state) {
   const std::string& job = state.job;
   for (const RankLease& rank : parts_.ranks.OfJob(job)) {
     const Rank number = rank->segment.owner().rank;
-    for (const auto& [version, verified] : rank->slots.SealedVersions()) {
-      if (version.incarnation > state.incarnation || !rank->slots.Discard(version).ok()) continue;
+    for (const auto& [version, verified] : rank->slots.view().SealedVersions()) {
+      if (version.incarnation > state.incarnation || !rank->slots.pins().Discard(version).ok())
+        continue;
       parts_.link.Report(RemovedReplica{{job, version, number}, Tier::kMemory});
     }
   }

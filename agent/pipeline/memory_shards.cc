@@ -14,7 +14,7 @@ class MemoryReader final : public ShardReader {
  public:
   MemoryReader(RankLease rank, uint32_t slot, ShardSeal seal)
       : rank_(std::move(rank)), slot_(slot), seal_(std::move(seal)) {}
-  ~MemoryReader() override { rank_->slots.Unpin(slot_); }
+  ~MemoryReader() override { rank_->slots.pins().Unpin(slot_); }
   const ShardSeal& seal() const override { return seal_; }
   Status ReadChunk(uint64_t index, std::vector<std::byte>* into) override {
     if (index >= seal_.chunk_crcs.size()) return NoSuchChunk();
@@ -49,10 +49,10 @@ Result<std::unique_ptr<ShardReader>> MemoryShards::Open(const ShardKey& key) {
     return Fail(NotFoundError(
         fmt::format("node {} has no memory of rank {} of {}", node_, key.rank.value, key.job)));
   }
-  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, rank->slots.Pin(key.version));
+  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, rank->slots.pins().Pin(key.version));
   auto seal = rank->segment.seal(slot);
   if (!seal) {
-    rank->slots.Unpin(slot);
+    rank->slots.pins().Unpin(slot);
     return Fail(seal.error());
   }
   return std::make_unique<MemoryReader>(std::move(rank), slot, *std::move(seal));
@@ -74,7 +74,8 @@ std::vector<ShardKey> MemoryShards::Kept() {
   std::vector<ShardKey> kept;
   for (const RankLease& rank : ranks_.All()) {
     const SegmentOwner& owner = rank->segment.owner();
-    for (VersionId version : rank->slots.Kept()) kept.push_back({owner.job, version, owner.rank});
+    for (VersionId version : rank->slots.view().Kept())
+      kept.push_back({owner.job, version, owner.rank});
   }
   return kept;
 }

@@ -131,9 +131,10 @@ void Node::Stop() {
 bool Node::Flush(int64_t timeout_ms) {
   const Clock::TimePoint deadline = clock_.Now() + std::chrono::milliseconds(timeout_ms);
   const std::vector<RankLease> ranks = ranks_.All();
-  for (const RankLease& rank : ranks) rank->slots.StartFlush();
+  for (const RankLease& rank : ranks) rank->slots.disk().StartFlush();
   bool flushed = true;
-  for (const RankLease& rank : ranks) flushed = rank->slots.AwaitFlushed(deadline) && flushed;
+  for (const RankLease& rank : ranks)
+    flushed = rank->slots.disk().AwaitFlushed(deadline) && flushed;
   return flushed;
 }
 

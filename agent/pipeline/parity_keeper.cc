@@ -117,7 +117,7 @@ std::optional<ParityKeeper::Work> ParityKeeper::TakeWork() {
   const PlanMember& self = job_->group->members()[*position];
   for (const PlanRank& rank : self.ranks) {
     const RankLease pipeline = tools_.ranks.Find(job_name_, rank.rank);
-    const auto due = pipeline ? pipeline->slots.NextForPeers() : std::nullopt;
+    const auto due = pipeline ? pipeline->slots.peers().NextForPeers() : std::nullopt;
     if (!due || due->version == done_) continue;
     Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
     work.identity.rank = ParityRank(self.number);
@@ -147,13 +147,13 @@ Status ParityKeeper::Protect(const Work& work) {
     slots.SetJobState(ForParity(*job_));
   }
   // The parity was built before a restart of the agent, and reported when the slot was adopted.
-  if (const auto made = slots.Pin(identity.version)) {
-    slots.Unpin(*made);
+  if (const auto made = slots.pins().Pin(identity.version)) {
+    slots.pins().Unpin(*made);
     return Status::Ok();
   }
   std::vector<FreedSlot> freed;
   const auto slot =
-      slots.LeaseForRestore(identity.version, identity.world, image.image_bytes(), &freed);
+      slots.fills().LeaseForRestore(identity.version, identity.world, image.image_bytes(), &freed);
   for (const FreedSlot& old : freed) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
@@ -173,9 +173,9 @@ Status ParityKeeper::Protect(const Work& work) {
   Status status = seal ? Status::Ok() : seal.error();
   if (seal) seal->life = slots.life();
   HOLDFAST_CRASH_POINT("agent.parity_built");
-  if (status.ok()) status = slots.SealBuilt(*slot, *seal);
+  if (status.ok()) status = slots.fills().SealBuilt(*slot, *seal);
   if (!status.ok()) {
-    slots.DropRestore(*slot);
+    slots.fills().DropRestore(*slot);
     return status;
   }
   Log(LogLevel::kDebug, "ParityMade", {Kv("shard", ToString(identity.key()))});

@@ -20,24 +20,24 @@ class FollowedSlot {
  public:
   FollowedSlot(RankLease rank, VersionId version) : rank_(std::move(rank)), version_(version) {}
   ~FollowedSlot() {
-    if (slot_) rank_->slots.Unpin(*slot_);
+    if (slot_) rank_->slots.pins().Unpin(*slot_);
   }
   FollowedSlot(const FollowedSlot&) = delete;
   FollowedSlot& operator=(const FollowedSlot&) = delete;
 
   Result<uint32_t> Await(Clock::TimePoint deadline) {
     if (!slot_) {
-      HOLDFAST_ASSIGN_OR_RETURN(slot_, rank_->slots.Follow(version_, cancelled_, deadline));
+      HOLDFAST_ASSIGN_OR_RETURN(slot_, rank_->slots.peers().Follow(version_, cancelled_, deadline));
     }
     return *slot_;
   }
   Result<ShardSeal> AwaitSeal(Clock::TimePoint deadline) {
     HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, Await(deadline));
-    return rank_->slots.AwaitSeal(slot, cancelled_, deadline);
+    return rank_->slots.peers().AwaitSeal(slot, cancelled_, deadline);
   }
   void Cancel() {
     cancelled_.store(true);
-    rank_->slots.Wake();
+    rank_->slots.peers().Wake();
   }
   RankPipeline& rank() { return *rank_; }
   const std::atomic<bool>& cancelled() const { return cancelled_; }
@@ -63,7 +63,7 @@ class ImageReader final : public PeerReader {
     if (offset >= end) return std::span<const std::byte>();
     HOLDFAST_ASSIGN_OR_RETURN(
         const uint64_t ready,
-        followed_.rank().slots.AwaitBytes(slot, end, followed_.cancelled(), deadline));
+        followed_.rank().slots.peers().AwaitBytes(slot, end, followed_.cancelled(), deadline));
     if (ready < end) return Fail(InternalError("a sealed slot is shorter than its image"));
     HOLDFAST_RETURN_IF_ERROR(CheckChunks(slot, offset, end));
     return std::span<const std::byte>(segment.slot(slot).subspan(offset, end - offset));
@@ -200,9 +200,9 @@ class SealReader final : public PeerReader {
   std::unique_ptr<RecordReader> record_;
 };
 
-bool IsInMemory(RankPipeline& rank, VersionId version, RankSlots::Find find) {
-  const auto slot = rank.slots.Pin(version, find);
-  if (slot) rank.slots.Unpin(*slot);
+bool IsInMemory(RankPipeline& rank, VersionId version, SlotPins::Find find) {
+  const auto slot = rank.slots.pins().Pin(version, find);
+  if (slot) rank.slots.pins().Unpin(*slot);
   return slot.has_value();
 }
 }  // namespace
@@ -230,7 +230,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
   RankLease rank = ranks_.FindHolder({request.job, request.version, request.rank});
-  const bool intact = rank && IsInMemory(*rank, request.version, RankSlots::Find::kIntact);
+  const bool intact = rank && IsInMemory(*rank, request.version, SlotPins::Find::kIntact);
   std::unique_ptr<PeerReader> on_disk;
   if (!intact) {
     auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
@@ -242,7 +242,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
       return std::make_unique<RecordReader>(EncodeSeal(seal));
     }
     const bool damaged =
-        rank && IsInMemory(*rank, request.version, RankSlots::Find::kIncludeDamaged);
+        rank && IsInMemory(*rank, request.version, SlotPins::Find::kIncludeDamaged);
     if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
       return Fail(chunks.error());
     }

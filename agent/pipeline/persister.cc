@@ -6,7 +6,7 @@
 
 namespace holdfast::agent {
 
-Persister::Persister(RankSlots& slots, Volume& volume, RankEvents& events)
+Persister::Persister(DiskSlots& slots, Volume& volume, RankEvents& events)
     : slots_(slots), volume_(volume), events_(events), thread_([this] { Run(); }) {}
 
 Persister::~Persister() { thread_.join(); }
@@ -50,7 +50,7 @@ Result<ShardSeal> Persister::WriteOnce(const SaveJob& job) {
   if (!writer) return Fail(writer.error());
   uint64_t seen = 0;
   for (;;) {
-    const RankSlots::DiskFollow follow = slots_.AwaitChecksummed(job.slot, seen);
+    const DiskSlots::DiskFollow follow = slots_.AwaitChecksummed(job.slot, seen);
     if (follow.given_up) return Fail({ErrorCode::kCancelled, "the save was given up"});
     if (follow.checksummed > seen) {
       HOLDFAST_RETURN_IF_ERROR((*writer)->Advance(follow.checksummed));
@@ -65,7 +65,7 @@ Result<ShardSeal> Persister::WriteOnce(const SaveJob& job) {
 
 Result<ShardSeal> Persister::AwaitSeal(const SaveJob& job) {
   for (uint64_t seen = 0;;) {
-    const RankSlots::DiskFollow follow = slots_.AwaitChecksummed(job.slot, seen);
+    const DiskSlots::DiskFollow follow = slots_.AwaitChecksummed(job.slot, seen);
     if (follow.given_up) return Fail({ErrorCode::kCancelled, "the save was given up"});
     if (follow.sealed) return slots_.segment().seal(job.slot);
     seen = follow.checksummed;

@@ -2,8 +2,8 @@
 
 #include <thread>
 
+#include "agent/pipeline/disk_slots.h"
 #include "agent/pipeline/rank_events.h"
-#include "agent/pipeline/rank_slots.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -16,8 +16,8 @@ namespace holdfast::agent {
 class Persister {
  public:
   /// Starts the thread. The arguments outlive the persister.
-  Persister(RankSlots& slots, Volume& volume, RankEvents& events);
-  /// Joins the thread. `slots` must be stopped first.
+  Persister(DiskSlots& slots, Volume& volume, RankEvents& events);
+  /// Joins the thread. The rank's slots must be stopped first (see RankSlots::Stop).
   ~Persister();
 
  private:
@@ -29,7 +29,7 @@ class Persister {
   Result<ShardSeal> AwaitSeal(const SaveJob& job);
   Result<ShardSeal> AlreadyStored(const SaveJob& job);
 
-  RankSlots& slots_;
+  DiskSlots& slots_;
   Volume& volume_;
   RankEvents& events_;
   std::thread thread_;

@@ -93,7 +93,7 @@ Status RankMemory::Retire(const RankLease& rank, bool on_disk_too) {
     const ShardKey key{owner.job, version, owner.rank};
     // Another segment of the rank may have the version as well.
     const RankLease holder = ranks_.FindHolder(key);
-    if (!holder || !holder->slots.Has(version)) {
+    if (!holder || !holder->slots.view().Has(version)) {
       link_.Report(RemovedReplica{key, Tier::kMemory});
     }
   }

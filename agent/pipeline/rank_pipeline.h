@@ -21,8 +21,8 @@ struct RankPipeline {
                ChangeSignal& peer_versions, Volume& volume, RankEvents& events, Clock& clock)
       : segment(segment_in),
         slots(segment_in, disk_every_steps, peer_every_steps, peer_versions),
-        sealer(slots, events, clock),
-        persister(slots, volume, events) {}
+        sealer(slots.sealing(), events, clock),
+        persister(slots.disk(), volume, events) {}
   ~RankPipeline() { slots.Stop(); }
 
   Segment& segment;

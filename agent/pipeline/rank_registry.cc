@@ -47,12 +47,12 @@ RankLease RankRegistry::Find(const std::string& job, Rank rank) {
 RankLease RankRegistry::FindHolder(const ShardKey& key) {
   MutexLock lock(mutex_);
   auto found = ranks_.find({key.job, key.rank});
-  if (found != ranks_.end() && found->second->slots.Has(key.version)) {
+  if (found != ranks_.end() && found->second->slots.view().Has(key.version)) {
     return RankLease(found->second);
   }
   for (const auto& former : retained_) {
     const SegmentOwner& owner = former->segment.owner();
-    if (owner.job == key.job && owner.rank == key.rank && former->slots.Has(key.version)) {
+    if (owner.job == key.job && owner.rank == key.rank && former->slots.view().Has(key.version)) {
       return RankLease(former);
     }
   }
@@ -161,7 +161,7 @@ std::vector<RankStatus> RankRegistry::Snapshot() {
   for (const RankLease& rank : All()) {
     result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), ReportsCollective(*rank),
                       rank->segment.control().phase(Phase::kCollective).begun.load(),
-                      rank->slots.Snapshot()});
+                      rank->slots.view().Snapshot()});
   }
   return result;
 }

@@ -31,7 +31,7 @@ struct RankStatus {
   uint64_t slot_bytes = 0;
   bool in_collective = false;
   uint64_t collectives = 0;  // begun, as the rank's trainers report
-  std::vector<RankSlots::SlotStatus> slots;
+  std::vector<SlotStatus> slots;
 };
 
 /// The ranks that have memory on this node: the current pipeline of each rank, and the retained
@@ -78,7 +78,7 @@ class RankRegistry {
   LifeId SetLife(LifeId life, LifeId unlabeled);
   /// Reports that a slot of the rank may have become free or freeable.
   void NotifySlotsChanged(const std::string& job, Rank rank);
-  /// Raised whenever a rank has another shard for its peers (see RankSlots::NextForPeers).
+  /// Raised whenever a rank has another shard for its peers (see PeerSlots::NextForPeers).
   ChangeSignal& peer_versions() { return peer_versions_; }
 
   std::vector<RankStatus> Snapshot();

@@ -43,7 +43,7 @@ void ReaderService::CheckOwnShard(Session& session, const RestoreDecision& decis
   const ShardKey own{session.job, decision.version, session.rank};
   const bool done = session.restores.prepared == decision.version ||
                     session.world != decision.world || preparer_.IsPreparing(own, Tier::kMemory);
-  if (done || !session.pipeline->slots.Has(decision.version)) return;
+  if (done || !session.pipeline->slots.view().Has(decision.version)) return;
   PrepareShard prepare;
   prepare.identity = {own.job, own.version, own.rank, decision.world};
   prepare.source_node = tools_.node;
@@ -98,7 +98,7 @@ void ReaderService::OnMade(uint64_t session_id, uint64_t ticket, const RestoreDe
   Session::Reader& opened = session->readers.open[number];
   opened.open = made->open;
   if (session->restores.prepared == decision.version && session->world == decision.world) {
-    const auto slot = session->pipeline->slots.Pin(decision.version);
+    const auto slot = session->pipeline->slots.pins().Pin(decision.version);
     if (slot) opened.own_slot = *slot;
   }
   ReplyMessage reply;
@@ -117,13 +117,13 @@ void ReaderService::OnMade(uint64_t session_id, uint64_t ticket, const RestoreDe
 void ReaderService::Close(Session& session, uint32_t number) {
   auto closed = session.readers.open.extract(number);
   if (closed.empty() || !closed.mapped().own_slot) return;
-  session.pipeline->slots.Unpin(*closed.mapped().own_slot);
+  session.pipeline->slots.pins().Unpin(*closed.mapped().own_slot);
   session.retry_due = true;
 }
 
 void ReaderService::CloseAll(Session& session) {
   for (const auto& [number, reader] : session.readers.open) {
-    if (reader.own_slot) session.pipeline->slots.Unpin(*reader.own_slot);
+    if (reader.own_slot) session.pipeline->slots.pins().Unpin(*reader.own_slot);
   }
   session.readers.open.clear();
 }

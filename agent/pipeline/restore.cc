@@ -38,7 +38,7 @@ Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
                                       const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
-  auto slot = slots.Pin(key.version, RankSlots::Find::kIncludeUnchecked);
+  auto slot = slots.pins().Pin(key.version, SlotPins::Find::kIncludeUnchecked);
   if (!slot) return std::nullopt;
   Status status;
   if (auto seal = slots.segment().seal(*slot); !seal) {
@@ -50,21 +50,21 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
       tools.damage.OnLost(key, Tier::kMemory, status);
     } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
       tools.damage.OnDamaged(key, Tier::kMemory, status);
-      if (slots.KeepsAfterUnpin(*slot)) {
+      if (slots.pins().KeepsAfterUnpin(*slot)) {
         const Status repaired = RepairInMemory(tools, slots, prepare, *slot);
         if (repaired.ok() || prepare.tier == Tier::kPeer) status = repaired;
         if (repaired.code() == ErrorCode::kIoError)
           tools.damage.OnLost(key, Tier::kMemory, repaired);
       }
     } else {
-      slots.Verified(*slot, /*on_disk=*/false);
+      slots.pins().Verified(*slot, /*on_disk=*/false);
     }
   }
-  if (status.ok() && !IsParity(key.rank)) slots.HoldForRestore(key.version);
+  if (status.ok() && !IsParity(key.rank)) slots.fills().HoldForRestore(key.version);
   // A group that could not repair the bad chunks cannot decode the complete shard either.
   const bool decided = status.ok() || prepare.tier == Tier::kMemory ||
-                       (prepare.tier == Tier::kPeer && slots.KeepsAfterUnpin(*slot));
-  slots.Unpin(*slot);
+                       (prepare.tier == Tier::kPeer && slots.pins().KeepsAfterUnpin(*slot));
+  slots.pins().Unpin(*slot);
   if (!decided) return std::nullopt;
   return status;
 }
@@ -96,7 +96,8 @@ Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
   const Clock::TimePoint deadline = tools.clock.Now() + kSlotWait;
   for (;;) {
     std::vector<FreedSlot> freed;
-    auto slot = slots.LeaseForRestore(identity.version, identity.world, image_bytes, &freed);
+    auto slot =
+        slots.fills().LeaseForRestore(identity.version, identity.world, image_bytes, &freed);
     for (const FreedSlot& old : freed) {
       tools.link.Report(RemovedReplica{{identity.job, old.version, identity.rank}, Tier::kMemory});
     }
@@ -112,13 +113,13 @@ class FillingSlot {
  public:
   FillingSlot(RankSlots& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
   ~FillingSlot() {
-    if (!sealed_) slots_.DropRestore(slot_);
+    if (!sealed_) slots_.fills().DropRestore(slot_);
   }
   FillingSlot(const FillingSlot&) = delete;
   FillingSlot& operator=(const FillingSlot&) = delete;
   std::span<std::byte> memory() { return slots_.segment().slot(slot_); }
   Status Seal(const ShardSeal& seal) {
-    Status status = slots_.SealRestored(slot_, seal);
+    Status status = slots_.fills().SealRestored(slot_, seal);
     sealed_ = status.ok();
     return status;
   }
@@ -137,7 +138,7 @@ Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShar
   HOLDFAST_RETURN_IF_ERROR(
       CheckImageIdentity(filling.memory().first(seal.image_bytes), prepare.identity));
   HOLDFAST_RETURN_IF_ERROR(filling.Seal(seal));
-  if (!IsParity(prepare.identity.rank)) slots.HoldForRestore(prepare.identity.version);
+  if (!IsParity(prepare.identity.rank)) slots.fills().HoldForRestore(prepare.identity.version);
   tools.link.Report(
       StoredReplica{seal.identity, Tier::kMemory, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();
@@ -322,7 +323,7 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const Prepare
 // Writes the shard from memory to disk. NotFound: memory has no good replica.
 Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
   const ShardKey key = prepare.identity.key();
-  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.Pin(key.version));
+  HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.pins().Pin(key.version));
   const auto publish = [&]() -> Status {
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
     Status status = CheckDigest(prepare, seal);
@@ -338,7 +339,7 @@ Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const Prep
     return Publish(tools, slots.segment().slot(slot).first(seal.image_bytes), seal);
   };
   Status status = publish();
-  slots.Unpin(slot);
+  slots.pins().Unpin(slot);
   return status;
 }
 

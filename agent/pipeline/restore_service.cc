@@ -90,11 +90,11 @@ void RestoreService::AwaitShard(Session& session, WaitingRestore restore,
 
 bool RestoreService::TryAnswer(Session& session, const WaitingRestore& restore) {
   RankSlots& slots = session.pipeline->slots;
-  const auto slot = slots.Pin(restore.decision.version);
+  const auto slot = slots.pins().Pin(restore.decision.version);
   if (!slot) return false;
   std::vector<uint32_t>& pins = session.restores.pins;
   if (std::find(pins.begin(), pins.end(), *slot) != pins.end()) {
-    slots.Unpin(*slot);
+    slots.pins().Unpin(*slot);
   } else {
     pins.push_back(*slot);
   }
@@ -118,7 +118,7 @@ void RestoreService::End(Session& session, const EndSaveMessage& message) {
         FailedPreconditionError(fmt::format("slot {} is not being restored from", message.slot)));
   }
   pins.erase(pin);
-  session.pipeline->slots.Unpin(message.slot);
+  session.pipeline->slots.pins().Unpin(message.slot);
   session.retry_due = true;
 }
 
@@ -140,7 +140,7 @@ void RestoreService::Retry(Session& session) {
 }
 
 void RestoreService::UnpinAll(Session& session) {
-  for (uint32_t slot : session.restores.pins) session.pipeline->slots.Unpin(slot);
+  for (uint32_t slot : session.restores.pins) session.pipeline->slots.pins().Unpin(slot);
   session.restores.pins.clear();
 }
 

@@ -46,7 +46,8 @@ Result<uint32_t> SaveService::Lease(Session& session, VersionId version, uint64_
   }
   if (image_bytes == 0) return Fail(InvalidArgumentError("an image of 0 bytes cannot be saved"));
   std::vector<FreedSlot> freed;
-  auto slot = session.pipeline->slots.BeginSave(version, session.world, image_bytes, &freed);
+  auto slot =
+      session.pipeline->slots.saves().BeginSave(version, session.world, image_bytes, &freed);
   for (const FreedSlot& old : freed) {
     const ShardKey old_key{session.job, old.version, session.rank};
     link_.Report(RemovedReplica{old_key, Tier::kMemory});
@@ -91,10 +92,10 @@ void SaveService::End(Session& session, const EndSaveMessage& message) {
   RankSlots& slots = session.pipeline->slots;
   Status status;
   if (message.header.type == MessageType::kEndSave) {
-    status = slots.EndSave(message.slot, version);
+    status = slots.saves().EndSave(message.slot, version);
   } else {
     const Status why(ErrorCode::kAborted, "the trainer abandoned the save");
-    status = slots.AbandonSave(message.slot, version, why);
+    status = slots.saves().AbandonSave(message.slot, version, why);
     if (status.ok()) ReportNotSaved({session.job, version, session.rank}, why.message());
   }
   if (!status.ok()) session.Notify(NoticeKind::kFailed, version, Tier::kMemory, status);
@@ -111,14 +112,15 @@ void SaveService::Retry(Session& session) {
     saves.waiting.pop_front();
   }
   if (session.state == Session::State::kReady && saves.starved && saves.waiting.empty() &&
-      session.pipeline->slots.HasRoom()) {
+      session.pipeline->slots.saves().HasRoom()) {
     saves.starved = false;
     session.Notify(NoticeKind::kSlotFree, {session.incarnation, Step{}}, Tier::kMemory);
   }
 }
 
 void SaveService::GiveUpUnended(Session& session, const std::string& why) {
-  for (VersionId version : session.pipeline->slots.AbortUnended({ErrorCode::kAborted, why})) {
+  for (VersionId version :
+       session.pipeline->slots.saves().AbortUnended({ErrorCode::kAborted, why})) {
     ReportNotSaved({session.job, version, session.rank}, why);
   }
 }

@@ -46,7 +46,7 @@ Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity&
   return parsed ? Status::Ok() : parsed.error();
 }
 
-Sealer::Sealer(RankSlots& slots, RankEvents& events, Clock& clock)
+Sealer::Sealer(SealSlots& slots, RankEvents& events, Clock& clock)
     : slots_(slots), events_(events), clock_(clock), thread_([this] { Run(); }) {}
 
 Sealer::~Sealer() { thread_.join(); }
@@ -86,7 +86,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   uint64_t seen = 0;
   while (done < job.image_bytes) {
     AwaitProgress(progress, seen, kProgressWaitMs);
-    const RankSlots::SaveSignal signal = slots_.Signal(job.slot);
+    const SealSlots::SaveSignal signal = slots_.Signal(job.slot);
     HOLDFAST_RETURN_IF_ERROR(signal.given_up);
     // The trainer sends EndSave after its last progress store: once `ended` is set, `copied` is
     // final.

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "agent/pipeline/rank_events.h"
-#include "agent/pipeline/rank_slots.h"
+#include "agent/pipeline/save_slots.h"
 #include "storage/base/clock.h"
 
 namespace holdfast::agent {
@@ -16,8 +16,8 @@ namespace holdfast::agent {
 class Sealer {
  public:
   /// Starts the thread. The arguments outlive the sealer.
-  Sealer(RankSlots& slots, RankEvents& events, Clock& clock);
-  /// Joins the thread. `slots` must be stopped first.
+  Sealer(SealSlots& slots, RankEvents& events, Clock& clock);
+  /// Joins the thread. The rank's slots must be stopped first (see RankSlots::Stop).
   ~Sealer();
 
  private:
@@ -26,7 +26,7 @@ class Sealer {
   Result<ShardSeal> Follow(const SaveJob& job, std::vector<ReplicaSample>* samples);
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 
-  RankSlots& slots_;
+  SealSlots& slots_;
   RankEvents& events_;
   Clock& clock_;
   std::thread thread_;

@@ -308,12 +308,12 @@ void TrainerServer::ReportRanks() {
     const SegmentOwner& owner = rank->segment.owner();
     if (IsParity(owner.rank)) continue;
     const RankKey key{owner.job, owner.rank};
-    const auto busy = rank->slots.Unsealed();
+    const auto busy = rank->slots.view().Unsealed();
     if (busy) {
       ranks[key] = {owner.job, *busy, owner.rank};
     } else if (processes_.Runs(key) && sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
       // The process is alive and has not connected to the restarted agent yet.
-      const auto newest = rank->slots.SealedVersions();
+      const auto newest = rank->slots.view().SealedVersions();
       if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};
     }
   }

@@ -292,7 +292,7 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
   json ranks = json::array();
   for (const RankStatus& rank : node_.ranks().Snapshot()) {
     json slots = json::array();
-    for (const RankSlots::SlotStatus& slot : rank.slots) {
+    for (const SlotStatus& slot : rank.slots) {
       slots.push_back({{"slot", slot.info.slot},
                        {"state", NameOf(slot.info.state)},
                        {"version", ToString(slot.info.version)},

@@ -93,7 +93,7 @@ void ShowSlots(Node& node, MetricsPage& page) {
   std::map<std::string, Slots> jobs;
   for (const RankStatus& rank : node.ranks().Snapshot()) {
     Slots& slots = jobs[rank.owner.job];
-    for (const RankSlots::SlotStatus& slot : rank.slots) {
+    for (const SlotStatus& slot : rank.slots) {
       ++slots.by_state[static_cast<size_t>(slot.info.state)];
       const bool trainers = slot.info.state == SlotState::kSealed && !IsParity(rank.owner.rank);
       if (trainers) slots.newest = std::max(slots.newest, slot.info.version);

@@ -49,11 +49,11 @@ TEST_F(DamageTrackerTest, AReplicaOfAProtectedVersionStaysUntilItIsRepaired) {
   EXPECT_FALSE(damage_->OnDamaged(key_, Tier::kMemory, how_));  // known already
 
   const RankLease rank = ranks_->Find("job", Rank{0});
-  const auto slot = rank->slots.Pin(kVersion, RankSlots::Find::kIncludeDamaged);
+  const auto slot = rank->slots.pins().Pin(kVersion, SlotPins::Find::kIncludeDamaged);
   ASSERT_TRUE(slot);
-  rank->slots.Verified(*slot, /*on_disk=*/false);
+  rank->slots.pins().Verified(*slot, /*on_disk=*/false);
   damage_->OnVerified({"job", kVersion, Rank{0}, 1}, Tier::kMemory, *rank->segment.seal(*slot));
-  rank->slots.Unpin(*slot);
+  rank->slots.pins().Unpin(*slot);
   EXPECT_EQ(link_.report(key_, Tier::kMemory)->damage, "");
   EXPECT_TRUE(shards_->Open(key_));
 }
@@ -63,9 +63,9 @@ TEST_F(DamageTrackerTest, VerifyReportsTheDamageThatItFinds) {
   EXPECT_TRUE(shards_->Verify(key_, /*deep=*/true, &seal).ok());
   {
     const RankLease rank = ranks_->Find("job", Rank{0});
-    const auto slot = rank->slots.Pin(kVersion);
+    const auto slot = rank->slots.pins().Pin(kVersion);
     rank->segment.slot(*slot)[seal.image_bytes - 1] ^= std::byte{1};
-    rank->slots.Unpin(*slot);
+    rank->slots.pins().Unpin(*slot);
   }
   EXPECT_TRUE(shards_->Verify(key_, /*deep=*/false, &seal).ok());
   EXPECT_EQ(shards_->Verify(key_, /*deep=*/true, &seal).code(), ErrorCode::kDataLoss);

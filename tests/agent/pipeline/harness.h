@@ -211,7 +211,7 @@ class TestNode {
   void KillKeeper();
   std::string socket() const { return dir_ + "/agent.sock"; }
   /// Returns the slots of the first rank.
-  std::vector<RankSlots::SlotStatus> Slots() const { return node->ranks().Snapshot().at(0).slots; }
+  std::vector<SlotStatus> Slots() const { return node->ranks().Snapshot().at(0).slots; }
   std::string data_dir() const { return dir_ + "/data"; }
   /// Returns the paths of all files under data_dir().
   std::vector<std::string> DataFiles() const;

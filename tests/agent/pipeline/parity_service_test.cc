@@ -59,7 +59,7 @@ TEST_F(ParityServiceTest, ASaveThatBeginsWakesTheKeeper) {
     const ShardKey parity{"job", version, ParityRank(0)};
     EXPECT_FALSE(link_.failed(parity, Tier::kPeer));
     std::vector<FreedSlot> freed;
-    ASSERT_TRUE((*rank)->slots.BeginSave(version, 2, 1000, &freed));
+    ASSERT_TRUE((*rank)->slots.saves().BeginSave(version, 2, 1000, &freed));
     ASSERT_TRUE(Eventually([&] { return link_.failed(parity, Tier::kPeer).has_value(); }));
     EXPECT_TRUE(ranks_->Find("job", ParityRank(0)));
     // The coordinator gives the version up and moves the target past it.
@@ -75,7 +75,7 @@ TEST_F(ParityServiceTest, AJobStateThatArrivesAfterTheSaveWakesTheKeeper) {
   const VersionId version{Incarnation{1}, Step{1}};
   std::vector<FreedSlot> freed;
   parity_->SetJobState(job_);
-  ASSERT_TRUE((*rank)->slots.BeginSave(version, 2, 1000, &freed));
+  ASSERT_TRUE((*rank)->slots.saves().BeginSave(version, 2, 1000, &freed));
   EXPECT_FALSE(link_.failed({"job", version, ParityRank(0)}, Tier::kPeer));
   (*rank)->slots.SetJobState(job_);
   EXPECT_TRUE(Eventually([&] {

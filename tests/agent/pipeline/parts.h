@@ -57,14 +57,14 @@ class PartsTest : public testing::Test {
     const ShardIdentity identity{owner.job, version, owner.rank, 1};
     const std::vector<std::byte> image = MakeImage(identity, 1000);
     std::vector<FreedSlot> freed;
-    const auto slot = rank->slots.LeaseForRestore(version, 1, image.size(), &freed);
+    const auto slot = rank->slots.fills().LeaseForRestore(version, 1, image.size(), &freed);
     EXPECT_TRUE(slot);
     std::memcpy(rank->segment.slot(*slot).data(), image.data(), image.size());
     ShardSeal seal;
     seal.identity = identity;
     seal.image_bytes = image.size();
     seal.chunk_crcs = ChunkCrcs(image);
-    EXPECT_TRUE(rank->slots.SealRestored(*slot, seal).ok());
+    EXPECT_TRUE(rank->slots.fills().SealRestored(*slot, seal).ok());
     return identity.key();
   }
 

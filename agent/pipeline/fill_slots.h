@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "agent/pipeline/slot_table.h"
+
+namespace holdfast::agent {
+
+/// The slots of one rank, as restores, rebuilds and parity builds use them: a slot is leased,
+/// filled by the agent and sealed. Thread-safe.
+class FillSlots {
+ public:
+  /// `table` outlives the object.
+  explicit FillSlots(SlotTable& table) : table_(table) {}
+
+  /// As BeginSave, for a shard that is restored, rebuilt or built.
+  Result<uint32_t> LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
+                                   std::vector<FreedSlot>* freed);
+  Status SealRestored(uint32_t slot, const ShardSeal& seal);
+  /// As SealRestored, for a shard that was built here and still has to be written to disk.
+  Status SealBuilt(uint32_t slot, const ShardSeal& seal);
+  /// Frees a slot leased by LeaseForRestore that was not sealed.
+  void DropRestore(uint32_t slot);
+  /// Keeps `version` from being freed until the restore that it was prepared for is decided.
+  void HoldForRestore(VersionId version);
+
+ private:
+  Status SealFilled(uint32_t slot, const ShardSeal& seal, SlotTable::Disk disk)
+      HOLDFAST_REQUIRES(table_.mutex);
+
+  SlotTable& table_;
+};
+
+}  // namespace holdfast::agent
