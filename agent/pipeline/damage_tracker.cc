@@ -8,12 +8,13 @@ namespace holdfast::agent {
 
 /// A node that keeps parity of a version is a member of a group that protects the version.
 bool DamageTracker::IsProtected(const ShardKey& key) {
-  for (const RankLease& rank : ranks_.OfJob(key.job)) {
-    if (!IsParity(rank->segment.owner().rank)) continue;
-    for (const auto& [version, verified] : rank->slots.view().SealedVersions()) {
-      if (version == key.version) return true;
-    }
-  }
+  bool in_memory = false;
+  ranks_.ForEach([&](RankPipeline& rank) {
+    const SegmentOwner& owner = rank.segment.owner();
+    if (owner.job != key.job || !IsParity(owner.rank)) return;
+    in_memory = in_memory || rank.slots.view().Has(key.version);
+  });
+  if (in_memory) return true;
   const std::vector<StoredShard> stored = volume_.List();
   return std::any_of(stored.begin(), stored.end(), [&](const StoredShard& shard) {
     const ShardIdentity& identity = shard.identity;

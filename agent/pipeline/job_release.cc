@@ -14,7 +14,7 @@ std::vector<std::string> JobRelease::Advance() {
   for (auto it = next_try_.begin(); it != next_try_.end();) {
     const std::string job = it->first;
     const bool reconnected = sessions_.HasSessionOf(job);
-    if (!reconnected && ranks_.OfJob(job).empty()) {
+    if (!reconnected && !ranks_.HasMemoryOf(job)) {
       parity_.Stop(job);
       released.push_back(job);
     } else if (!reconnected) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "storage/base/log.h"
 
@@ -40,14 +41,17 @@ void JobService::Apply(JobState state) {
 void JobService::ApplyToRanks(const JobState& job) {
   const std::string fenced =
       fmt::format("incarnation {} of {} has started", job.incarnation.value, job.job);
-  for (const RankLease& rank : parts_.ranks.OfJob(job.job)) {
-    const Rank number = rank->segment.owner().rank;
-    rank->slots.SetJobState(IsParity(number) ? ForParity(job) : job);
+  std::vector<ShardKey> not_saved;
+  parts_.ranks.ForEach([&](RankPipeline& rank) {
+    const SegmentOwner& owner = rank.segment.owner();
+    if (owner.job != job.job) return;
+    rank.slots.SetJobState(IsParity(owner.rank) ? ForParity(job) : job);
     for (VersionId version :
-         rank->slots.saves().AbortOlder(job.incarnation, {ErrorCode::kFenced, fenced})) {
-      parts_.saves.ReportNotSaved({job.job, version, number}, fenced);
+         rank.slots.saves().AbortOlder(job.incarnation, {ErrorCode::kFenced, fenced})) {
+      not_saved.push_back({job.job, version, owner.rank});
     }
-  }
+  });
+  for (const ShardKey& key : not_saved) parts_.saves.ReportNotSaved(key, fenced);
 }
 
 /// Repeats the joins of a job without a parity group. A coordinator that restarted while ranks
@@ -77,7 +81,7 @@ void JobService::ApplyLife(const SeenLife& seen) {
        Kv("effect", "trainers join again; replicas of the earlier life are kept")});
   parts_.trainers.EndAll("the life of the coordinator's store has changed");
   parts_.processes.ForgetIncarnations();
-  for (const RankLease& rank : parts_.ranks.All()) rank->slots.ForgetJobState();
+  parts_.ranks.ForEach([](RankPipeline& rank) { rank.slots.ForgetJobState(); });
   for (const auto& [name, job] : parts_.jobs.TakeAll()) {
     JobState nothing;
     nothing.job = name;
@@ -116,13 +120,13 @@ void JobService::Forget(const JobState& state) {
 }
 
 void JobService::Tick() {
-  for (const RankLease& rank : parts_.ranks.All()) {
-    const SegmentOwner& owner = rank->segment.owner();
-    if (!IsParity(owner.rank)) continue;
+  parts_.ranks.ForEach([this](RankPipeline& rank) {
+    const SegmentOwner& owner = rank.segment.owner();
+    if (!IsParity(owner.rank)) return;
     // Parity memory is in use as long as the job that it protects runs.
     const JobState* job = parts_.jobs.Find(owner.job);
-    if (job != nullptr && job->phase != JobPhase::kRunning) rank->connected.store(false);
-  }
+    if (job != nullptr && job->phase != JobPhase::kRunning) rank.connected.store(false);
+  });
   for (const std::string& job : parts_.release.Advance()) Drop(job);
 }
 

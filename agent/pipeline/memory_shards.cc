@@ -72,11 +72,12 @@ Status MemoryShards::Verify(const ShardKey& key, bool deep, ShardSeal* seal) {
 
 std::vector<ShardKey> MemoryShards::Kept() {
   std::vector<ShardKey> kept;
-  for (const RankLease& rank : ranks_.All()) {
-    const SegmentOwner& owner = rank->segment.owner();
-    for (VersionId version : rank->slots.view().Kept())
+  ranks_.ForEach([&](RankPipeline& rank) {
+    const SegmentOwner& owner = rank.segment.owner();
+    for (VersionId version : rank.slots.view().Kept()) {
       kept.push_back({owner.job, version, owner.rank});
-  }
+    }
+  });
   return kept;
 }
 

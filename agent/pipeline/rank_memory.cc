@@ -80,7 +80,9 @@ Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t 
 Result<RankLease> RankMemory::ReserveParity(const std::string& job, Rank parity,
                                             uint64_t slot_bytes) {
   SegmentOwner owner{job, parity, 0};
-  for (const RankLease& rank : ranks_.OfJob(job)) owner.uid = rank->segment.owner().uid;
+  ranks_.ForEach([&](RankPipeline& rank) {
+    if (rank.segment.owner().job == job) owner.uid = rank.segment.owner().uid;
+  });
   HOLDFAST_ASSIGN_OR_RETURN(RankLease rank, Reserve(owner, kParitySlots, slot_bytes, /*world=*/0));
   rank->connected.store(true);
   return rank;

@@ -7,11 +7,6 @@
 #include "storage/base/log.h"
 
 namespace holdfast::agent {
-namespace {
-bool ReportsCollective(RankPipeline& rank) {
-  return rank.connected.load() && rank.segment.control().phase(Phase::kCollective).open.load() != 0;
-}
-}  // namespace
 
 RankRegistry::RankRegistry(const RankOptions& options, Arena& arena, Volume& volume, Clock& clock)
     : options_(options),
@@ -69,6 +64,18 @@ std::vector<RankLease> RankRegistry::Select(const std::string* job) {
     if (job == nullptr || rank->segment.owner().job == *job) selected.push_back(RankLease(rank));
   }
   return selected;
+}
+
+void RankRegistry::ForEach(const std::function<void(RankPipeline&)>& visit) {
+  MutexLock lock(mutex_);
+  for (const auto& [key, rank] : ranks_) visit(*rank);
+  for (const auto& rank : retained_) visit(*rank);
+}
+
+bool RankRegistry::HasMemoryOf(const std::string& job) {
+  bool found = false;
+  ForEach([&](RankPipeline& rank) { found = found || rank.segment.owner().job == job; });
+  return found;
 }
 
 std::vector<RankLease> RankRegistry::All() { return Select(nullptr); }
@@ -154,22 +161,6 @@ LifeId RankRegistry::SetLife(LifeId life, LifeId unlabeled) {
 
 void RankRegistry::NotifySlotsChanged(const std::string& job, Rank rank) {
   events_->OnSlotsChanged(job, rank);
-}
-
-std::vector<RankStatus> RankRegistry::Snapshot() {
-  std::vector<RankStatus> result;
-  for (const RankLease& rank : All()) {
-    result.push_back({rank->segment.owner(), rank->segment.slot_bytes(), ReportsCollective(*rank),
-                      rank->segment.control().phase(Phase::kCollective).begun.load(),
-                      rank->slots.view().Snapshot()});
-  }
-  return result;
-}
-
-bool RankRegistry::InCollective() {
-  MutexLock lock(mutex_);
-  return std::any_of(ranks_.begin(), ranks_.end(),
-                     [](const auto& entry) { return ReportsCollective(*entry.second); });
 }
 
 void RankRegistry::Clear() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,15 +24,6 @@ struct RankOptions {
   uint64_t disk_every_steps = 0;  // 0: follow the coordinator's target
   uint64_t peer_every_steps = 0;  // 0: as often as the peers keep up
   SeenLife seen_life = {};        // the life that the agent followed before its start
-};
-
-/// What an operator and the metrics see of a rank.
-struct RankStatus {
-  SegmentOwner owner;
-  uint64_t slot_bytes = 0;
-  bool in_collective = false;
-  uint64_t collectives = 0;  // begun, as the rank's trainers report
-  std::vector<SlotStatus> slots;
 };
 
 /// The ranks that have memory on this node: the current pipeline of each rank, and the retained
@@ -58,6 +50,12 @@ class RankRegistry {
   RankLease FindHolder(const ShardKey& key);
   /// Returns all pipelines, parity and retained segments included.
   std::vector<RankLease> All();
+  /// Calls `visit` with each pipeline, for overviews. Makes no leases, so that a rank that is being
+  /// looked over can still be removed. `visit` is called with the mutex held: it must not block,
+  /// nor call the registry.
+  void ForEach(const std::function<void(RankPipeline&)>& visit);
+  /// Returns whether the job has memory on this node, retained segments included.
+  bool HasMemoryOf(const std::string& job);
   std::vector<RankLease> OfJob(const std::string& job);
   std::vector<RankLease> Retained();
   bool HasRetained();
@@ -81,9 +79,6 @@ class RankRegistry {
   /// Raised whenever a rank has another shard for its peers (see PeerSlots::NextForPeers).
   ChangeSignal& peer_versions() { return peer_versions_; }
 
-  std::vector<RankStatus> Snapshot();
-  /// Returns whether any connected trainer reports running collectives.
-  bool InCollective();
   /// Ends all pipelines without leases. The others end with their last lease.
   void Clear();
 

@@ -304,19 +304,19 @@ void TrainerServer::ReportRanks() {
   for (const auto& [key, incarnation] : processes_.goodbyes()) {
     ranks[key] = {key.first, incarnation, key.second, /*goodbye=*/true};
   }
-  for (const RankLease& rank : ranks_.All()) {
-    const SegmentOwner& owner = rank->segment.owner();
-    if (IsParity(owner.rank)) continue;
+  ranks_.ForEach([&](RankPipeline& rank) {
+    const SegmentOwner& owner = rank.segment.owner();
+    if (IsParity(owner.rank)) return;
     const RankKey key{owner.job, owner.rank};
-    const auto busy = rank->slots.view().Unsealed();
+    const auto busy = rank.slots.view().Unsealed();
     if (busy) {
       ranks[key] = {owner.job, *busy, owner.rank};
     } else if (processes_.Runs(key) && sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
       // The process is alive and has not connected to the restarted agent yet.
-      const auto newest = rank->slots.view().SealedVersions();
+      const auto newest = rank.slots.view().SealedVersions();
       if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};
     }
-  }
+  });
   for (const auto& [id, session] : sessions_.all()) {
     const bool joins =
         session->state == Session::State::kJoining || session->state == Session::State::kReady;

@@ -16,6 +16,7 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "agent/pipeline/node.h"
+#include "agent/pipeline/rank_status.h"
 #include "agent/server/agent_identity.h"
 #include "agent/server/data_service.h"
 #include "agent/server/fetcher.h"
@@ -276,7 +277,7 @@ Status AgentApplication::Serve() {
   if (config_.peers_enabled) {
     const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
     TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
-    options.is_busy = [this] { return node_->ranks().InCollective(); };
+    options.is_busy = [this] { return InCollective(node_->ranks()); };
     HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
     data_->ShowPeers(*peer_server_);
   }

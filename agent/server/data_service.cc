@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "agent/pipeline/rank_status.h"
 #include "coordinator/api/convert.h"
 #include "storage/base/log.h"
 #include "storage/format/checksum.h"
@@ -290,7 +291,7 @@ grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpReque
   const ArenaUsage usage = arena_.usage();
   const Scrubber::Counts scrub = node_.scrub_counts();
   json ranks = json::array();
-  for (const RankStatus& rank : node_.ranks().Snapshot()) {
+  for (const RankStatus& rank : StatusOf(node_.ranks())) {
     json slots = json::array();
     for (const SlotStatus& slot : rank.slots) {
       slots.push_back({{"slot", slot.info.slot},

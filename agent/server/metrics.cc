@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "agent/pipeline/rank_status.h"
+
 namespace holdfast::agent {
 namespace {
 using coord::MetricsPage;
@@ -91,7 +93,7 @@ void ShowSlots(Node& node, MetricsPage& page) {
     VersionId newest;
   };
   std::map<std::string, Slots> jobs;
-  for (const RankStatus& rank : node.ranks().Snapshot()) {
+  for (const RankStatus& rank : StatusOf(node.ranks())) {
     Slots& slots = jobs[rank.owner.job];
     for (const SlotStatus& slot : rank.slots) {
       ++slots.by_state[static_cast<size_t>(slot.info.state)];

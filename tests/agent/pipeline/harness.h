@@ -13,6 +13,7 @@
 #include "agent/api/socket.h"
 #include "agent/arena/arena.h"
 #include "agent/pipeline/node.h"
+#include "agent/pipeline/rank_status.h"
 #include "storage/base/mutex.h"
 #include "storage/io/sim_directory.h"
 #include "storage/volume/volume.h"
@@ -211,7 +212,7 @@ class TestNode {
   void KillKeeper();
   std::string socket() const { return dir_ + "/agent.sock"; }
   /// Returns the slots of the first rank.
-  std::vector<SlotStatus> Slots() const { return node->ranks().Snapshot().at(0).slots; }
+  std::vector<SlotStatus> Slots() const { return StatusOf(node->ranks()).at(0).slots; }
   std::string data_dir() const { return dir_ + "/data"; }
   /// Returns the paths of all files under data_dir().
   std::vector<std::string> DataFiles() const;

@@ -283,7 +283,7 @@ TEST_F(HostileTest, ProgressThatGoesBackFailsThatSave) {
   ASSERT_TRUE(begun);
   PublishProgress(trainer_->progress(begun->slot), 2'000'000);
   EXPECT_TRUE(Eventually([&] {
-    for (const auto& rank : node_.node->ranks().Snapshot()) {
+    for (const auto& rank : StatusOf(node_.node->ranks())) {
       if (rank.owner.job == "job" && rank.slots[begun->slot].checksummed > 0) return true;
     }
     return false;

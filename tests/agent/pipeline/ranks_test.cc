@@ -27,6 +27,17 @@ TEST_F(RankRegistryTest, ARankWithASecondLeaseIsNotRemoved) {
   EXPECT_FALSE(ranks_->Find("job", Rank{0}));
 }
 
+TEST_F(RankRegistryTest, AnOverviewMakesNoLease) {
+  const auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank);
+  ranks_->ForEach([&](RankPipeline& visited) {
+    EXPECT_EQ(&visited, rank->get());
+    EXPECT_TRUE(rank->IsOnly());
+  });
+  EXPECT_TRUE(ranks_->HasMemoryOf("job"));
+  EXPECT_FALSE(ranks_->HasMemoryOf("other"));
+}
+
 TEST_F(RankRegistryTest, ACopiedLeaseCountsAndAMovedOneDoesNot) {
   auto rank = Reserve("job", Rank{0});
   ASSERT_TRUE(rank);
