@@ -16,7 +16,7 @@ constexpr VersionId kVersion{Incarnation{1}, Step{4}};
 class DamageTrackerTest : public PartsTest {
  protected:
   void SetUp() override {
-    PartsTest::SetUp();
+    ASSERT_NO_FATAL_FAILURE(PartsTest::SetUp());
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
     shards_ = std::make_unique<MemoryShards>("node-0", *ranks_, *damage_);
     const auto rank = Reserve("job", Rank{0});

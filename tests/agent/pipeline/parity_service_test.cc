@@ -13,7 +13,7 @@ namespace {
 class ParityServiceTest : public PartsTest {
  protected:
   void SetUp() override {
-    PartsTest::SetUp();
+    ASSERT_NO_FATAL_FAILURE(PartsTest::SetUp());
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
     source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *damage_, *volume_, peers_);
     reach_ = std::make_unique<PeerReach>(peers_, "node-0", Clock::Real());
@@ -34,7 +34,7 @@ class ParityServiceTest : public PartsTest {
                                   1);
   }
   void TearDown() override {
-    parity_->Clear();
+    if (parity_ != nullptr) parity_->Clear();
     background_.Stop();
     PartsTest::TearDown();
   }
