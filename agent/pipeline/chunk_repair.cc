@@ -32,7 +32,7 @@ bool IsGood(const ShardSeal& seal, uint64_t chunk, std::span<const std::byte> by
 /// Finds good chunks of one shard: in the node's other tier, or decoded by the parity group.
 class ChunkFinder {
  public:
-  ChunkFinder(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare,
+  ChunkFinder(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare,
               const ShardSeal& seal)
       : tools_(tools), slots_(slots), prepare_(prepare), seal_(seal) {}
 
@@ -116,7 +116,7 @@ class ChunkFinder {
     const ShardIdentity& identity = prepare_.identity;
     Cancellation cancellation;
     const GroupAccess access = tools_.Group(*prepare_.group, identity.job, identity.version,
-                                            prepare_.incarnation, cancellation);
+                                            prepare_.current, cancellation);
     const Status status = DecodeRanges(
         access, identity, ranges,
         [this](uint64_t bytes) {
@@ -130,14 +130,14 @@ class ChunkFinder {
 
   const RestoreTools& tools_;
   RankSlots* const slots_;  // nullptr: the shard has no memory on this node
-  const PrepareShard& prepare_;
+  const PrepareTask& prepare_;
   const ShardSeal& seal_;
   std::vector<std::byte> buffer_;
   std::unique_ptr<ShardChunks> disk_;
   std::atomic<uint64_t> decoded_{0};
 };
 
-Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+Status CheckDigest(const PrepareTask& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
   return DataLossError(
       fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
@@ -187,7 +187,7 @@ Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardK
   return bad;
 }
 
-Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       uint32_t slot) {
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
@@ -208,7 +208,7 @@ Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
   return Status::Ok();
 }
 
-Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
+Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, tools.volume.ReadSeal(key));
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
@@ -230,7 +230,7 @@ Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareSh
 }
 
 Result<ShardSeal> FillFromDisk(
-    const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+    const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
     const std::function<Result<std::span<std::byte>>(uint64_t image_bytes)>& lease) {
   const auto none = [&] {
     return Fail(NotFoundError(ToString(prepare.identity.key()) + " is not on this node's disk"));

@@ -21,15 +21,15 @@ Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardK
 /// reading them. OK: the replica is intact and reported as stored. On an error the remaining bad
 /// chunks stay bad, and a later directive may succeed. Only IoError means that the device does not
 /// keep the bytes. Blocks; run it on a worker.
-Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       uint32_t slot);
-Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare);
+Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare);
 
 /// Fills a leased slot with a shard of which this node's disk has a damaged replica: reads the good
 /// chunks from disk and decodes the others. `lease` is called once with the image's length.
 /// NotFound: the disk has no replica of the committed image.
 Result<ShardSeal> FillFromDisk(
-    const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+    const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
     const std::function<Result<std::span<std::byte>>(uint64_t image_bytes)>& lease);
 
 }  // namespace holdfast::agent

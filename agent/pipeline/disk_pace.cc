@@ -12,17 +12,16 @@ bool DiskPace::IsEligible(VersionId version, const JobState* job) const {
   return !target_taken && version.step >= job->disk_target_step && IsOnInterval(version);
 }
 
-bool DiskPace::IsLateParity(VersionId version, const JobState* job) {
-  return job != nullptr && job->for_parity && job->disk_committed == version;
+bool DiskPace::IsLateParity(const DiskCandidate& candidate, const JobState* job) {
+  return job != nullptr && candidate.parity && job->disk_committed == candidate.version;
 }
 
 std::optional<uint32_t> DiskPace::Choose(std::span<const DiskCandidate> candidates,
                                          const JobState* job) {
   const DiskCandidate* first = nullptr;
   for (const DiskCandidate& candidate : candidates) {
-    const VersionId version = candidate.version;
-    if (!IsEligible(version, job) && !IsLateParity(version, job)) continue;
-    if (first == nullptr || version < first->version) first = &candidate;
+    if (!IsEligible(candidate.version, job) && !IsLateParity(candidate, job)) continue;
+    if (first == nullptr || candidate.version < first->version) first = &candidate;
   }
   if (first == nullptr) return std::nullopt;
   previous_ = std::exchange(started_, std::max(started_, first->version));

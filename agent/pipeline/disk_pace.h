@@ -12,6 +12,7 @@ namespace holdfast::agent {
 struct DiskCandidate {
   uint32_t slot = 0;
   VersionId version;
+  bool parity = false;  // a parity shard
 };
 
 /// Decides which versions one rank writes to disk. Only a version that every rank writes can be
@@ -42,7 +43,7 @@ class DiskPace {
 
  private:
   /// Returns whether this is parity of the version that is already committed at disk.
-  static bool IsLateParity(VersionId version, const JobState* job);
+  static bool IsLateParity(const DiskCandidate& candidate, const JobState* job);
 
   uint64_t every_;
   VersionId started_;   // newest version chosen so far

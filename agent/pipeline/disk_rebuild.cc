@@ -58,7 +58,7 @@ class SparseImage {
 
 /// Returns the parts of the seal that are known before the shard is decoded. A rank's seal comes
 /// from the group and is complete; a parity seal has no checksums yet.
-Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareShard& prepare,
+Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareTask& prepare,
                                const RestoreTools& tools) {
   const ShardIdentity& identity = prepare.identity;
   if (!IsParity(identity.rank)) {
@@ -85,7 +85,7 @@ Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareShard& pr
   return seal;
 }
 
-Status CheckDecodedDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+Status CheckDecodedDigest(const PrepareTask& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
   return DataLossError(
       fmt::format("{} was decoded with digest {:016x}; the committed one is {:016x}",
@@ -126,15 +126,15 @@ Status DecodeWindow(const GroupAccess& access, const ShardIdentity& identity, ui
 
 }  // namespace
 
-Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare) {
+Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   if (!prepare.group) {
     return InvalidArgumentError("the directive for " + ToString(prepare.identity.key()) +
                                 " names no parity group");
   }
   const ShardIdentity& identity = prepare.identity;
   Cancellation cancellation;
-  const GroupAccess access = tools.Group(*prepare.group, identity.job, identity.version,
-                                         prepare.incarnation, cancellation);
+  const GroupAccess access =
+      tools.Group(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(access, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   // The coordinator repeats the directive: do not make peers decode a shard for which

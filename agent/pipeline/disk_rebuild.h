@@ -11,6 +11,6 @@ namespace holdfast::agent {
 /// checked against its seal before it is written; the digest of a parity shard is checked before it
 /// is published. On success the shard is durable and reported. OutOfSpace: the disks have no room.
 /// Blocks.
-Status RebuildOnDisk(const RestoreTools& tools, const PrepareShard& prepare);
+Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare);
 
 }  // namespace holdfast::agent

@@ -5,6 +5,7 @@
 namespace holdfast::agent {
 
 std::vector<DiskCandidate> DiskSlots::DiskCandidates() const {
+  const bool parity = IsParity(table_.segment.owner().rank);
   std::vector<DiskCandidate> candidates;
   for (uint32_t slot = 0; slot < table_.entries.size(); ++slot) {
     const SlotTable::Entry& entry = table_.entries[slot];
@@ -13,7 +14,7 @@ std::vector<DiskCandidate> DiskSlots::DiskCandidates() const {
     const bool sealed =
         entry.phase == SlotTable::Phase::kSealed && entry.verified && !entry.damaged;
     const bool copying = entry.phase == SlotTable::Phase::kCopying;
-    if (sealed || copying) candidates.push_back({slot, entry.version});
+    if (sealed || copying) candidates.push_back({slot, entry.version, parity});
   }
   return candidates;
 }

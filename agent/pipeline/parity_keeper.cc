@@ -14,7 +14,6 @@
 namespace holdfast::agent {
 
 JobState ForParity(JobState job) {
-  job.for_parity = true;
   job.memory_committed = job.peer_committed;
   job.group.reset();
   return job;

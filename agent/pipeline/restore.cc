@@ -26,7 +26,7 @@ constexpr std::chrono::minutes kRebuildTime(5);
 constexpr uint64_t kChunksPerChecker = 128;  // minimum per thread: 128 MiB
 constexpr uint64_t kCheckersMax = 4;
 
-Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
+Status CheckDigest(const PrepareTask& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
   return Status(ErrorCode::kDataLoss,
                 fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
@@ -36,7 +36,7 @@ Status CheckDigest(const PrepareShard& prepare, const ShardSeal& seal) {
 // Restores from the slot that already has the version, after a repair of its bad chunks. Returns
 // nothing when another source must be tried.
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
-                                      const PrepareShard& prepare) {
+                                      const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   auto slot = slots.pins().Pin(key.version, SlotPins::Find::kIncludeUnchecked);
   if (!slot) return std::nullopt;
@@ -131,7 +131,7 @@ class FillingSlot {
 };
 
 // Checks the identity of a filled slot, then seals and reports it.
-Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                   FillingSlot& filling, ShardSeal seal) {
   seal.parts.clear();
   seal.image_header.clear();
@@ -158,7 +158,7 @@ void ReportBadOnDisk(const RestoreTools& tools, const ShardKey& key, const Statu
   }
 }
 
-Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   Status status;
   bool wrong_digest = false;
@@ -188,7 +188,7 @@ Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareSh
   return status;
 }
 
-Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   const ShardIdentity& identity = prepare.identity;
   HOLDFAST_ASSIGN_OR_RETURN(
       auto stream, tools.fetcher.Open(prepare.source_address, identity.key(), prepare.tier));
@@ -207,7 +207,7 @@ Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareSh
 }
 
 // Has the group's members decode the shard into a leased slot, and checks it.
-Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                          std::optional<FillingSlot>& filling) {
   const ShardIdentity& identity = prepare.identity;
   if (!prepare.group) {
@@ -215,8 +215,8 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
                                      " names no parity group"));
   }
   Cancellation cancellation;
-  const GroupAccess access = tools.Group(*prepare.group, identity.job, identity.version,
-                                         prepare.incarnation, cancellation);
+  const GroupAccess access =
+      tools.Group(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
   const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
   ShardSeal seal;
   // A parity shard's length follows from the plan; a rank's shard needs the seal first.
@@ -250,7 +250,7 @@ Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const Prep
 }
 
 // Copies the shard from the rank's retained segment.
-Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare,
+Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       ShardReader& reader) {
   const ShardSeal& seal = reader.seal();
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
@@ -270,7 +270,7 @@ Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
   return SealFilled(tools, slots, prepare, filling, seal);
 }
 
-Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   std::optional<FillingSlot> filling;
   const auto lease = [&](uint64_t image_bytes) -> Result<std::span<std::byte>> {
     HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
@@ -299,7 +299,7 @@ Status Publish(const RestoreTools& tools, std::span<const std::byte> image, cons
 
 // Verifies the replica on disk and repairs its bad chunks. NotFound: there is no replica, or the
 // disk cannot keep it.
-Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
+Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
   Status status = CheckDigest(prepare, stored);
@@ -321,7 +321,7 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const Prepare
 }
 
 // Writes the shard from memory to disk. NotFound: memory has no good replica.
-Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.pins().Pin(key.version));
   const auto publish = [&]() -> Status {
@@ -354,7 +354,7 @@ Status VerifySlot(Segment& segment, uint32_t slot) {
                             ToString(seal.identity.key()), slot, bad));
 }
 
-Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareShard& prepare) {
+Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   if (std::optional<Status> done = UseSlotInMemory(tools, slots, prepare)) return *done;
   if (prepare.tier == Tier::kPeer) return RebuildFromGroup(tools, slots, prepare);
   if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
@@ -367,7 +367,7 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
                                                   ToString(prepare.identity.key())));
 }
 
-Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareShard& prepare) {
+Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
   Status status = UseShardOnDisk(tools, slots, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;
   if (slots != nullptr) {

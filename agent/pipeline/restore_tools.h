@@ -13,6 +13,11 @@
 
 namespace holdfast::agent {
 
+/// A directive that the agent executes.
+struct PrepareTask : PrepareShard {
+  Incarnation current;  // the job's incarnation when the task began, for requests to peers
+};
+
 /// The parts of the node that restores, repairs and version readers use. All outlive them and are
 /// thread-safe.
 struct RestoreTools {

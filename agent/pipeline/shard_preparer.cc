@@ -45,15 +45,15 @@ void ShardPreparer::Apply(PrepareShard prepare) {
 void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
-  if (const JobState* job = jobs_.Find(key.job)) prepare.incarnation = job->incarnation;
-  running_[{key, into}].push_back(prepare.request);
+  const JobState* job = jobs_.Find(key.job);
+  PrepareTask task{std::move(prepare), job == nullptr ? Incarnation{} : job->incarnation};
+  running_[{key, into}].push_back(task.request);
   // Restores to disk take long and are not urgent: they must not delay restores to memory.
   Executor& executor = into == Tier::kDisk ? repairs_ : tools_.workers;
-  const bool posted = executor.Post([this, prepare = std::move(prepare), rank = std::move(rank)] {
-    const Status status = Run(prepare, rank.get());
-    loop_.Post([this, key = prepare.identity.key(), into = prepare.into, status] {
-      Finish(key, into, status);
-    });
+  const bool posted = executor.Post([this, task = std::move(task), rank = std::move(rank)] {
+    const Status status = Run(task, rank.get());
+    loop_.Post(
+        [this, key = task.identity.key(), into = task.into, status] { Finish(key, into, status); });
   });
   if (!posted) Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
 }
@@ -74,10 +74,9 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   if (!image) return refuse(image.error());
   const JobState* known = jobs_.Find(key.job);
   const JobState job = known == nullptr ? JobState{} : *known;
-  prepare.incarnation = job.incarnation;
   running_[{key, into}].push_back(prepare.request);
-  auto task = [this, prepare = std::move(prepare), job = ForParity(job),
-               bytes = image->image_bytes()] {
+  auto task = [this, prepare = PrepareTask{std::move(prepare), job.incarnation},
+               job = ForParity(job), bytes = image->image_bytes()] {
     const ShardKey shard = prepare.identity.key();
     auto rank = memory_.ReserveParity(shard.job, shard.rank, bytes);
     Status status = rank ? Status::Ok() : rank.error();
@@ -92,7 +91,7 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
 }
 
-Status ShardPreparer::Run(const PrepareShard& prepare, RankPipeline* rank) const {
+Status ShardPreparer::Run(const PrepareTask& prepare, RankPipeline* rank) const {
   RankSlots* slots = rank == nullptr ? nullptr : &rank->slots;
   return prepare.into == Tier::kDisk ? BringToDisk(tools_, slots, prepare)
                                      : BringIntoMemory(tools_, *slots, prepare);

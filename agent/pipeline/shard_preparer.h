@@ -49,7 +49,7 @@ class ShardPreparer {
   /// No trainer has reserved memory for a parity shard, so the task reserves it first.
   void StartParity(PrepareShard prepare);
   /// Threads: any. `rank` may be nullptr only for a restore to disk.
-  Status Run(const PrepareShard& prepare, RankPipeline* rank) const;
+  Status Run(const PrepareTask& prepare, RankPipeline* rank) const;
   void Finish(const ShardKey& key, Tier into, const Status& status);
 
   const RestoreTools& tools_;

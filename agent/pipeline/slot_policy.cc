@@ -17,7 +17,7 @@ int FreeOrder(const SlotInfo& slot, const JobState& job) {
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
   if (job.memory_committed == version || job.peer_committed == version) return 0;
   // Another member failed and the target has moved past this parity: it can never be committed.
-  if (job.for_parity && version.incarnation == job.incarnation &&
+  if (slot.parity && version.incarnation == job.incarnation &&
       version.step < job.peer_target_step) {
     return 1;
   }

@@ -18,6 +18,7 @@ struct SlotInfo {
   bool held = false;        // for an undecided restore, or while its parity is being built
   bool other_life = false;  // sealed in another life of the coordinator's store
   bool disk_done = false;   // the write to disk has ended, successfully or not
+  bool parity = false;      // a parity shard
 };
 
 /// Returns the sealed slots that may be freed now, in the order in which to free them. Enforces the

@@ -40,7 +40,7 @@ bool SlotTable::IsOfOtherLife(const Entry& entry) const {
 std::vector<uint32_t> SlotTable::Freeable(VersionId for_restore) const {
   const std::vector<SlotInfo> slots = Infos();
   std::vector<uint32_t> freeable = FreeableSlots(slots, job());
-  if (!freeable.empty() || job() == nullptr || !job()->for_parity) return freeable;
+  if (!freeable.empty() || job() == nullptr || !IsParity(segment.owner().rank)) return freeable;
   for (const SlotInfo& slot : slots) {
     if (slot.state != SlotState::kSealed || slot.in_use || slot.held) continue;
     if (slot.version >= for_restore || slot.version == job()->peer_committed) continue;
@@ -122,6 +122,7 @@ std::vector<SlotInfo> SlotTable::Infos() const {
     info.held = held == entry.version || peer_version == entry.version;
     info.other_life = IsOfOtherLife(entry);
     info.disk_done = entry.disk == Disk::kDone;
+    info.parity = IsParity(segment.owner().rank);
     switch (entry.phase) {
       case Phase::kFree:
         info.state = SlotState::kFree;

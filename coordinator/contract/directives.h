@@ -40,8 +40,6 @@ struct JobState {
   /// The agent removes all shards of incarnations up to `incarnation`, also from disk. Other fields
   /// are ignored.
   bool forget = false;
-  /// Not sent. The agent adapted the state to parity shards (see ForParity).
-  bool for_parity = false;
   bool operator==(const JobState&) const = default;
 };
 
@@ -57,7 +55,6 @@ struct PrepareShard {
   uint64_t digest = 0;  // 0: any
   /// At tier peer: the group in the version's incarnation, which decodes the shard.
   std::optional<GroupPlan> group = {};
-  Incarnation incarnation = {};  // not sent: the job's current one, which the agent fills in
   bool operator==(const PrepareShard&) const = default;
 };
 

@@ -72,14 +72,14 @@ TEST(SlotPolicy, TheVersionCommittedAtPeerStaysUntilANewerOneIs) {
 }
 
 TEST(SlotPolicy, ObsoleteParityIsFreed) {
-  const std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
+  std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
+  for (SlotInfo& slot : slots) slot.parity = true;
   JobState job = Job(1, V(1, 3));  // committed at peer
   job.peer_target_step = Step{5};
-  job.for_parity = true;
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
   job.peer_target_step = Step{6};  // 1-5 failed on another member
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
-  job.for_parity = false;
+  for (SlotInfo& slot : slots) slot.parity = false;
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
 }
 
@@ -213,9 +213,9 @@ TEST(DiskPace, LateParityIsWrittenAfterItsVersion) {
   JobState job = Job(1, std::nullopt);
   job.disk_committed = V(1, 5);
   job.disk_target_step = Step{9};
-  const std::vector<DiskCandidate> held = {{0, V(1, 4)}, {1, V(1, 5)}};
+  std::vector<DiskCandidate> held = {{0, V(1, 4)}, {1, V(1, 5)}};
   EXPECT_FALSE(pace.Choose(held, &job).has_value()) << "a rank's shard is on disk already";
-  job.for_parity = true;
+  for (DiskCandidate& candidate : held) candidate.parity = true;
   EXPECT_EQ(pace.Choose(held, &job), 1U);
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 9)}}, &job), 0U) << "the target";
 }
