@@ -18,6 +18,7 @@ case "${1:-}" in
     packages+=(
       libseccomp-dev
       munge
+      prometheus
       slurm-wlm
       systemd
     )

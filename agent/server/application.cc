@@ -284,7 +284,7 @@ Status AgentApplication::Serve() {
   link_->Start(*node_, data_address_);
   gpus_ = std::make_unique<GpuWatch>(config_.nvml_library);
   telemetry_ = std::make_unique<TelemetrySender>(*node_, *gpus_, *link_);
-  if (!config_.metrics_listen.empty()) HOLDFAST_RETURN_IF_ERROR(ServeMetrics());
+  if (config_.metrics.enabled()) HOLDFAST_RETURN_IF_ERROR(ServeMetrics());
   const ArenaUsage usage = arena_->usage();
   Log(LogLevel::kInfo, "AgentReady",
       {Kv("cluster", config_.cluster), Kv("node", config_.node), Kv("run_dir", config_.run_dir),
@@ -303,10 +303,12 @@ Status AgentApplication::ServeMetrics() {
                          peer_received_bytes_,
                          peer_server_.get(),
                          workers_.get()};
-  HOLDFAST_ASSIGN_OR_RETURN(metrics_, coord::MetricsServer::Start(config_.metrics_listen, [parts] {
-                              return CollectMetrics(parts);
-                            }));
-  Log(LogLevel::kInfo, "MetricsListening", {Kv("address", metrics_->address())});
+  HOLDFAST_ASSIGN_OR_RETURN(
+      metrics_, coord::MetricsServer::Start(config_.metrics, {config_.tls.cert, config_.tls.key},
+                                            [parts] { return CollectMetrics(parts); }));
+  Log(LogLevel::kInfo, "MetricsListening",
+      {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
+       Kv("textfile", config_.metrics.textfile)});
   return Status::Ok();
 }
 

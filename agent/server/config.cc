@@ -8,7 +8,6 @@
 #include <set>
 
 #include "agent/api/segment_layout.h"
-#include "coordinator/metrics/metrics_server.h"
 #include "storage/base/endpoint.h"
 #include "storage/base/ids.h"
 
@@ -83,7 +82,7 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("gpus.nvml_library", &nvml_library,
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
-  schema.Add("metrics.listen", &metrics_listen, coord::kMetricsListenHelp);
+  metrics.Bind(schema);
   schema.Add("drills.enabled", &drills_enabled,
              "Inject the failures of `holdfast drill`: any client that reaches data_listen can "
              "then end trainers, this agent and its memory.");
@@ -137,7 +136,7 @@ Status AgentConfig::Check() const {
     return InvalidArgumentError(
         fmt::format("workers.log_dir '{}' is not an absolute path", workers_log_dir));
   }
-  HOLDFAST_RETURN_IF_ERROR(coord::CheckMetricsListen(metrics_listen));
+  HOLDFAST_RETURN_IF_ERROR(coord::CheckMetrics(metrics, {tls.cert, tls.key}));
   auto named = Labels();
   if (!named) return named.error();
   auto level = ParseLogLevel(log_level);

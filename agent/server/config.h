@@ -7,6 +7,7 @@
 
 #include "agent/peers/config.h"
 #include "coordinator/api/channel.h"
+#include "coordinator/metrics/metrics_options.h"
 #include "storage/base/config.h"
 #include "storage/base/log.h"
 
@@ -41,8 +42,7 @@ struct AgentConfig {
   std::string workers_address = "127.0.0.1";
   std::string workers_log_dir = "/var/log/holdfast";
   std::string nvml_library = "libnvidia-ml.so.1";
-  std::string metrics_listen;
-
+  coord::MetricsOptions metrics;
   bool drills_enabled = false;
 
   /// Adds every field to `schema`. The configuration must outlive the schema.

@@ -23,11 +23,11 @@ constexpr MetricSpec kSlots{"holdfast_agent_slots",
                             Kind::kGauge,
                             "Slots of the job's segments, by state: `free`, `leased` (being copied "
                             "to) or `sealed`.",
-                            {"job", "state"}};
+                            {"holdfast_job", "state"}};
 constexpr MetricSpec kSealedStep{"holdfast_agent_sealed_step",
                                  Kind::kGauge,
                                  "Newest step that any rank of this node has sealed in memory.",
-                                 {"job"}};
+                                 {"holdfast_job"}};
 constexpr MetricSpec kDiskShards{"holdfast_agent_disk_shards", Kind::kGauge,
                                  "Shards published on this node's disks."};
 constexpr MetricSpec kDiskFree{"holdfast_agent_disk_free_bytes", Kind::kGauge,
@@ -76,11 +76,17 @@ constexpr MetricSpec kGpuErrors{
     "Errors of GPUs that the driver reported (Xids), by the driver's GPU index.",
     {"device", "xid"}};
 
-constexpr const MetricSpec* kAll[] = {
-    &kSessions,   &kBudget,     &kReserved,    &kSegments,        &kSlots,        &kSealedStep,
-    &kDiskShards, &kDiskFree,   &kScrubPasses, &kScrubBytes,      &kScrubDamaged, &kPeerReceived,
-    &kPeerSent,   &kPeerFrames, &kPeerStreams, &kPeerConnections, &kPeerYielded,  &kWorkers,
-    &kDigests,    &kGaps,       &kGpuErrors};
+constexpr const MetricSpec* kAll[] = {&kSessions,     &kBudget,
+                                      &kReserved,     &kSegments,
+                                      &kSlots,        &kSealedStep,
+                                      &kDiskShards,   &kDiskFree,
+                                      &kScrubPasses,  &kScrubBytes,
+                                      &kScrubDamaged, &kPeerReceived,
+                                      &kPeerSent,     &kPeerFrames,
+                                      &kPeerStreams,  &kPeerConnections,
+                                      &kPeerYielded,  &kWorkers,
+                                      &kDigests,      &kGaps,
+                                      &kGpuErrors,    &coord::kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "client/cli/coordinator_client.h"
 #include "client/cli/text.h"
+#include "coordinator/api/node_warning.h"
 
 namespace holdfast::cli {
 
@@ -22,27 +22,6 @@ constexpr uint64_t kAbortsMax = 3;
 bool IsSet(const coordinator::Version& version) { return version.incarnation() != 0; }
 
 std::string Name(const coordinator::Version& version) { return ToString(FromProto(version)); }
-
-/// Returns whether an agent's warning reports a full disk. Agents' own warnings begin with
-/// "disk full".
-bool ReportsDiskFull(const std::string& warning) {
-  std::string lower;
-  for (char c : warning) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower.find("disk full") != std::string::npos ||
-         lower.find("outofspace") != std::string::npos ||
-         lower.find("no space left") != std::string::npos;
-}
-
-/// Returns the stable code of a condition that an agent reports.
-std::string CodeOf(const std::string& warning) {
-  if (ReportsDiskFull(warning)) return "DISK_FULL";
-  if (warning.starts_with("quarantined files")) return "QUARANTINED_FILES";
-  if (warning.starts_with("disk failed")) return "DISK_FAILED";
-  if (warning.starts_with("io_uring is refused")) return "IO_URING_REFUSED";
-  if (warning.starts_with("the keeper is lost")) return "KEEPER_LOST";
-  if (warning.starts_with("the keeper ")) return "KEEPER_SHARED";
-  return "NODE_WARNING";
-}
 
 void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vector<Finding>& out) {
   std::string subject = "node " + node.node();
@@ -64,8 +43,9 @@ void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vecto
   }
   bool full = false;
   for (const std::string& warning : node.warnings()) {
-    full = full || ReportsDiskFull(warning);
-    out.push_back({CodeOf(warning), HealthLevel::kWarn, subject, warning});
+    const std::string_view code = coord::NodeWarningCode(warning);
+    full = full || code == "DISK_FULL";
+    out.push_back({std::string(code), HealthLevel::kWarn, subject, warning});
   }
   // 0 without a warning: an agent without data directories.
   if (!full && node.disk_free_percent() > 0 && node.disk_free_percent() < kDiskLowPercent) {

@@ -54,6 +54,10 @@ prometheus::ClientMetric& MetricsPage::Add(const MetricSpec& spec,
       std::find_if(families_.begin(), families_.end(),
                    [&](const prometheus::MetricFamily& one) { return one.name == spec.name; });
   if (family == families_.end()) family = families_.insert(family, FamilyOf(spec));
+  if (family->metric.size() >= kSeriesMax) {
+    ++dropped_count_;
+    return dropped_ = {};
+  }
   prometheus::ClientMetric& metric = family->metric.emplace_back();
   const auto* name = spec.labels.begin();
   for (const std::string_view value : labels) {
@@ -79,6 +83,11 @@ void MetricsPage::SetSummary(const MetricSpec& spec, std::vector<double> seen,
   for (const double quantile : {0.5, 0.9, 1.0}) {
     metric.summary.quantile.push_back({quantile, Quantile(seen, quantile)});
   }
+}
+
+std::vector<prometheus::MetricFamily> MetricsPage::Take() && {
+  Set(kDroppedSeries, static_cast<double>(dropped_count_));
+  return std::move(families_);
 }
 
 std::string DescribeMetrics(MetricSpecs specs) {

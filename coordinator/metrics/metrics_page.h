@@ -24,10 +24,18 @@ struct MetricSpec {
 
 using MetricSpecs = std::span<const MetricSpec* const>;
 
+/// Most series of one metric on a page, so that labels stay bounded with any number of jobs.
+inline constexpr size_t kSeriesMax = 10'000;
+/// On the page of every program.
+inline constexpr MetricSpec kDroppedSeries{
+    "holdfast_metrics_dropped_series", MetricKind::kGauge,
+    "Series that this page lacks: a metric has at most 10,000."};
+
 /// The values of metrics at one instant. Thread-compatible.
 class MetricsPage {
  public:
-  /// Makes a family for each of `specs`, in their order, also for those without values.
+  /// Makes a family for each of `specs`, in their order, also for those without values. A metric
+  /// keeps the first kSeriesMax values; further ones count in kDroppedSeries.
   explicit MetricsPage(MetricSpecs specs);
 
   /// Sets a gauge or counter. `labels` are the values of the labels of `spec`, in order.
@@ -37,13 +45,15 @@ class MetricsPage {
   void SetSummary(const MetricSpec& spec, std::vector<double> seen,
                   std::initializer_list<std::string_view> labels = {});
 
-  std::vector<prometheus::MetricFamily> Take() && { return std::move(families_); }
+  std::vector<prometheus::MetricFamily> Take() &&;
 
  private:
   prometheus::ClientMetric& Add(const MetricSpec& spec,
                                 std::initializer_list<std::string_view> labels);
 
   std::vector<prometheus::MetricFamily> families_;
+  prometheus::ClientMetric dropped_;  // takes the value of a series that the page lacks
+  size_t dropped_count_ = 0;
 };
 
 /// Returns the rows of the table in docs/metrics.md.

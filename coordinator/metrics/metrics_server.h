@@ -3,47 +3,55 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "coordinator/metrics/metrics_options.h"
 #include "coordinator/metrics/metrics_page.h"
+#include "coordinator/metrics/metrics_textfile.h"
+#include "storage/base/endpoint.h"
+#include "storage/base/fd.h"
 #include "storage/base/status.h"
-
-namespace prometheus {
-class Collectable;
-class Exposer;
-}  // namespace prometheus
 
 namespace holdfast::coord {
 
-/// Help text of the key `metrics.listen`, for both programs.
-inline constexpr const char* kMetricsListenHelp =
-    "Serve metrics to Prometheus at http://HOST:PORT/metrics, on a loopback address only: there is "
-    "no TLS and no password. Port 0 takes a free one and logs it. Empty: no metrics.";
-
-/// Accepts an empty value, or a loopback address with a port; anything else is InvalidArgument.
-Status CheckMetricsListen(const std::string& listen);
-
-/// Answers each GET /metrics with a page from `collect`. The destructor waits for running requests,
-/// and up to two seconds for the HTTP library's threads to notice the end.
+/// Publishes a program's metrics: answers each GET /metrics with a page from `collect`, and writes
+/// pages to the text file. The process must ignore SIGPIPE.
 class MetricsServer {
  public:
-  /// The server's threads call it, at most two at once. It must not block for long.
+  /// Several threads call it at once. It must not block for long.
   using Collect = std::function<MetricsPage()>;
 
-  /// Starts the server. InvalidArgument as in CheckMetricsListen; Unavailable if the port is in
-  /// use.
-  static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen, Collect collect);
+  /// Starts what `options` name. Errors as from CheckMetrics; Unavailable if the address is in use
+  /// or cannot be bound.
+  static Result<std::unique_ptr<MetricsServer>> Start(const MetricsOptions& options,
+                                                      const MetricsTls& tls, Collect collect);
+  /// Ends open connections at once.
   ~MetricsServer();
 
-  /// Returns the listening address, with the port that was bound.
+  /// Returns the listening address, with the port that was bound; empty: no address.
   const std::string& address() const { return address_; }
+  /// Returns whether the address is https.
+  bool https() const { return https_; }
 
  private:
   MetricsServer() = default;
+  Status Listen();
+  void Serve();
+  void Answer(UniqueFd socket);
+  /// Returns the complete answer to a request.
+  std::string Respond(const std::string& head);
 
+  MetricsOptions options_;
+  MetricsTls tls_;
+  Collect collect_;
   std::string address_;
-  std::shared_ptr<prometheus::Collectable> collectable_;  // the exposer has a weak_ptr
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::string socket_path_;  // of a unix socket, which the destructor removes
+  bool https_ = false;
+  UniqueFd listener_;
+  UniqueFd stop_;  // readable once the server stops
+  std::vector<std::thread> threads_;
+  std::unique_ptr<MetricsTextfile> textfile_;
 };
 
 }  // namespace holdfast::coord

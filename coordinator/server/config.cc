@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/metrics/metrics_server.h"
 #include "storage/base/endpoint.h"
 #include "storage/base/ids.h"
 #include "storage/erasure/coding_tables.h"
@@ -91,7 +90,7 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "elsewhere, and may evaluate, read or compile. The default is NCCL's timeout. Either "
              "time must also exceed the longest pause after which the job continued.",
              1000, 604'800'000);
-  schema.Add("metrics.listen", &config.metrics_listen, kMetricsListenHelp);
+  config.metrics.Bind(schema);
   schema.Add("drills.enabled", &config.drills_enabled,
              "Let `holdfast drill` kill this coordinator; it starts again automatically.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
@@ -124,7 +123,7 @@ Status CheckConfig(const CoordinatorConfig& config) {
     return InvalidArgumentError(
         fmt::format("data_dir '{}' is not an absolute path", config.data_dir));
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckMetricsListen(config.metrics_listen));
+  HOLDFAST_RETURN_IF_ERROR(CheckMetrics(config.metrics, {config.tls.cert, config.tls.key}));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
   if (config.peers_parity >= config.peers_group_nodes) {
     return InvalidArgumentError(

@@ -5,6 +5,7 @@
 
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
+#include "coordinator/metrics/metrics_options.h"
 #include "storage/base/config.h"
 #include "storage/base/log.h"
 
@@ -34,7 +35,7 @@ struct CoordinatorConfig {
   int64_t detect_alert_after_ms = 5'000;
   int64_t detect_restart_stuck_after_ms = 60'000;
   int64_t detect_restart_absent_after_ms = 600'000;
-  std::string metrics_listen;
+  MetricsOptions metrics;
   bool drills_enabled = false;
   TlsFiles tls;
 };

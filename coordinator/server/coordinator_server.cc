@@ -72,12 +72,16 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
-  if (config.metrics_listen.empty()) return server;
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->metrics_, MetricsServer::Start(config.metrics_listen, [raw = server.get(), &clock] {
-        return CollectMetrics(*raw->applier_, *raw->watcher_, clock);
-      }));
-  Log(LogLevel::kInfo, "MetricsListening", {Kv("address", server->metrics_->address())});
+  if (!config.metrics.enabled()) return server;
+  HOLDFAST_ASSIGN_OR_RETURN(server->metrics_,
+                            MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
+                                                 [raw = server.get(), &clock] {
+                                                   return CollectMetrics(*raw->applier_,
+                                                                         *raw->watcher_, clock);
+                                                 }));
+  Log(LogLevel::kInfo, "MetricsListening",
+      {Kv("address", server->metrics_->address()), Kv("https", server->metrics_->https()),
+       Kv("textfile", config.metrics.textfile)});
   return server;
 }
 

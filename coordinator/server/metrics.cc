@@ -1,6 +1,10 @@
 #include "coordinator/server/metrics.h"
 
+#include <algorithm>
 #include <future>
+#include <map>
+
+#include "coordinator/api/node_warning.h"
 
 namespace holdfast::coord {
 namespace {
@@ -20,6 +24,23 @@ constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
                                Kind::kGauge,
                                "Shards that the node holds; tier `parity` is parity in memory.",
                                {"node", "tier"}};
+constexpr MetricSpec kDiskFree{"holdfast_node_disk_free_ratio",
+                               Kind::kGauge,
+                               "Free share of the node's data directories, from 0 to 1.",
+                               {"node"}};
+constexpr MetricSpec kWarnings{
+    "holdfast_node_warnings",
+    Kind::kGauge,
+    "Conditions that the node's agent reports, by health code: `DISK_FULL`, `DISK_FAILED`, "
+    "`QUARANTINED_FILES` or `NODE_WARNING`.",
+    {"node", "code"}};
+constexpr MetricSpec kOtherLife{
+    "holdfast_node_other_life_shards",
+    Kind::kGauge,
+    "Replicas of the node that belong to another life of the coordinator's store.",
+    {"node"}};
+constexpr MetricSpec kRefused{"holdfast_coordinator_refused_nodes", Kind::kGauge,
+                              "Nodes whose agents the coordinator refuses."};
 constexpr MetricSpec kQuarantined{
     "holdfast_node_quarantined", Kind::kGauge, "1: the node gets no workers.", {"node"}};
 constexpr MetricSpec kGpuSuspect{
@@ -29,79 +50,100 @@ constexpr MetricSpec kGpuSuspect{
     "only if no other node is available.",
     {"node"}};
 constexpr MetricSpec kIncarnation{
-    "holdfast_job_incarnation", Kind::kGauge, "Starts of the job so far.", {"job"}};
-constexpr MetricSpec kRanks{"holdfast_job_ranks", Kind::kGauge, "Ranks of the job.", {"job"}};
+    "holdfast_job_incarnation", Kind::kGauge, "Starts of the job so far.", {"holdfast_job"}};
+constexpr MetricSpec kJobPhase{
+    "holdfast_job_phase",
+    Kind::kGauge,
+    "1 for the phase that the job is in, 0 for the others: `running`; `ended`: no trainer is left; "
+    "`finished`: also, each ended with a goodbye, or the run ended.",
+    {"holdfast_job", "phase"}};
+constexpr MetricSpec kRanks{
+    "holdfast_job_ranks", Kind::kGauge, "Ranks of the job.", {"holdfast_job"}};
 constexpr MetricSpec kJoined{"holdfast_job_ranks_joined",
                              Kind::kGauge,
                              "Ranks of the current incarnation that have joined.",
-                             {"job"}};
+                             {"holdfast_job"}};
 constexpr MetricSpec kNewestStep{"holdfast_job_newest_step",
                                  Kind::kGauge,
                                  "Newest step that any rank of the current incarnation has saved.",
-                                 {"job"}};
+                                 {"holdfast_job"}};
 constexpr MetricSpec kCommittedStep{"holdfast_job_committed_step",
                                     Kind::kGauge,
                                     "Step of the newest version that is committed at the tier.",
-                                    {"job", "tier"}};
+                                    {"holdfast_job", "tier"}};
 constexpr MetricSpec kCommittedAge{"holdfast_job_committed_age_seconds",
                                    Kind::kGauge,
                                    "Age of the newest version that is committed at the tier.",
-                                   {"job", "tier"}};
+                                   {"holdfast_job", "tier"}};
 constexpr MetricSpec kRestorable{"holdfast_job_restorable",
                                  Kind::kGauge,
                                  "1: the newest committed version can be restored now.",
-                                 {"job"}};
+                                 {"holdfast_job"}};
 constexpr MetricSpec kRestorableStep{"holdfast_job_restorable_step",
                                      Kind::kGauge,
                                      "Step that a restart would continue from; missing: none.",
-                                     {"job"}};
-constexpr MetricSpec kPending{
-    "holdfast_job_pending_versions", Kind::kGauge, "Versions that are not complete yet.", {"job"}};
+                                     {"holdfast_job"}};
+constexpr MetricSpec kDurable{
+    "holdfast_job_durable",
+    Kind::kGauge,
+    "0: the newest committed version lacks a tier and no newer version follows; 1: else.",
+    {"holdfast_job"}};
+constexpr MetricSpec kUnderProtected{
+    "holdfast_job_under_protected_versions",
+    Kind::kGauge,
+    "Versions on disk that lack shards which their parity groups should keep there.",
+    {"holdfast_job"}};
+constexpr MetricSpec kPending{"holdfast_job_pending_versions",
+                              Kind::kGauge,
+                              "Versions that are not complete yet.",
+                              {"holdfast_job"}};
 constexpr MetricSpec kCommitted{"holdfast_job_versions_committed_total",
                                 Kind::kCounter,
                                 "Versions committed since the coordinator's start.",
-                                {"job"}};
+                                {"holdfast_job"}};
 constexpr MetricSpec kAborted{"holdfast_job_versions_aborted_total",
                               Kind::kCounter,
                               "Versions aborted since the coordinator's start.",
-                              {"job"}};
+                              {"holdfast_job"}};
 constexpr MetricSpec kParityNodes{"holdfast_job_parity_nodes",
                                   Kind::kGauge,
                                   "Nodes that keep parity for the job; 0: no protection.",
-                                  {"job"}};
+                                  {"holdfast_job"}};
 constexpr MetricSpec kRunPhase{"holdfast_run_phase",
                                Kind::kGauge,
                                "1 for the phase that the job's newest run is in, 0 for the others.",
-                               {"job", "phase"}};
+                               {"holdfast_job", "phase"}};
 constexpr MetricSpec kRestarts{"holdfast_run_restarts_total",
                                Kind::kCounter,
                                "Launches of the newest run after its first.",
-                               {"job"}};
+                               {"holdfast_job"}};
 constexpr MetricSpec kSpares{"holdfast_run_spare_nodes",
                              Kind::kGauge,
                              "Nodes that could replace a node of the run now.",
-                             {"job"}};
-constexpr MetricSpec kWorkers{
-    "holdfast_run_workers", Kind::kGauge, "Workers of the current launch that run.", {"job"}};
+                             {"holdfast_job"}};
+constexpr MetricSpec kWorkers{"holdfast_run_workers",
+                              Kind::kGauge,
+                              "Workers of the current launch that run.",
+                              {"holdfast_job"}};
 constexpr MetricSpec kIncidents{"holdfast_incidents",
                                 Kind::kGauge,
                                 "Stored incidents (the newest 1000). A gauge, since incidents "
                                 "change their state and old ones are removed.",
-                                {"job", "kind", "state"}};
+                                {"holdfast_job", "kind", "state"}};
 constexpr MetricSpec kDetect{"holdfast_incident_detect_seconds",
                              Kind::kSummary,
                              "Time from the last sign of health to the detection, of the stored "
                              "incidents that led to an action.",
-                             {"job"}};
+                             {"holdfast_job"}};
 constexpr MetricSpec kRecover{"holdfast_incident_recover_seconds",
                               Kind::kSummary,
                               "Time from the last sign of health to the first version committed "
                               "afterwards, of the stored incidents that are over.",
-                              {"job"}};
+                              {"holdfast_job"}};
 constexpr MetricSpec kLostSteps{"holdfast_incident_lost_steps",
                                 Kind::kSummary,
                                 "Steps that were trained again, of the stored incidents.",
-                                {"job"}};
+                                {"holdfast_job"}};
 constexpr MetricSpec kWatchedJobs{"holdfast_detector_jobs", Kind::kGauge,
                                   "Jobs whose telemetry is watched for faults."};
 constexpr MetricSpec kDigests{"holdfast_detector_digests_total", Kind::kCounter,
@@ -114,12 +156,13 @@ constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
 constexpr const MetricSpec* kAll[] = {
-    &kEpoch,       &kLoaded,         &kNodeUp,      &kNodeHeld,   &kQuarantined,   &kGpuSuspect,
-    &kIncarnation, &kRanks,          &kJoined,      &kNewestStep, &kCommittedStep, &kCommittedAge,
-    &kRestorable,  &kRestorableStep, &kPending,     &kCommitted,  &kAborted,       &kParityNodes,
-    &kRunPhase,    &kRestarts,       &kSpares,      &kWorkers,    &kIncidents,     &kDetect,
-    &kRecover,     &kLostSteps,      &kWatchedJobs, &kDigests,    &kFaults,        &kSuspicions,
-    &kSuspected};
+    &kEpoch,          &kLoaded,    &kNodeUp,         &kNodeHeld,      &kDiskFree,     &kWarnings,
+    &kOtherLife,      &kRefused,   &kQuarantined,    &kGpuSuspect,    &kIncarnation,  &kJobPhase,
+    &kRanks,          &kJoined,    &kNewestStep,     &kCommittedStep, &kCommittedAge, &kRestorable,
+    &kRestorableStep, &kDurable,   &kUnderProtected, &kPending,       &kCommitted,    &kAborted,
+    &kParityNodes,    &kRunPhase,  &kRestarts,       &kSpares,        &kWorkers,      &kIncidents,
+    &kDetect,         &kRecover,   &kLostSteps,      &kWatchedJobs,   &kDigests,      &kFaults,
+    &kSuspicions,     &kSuspected, &kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {
@@ -129,16 +172,33 @@ double Value(Number number) {
 double Seconds(int64_t ms) { return static_cast<double>(ms) / 1e3; }
 
 void ShowNodes(const State& state, MetricsPage& page) {
+  page.Set(kRefused, Value(state.Refused().size()));
   for (const NodeStatus& node : state.Nodes()) {
     page.Set(kNodeUp, node.alive ? 1 : 0, {node.name});
     page.Set(kNodeHeld, Value(node.held_memory_bytes), {node.name, "memory"});
     page.Set(kNodeHeld, Value(node.held_parity_bytes), {node.name, "parity"});
     page.Set(kNodeHeld, Value(node.held_disk_bytes), {node.name, "disk"});
+    if (!node.alive) continue;  // the agent's last report may be out of date
+    std::map<std::string_view, uint64_t> by_code;
+    for (const std::string& warning : node.health.warnings) ++by_code[NodeWarningCode(warning)];
+    for (const std::string_view code : kNodeWarningCodes) {
+      page.Set(kWarnings, Value(by_code[code]), {node.name, code});
+    }
+    // 0 without a warning: the agent has no data directories.
+    if (node.health.disk_free_percent > 0 || by_code["DISK_FULL"] > 0) {
+      page.Set(kDiskFree, Value(node.health.disk_free_percent) / 100, {node.name});
+    }
+    uint64_t others = 0;
+    for (const OtherLifeStatus& other : node.other_lives) others += other.shards;
+    page.Set(kOtherLife, Value(others), {node.name});
   }
 }
 
 void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kIncarnation, Value(job.incarnation.value), {job.name});
+  page.Set(kJobPhase, job.phase == JobPhase::kRunning ? 1 : 0, {job.name, "running"});
+  page.Set(kJobPhase, job.phase == JobPhase::kEnded ? 1 : 0, {job.name, "ended"});
+  page.Set(kJobPhase, job.phase == JobPhase::kFinished ? 1 : 0, {job.name, "finished"});
   page.Set(kRanks, job.world, {job.name});
   page.Set(kJoined, job.ranks_joined, {job.name});
   page.Set(kNewestStep, Value(job.newest_seen.value), {job.name});
@@ -154,6 +214,8 @@ void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   const bool any = job.restorable.incarnation.value != 0;
   page.Set(kRestorable, any && job.not_restorable_why.empty() ? 1 : 0, {job.name});
   if (any) page.Set(kRestorableStep, Value(job.restorable.step.value), {job.name});
+  page.Set(kDurable, job.not_durable_why.empty() ? 1 : 0, {job.name});
+  page.Set(kUnderProtected, Value(job.under_protected.size()), {job.name});
   page.Set(kPending, Value(job.pending_versions), {job.name});
   page.Set(kCommitted, Value(job.committed_total), {job.name});
   page.Set(kAborted, Value(job.aborted_total), {job.name});

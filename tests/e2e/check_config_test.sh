@@ -42,7 +42,9 @@ expect_refused agent "no port" --set=coordinator=localhost
 expect_refused agent "no port" --set=coordinator=localhost:0
 expect_refused agent "port" --set=coordinator=localhost:99999
 expect_refused agent "log_level" --set=log_level=verbose
-expect_refused agent "metrics.listen" --set=metrics.listen=0.0.0.0:9464
+expect_refused agent "metrics.token_file" --set=metrics.listen=0.0.0.0:9464
+expect_refused agent "chmod o=" "--set=metrics.token_file=$dir/open" --set=metrics.listen=127.0.0.1:9464
+expect_refused agent ".prom" --set=metrics.textfile=/tmp/metrics
 expect_refused agent "tls" --set=data_listen=0.0.0.0:7001
 expect_refused agent "tls" --set=coordinator=10.1.2.3:7070
 expect_refused agent "secret" --set=peers.listen=0.0.0.0:7002
@@ -61,7 +63,7 @@ expect_refused coordinator "port" --set=listen=127.0.0.1:99999
 expect_refused coordinator "tls" --set=listen=0.0.0.0:7070
 expect_refused coordinator "absolute" --set=data_dir=data
 expect_refused coordinator "log_level" --set=log_level=verbose
-expect_refused coordinator "metrics.listen" --set=metrics.listen=0.0.0.0:9465
+expect_refused coordinator "metrics.token_file" --set=metrics.listen=0.0.0.0:9465
 expect_refused coordinator "peers.group_nodes" --set=peers.parity=4 --set=peers.group_nodes=3
 expect_refused coordinator "peers.group_nodes" --set=peers.parity=2 --set=peers.group_nodes=2
 expect_refused coordinator "domain_label" --set=peers.domain_label=a/b

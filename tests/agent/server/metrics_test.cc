@@ -55,9 +55,9 @@ TEST(AgentMetricsTest, FollowASave) {
   const Scrape saved(address);
   EXPECT_GT(saved.Value("holdfast_agent_arena_reserved_bytes").value_or(0), kTensorBytes);
   EXPECT_EQ(saved.Value("holdfast_agent_trainers"), 1);
-  EXPECT_EQ(saved.Value(R"(holdfast_agent_slots{job="job",state="sealed"})"), 1);
-  EXPECT_EQ(saved.Value(R"(holdfast_agent_slots{job="job",state="leased"})"), 0);
-  EXPECT_EQ(saved.Value(R"(holdfast_agent_sealed_step{job="job"})"), 7);
+  EXPECT_EQ(saved.Value(R"(holdfast_agent_slots{holdfast_job="job",state="sealed"})"), 1);
+  EXPECT_EQ(saved.Value(R"(holdfast_agent_slots{holdfast_job="job",state="leased"})"), 0);
+  EXPECT_EQ(saved.Value(R"(holdfast_agent_sealed_step{holdfast_job="job"})"), 7);
   EXPECT_EQ(saved.Value("holdfast_agent_disk_shards"), 1);
   EXPECT_EQ(saved.Value("holdfast_agent_peer_sent_bytes_total"), 0) << "a single node";
   EXPECT_TRUE(Eventually([&] {
@@ -67,6 +67,8 @@ TEST(AgentMetricsTest, FollowASave) {
   std::set<std::string> documented;
   for (const coord::MetricSpec* spec : AgentMetrics()) documented.insert(std::string(spec->name));
   EXPECT_EQ(saved.Names(), documented);
+  if (!coord::HasPromtool()) GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  EXPECT_EQ(coord::CheckByPromtool(saved.page()), "");
 }
 
 TEST(AgentMetricsTest, AreDocumented) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -16,17 +18,30 @@
 
 namespace holdfast::coord {
 
-/// Sends a GET over a plain socket and returns the complete answer with headers; empty if there is
-/// none.
-inline std::string HttpGet(const std::string& address, const std::string& path) {
-  const size_t colon = address.rfind(':');
-  sockaddr_in where{};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
-  ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &where.sin_addr);
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)) != 0) return "";
-  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + address + "\r\n\r\n";
+/// Connects to HOST:PORT or unix:/path. The socket is invalid if nothing listens there.
+inline UniqueFd ConnectToMetrics(const std::string& address) {
+  sockaddr_storage where{};
+  if (address.rfind("unix:", 0) == 0) {
+    auto& unix = reinterpret_cast<sockaddr_un&>(where);
+    unix.sun_family = AF_UNIX;
+    address.copy(unix.sun_path, sizeof(unix.sun_path) - 1, 5);
+  } else {
+    const size_t colon = address.rfind(':');
+    auto& tcp = reinterpret_cast<sockaddr_in&>(where);
+    tcp.sin_family = AF_INET;
+    tcp.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+    ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &tcp.sin_addr);
+  }
+  UniqueFd socket(::socket(where.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const socklen_t bytes = where.ss_family == AF_UNIX ? sizeof(sockaddr_un) : sizeof(sockaddr_in);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&where), bytes) != 0) return {};
+  return socket;
+}
+
+/// Sends a request and returns the complete answer with headers; empty if there is none.
+inline std::string HttpSend(const std::string& address, const std::string& request) {
+  const UniqueFd socket = ConnectToMetrics(address);
+  if (!socket.valid()) return "";
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
   std::string answer;
   char piece[4096];
@@ -34,6 +49,32 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
     answer.append(piece, static_cast<size_t>(got));
   }
   return answer;
+}
+
+inline std::string HttpGet(const std::string& address, const std::string& path,
+                           const std::string& headers = "") {
+  return HttpSend(address,
+                  "GET " + path + " HTTP/1.0\r\nHost: " + address + "\r\n" + headers + "\r\n");
+}
+
+inline bool HasPromtool() {
+  return std::system("command -v promtool >/dev/null") == 0;  // NOLINT: a fixed command
+}
+
+/// Returns what `promtool check metrics` reports about a page; empty: nothing.
+inline std::string CheckByPromtool(const std::string& page) {
+  std::string path = ::testing::TempDir() + "metrics-XXXXXX";
+  const UniqueFd file(::mkstemp(path.data()));
+  if (::write(file.get(), page.data(), page.size()) != static_cast<ssize_t>(page.size())) {
+    return "cannot write " + path;
+  }
+  std::string report;
+  FILE* output = ::popen(("promtool check metrics 2>&1 <" + path).c_str(), "re");
+  char piece[4096];
+  while (std::fgets(piece, sizeof(piece), output) != nullptr) report += piece;
+  const int status = ::pclose(output);
+  ::unlink(path.c_str());
+  return status == 0 ? report : report + "promtool failed";
 }
 
 /// One scrape of /metrics.
@@ -59,6 +100,8 @@ class Scrape {
     return names;
   }
   const std::string& text() const { return text_; }
+  /// Returns the answer without its headers.
+  std::string page() const { return text_.substr(text_.find("\r\n\r\n") + 4); }
 
  private:
   std::string text_;

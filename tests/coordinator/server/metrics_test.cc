@@ -25,7 +25,7 @@ class MetricsTest : public ::testing::Test {
     config_.cluster = "test";
     config_.listen = "unix:" + dir_ + "/c.sock";
     config_.data_dir = dir_ + "/data";
-    config_.metrics_listen = "127.0.0.1:0";
+    config_.metrics.listen = "127.0.0.1:0";
     auto server = CoordinatorServer::Start(config_, Clock::Real());
     ASSERT_TRUE(server.has_value()) << server.error().ToString();
     server_ = *std::move(server);
@@ -45,7 +45,7 @@ TEST_F(MetricsTest, ShowTheProgressOfAJob) {
   const Scrape before = Fetch();
   EXPECT_EQ(before.Value("holdfast_coordinator_epoch"), 1);
   EXPECT_EQ(before.Value("holdfast_coordinator_loaded"), 1);
-  EXPECT_FALSE(before.Value(R"(holdfast_job_incarnation{job="gpt"})").has_value());
+  EXPECT_FALSE(before.Value(R"(holdfast_job_incarnation{holdfast_job="gpt"})").has_value());
 
   FakeAgent a(server_->endpoint(), "a");
   a.Attach();
@@ -53,33 +53,36 @@ TEST_F(MetricsTest, ShowTheProgressOfAJob) {
   ASSERT_TRUE(a.Join("gpt", "run-1", 0, 2).has_value());
   const uint64_t epoch = server_->epoch().value;
   const Scrape joined = Fetch();
-  EXPECT_EQ(joined.Value(R"(holdfast_job_incarnation{job="gpt"})"), 1);
-  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks{job="gpt"})"), 2);
-  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks_joined{job="gpt"})"), 1);
-  EXPECT_FALSE(joined.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})").has_value());
+  EXPECT_EQ(joined.Value(R"(holdfast_job_incarnation{holdfast_job="gpt"})"), 1);
+  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks{holdfast_job="gpt"})"), 2);
+  EXPECT_EQ(joined.Value(R"(holdfast_job_ranks_joined{holdfast_job="gpt"})"), 1);
+  EXPECT_FALSE(
+      joined.Value(R"(holdfast_job_committed_step{holdfast_job="gpt",tier="memory"})").has_value());
 
   ASSERT_TRUE(a.Join("gpt", "run-1", 1, 2).has_value());
   ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 5), 0, 2, Tier::kMemory)}).ok());
   const Scrape partial = Fetch();
-  EXPECT_EQ(partial.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 1);
-  EXPECT_EQ(partial.Value(R"(holdfast_job_newest_step{job="gpt"})"), 5);
+  EXPECT_EQ(partial.Value(R"(holdfast_job_pending_versions{holdfast_job="gpt"})"), 1);
+  EXPECT_EQ(partial.Value(R"(holdfast_job_newest_step{holdfast_job="gpt"})"), 5);
   ASSERT_TRUE(a.Hold(epoch, {MakeReplica("gpt", V(1, 5), 1, 2, Tier::kMemory)}).ok());
   const Scrape complete = Fetch();
-  EXPECT_EQ(complete.Value(R"(holdfast_job_pending_versions{job="gpt"})"), 0);
-  EXPECT_EQ(complete.Value(R"(holdfast_job_committed_step{job="gpt",tier="memory"})"), 5);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_pending_versions{holdfast_job="gpt"})"), 0);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_committed_step{holdfast_job="gpt",tier="memory"})"), 5);
   const double age =
-      complete.Value(R"(holdfast_job_committed_age_seconds{job="gpt",tier="memory"})").value_or(-1);
+      complete.Value(R"(holdfast_job_committed_age_seconds{holdfast_job="gpt",tier="memory"})")
+          .value_or(-1);
   EXPECT_GE(age, 0);
   EXPECT_LT(age, 600) << "seconds, not nanoseconds";
-  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable{job="gpt"})"), 1);
-  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable_step{job="gpt"})"), 5);
-  EXPECT_EQ(complete.Value(R"(holdfast_job_versions_committed_total{job="gpt"})"), 1);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable{holdfast_job="gpt"})"), 1);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_restorable_step{holdfast_job="gpt"})"), 5);
+  EXPECT_EQ(complete.Value(R"(holdfast_job_versions_committed_total{holdfast_job="gpt"})"), 1);
   EXPECT_GT(complete.Value(R"(holdfast_node_held_bytes{node="a",tier="memory"})").value_or(0), 0);
-  EXPECT_FALSE(complete.Value(R"(holdfast_job_committed_step{job="gpt",tier="disk"})").has_value());
+  EXPECT_FALSE(
+      complete.Value(R"(holdfast_job_committed_step{holdfast_job="gpt",tier="disk"})").has_value());
 
   a.Detach();
   ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 0; }));
-  EXPECT_EQ(Fetch().Value(R"(holdfast_job_restorable{job="gpt"})"), 0);
+  EXPECT_EQ(Fetch().Value(R"(holdfast_job_restorable{holdfast_job="gpt"})"), 0);
 }
 
 TEST_F(MetricsTest, ShowRunsAndQuarantine) {
@@ -96,18 +99,20 @@ TEST_F(MetricsTest, ShowRunsAndQuarantine) {
   ASSERT_TRUE(stub->StartRun(&start, request, &reply).ok());
   ASSERT_EQ(reply.outcome().code(), 0U) << reply.outcome().message();
   const Scrape waiting = Fetch();
-  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="waiting"})"), 1) << waiting.text();
-  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{job="lm",phase="stopped"})"), 0);
-  EXPECT_EQ(waiting.Value(R"(holdfast_run_workers{job="lm"})"), 0);
-  EXPECT_EQ(waiting.Value(R"(holdfast_run_restarts_total{job="lm"})"), 0);
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{holdfast_job="lm",phase="waiting"})"), 1)
+      << waiting.text();
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_phase{holdfast_job="lm",phase="stopped"})"), 0);
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_workers{holdfast_job="lm"})"), 0);
+  EXPECT_EQ(waiting.Value(R"(holdfast_run_restarts_total{holdfast_job="lm"})"), 0);
 
   coordinator::StopRunRequest stop;
   stop.set_job("lm");
   coordinator::StopRunReply stopped;
   grpc::ClientContext end;
   ASSERT_TRUE(stub->StopRun(&end, stop, &stopped).ok());
-  EXPECT_TRUE(Eventually(
-      [&] { return Fetch().Value(R"(holdfast_run_phase{job="lm",phase="stopped"})") == 1; }));
+  EXPECT_TRUE(Eventually([&] {
+    return Fetch().Value(R"(holdfast_run_phase{holdfast_job="lm",phase="stopped"})") == 1;
+  }));
   FakeAgent agent(server_->endpoint(), "n7");
   agent.Attach();
   ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="n7"})") == 1; }));
@@ -161,9 +166,43 @@ TEST_F(MetricsTest, AreAllDocumented) {
   EXPECT_THAT(text, HasSubstr(DescribeMetrics(CoordinatorMetrics())));
 }
 
+TEST_F(MetricsTest, FollowTheRulesOfPrometheus) {
+  if (!HasPromtool()) GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  EXPECT_THAT(CheckByPromtool("# TYPE holdfast_milliseconds counter\nholdfast_milliseconds 1\n"),
+              HasSubstr("holdfast_milliseconds"))
+      << "the check finds bad names";
+  FakeAgent a(server_->endpoint(), "a");
+  a.Attach();
+  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  ASSERT_TRUE(
+      a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  const Scrape page = Fetch();
+  EXPECT_EQ(page.Value(R"(holdfast_job_phase{holdfast_job="gpt",phase="running"})"), 1);
+  EXPECT_EQ(CheckByPromtool(page.page()), "");
+}
+
+TEST_F(MetricsTest, ShowTheHealthOfNodesAndJobs) {
+  FakeAgent a(server_->endpoint(), "a");
+  a.Attach();
+  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  ASSERT_TRUE(
+      a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  const Scrape page = Fetch();
+  EXPECT_EQ(page.Value(R"(holdfast_node_warnings{node="a",code="DISK_FULL"})"), 0);
+  EXPECT_EQ(page.Value(R"(holdfast_node_other_life_shards{node="a"})"), 0);
+  EXPECT_EQ(page.Value("holdfast_coordinator_refused_nodes"), 0);
+  EXPECT_EQ(page.Value("holdfast_metrics_dropped_series"), 0);
+  EXPECT_EQ(page.Value(R"(holdfast_job_durable{holdfast_job="gpt"})"), 1)
+      << "a newer version may follow";
+  EXPECT_EQ(page.Value(R"(holdfast_job_under_protected_versions{holdfast_job="gpt"})"), 0);
+  EXPECT_EQ(page.Value(R"(holdfast_job_phase{holdfast_job="gpt",phase="ended"})"), 0);
+}
+
 TEST_F(MetricsTest, ANonLocalAddressIsRefused) {
   server_.reset();
-  config_.metrics_listen = "0.0.0.0:0";
+  config_.metrics.listen = "0.0.0.0:0";
   auto server = CoordinatorServer::Start(config_, Clock::Real());
   ASSERT_FALSE(server.has_value());
   EXPECT_THAT(server.error().message(), HasSubstr("metrics.listen 0.0.0.0:0"));

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "coordinator/metrics/metrics_options.h"
+#include "storage/base/clock.h"
+#include "storage/base/fd.h"
+#include "storage/base/status.h"
+
+// Declared here, so that this header does not include OpenSSL's.
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace holdfast::coord {
+
+/// The certificate of the server of metrics. Thread-safe.
+class ScrapeTls {
+ public:
+  /// InvalidArgument: the message names the key of the file that cannot be used.
+  static Result<std::unique_ptr<ScrapeTls>> Load(const MetricsTls& files);
+  ~ScrapeTls();
+  ScrapeTls(const ScrapeTls&) = delete;
+  ScrapeTls& operator=(const ScrapeTls&) = delete;
+
+  ssl_ctx_st* get() const { return context_; }
+
+ private:
+  explicit ScrapeTls(ssl_ctx_st* context) : context_(context) {}
+  ssl_ctx_st* context_;
+};
+
+/// An accepted, non-blocking connection, with or without TLS. Every call ends at the deadline, or
+/// when `stop` is readable, with DeadlineExceeded. The process must ignore SIGPIPE.
+/// Thread-compatible.
+class ScrapeConnection {
+ public:
+  ScrapeConnection(UniqueFd socket, int stop, Clock::TimePoint deadline);
+  ~ScrapeConnection();
+  ScrapeConnection(const ScrapeConnection&) = delete;
+  ScrapeConnection& operator=(const ScrapeConnection&) = delete;
+
+  /// Makes the TLS handshake. `tls` must outlive the connection.
+  Status StartTls(const ScrapeTls& tls);
+  /// Reads until the empty line after a request's headers. OutOfSpace: more than `bytes_max`.
+  Result<std::string> ReadHead(size_t bytes_max);
+  Status Write(std::string_view bytes);
+  /// Ends TLS, so that the client knows that the answer is complete.
+  void Finish();
+
+ private:
+  Status Wait(short events);
+  /// Waits as the result of an OpenSSL call requires. Unavailable: the connection has ended.
+  Status WaitForTls(int result);
+
+  UniqueFd socket_;
+  int stop_;
+  Clock::TimePoint deadline_;
+  ssl_st* session_ = nullptr;
+};
+
+}  // namespace holdfast::coord
