@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <future>
 #include <map>
+#include <set>
+#include <string>
 
 #include "coordinator/api/node_warning.h"
 
@@ -260,12 +262,27 @@ void ShowIncidents(const Supervisor& supervisor, MetricsPage& page) {
   }
 }
 
+/// Shows which of `nodes`, and which others, get no workers.
+void ShowExcluded(const Supervisor& supervisor, std::set<std::string> nodes, MetricsPage& page) {
+  std::set<std::string> quarantined;
+  for (const QuarantineRecord& record : supervisor.Quarantined()) quarantined.insert(record.node);
+  const auto& names = supervisor.Suspects();
+  const std::set<std::string> suspects(names.begin(), names.end());
+  nodes.insert(quarantined.begin(), quarantined.end());
+  nodes.insert(suspects.begin(), suspects.end());
+  for (const std::string& node : nodes) {
+    page.Set(kQuarantined, quarantined.contains(node) ? 1 : 0, {node});
+    page.Set(kGpuSuspect, suspects.contains(node) ? 1 : 0, {node});
+  }
+}
+
 /// Queries the metrics that only the applier's thread can read. The future may never become ready,
 /// if the store hangs.
 std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) {
   struct Answer {
     MetricsPage page{CoordinatorMetrics()};
     std::promise<MetricsPage> promise;
+    std::set<std::string> nodes;
   };
   // Shared with the queries, which may be answered after the caller stopped waiting.
   auto answer = std::make_shared<Answer>();
@@ -273,6 +290,7 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
     answer->page.Set(kLoaded, state == nullptr ? 0 : 1);
     if (state == nullptr) return;
     ShowNodes(*state, answer->page);
+    for (const NodeStatus& node : state->Nodes()) answer->nodes.insert(node.name);
     const auto jobs = state->Jobs("");
     if (!jobs) return;
     for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
@@ -280,12 +298,7 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
   applier.Query([answer](const Supervisor* supervisor) {
     if (supervisor != nullptr) {
       for (const RunStatus& run : supervisor->Runs("")) Show(run, answer->page);
-      for (const QuarantineRecord& record : supervisor->Quarantined()) {
-        answer->page.Set(kQuarantined, 1, {record.node});
-      }
-      for (const std::string& node : supervisor->Suspects()) {
-        answer->page.Set(kGpuSuspect, 1, {node});
-      }
+      ShowExcluded(*supervisor, std::move(answer->nodes), answer->page);
       ShowIncidents(*supervisor, answer->page);
     }
     answer->promise.set_value(std::move(answer->page));

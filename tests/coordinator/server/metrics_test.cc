@@ -141,7 +141,8 @@ TEST_F(MetricsTest, ShowRunsAndQuarantine) {
   add(4, 79, std::string(100, '0'));
   add(5, 31, "00000000:C6:00.0");
   observe();
-  EXPECT_FALSE(Fetch().Value(R"(holdfast_node_gpu_suspect{node="n7"})").has_value());
+  EXPECT_EQ(Fetch().Value(R"(holdfast_node_gpu_suspect{node="n7"})"), 0);
+  EXPECT_EQ(Fetch().Value(R"(holdfast_node_quarantined{node="n7"})"), 0);
   observed.clear_gpu_errors();
   add(6, 79, "00000000:C6:00.0");
   observe();
