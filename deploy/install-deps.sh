@@ -7,6 +7,7 @@ packages=(
   g++ cmake ninja-build pkg-config git ca-certificates mold
   liburing-dev libisal-dev libssl-dev openssl
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc librocksdb-dev prometheus-cpp-dev
+  libcpp-httplib-dev
   libexpected-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   util-linux mount e2fsprogs iproute2 nftables python3-venv python3-dev

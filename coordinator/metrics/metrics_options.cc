@@ -92,12 +92,13 @@ Result<std::string> ReadMetricsToken(const std::string& path) {
   if (got < 0) return named(ErrnoStatus(errno, "read"));
   token.resize(static_cast<size_t>(got));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  const auto is_visible = [](char c) { return c > ' ' && c < '\x7f'; };
+  // httplib decodes %41 in headers as A. RFC 6750 does not allow % in tokens.
+  const auto is_allowed = [](char c) { return c > ' ' && c < '\x7f' && c != '%'; };
   if (token.size() < kMetricsTokenBytesMin || token.size() > kMetricsTokenBytesMax ||
-      !std::all_of(token.begin(), token.end(), is_visible)) {
+      !std::all_of(token.begin(), token.end(), is_allowed)) {
     return named(InvalidArgumentError(
-        fmt::format("needs one line of {} to {} visible characters, e.g. from: openssl rand -hex "
-                    "32",
+        fmt::format("needs one line of {} to {} visible characters except %, e.g. from: openssl "
+                    "rand -hex 32",
                     kMetricsTokenBytesMin, kMetricsTokenBytesMax)));
   }
   return token;

@@ -3,14 +3,10 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "coordinator/metrics/metrics_options.h"
 #include "coordinator/metrics/metrics_page.h"
 #include "coordinator/metrics/metrics_textfile.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/fd.h"
 #include "storage/base/status.h"
 
 namespace holdfast::coord {
@@ -35,22 +31,12 @@ class MetricsServer {
   bool https() const { return https_; }
 
  private:
-  MetricsServer() = default;
-  Status Listen();
-  void Serve();
-  void Answer(UniqueFd socket);
-  /// Returns the complete answer to a request.
-  std::string Respond(const std::string& head);
+  class Http;
+  MetricsServer();
 
-  MetricsOptions options_;
-  MetricsTls tls_;
-  Collect collect_;
   std::string address_;
-  std::string socket_path_;  // of a unix socket, which the destructor removes
   bool https_ = false;
-  UniqueFd listener_;
-  UniqueFd stop_;  // readable once the server stops
-  std::vector<std::thread> threads_;
+  std::unique_ptr<Http> http_;
   std::unique_ptr<MetricsTextfile> textfile_;
 };
 

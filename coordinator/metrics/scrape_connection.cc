@@ -90,31 +90,22 @@ Status ScrapeConnection::StartTls(const ScrapeTls& tls) {
   }
 }
 
-Result<std::string> ScrapeConnection::ReadHead(size_t bytes_max) {
-  std::string head;
-  std::array<char, 2048> piece{};
-  while (head.find("\r\n\r\n") == std::string::npos) {
-    if (head.size() > bytes_max) return Fail(OutOfSpaceError("the request is too long"));
-    size_t got = 0;
+Result<size_t> ScrapeConnection::Read(char* bytes, size_t size) {
+  if (size == 0) return Fail(OutOfSpaceError("the request is too long"));
+  for (;;) {
     if (session_ != nullptr) {
-      const int result = SSL_read_ex(session_, piece.data(), piece.size(), &got);
-      if (result != 1) {
-        HOLDFAST_RETURN_IF_ERROR(WaitForTls(result));
-        continue;
-      }
+      size_t got = 0;
+      const int result = SSL_read_ex(session_, bytes, size, &got);
+      if (result == 1) return got;
+      HOLDFAST_RETURN_IF_ERROR(WaitForTls(result));
     } else {
-      const ssize_t received = ::recv(socket_.get(), piece.data(), piece.size(), 0);
-      if (received == 0) return Fail(UnavailableError("the client has closed the connection"));
-      if (received < 0) {
-        if (errno != EAGAIN && errno != EINTR) return Fail(ErrnoStatus(errno, "recv"));
-        HOLDFAST_RETURN_IF_ERROR(Wait(POLLIN));
-        continue;
-      }
-      got = static_cast<size_t>(received);
+      const ssize_t got = ::recv(socket_.get(), bytes, size, 0);
+      if (got > 0) return static_cast<size_t>(got);
+      if (got == 0) return Fail(UnavailableError("the client has closed the connection"));
+      if (errno != EAGAIN && errno != EINTR) return Fail(ErrnoStatus(errno, "recv"));
+      HOLDFAST_RETURN_IF_ERROR(Wait(POLLIN));
     }
-    head.append(piece.data(), got);
   }
-  return head;
 }
 
 Status ScrapeConnection::Write(std::string_view bytes) {

@@ -43,8 +43,8 @@ class ScrapeConnection {
 
   /// Makes the TLS handshake. `tls` must outlive the connection.
   Status StartTls(const ScrapeTls& tls);
-  /// Reads until the empty line after a request's headers. OutOfSpace: more than `bytes_max`.
-  Result<std::string> ReadHead(size_t bytes_max);
+  /// Waits for bytes and returns their number, at least one. Unavailable: the connection has ended.
+  Result<size_t> Read(char* bytes, size_t size);
   Status Write(std::string_view bytes);
   /// Ends TLS, so that the client knows that the answer is complete.
   void Finish();

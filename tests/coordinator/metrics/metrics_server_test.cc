@@ -111,6 +111,8 @@ TEST_F(MetricsFilesTest, BadTokensAndFilesAreNamed) {
   EXPECT_THAT(CheckMetrics(options, {}).message(), HasSubstr("16 to 4096"));
   options.token_file = Write("two-lines", std::string(kToken) + "\n" + kToken);
   EXPECT_THAT(CheckMetrics(options, {}).message(), HasSubstr("one line"));
+  options.token_file = Write("percent", std::string(kToken) + "%41");
+  EXPECT_THAT(CheckMetrics(options, {}).message(), HasSubstr("except %"));
   options = {.listen = "unix:" + dir_ + "/m.sock", .token_file = Write("token", kToken)};
   EXPECT_THAT(CheckMetrics(options, {}).message(), HasSubstr("mode of the socket"));
   for (const char* path : {"m.prom", "/tmp/m.txt", "/tmp/"}) {
@@ -205,7 +207,12 @@ TEST(MetricsServer, BadRequestsAreAnswered) {
   EXPECT_THAT(HttpSend(at, "GET /metrics?x=1 HTTP/1.1\r\n\r\n"), HasSubstr("200 OK"));
   // A request without an end: the server must not keep more of it than its limit.
   EXPECT_THAT(HttpSend(at, "GET /metrics HTTP/1.1\r\nx: " + std::string(40'000, 'x')),
-              AnyOf(HasSubstr("431"), IsEmpty()));
+              AnyOf(HasSubstr("400"), IsEmpty()));
+  // The library would need megabytes of a thread's stack for these ranges.
+  const std::string ranges = "raNGe: bytes=0-1" + std::string(8'000, '1');
+  EXPECT_THAT(HttpGet(at, "/metrics", ranges + "\r\n"), AnyOf(HasSubstr("400"), IsEmpty()));
+  EXPECT_THAT(HttpGet(at, "/metrics", "Arrange: 1\r\nAccept-Encoding: gzip, br\r\n"),
+              HasSubstr("holdfast_test_bytes 42"));
   EXPECT_THAT(HttpGet(at, "/metrics"), HasSubstr("holdfast_test_bytes 42"));
 }
 
@@ -217,7 +224,7 @@ TEST(MetricsServer, SilentClientsDelayNeitherOthersNorTheEnd) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(HttpGet((*server)->address(), "/metrics"), HasSubstr("holdfast_test_bytes 42"));
   server->reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
 }
 
 TEST(MetricsPage, HasABoundedNumberOfSeries) {
